@@ -1,0 +1,228 @@
+"""What every method offers, and how a federated one is written.
+
+    init(key) → state
+    ask(key, state) → (queries, info)        draws, changes nothing
+    tell(state, queries, values) → state     changes, draws nothing
+
+A federated method is written from the two sides that exist in the world:
+
+    a client, one agent                                    the server
+    message(key, shared, client) → message                 aggregate(key, shared, round, messages, present) → broadcast
+    choose(key, shared, client, message, broadcast) → x
+    learn(shared, round, client, x, value) → client
+
+and `AbstractFederated` composes the three functions above from these, once:
+
+    ask = vmap(message) → aggregate → vmap(choose),    tell = vmap(learn)
+
+`message` is all that ever leaves a client. What it learns of others reaches its query through the
+broadcast alone, so a simulation and a deployment run the same functions.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxbo._check import require
+from jaxbo.domains import AbstractDomain
+from jaxbo.types import Count, Key, Point, Scalar
+
+
+#: The round of observations that were made before the first.
+BEFORE_FIRST_ROUND = -1
+
+
+class AbstractAlgorithm(eqx.Module):
+    """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
+
+    Configuration lives here and never changes; numbers are array leaves, so a sweep over them is one
+    vmapped program.
+    """
+
+    domain: eqx.AbstractVar[AbstractDomain]
+    #: How many agents query each round.
+    targets: eqx.AbstractVar[int]
+    #: The most observations an agent can hold, if there is a limit.
+    capacity: eqx.AbstractVar[int | None]
+
+    @abc.abstractmethod
+    def init(self, key: Key) -> PyTree:
+        """The state before any observation."""
+
+    @abc.abstractmethod
+    def ask(
+        self, key: Key, state: PyTree, present: Bool[Array, "agents"] | None = None
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        """The next query of each target, and what a person may want to know about them."""
+
+    @abc.abstractmethod
+    def tell(
+        self, state: PyTree, queries: Float[Array, "targets dim"], values: Float[Array, "targets"]
+    ) -> PyTree:
+        """The state after one round of observations."""
+
+    @abc.abstractmethod
+    def warm_start(
+        self,
+        state: PyTree,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+    ) -> PyTree:
+        """The state after observations that were made before the first round.
+
+        For the targets alone, or for all agents; an agent with fewer of them has NaN values.
+        """
+
+
+class FederatedState(eqx.Module):
+    """`shared` is what all parties agreed on before the start; `clients` have the agents axis."""
+
+    round: Int[Array, ""]
+    shared: PyTree
+    clients: PyTree
+
+
+class AbstractFederated(AbstractAlgorithm):
+    """A method whose agents exchange messages through a server. Write the six functions below."""
+
+    agents: eqx.AbstractVar[int]
+
+    # ------------------------------------------------------------ what a method is
+
+    @abc.abstractmethod
+    def setup(self, key: Key) -> PyTree:
+        """What all parties agree on before the start, such as feature frequencies."""
+
+    @abc.abstractmethod
+    def join(self, key: Key, shared: PyTree, index: Count) -> PyTree:
+        """The client of agent `index` before any observation."""
+
+    @abc.abstractmethod
+    def message(self, key: Key, shared: PyTree, client: Any) -> PyTree:
+        """All that leaves a client this round."""
+
+    @abc.abstractmethod
+    def aggregate(
+        self, key: Key, shared: PyTree, round: Count, messages: PyTree, present: Bool[Array, "agents"]
+    ) -> PyTree:
+        """What the server sends to every client, from the messages that are `present`."""
+
+    @abc.abstractmethod
+    def choose(
+        self, key: Key, shared: PyTree, client: Any, message: PyTree, broadcast: PyTree
+    ) -> tuple[Point, PyTree]:
+        """One client's query; `message` is its own."""
+
+    @abc.abstractmethod
+    def learn(self, shared: PyTree, round: Count, client: Any, x: Point, value: Scalar) -> PyTree:
+        """The client after observing `value` at `x` in round `round`.
+
+        Observations made before the first round come with the round `BEFORE_FIRST_ROUND`.
+        """
+
+    # ------------------------------------------------------------ the composition
+
+    def init(self, key: Key) -> FederatedState:
+        shared_key, client_key = jr.split(key)
+        shared = self.setup(shared_key)
+        index = jnp.arange(self.agents)
+        clients = jax.vmap(lambda i: self.join(jr.fold_in(client_key, i), shared, i))(index)
+        return FederatedState(jnp.zeros((), int), shared, clients)
+
+    def ask(
+        self, key: Key, state: FederatedState, present: Bool[Array, "agents"] | None = None
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        if present is None:
+            present = jnp.ones((self.agents,), bool)
+        message_key, server_key, choice_key = jr.split(key, 3)
+        index = jnp.arange(self.agents)
+
+        # An agent's draws come from its number, so they depend neither on how many share the batch
+        # nor on how they are laid over devices.
+        def send(i: Count, client: Any) -> PyTree:
+            return self.message(jr.fold_in(message_key, i), state.shared, client)
+
+        messages = jax.vmap(send)(index, state.clients)
+        broadcast = self.aggregate(server_key, state.shared, state.round, messages, present)
+
+        # The broadcast is closed over, not mapped: what all agents share is computed once.
+        def query(i: Count, client: Any, message: PyTree) -> tuple[Point, PyTree]:
+            return self.choose(jr.fold_in(choice_key, i), state.shared, client, message, broadcast)
+
+        first = self._first(self.targets, (index, state.clients, messages))
+        return jax.vmap(query)(*first)
+
+    def tell(
+        self,
+        state: FederatedState,
+        queries: Float[Array, "targets dim"],
+        values: Float[Array, "targets"],
+    ) -> FederatedState:
+        clients = self._observe(state, state.round, queries, values)
+        return FederatedState(state.round + 1, state.shared, clients)
+
+    def warm_start(
+        self,
+        state: FederatedState,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+    ) -> FederatedState:
+        before = jnp.asarray(BEFORE_FIRST_ROUND)
+
+        def step(clients: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
+            known = FederatedState(state.round, state.shared, clients)
+            return self._observe(known, before, *observation), None
+
+        clients, _ = jax.lax.scan(step, state.clients, (queries, values))
+        return FederatedState(state.round, state.shared, clients)
+
+    def _observe(
+        self,
+        state: FederatedState,
+        round: Count,
+        queries: Float[Array, "n dim"],
+        values: Float[Array, "n"],
+    ) -> PyTree:
+        count = values.shape[0]
+        require(
+            count in (self.targets, self.agents) and queries.shape == (count, self.domain.dim),
+            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, "
+            f"got {queries.shape} and {values.shape}.",
+        )
+
+        def learn(client: Any, x: Point, value: Scalar) -> PyTree:
+            return self.learn(state.shared, round, client, x, value)
+
+        new = jax.vmap(learn)(self._first(count, state.clients), queries, values)
+        if count < self.agents:
+            new = jax.tree.map(lambda old, some: old.at[:count].set(some), state.clients, new)
+        return new
+
+    def _first(self, count: int, tree: PyTree) -> PyTree:
+        """The first `count` agents of a tree with the agents axis."""
+        if count == self.agents:
+            return tree
+        return jax.tree.map(lambda leaf: leaf[:count], tree)
+
+
+class AbstractIndependent(AbstractFederated):
+    """A method whose agents send nothing. The broadcast is a random key that all share a round."""
+
+    @property
+    def targets(self) -> int:
+        return self.agents
+
+    def message(self, key: Key, shared: PyTree, client: Any) -> tuple[()]:
+        del key, shared, client
+        return ()
+
+    def aggregate(
+        self, key: Key, shared: PyTree, round: Count, messages: tuple[()], present: Bool[Array, "agents"]
+    ) -> Key:
+        del shared, round, messages, present
+        return key

@@ -1,0 +1,266 @@
+"""Federated Thompson sampling (Dai, Low and Jaillet, NeurIPS 2020, Algorithm 1).
+
+    ω_n ~ N(ν_n, σ² Σ_n⁻¹)                          the message of agent n, a sampled function
+    x_t = argmax f_t(x)         with probability p_t, f_t from the agent's own posterior
+    x_t = argmax φ(x)'ω_n       otherwise, n ~ P_N over the other agents
+
+Sharing the features φ makes the vector ω_n, instead of data, enough.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+
+from jaxbo._check import require
+from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo.domains import AbstractDomain
+from jaxbo.kernels.features import FeatureMap, FourierFunction
+from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.surrogate import AbstractSurrogate, Belief, Fixed
+from jaxbo.schedules import AbstractSchedule, Power
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar, floating
+
+
+class Shared(eqx.Module):
+    """Features of the messages, and of the agents' own surrogate where it is another one."""
+
+    message: FeatureMap
+    own: PyTree
+
+
+class Message(eqx.Module):
+    """A sampled function on the shared features, FTS section 3.1: all that leaves an agent."""
+
+    weights: Features
+
+
+class Client(eqx.Module):
+    """One agent: its beliefs under the shared features and under its own.
+
+    `sent` is its one message, with `once`; `choices` and `order` are keys of what it will do.
+    """
+
+    index: Count
+    choices: Key
+    order: Key
+    belief: Belief
+    own: PyTree
+    sent: Message | None
+
+
+class Broadcast(eqx.Module):
+    """All messages as they came, whom they are from, and the round's common random key."""
+
+    round: Count
+    key: Key
+    weights: Float[Array, "agents features"]
+    present: Bool[Array, "agents"]
+
+
+class Info(eqx.Module):
+    """`source` is the agent whose sampled function was maximized: the agent itself, or a peer."""
+
+    source: Count
+
+
+class FTS(AbstractFederated):
+    """Agents exchange sampled functions: M floats an agent and message.
+
+    `features` models the objective for the messages; its feature map is common to all. `own`, if
+    given, is the agents' private surrogate for their own samples, such as
+    `Fitted`; without it the message's posterior serves (a client's own sample is then the very
+    function it sent: a fresh draw every round, with the same law).
+
+    `mixing` gives p_t, the probability of an own sample in round t = 1, 2, …, or one for each agent.
+    `peers` is P_N up to scale: none for the uniform distribution, one weight for each agent, or a row
+    of weights for each target. A target's own weight is ignored.
+
+    `once` is the paper's simple setting: one message an agent, drawn after the observations of
+    `warm_start`, and a used peer is not drawn again. Without it, a new message every round from agents
+    that keep observing. The first `targets` agents query (default: all); the others only
+    send, and keep the belief that `warm_start` gave them.
+
+    Peers that are not `present` are never drawn; with nobody left to draw, the own sample is used.
+    With `once`, `present` says whose message arrived before the start: keep it the same every round.
+
+    Differs from the paper in two defaults: values are standardized by each agent's running mean and
+    deviation, and β_t is 1 (as in its experiments). Memory: M² + O(M) floats an agent.
+    """
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True)
+    features: Fixed
+    own: AbstractSurrogate | None
+    mixing: AbstractSchedule
+    peers: Float[Array, "agents"] | Float[Array, "targets agents"] | None
+    once: bool = eqx.field(static=True)
+    targets: int = eqx.field(static=True)
+    candidates: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        domain: AbstractDomain,
+        agents: int,
+        *,
+        features: Fixed | None = None,
+        own: AbstractSurrogate | None = None,
+        mixing: AbstractSchedule | None = None,
+        peers: ArrayLike | None = None,
+        once: bool = False,
+        targets: int | None = None,
+        candidates: int = 1000,
+    ):
+        targets = agents if targets is None else targets
+        require(agents >= 1, f"agents must be at least 1, got {agents}.")
+        require(1 <= targets <= agents, f"targets must be 1 to {agents}, got {targets}.")
+        require(candidates >= 1, f"candidates must be at least 1, got {candidates}.")
+        if peers is not None:
+            peers = floating(peers)
+            require(
+                peers.shape in ((agents,), (targets, agents)),
+                f"peers must have shape ({agents},) or ({targets}, {agents}), got {peers.shape}.",
+            )
+            require((peers >= 0) & jnp.isfinite(peers), "peers must be weights of at least 0.")
+        self.domain = domain
+        self.agents = agents
+        self.features = Fixed() if features is None else features
+        self.own = own
+        self.mixing = Power(0.5, shift=1) if mixing is None else mixing
+        self.peers = peers
+        self.once = once
+        self.targets = targets
+        self.candidates = candidates
+
+    @property
+    def capacity(self) -> int | None:
+        limits = [part.capacity for part in (self.features, self.own) if part is not None]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def setup(self, key: Key) -> Shared:
+        message_key, own_key = jr.split(key)
+        dim = self.domain.dim
+        own = None if self.own is None else self.own.setup(own_key, dim)
+        return Shared(self.features.setup(message_key, dim), own)
+
+    def join(self, key: Key, shared: Shared, index: Count) -> Client:
+        choices_key, order_key, message_key = jr.split(key, 3)
+        belief = self.features.start(shared.message)
+        own = None if self.own is None else self.own.start(shared.own)
+        sent = self._draw(message_key, shared, belief) if self.once else None
+        return Client(index, choices_key, order_key, belief, own, sent)
+
+    def message(self, key: Key, shared: Shared, client: Client) -> Message:
+        if client.sent is not None:
+            return client.sent
+        return self._draw(key, shared, client.belief)
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: Shared,
+        round: Count,
+        messages: Message,
+        present: Bool[Array, "agents"],
+    ) -> Broadcast:
+        del shared
+        return Broadcast(round, key, messages.weights, present)
+
+    def choose(
+        self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
+    ) -> tuple[Point, Info]:
+        own_key, peer_key = jr.split(key)
+        peer, found = self._peer(peer_key, client, broadcast)
+        is_own = self._is_own(client, broadcast.round) | ~found
+        theirs = FourierFunction(shared.message, broadcast.weights[peer])
+        mine = self._own_function(own_key, shared, client, message)
+        candidates = self.domain.candidates(broadcast.key, self.candidates)
+        x, _ = maximize(_either(is_own, mine, theirs), self.domain, candidates)
+        return x, Info(jnp.where(is_own, client.index, peer))
+
+    def learn(
+        self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
+    ) -> Client:
+        belief = self.features.observe(shared.message, client.belief, x, value, round)
+        own, sent = client.own, client.sent
+        if self.own is not None:
+            own = self.own.observe(shared.own, own, x, value, round)
+        if sent is not None:
+            count = belief.moments.count
+            # Until the first round the one message keeps up with the observations.
+            sent = jax.lax.cond(
+                round == BEFORE_FIRST_ROUND,
+                lambda: self._draw(jr.fold_in(client.order, count), shared, belief),
+                lambda: client.sent,
+            )
+        return Client(client.index, client.choices, client.order, belief, own, sent)
+
+    # ------------------------------------------------------------ whose function to maximize
+
+    def _draw(self, key: Key, shared: Shared, belief: Belief) -> Message:
+        return Message(self.features.sample(key, shared.message, belief).weights)
+
+    def _own_function(
+        self, key: Key, shared: Shared, client: Client, message: Message
+    ) -> FourierFunction:
+        if self.own is not None:
+            return self.own.sample(key, shared.own, client.own)
+        if self.once:
+            return self.features.sample(key, shared.message, client.belief)
+        return FourierFunction(shared.message, message.weights)
+
+    def _is_own(self, client: Client, round: Count) -> Flag:
+        """Line 3 of Algorithm 1, r ≤ p_t: settled for all rounds when the agent joins."""
+        return jr.uniform(jr.fold_in(client.choices, round)) <= self.mixing(round + 1)
+
+    def _peer(self, key: Key, client: Client, broadcast: Broadcast) -> tuple[Count, Flag]:
+        weights = broadcast.present.astype(broadcast.weights.dtype)
+        if self.peers is not None:
+            row = self.peers if self.peers.ndim == 1 else self.peers[client.index]
+            weights = weights * row
+        if not self.once:
+            return _draw_other(key, weights, client.index)
+        earlier = jax.lax.fori_loop(
+            0,
+            broadcast.round,
+            lambda t, used: used + (~self._is_own(client, t)).astype(int),
+            jnp.zeros((), int),
+        )
+        return _nth_other(client.order, weights, client.index, earlier)
+
+
+def _draw_other(key: Key, weights: Float[Array, "agents"], index: Count) -> tuple[Count, Flag]:
+    """One agent other than `index`, by weight; and whether there was any.
+
+    Weights that are common to all agents are summed up once, so a draw is O(log agents).
+    """
+    ends = jnp.cumsum(weights)
+    own = weights[index]
+    start = ends[index] - own
+    point = jr.uniform(key, dtype=weights.dtype) * (ends[-1] - own)
+    point = jnp.where(point >= start, point + own, point)  # jump over the agent's own share
+    other = jnp.minimum(jnp.searchsorted(ends, point, side="right"), weights.size - 1)
+    return other, (other != index) & (weights[other] > 0)
+
+
+def _nth_other(
+    key: Key, weights: Float[Array, "agents"], index: Count, n: Count
+) -> tuple[Count, Flag]:
+    """The n-th (from 0) of the draws by weight without replacement, and whether it exists.
+
+    Agents in order of log weight plus Gumbel noise are such a sequence of draws (Gumbel top-k).
+    """
+    weights = weights.at[index].set(0)
+    scores = jnp.log(weights) + jr.gumbel(key, weights.shape, weights.dtype)
+    order = jnp.argsort(scores, descending=True)
+    exists = n < jnp.sum(weights > 0)
+    return order[jnp.minimum(n, weights.size - 1)], exists
+
+
+def _either(is_first: Flag, first: FourierFunction, second: FourierFunction) -> Function:
+    """The first function or the second; one function where both share their features."""
+    if first.features is second.features:
+        weights = jnp.where(is_first, first.weights, second.weights)
+        return FourierFunction(first.features, weights)
+    return lambda x: jnp.where(is_first, first(x), second(x))

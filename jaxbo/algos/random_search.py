@@ -1,0 +1,44 @@
+"""Random search: the simplest method, and the one that every other must beat.
+
+    x ~ uniform on the domain
+"""
+
+import equinox as eqx
+
+from jaxbo.algos.base import AbstractIndependent
+from jaxbo.domains import AbstractDomain
+from jaxbo.types import Count, Key, Point, Scalar
+
+
+class RandomSearch(AbstractIndependent):
+    """Every agent queries points drawn uniformly from the domain, and learns nothing.
+
+    No message, no state: 0 bytes an agent.
+    """
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True, default=1)
+
+    @property
+    def capacity(self) -> None:
+        return None
+
+    def setup(self, key: Key) -> tuple[()]:
+        del key
+        return ()
+
+    def join(self, key: Key, shared: tuple[()], index: Count) -> tuple[()]:
+        del key, shared, index
+        return ()
+
+    def choose(
+        self, key: Key, shared: tuple[()], client: tuple[()], message: tuple[()], broadcast: Key
+    ) -> tuple[Point, tuple[()]]:
+        del shared, client, message, broadcast
+        return self.domain.sample(key, 1)[0], ()
+
+    def learn(
+        self, shared: tuple[()], round: Count, client: tuple[()], x: Point, value: Scalar
+    ) -> tuple[()]:
+        del shared, round, x, value
+        return client

@@ -1,0 +1,55 @@
+"""Thompson sampling: query the maximizer of a function drawn from the posterior.
+
+    f_t ~ GP(mean, covariance | own observations),    x_t = argmax f_t(x)
+"""
+
+import equinox as eqx
+from jaxtyping import PyTree
+
+from jaxbo._check import require
+from jaxbo.algos.base import AbstractIndependent
+from jaxbo.domains import AbstractDomain
+from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
+from jaxbo.types import Count, Key, Point, Scalar
+
+
+class TS(AbstractIndependent):
+    """Every agent optimizes alone: no message.
+
+    All agents draw on one set of features and, each round, one set of candidate points, so that a
+    round of many agents is one matrix product. Memory: the belief of `surrogate`, an agent.
+    """
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True, default=1)
+    surrogate: AbstractSurrogate = eqx.field(default_factory=Fixed)
+    candidates: int = eqx.field(static=True, default=1000)
+
+    def __check_init__(self):
+        require(self.agents >= 1, f"agents must be at least 1, got {self.agents}.")
+        require(self.candidates >= 1, f"candidates must be at least 1, got {self.candidates}.")
+
+    @property
+    def capacity(self) -> int | None:
+        return self.surrogate.capacity
+
+    def setup(self, key: Key) -> PyTree:
+        return self.surrogate.setup(key, self.domain.dim)
+
+    def join(self, key: Key, shared: PyTree, index: Count) -> PyTree:
+        del key, index
+        return self.surrogate.start(shared)
+
+    def choose(
+        self, key: Key, shared: PyTree, client: PyTree, message: tuple[()], broadcast: Key
+    ) -> tuple[Point, tuple[()]]:
+        del message
+        function = self.surrogate.sample(key, shared, client)
+        candidates = self.domain.candidates(broadcast, self.candidates)
+        return maximize(function, self.domain, candidates)[0], ()
+
+    def learn(
+        self, shared: PyTree, round: Count, client: PyTree, x: Point, value: Scalar
+    ) -> PyTree:
+        return self.surrogate.observe(shared, client, x, value, round)

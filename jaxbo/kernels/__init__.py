@@ -1,0 +1,1 @@
+"""The compiled core: pure functions of arrays that know no agents, rounds or algorithms."""

@@ -1,0 +1,293 @@
+"""Acquisition functions: functions of one point, to be maximized.
+
+    z = (mean - best) / std
+
+    expected improvement          E max(f - best, 0) = std h(z),    h(z) = pdf(z) + z cdf(z)
+    probability of improvement    P(f > best) = cdf(z)
+    upper confidence bound        mean + sqrt(beta) std
+
+with f ~ N(mean, std²). Their logarithms keep a slope where the functions themselves underflow to a
+plain of zeros (Ament et al., Unexpected improvements to expected improvement, 2023). Below a
+switching point both need only one number, which a continued fraction gives without cancellation:
+
+    slope(t) = h'(-t) / h(-t) = t + 2 / (t + 3 / (t + 4 / (t + ...)))
+    h(-t)   = pdf(t) / (1 + t slope(t))
+    cdf(-t) = pdf(t) / (t + 1 / slope(t))
+
+It follows from Laplace's fraction for Mills' ratio, cdf(-t) / pdf(t) = 1 / (t + 1 / slope(t)).
+Derivatives are given in closed form, because differentiating the formulas above cancels, and stay
+finite at zero variance.
+
+The scalar functions come first. The classes after them turn a posterior `predict(x) -> (mean,
+variance)` into a function of a point, which any maximizer can take.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import DTypeLike
+
+from jaxbo import _check
+from jaxbo.kernels import linalg
+from jaxbo.types import Features, Flag, Point, Scalar, floating
+
+#: A posterior at one point: mean and variance of the function there.
+Predict: TypeAlias = Callable[[Point], tuple[Scalar, Scalar]]
+
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+# Levels of the continued fraction written out; its rest is closed by `_rest`. From the switching
+# points on, that leaves a relative error of 1e-7 (float32) and 1e-14 (float64).
+LEVELS = 12
+
+# The variance is floored so that its inverse third power, which the Hessian of log EI contains,
+# stays in range times differences of means up to about 100: floor = smallest normal ** (2 / 7).
+# The standard deviation is then at least 4e-6 in float32 and 1e-44 in float64.
+FLOOR_POWER = 2 / 7
+
+
+def expected_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+    """Expected improvement over `best`; zero once it underflows (z below -13 in float32).
+
+    `best` is the value to beat and must be finite. A standard deviation of zero counts as 4e-6 in
+    float32 (1e-44 in float64), so it gives max(mean - best, 0) but for less than 2e-6.
+    """
+    return _expected_improvement(mean, _floored(std), best)
+
+
+def log_expected_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+    """Logarithm of the expected improvement: finite, and in the tail still rising with the mean.
+
+    In float32 the standard deviation counts as 4e-6 where it is less, so values should be of
+    order one, as after standardization.
+    """
+    return _log_expected_improvement(mean, _floored(std), best)
+
+
+def probability_of_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+    """Probability that the function exceeds `best`. Add a margin to `best` to explore more."""
+    return _cdf((mean - best) / _floored(std))
+
+
+def log_probability_of_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+    """Logarithm of the probability of improvement, finite for every finite input."""
+    return _log_cdf((mean - best) / _floored(std))
+
+
+def upper_confidence_bound(mean: Scalar, std: Scalar, beta: Scalar) -> Scalar:
+    """mean + sqrt(beta) std: `beta` >= 0 is the *squared* number of standard deviations.
+
+    The convention of GP-UCB, DEC-HBO eq. (2) and EGP-TS. `beta` zero leaves the mean.
+    """
+    return mean + jnp.sqrt(beta) * std
+
+
+def as_pytree(function: Callable) -> Callable:
+    """`function` as a pytree, so that whatever holds it passes through `jax.vmap` and `jax.jit`.
+
+    Modules are pytrees already. The arrays bound by a `functools.partial` become leaves, and a
+    plain function or closure becomes part of the structure.
+    """
+    if isinstance(function, functools.partial):
+        return jax.tree_util.Partial(function.func, *function.args, **function.keywords)
+    is_leaf = jax.tree_util.all_leaves([function])
+    return jax.tree_util.Partial(function) if is_leaf else function
+
+
+class ExpectedImprovement(eqx.Module):
+    """Expected improvement over `best` at a point."""
+
+    predict: Predict = eqx.field(converter=as_pytree)
+    best: Scalar = eqx.field(converter=floating)
+
+    def __call__(self, x: Point) -> Scalar:
+        mean, std = _moments(self.predict, x)
+        return expected_improvement(mean, std, self.best.astype(mean.dtype))
+
+
+class LogExpectedImprovement(eqx.Module):
+    """Log expected improvement over `best` at a point: the one to climb by gradients."""
+
+    predict: Predict = eqx.field(converter=as_pytree)
+    best: Scalar = eqx.field(converter=floating)
+
+    def __call__(self, x: Point) -> Scalar:
+        mean, std = _moments(self.predict, x)
+        return log_expected_improvement(mean, std, self.best.astype(mean.dtype))
+
+
+class ProbabilityOfImprovement(eqx.Module):
+    """Probability of exceeding `best` at a point."""
+
+    predict: Predict = eqx.field(converter=as_pytree)
+    best: Scalar = eqx.field(converter=floating)
+
+    def __call__(self, x: Point) -> Scalar:
+        mean, std = _moments(self.predict, x)
+        return probability_of_improvement(mean, std, self.best.astype(mean.dtype))
+
+
+class LogProbabilityOfImprovement(eqx.Module):
+    """Log probability of exceeding `best` at a point."""
+
+    predict: Predict = eqx.field(converter=as_pytree)
+    best: Scalar = eqx.field(converter=floating)
+
+    def __call__(self, x: Point) -> Scalar:
+        mean, std = _moments(self.predict, x)
+        return log_probability_of_improvement(mean, std, self.best.astype(mean.dtype))
+
+
+class UpperConfidenceBound(eqx.Module):
+    """mean + sqrt(beta) std at a point. `ValueError` if `beta` is negative."""
+
+    predict: Predict = eqx.field(converter=as_pytree)
+    beta: Scalar = eqx.field(converter=floating)
+
+    def __check_init__(self):
+        _check.require(
+            self.beta >= 0,
+            f"beta must be at least 0, got {self.beta}: it is the squared number of standard "
+            "deviations added to the mean.",
+        )
+
+    def __call__(self, x: Point) -> Scalar:
+        mean, std = _moments(self.predict, x)
+        return upper_confidence_bound(mean, std, self.beta.astype(mean.dtype))
+
+
+class Variance(eqx.Module):
+    """Posterior variance at a point: pure exploration."""
+
+    predict: Predict = eqx.field(converter=as_pytree)
+
+    def __call__(self, x: Point) -> Scalar:
+        _, variance = self.predict(x)
+        return variance
+
+
+class Sampled(eqx.Module):
+    """A function drawn from a linear model's posterior: features(x)' weights."""
+
+    features: Callable[[Point], Features] = eqx.field(converter=as_pytree)
+    weights: Features
+
+    def __call__(self, x: Point) -> Scalar:
+        return linalg.dot(self.features(x), self.weights)
+
+
+def _moments(predict: Predict, x: Point) -> tuple[Scalar, Scalar]:
+    """Mean and standard deviation at `x`. The floor keeps the square root differentiable."""
+    mean, variance = predict(x)
+    return mean, jnp.sqrt(jnp.maximum(variance, _variance_floor(variance.dtype)))
+
+
+def _floored(std: Scalar) -> Scalar:
+    return jnp.maximum(std, math.sqrt(_variance_floor(std.dtype)))
+
+
+def _variance_floor(dtype: DTypeLike) -> float:
+    return float(jnp.finfo(dtype).tiny) ** FLOOR_POWER
+
+
+def _switch(dtype: DTypeLike) -> float:
+    """Where -z changes to the continued fraction: the direct formula loses a factor switch² of
+    precision to cancellation, the fraction converges more slowly the smaller the switch."""
+    return 1.5 if jnp.finfo(dtype).bits <= 32 else 6.0
+
+
+def _rest(t: Scalar, level: int) -> Scalar:
+    """level / (t + (level + 1) / (t + ...)), as the root of a slowly varying level."""
+    t = t + 1 / jnp.sqrt(t * t + 4 * level)
+    return 2 * level / (t + jnp.sqrt(t * t + 4 * level))
+
+
+def _tail_slope(t: Scalar) -> Scalar:
+    fraction = _rest(t, LEVELS + 1)
+    for level in range(LEVELS, 1, -1):
+        fraction = level / (t + fraction)
+    return t + fraction
+
+
+def _split(z: Scalar) -> tuple[Flag, Scalar, Scalar]:
+    """Whether z is in the tail, z for the direct formula, t = -z for the tail's.
+
+    Each formula sees only numbers it is made for, so the gradient of the one that is not
+    selected is finite and vanishes.
+    """
+    switch = _switch(z.dtype)
+    tail = z < -switch
+    return tail, jnp.where(tail, -switch, z), jnp.where(tail, -z, switch)
+
+
+def _pdf(z: Scalar) -> Scalar:
+    return jnp.exp(-0.5 * z * z - LOG_SQRT_2PI)
+
+
+def _cdf(z: Scalar) -> Scalar:
+    return 0.5 * jax.scipy.special.erfc(-z * math.sqrt(0.5))
+
+
+def _h(z: Scalar) -> Scalar:
+    """pdf(z) + z cdf(z), to full relative precision."""
+    tail, z, t = _split(z)
+    return jnp.where(tail, _pdf(t) / (1 + t * _tail_slope(t)), _pdf(z) + z * _cdf(z))
+
+
+def _log_h(z: Scalar) -> Scalar:
+    tail, z, t = _split(z)
+    in_tail = -0.5 * t * t - LOG_SQRT_2PI - jnp.log1p(t * _tail_slope(t))
+    return jnp.where(tail, in_tail, jnp.log(_pdf(z) + z * _cdf(z)))
+
+
+def _log_h_slopes(z: Scalar) -> tuple[Scalar, Scalar]:
+    """cdf(z) / h(z) and pdf(z) / h(z), in the tail `slope` and `1 + t slope`."""
+    tail, z, t = _split(z)
+    slope, h = _tail_slope(t), _pdf(z) + z * _cdf(z)
+    return jnp.where(tail, slope, _cdf(z) / h), jnp.where(tail, 1 + t * slope, _pdf(z) / h)
+
+
+@jax.custom_jvp
+def _log_cdf(z: Scalar) -> Scalar:
+    tail, z, t = _split(z)
+    in_tail = -0.5 * t * t - LOG_SQRT_2PI - jnp.log(t + 1 / _tail_slope(t))
+    # Near one the distance from one carries the precision.
+    direct = jnp.where(z > 0, jnp.log1p(-_cdf(-jnp.abs(z))), jnp.log(_cdf(-jnp.abs(z))))
+    return jnp.where(tail, in_tail, direct)
+
+
+@_log_cdf.defjvp
+def _log_cdf_jvp(primals, tangents):
+    (z,), (dz,) = primals, tangents
+    tail, direct, t = _split(z)
+    slope = jnp.where(tail, t + 1 / _tail_slope(t), _pdf(direct) / _cdf(direct))
+    return _log_cdf(z), slope * dz
+
+
+@jax.custom_jvp
+def _expected_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+    return std * _h((mean - best) / std)
+
+
+@_expected_improvement.defjvp
+def _expected_improvement_jvp(primals, tangents):
+    (mean, std, best), (dmean, dstd, dbest) = primals, tangents
+    z = (mean - best) / std
+    return _expected_improvement(*primals), _cdf(z) * (dmean - dbest) + _pdf(z) * dstd
+
+
+@jax.custom_jvp
+def _log_expected_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+    return jnp.log(std) + _log_h((mean - best) / std)
+
+
+@_log_expected_improvement.defjvp
+def _log_expected_improvement_jvp(primals, tangents):
+    (mean, std, best), (dmean, dstd, dbest) = primals, tangents
+    by_mean, by_std = _log_h_slopes((mean - best) / std)
+    return _log_expected_improvement(*primals), (by_mean * (dmean - dbest) + by_std * dstd) / std

@@ -1,0 +1,170 @@
+"""Covariance functions of two points.
+
+    s = |(x - z) / length_scale|^2
+
+    SquaredExponential   k(x, z) = variance exp(-s / 2)
+    Matern12             k(x, z) = variance exp(-a),                   a = sqrt(s)
+    Matern32             k(x, z) = variance (1 + a) exp(-a),           a = sqrt(3 s)
+    Matern52             k(x, z) = variance (1 + a + a^2/3) exp(-a),   a = sqrt(5 s)
+
+Each is a scale mixture of squared exponentials: with z a vector of standard normals and
+`tau` from `kernel.mixing`, the frequency `tau z / length_scale` (radians per unit of x) is a draw
+from the spectral density of `k / variance`, so E[cos(frequency'(x - z))] = k(x, z) / variance.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float
+
+from jaxbo import _check
+from jaxbo.types import Key, Point, Scalar, floating
+
+#: A covariance function of two points. Every `AbstractKernel` is one, and so is any sum of them.
+Covariance: TypeAlias = Callable[[Point, Point], Scalar]
+
+
+class AbstractKernel(eqx.Module):
+    """A stationary covariance function: hyperparameters, and its value at two points.
+
+    `length_scale` is in units of x: one number (isotropic) or one for each coordinate (ARD).
+    `variance` is the signal variance, k(x, x), in squared units of y. Both must be positive and
+    finite, else `ValueError`. Differentiable in both and in the points, at zero distance too. The
+    precision of the result is that of the points.
+
+    Kernels of many agents are one kernel with batched fields: `eqx.filter_vmap(Matern52)(scales)`.
+    """
+
+    length_scale: Float[Array, "*dim"] = eqx.field(converter=floating)
+    variance: Scalar = eqx.field(converter=floating, default=1.0)
+
+    def __check_init__(self):
+        _check.positive("length_scale", self.length_scale)
+        _check.positive("variance", self.variance)
+        if self.length_scale.ndim > 1 or self.variance.ndim > 0:
+            raise ValueError(
+                f"length_scale must be a number or a vector and variance a number, got shapes "
+                f"{self.length_scale.shape} and {self.variance.shape}; "
+                f"build one kernel per agent with eqx.filter_vmap."
+            )
+
+    def __call__(self, x: Point, z: Point) -> Scalar:
+        """k(x, z). `ValueError` where x, z and an ARD length scale differ in dimension."""
+        if x.shape != z.shape or self.length_scale.shape not in ((), x.shape):
+            raise ValueError(
+                f"points of shapes {x.shape} and {z.shape} do not fit a length scale of shape "
+                f"{self.length_scale.shape}; give one length scale, or one for each coordinate."
+            )
+        # The difference first: |x|^2 - 2 x'z + |z|^2 cancels, which float32 cannot afford.
+        scaled = (x - z) / self.length_scale.astype(x.dtype)
+        return self.variance.astype(x.dtype) * self.correlation(jnp.sum(scaled**2))
+
+    @abc.abstractmethod
+    def correlation(self, s: Scalar) -> Scalar:
+        """k / variance as a function of the squared distance `s` in length scales."""
+
+    @abc.abstractmethod
+    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+        """`count` independent draws of the positive scale `tau` of a base frequency."""
+
+
+class SquaredExponential(AbstractKernel):
+    """exp(-s / 2): infinitely smooth; the kernel of the FTS and DP-FTS-DE papers."""
+
+    def correlation(self, s: Scalar) -> Scalar:
+        return jnp.exp(-s / 2)
+
+    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+        del key  # frequencies are Gaussian as they are
+        return jnp.ones((count,), self.length_scale.dtype)
+
+
+class Matern12(AbstractKernel):
+    """exp(-a), a = sqrt(s): continuous, nowhere differentiable paths.
+
+    The gradient at zero distance, where there is none, is taken as 0.
+    """
+
+    def correlation(self, s: Scalar) -> Scalar:
+        return _matern12(s)
+
+    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+        return _student(key, count, 1, self.length_scale.dtype)
+
+
+class Matern32(AbstractKernel):
+    """(1 + a) exp(-a), a = sqrt(3 s): paths differentiable once."""
+
+    def correlation(self, s: Scalar) -> Scalar:
+        return _matern32(3 * s)
+
+    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+        return _student(key, count, 3, self.length_scale.dtype)
+
+
+class Matern52(AbstractKernel):
+    """(1 + a + a^2/3) exp(-a), a = sqrt(5 s): paths differentiable twice."""
+
+    def correlation(self, s: Scalar) -> Scalar:
+        return _matern52(5 * s)
+
+    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+        return _student(key, count, 5, self.length_scale.dtype)
+
+
+def gram(
+    kernel: Covariance, X: Float[Array, "points dim"], Z: Float[Array, "others dim"]
+) -> Float[Array, "points others"]:
+    """k(x, z) for every x of X and z of Z."""
+    return jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(Z))(X)
+
+
+def _student(key: Key, count: int, degrees: int, dtype: jnp.dtype) -> Float[Array, "features"]:
+    """sqrt(degrees / chi2_degrees): a Matern's spectral density is Student's t, degrees = 2 nu."""
+    chi2 = jnp.sum(jr.normal(key, (count, degrees), dtype) ** 2, axis=1)
+    # A draw of exactly 0 (about one in 10^7 in float32, degrees = 1) must not become infinite.
+    return jnp.sqrt(degrees / jnp.maximum(chi2, jnp.finfo(dtype).tiny))
+
+
+# The Materns as functions of S = a^2. Plain differentiation of sqrt(S) at S = 0 gives NaN, and
+# guarding the root alone gives a wrong (zero) Hessian there. Each derivative is a smoother kernel's
+# rougher relative, so all of them are exact and finite wherever the true one is:
+#     d matern52 / dS = -matern32 / 6,   d matern32 / dS = -matern12 / 2,   a = sqrt(S).
+
+
+def _root(S: Scalar) -> Scalar:
+    """sqrt(S) with gradient 0 at 0."""
+    return jnp.where(S > 0, jnp.sqrt(jnp.where(S > 0, S, 1)), 0)
+
+
+def _matern12(S: Scalar) -> Scalar:
+    return jnp.exp(-_root(S))
+
+
+@jax.custom_jvp
+def _matern32(S: Scalar) -> Scalar:
+    a = _root(S)
+    return (1 + a) * jnp.exp(-a)
+
+
+@_matern32.defjvp
+def _(primals, tangents):
+    (S,), (dS,) = primals, tangents
+    return _matern32(S), -_matern12(S) / 2 * dS
+
+
+@jax.custom_jvp
+def _matern52(S: Scalar) -> Scalar:
+    a = _root(S)
+    return (1 + a + S / 3) * jnp.exp(-a)
+
+
+@_matern52.defjvp
+def _(primals, tangents):
+    (S,), (dS,) = primals, tangents
+    return _matern52(S), -_matern32(S) / 6 * dS

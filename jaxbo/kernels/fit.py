@@ -1,0 +1,303 @@
+"""Hyperparameters by maximum evidence.
+
+    evidence = log N(y; 0, K),   K = k(X, X) + noise I
+    d evidence / dK = (alpha alpha' - K^-1) / 2,   alpha = K^-1 y
+
+over theta = log length_scale (one, or one a coordinate), log variance and log noise, inside of
+`Bounds`: theta = low + (high - low) sigmoid(4 u / (high - low)), u free. Several runs of L-BFGS,
+from the given hyperparameters and from points spread over the box, go side by side; the best is
+returned.
+
+Every restart of every agent of a batch does the same work whatever its line search decides: one
+evaluation a step, along a new direction where the last step was accepted, nearer where it was not.
+A line search with a loop of its own would make all wait for the slowest at every step.
+"""
+
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PyTree
+
+from jaxbo import _check
+from jaxbo.kernels import linalg
+from jaxbo.kernels.covariance import AbstractKernel
+from jaxbo.types import Flag, Scalar, floating
+
+#: Pairs kept by L-BFGS: more than the hyperparameters of a handful of coordinates need.
+_MEMORY = 8
+#: Longest step in any log hyperparameter, a factor of e^2: longer ones end where the box is flat.
+_LONGEST = 2.0
+#: Armijo's constant, and the range of the factor by which a rejected step shrinks.
+_SUFFICIENT, _SHRINK = 1e-4, (0.1, 0.5)
+#: Shares of the box, at each end, that the given start and the spread ones keep away from. At the
+#: ends the gradient vanishes; spread wider, starts were measured to miss the optimum more often.
+_MARGIN, _SPREAD_MARGIN = 0.02, 0.2
+
+
+class Bounds(eqx.Module):
+    """The smallest and the largest value of each hyperparameter.
+
+    The defaults suit points of the unit cube and values of mean 0 and variance 1. Below a noise of
+    1e-5 of the variance float32 cannot evaluate the evidence of smooth functions: use float64.
+    """
+
+    length_scale: Float[Array, "2"] = eqx.field(converter=floating, default=(0.01, 10.0))
+    variance: Float[Array, "2"] = eqx.field(converter=floating, default=(0.05, 20.0))
+    noise: Float[Array, "2"] = eqx.field(converter=floating, default=(1e-5, 1.0))
+
+    def __check_init__(self):
+        for name, pair in vars(self).items():
+            _check.positive(f"bounds of {name}", pair)
+            _check.require(pair[0] <= pair[1], f"bounds of {name} are reversed: {pair}.")
+
+
+class LogNormal(eqx.Module):
+    """A prior: log value ~ N(log median, spread^2)."""
+
+    median: Scalar = eqx.field(converter=floating)
+    spread: Scalar = eqx.field(converter=floating)
+
+    def __check_init__(self):
+        _check.positive("median", self.median)
+        _check.positive("spread", self.spread)
+
+    def log_density(self, log_value: Float[Array, "*dim"]) -> Scalar:
+        """Log density of the log value, greatest at the median, up to a constant."""
+        return -jnp.sum(((log_value - jnp.log(self.median)) / self.spread) ** 2) / 2
+
+
+class Priors(eqx.Module):
+    """Priors of the hyperparameters; `None` is flat in the logarithm.
+
+    The one of the length scale holds for each coordinate's, independently.
+    """
+
+    length_scale: LogNormal | None = None
+    variance: LogNormal | None = None
+    noise: LogNormal | None = None
+
+    def log_density(self, theta: Float[Array, "parameters"]) -> Scalar:
+        """Log density of the log hyperparameters, up to a constant."""
+        parts = (self.length_scale, theta[:-2]), (self.variance, theta[-2]), (self.noise, theta[-1])
+        densities = [prior.log_density(logs) for prior, logs in parts if prior is not None]
+        return jnp.sum(jnp.stack([jnp.zeros_like(theta[0]), *densities]))
+
+
+class Fit(eqx.Module):
+    """Fitted hyperparameters and their log evidence in nats, priors not included."""
+
+    kernel: AbstractKernel
+    noise: Scalar
+    log_evidence: Scalar
+
+
+def fit(
+    kernel: AbstractKernel,
+    noise: Scalar | float,
+    X: Float[Array, "capacity dim"],
+    y: Float[Array, "capacity"],
+    *,
+    bounds: Bounds | None = None,
+    priors: Priors | None = None,
+    fit_variance: bool = True,
+    fit_noise: bool = True,
+    restarts: int = 4,
+    steps: int = 25,
+) -> Fit:
+    """The hyperparameters of greatest evidence, or with priors of greatest evidence times priors.
+
+    `kernel` gives the form (its class; one length scale, or one a coordinate) and, with `noise`,
+    the first start, moved into the bounds where it lies outside of them. Rows whose y is not finite
+    are ignored: NaN marks failures and padding alike. The other `restarts - 1` starts are the same
+    low-discrepancy points of the box every time. `steps` is how often each evaluates the evidence.
+
+    The result is inside of the bounds, never worse than the start and never NaN; without data it is
+    the start. A hyperparameter that is not fitted keeps its value, whatever the bounds.
+
+    `ValueError` for fewer than one restart or step, or noise that is not positive.
+    """
+    if restarts < 1 or steps < 1:
+        raise ValueError(f"restarts and steps must be at least 1, got {restarts} and {steps}.")
+    _check.positive("noise", noise)
+    bounds = Bounds() if bounds is None else bounds
+    priors = Priors() if priors is None else priors
+    theta = _pack(kernel, floating(noise))
+    low, high = _box(bounds, theta, fit_variance, fit_noise)
+    theta = jnp.clip(theta, low, high)
+    rows = jnp.isfinite(y)
+    y, squares = jnp.where(rows, y, 0), _squares(kernel, jnp.where(rows[:, None], X, 0))
+
+    def log_evidence(theta):
+        value = _log_evidence(*_unpack(kernel, theta, y.dtype), squares, y, rows)
+        return value.astype(theta.dtype)
+
+    def descend(u):
+        def loss(u):
+            theta = _into_box(u, low, high)
+            return -log_evidence(theta) - priors.log_density(theta)
+
+        return _into_box(_descend(loss, u, steps), low, high)
+
+    found = jax.vmap(descend)(_starts(theta, low, high, restarts))
+    candidates = jnp.concatenate([theta[None], found])
+    evidences = jax.vmap(log_evidence)(candidates)
+    best = jnp.argmax(evidences + jax.vmap(priors.log_density)(candidates))
+    fitted, noise = _unpack(kernel, candidates[best], y.dtype)
+    return Fit(fitted, noise, evidences[best].astype(y.dtype))
+
+
+@jax.custom_vjp
+def evidence(
+    K: Float[Array, "capacity capacity"], y: Float[Array, "capacity"], noise: Scalar
+) -> Scalar:
+    """log N(y; 0, K) in nats, less the constant -capacity / 2 log(2 pi).
+
+    `noise` is what K holds on its diagonal beside the covariance; it serves only to bound the
+    effects of rounding (see `linalg.cholesky`), so it has no gradient of its own, and the evidence
+    is never NaN. Rows of the identity with y = 0 add nothing. Differentiable once, in reverse.
+    """
+    L = linalg.cholesky(K, noise)
+    return _log_normal(L, linalg.solve_lower(L, y))
+
+
+def _evidence(K, y, noise):
+    L = linalg.cholesky(K, noise)
+    # The gradient needs K^-1. One substitution of the identity costs less than two of it.
+    inverse = linalg.solve_lower(L, jnp.eye(len(y), dtype=y.dtype))
+    white = linalg.dot(inverse, y)
+    return _log_normal(L, white), (inverse, white)
+
+
+def _evidence_back(residuals, cotangent):
+    inverse, white = residuals
+    alpha = linalg.dot(inverse.T, white)
+    outer = alpha[:, None] * alpha[None, :]
+    dK = cotangent / 2 * (outer - linalg.dot(inverse.T, inverse))
+    return dK, -cotangent * alpha, jnp.zeros_like(cotangent)
+
+
+evidence.defvjp(_evidence, _evidence_back)
+
+
+def _log_normal(L, white) -> Scalar:
+    return -jnp.sum(white**2) / 2 - jnp.sum(jnp.log(jnp.diagonal(L)))
+
+
+def _squares(
+    kernel: AbstractKernel, X: Float[Array, "capacity dim"]
+) -> Float[Array, "scales capacity capacity"]:
+    """Squared distances, one matrix a length scale: the same throughout a fit."""
+    squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
+    return squares if kernel.length_scale.ndim else jnp.sum(squares, axis=0, keepdims=True)
+
+
+def _log_evidence(kernel, noise, squares, y, rows) -> Scalar:
+    """log N(y; 0, K) of the rows in use; the others are rows of the identity times noise."""
+    weights = jnp.ravel(kernel.length_scale) ** -2
+    s = sum(weight * square for weight, square in zip(weights, squares, strict=True))
+    K = kernel.variance * jax.vmap(jax.vmap(kernel.correlation))(s)
+    K = jnp.where(rows[:, None] & rows[None, :], K, 0) + noise * jnp.eye(len(y), dtype=y.dtype)
+    count = jnp.sum(rows, dtype=y.dtype)
+    unused = (len(y) - count) * jnp.log(noise) / 2
+    return evidence(K, y, noise) + unused - count * (math.log(2 * math.pi) / 2)
+
+
+def _pack(kernel: AbstractKernel, noise: Scalar) -> Float[Array, "parameters"]:
+    """theta, in JAX's default precision, which is what optax keeps its own numbers in."""
+    parts = jnp.ravel(kernel.length_scale), kernel.variance[None], noise[None]
+    return jnp.log(jnp.concatenate([part.astype(float) for part in parts]))
+
+
+def _unpack(
+    kernel: AbstractKernel, theta: Float[Array, "parameters"], dtype: jnp.dtype
+) -> tuple[AbstractKernel, Scalar]:
+    values = jnp.exp(theta).astype(dtype)
+    scales = values[:-2].reshape(kernel.length_scale.shape)
+    fields = lambda kernel: (kernel.length_scale, kernel.variance)  # noqa: E731
+    return eqx.tree_at(fields, kernel, (scales, values[-2])), values[-1]
+
+
+def _box(bounds: Bounds, theta: Float[Array, "parameters"], fit_variance: bool, fit_noise: bool):
+    """The ends of the box; one of no width around what is not fitted."""
+    scales = jnp.broadcast_to(bounds.length_scale[:, None], (2, len(theta) - 2))
+    columns = scales, bounds.variance[:, None], bounds.noise[:, None]
+    ends = jnp.log(jnp.concatenate([part.astype(float) for part in columns], axis=1))
+    fitted = np.array([True] * (len(theta) - 2) + [fit_variance, fit_noise])
+    return jnp.where(fitted, ends[0], theta), jnp.where(fitted, ends[1], theta)
+
+
+def _into_box(u, low, high):
+    width = jnp.where(high > low, high - low, 1)
+    return jnp.clip(low + (high - low) * jax.nn.sigmoid(4 * u / width), low, high)
+
+
+def _starts(theta, low, high, restarts: int) -> Float[Array, "restarts parameters"]:
+    """Free coordinates of theta and of further points: a Kronecker sequence in the box.
+
+    Its steps are powers of the generalized golden ratio, the root of r^(d + 1) = r + 1 (Roberts).
+    """
+    ratio = np.roots([1.0] + [0.0] * (len(theta) - 1) + [-1.0, -1.0]).real.max()
+    shifts = np.arange(restarts)[:, None] * ratio ** -np.arange(1.0, len(theta) + 1)
+    spread = _SPREAD_MARGIN + (1 - 2 * _SPREAD_MARGIN) * ((0.5 + shifts) % 1.0)
+    width = jnp.where(high > low, high - low, 1)
+    given = jnp.clip((theta - low) / width, _MARGIN, 1 - _MARGIN)
+    shares = jnp.asarray(spread, dtype=float).at[0].set(given)
+    return (jnp.log(shares) - jnp.log1p(-shares)) * (width / 4)[None]
+
+
+class _Descent(eqx.Module):
+    """An accepted point, what L-BFGS remembers, and the step from there that is tried next."""
+
+    u: Float[Array, "parameters"]
+    value: Scalar
+    gradient: Float[Array, "parameters"]
+    direction: Float[Array, "parameters"]
+    step: Scalar
+    memory: optax.OptState
+
+
+def _descend(
+    loss: Callable[[Float[Array, "parameters"]], Scalar], u: Float[Array, "parameters"], steps: int
+) -> Float[Array, "parameters"]:
+    """The lowest point found by `steps` evaluations of `loss` and its gradient."""
+    lbfgs = optax.scale_by_lbfgs(_MEMORY)
+    evaluate = jax.value_and_grad(loss)
+
+    def accept(u, value, gradient, memory) -> _Descent:
+        update, memory = lbfgs.update(gradient, memory, u)
+        update = jnp.asarray(update)
+        direction = -update * jnp.minimum(1, _LONGEST / jnp.max(jnp.abs(update)))
+        return _Descent(u, value, gradient, direction, jnp.ones_like(value), memory)
+
+    def step(state: _Descent, _):
+        u = state.u + state.step * state.direction
+        value, gradient = evaluate(u)
+        # Memory of a step without positive curvature would point uphill: begin anew.
+        curved = jnp.sum((gradient - state.gradient) * (u - state.u)) > 0
+        moved = accept(u, value, gradient, _select(curved, state.memory, lbfgs.init(u)))
+        predicted = state.step * jnp.sum(state.gradient * state.direction)
+        excess = value - state.value - predicted
+        shrunk = eqx.tree_at(lambda s: s.step, state, state.step * _shrink(predicted, excess))
+        enough = value <= state.value + _SUFFICIENT * predicted
+        return _select(enough & jnp.all(jnp.isfinite(gradient)), moved, shrunk), None
+
+    # Nothing is known at first: the first step, of no length, is accepted with any loss.
+    zero = jnp.zeros_like(u)
+    start = _Descent(u, jnp.full((), jnp.inf, u.dtype), zero, zero, zero[0], lbfgs.init(u))
+    last, _ = jax.lax.scan(step, start, length=steps)
+    return last.u
+
+
+def _shrink(predicted: Scalar, excess: Scalar) -> Scalar:
+    """Where the parabola through the rejected value has its minimum, as a share of the step."""
+    share = -predicted / (2 * excess)
+    return jnp.clip(jnp.where(jnp.isfinite(share), share, _SHRINK[0]), *_SHRINK)
+
+
+def _select(condition: Flag, yes: PyTree, no: PyTree) -> PyTree:
+    return jax.tree.map(lambda yes, no: jnp.where(condition, yes, no), yes, no)

@@ -1,0 +1,131 @@
+"""Products, triangular solves and a Cholesky factorization at full precision.
+
+    solve_lower(L, B) = L^-1 B,   solve_upper(L, B) = L'^-1 B
+    cholesky(K, floor) = L with L L' = K,   whiten(L, k, room) = L^-1 k with |L^-1 k|^2 <= room
+
+Matrix products default to TF32 on GPUs and bfloat16 on TPUs, which ruins a Gaussian process
+silently. Every product in the core goes through `dot`, so the choice is made here, once.
+
+The solves and the factorization are loops over rows in plain lax. Under vmap each step is one
+batched product, over agents and right-hand sides at once. Their time is that of the library's
+triangular solve on a good day; on a bad one that routine, batched and with many right-hand sides,
+was measured to take over a hundred times as long on CPU, because it starts threads of its own from
+inside XLA's.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+#: Panels of columns in `cholesky`. Products between panels skip what is zero; each one is compiled.
+_PANELS = 4
+
+
+def dot(a: Float[Array, "*a"], b: Float[Array, "*b"]) -> Float[Array, "*c"]:
+    """`jnp.matmul` at full precision on every device."""
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def solve_lower(
+    L: Float[Array, "capacity capacity"], B: Float[Array, "capacity *columns"]
+) -> Float[Array, "capacity *columns"]:
+    """X with L X = B, by forward substitution: one right-hand side, or one in each column of B.
+
+    Only the lower triangle of L is read. Its diagonal must not hold 0: rows that are not in use
+    are rows of the identity. Differentiable in L and B, any number of times, forward and reverse.
+    """
+    return _solve(jnp.tril(L), B, transpose=False)
+
+
+def solve_upper(
+    L: Float[Array, "capacity capacity"], B: Float[Array, "capacity *columns"]
+) -> Float[Array, "capacity *columns"]:
+    """X with L'X = B, by back substitution; L is the same lower triangle as in `solve_lower`."""
+    return _solve(jnp.tril(L), B, transpose=True)
+
+
+def cholesky(
+    K: Float[Array, "capacity capacity"], floor: Float[Array, ""]
+) -> Float[Array, "capacity capacity"]:
+    """The lower triangular L with L L' = K, for K = C + floor I with a positive semidefinite C.
+
+    Never NaN, in any precision. In exact arithmetic each row of L without its pivot has a squared
+    norm of at most C_ii, and each squared pivot is at least `floor`. Both are enforced entry by
+    entry, which corrects nothing but rounding; without it, rounding that makes K indefinite grows
+    from row to row until it overflows. Only the lower triangle of K is read. Takes twice as long
+    as `jnp.linalg.cholesky`, which gives NaN where K is not positive definite after rounding.
+    """
+    size = K.shape[0]
+    room = jnp.maximum(jnp.diagonal(K) - floor.astype(K.dtype), 0)
+    L = jnp.zeros_like(K)
+    width = -(-size // _PANELS)
+    for first in range(0, size, width):
+        last = min(first + width, size)
+        left = K[first:, first:last] - dot(L[first:, :first], L[first:last, :first].T)
+        panel, below = _panel(left, room[first:], floor.astype(K.dtype))
+        L = L.at[first:, first:last].set(panel)
+        room = jnp.concatenate([room[:first], below])
+    return L
+
+
+def _panel(
+    left: Float[Array, "rows width"], room: Float[Array, "rows"], floor: Float[Array, ""]
+) -> tuple[Float[Array, "rows width"], Float[Array, "rows"]]:
+    """The columns of the factor from what is left of those of K, and the room left in each row."""
+    rows = jnp.arange(left.shape[0])
+
+    def column(j, carry):
+        panel, room = carry
+        pivot = jnp.sqrt(room[j] + floor)
+        entries = _clip((left[:, j] - dot(panel, panel[j])) / pivot, room)
+        entries = jnp.where(rows > j, entries, 0)
+        panel = panel.at[:, j].set(jnp.where(rows == j, pivot, entries))
+        return panel, jnp.maximum(room - entries**2, 0)
+
+    return jax.lax.fori_loop(0, left.shape[1], column, (jnp.zeros_like(left), room))
+
+
+def whiten(
+    L: Float[Array, "capacity capacity"], k: Float[Array, "capacity"], room: Float[Array, ""]
+) -> Float[Array, "capacity"]:
+    """w with L w = k, where |w|^2 is known to be at most `room`.
+
+    The next row of `cholesky` for the covariances k with the points so far: `room` is then the
+    point's own variance, and the bound keeps rounding from growing in the same way.
+    """
+
+    def row(i, carry):
+        w, room = carry
+        value = _clip((k[i] - dot(L[i], w)) / L[i, i], room)
+        return w.at[i].set(value), jnp.maximum(room - value**2, 0)
+
+    return jax.lax.fori_loop(0, k.shape[0], row, (jnp.zeros_like(k), room))[0]
+
+
+def _clip(value: Float[Array, "*a"], room: Float[Array, "*a"]) -> Float[Array, "*a"]:
+    # The bound is no function of the inputs to be differentiated: exactly, it never acts.
+    bound = jnp.sqrt(jax.lax.stop_gradient(room))
+    return jnp.clip(value, -bound, bound)
+
+
+def _solve(
+    L: Float[Array, "capacity capacity"], B: Float[Array, "capacity *columns"], transpose: bool
+) -> Float[Array, "capacity *columns"]:
+    # `custom_linear_solve` differentiates the solution through two more solves, not the loop.
+    forward = (lambda X: dot(L, X), lambda _, B: _substitute(L, B, range(L.shape[0])))
+    back = (lambda X: dot(L.T, X), lambda _, B: _substitute(L.T, B, range(L.shape[0])[::-1]))
+    (matvec, solve), (_, transpose_solve) = (back, forward) if transpose else (forward, back)
+    return jax.lax.custom_linear_solve(matvec, B, solve, transpose_solve)
+
+
+def _substitute(
+    T: Float[Array, "capacity capacity"], B: Float[Array, "capacity *columns"], order: range
+) -> Float[Array, "capacity *columns"]:
+    """T X = B for a triangular T whose row `order[i]` needs only rows `order[:i]` of X."""
+
+    def row(i, X):
+        i = order.start + order.step * i
+        # Rows of X not reached yet are 0, so the whole row of T may be multiplied.
+        return X.at[i].set((B[i] - dot(T[i], X)) / T[i, i])
+
+    return jax.lax.fori_loop(0, len(order), row, jnp.zeros_like(B))

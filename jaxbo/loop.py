@@ -1,0 +1,471 @@
+"""The one loop: init, then ask → evaluate → tell, round after round.
+
+`run` compiles all rounds, objective included, to one program. `drive` runs the same compiled parts
+around a Python objective, which may be slow, parallel and unreliable. `replay` rebuilds a state from
+what was observed: ask changes nothing and tell draws nothing, so a state is a function of the key and
+the observations.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from os import PathLike
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.lax import optimization_barrier as barrier
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxbo._check import require
+from jaxbo._checkpoint import Checkpoint, Rows, fingerprint
+from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.domains import Space
+from jaxbo.objectives import AbstractObjective
+from jaxbo.types import Count, Key, Point, Scalar
+
+#: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
+Compiled = Callable[[Key, Count, Point], Scalar]
+
+
+class Failure(NamedTuple):
+    """An evaluation that raised: its row of the trace, its agent, and what it raised."""
+
+    row: int
+    agent: int
+    error: str
+
+
+class Trace(eqx.Module):
+    """What was asked and observed. The first `initial` rows are the initial design.
+
+    `values` is NaN where an evaluation failed. `info` is what the algorithm tells about each of its
+    rounds, without the initial design.
+    """
+
+    queries: Float[Array, "rows targets dim"]
+    values: Float[Array, "rows targets"]
+    info: PyTree
+    initial: int = eqx.field(static=True, default=0)
+    failures: tuple[Failure, ...] = eqx.field(static=True, default=())
+
+
+class _Keys(NamedTuple):
+    init: Key
+    design: Key
+    rounds: Key
+
+
+def _split(key: Key) -> _Keys:
+    return _Keys(*jr.split(key, 3))
+
+
+# ---------------------------------------------------------------- compiled
+
+
+@eqx.filter_jit
+def run(
+    algorithm: AbstractAlgorithm,
+    objective: Compiled,
+    rounds: int,
+    key: Key,
+    *,
+    initial: int = 0,
+    present: Bool[Array, "rounds agents"] | None = None,
+    state: PyTree | None = None,
+) -> tuple[PyTree, Trace]:
+    """`rounds` rounds as one compiled program; returns the last state and the trace.
+
+    `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
+    round every target evaluates `initial` points drawn uniformly from the domain (the same for every
+    method under the same key). `present` says whose messages arrive each round. `state`, if given,
+    is where to start instead of `algorithm.init`, for instance after `warm_start`.
+
+    Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
+    structure: an objective that is a new lambda each time is compiled each time.
+
+    Raises `ValueError` where sizes do not fit or the objective does not return one number.
+    """
+    _check_sizes(algorithm, rounds, initial, present)
+    _check_objective(algorithm, objective)
+    keys = _split(key)
+    # The barriers keep the parts from being fused across, and a number of rounds that the compiler does
+    # not know keeps the loop's body from being specialized: both stay what `drive` compiles, to the bit.
+    state = barrier(algorithm.init(keys.init) if state is None else state)
+    design = _initial_rows(algorithm, objective, keys, initial)
+    if initial:
+        state = barrier(algorithm.warm_start(state, *barrier(design)))
+
+    def one_round(t: Count, state: PyTree) -> tuple[PyTree, PyTree]:
+        ask_key, noise_key = _round_keys(keys, t)
+        here = None if present is None else present[t]
+        queries, info = barrier(algorithm.ask(ask_key, state, here))
+        values = barrier(_evaluate(objective, noise_key, queries))
+        return barrier(algorithm.tell(state, queries, values)), (queries, values, info)
+
+    def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        state, rows = carry
+        state, row = one_round(t, state)
+        return state, jax.tree.map(lambda all, one: all.at[t].set(one), rows, row)
+
+    shapes = jax.eval_shape(one_round, jnp.zeros((), int), state)[1]
+    rows = jax.tree.map(lambda one: jnp.zeros((rounds, *one.shape), one.dtype), shapes)
+    state, (queries, values, info) = jax.lax.fori_loop(0, barrier(rounds), body, (state, rows))
+    queries, values = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), design, (queries, values))
+    return state, Trace(queries, values, info, initial)
+
+
+def _initial_rows(
+    algorithm: AbstractAlgorithm, objective: Compiled, keys: _Keys, initial: int
+) -> tuple[Float[Array, "initial targets dim"], Float[Array, "initial targets"]]:
+    def row(i: Count) -> tuple[Array, Array]:
+        queries = _design(algorithm, keys, i)
+        return queries, _evaluate(objective, _design_noise(keys, i), queries)
+
+    return jax.vmap(row)(jnp.arange(initial))
+
+
+def _design(algorithm: AbstractAlgorithm, keys: _Keys, row: Count) -> Float[Array, "targets dim"]:
+    key, _ = jr.split(jr.fold_in(keys.design, row))
+    agents = jnp.arange(algorithm.targets)
+    return jax.vmap(lambda i: algorithm.domain.sample(jr.fold_in(key, i), 1)[0])(agents)
+
+
+def _design_noise(keys: _Keys, row: Count) -> Key:
+    return jr.split(jr.fold_in(keys.design, row))[1]
+
+
+def _round_keys(keys: _Keys, index: Count) -> tuple[Key, Key]:
+    ask_key, noise_key = jr.split(jr.fold_in(keys.rounds, index))
+    return ask_key, noise_key
+
+
+def _evaluate(
+    objective: Compiled, key: Key, queries: Float[Array, "targets dim"]
+) -> Float[Array, "targets"]:
+    agents = jnp.arange(queries.shape[0])
+    values = jax.vmap(lambda i, x: objective(jr.fold_in(key, i), i, x))(agents, queries)
+    return jnp.where(jnp.isfinite(values), values, jnp.nan)
+
+
+def _check_sizes(
+    algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any
+) -> None:
+    require(rounds >= 0 and initial >= 0, f"rounds and initial must not be negative, got {rounds}, {initial}.")
+    capacity = algorithm.capacity
+    require(
+        capacity is None or rounds + initial <= capacity,
+        f"{initial} initial points and {rounds} rounds need a capacity of {rounds + initial}, "
+        f"the algorithm has {capacity}: give its surrogate a larger one.",
+    )
+    require(
+        present is None or (present.ndim == 2 and present.shape[0] == rounds),
+        f"present must have a row for each of the {rounds} rounds and a column for each agent.",
+    )
+
+
+def _check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
+    point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
+    value = jax.eval_shape(objective, jr.key(0), jnp.zeros((), int), point)
+    require(
+        getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
+        f"the objective must return one floating number for one agent and point, got {value}.",
+    )
+
+
+# ---------------------------------------------------------------- around a Python objective
+
+_init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
+_ask = eqx.filter_jit(lambda algorithm, key, state, present: algorithm.ask(key, state, present))
+_tell = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell(state, x, y))
+_warm_start = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.warm_start(state, x, y))
+_compiled_design = eqx.filter_jit(_design)
+_compiled_evaluate = eqx.filter_jit(_evaluate)
+
+
+
+def drive(
+    algorithm: AbstractAlgorithm,
+    objective: Callable[[int, Any], float] | AbstractObjective,
+    rounds: int,
+    key: Key,
+    *,
+    initial: int = 0,
+    executor: Executor | None = None,
+    checkpoint: str | PathLike | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    progress: bool = True,
+    present: Bool[Array, "rounds agents"] | None = None,
+    state: PyTree | None = None,
+) -> tuple[PyTree, Trace]:
+    """`run` for an objective in Python: `objective(agent, x)` with `x` a NumPy array.
+
+    On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective` is compiled and
+    evaluated for all agents at once, and gives the trace that `run` gives.
+
+    `executor`: evaluations of a round run in it at the same time; by default one after the other.
+    `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
+    most the evaluations in flight, and asks what an undisturbed run would have asked.
+    `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
+    warning, and survived. Others are raised as they are, with the agent and the point in a note; so is
+    the first one of an objective that has not succeeded once by the end of a row.
+    `progress`: a bar, if `tqdm` is installed.
+
+    Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
+    that is corrupt or of another run, before anything is evaluated.
+    """
+    _check_sizes(algorithm, rounds, initial, present)
+    keys = _split(key)
+    start = _init(algorithm, keys.init) if state is None else state
+    saved = None
+    if checkpoint is not None:
+        identity = fingerprint(
+            algorithm=algorithm, key=key, initial=initial, present=present, state=state
+        )
+        saved = Checkpoint(checkpoint, identity)
+    shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start)
+    record = _Record(shapes, initial, rounds, saved)
+    evaluator = _Evaluator(algorithm, objective, record, executor, catch)
+
+    with _Bar(initial + rounds, progress) as bar:
+        for row in range(initial):
+            key_of_row = _design_noise(keys, np.asarray(row))
+            record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, np.asarray(r)), None))
+            evaluator(row, key_of_row)
+            bar.advance(record.values)
+        state = start
+        if initial:
+            state = _warm_start(algorithm, start, *record.observations(slice(initial)))
+        for row in range(initial, initial + rounds):
+            t = row - initial
+            ask_key, noise_key = _round_keys(keys, np.asarray(t))
+            here = None if present is None else present[t]
+            record.ask(row, lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h))
+            evaluator(row, noise_key)
+            state = _tell(algorithm, state, *record.observations(row))
+            bar.advance(record.values)
+    return state, record.trace()
+
+
+class _Record:
+    """The rows of a driven run as host arrays, saved as they grow."""
+
+    def __init__(self, shapes: PyTree, initial: int, rounds: int, saved: Checkpoint | None):
+        queries, info = shapes
+        rows = initial + rounds
+        self.initial, self.saved = initial, saved
+        self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
+        self.values = np.full((rows, queries.shape[0]), np.nan, queries.dtype)
+        leaves, self.structure = jax.tree.flatten(info)
+        self.info = [np.zeros((rounds, *leaf.shape), leaf.dtype) for leaf in leaves]
+        self.asked = self.told = 0
+        self.failures: list[Failure] = []
+        if saved is not None:
+            self._resume(saved.load())
+
+    def _resume(self, rows: Rows | None) -> None:
+        if rows is None:
+            return
+        asked = rows.queries.shape[0]
+        require(
+            asked <= self.queries.shape[0],
+            f"the checkpoint has {asked} rows already, the run asks for {self.queries.shape[0]}: "
+            "give at least as many rounds as before.",
+        )
+        self.asked, self.told = asked, rows.told
+        self.queries[:asked], self.values[:asked] = rows.queries, rows.values
+        for mine, theirs in zip(self.info, rows.info, strict=True):
+            mine[: theirs.shape[0]] = theirs
+        self.failures = [Failure(*failure) for failure in rows.failures]
+
+    def ask(self, row: int, asking: Callable[[], tuple[Array, PyTree]]) -> None:
+        """Queries of a row that has none yet."""
+        if row < self.asked:
+            return
+        queries, info = asking()
+        self.queries[row] = queries
+        if row >= self.initial:
+            for mine, leaf in zip(self.info, jax.tree.leaves(info), strict=True):
+                mine[row - self.initial] = leaf
+        self.asked = row + 1
+        self._save()
+
+    def ended(self, row: int) -> dict[int, tuple[float, str | None]]:
+        """Evaluations of an open row that had ended when the run was stopped."""
+        return {} if self.saved is None else self.saved.recorded(row)
+
+    def put(self, row: int, agent: int, value: float, error: str | None, *, new: bool = True) -> None:
+        """One evaluation has ended; `error` says why it failed, if it did."""
+        self.values[row, agent] = value if np.isfinite(value) else np.nan
+        if error is not None:
+            self.failures.append(Failure(row, agent, error))
+        if new and self.saved is not None:
+            self.saved.record(row, agent, value, error)
+
+    def close(self, row: int) -> None:
+        """All evaluations of a row have ended."""
+        self.told = row + 1
+        if self.told == self.queries.shape[0]:
+            self._save()
+
+    def observations(self, rows: int | slice) -> tuple[Array, Array]:
+        return jnp.asarray(self.queries[rows]), jnp.asarray(self.values[rows])
+
+    def trace(self) -> Trace:
+        info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])
+        queries, values = self.observations(slice(None))
+        return Trace(queries, values, info, self.initial, tuple(self.failures))
+
+    def _save(self) -> None:
+        if self.saved is None:
+            return
+        info = [leaf[: max(self.asked - self.initial, 0)] for leaf in self.info]
+        rows = Rows(
+            self.told, self.queries[: self.asked], self.values[: self.asked], info, self.failures
+        )
+        self.saved.save(rows)
+
+
+class _Evaluator:
+    """Evaluates the rows of a record."""
+
+    def __init__(
+        self,
+        algorithm: AbstractAlgorithm,
+        objective: Callable[[int, Any], float] | AbstractObjective,
+        record: _Record,
+        executor: Executor | None,
+        catch: type[Exception] | tuple[type[Exception], ...],
+    ):
+        self.domain, self.objective, self.record = algorithm.domain, objective, record
+        self.executor, self.catch = executor, catch
+
+    def __call__(self, row: int, key: Key) -> None:
+        """All values of `row`, unless they are known already."""
+        record = self.record
+        if row < record.told:
+            return
+        if isinstance(self.objective, AbstractObjective):
+            values = _compiled_evaluate(self.objective, key, jnp.asarray(record.queries[row]))
+            record.values[row] = values
+        else:
+            self._evaluate(row)
+        record.close(row)
+
+    def _evaluate(self, row: int) -> None:
+        ended = self.record.ended(row)
+        for agent, (value, error) in ended.items():
+            self.record.put(row, agent, value, error, new=False)
+        agents = [a for a in range(self.record.values.shape[1]) if a not in ended]
+        errors = []
+        for agent, outcome in self._outcomes(row, agents):
+            error = outcome.exception()
+            if error is None:
+                self.record.put(row, agent, _number(outcome.result(), agent), None)
+                continue
+            x = self.record.queries[row, agent]
+            error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
+            if isinstance(error, BrokenExecutor) or not isinstance(error, self.catch):
+                raise error
+            errors.append(error)
+            self.record.put(row, agent, np.nan, repr(error))
+            warnings.warn(
+                f"agent {agent} failed at x = {x} (row {row}): {error!r}", RuntimeWarning, stacklevel=4
+            )
+        if errors and not np.isfinite(self.record.values).any():
+            # A mistake in the objective, not bad luck. What failed is not kept: it may be mended.
+            if self.record.saved is not None:
+                self.record.saved.journal.unlink(missing_ok=True)
+            raise errors[0]
+
+    def _outcomes(self, row: int, agents: list[int]) -> Iterator[tuple[int, Future]]:
+        """The evaluations as they end. When the caller stops early, those not begun are cancelled."""
+        if self.executor is None:
+            for agent in agents:
+                yield agent, _call(self.objective, agent, self._argument(row, agent))
+            return
+        futures = {
+            self.executor.submit(self.objective, agent, self._argument(row, agent)): agent
+            for agent in agents
+        }
+        waiting = set(futures)
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield futures[future], future
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _argument(self, row: int, agent: int) -> Any:
+        x = self.record.queries[row, agent]
+        return self.domain.decode(x) if isinstance(self.domain, Space) else x.copy()
+
+
+def _call(objective: Callable[[int, Any], float], agent: int, x: Any) -> Future:
+    """The outcome of an evaluation in this thread."""
+    outcome = Future()
+    try:
+        outcome.set_result(objective(agent, x))
+    except Exception as error:  # kept for the caller, which decides
+        outcome.set_exception(error)
+    return outcome
+
+
+def _number(value: Any, agent: int) -> float:
+    shape = np.shape(value)
+    require(
+        shape == (), f"the objective must return one number, agent {agent} returned shape {shape}."
+    )
+    return float(value)
+
+
+class _Bar:
+    """A progress bar with the best value so far, where `tqdm` is installed."""
+
+    def __init__(self, rows: int, shown: bool):
+        self.bar = None
+        if shown:
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self.bar = tqdm(total=rows, unit="round")
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def advance(self, values: np.ndarray) -> None:
+        if self.bar is None:
+            return
+        known = values[np.isfinite(values)]
+        if known.size:
+            self.bar.set_postfix(best=f"{known.max():.4g}", refresh=False)
+        self.bar.update()
+
+
+# ---------------------------------------------------------------- from observations
+
+
+def replay(
+    algorithm: AbstractAlgorithm, trace: Trace, key: Key, *, state: PyTree | None = None
+) -> PyTree:
+    """The state after all rows of `trace`, rebuilt from the key and the observations.
+
+    The `key` and, if it was given, the `state` that the run began with.
+    """
+    state = _init(algorithm, _split(key).init) if state is None else state
+    first = trace.initial
+    if first:
+        state = _warm_start(algorithm, state, trace.queries[:first], trace.values[:first])
+    for queries, values in zip(trace.queries[first:], trace.values[first:], strict=True):
+        state = _tell(algorithm, state, queries, values)
+    return state

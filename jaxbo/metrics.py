@@ -1,0 +1,98 @@
+"""What a run achieved, and what it sent.
+
+    best_so_far          bₜ = max over τ ≤ t of the finite values_τ
+    simple_regret        optimum - bₜ
+    cumulative_regret    Σ over τ ≤ t of (optimum - values_τ)
+    mean_and_error       x̄,  s / √n                   over n independent runs
+    confidence_interval  x̄ ± t_{(1 + level) / 2, n - 1} s / √n
+
+Host side: NumPy, in float64 whatever came. Rounds are the second axis from the end, agents the
+last; any axes before them, such as seeds, are kept.
+"""
+
+import math
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxbo._check import require
+
+#: Values of every agent in every round, of one run or of many.
+Values: TypeAlias = Float[Array, "*runs rounds agents"] | Float[np.ndarray, "*runs rounds agents"]
+#: Any floating array, of either library, or a number.
+Numbers: TypeAlias = Float[Array, "..."] | Float[np.ndarray, "..."] | float | int | np.floating
+
+
+def best_so_far(values: Values) -> Float[np.ndarray, "*runs rounds agents"]:
+    """The best value each agent has had by each round.
+
+    Values that are not finite are failed evaluations and are passed over; -inf before an agent's
+    first success.
+    """
+    values = np.asarray(values, np.float64)
+    return np.maximum.accumulate(np.where(np.isfinite(values), values, -np.inf), axis=-2)
+
+
+def simple_regret(values: Values, optimum: Numbers) -> Float[np.ndarray, "*runs rounds agents"]:
+    """How far the best value so far is below the optimum; infinite before the first success.
+
+    `values` are the noiseless values at the queried points. `optimum` is one number, one for each
+    agent, or anything else that broadcasts to the values.
+    """
+    return np.asarray(optimum, np.float64) - best_so_far(values)
+
+
+def cumulative_regret(values: Values, optimum: Numbers) -> Float[np.ndarray, "*runs rounds agents"]:
+    """The sum over rounds of how far each value is below the optimum; as `simple_regret`.
+
+    A failed evaluation has no regret to add: its round and those after it are not finite.
+    """
+    regret = np.asarray(optimum, np.float64) - np.asarray(values, np.float64)
+    return np.cumsum(regret, axis=-2)
+
+
+def mean_and_error(
+    x: Numbers, axis: int = 0
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """The mean over independent runs and its standard error.
+
+    `axis` is the axis of runs. `ValueError` for fewer than two of them: one run has no spread.
+    """
+    x = np.asarray(x, np.float64)
+    runs = x.shape[axis] if x.ndim else 0
+    require(runs >= 2, f"a standard error needs at least two runs, got {runs} on axis {axis}.")
+    with np.errstate(invalid="ignore"):  # infinite values have no spread: NaN says so
+        error = np.std(x, axis=axis, ddof=1) / math.sqrt(runs)
+    return np.asarray(np.mean(x, axis=axis)), np.asarray(error)
+
+
+def confidence_interval(
+    x: Numbers, axis: int = 0, level: float = 0.95
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """The ends of Student's interval for the mean over independent runs; `axis` as above.
+
+    Exact for normal runs, close for a few dozen of any kind. `ValueError` for fewer than two runs
+    or a level outside (0, 1).
+    """
+    from scipy import stats  # takes longer to import than this package
+
+    require(0 < level < 1, f"level must lie between 0 and 1, got {level}.")
+    mean, error = mean_and_error(x, axis)
+    width = stats.t.ppf((1 + level) / 2, np.shape(x)[axis] - 1) * error
+    return mean - width, mean + width
+
+
+def floats(message: PyTree[Any]) -> int:
+    """How many numbers a message holds: of arrays, or of their `jax.ShapeDtypeStruct`s."""
+    return sum(math.prod(leaf.shape) for leaf in _leaves(message))
+
+
+def bytes_of(message: PyTree[Any]) -> int:
+    """How many bytes the numbers of a message take, in the precision that JAX holds them in."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in _leaves(message))
+
+
+def _leaves(message: PyTree[Any]) -> list[jax.ShapeDtypeStruct]:
+    return jax.tree.leaves(jax.eval_shape(lambda tree: tree, message))

@@ -1,0 +1,27 @@
+"""The harshest settings: annotations checked at run time, strict promotion, warnings are errors."""
+
+import hashlib
+
+import jax
+import jax.random as jr
+import pytest
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+install_import_hook("jaxbo", "beartype.beartype").__enter__()
+
+
+@pytest.fixture
+def key(request):
+    """A random key of the test's own, derived from its name; printed, so pytest shows it on failure."""
+    seed = int(hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:8], 16)
+    print(f"seed {seed}")
+    return jr.key(seed)
+
+
+@pytest.fixture
+def x64():
+    """Whether the suite runs in float64."""
+    return jax.config.jax_enable_x64

@@ -1,0 +1,214 @@
+"""Maximum evidence against tinygp and a long multi-start of SciPy, and its guarantees."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+import scipy.optimize
+import tinygp
+from jaxbo.kernels import fit, gp
+from jaxbo.kernels.covariance import Matern52, SquaredExponential, gram
+
+START = SquaredExponential(0.2)
+#: One program for all the agents of a batch.
+fit_all = jax.jit(jax.vmap(lambda X, y: fit.fit(START, 0.05, X, y)))
+
+
+def draws(key, agents, capacity=24, noise=0.02, length_scale=0.3):
+    """Draws of a process at uniform points, every second agent with a third of its rows missing."""
+    point_key, value_key = jr.split(key)
+    X = jr.uniform(point_key, (agents, capacity, 2))
+    K = jax.vmap(lambda X: gram(SquaredExponential(length_scale), X, X))(X)
+    L = jnp.linalg.cholesky(K + noise * jnp.eye(capacity)[None])
+    y = jnp.sum(L * jr.normal(value_key, (agents, 1, capacity)), axis=2)
+    missing = (jnp.arange(agents)[:, None] % 2 == 1) & (jnp.arange(capacity)[None] % 3 == 1)
+    return X, jnp.where(missing, jnp.nan, y)
+
+
+def tinygp_evidence(theta, X, y):
+    scale, variance, noise = np.exp(np.asarray(theta, float))
+    rows = np.isfinite(y)
+    kernel = jnp.asarray(variance, X.dtype) * tinygp.kernels.ExpSquared()
+    process = tinygp.GaussianProcess(kernel, X[rows] / scale, diag=jnp.asarray(noise, X.dtype))
+    return process.log_probability(y[rows])
+
+
+def best_of_scipy(X, y, starts=12):
+    """The greatest log evidence within the default bounds, by float64 NumPy and L-BFGS-B."""
+    rows = np.isfinite(y)
+    X, y = np.asarray(X, float)[rows], np.asarray(y, float)[rows]
+    squares = ((X[:, None] - X[None]) ** 2).sum(-1)
+
+    def loss(theta):
+        scale, variance, noise = np.exp(theta)
+        C = variance * np.exp(-squares / scale**2 / 2)
+        L = np.linalg.cholesky(C + noise * np.eye(len(y)))
+        inverse = np.linalg.inv(L)
+        alpha = inverse.T @ inverse @ y
+        G = (inverse.T @ inverse - np.outer(alpha, alpha)) / 2
+        gradient = [(G * C * squares).sum() / scale**2, (G * C).sum(), np.trace(G) * noise]
+        value = y @ alpha / 2 + np.log(np.diag(L)).sum() + len(y) / 2 * np.log(2 * np.pi)
+        return value, np.array(gradient)
+
+    box = [np.log(np.asarray(pair, float)) for pair in vars(fit.Bounds()).values()]
+    rng = np.random.default_rng(0)
+    runs = [
+        scipy.optimize.minimize(
+            loss, [rng.uniform(*pair) for pair in box], jac=True, method="L-BFGS-B", bounds=box
+        )
+        for _ in range(starts)
+    ]
+    return -min(run.fun for run in runs)
+
+
+def test_reaches_the_optimum_of_a_long_search(key):
+    X, y = draws(key, 8)
+    found = fit_all(X, y)
+    gaps = np.array([best_of_scipy(*agent) for agent in zip(X, y, strict=True)])
+    gaps = gaps - np.asarray(found.log_evidence, float)
+    assert gaps.min() > -0.02
+    assert np.median(gaps) < 0.02
+    assert gaps.max() < 0.5
+
+
+def test_reported_evidence_is_that_of_tinygp(key, x64):
+    X, y = draws(key, 4)
+    found = fit_all(X, y)
+    for i in range(4):
+        values = [found.kernel.length_scale[i], found.kernel.variance[i], found.noise[i]]
+        expected = tinygp_evidence(np.log(np.array(values, float)), X[i], y[i])
+        tolerance = 1e-8 if x64 else 1e-2
+        np.testing.assert_allclose(found.log_evidence[i], expected, atol=tolerance)
+        process = gp.build(SquaredExponential(values[0], values[1]), values[2], X[i], y[i])
+        np.testing.assert_allclose(gp.log_evidence(process), expected, atol=tolerance)
+
+
+def test_evidence_has_the_gradient_of_dense_algebra(key, x64):
+    X, y = (leaf[0] for leaf in draws(key, 1, capacity=10))
+    noise = jnp.asarray(0.1)
+    K = gram(SquaredExponential(0.3), X, X) + noise * jnp.eye(10)
+
+    def dense(K, y):
+        K = (K + K.T) / 2
+        return -jnp.sum(y * jnp.linalg.solve(K, y)) / 2 - jnp.linalg.slogdet(K)[1] / 2
+
+    tolerance = {"rtol": 1e-9, "atol": 1e-8} if x64 else {"rtol": 1e-3, "atol": 2e-3}
+    np.testing.assert_allclose(fit.evidence(K, y, noise), dense(K, y), **tolerance)
+    own, reference = (
+        jax.grad(f, argnums=(0, 1))(K, y) for f in (lambda K, y: fit.evidence(K, y, noise), dense)
+    )
+    for a, b in zip(own, reference, strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
+def test_missing_rows_change_nothing(key, x64):
+    X, y = draws(key, 1)
+    X, y = X[0], y[0]
+    short = fit.fit(START, 0.05, X, y, restarts=2, steps=6)
+    padded = fit.fit(
+        START,
+        0.05,
+        jnp.concatenate([jnp.full((5, 2), jnp.nan), X]),
+        jnp.concatenate([jnp.full(5, jnp.nan), y]),
+        restarts=2,
+        steps=6,
+    )
+    np.testing.assert_allclose(padded.log_evidence, short.log_evidence, rtol=1e-9 if x64 else 1e-3)
+
+
+def test_without_data_the_start_is_returned():
+    kernel = Matern52(jnp.array([0.3, 0.7]), 1.5)
+    found = fit.fit(kernel, 0.07, jnp.zeros((6, 2)), jnp.full(6, jnp.nan), restarts=2, steps=4)
+    np.testing.assert_allclose(found.kernel.length_scale, kernel.length_scale, rtol=1e-5)
+    np.testing.assert_allclose(found.kernel.variance, 1.5, rtol=1e-5)
+    np.testing.assert_allclose(found.noise, 0.07, rtol=1e-5)
+    np.testing.assert_allclose(found.log_evidence, 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_never_worse_than_the_start(key, steps):
+    """Even with no time to improve, at a start that is the optimum already."""
+    X, y = (leaf[0] for leaf in draws(key, 1))
+    best = fit.fit(START, 0.05, X, y, steps=40)
+    again = fit.fit(best.kernel, best.noise, X, y, restarts=1, steps=steps)
+    assert float(again.log_evidence) >= float(best.log_evidence) - 1e-3
+
+
+@pytest.mark.parametrize("values", ["constant", "huge", "noise", "one"])
+def test_difficult_values_give_finite_results_inside_the_bounds(key, values):
+    X = jr.uniform(key, (1, 24, 2))
+    y = {
+        "constant": jnp.ones((1, 24)),
+        "huge": 1e6 * jnp.sin(9 * X[..., 0]),
+        "noise": jr.normal(jr.fold_in(key, 1), (1, 24)),
+        "one": jnp.full((1, 24), jnp.nan).at[0, 3].set(1.0),
+    }[values]
+    found = jax.tree.map(lambda leaf: leaf[0], fit_all(X, y))
+    assert bool(jnp.isfinite(found.log_evidence))
+    for value, pair in zip(
+        (found.kernel.length_scale, found.kernel.variance, found.noise),
+        vars(fit.Bounds()).values(),
+        strict=True,
+    ):
+        assert pair[0] * (1 - 1e-5) <= value <= pair[1] * (1 + 1e-5)
+
+
+def test_relevance_of_each_coordinate_is_found(key):
+    """y varies with the first coordinate only: the second length scale grows."""
+    X = jr.uniform(key, (30, 2))
+    y = jnp.sin(8 * X[:, 0])
+    kernel = Matern52(jnp.array([0.5, 0.5]))
+    scales = jax.jit(lambda X, y: fit.fit(kernel, 0.01, X, y))(X, y).kernel.length_scale
+    assert scales[1] > 3 * scales[0]
+
+
+def test_what_is_not_fitted_keeps_its_value(key):
+    X, y = (leaf[0] for leaf in draws(key, 1))
+    kernel = SquaredExponential(0.2, 30.0)  # outside of the bounds on purpose
+    found = fit.fit(kernel, 2.0, X, y, fit_variance=False, fit_noise=False, restarts=2, steps=8)
+    np.testing.assert_allclose(found.kernel.variance, 30.0, rtol=1e-5)
+    np.testing.assert_allclose(found.noise, 2.0, rtol=1e-5)
+    assert found.kernel.length_scale != kernel.length_scale
+
+
+def test_a_narrow_prior_decides(key):
+    X, y = (leaf[0] for leaf in draws(key, 1))
+    priors = fit.Priors(length_scale=fit.LogNormal(0.1, 0.01), noise=fit.LogNormal(0.2, 0.01))
+    found = fit.fit(START, 0.05, X, y, priors=priors)
+    np.testing.assert_allclose(found.kernel.length_scale, 0.1, rtol=0.02)
+    np.testing.assert_allclose(found.noise, 0.2, rtol=0.02)
+
+
+def test_agents_in_a_batch_do_not_touch_each_other(key):
+    X, y = draws(key, 4)
+    found, failed = fit_all(X, y), fit_all(X, y.at[1].set(jnp.nan))
+    for agent in (0, 2, 3):
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(failed), strict=True):
+            np.testing.assert_array_equal(a[agent], b[agent])
+
+
+def test_precision_is_that_of_the_data(key):
+    X, y = (leaf[0].astype(jnp.float32) for leaf in draws(key, 1))
+    found = fit.fit(START, 0.05, X, y, restarts=1, steps=3)
+    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}
+
+
+def test_compiles_for_every_platform():
+    args = jax.ShapeDtypeStruct((8, 2), float), jax.ShapeDtypeStruct((8,), float)
+    program = jax.jit(lambda X, y: fit.fit(START, 0.1, X, y).noise)
+    exported = jax.export.export(program, platforms=["cpu", "cuda", "tpu"])(*args)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+
+
+def test_bad_settings_are_refused():
+    X, y = jnp.zeros((3, 2)), jnp.zeros(3)
+    with pytest.raises(ValueError, match="restarts and steps must be at least 1"):
+        fit.fit(START, 0.1, X, y, restarts=0)
+    with pytest.raises(ValueError, match="reversed"):
+        fit.Bounds(noise=(1.0, 0.1))
+    with pytest.raises(ValueError, match="must be positive"):
+        fit.Bounds(length_scale=(0.0, 1.0))
+    with pytest.raises(ValueError, match="noise must be positive"):
+        fit.fit(START, -1.0, X, y)

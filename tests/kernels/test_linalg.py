@@ -1,0 +1,121 @@
+"""Triangular solves and the factorization against SciPy."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+import scipy.linalg
+from jaxbo.kernels import linalg
+from jaxbo.kernels.covariance import SquaredExponential, gram
+
+SOLVES = [(linalg.solve_lower, 0), (linalg.solve_upper, "T")]
+
+
+@pytest.fixture
+def tolerance(x64):
+    return 1e-10 if x64 else 1e-4
+
+
+def triangle(key, size):
+    return jnp.tril(jr.normal(key, (size, size)) / size) + jnp.eye(size)
+
+
+def covariance(key, size, noise):
+    X = jr.uniform(key, (size, 2))
+    return gram(SquaredExponential(0.5), X, X) + noise * jnp.eye(size)
+
+
+@pytest.mark.parametrize(("solve", "trans"), SOLVES)
+@pytest.mark.parametrize("shape", [(9,), (9, 1), (9, 30)])
+def test_solves_are_those_of_scipy(solve, trans, shape, key, tolerance):
+    matrix_key, side_key = jr.split(key)
+    L, B = triangle(matrix_key, 9), jr.normal(side_key, shape)
+    expected = scipy.linalg.solve_triangular(np.asarray(L), np.asarray(B), lower=True, trans=trans)
+    np.testing.assert_allclose(solve(L, B), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("solve", [linalg.solve_lower, linalg.solve_upper])
+def test_solves_read_the_lower_triangle_only(solve, key):
+    L, b = triangle(key, 6), jnp.arange(6.0)
+    above = jnp.triu(jnp.full((6, 6), 7.0), 1)
+    np.testing.assert_array_equal(solve(L + above, b), solve(L, b))
+
+
+@pytest.mark.parametrize(("solve", "trans"), SOLVES)
+def test_solves_batch_over_agents_and_right_hand_sides(solve, trans, key, tolerance):
+    matrix_key, side_key = jr.split(key)
+    L = jax.vmap(lambda key: triangle(key, 8))(jr.split(matrix_key, 5))
+    B = jr.normal(side_key, (5, 8, 3))
+    X = jax.jit(jax.vmap(solve))(L, B)
+    for i in range(5):
+        expected = scipy.linalg.solve_triangular(
+            np.asarray(L[i]), np.asarray(B[i]), lower=True, trans=trans
+        )
+        np.testing.assert_allclose(X[i], expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("solve", "trans"), SOLVES)
+def test_derivatives_are_those_of_the_library(solve, trans, key, tolerance):
+    matrix_key, side_key = jr.split(key)
+    L, b = triangle(matrix_key, 5), jr.normal(side_key, (5,))
+
+    def own(L, b):
+        return jnp.sum(jnp.sin(solve(L, b)))
+
+    def library(L, b):
+        L = jnp.tril(L)
+        return jnp.sum(jnp.sin(jax.scipy.linalg.solve_triangular(L, b, lower=True, trans=trans)))
+
+    for derivative in (jax.grad, jax.hessian):
+        for argument in (0, 1):
+            np.testing.assert_allclose(
+                jax.jit(derivative(own, argument))(L, b),
+                jax.jit(derivative(library, argument))(L, b),
+                rtol=10 * tolerance,
+                atol=10 * tolerance,
+            )
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 13])
+def test_cholesky_is_that_of_numpy(size, key, tolerance):
+    K = covariance(key, size, 0.1)
+    L = linalg.cholesky(K, jnp.asarray(0.1))
+    np.testing.assert_allclose(L, np.linalg.cholesky(np.asarray(K)), atol=tolerance)
+
+
+def test_cholesky_bounds_what_rounding_can_do(key):
+    """60 copies of a few points, almost no noise: LAPACK finds no float32 factor."""
+    X = jnp.tile(jr.uniform(key, (4, 2)), (15, 1)).astype(jnp.float32)
+    floor = jnp.asarray(1e-10, jnp.float32)
+    K = gram(SquaredExponential(3.0), X, X) + floor * jnp.eye(60, dtype=jnp.float32)
+    assert bool(jnp.any(jnp.isnan(jnp.linalg.cholesky(K))))
+    L = linalg.cholesky(K, floor)
+    assert bool(jnp.all(jnp.isfinite(L)))
+    assert float(jnp.min(jnp.diagonal(L))) >= 0.99e-5
+    np.testing.assert_allclose(jnp.sum(L**2, axis=1), jnp.diagonal(K), rtol=1e-5)
+
+
+def test_whiten_is_the_next_row_of_the_factor(key, tolerance):
+    K = covariance(key, 10, 0.1)
+    L = linalg.cholesky(K, jnp.asarray(0.1))
+    row = linalg.whiten(L[:9, :9], K[9, :9], jnp.asarray(1.0))
+    np.testing.assert_allclose(row, L[9, :9], atol=tolerance)
+
+
+def test_whiten_keeps_within_the_room_given(key):
+    L = jnp.eye(5) * 1e-3
+    row = linalg.whiten(L, jr.normal(key, (5,)), jnp.asarray(0.7))
+    assert float(jnp.sum(row**2)) <= 0.7 * (1 + 1e-6)
+
+
+def test_whiten_has_finite_gradients_where_the_bound_acts():
+    def squared(k):
+        return jnp.sum(linalg.whiten(jnp.eye(3), k, jnp.asarray(0.5)) ** 2)
+
+    assert bool(jnp.all(jnp.isfinite(jax.grad(squared)(jnp.array([2.0, 1.0, 0.0])))))
+
+
+def test_products_are_at_full_precision():
+    text = str(jax.make_jaxpr(linalg.dot)(jnp.ones((2, 2)), jnp.ones((2, 2))))
+    assert "HIGHEST" in text

@@ -1,0 +1,111 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbo.schedules import Constant, Inverse, InverseSqrt, InverseSquare, Power, Table
+
+ROUNDS = np.arange(1, 3001)
+
+
+def values(schedule):
+    return np.asarray(jax.jit(jax.vmap(schedule))(jnp.asarray(ROUNDS)), np.float64)
+
+
+def excess(shift, exponent, points, first):
+    """Largest (1 - p_t) c_t - (1 - p_1) c_1 over rounds t >= first, for a constant beta of 1."""
+    c = 1 + np.sqrt(2 * np.log(points * ROUNDS.astype(np.float64) ** 2))
+    weighted = (1 - values(Power(exponent, shift))) * c
+    return np.max(weighted[first - 1 :] - weighted[0])
+
+
+PAPERS = [(InverseSqrt(), 0.5), (Inverse(), 1.0), (InverseSquare(), 2.0)]
+
+
+@pytest.mark.parametrize(("named", "exponent"), PAPERS)
+def test_the_named_powers_are_those_powers(named, exponent):
+    np.testing.assert_allclose(values(named), values(Power(exponent)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("schedule", "exponent"), [*PAPERS, (Power(0.5), 0.5), (Power(3), 3.0)])
+def test_a_power_is_the_papers_formula_with_the_first_two_rounds_alike(schedule, exponent):
+    p = values(schedule)
+    np.testing.assert_allclose(p[1:], 1 - ROUNDS[1:] ** -exponent, rtol=1e-6)
+    assert p[0] == p[1]
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
+def test_a_shift_of_one_is_the_same_schedule_one_round_ahead(exponent):
+    plain, ahead = values(Power(exponent)), values(Power(exponent, shift=1))
+    np.testing.assert_array_equal(ahead[:-1], plain[1:])
+
+
+@pytest.mark.parametrize("schedule", [Power(0.1), Power(0.5), Power(2), Power(9), Power(1, 5)])
+def test_power_never_falls_and_stays_a_probability(schedule):
+    p = values(schedule)
+    assert np.all(np.diff(p) >= 0)
+    assert np.all((p > 0) & (p <= 1))
+
+
+@pytest.mark.parametrize(("exponent", "points"), [(0.5, 6), (1.0, 2), (2.0, 2)])
+def test_the_theorem_covers_a_shift_of_one_from_just_the_stated_domain_size_on(exponent, points):
+    assert excess(1, exponent, points, first=2) <= 0
+    assert excess(1, exponent, 1000, first=2) <= 0
+    assert excess(1, exponent, points - 1, first=2) > 0
+
+
+@pytest.mark.parametrize(("exponent", "points"), [(0.5, 21), (1.0, 3), (2.0, 2)])
+def test_without_a_shift_the_theorems_condition_fails_in_round_two_alone(exponent, points):
+    assert excess(0, exponent, points, first=2) > 0
+    assert excess(0, exponent, 10**9, first=2) > 0
+    assert excess(0, exponent, points, first=3) <= 0
+    assert excess(0, exponent, points - 1, first=3) > 0
+
+
+def test_constant_is_constant():
+    np.testing.assert_array_equal(values(Constant(0.25)), 0.25)
+    np.testing.assert_array_equal(values(Constant(1)), 1)
+
+
+def test_a_table_is_read_from_round_one_and_its_last_value_goes_on():
+    np.testing.assert_allclose(values(Table([0.1, 0.5, 0.75]))[:5], [0.1, 0.5, 0.75, 0.75, 0.75])
+
+
+def test_a_sweep_over_exponents_is_one_vmapped_program():
+    swept = eqx.filter_vmap(lambda exponent: Power(exponent)(jnp.asarray(4)))
+    np.testing.assert_allclose(swept(jnp.asarray([0.5, 1.0])), [0.5, 0.75])
+
+
+@pytest.mark.parametrize("schedule", [Constant(0.5), Power(0.5), Table([0.5]), Inverse()])
+def test_the_value_is_one_number_of_the_default_precision(schedule, x64):
+    value = schedule(jnp.asarray(3))
+    assert value.shape == ()
+    assert value.dtype == (jnp.float64 if x64 else jnp.float32)
+    assert not value.weak_type
+
+
+@pytest.mark.parametrize("probability", [0.0, -0.1, 1.1, float("nan"), [0.5, 0.5]])
+def test_a_constant_outside_the_half_open_interval_is_refused(probability):
+    with pytest.raises(ValueError, match="probabilit"):
+        Constant(probability)
+
+
+@pytest.mark.parametrize(
+    "probabilities", [[], [0.5, 0.0], [1.5], [0.5, float("nan")], 0.5, np.full((1, 1), 0.5)]
+)
+def test_a_table_that_is_empty_or_holds_no_probabilities_is_refused(probabilities):
+    with pytest.raises(ValueError, match="probabilit"):
+        Table(probabilities)
+
+
+@pytest.mark.parametrize("exponent", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_exponent_that_is_not_positive_is_refused(exponent):
+    with pytest.raises(ValueError, match="exponent"):
+        Power(exponent)
+
+
+@pytest.mark.parametrize("shift", [-1.0, float("nan"), float("inf")])
+def test_a_negative_shift_is_refused(shift):
+    with pytest.raises(ValueError, match="shift"):
+        Power(1.0, shift)
