@@ -24,3 +24,8 @@ def positive(name: str, value: object) -> None:
     array = np.asarray(value)
     if not bool(np.all(np.isfinite(array) & (array > 0))):
         raise ValueError(f"{name} must be positive and finite, got {array}.")
+
+
+def at_least(size: int, least: int) -> None:
+    """`ValueError` for a size below `least`."""
+    require(size >= least, f"expected a size of at least {least}, got {size}.")

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class Rows(eqx.Module):
     queries: np.ndarray
     values: np.ndarray
     info: list[np.ndarray]
-    failures: list[tuple[int, int, str]]
+    failures: Sequence[tuple[int, int, str]]
 
 
 def fingerprint(**parts: Any) -> dict[str, str]:
@@ -105,6 +106,7 @@ class Checkpoint:
         with temporary.open("wb") as file:
             np.savez(
                 file,
+                allow_pickle=False,
                 manifest=np.array(json.dumps(manifest)),
                 queries=rows.queries,
                 values=rows.values,

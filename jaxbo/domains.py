@@ -1,43 +1,33 @@
-"""Where queries live: a cube, a finite set, the boxes of a cube, and named parameters.
+"""Where queries live: a cube, a finite set, and the boxes of a cube.
 
     Cube      x in [0, 1]^dim
     Finite    x in {points_1, ..., points_n}
     Regions   region r is the box [c_j / splits_j, (c_j + 1) / splits_j) over j, closed at x_j = 1
-    Space     value = lower + (upper - lower) x              a real number
-              value = lower^(1 - x) upper^x                  a real number on a log scale
-              value = lower + floor(x n)                     one of n integers (log: steps of log)
-              value = choices[argmax(x_1, ..., x_k)]         one of k choices, k coordinates
 
 Everything is written for one point and works under `jit` and `vmap`. Domains without arrays have
-only static fields: equal ones do not retrace.
+only static fields: equal ones do not retrace. `space.Space` is the domain of named parameters.
 """
 
 import functools
 import math
-import operator
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxbo._check import require
-from jaxbo.types import Count, Flag, Key, Point, Points, Scalar, floating
+from jaxbo.types import Count, Flag, Key, Point, Points, floating
 
 Region: TypeAlias = Int[ArrayLike, ""]
 
 #: float32 holds every multiple of 2^-24 in [0, 1], and above 1/2 nothing finer.
 GRID: Final = 2.0**-24
-#: Bounds closer than this, relative to their size, leave float32 too few values between them.
-NARROWEST: Final = 2.0**-20
-#: With more integers the cells hold fewer than 16 points of the grid and are visibly unequal.
-MOST_INTEGERS: Final = 2**20
+#: With more cells along an axis they hold fewer than 16 points of the grid and are visibly unequal.
+MOST_CELLS: Final = 2**20
 #: Up to here the golden lattice covers better than Sobol points; beyond, its projections are worse.
 LATTICE_DIM: Final = 3
 #: From here on Sobol points cover no better than independent draws.
@@ -97,7 +87,7 @@ class Cube(AbstractDomain):
 
     def project(self, x: Point) -> Point:
         """`x` clipped to the cube; coordinates that are not numbers become 0."""
-        return _clip(jnp, x, jnp.zeros_like(x), jnp.ones_like(x))
+        return clip(jnp, x, jnp.zeros_like(x), jnp.ones_like(x))
 
     def contains(self, x: Point) -> Flag:
         """Whether `x` is in the closed cube."""
@@ -160,9 +150,9 @@ class Regions(eqx.Module):
             raise ValueError("splits is empty, expected one whole number for each axis.")
         for split in self.splits:
             _natural("every entry of splits", split)
-        if math.prod(self.splits) >= 2**31 or max(self.splits) > MOST_INTEGERS:
+        if math.prod(self.splits) >= 2**31 or max(self.splits) > MOST_CELLS:
             raise ValueError(
-                f"splits {self.splits} make too many regions: at most {MOST_INTEGERS} along an "
+                f"splits {self.splits} make too many regions: at most {MOST_CELLS} along an "
                 "axis, fewer than 2^31 in all."
             )
 
@@ -208,11 +198,11 @@ class Regions(eqx.Module):
         _natural("count", count)
         draws = jr.uniform(key, (count, self.dim), dtype=float)
         lower, last = (edge[None, :] for edge in self._box(region, draws.dtype))
-        return _clip(jnp, lower + draws * (last - lower), lower, last)
+        return clip(jnp, lower + draws * (last - lower), lower, last)
 
     def project(self, region: Region, x: Point) -> Point:
         """The point of the region nearest to `x`: `assign` of it is `region`, to the last bit."""
-        return _clip(jnp, x, *self._box(region, x.dtype))
+        return clip(jnp, x, *self._box(region, x.dtype))
 
     def contains(self, region: Region, x: Point) -> Flag:
         """Whether `x` is in the region."""
@@ -248,369 +238,9 @@ class Regions(eqx.Module):
         return lower, last
 
 
-@dataclass(frozen=True)
-class Real:
-    """A real number from `lower` to `upper`, both included; `log`: evenly spread in its log."""
-
-    lower: float | int
-    upper: float | int
-    log: bool = False
-
-    def problem(self) -> str:
-        """Why this is no parameter, or nothing."""
-        if not (math.isfinite(self.lower) and math.isfinite(self.upper)):
-            return f"bounds must be finite, got {self.lower} and {self.upper}"
-        if not self.lower < self.upper:
-            return f"lower must be below upper, got {self.lower} and {self.upper}"
-        if self.log and not self.lower > 0:
-            return f"a log scale needs a positive lower bound, got {self.lower}"
-        low, high = self.ends()
-        if not NARROWEST * max(abs(low), abs(high), float(self.log)) < high - low < math.inf:
-            return f"float32 cannot resolve [{self.lower}, {self.upper}]: shift or scale it"
-        return ""
-
-    def ends(self) -> tuple[float, float]:
-        """The bounds on the scale that x is linear in."""
-        low, high = float(self.lower), float(self.upper)
-        return (math.log(low), math.log(high)) if self.log else (low, high)
-
-    def decode(self, x: float) -> float:
-        """The value at coordinate `x`, exact at both ends."""
-        low, high = float(self.lower), float(self.upper)
-        value = low ** (1 - x) * high**x if self.log else low * (1 - x) + high * x
-        return min(max(value, low), high)
-
-    def encode(self, value: Any) -> list[float]:
-        """The coordinate of `value`."""
-        number = _number(value)
-        if not self.lower <= number <= self.upper:
-            raise ValueError(f"{value!r} is not in [{self.lower}, {self.upper}]")
-        low, high = self.ends()
-        return [((math.log(number) if self.log else number) - low) / (high - low)]
-
-
-@dataclass(frozen=True)
-class Integer:
-    """A whole number from `lower` to `upper`, both included.
-
-    The unit interval is cut into one cell a number, of equal length; `log`: number k owns the
-    logs from k - 1/2 to k + 1/2 and its point is log k. At most 2^20 numbers within int32; on a
-    log scale, fewer than float32 can tell apart (1 to 500 000, say).
-    """
-
-    lower: int
-    upper: int
-    log: bool = False
-
-    def problem(self) -> str:
-        """Why this is no parameter, or nothing."""
-        try:
-            lower, upper = operator.index(self.lower), operator.index(self.upper)
-        except TypeError:
-            return f"bounds must be whole numbers, got {self.lower!r} and {self.upper!r}"
-        if not lower <= upper:
-            return f"lower must not exceed upper, got {lower} and {upper}"
-        if self.log and lower < 1:
-            return f"a log scale needs a positive lower bound, got {lower}"
-        if lower < -(2**31) or upper >= 2**31:
-            return f"bounds must fit int32, got {lower} and {upper}"
-        if upper - lower >= MOST_INTEGERS or (self.log and not self._resolved()):
-            return f"too many numbers from {lower} to {upper}: use Real and round in the objective"
-        return ""
-
-    def cells(self) -> tuple[np.ndarray, np.ndarray]:
-        """On a log scale: where one number's cell ends and the next begins; each one's point."""
-        numbers = np.arange(self.lower, self.upper + 1)
-        edges = np.log(np.append(numbers, self.upper + 1) - 0.5)
-        width = edges[-1] - edges[0]
-        return (edges[1:-1] - edges[0]) / width, (np.log(numbers) - edges[0]) / width
-
-    def encode(self, value: Any) -> list[float]:
-        """The coordinate of `value`."""
-        number = _number(value)
-        if not (self.lower <= number <= self.upper and number == int(number)):
-            raise ValueError(f"{value!r} is no whole number in [{self.lower}, {self.upper}]")
-        cell = int(number) - self.lower
-        return [self.cells()[1][cell] if self.log else (cell + 0.5) / self.size]
-
-    @property
-    def size(self) -> int:
-        """How many numbers there are."""
-        return self.upper - self.lower + 1
-
-    def _resolved(self) -> bool:
-        edges, points = (table.astype(np.float32) for table in self.cells())
-        line = np.insert(points, np.arange(1, self.size), edges)
-        return bool(np.all(np.diff(line) > 0) and line[0] > 0 and line[-1] < 1)
-
-
-@dataclass(frozen=True, init=False)
-class Categorical:
-    """One of `choices`, which may be any hashable objects, in as many coordinates, one-hot:
-    every two choices are equally far apart."""
-
-    choices: tuple[Any, ...]
-
-    def __init__(self, *choices: Any) -> None:
-        object.__setattr__(self, "choices", choices)
-
-    def problem(self) -> str:
-        """Why this is no parameter, or nothing."""
-        if not self.choices:
-            return "no choices, expected Categorical(first, second, ...)"
-        try:
-            distinct = len(set(self.choices))
-        except TypeError:
-            return "choices must be hashable and passed one by one: Categorical('a', 'b')"
-        if distinct < len(self.choices):
-            return f"choices must differ from each other, got {self.choices}"
-        return ""
-
-    def encode(self, value: Any) -> list[float]:
-        """The coordinates of `value`."""
-        try:
-            index = self.choices.index(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not one of {self.choices}") from None
-        return [float(index == i) for i in range(len(self.choices))]
-
-
-Parameter: TypeAlias = Real | Integer | Categorical
-
-
-class Space(AbstractDomain):
-    """Named parameters, in order, as a domain in the unit cube.
-
-    A real or an integer takes one coordinate, k choices take k. Raises `ValueError` that names
-    the parameter where bounds, scale or choices are impossible.
-
-    >>> penalty = Real(0.01, 100.0, log=True)
-    >>> space = Space(C=penalty, depth=Integer(1, 8), loss=Categorical("l1", "l2"))
-    >>> space.dim
-    4
-    >>> x = space.encode({"C": 1.0, "depth": 3, "loss": "l2"})
-    >>> x.tolist()
-    [0.5, 0.3125, 0.0, 1.0]
-    >>> space.decode(x)["depth"], space.decode(x)["loss"]
-    (3, 'l2')
-
-    `decode` and `encode` are for Python objectives, `unpack` for compiled ones. All three and
-    `project` agree on integers and choices to the last bit: whoever evaluates, the surrogate
-    and the objective see the same rounded point. Reals are rounded to multiples of 2^-24, below
-    which float32 cannot tell two points near 1 apart; that makes `encode` the exact inverse of
-    `decode`. The derivative of a real coordinate passes through the rounding.
-    """
-
-    parameters: tuple[tuple[str, Parameter], ...] = eqx.field(static=True)
-    dim: int = eqx.field(static=True)
-
-    def __init__(self, mapping: Mapping[str, object] | None = None, /, **parameters: object):
-        mapping = {} if mapping is None else mapping
-        if both := sorted(set(mapping) & set(parameters)):
-            raise ValueError(f"parameters {both} were given twice, expected each name once.")
-        pairs = (*mapping.items(), *parameters.items())
-        if not pairs:
-            raise ValueError("a space needs a parameter, such as Space(x=Real(0.0, 1.0)).")
-        self.parameters = tuple((name, _checked(name, value)) for name, value in pairs)
-        self.dim = len(self._tables.owner)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters' names, in order."""
-        return tuple(name for name, _ in self.parameters)
-
-    def sample(self, key: Key, count: int) -> Points:
-        """`count` independent draws, every integer and choice as likely as the next."""
-        return jax.vmap(self._place)(Cube(len(self.parameters)).sample(key, count))
-
-    def candidates(self, key: Key, count: int) -> Points:
-        """`count` points of the space that cover it evenly; some coincide if nothing is real."""
-        return jax.vmap(self._place)(Cube(len(self.parameters)).candidates(key, count))
-
-    def project(self, x: Point) -> Point:
-        """Reals clipped, integers to their cell's point, choices to the largest (first) one."""
-        inside = Cube(self.dim).project(x)
-        snapped = _snap(jnp, self._tables, inside)
-        passed = inside + jax.lax.stop_gradient(snapped - inside)
-        return jnp.where(self._tables.real, passed, snapped)
-
-    def contains(self, x: Point) -> Flag:
-        """Whether `x` is in the cube and its integers and choices are already rounded."""
-        within = (x >= 0) & (x <= 1)
-        return jnp.all(within & (self._tables.real | (x == self.project(x))))
-
-    def unpack(self, x: Point) -> dict[str, Scalar | Count]:
-        """Values by name for compiled objectives: reals, int32 integers, int32 choice numbers.
-
-        Reals are in the precision of `x`, bounds rounded inward; a compiled and a Python
-        objective see the same value to a few units of that precision (on a log scale, times
-        the size of the log).
-        """
-        x = self.project(x)
-        cells = _cells(jnp, self._tables, x)
-        reals = self._reals(x)
-        values = {}
-        for (name, parameter), start in zip(self.parameters, self._tables.starts, strict=True):
-            real = isinstance(parameter, Real)
-            offset = parameter.lower if isinstance(parameter, Integer) else 0
-            values[name] = reals[start] if real else cells[start] + offset
-        return values
-
-    def decode(self, x: Float[ArrayLike, "dim"]) -> dict[str, Any]:
-        """Values by name, on the host, as Python numbers and the choices themselves.
-
-        In float64 whatever the precision of `x`; never outside the bounds.
-        """
-        x = np.asarray(x)
-        if x.shape != (self.dim,):
-            raise ValueError(f"x has shape {x.shape}, expected ({self.dim},): one point.")
-        x = x.astype(np.result_type(x, np.float32))
-        x = _clip(np, x, np.zeros_like(x), np.ones_like(x))
-        cells, reals = _cells(np, self._tables, x), _snap(np, self._tables, x)
-        values: dict[str, Any] = {}
-        for (name, parameter), start in zip(self.parameters, self._tables.starts, strict=True):
-            if isinstance(parameter, Real):
-                values[name] = parameter.decode(float(reals[start]))
-            elif isinstance(parameter, Integer):
-                values[name] = parameter.lower + int(cells[start])
-            else:
-                values[name] = parameter.choices[cells[start]]
-        return values
-
-    def encode(self, values: Mapping[str, Any]) -> Float[np.ndarray, "dim"]:
-        """The point with these values, in JAX's default precision.
-
-        Raises `ValueError` naming the parameter that is missing, unknown, out of range or not
-        among its choices.
-        """
-        if set(values) != set(self.names):
-            missing = [name for name in self.names if name not in values]
-            unknown = [name for name in values if name not in self.names]
-            raise ValueError(f"missing parameters {missing}, unknown parameters {unknown}.")
-        x: list[float] = []
-        for name, parameter in self.parameters:
-            try:
-                x += parameter.encode(values[name])
-            except ValueError as error:
-                raise ValueError(f"parameter {name!r}: {error}.") from None
-        return _snap(np, self._tables, np.asarray(x, jax.dtypes.canonicalize_dtype(float)))
-
-    @property
-    def _tables(self) -> "_Tables":
-        return _tabulate(tuple(parameter for _, parameter in self.parameters))
-
-    def _place(self, unit: Float[Array, "parameters"]) -> Point:
-        """One coordinate a parameter to the point: a choice owns one k-th of its coordinate."""
-        tables = self._tables
-        x = unit[tables.owner]
-        hot = jnp.floor(x * tables.cells.astype(x.dtype)).astype(jnp.int32) == tables.position
-        return self.project(jnp.where(tables.categorical, hot.astype(x.dtype), x))
-
-    def _reals(self, x: Point) -> Point:
-        """User units of the real coordinates; the others hold nothing of use."""
-        tables, largest = self._tables, np.finfo(x.dtype).max
-        low, high, least, most = np.clip(tables.bounds, -largest, largest)
-        value = low.astype(x.dtype) * (1 - x) + high.astype(x.dtype) * x
-        # exp only where it is meant: elsewhere it may overflow and spoil the derivative.
-        power = jnp.exp(jnp.where(tables.log, value, jnp.zeros_like(value)))
-        value = jnp.where(tables.log, power, value)
-        return jnp.clip(value, _inward(least, x.dtype, np.inf), _inward(most, x.dtype, -np.inf))
-
-
-class _Tables(NamedTuple):
-    """What the arithmetic needs to know of each coordinate, and of each parameter."""
-
-    owner: np.ndarray  # its parameter
-    position: np.ndarray  # its place within the parameter
-    cells: np.ndarray  # integers or choices of the parameter; 1 for reals and log integers
-    real: np.ndarray
-    log: np.ndarray  # a real on a log scale
-    categorical: np.ndarray
-    bounds: np.ndarray  # of reals: low and high where x is linear, then in the user's units
-    rows: np.ndarray  # parameter -> its coordinates, padded with its first
-    starts: tuple[int, ...]  # parameter -> its first coordinate
-    searched: tuple[tuple[int, np.ndarray, np.ndarray], ...]  # log integers: edges and points
-
-
-@functools.lru_cache(maxsize=128)
-def _tabulate(parameters: tuple[Parameter, ...]) -> _Tables:
-    """Host-side index tables; parameters that compare equal have equal tables."""
-    sizes = [len(p.choices) if isinstance(p, Categorical) else 1 for p in parameters]
-    starts = np.cumsum([0, *sizes[:-1]], dtype=np.int32)
-    owner = np.repeat(np.arange(len(parameters), dtype=np.int32), sizes)
-    place = np.arange(max(sizes), dtype=np.int32)[None, :]
-    real = [isinstance(p, Real) for p in parameters]
-    bounds = [
-        (*p.ends(), p.lower, p.upper) if isinstance(p, Real) else (0,) * 4 for p in parameters
-    ]
-    return _Tables(
-        owner=owner,
-        position=np.arange(len(owner), dtype=np.int32) - starts[owner],
-        cells=np.asarray([_cell_count(p) for p in parameters])[owner],
-        real=np.asarray(real)[owner],
-        log=np.asarray([isinstance(p, Real) and p.log for p in parameters])[owner],
-        categorical=np.asarray([isinstance(p, Categorical) for p in parameters])[owner],
-        bounds=np.asarray(bounds, float)[owner].T,
-        rows=starts[:, None] + np.where(place < np.asarray(sizes)[:, None], place, 0),
-        starts=tuple(starts.tolist()),
-        searched=tuple(
-            (start, *p.cells())
-            for p, start in zip(parameters, starts.tolist(), strict=True)
-            if isinstance(p, Integer) and p.log
-        ),
-    )
-
-
-def _cell_count(parameter: Parameter) -> int:
-    if isinstance(parameter, Categorical):
-        return len(parameter.choices)
-    return parameter.size if isinstance(parameter, Integer) and not parameter.log else 1
-
-
-# The same lines run as NumPy on the host and as JAX in compiled code (`xp` is either), and are
-# made of operations with one correctly rounded result: no division but by powers of two, no
-# logarithm, and no sum after a product that a compiler might fuse. So both give the same bits.
-
-
-def _cells(xp: Any, tables: _Tables, x: Any) -> Any:
-    """Which integer or choice each coordinate of a point of the cube stands for."""
-    cells = tables.cells.astype(x.dtype)
-    cell = xp.minimum(xp.floor(x * cells), cells - 1).astype(np.int32)
-    # Padding repeats a parameter's first coordinate, so the first largest is never padding.
-    largest = xp.argmax(x[tables.rows], axis=1).astype(np.int32)
-    cell = xp.where(tables.categorical, largest[tables.owner], cell)
-    for coordinate, edges, _ in tables.searched:
-        edges = xp.asarray(edges.astype(x.dtype))
-        found = xp.searchsorted(edges, x[coordinate], side="right").astype(np.int32)
-        cell = xp.where(np.arange(len(tables.owner)) == coordinate, found, cell)
-    return cell
-
-
-def _snap(xp: Any, tables: _Tables, x: Any) -> Any:
-    """The nearest point of a space to a point of the cube."""
-    cell = _cells(xp, tables, x)
-    hot = (cell == tables.position).astype(x.dtype)
-    # One rounding of the center, far from the cell's ends: snapping twice changes nothing.
-    center = (cell.astype(x.dtype) + 0.5) * (1 / tables.cells).astype(x.dtype)
-    snapped = xp.where(tables.categorical, hot, center)
-    # abs, because zero has two signs and only one of them comes back from a round trip.
-    snapped = xp.where(tables.real, xp.abs(xp.round(x / GRID) * GRID), snapped)
-    for coordinate, _, points in tables.searched:
-        point = xp.asarray(points.astype(x.dtype))[cell[coordinate]]
-        snapped = xp.where(np.arange(len(tables.owner)) == coordinate, point, snapped)
-    return snapped
-
-
-def _clip(xp: Any, x: Any, lower: Any, upper: Any) -> Any:
+def clip(xp: Any, x: Any, lower: Any, upper: Any) -> Any:
     """Clipped to the bounds; what is not a number becomes the lower one."""
     return xp.where(xp.isnan(x), lower, xp.clip(x, lower, upper))
-
-
-def _inward(bound: np.ndarray, dtype: Any, toward: float) -> np.ndarray:
-    """Bounds in a lower precision, rounded toward the inside of the interval."""
-    rounded = bound.astype(dtype)
-    outside = rounded < bound if toward > 0 else rounded > bound
-    return np.where(outside, np.nextafter(rounded, rounded.dtype.type(toward)), rounded)
 
 
 def _unit_interval(bits: Array) -> Points:
@@ -650,27 +280,6 @@ def _even(axes: int, count: int) -> tuple[int, ...]:
     divisors = {*small, *(count // n for n in small)}
     splits = ((*_even(axes - 1, count // n), n) for n in divisors)
     return tuple(sorted(min(splits, key=sum), reverse=True))
-
-
-def _checked(name: str, parameter: object) -> Parameter:
-    if not isinstance(parameter, Parameter):
-        raise ValueError(
-            f"parameter {name!r} is {parameter!r}, expected Real, Integer or Categorical."
-        )
-    if problem := parameter.problem():
-        raise ValueError(f"parameter {name!r}: {problem}.")
-    return parameter
-
-
-def _number(value: Any) -> float:
-    """`value` as a float; strings are no numbers, even where Python could read them as such."""
-    try:
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number):
-        raise ValueError(f"{value!r} is not a number")
-    return number
 
 
 def _natural(name: str, number: int) -> None:

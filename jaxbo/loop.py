@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -23,12 +23,15 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, Rows, fingerprint
 from jaxbo.algos.base import AbstractAlgorithm
-from jaxbo.domains import Space
 from jaxbo.objectives import AbstractObjective
+from jaxbo.space import Space
 from jaxbo.types import Count, Key, Point, Scalar
 
 #: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
-Compiled = Callable[[Key, Count, Point], Scalar]
+Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
+
+#: An objective in Python: the value of an agent at a point, or at a dictionary of parameters.
+BlackBox: TypeAlias = Callable[[int, Any], float]
 
 
 class Failure(NamedTuple):
@@ -109,7 +112,7 @@ def run(
     def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         state, rows = carry
         state, row = one_round(t, state)
-        return state, jax.tree.map(lambda all, one: all.at[t].set(one), rows, row)
+        return state, jax.tree.map(lambda table, one: table.at[t].set(one), rows, row)
 
     shapes = jax.eval_shape(one_round, jnp.zeros((), int), state)[1]
     rows = jax.tree.map(lambda one: jnp.zeros((rounds, *one.shape), one.dtype), shapes)
@@ -151,10 +154,11 @@ def _evaluate(
     return jnp.where(jnp.isfinite(values), values, jnp.nan)
 
 
-def _check_sizes(
-    algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any
-) -> None:
-    require(rounds >= 0 and initial >= 0, f"rounds and initial must not be negative, got {rounds}, {initial}.")
+def _check_sizes(algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any) -> None:
+    require(
+        rounds >= 0 and initial >= 0,
+        f"rounds and initial must not be negative, got {rounds}, {initial}.",
+    )
     capacity = algorithm.capacity
     require(
         capacity is None or rounds + initial <= capacity,
@@ -186,10 +190,9 @@ _compiled_design = eqx.filter_jit(_design)
 _compiled_evaluate = eqx.filter_jit(_evaluate)
 
 
-
 def drive(
     algorithm: AbstractAlgorithm,
-    objective: Callable[[int, Any], float] | AbstractObjective,
+    objective: BlackBox | AbstractObjective,
     rounds: int,
     key: Key,
     *,
@@ -232,8 +235,8 @@ def drive(
 
     with _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
-            key_of_row = _design_noise(keys, np.asarray(row))
-            record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, np.asarray(r)), None))
+            key_of_row = _design_noise(keys, jnp.asarray(row))
+            record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))
             evaluator(row, key_of_row)
             bar.advance(record.values)
         state = start
@@ -241,7 +244,7 @@ def drive(
             state = _warm_start(algorithm, start, *record.observations(slice(initial)))
         for row in range(initial, initial + rounds):
             t = row - initial
-            ask_key, noise_key = _round_keys(keys, np.asarray(t))
+            ask_key, noise_key = _round_keys(keys, jnp.asarray(t))
             here = None if present is None else present[t]
             record.ask(row, lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h))
             evaluator(row, noise_key)
@@ -297,7 +300,9 @@ class _Record:
         """Evaluations of an open row that had ended when the run was stopped."""
         return {} if self.saved is None else self.saved.recorded(row)
 
-    def put(self, row: int, agent: int, value: float, error: str | None, *, new: bool = True) -> None:
+    def put(
+        self, row: int, agent: int, value: float, error: str | None, *, new: bool = True
+    ) -> None:
         """One evaluation has ended; `error` says why it failed, if it did."""
         self.values[row, agent] = value if np.isfinite(value) else np.nan
         if error is not None:
@@ -335,13 +340,14 @@ class _Evaluator:
     def __init__(
         self,
         algorithm: AbstractAlgorithm,
-        objective: Callable[[int, Any], float] | AbstractObjective,
+        objective: BlackBox | AbstractObjective,
         record: _Record,
         executor: Executor | None,
         catch: type[Exception] | tuple[type[Exception], ...],
     ):
-        self.domain, self.objective, self.record = algorithm.domain, objective, record
-        self.executor, self.catch = executor, catch
+        self.domain: Any = algorithm.domain
+        self.objective: Any = objective
+        self.record, self.executor, self.catch = record, executor, catch
 
     def __call__(self, row: int, key: Key) -> None:
         """All values of `row`, unless they are known already."""
@@ -373,7 +379,9 @@ class _Evaluator:
             errors.append(error)
             self.record.put(row, agent, np.nan, repr(error))
             warnings.warn(
-                f"agent {agent} failed at x = {x} (row {row}): {error!r}", RuntimeWarning, stacklevel=4
+                f"agent {agent} failed at x = {x} (row {row}): {error!r}",
+                RuntimeWarning,
+                stacklevel=4,
             )
         if errors and not np.isfinite(self.record.values).any():
             # A mistake in the objective, not bad luck. What failed is not kept: it may be mended.
@@ -406,7 +414,7 @@ class _Evaluator:
         return self.domain.decode(x) if isinstance(self.domain, Space) else x.copy()
 
 
-def _call(objective: Callable[[int, Any], float], agent: int, x: Any) -> Future:
+def _call(objective: BlackBox, agent: int, x: Any) -> Future:
     """The outcome of an evaluation in this thread."""
     outcome = Future()
     try:

@@ -17,8 +17,9 @@ from hypothesis import example, given, settings
 from scipy.spatial import cKDTree
 from scipy.stats import kstest
 
-import jaxbo.domains
-from jaxbo.domains import Categorical, Cube, Finite, Integer, Real, Regions, Space
+import jaxbo.space
+from jaxbo.domains import Cube, Finite, Regions
+from jaxbo.space import Categorical, Integer, Real, Space
 
 DTYPE = jax.dtypes.canonicalize_dtype(float)
 #: One number of points wherever it does not matter, so that compiled programs are shared.
@@ -363,7 +364,7 @@ def expected_values(x):
 
 class TestSpace:
     def test_the_example_of_its_docstring_is_true(self):
-        result = doctest.testmod(jaxbo.domains)
+        result = doctest.testmod(jaxbo.space)
         assert result.attempted >= 5
         assert result.failed == 0
 

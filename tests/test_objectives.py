@@ -7,13 +7,13 @@ import scipy.optimize as so
 from numpy import cos, exp, pi, sin, sqrt
 from scipy import stats
 
-from jaxbo import objectives
+from jaxbo import functions
+from jaxbo.functions import TestFunction
 from jaxbo.kernels.covariance import Matern12, SquaredExponential
 from jaxbo.objectives import (
     OnGrid,
     Same,
     Shifted,
-    TestFunction,
     gp_draws,
     mixtures,
     perturbed,
@@ -90,30 +90,30 @@ def rosenbrock(x):
 
 
 CASES = {  # the function, the same in NumPy, the maximum that its literature prints, its box
-    "ackley5": (objectives.ackley5(), ackley, 4.710965, (0, 1)),
-    "zakharov": (objectives.zakharov(), zakharov, 0, (-5, 10)),
-    "dropwave": (objectives.dropwave(), dropwave, 1, (-5.12, 5.12)),
-    "eggholder": (objectives.eggholder(), eggholder, 959.6407, (-512, 512)),
-    "hartmann3": (objectives.hartmann3(), hartmann3, 3.86278, (0, 1)),
-    "hartmann6": (objectives.hartmann6(), hartmann6, 3.32237, (0, 1)),
-    "shekel4": (objectives.shekel4(), shekel4, 10.5364, (0, 10)),
-    "michalewicz10": (objectives.michalewicz10(), michalewicz, 9.66015, (0, pi)),
-    "branin": (objectives.branin(), lambda x: -branin(x) - 10, -0.397887, ([-5, 0], [10, 15])),
+    "ackley5": (functions.ackley5(), ackley, 4.710965, (0, 1)),
+    "zakharov": (functions.zakharov(), zakharov, 0, (-5, 10)),
+    "dropwave": (functions.dropwave(), dropwave, 1, (-5.12, 5.12)),
+    "eggholder": (functions.eggholder(), eggholder, 959.6407, (-512, 512)),
+    "hartmann3": (functions.hartmann3(), hartmann3, 3.86278, (0, 1)),
+    "hartmann6": (functions.hartmann6(), hartmann6, 3.32237, (0, 1)),
+    "shekel4": (functions.shekel4(), shekel4, 10.5364, (0, 10)),
+    "michalewicz10": (functions.michalewicz10(), michalewicz, 9.66015, (0, pi)),
+    "branin": (functions.branin(), lambda x: -branin(x) - 10, -0.397887, ([-5, 0], [10, 15])),
     "branin_rescaled": (
-        objectives.branin_rescaled(),
+        functions.branin_rescaled(),
         lambda x: -1 / 51.95 * (branin(x) - 44.81),
         1.04739,
         ([-5, 0], [10, 15]),
     ),
     "sobester": (
-        objectives.sobester(),
+        functions.sobester(),
         lambda x: ((6 * x - 2) ** 2 * sin(12 * x - 4)).sum(1),
         31.6595,
         (0, 1),
     ),
-    "rosenbrock": (objectives.rosenbrock(3), rosenbrock, 0, (-5, 10)),
-    "sphere": (objectives.sphere(3), lambda x: -(x**2).sum(1), 0, (-5.12, 5.12)),
-    "levy": (objectives.levy(3), levy, 0, (-10, 10)),
+    "rosenbrock": (functions.rosenbrock(3), rosenbrock, 0, (-5, 10)),
+    "sphere": (functions.sphere(3), lambda x: -(x**2).sum(1), 0, (-5.12, 5.12)),
+    "levy": (functions.levy(3), levy, 0, (-10, 10)),
 }
 
 
@@ -191,7 +191,7 @@ def test_a_function_has_the_precision_of_its_point(case):
 
 
 def test_the_papers_maximizer_of_ackley_is_only_a_local_maximum():
-    function = objectives.ackley5()
+    function = functions.ackley5()
     printed = function(jnp.asarray([0.6231, 0.6231, 1, 0.6231, 0.6231]))
     assert abs(printed - 4.692612) < 1e-5
     assert function.maximum > printed + 0.018
@@ -199,7 +199,7 @@ def test_the_papers_maximizer_of_ackley_is_only_a_local_maximum():
 
 
 def test_every_branin_maximizer_is_listed():
-    function = objectives.branin()
+    function = functions.branin()
     np.testing.assert_allclose(
         np.asarray(function.maximizers) * 15 - [5, 0],
         [[-pi, 12.275], [pi, 2.275], [9.42478, 2.475]],
@@ -217,7 +217,7 @@ def test_equal_functions_share_one_compilation():
         return function(x)
 
     for _ in range(3):
-        value(objectives.levy(2), jnp.zeros(2))
+        value(functions.levy(2), jnp.zeros(2))
     assert traces == 1
 
 
@@ -235,7 +235,7 @@ def test_a_function_that_cannot_be_is_refused(lower, upper, maximizers, message)
         TestFunction("mine", jnp.sum, *map(np.asarray, (lower, upper)), 0.0, np.asarray(maximizers))
 
 
-@pytest.mark.parametrize("make", [lambda: objectives.rosenbrock(1), lambda: objectives.levy(0)])
+@pytest.mark.parametrize("make", [lambda: functions.rosenbrock(1), lambda: functions.levy(0)])
 def test_too_few_dimensions_are_refused(make):
     with pytest.raises(ValueError, match="at least"):
         make()
@@ -249,8 +249,8 @@ GRID = np.linspace(0, 1, 21)[:, None]
 def family(kind):
     values = np.random.default_rng(2).normal(size=(3, 21))
     return {
-        "same": lambda noise: Same(objectives.sobester(), noise),
-        "shifted": lambda noise: Shifted(objectives.hartmann3(), np.zeros((3, 3)), noise),
+        "same": lambda noise: Same(functions.sobester(), noise),
+        "shifted": lambda noise: Shifted(functions.hartmann3(), np.zeros((3, 3)), noise),
         "on grid": lambda noise: OnGrid(values, GRID, noise),
     }[kind]
 
@@ -280,7 +280,7 @@ def test_a_noise_that_is_no_deviation_is_refused(kind, noise):
 
 
 def test_the_same_function_has_its_own_optimum():
-    objective = Same(objectives.branin())
+    objective = Same(functions.branin())
     assert objective.optimum(jnp.asarray(7)) == objective.function.maximum
     x = jnp.asarray([0.2, 0.7])
     assert objective.noiseless(jnp.asarray(7), x) == objective.function(x)
@@ -293,7 +293,7 @@ def shifted(function, shifts):
 
 def test_shifting_moves_the_maximizer_by_exactly_the_shift():
     shifts = [[0.3, -0.1, 0.1], [-0.1, 0.4, -0.8], [0.0, 0.0, 0.0]]
-    objective, values = shifted(objectives.hartmann3(), shifts)
+    objective, values = shifted(functions.hartmann3(), shifts)
     for agent in range(3):
         x = objective.function.maximizers + objective.shifts[agent][None, :]
         np.testing.assert_allclose(values(agent, x), objective.function.maximum, rtol=1e-6)
@@ -301,7 +301,7 @@ def test_shifting_moves_the_maximizer_by_exactly_the_shift():
 
 
 def test_shifting_keeps_every_value_of_the_function(x64):
-    objective, values = shifted(objectives.levy(1), [[0.3]])
+    objective, values = shifted(functions.levy(1), [[0.3]])
     fine = jnp.linspace(0, 1, 20001)[:, None]
     plain = jax.jit(jax.vmap(objective.function))(fine)
     moved = values(0, fine)
@@ -314,7 +314,7 @@ def test_shifting_keeps_every_value_of_the_function(x64):
 
 
 def test_a_shift_of_zero_changes_nothing_even_where_the_maximizer_lies_on_a_face(key):
-    objective, values = shifted(objectives.sobester(), [[0.0, 0.0]])
+    objective, values = shifted(functions.sobester(), [[0.0, 0.0]])
     x = jr.uniform(key, (100, 2))
     np.testing.assert_array_equal(values(0, x), jax.jit(jax.vmap(objective.function))(x))
 
@@ -322,10 +322,10 @@ def test_a_shift_of_zero_changes_nothing_even_where_the_maximizer_lies_on_a_face
 @pytest.mark.parametrize(
     ("function", "shift"),
     [
-        (objectives.sphere(2), [0.5, 0.0]),
-        (objectives.sphere(2), [0.0, -0.7]),
-        (objectives.sphere(2), [0.0, np.nan]),
-        (objectives.sobester(), [-0.1, 0.0]),
+        (functions.sphere(2), [0.5, 0.0]),
+        (functions.sphere(2), [0.0, -0.7]),
+        (functions.sphere(2), [0.0, np.nan]),
+        (functions.sobester(), [-0.1, 0.0]),
     ],
 )
 def test_a_shift_that_cannot_be_made_is_refused(function, shift):
@@ -335,7 +335,7 @@ def test_a_shift_that_cannot_be_made_is_refused(function, shift):
 
 def test_shifts_of_another_dimension_are_refused():
     with pytest.raises(ValueError, match="2 numbers"):
-        Shifted(objectives.sphere(2), np.zeros((4, 3)))
+        Shifted(functions.sphere(2), np.zeros((4, 3)))
 
 
 def test_on_its_points_a_grid_function_is_exactly_as_given(key):

@@ -6,9 +6,9 @@
 
 A federated method is written from the two sides that exist in the world:
 
-    a client, one agent                                    the server
-    message(key, shared, client) → message                 aggregate(key, shared, round, messages, present) → broadcast
-    choose(key, shared, client, message, broadcast) → x
+    a client, one agent                                  the server
+    message(key, shared, client) → message               aggregate(key, shared, round,
+    choose(key, shared, client, message, broadcast) → x            messages, present) → broadcast
     learn(shared, round, client, x, value) → client
 
 and `AbstractFederated` composes the three functions above from these, once:
@@ -31,7 +31,6 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxbo._check import require
 from jaxbo.domains import AbstractDomain
 from jaxbo.types import Count, Key, Point, Scalar
-
 
 #: The round of observations that were made before the first.
 BEFORE_FIRST_ROUND = -1
@@ -108,7 +107,12 @@ class AbstractFederated(AbstractAlgorithm):
 
     @abc.abstractmethod
     def aggregate(
-        self, key: Key, shared: PyTree, round: Count, messages: PyTree, present: Bool[Array, "agents"]
+        self,
+        key: Key,
+        shared: PyTree,
+        round: Count,
+        messages: PyTree,
+        present: Bool[Array, "agents"],
     ) -> PyTree:
         """What the server sends to every client, from the messages that are `present`."""
 
@@ -222,7 +226,12 @@ class AbstractIndependent(AbstractFederated):
         return ()
 
     def aggregate(
-        self, key: Key, shared: PyTree, round: Count, messages: tuple[()], present: Bool[Array, "agents"]
+        self,
+        key: Key,
+        shared: PyTree,
+        round: Count,
+        messages: tuple[()],
+        present: Bool[Array, "agents"],
     ) -> Key:
         del shared, round, messages, present
         return key

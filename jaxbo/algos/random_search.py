@@ -1,6 +1,6 @@
 """Random search: the simplest method, and the one that every other must beat.
 
-    x ~ uniform on the domain
+x ~ uniform on the domain
 """
 
 import equinox as eqx

@@ -1,6 +1,6 @@
 """Thompson sampling: query the maximizer of a function drawn from the posterior.
 
-    f_t ~ GP(mean, covariance | own observations),    x_t = argmax f_t(x)
+f_t ~ GP(mean, covariance | own observations),    x_t = argmax f_t(x)
 """
 
 import equinox as eqx

@@ -39,6 +39,10 @@ _SUFFICIENT, _SHRINK = 1e-4, (0.1, 0.5)
 _MARGIN, _SPREAD_MARGIN = 0.02, 0.2
 
 
+def _pair(value: Float[Array, "2"] | tuple[float, float]) -> Float[Array, "2"]:
+    return floating(jnp.asarray(value))
+
+
 class Bounds(eqx.Module):
     """The smallest and the largest value of each hyperparameter.
 
@@ -46,9 +50,9 @@ class Bounds(eqx.Module):
     1e-5 of the variance float32 cannot evaluate the evidence of smooth functions: use float64.
     """
 
-    length_scale: Float[Array, "2"] = eqx.field(converter=floating, default=(0.01, 10.0))
-    variance: Float[Array, "2"] = eqx.field(converter=floating, default=(0.05, 20.0))
-    noise: Float[Array, "2"] = eqx.field(converter=floating, default=(1e-5, 1.0))
+    length_scale: Float[Array, "2"] = eqx.field(converter=_pair, default=(0.01, 10.0))
+    variance: Float[Array, "2"] = eqx.field(converter=_pair, default=(0.05, 20.0))
+    noise: Float[Array, "2"] = eqx.field(converter=_pair, default=(1e-5, 1.0))
 
     def __check_init__(self):
         for name, pair in vars(self).items():

@@ -111,5 +111,7 @@ def _best_of_shares(values: Float[Array, "points"], shares: int) -> Float[Array,
     padding = jnp.full((size * shares - values.size,), -jnp.inf, values.dtype)
     rows = jnp.concatenate([values, padding]).reshape(shares, size)
     # XLA's argmax on CPU costs five times a maximum followed by a search for it.
-    columns = jnp.where(rows == jnp.max(rows, axis=1, keepdims=True), jnp.arange(size)[None, :], size)
+    columns = jnp.where(
+        rows == jnp.max(rows, axis=1, keepdims=True), jnp.arange(size)[None, :], size
+    )
     return jnp.min(columns, axis=1) + size * jnp.arange(shares)

@@ -137,9 +137,7 @@ def prior(
     )
 
 
-def condition(
-    posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]
-) -> Posterior:
+def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) -> Posterior:
     """The posterior after one more observation `y` at features `phi`.
 
     An observation with a non-finite value leaves no mark: nothing changes, bit for bit.

@@ -240,9 +240,7 @@ class Fitted(AbstractSurrogate):
         phi = features.with_kernel(shared, fitted.kernel)
         outputs = jnp.stack([belief.y - moments.first, jnp.ones_like(belief.y)], axis=1)
         outputs = jnp.where(jnp.isfinite(belief.y)[:, None], outputs, jnp.nan)
-        start = posterior.prior(
-            shared.size, fitted.noise, outputs=(2,), capacity=self.capacity
-        )
+        start = posterior.prior(shared.size, fitted.noise, outputs=(2,), capacity=self.capacity)
         told = posterior.condition_all(start, jax.vmap(phi)(belief.x), outputs)
         new = FittedBelief(belief.x, belief.y, fitted.kernel, fitted.noise, Belief(told, moments))
         # A failed evaluation changes nothing, so it does not trigger a refit either.

@@ -7,6 +7,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 import tinygp
+
 from jaxbo.kernels import covariance
 from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
 

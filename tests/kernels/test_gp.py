@@ -7,12 +7,14 @@ import jax.random as jr
 import numpy as np
 import pytest
 import tinygp
+
 from jaxbo.kernels import gp
 from jaxbo.kernels.covariance import Matern52, SquaredExponential
 
 NOISE = 0.01
 KERNEL = SquaredExponential(jnp.array([0.3, 0.6]), 1.7)
-append, predict = jax.jit(gp.append), jax.jit(jax.vmap(gp.predict, in_axes=(None, 0)))
+append, refactor, build = jax.jit(gp.append), jax.jit(gp.refactor), jax.jit(gp.build)
+predict = jax.jit(jax.vmap(gp.predict, in_axes=(None, 0)))
 
 
 @pytest.fixture
@@ -33,8 +35,9 @@ def queries(key):
     return jr.uniform(jr.fold_in(key, 1), (20, 2))
 
 
+@jax.jit
 def observe(process, X, y):
-    return jax.lax.scan(lambda process, row: (append(process, *row), None), process, (X, y))[0]
+    return jax.lax.scan(lambda process, row: (gp.append(process, *row), None), process, (X, y))[0]
 
 
 def filled(data, capacity=12):
@@ -76,7 +79,7 @@ def test_padding_changes_nothing(data, queries):
 
 def test_refactor_gives_the_factor_of_the_appends(data, close):
     process = filled(data, 15)
-    again = gp.refactor(process, KERNEL, NOISE)
+    again = refactor(process, KERNEL, NOISE)
     close(again.chol, process.chol)
     close(again.white, process.white)
 
@@ -86,7 +89,7 @@ def test_refactor_with_other_hyperparameters_is_a_process_made_with_them(
     data, queries, close, noise
 ):
     kernel = Matern52(0.5, 0.8)
-    changed = gp.refactor(filled(data, 15), kernel, noise)
+    changed = refactor(filled(data, 15), kernel, noise)
     made = observe(gp.empty(kernel, noise, 15, 2), *data)
     jax.tree.map(close, changed, made)
     close(predict(changed, queries)[1], predict(made, queries)[1])
@@ -95,7 +98,7 @@ def test_refactor_with_other_hyperparameters_is_a_process_made_with_them(
 def test_build_ignores_rows_without_a_value(data, close):
     X, y = data
     gaps = jnp.array([0, 5, 6])
-    process = gp.build(KERNEL, NOISE, X.at[gaps].set(jnp.nan), y.at[gaps].set(jnp.nan))
+    process = build(KERNEL, NOISE, X.at[gaps].set(jnp.nan), y.at[gaps].set(jnp.nan))
     keep = np.setdiff1d(np.arange(12), gaps)
     made = observe(gp.empty(KERNEL, NOISE, 12, 2), X[keep], y[keep])
     jax.tree.map(close, process, made)
@@ -126,7 +129,7 @@ def test_float32_without_noise_gives_no_nan_and_no_negative_variance(key, rebuil
     kernel = SquaredExponential(jnp.float32(2.0), jnp.float32(1.0))
     process = observe(gp.empty(kernel, jnp.float32(1e-9), 64, 2), X, y)
     if rebuild:
-        process = jax.jit(gp.refactor)(process, kernel, jnp.float32(1e-9))
+        process = refactor(process, kernel, jnp.float32(1e-9))
     mean, variance = predict(process, X)
     assert mean.dtype == variance.dtype == jnp.float32
     assert bool(jnp.all(jnp.isfinite(mean) & jnp.isfinite(variance) & (variance > 0)))
@@ -156,9 +159,13 @@ def test_agents_in_a_batch_do_not_touch_each_other(data):
     step = jax.jit(jax.vmap(gp.append))
     one = step(start, X[:3], y[:3])
     failed = step(start, X[:3], y[:3].at[1].set(jnp.nan))
-    for agent in (0, 2):
-        same(*(jax.tree.map(lambda leaf: leaf[agent], batch) for batch in (one, failed)))
-    same(*(jax.tree.map(lambda leaf: leaf[1], batch) for batch in (start, failed)))
+
+    def pick(batch, agents):
+        return jax.tree.map(lambda leaf: leaf[agents], batch)
+
+    others = jnp.array([0, 2])
+    same(pick(one, others), pick(failed, others))
+    same(pick(start, 1), pick(failed, 1))
 
 
 def test_compiles_for_every_platform(data):

@@ -6,6 +6,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 import scipy.linalg
+
 from jaxbo.kernels import linalg
 from jaxbo.kernels.covariance import SquaredExponential, gram
 

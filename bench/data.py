@@ -1,0 +1,42 @@
+"""The data sets of the experiments, from files on this machine.
+
+In the folder that the environment variable JAXBO_DATA names; by default `shared/data` beside the
+project's own folder. Nothing is downloaded.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+#: What each file holds and where it comes from, for whoever does not have it.
+SOURCES = {
+    "landmine.npz": (
+        "29 landmine fields, 9 radar features and a binary label (arrays X, y, train_idx, "
+        "train_offsets, test_idx, test_offsets): LandmineData.mat and its split in "
+        "landmine_formated_data.pkl of github.com/daizhongxiang/Federated_Bayesian_Optimization, "
+        "first published at http://www.ee.duke.edu/~lcarin/LandmineData.zip"
+    ),
+}
+
+
+class DataMissingError(Exception):
+    """A data set is not on this machine: which, what it holds, where it comes from."""
+
+
+def folder() -> Path:
+    """Where the data sets are expected."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    return Path(os.environ.get("JAXBO_DATA") or default)
+
+
+def load(name: str) -> dict[str, np.ndarray]:
+    """All arrays of a data set. `DataMissingError` if the file is not there."""
+    path = folder() / name
+    if not path.is_file():
+        raise DataMissingError(
+            f"{name} is missing: it was looked for in {path.parent}. It holds {SOURCES[name]}. "
+            "Put it there, or set JAXBO_DATA to the folder that has it."
+        )
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)

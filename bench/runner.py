@@ -1,0 +1,344 @@
+"""Runs an experiment, prints its table, and writes NAME.json and NAME.png.
+
+    Options -> run -> Result -> table, {"experiment", "source", "settings", "methods", "checks", ...}
+
+An experiment is one file: a module `bench/NAME.py` with
+
+    def run(options: Options) -> Result: ...
+    EXPERIMENT = Experiment(source="FTS, Fig. 1", about="one line", time="1 min", run=run)
+
+Whatever it measures comes back as a plain `Result`; files, table and picture are made here. Data
+that is not on this machine ends the program with status 2.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+import platform
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+import bench
+from bench.data import DataMissingError
+from jaxbo import metrics, plotting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+T = TypeVar("T")
+
+#: Exit statuses beside 0: data is missing (as for a wrong command line), or stopped by Ctrl-C.
+MISSING, STOPPED = 2, 130
+
+#: Packages whose versions a result depends on.
+PACKAGES = ("jaxbo-agents", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn")
+
+
+# ---------------------------------------------------------------- what an experiment is
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for. `runs` and `rounds` are None where it did not say."""
+
+    out: Path = Path("out")
+    seed: int = 0
+    runs: int | None = None
+    rounds: int | None = None
+    quick: bool = False
+
+    def runs_or(self, full: int, quick: int) -> int:
+        """How many runs, by default `full`, or `quick` with --quick."""
+        return self.runs or (quick if self.quick else full)
+
+    def rounds_or(self, full: int, quick: int) -> int:
+        """How many rounds, likewise."""
+        return self.rounds or (quick if self.quick else full)
+
+
+class Check(NamedTuple):
+    """Whether a claim holds, and the figure that decided."""
+
+    holds: bool
+    figure: float
+
+
+@dataclass
+class Result:
+    """What an experiment found.
+
+    `curves` has a matrix [runs rounds] for each method, in the paper's own unit, named by `unit`; a
+    method's final figure is its last column, or its vector [runs] in `finals`. `headers` and `rows`
+    are the table to print; without them it is made of the final figures. `figure` is the picture;
+    without one, all curves are drawn in one.
+    """
+
+    settings: dict[str, Any]
+    curves: dict[str, ArrayLike] = field(default_factory=dict)
+    finals: dict[str, ArrayLike] = field(default_factory=dict)
+    checks: dict[str, Check] = field(default_factory=dict)
+    unit: str = "simple regret"
+    headers: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    figure: "Figure | None" = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table. `about` is one line and `time` roughly what it takes on two cores."""
+
+    source: str
+    about: str
+    time: str
+    run: Callable[[Options], Result]
+
+
+def load(name: str) -> Experiment | None:
+    """The experiment of that name, if there is one."""
+    if name not in _files():
+        return None
+    module = importlib.import_module(f"bench.{name.replace('-', '_')}")
+    return getattr(module, "EXPERIMENT", None)
+
+
+def experiments() -> dict[str, Experiment]:
+    """All experiments by name."""
+    found = {name: load(name) for name in _files()}
+    return {name: experiment for name, experiment in found.items() if experiment is not None}
+
+
+def _files() -> list[str]:
+    modules = (module.name for module in pkgutil.iter_modules(bench.__path__))
+    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+
+
+def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterable[T]:
+    """`items` with a bar on the terminal, if tqdm is installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return items
+    return tqdm(items, desc=label, total=total, leave=False)
+
+
+# ---------------------------------------------------------------- from a result to files
+
+
+def report(name: str, experiment: Experiment, result: Result, seconds: float) -> dict[str, Any]:
+    """The content of NAME.json. What is not a finite number becomes null."""
+    return {
+        "experiment": name,
+        "source": experiment.source,
+        "settings": _plain(result.settings),
+        "methods": _methods(result),
+        "checks": {claim: _plain(check._asdict()) for claim, check in result.checks.items()},
+        "seconds": round(result.seconds or seconds, 3),
+        "device": device(),
+        "versions": versions(),
+    }
+
+
+def _methods(result: Result) -> dict[str, Any]:
+    methods: dict[str, Any] = {}
+    for method, values in result.curves.items():
+        curve = np.asarray(values, float)
+        mean, error = _mean_and_error(curve)
+        methods[method] = {
+            "final": _final(curve[:, -1]),
+            "curve": _plain({"mean": mean, "se": error}),
+        }
+    for method, values in result.finals.items():
+        methods.setdefault(method, {})["final"] = _final(np.asarray(values, float))
+    return methods
+
+
+def _final(values: np.ndarray) -> dict[str, Any]:
+    mean, error = _mean_and_error(values)
+    return _plain({"mean": mean, "se": error, "n": len(values)})
+
+
+def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if len(values) == 1:  # one run has no spread
+        return values[0], np.full_like(values[0], np.nan)
+    return metrics.mean_and_error(values)
+
+
+def _plain(value: Any) -> Any:
+    """`value` in the types of JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _plain(np.asarray(value).tolist())
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int) else str(value)
+
+
+def device() -> str:
+    """What computed it."""
+    first = jax.devices()[0]
+    return f"{first.device_kind} ({first.platform}), {os.cpu_count()} cores, {platform.machine()}"
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages that matter; null where one is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """The whole file or none: it is written under another name, then renamed."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def picture(result: Result) -> "Figure | None":
+    """The result's own picture, or its curves in one."""
+    if result.figure is not None or not result.curves:
+        return result.figure
+    axes: Any = plotting.regret(result.curves, ylabel=result.unit)
+    return axes.figure
+
+
+# ---------------------------------------------------------------- what a person sees
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; the first one to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+        return "  ".join([f"{first.strip():<{widths[0]}}", *others]).rstrip()
+
+    return "\n".join([line(headers), line(["-" * width for width in widths]), *map(line, rows)])
+
+
+def text(content: Mapping[str, Any], result: Result) -> str:
+    """What is printed of a result."""
+    headers, rows = result.headers, result.rows
+    if not rows:
+        headers = ("method", result.unit, "s.e.", "runs")
+        finals = {method: entry["final"] for method, entry in content["methods"].items()}
+        rows = [
+            (method, number(final["mean"]), number(final["se"]), str(final["n"]))
+            for method, final in finals.items()
+        ]
+    parts = [f"{content['experiment']}: {content['source']}"]
+    if rows:
+        parts.append(table(headers, rows))
+    if content["checks"]:
+        parts.append("\n".join(map(_verdict, content["checks"], content["checks"].values())))
+    parts.append(f"{content['seconds']:.1f} s on {content['device']}")
+    return "\n\n".join(parts)
+
+
+def _verdict(claim: str, check: Mapping[str, Any]) -> str:
+    return f"{'holds' if check['holds'] else 'FAILS'}  {claim}: {number(check['figure'])}"
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash for what is not a number."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status of `python -m bench`."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.list:
+        print(_listing())
+        return 0
+    if given.name is None:
+        parser.error("give the name of an experiment, or --list to see all.")
+    experiment = load(given.name)
+    if experiment is None:
+        parser.error(
+            f"no experiment is called {given.name!r}; there are {', '.join(experiments())}."
+        )
+    options = Options(given.out, given.seed, given.runs, given.rounds, given.quick)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        _execute(given.name, experiment, options)
+    except DataMissingError as missing:
+        print(f"python -m bench {given.name}: {missing}", file=sys.stderr)
+        return MISSING
+    except KeyboardInterrupt:
+        print("stopped; the same command continues or starts again.", file=sys.stderr)
+        return STOPPED
+    return 0
+
+
+def _execute(name: str, experiment: Experiment, options: Options) -> None:
+    start = time.perf_counter()
+    result = experiment.run(options)
+    content = report(name, experiment, result, time.perf_counter() - start)
+    print(text(content, result))
+    path = options.out / f"{name}.json"
+    write_json(path, content)
+    print(path)
+    figure = picture(result)
+    if figure is not None:
+        print(plotting.save(figure, path.with_suffix(".png")))
+
+
+def _listing() -> str:
+    rows = [(name, e.time, f"{e.about} ({e.source})") for name, e in experiments().items()]
+    width = max(len(name) for name, *_ in rows)
+    long = max(len(time) for _, time, _ in rows)
+    return "\n".join(f"{name:<{width}}  {time:>{long}}  {about}" for name, time, about in rows)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="The papers' experiments, one by name."
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which experiment")
+    parser.add_argument(
+        "--list", action="store_true", help="all experiments, with a rough time each"
+    )
+    parser.add_argument("--runs", type=_at_least(2), metavar="N", help="how many runs a method")
+    parser.add_argument("--rounds", type=_at_least(1), metavar="N", help="how many rounds a run")
+    parser.add_argument("--seed", type=_at_least(0), default=0, metavar="S", help="default: 0")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="for the files; default: out"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer runs: less than a minute")
+    return parser
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        return value
+
+    return number
