@@ -29,3 +29,18 @@ def positive(name: str, value: object) -> None:
 def at_least(size: int, least: int) -> None:
     """`ValueError` for a size below `least`."""
     require(size >= least, f"expected a size of at least {least}, got {size}.")
+
+
+def is_a(name: str, value: object, kind: type) -> None:
+    """`ValueError` unless `value` is a `kind`."""
+    require(
+        isinstance(value, kind), f"{name} must be a {kind.__name__}, got {type(value).__name__}."
+    )
+
+
+def whole(name: str, number: object, least: int = 0) -> None:
+    """`ValueError` unless `number` is a Python or NumPy integer of at least `least`."""
+    require(
+        isinstance(number, int | np.integer) and number >= least,
+        f"{name} must be a whole number of at least {least}, got {number!r}.",
+    )

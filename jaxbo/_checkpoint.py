@@ -8,7 +8,6 @@ each evaluation of that row as it ends. So a kill loses the evaluations in fligh
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,24 +67,30 @@ class Checkpoint:
         try:
             with np.load(self.path, allow_pickle=False) as archive:
                 manifest = json.loads(str(archive["manifest"]))
-                info = [archive[f"info_{i}"] for i in range(manifest["info"])]
-                queries, values = archive["queries"], archive["values"]
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                version, identity = manifest["format"], dict(manifest["identity"])
+                rows = Rows(
+                    int(manifest["told"]),
+                    archive["queries"],
+                    archive["values"],
+                    [archive[f"info_{i}"] for i in range(manifest["info"])],
+                    [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
+                )
+        # A damaged archive can make its reader raise nearly anything.
+        except Exception as error:
             raise CheckpointError(
-                f"{self.path} is not a readable checkpoint ({error}); "
+                f"{self.path} is not a readable checkpoint ({error!r}); "
                 "restore it from a copy, or remove it to start again."
             ) from error
-        self._check(manifest)
-        failures = [(row, agent, text) for row, agent, text in manifest["failures"]]
-        return Rows(manifest["told"], queries, values, info, failures)
+        self._check(version, identity)
+        return rows
 
-    def _check(self, manifest: dict[str, Any]) -> None:
-        if manifest.get("format") != FORMAT:
+    def _check(self, version: object, identity: dict[str, str]) -> None:
+        if version != FORMAT:
             raise CheckpointError(
-                f"{self.path} has format {manifest.get('format')}, this version reads {FORMAT}; "
+                f"{self.path} has format {version}, this version reads {FORMAT}; "
                 "finish the run with the version that began it, or remove the file."
             )
-        differing = [n for n, d in self.identity.items() if manifest["identity"].get(n) != d]
+        differing = [n for n, d in self.identity.items() if identity.get(n) != d]
         if differing:
             raise CheckpointError(
                 f"{self.path} belongs to a run with another {' and '.join(differing)}; "
@@ -121,18 +126,19 @@ class Checkpoint:
         """One evaluation has ended."""
         line = {"row": row, "agent": agent, "value": value.hex(), "error": error}
         with self.journal.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            # A line of its own, even after one that a kill cut off.
+            file.write("\n" + json.dumps(line) + "\n")
 
     def recorded(self, row: int) -> dict[int, tuple[float, str | None]]:
         """Value and error of each agent whose evaluation in `row` had ended."""
         if not self.journal.exists():
             return {}
         ended = {}
-        for text in self.journal.read_text().splitlines():
+        for text in self.journal.read_text(errors="replace").splitlines():
             try:
                 line = json.loads(text)
-            except json.JSONDecodeError:
-                continue  # the kill came in the middle of a line: that evaluation was in flight
-            if line["row"] == row:
-                ended[line["agent"]] = (float.fromhex(line["value"]), line["error"])
+                if line["row"] == row:
+                    ended[int(line["agent"])] = float.fromhex(line["value"]), line["error"]
+            except (ValueError, TypeError, KeyError):
+                continue  # empty, or cut off by a kill: that evaluation was in flight
         return ended

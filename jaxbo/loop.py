@@ -8,7 +8,14 @@ the observations.
 
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,7 +27,7 @@ import numpy as np
 from jax.lax import optimization_barrier as barrier
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxbo._check import require
+from jaxbo._check import require, whole
 from jaxbo._checkpoint import Checkpoint, Rows, fingerprint
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.objectives import AbstractObjective
@@ -69,7 +76,6 @@ def _split(key: Key) -> _Keys:
 # ---------------------------------------------------------------- compiled
 
 
-@eqx.filter_jit
 def run(
     algorithm: AbstractAlgorithm,
     objective: Compiled,
@@ -92,8 +98,22 @@ def run(
 
     Raises `ValueError` where sizes do not fit or the objective does not return one number.
     """
-    _check_sizes(algorithm, rounds, initial, present)
+    _check_sizes(algorithm, rounds, initial, present, state)
     _check_objective(algorithm, objective)
+    # Without rounds there is nobody to be present.
+    return _run(algorithm, objective, rounds, key, initial, present if rounds else None, state)
+
+
+@eqx.filter_jit
+def _run(
+    algorithm: AbstractAlgorithm,
+    objective: Compiled,
+    rounds: int,
+    key: Key,
+    initial: int,
+    present: Bool[Array, "rounds agents"] | None,
+    state: PyTree | None,
+) -> tuple[PyTree, Trace]:
     keys = _split(key)
     # The barriers keep the parts from being fused across, and a number of rounds that the compiler does
     # not know keeps the loop's body from being specialized: both stay what `drive` compiles, to the bit.
@@ -116,7 +136,9 @@ def run(
 
     shapes = jax.eval_shape(one_round, jnp.zeros((), int), state)[1]
     rows = jax.tree.map(lambda one: jnp.zeros((rounds, *one.shape), one.dtype), shapes)
-    state, (queries, values, info) = jax.lax.fori_loop(0, barrier(rounds), body, (state, rows))
+    if rounds:
+        state, rows = jax.lax.fori_loop(0, barrier(rounds), body, (state, rows))
+    queries, values, info = rows
     queries, values = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), design, (queries, values))
     return state, Trace(queries, values, info, initial)
 
@@ -148,27 +170,40 @@ def _round_keys(keys: _Keys, index: Count) -> tuple[Key, Key]:
 
 def _evaluate(
     objective: Compiled, key: Key, queries: Float[Array, "targets dim"]
-) -> Float[Array, "targets"]:
+) -> Float[Array, " targets"]:
     agents = jnp.arange(queries.shape[0])
     values = jax.vmap(lambda i, x: objective(jr.fold_in(key, i), i, x))(agents, queries)
     return jnp.where(jnp.isfinite(values), values, jnp.nan)
 
 
-def _check_sizes(algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any) -> None:
+def _check_sizes(
+    algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any, state: PyTree
+) -> None:
+    whole("rounds", rounds)
+    whole("initial", initial)
+    held = 0
+    if state is not None:
+        fresh = eqx.filter_eval_shape(algorithm.init, jr.key(0))
+        require(
+            _shapes(state) == _shapes(fresh),
+            "state is of another algorithm or another number of agents: begin with what "
+            "algorithm.init returns.",
+        )
+        held = algorithm.told(state)
     require(
-        rounds >= 0 and initial >= 0,
-        f"rounds and initial must not be negative, got {rounds}, {initial}.",
-    )
-    capacity = algorithm.capacity
-    require(
-        capacity is None or rounds + initial <= capacity,
-        f"{initial} initial points and {rounds} rounds need a capacity of {rounds + initial}, "
-        f"the algorithm has {capacity}: give its surrogate a larger one.",
+        algorithm.capacity is None or held + rounds + initial <= algorithm.capacity,
+        f"{initial} initial points and {rounds} rounds exceed the algorithm's capacity of "
+        f"{algorithm.capacity} observations: give its surrogate a larger one.",
     )
     require(
         present is None or (present.ndim == 2 and present.shape[0] == rounds),
         f"present must have a row for each of the {rounds} rounds and a column for each agent.",
     )
+
+
+def _shapes(tree: PyTree) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
 def _check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
@@ -220,16 +255,17 @@ def drive(
     Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
     that is corrupt or of another run, before anything is evaluated.
     """
-    _check_sizes(algorithm, rounds, initial, present)
+    _check_sizes(algorithm, rounds, initial, present, state)
     keys = _split(key)
     start = _init(algorithm, keys.init) if state is None else state
     saved = None
     if checkpoint is not None:
         identity = fingerprint(
-            algorithm=algorithm, key=key, initial=initial, present=present, state=state
+            algorithm=algorithm, key=key, initial=initial, state=state, precision=jnp.zeros(())
         )
         saved = Checkpoint(checkpoint, identity)
-    shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start)
+    here = None if present is None or not rounds else present[0]
+    shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start, here)
     record = _Record(shapes, initial, rounds, saved)
     evaluator = _Evaluator(algorithm, objective, record, executor, catch)
 
@@ -310,6 +346,11 @@ class _Record:
         if new and self.saved is not None:
             self.saved.record(row, agent, value, error)
 
+    def forget(self) -> None:
+        """The evaluations of the open row were in vain."""
+        if self.saved is not None:
+            self.saved.journal.unlink(missing_ok=True)
+
     def close(self, row: int) -> None:
         """All evaluations of a row have ended."""
         self.told = row + 1
@@ -366,33 +407,48 @@ class _Evaluator:
         for agent, (value, error) in ended.items():
             self.record.put(row, agent, value, error, new=False)
         agents = [a for a in range(self.record.values.shape[1]) if a not in ended]
-        errors = []
-        for agent, outcome in self._outcomes(row, agents):
-            error = outcome.exception()
-            if error is None:
-                self.record.put(row, agent, _number(outcome.result(), agent), None)
-                continue
+        survived, fatal = [], []
+        # Evaluations that are under way when one is fatal are still waited for and recorded.
+        for agent, outcome in self._outcomes(row, agents, stop=lambda: bool(fatal)):
+            error = self._put(row, agent, outcome)
+            if error is not None:
+                (survived if self._survives(error) else fatal).append(error)
+        if fatal:
+            raise fatal[0]
+        if survived and not np.isfinite(self.record.values).any():
+            # A mistake in the objective, not bad luck. What failed is not kept: it may be mended.
+            self.record.forget()
+            raise survived[0]
+
+    def _survives(self, error: BaseException) -> bool:
+        return isinstance(error, self.catch) and not isinstance(
+            error, BrokenExecutor | _BadValueError
+        )
+
+    def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
+        """Records one evaluation; returns the exception if it failed."""
+        try:
+            self.record.put(row, agent, _number(outcome.result()), None)
+            return None
+        except CancelledError:
+            return None
+        except Exception as error:
             x = self.record.queries[row, agent]
             error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
-            if isinstance(error, BrokenExecutor) or not isinstance(error, self.catch):
-                raise error
-            errors.append(error)
-            self.record.put(row, agent, np.nan, repr(error))
-            warnings.warn(
-                f"agent {agent} failed at x = {x} (row {row}): {error!r}",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        if errors and not np.isfinite(self.record.values).any():
-            # A mistake in the objective, not bad luck. What failed is not kept: it may be mended.
-            if self.record.saved is not None:
-                self.record.saved.journal.unlink(missing_ok=True)
-            raise errors[0]
+            if self._survives(error):
+                self.record.put(row, agent, np.nan, repr(error))
+                text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
+                warnings.warn(text, RuntimeWarning, stacklevel=5)
+            return error
 
-    def _outcomes(self, row: int, agents: list[int]) -> Iterator[tuple[int, Future]]:
-        """The evaluations as they end. When the caller stops early, those not begun are cancelled."""
+    def _outcomes(
+        self, row: int, agents: list[int], stop: Callable[[], bool]
+    ) -> Iterator[tuple[int, Future]]:
+        """The evaluations as they end. After `stop`, those that have not begun are left out."""
         if self.executor is None:
             for agent in agents:
+                if stop():
+                    return
                 yield agent, _call(self.objective, agent, self._argument(row, agent))
             return
         futures = {
@@ -402,6 +458,8 @@ class _Evaluator:
         waiting = set(futures)
         try:
             while waiting:
+                if stop():
+                    waiting = {future for future in waiting if not future.cancel()}
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield futures[future], future
@@ -424,12 +482,18 @@ def _call(objective: BlackBox, agent: int, x: Any) -> Future:
     return outcome
 
 
-def _number(value: Any, agent: int) -> float:
-    shape = np.shape(value)
-    require(
-        shape == (), f"the objective must return one number, agent {agent} returned shape {shape}."
-    )
-    return float(value)
+class _BadValueError(ValueError):
+    """An objective that returned something else than a number: a mistake, never survived."""
+
+
+def _number(value: Any) -> float:
+    try:
+        array = np.asarray(value)
+        if array.shape == () and array.dtype.kind in "biuf":
+            return float(array)
+    except (TypeError, ValueError):
+        pass
+    raise _BadValueError(f"the objective must return one real number, got {value!r}.")
 
 
 class _Bar:

@@ -164,7 +164,7 @@ def unit_range(values: Float[Array, "*batch points"]) -> Float[Array, "*batch po
 
 
 def perturbed(
-    key: Key, values: Float[Array, "points"], distance: ArrayLike, agents: int
+    key: Key, values: Float[Array, " points"], distance: ArrayLike, agents: int
 ) -> Float[Array, "agents points"]:
     """`values`, with +distance or -distance added at every point, independently for each agent.
 
@@ -179,7 +179,7 @@ def perturbed(
 
 
 def mixtures(
-    base: Float[Array, "points"], own: Float[Array, "agents points"], alpha: ArrayLike
+    base: Float[Array, " points"], own: Float[Array, "agents points"], alpha: ArrayLike
 ) -> Float[Array, "agents points"]:
     """alpha own + (1 - alpha) base: alike at alpha = 0, independent of the base at alpha = 1.
 

@@ -36,7 +36,7 @@ def _probability(value: ArrayLike | Sequence[float]) -> Scalar:
     return value
 
 
-def _table(values: ArrayLike | Sequence[float]) -> Float[Array, "rounds"]:
+def _table(values: ArrayLike | Sequence[float]) -> Float[Array, " rounds"]:
     values = _probabilities(values)
     require(
         values.ndim == 1 and values.size > 0,
@@ -155,7 +155,7 @@ class Table(AbstractSchedule):
     `ValueError` for an empty table or a probability outside (0, 1].
     """
 
-    probabilities: Float[Array, "rounds"] = eqx.field(converter=_table)
+    probabilities: Float[Array, " rounds"] = eqx.field(converter=_table)
 
     def __call__(self, t: Count) -> Scalar:
         return self.probabilities[jnp.clip(t - 1, 0, self.probabilities.size - 1)]

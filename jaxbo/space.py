@@ -234,7 +234,7 @@ class Space(AbstractDomain):
             values[name] = reals[start] if real else cells[start] + offset
         return values
 
-    def decode(self, x: Float[ArrayLike, "dim"]) -> dict[str, Any]:
+    def decode(self, x: Float[ArrayLike, " dim"]) -> dict[str, Any]:
         """Values by name, on the host, as Python numbers and the choices themselves.
 
         In float64 whatever the precision of `x`; never outside the bounds.
@@ -255,7 +255,7 @@ class Space(AbstractDomain):
                 values[name] = parameter.choices[cells[start]]
         return values
 
-    def encode(self, values: Mapping[str, Any]) -> Float[np.ndarray, "dim"]:
+    def encode(self, values: Mapping[str, Any]) -> Float[np.ndarray, " dim"]:
         """The point with these values, in JAX's default precision.
 
         Raises `ValueError` naming the parameter that is missing, unknown, out of range or not
@@ -277,7 +277,7 @@ class Space(AbstractDomain):
     def _tables(self) -> "_Tables":
         return _tabulate(tuple(parameter for _, parameter in self.parameters))
 
-    def _place(self, unit: Float[Array, "parameters"]) -> Point:
+    def _place(self, unit: Float[Array, " parameters"]) -> Point:
         """One coordinate a parameter to the point: a choice owns one k-th of its coordinate."""
         tables = self._tables
         x = unit[tables.owner]

@@ -24,9 +24,9 @@ Key: TypeAlias = PRNGKeyArray
 Scalar: TypeAlias = Float[Array, ""]
 Count: TypeAlias = Int[Array, ""]
 Flag: TypeAlias = Bool[Array, ""]
-Point: TypeAlias = Float[Array, "dim"]
+Point: TypeAlias = Float[Array, " dim"]
 Points: TypeAlias = Float[Array, "points dim"]
-Features: TypeAlias = Float[Array, "features"]
+Features: TypeAlias = Float[Array, " features"]
 
 #: A function of one point, such as an acquisition function or a sampled objective.
 Function: TypeAlias = Callable[[Point], Scalar]

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxbo._check import require
+from jaxbo._check import is_a, require, whole
 from jaxbo.domains import AbstractDomain
 from jaxbo.types import Count, Key, Point, Scalar
 
@@ -54,14 +54,18 @@ class AbstractAlgorithm(eqx.Module):
         """The state before any observation."""
 
     @abc.abstractmethod
+    def told(self, state: PyTree) -> Count:
+        """How many observations of one agent a state may hold."""
+
+    @abc.abstractmethod
     def ask(
-        self, key: Key, state: PyTree, present: Bool[Array, "agents"] | None = None
+        self, key: Key, state: PyTree, present: Bool[Array, " agents"] | None = None
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
         """The next query of each target, and what a person may want to know about them."""
 
     @abc.abstractmethod
     def tell(
-        self, state: PyTree, queries: Float[Array, "targets dim"], values: Float[Array, "targets"]
+        self, state: PyTree, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
     ) -> PyTree:
         """The state after one round of observations."""
 
@@ -79,9 +83,13 @@ class AbstractAlgorithm(eqx.Module):
 
 
 class FederatedState(eqx.Module):
-    """`shared` is what all parties agreed on before the start; `clients` have the agents axis."""
+    """`shared` is what all parties agreed on before the start; `clients` have the agents axis.
+
+    `round` counts the rounds told, `told` also the observations of `warm_start`.
+    """
 
     round: Int[Array, ""]
+    told: Int[Array, ""]
     shared: PyTree
     clients: PyTree
 
@@ -90,6 +98,15 @@ class AbstractFederated(AbstractAlgorithm):
     """A method whose agents exchange messages through a server. Write the six functions below."""
 
     agents: eqx.AbstractVar[int]
+
+    def __check_init__(self):
+        is_a("domain", self.domain, AbstractDomain)
+        whole("agents", self.agents, least=1)
+        whole("targets", self.targets, least=1)
+        require(
+            self.targets <= self.agents,
+            f"targets must be at most the {self.agents} agents, got {self.targets}.",
+        )
 
     # ------------------------------------------------------------ what a method is
 
@@ -112,7 +129,7 @@ class AbstractFederated(AbstractAlgorithm):
         shared: PyTree,
         round: Count,
         messages: PyTree,
-        present: Bool[Array, "agents"],
+        present: Bool[Array, " agents"],
     ) -> PyTree:
         """What the server sends to every client, from the messages that are `present`."""
 
@@ -136,13 +153,21 @@ class AbstractFederated(AbstractAlgorithm):
         shared = self.setup(shared_key)
         index = jnp.arange(self.agents)
         clients = jax.vmap(lambda i: self.join(jr.fold_in(client_key, i), shared, i))(index)
-        return FederatedState(jnp.zeros((), int), shared, clients)
+        zero = jnp.zeros((), int)
+        return FederatedState(zero, zero, shared, clients)
+
+    def told(self, state: FederatedState) -> Count:
+        return state.told
 
     def ask(
-        self, key: Key, state: FederatedState, present: Bool[Array, "agents"] | None = None
+        self, key: Key, state: FederatedState, present: Bool[Array, " agents"] | None = None
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
         if present is None:
             present = jnp.ones((self.agents,), bool)
+        require(
+            present.shape == (self.agents,),
+            f"present must say yes or no for each of {self.agents} agents, got {present.shape}.",
+        )
         message_key, server_key, choice_key = jr.split(key, 3)
         index = jnp.arange(self.agents)
 
@@ -165,10 +190,10 @@ class AbstractFederated(AbstractAlgorithm):
         self,
         state: FederatedState,
         queries: Float[Array, "targets dim"],
-        values: Float[Array, "targets"],
+        values: Float[Array, " targets"],
     ) -> FederatedState:
-        clients = self._observe(state, state.round, queries, values)
-        return FederatedState(state.round + 1, state.shared, clients)
+        clients = self._observe(state.shared, state.clients, state.round, queries, values)
+        return FederatedState(state.round + 1, state.told + 1, state.shared, clients)
 
     def warm_start(
         self,
@@ -176,21 +201,30 @@ class AbstractFederated(AbstractAlgorithm):
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
     ) -> FederatedState:
+        points = values.shape[0]
+        require(
+            queries.shape[:1] == (points,),
+            f"expected as many rows of queries as of values, got {queries.shape[0]} and {points}.",
+        )
+        require(
+            self.capacity is None or state.told + points <= self.capacity,
+            f"{points} more observations exceed the capacity of {self.capacity}.",
+        )
         before = jnp.asarray(BEFORE_FIRST_ROUND)
 
         def step(clients: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
-            known = FederatedState(state.round, state.shared, clients)
-            return self._observe(known, before, *observation), None
+            return self._observe(state.shared, clients, before, *observation), None
 
         clients, _ = jax.lax.scan(step, state.clients, (queries, values))
-        return FederatedState(state.round, state.shared, clients)
+        return FederatedState(state.round, state.told + points, state.shared, clients)
 
     def _observe(
         self,
-        state: FederatedState,
+        shared: PyTree,
+        clients: PyTree,
         round: Count,
         queries: Float[Array, "n dim"],
-        values: Float[Array, "n"],
+        values: Float[Array, " n"],
     ) -> PyTree:
         count = values.shape[0]
         require(
@@ -200,11 +234,11 @@ class AbstractFederated(AbstractAlgorithm):
         )
 
         def learn(client: Any, x: Point, value: Scalar) -> PyTree:
-            return self.learn(state.shared, round, client, x, value)
+            return self.learn(shared, round, client, x, value)
 
-        new = jax.vmap(learn)(self._first(count, state.clients), queries, values)
+        new = jax.vmap(learn)(self._first(count, clients), queries, values)
         if count < self.agents:
-            new = jax.tree.map(lambda old, some: old.at[:count].set(some), state.clients, new)
+            new = jax.tree.map(lambda old, some: old.at[:count].set(some), clients, new)
         return new
 
     def _first(self, count: int, tree: PyTree) -> PyTree:
@@ -231,7 +265,7 @@ class AbstractIndependent(AbstractFederated):
         shared: PyTree,
         round: Count,
         messages: tuple[()],
-        present: Bool[Array, "agents"],
+        present: Bool[Array, " agents"],
     ) -> Key:
         del shared, round, messages, present
         return key

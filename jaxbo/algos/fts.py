@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from jaxbo._check import require
+from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.features import FeatureMap, FourierFunction
@@ -56,7 +56,7 @@ class Broadcast(eqx.Module):
     round: Count
     key: Key
     weights: Float[Array, "agents features"]
-    present: Bool[Array, "agents"]
+    present: Bool[Array, " agents"]
 
 
 class Info(eqx.Module):
@@ -73,7 +73,7 @@ class FTS(AbstractFederated):
     `Fitted`; without it the message's posterior serves (a client's own sample is then the very
     function it sent: a fresh draw every round, with the same law).
 
-    `mixing` gives p_t, the probability of an own sample in round t = 1, 2, …, or one for each agent.
+    `mixing` gives p_t, the probability of an own sample in round t = 1, 2, …
     `peers` is P_N up to scale: none for the uniform distribution, one weight for each agent, or a row
     of weights for each target. A target's own weight is ignored.
 
@@ -94,7 +94,7 @@ class FTS(AbstractFederated):
     features: Fixed
     own: AbstractSurrogate | None
     mixing: AbstractSchedule
-    peers: Float[Array, "agents"] | Float[Array, "targets agents"] | None
+    peers: Float[Array, " agents"] | Float[Array, "targets agents"] | None
     once: bool = eqx.field(static=True)
     targets: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
@@ -113,9 +113,6 @@ class FTS(AbstractFederated):
         candidates: int = 1000,
     ):
         targets = agents if targets is None else targets
-        require(agents >= 1, f"agents must be at least 1, got {agents}.")
-        require(1 <= targets <= agents, f"targets must be 1 to {agents}, got {targets}.")
-        require(candidates >= 1, f"candidates must be at least 1, got {candidates}.")
         if peers is not None:
             peers = floating(peers)
             require(
@@ -133,6 +130,13 @@ class FTS(AbstractFederated):
         self.targets = targets
         self.candidates = candidates
 
+    def __check_init__(self):
+        is_a("features", self.features, Fixed)
+        if self.own is not None:
+            is_a("own", self.own, AbstractSurrogate)
+        is_a("mixing", self.mixing, AbstractSchedule)
+        whole("candidates", self.candidates, least=1)
+
     @property
     def capacity(self) -> int | None:
         limits = [part.capacity for part in (self.features, self.own) if part is not None]
@@ -145,10 +149,10 @@ class FTS(AbstractFederated):
         return Shared(self.features.setup(message_key, dim), own)
 
     def join(self, key: Key, shared: Shared, index: Count) -> Client:
-        choices_key, order_key, message_key = jr.split(key, 3)
+        choices_key, order_key, start_key = jr.split(key, 3)
         belief = self.features.start(shared.message)
         own = None if self.own is None else self.own.start(shared.own)
-        sent = self._draw(message_key, shared, belief) if self.once else None
+        sent = self._draw(start_key, shared, belief) if self.once else None
         return Client(index, choices_key, order_key, belief, own, sent)
 
     def message(self, key: Key, shared: Shared, client: Client) -> Message:
@@ -162,7 +166,7 @@ class FTS(AbstractFederated):
         shared: Shared,
         round: Count,
         messages: Message,
-        present: Bool[Array, "agents"],
+        present: Bool[Array, " agents"],
     ) -> Broadcast:
         del shared
         return Broadcast(round, key, messages.weights, present)
@@ -194,6 +198,8 @@ class FTS(AbstractFederated):
                 lambda: self._draw(jr.fold_in(client.order, count), shared, belief),
                 lambda: client.sent,
             )
+            drawn = jnp.isfinite(value)
+            sent = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), sent, client.sent)
         return Client(client.index, client.choices, client.order, belief, own, sent)
 
     # ------------------------------------------------------------ whose function to maximize
@@ -230,7 +236,7 @@ class FTS(AbstractFederated):
         return _nth_other(client.order, weights, client.index, earlier)
 
 
-def _draw_other(key: Key, weights: Float[Array, "agents"], index: Count) -> tuple[Count, Flag]:
+def _draw_other(key: Key, weights: Float[Array, " agents"], index: Count) -> tuple[Count, Flag]:
     """One agent other than `index`, by weight; and whether there was any.
 
     Weights that are common to all agents are summed up once, so a draw is O(log agents).
@@ -245,7 +251,7 @@ def _draw_other(key: Key, weights: Float[Array, "agents"], index: Count) -> tupl
 
 
 def _nth_other(
-    key: Key, weights: Float[Array, "agents"], index: Count, n: Count
+    key: Key, weights: Float[Array, " agents"], index: Count, n: Count
 ) -> tuple[Count, Flag]:
     """The n-th (from 0) of the draws by weight without replacement, and whether it exists.
 

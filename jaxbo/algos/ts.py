@@ -6,7 +6,7 @@ f_t ~ GP(mean, covariance | own observations),    x_t = argmax f_t(x)
 import equinox as eqx
 from jaxtyping import PyTree
 
-from jaxbo._check import require
+from jaxbo._check import is_a, whole
 from jaxbo.algos.base import AbstractIndependent
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.maximize import maximize
@@ -27,8 +27,8 @@ class TS(AbstractIndependent):
     candidates: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):
-        require(self.agents >= 1, f"agents must be at least 1, got {self.agents}.")
-        require(self.candidates >= 1, f"candidates must be at least 1, got {self.candidates}.")
+        is_a("surrogate", self.surrogate, AbstractSurrogate)
+        whole("candidates", self.candidates, least=1)
 
     @property
     def capacity(self) -> int | None:

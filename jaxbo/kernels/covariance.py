@@ -69,7 +69,7 @@ class AbstractKernel(eqx.Module):
         """k / variance as a function of the squared distance `s` in length scales."""
 
     @abc.abstractmethod
-    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+    def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
         """`count` independent draws of the positive scale `tau` of a base frequency."""
 
 
@@ -79,7 +79,7 @@ class SquaredExponential(AbstractKernel):
     def correlation(self, s: Scalar) -> Scalar:
         return jnp.exp(-s / 2)
 
-    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+    def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
         del key  # frequencies are Gaussian as they are
         return jnp.ones((count,), self.length_scale.dtype)
 
@@ -93,7 +93,7 @@ class Matern12(AbstractKernel):
     def correlation(self, s: Scalar) -> Scalar:
         return _matern12(s)
 
-    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+    def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
         return _student(key, count, 1, self.length_scale.dtype)
 
 
@@ -103,7 +103,7 @@ class Matern32(AbstractKernel):
     def correlation(self, s: Scalar) -> Scalar:
         return _matern32(3 * s)
 
-    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+    def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
         return _student(key, count, 3, self.length_scale.dtype)
 
 
@@ -113,7 +113,7 @@ class Matern52(AbstractKernel):
     def correlation(self, s: Scalar) -> Scalar:
         return _matern52(5 * s)
 
-    def mixing(self, key: Key, count: int) -> Float[Array, "features"]:
+    def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
         return _student(key, count, 5, self.length_scale.dtype)
 
 
@@ -124,7 +124,7 @@ def gram(
     return jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(Z))(X)
 
 
-def _student(key: Key, count: int, degrees: int, dtype: jnp.dtype) -> Float[Array, "features"]:
+def _student(key: Key, count: int, degrees: int, dtype: jnp.dtype) -> Float[Array, " features"]:
     """sqrt(degrees / chi2_degrees): a Matern's spectral density is Student's t, degrees = 2 nu."""
     chi2 = jnp.sum(jr.normal(key, (count, degrees), dtype) ** 2, axis=1)
     # A draw of exactly 0 (about one in 10^7 in float32, degrees = 1) must not become infinite.

@@ -97,8 +97,8 @@ class Cosine(eqx.Module):
     """φ(x) = √variance · c / |c| with cᵢ = cos(sᵢ'x + bᵢ): |φ(x)|² is the variance at every x."""
 
     frequencies: Float[Array, "features dim"]
-    phases: Float[Array, "features"]
-    length_scale: Float[Array, ""] | Float[Array, "dim"]
+    phases: Float[Array, " features"]
+    length_scale: Float[Array, ""] | Float[Array, " dim"]
     variance: Scalar
 
     @property
@@ -115,7 +115,7 @@ class SineCosine(eqx.Module):
     """φ(x) = √(variance / D) [sin(s₁'x) … sin(s_D'x), cos(s₁'x) … cos(s_D'x)], 2D features."""
 
     frequencies: Float[Array, "frequencies dim"]
-    length_scale: Float[Array, ""] | Float[Array, "dim"]
+    length_scale: Float[Array, ""] | Float[Array, " dim"]
     variance: Scalar
 
     @property
@@ -152,7 +152,8 @@ class FourierFunction(eqx.Module):
     def expansion(self, x: Point) -> tuple[Point, Curvature]:
         """Gradient and Hessian at `x`, sharing one evaluation of all cosines and sines."""
         phi = self.features
-        slopes = 2 * np.pi * phi.frequencies / phi.length_scale
+        scales = jnp.broadcast_to(phi.length_scale, x.shape)[None, :]
+        slopes = 2 * np.pi * phi.frequencies / scales
         u = dot(phi.frequencies, x / phi.length_scale)
         if isinstance(phi, SineCosine):
             w_sin, w_cos = jnp.split(self.weights, 2)
@@ -178,7 +179,7 @@ class FourierFunction(eqx.Module):
 
 
 def _weighted_outer(
-    weights: Float[Array, "frequencies"], slopes: Float[Array, "frequencies dim"]
+    weights: Float[Array, " frequencies"], slopes: Float[Array, "frequencies dim"]
 ) -> Curvature:
     """p ↦ S'diag(weights)S p."""
     dim = slopes.shape[1]

@@ -85,7 +85,7 @@ class Priors(eqx.Module):
     variance: LogNormal | None = None
     noise: LogNormal | None = None
 
-    def log_density(self, theta: Float[Array, "parameters"]) -> Scalar:
+    def log_density(self, theta: Float[Array, " parameters"]) -> Scalar:
         """Log density of the log hyperparameters, up to a constant."""
         parts = (self.length_scale, theta[:-2]), (self.variance, theta[-2]), (self.noise, theta[-1])
         densities = [prior.log_density(logs) for prior, logs in parts if prior is not None]
@@ -104,7 +104,7 @@ def fit(
     kernel: AbstractKernel,
     noise: Scalar | float,
     X: Float[Array, "capacity dim"],
-    y: Float[Array, "capacity"],
+    y: Float[Array, " capacity"],
     *,
     bounds: Bounds | None = None,
     priors: Priors | None = None,
@@ -157,7 +157,7 @@ def fit(
 
 @jax.custom_vjp
 def evidence(
-    K: Float[Array, "capacity capacity"], y: Float[Array, "capacity"], noise: Scalar
+    K: Float[Array, "capacity capacity"], y: Float[Array, " capacity"], noise: Scalar
 ) -> Scalar:
     """log N(y; 0, K) in nats, less the constant -capacity / 2 log(2 pi).
 
@@ -211,14 +211,14 @@ def _log_evidence(kernel, noise, squares, y, rows) -> Scalar:
     return evidence(K, y, noise) + unused - count * (math.log(2 * math.pi) / 2)
 
 
-def _pack(kernel: AbstractKernel, noise: Scalar) -> Float[Array, "parameters"]:
+def _pack(kernel: AbstractKernel, noise: Scalar) -> Float[Array, " parameters"]:
     """theta, in JAX's default precision, which is what optax keeps its own numbers in."""
     parts = jnp.ravel(kernel.length_scale), kernel.variance[None], noise[None]
     return jnp.log(jnp.concatenate([part.astype(float) for part in parts]))
 
 
 def _unpack(
-    kernel: AbstractKernel, theta: Float[Array, "parameters"], dtype: jnp.dtype
+    kernel: AbstractKernel, theta: Float[Array, " parameters"], dtype: jnp.dtype
 ) -> tuple[AbstractKernel, Scalar]:
     values = jnp.exp(theta).astype(dtype)
     scales = values[:-2].reshape(kernel.length_scale.shape)
@@ -226,7 +226,7 @@ def _unpack(
     return eqx.tree_at(fields, kernel, (scales, values[-2])), values[-1]
 
 
-def _box(bounds: Bounds, theta: Float[Array, "parameters"], fit_variance: bool, fit_noise: bool):
+def _box(bounds: Bounds, theta: Float[Array, " parameters"], fit_variance: bool, fit_noise: bool):
     """The ends of the box; one of no width around what is not fitted."""
     scales = jnp.broadcast_to(bounds.length_scale[:, None], (2, len(theta) - 2))
     columns = scales, bounds.variance[:, None], bounds.noise[:, None]
@@ -257,17 +257,19 @@ def _starts(theta, low, high, restarts: int) -> Float[Array, "restarts parameter
 class _Descent(eqx.Module):
     """An accepted point, what L-BFGS remembers, and the step from there that is tried next."""
 
-    u: Float[Array, "parameters"]
+    u: Float[Array, " parameters"]
     value: Scalar
-    gradient: Float[Array, "parameters"]
-    direction: Float[Array, "parameters"]
+    gradient: Float[Array, " parameters"]
+    direction: Float[Array, " parameters"]
     step: Scalar
     memory: optax.OptState
 
 
 def _descend(
-    loss: Callable[[Float[Array, "parameters"]], Scalar], u: Float[Array, "parameters"], steps: int
-) -> Float[Array, "parameters"]:
+    loss: Callable[[Float[Array, " parameters"]], Scalar],
+    u: Float[Array, " parameters"],
+    steps: int,
+) -> Float[Array, " parameters"]:
     """The lowest point found by `steps` evaluations of `loss` and its gradient."""
     lbfgs = optax.scale_by_lbfgs(_MEMORY)
     evaluate = jax.value_and_grad(loss)
@@ -283,7 +285,7 @@ def _descend(
         value, gradient = evaluate(u)
         # Memory of a step without positive curvature would point uphill: begin anew.
         curved = jnp.sum((gradient - state.gradient) * (u - state.u)) > 0
-        moved = accept(u, value, gradient, _select(curved, state.memory, lbfgs.init(u)))
+        moved = accept(u, value, gradient, _select(curved, state.memory, _forget(lbfgs, u)))
         predicted = state.step * jnp.sum(state.gradient * state.direction)
         excess = value - state.value - predicted
         shrunk = eqx.tree_at(lambda s: s.step, state, state.step * _shrink(predicted, excess))
@@ -292,9 +294,14 @@ def _descend(
 
     # Nothing is known at first: the first step, of no length, is accepted with any loss.
     zero = jnp.zeros_like(u)
-    start = _Descent(u, jnp.full((), jnp.inf, u.dtype), zero, zero, zero[0], lbfgs.init(u))
+    start = _Descent(u, jnp.full((), jnp.inf, u.dtype), zero, zero, zero[0], _forget(lbfgs, u))
     last, _ = jax.lax.scan(step, start, length=steps)
     return last.u
+
+
+def _forget(lbfgs: optax.GradientTransformation, u: Float[Array, " parameters"]) -> PyTree:
+    """An empty memory. Its count takes JAX's default type: optax adds it to an `arange`."""
+    return eqx.tree_at(lambda memory: memory.count, lbfgs.init(u), jnp.asarray(0))
 
 
 def _shrink(predicted: Scalar, excess: Scalar) -> Scalar:

@@ -49,9 +49,9 @@ class GP(eqx.Module):
     kernel: AbstractKernel
     noise: Scalar = eqx.field(converter=floating)
     x: Float[Array, "capacity dim"]
-    y: Float[Array, "capacity"]
+    y: Float[Array, " capacity"]
     chol: Float[Array, "capacity capacity"]
-    white: Float[Array, "capacity"]
+    white: Float[Array, " capacity"]
     count: Count
 
     def __check_init__(self):
@@ -74,7 +74,7 @@ def build(
     kernel: AbstractKernel,
     noise: Scalar | float,
     x: Float[Array, "capacity dim"],
-    y: Float[Array, "capacity"],
+    y: Float[Array, " capacity"],
 ) -> GP:
     """The process given all rows whose y is finite; NaN marks failures and room for more.
 
@@ -144,7 +144,7 @@ def _slots(gp: GP) -> Array:
     return jnp.arange(gp.y.shape[0], dtype=gp.count.dtype)
 
 
-def _whitened(gp: GP, x: Point) -> tuple[Float[Array, "capacity"], Scalar]:
+def _whitened(gp: GP, x: Point) -> tuple[Float[Array, " capacity"], Scalar]:
     """w(x), zero at the rows that hold no observation, and the variance at x."""
     k = jax.vmap(lambda z: gp.kernel(x, z))(gp.x)
     prior = gp.kernel(x, x)

@@ -28,8 +28,8 @@ def dot(a: Float[Array, "*a"], b: Float[Array, "*b"]) -> Float[Array, "*c"]:
 
 
 def solve_lower(
-    L: Float[Array, "capacity capacity"], B: Float[Array, "capacity *columns"]
-) -> Float[Array, "capacity *columns"]:
+    L: Float[Array, "capacity capacity"], B: Float[Array, " capacity *columns"]
+) -> Float[Array, " capacity *columns"]:
     """X with L X = B, by forward substitution: one right-hand side, or one in each column of B.
 
     Only the lower triangle of L is read. Its diagonal must not hold 0: rows that are not in use
@@ -39,8 +39,8 @@ def solve_lower(
 
 
 def solve_upper(
-    L: Float[Array, "capacity capacity"], B: Float[Array, "capacity *columns"]
-) -> Float[Array, "capacity *columns"]:
+    L: Float[Array, "capacity capacity"], B: Float[Array, " capacity *columns"]
+) -> Float[Array, " capacity *columns"]:
     """X with L'X = B, by back substitution; L is the same lower triangle as in `solve_lower`."""
     return _solve(jnp.tril(L), B, transpose=True)
 
@@ -70,8 +70,8 @@ def cholesky(
 
 
 def _panel(
-    left: Float[Array, "rows width"], room: Float[Array, "rows"], floor: Float[Array, ""]
-) -> tuple[Float[Array, "rows width"], Float[Array, "rows"]]:
+    left: Float[Array, "rows width"], room: Float[Array, " rows"], floor: Float[Array, ""]
+) -> tuple[Float[Array, "rows width"], Float[Array, " rows"]]:
     """The columns of the factor from what is left of those of K, and the room left in each row."""
     rows = jnp.arange(left.shape[0])
 
@@ -87,8 +87,8 @@ def _panel(
 
 
 def whiten(
-    L: Float[Array, "capacity capacity"], k: Float[Array, "capacity"], room: Float[Array, ""]
-) -> Float[Array, "capacity"]:
+    L: Float[Array, "capacity capacity"], k: Float[Array, " capacity"], room: Float[Array, ""]
+) -> Float[Array, " capacity"]:
     """w with L w = k, where |w|^2 is known to be at most `room`.
 
     The next row of `cholesky` for the covariances k with the points so far: `room` is then the
@@ -111,8 +111,8 @@ def _clip(value: Float[Array, "*a"], room: Float[Array, "*a"]) -> Float[Array, "
 
 
 def _solve(
-    L: Float[Array, "capacity capacity"], B: Float[Array, "capacity *columns"], transpose: bool
-) -> Float[Array, "capacity *columns"]:
+    L: Float[Array, "capacity capacity"], B: Float[Array, " capacity *columns"], transpose: bool
+) -> Float[Array, " capacity *columns"]:
     # `custom_linear_solve` differentiates the solution through two more solves, not the loop.
     forward = (lambda X: dot(L, X), lambda _, B: _substitute(L, B, range(L.shape[0])))
     back = (lambda X: dot(L.T, X), lambda _, B: _substitute(L.T, B, range(L.shape[0])[::-1]))
@@ -121,8 +121,8 @@ def _solve(
 
 
 def _substitute(
-    T: Float[Array, "capacity capacity"], B: Float[Array, "capacity *columns"], order: range
-) -> Float[Array, "capacity *columns"]:
+    T: Float[Array, "capacity capacity"], B: Float[Array, " capacity *columns"], order: range
+) -> Float[Array, " capacity *columns"]:
     """T X = B for a triangular T whose row `order[i]` needs only rows `order[:i]` of X."""
 
     def row(i, X):

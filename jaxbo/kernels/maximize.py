@@ -58,15 +58,21 @@ def ascend(
     function: Function, domain: AbstractDomain, x: Point, value: Scalar, steps: int
 ) -> tuple[Point, Scalar]:
     """Trust-region Newton ascent from `x`, where the function is `value`; never worse than that."""
-    radius = jnp.full_like(value, _RADIUS)
-    for _ in range(steps):
+
+    def step(_: int, state: tuple[Point, Scalar, Scalar]) -> tuple[Point, Scalar, Scalar]:
+        x, value, radius = state
         gradient, curvature = _expansion(function, x)
         trial = domain.project(x + _newton_step(gradient, curvature, x, radius))
         trial_value = function(trial)
         better = trial_value > value
-        x = jnp.where(better, trial, x)
-        value = jnp.where(better, trial_value, value)
-        radius = radius * jnp.where(better, _GROW, _SHRINK).astype(radius.dtype)
+        return (
+            jnp.where(better, trial, x),
+            jnp.where(better, trial_value, value),
+            radius * jnp.where(better, _GROW, _SHRINK).astype(radius.dtype),
+        )
+
+    start = (x, value, jnp.full_like(value, _RADIUS))
+    x, value, _ = jax.lax.fori_loop(0, steps, step, start)
     return x, value
 
 
@@ -105,7 +111,7 @@ def _newton_step(gradient: Point, curvature: Curvature, x: Point, radius: Scalar
     return step
 
 
-def _best_of_shares(values: Float[Array, "points"], shares: int) -> Float[Array, "shares"]:
+def _best_of_shares(values: Float[Array, " points"], shares: int) -> Float[Array, " shares"]:
     """Where the best value of each of `shares` equal shares of the candidates stands."""
     size = -(-values.size // shares)
     padding = jnp.full((size * shares - values.size,), -jnp.inf, values.dtype)

@@ -19,6 +19,7 @@ The mean is linear in y and the covariance does not depend on y. So one root ser
 
 import abc
 import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -28,7 +29,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxbo._check import positive, require
 from jaxbo.kernels.linalg import dot
-from jaxbo.types import Features, Key, Scalar, floating
+from jaxbo.types import Features, Flag, Key, Scalar, floating
 
 
 class AbstractRoot(eqx.Module):
@@ -41,6 +42,10 @@ class AbstractRoot(eqx.Module):
     @abc.abstractmethod
     def transpose_times(self, phi: Features) -> Features:
         """R'φ."""
+
+    @abc.abstractmethod
+    def has_room(self) -> Flag:
+        """Whether another observation can be held."""
 
     @abc.abstractmethod
     def minus(self, u: Features, v: Features) -> "AbstractRoot":
@@ -58,6 +63,9 @@ class DenseRoot(AbstractRoot):
     def transpose_times(self, phi: Features) -> Features:
         return dot(phi, self.matrix)
 
+    def has_room(self) -> Flag:
+        return jnp.ones((), bool)
+
     def minus(self, u: Features, v: Features) -> "DenseRoot":
         return DenseRoot(self.matrix - u[:, None] * v[None, :])
 
@@ -65,8 +73,7 @@ class DenseRoot(AbstractRoot):
 class LowRankRoot(AbstractRoot):
     """R = I - U V' with one row of U and V an observation; unused rows are zero and need no mask.
 
-    O(capacity · features) an operation: faster and smaller than `DenseRoot` where observations stay
-    fewer than half the features. The row after the last is dropped, so capacity must suffice.
+    Only rows that are in use are read, so a round costs what the observations so far cost.
     """
 
     left: Float[Array, "capacity features"]
@@ -74,16 +81,47 @@ class LowRankRoot(AbstractRoot):
     count: Int[Array, ""]
 
     def times(self, z: Features) -> Features:
-        return z - dot(dot(self.right, z), self.left)
+        return self._reading(lambda left, right: z - dot(dot(right, z), left))
 
     def transpose_times(self, phi: Features) -> Features:
-        return phi - dot(dot(self.left, phi), self.right)
+        return self._reading(lambda left, right: phi - dot(dot(left, phi), right))
+
+    def has_room(self) -> Flag:
+        return self.count < self.left.shape[0]
 
     def minus(self, u: Features, v: Features) -> "LowRankRoot":
         left = self.left.at[self.count].set(u, mode="drop")
         right = self.right.at[self.count].set(v, mode="drop")
         # A failed observation has u = v = 0: it need not take up a row.
         return LowRankRoot(left, right, self.count + jnp.any(v != 0).astype(int))
+
+    def _reading(self, product: Callable[[Array, Array], Features]) -> Features:
+        """`product` of the first rows of U and V, as many as hold all that are in use."""
+        capacity = self.left.shape[0]
+        sizes = [-(-capacity * step // _STEPS) for step in range(1, _STEPS + 1)]
+        branches = [lambda n=n: product(self.left[:n], self.right[:n]) for n in sizes]
+        smallest = jnp.sum(_largest_of_batch(self.count) > jnp.asarray(sizes[:-1]))
+        return jax.lax.switch(smallest, branches)
+
+
+# Rows are read in this many steps of the capacity: finer ones save less than they cost to compile.
+_STEPS = 6
+
+
+@jax.custom_batching.custom_vmap
+def _largest_of_batch(count: Int[Array, ""]) -> Int[Array, ""]:
+    """The count itself; under `vmap` the largest of the batch, common to all of it.
+
+    Zero rows change nothing, so every member of a batch may read what the one with most needs. A
+    common number keeps the choice of rows a branch, where one of its own would run all of them.
+    """
+    return count
+
+
+@_largest_of_batch.def_vmap
+def _(axis_size: int, in_batched: list[bool], count: Int[Array, " batch"]):
+    del axis_size
+    return _largest_of_batch(jnp.max(count) if in_batched[0] else count), False
 
 
 class Posterior(eqx.Module):
@@ -111,8 +149,8 @@ def prior(
     """No observations yet: w ~ N(0, I) for `size` features.
 
     `noise` is the variance of an observation's error, positive. `capacity`, if given, is the largest
-    number of observations that will ever be made; when it is at most half of `size` the root is kept
-    in low-rank form, which gives the same numbers for less.
+    number of observations that will ever be made; when it is at most `size` the root is kept in
+    low-rank form, which gives the same numbers for less.
 
     Raises `ValueError` for a size or capacity below one or a noise that is not positive.
     """
@@ -122,7 +160,7 @@ def prior(
     noise = floating(noise)
     dtype = noise.dtype
     root: AbstractRoot
-    if capacity is not None and 2 * capacity <= size:
+    if capacity is not None and capacity <= size:
         rows = jnp.zeros((capacity, size), dtype)
         root = LowRankRoot(rows, rows, jnp.zeros((), int))
     else:
@@ -140,9 +178,10 @@ def prior(
 def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) -> Posterior:
     """The posterior after one more observation `y` at features `phi`.
 
-    An observation with a non-finite value leaves no mark: nothing changes, bit for bit.
+    An observation with a non-finite value leaves no mark: nothing changes, bit for bit. Nor does one
+    beyond the capacity: callers see to it that there is none.
     """
-    observed = jnp.all(jnp.isfinite(y))
+    observed = jnp.all(jnp.isfinite(y)) & posterior.root.has_room()
     # With φ = 0 and residual 0 the update below adds zeros only.
     phi = jnp.where(observed, phi, jnp.zeros_like(phi))
     residual = jnp.where(observed, y - dot(posterior.mean, phi), jnp.zeros_like(y))
@@ -161,7 +200,7 @@ def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) 
 
 
 def condition_all(
-    posterior: Posterior, phis: Float[Array, "points features"], ys: Float[Array, "points *outputs"]
+    posterior: Posterior, phis: Float[Array, "points features"], ys: Float[Array, " points *outputs"]
 ) -> Posterior:
     """`condition` on a batch of points, one after the other.
 
@@ -190,7 +229,7 @@ def sample(key: Key, posterior: Posterior) -> Features:
 
 
 def log_evidence(
-    posterior: Posterior, combination: Float[Array, "outputs"] | None = None
+    posterior: Posterior, combination: Float[Array, " outputs"] | None = None
 ) -> Scalar:
     """Log marginal likelihood of all observations so far, in nats.
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxbo._check import positive, require
+from jaxbo._check import is_a, positive, whole
 from jaxbo.kernels import features, fit, posterior
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.features import FeatureMap, FourierFunction
@@ -142,7 +142,10 @@ class Fixed(AbstractSurrogate):
 
     def __check_init__(self):
         positive("noise", self.noise)
-        require(self.size >= 1, f"size must be at least 1 feature, got {self.size}.")
+        is_a("kernel", self.kernel, AbstractKernel)
+        whole("size", self.size, least=1)
+        if self.capacity is not None:
+            whole("capacity", self.capacity, least=1)
 
     def setup(self, key: Key, dim: int) -> FeatureMap:
         return features.cosine(key, self.kernel, dim, self.size)
@@ -167,7 +170,7 @@ class FittedBelief(eqx.Module):
     """Observations, the hyperparameters fitted to them, and the belief under these."""
 
     x: Float[Array, "capacity dim"]
-    y: Float[Array, "capacity"]
+    y: Float[Array, " capacity"]
     kernel: AbstractKernel
     noise: Scalar
     belief: Belief
@@ -189,10 +192,9 @@ class Fitted(AbstractSurrogate):
 
     def __check_init__(self):
         positive("noise", self.noise)
+        is_a("kernel", self.kernel, AbstractKernel)
         for name in ("capacity", "size", "every"):
-            require(
-                getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}."
-            )
+            whole(name, getattr(self, name), least=1)
 
     def setup(self, key: Key, dim: int) -> FeatureMap:
         return features.cosine(key, self.kernel, dim, self.size)

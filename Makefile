@@ -1,0 +1,50 @@
+# make demo   twenty owners tune an SVM: alone, federated, at random (a table and a picture in out/)
+# make test   the tests, in float32 and in float64
+# make lint   ruff and pyright
+#
+# Each sets up what it needs in .venv and needs only make and Python 3.11 or newer:
+# another one than python3 with `make PYTHON=python3.13 ...`.
+
+PYTHON ?= python3
+VENV ?= .venv
+# What `make demo` passes on: make demo ARGS="--seeds 10"
+ARGS ?=
+
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --quiet
+
+.PHONY: demo test test-float32 test-float64 lint format clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/ready-demo
+	$(BIN)/python -m jaxbo demo $(ARGS)
+
+test: test-float32 test-float64
+
+test-float32: $(VENV)/ready-test
+	JAX_ENABLE_X64=0 $(PYTEST)
+
+test-float64: $(VENV)/ready-test
+	JAX_ENABLE_X64=1 $(PYTEST)
+
+lint: $(VENV)/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(VENV)/ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# One stamp for each extra of pyproject.toml. Written last: an installation that broke off is
+# taken up again.
+$(VENV)/ready-%: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "jaxbo needs Python 3.11 or newer, this is $$($(PYTHON) --version 2>&1 || :):" \
+			"make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .ruff_cache .hypothesis
