@@ -1,3 +1,46 @@
 """A JAX functional core for Bayesian optimization by many agents."""
 
+from jaxbo import functions, metrics, objectives, schedules
+from jaxbo._checkpoint import CheckpointError
+from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo.algos.fts import FTS
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.algos.ts import TS
+from jaxbo.domains import Cube, Finite, Regions
+from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
+from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.loop import Trace, drive, replay, run
+from jaxbo.space import Categorical, Integer, Real, Space
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "FTS",
+    "TS",
+    "AbstractAlgorithm",
+    "AbstractFederated",
+    "AbstractIndependent",
+    "Categorical",
+    "CheckpointError",
+    "Cube",
+    "Finite",
+    "Fitted",
+    "Fixed",
+    "Integer",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "RandomSearch",
+    "Real",
+    "Regions",
+    "Space",
+    "SquaredExponential",
+    "Trace",
+    "drive",
+    "functions",
+    "metrics",
+    "objectives",
+    "replay",
+    "run",
+    "schedules",
+]

@@ -118,7 +118,12 @@ def _run(
     # The barriers keep the parts from being fused across, and a number of rounds that the compiler does
     # not know keeps the loop's body from being specialized: both stay what `drive` compiles, to the bit.
     state = barrier(algorithm.init(keys.init) if state is None else state)
-    design = _initial_rows(algorithm, objective, keys, initial)
+
+    def initial_row(i: Count, nothing: tuple[()]) -> tuple[tuple[()], tuple[Array, Array]]:
+        queries = barrier(_design(algorithm, keys, i))
+        return nothing, (queries, barrier(_evaluate(objective, _design_noise(keys, i), queries)))
+
+    _, design = _table(initial_row, initial, ())
     if initial:
         state = barrier(algorithm.warm_start(state, *barrier(design)))
 
@@ -129,28 +134,26 @@ def _run(
         values = barrier(_evaluate(objective, noise_key, queries))
         return barrier(algorithm.tell(state, queries, values)), (queries, values, info)
 
-    def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        state, rows = carry
-        state, row = one_round(t, state)
-        return state, jax.tree.map(lambda table, one: table.at[t].set(one), rows, row)
-
-    shapes = jax.eval_shape(one_round, jnp.zeros((), int), state)[1]
-    rows = jax.tree.map(lambda one: jnp.zeros((rounds, *one.shape), one.dtype), shapes)
-    if rounds:
-        state, rows = jax.lax.fori_loop(0, barrier(rounds), body, (state, rows))
+    state, rows = _table(one_round, rounds, state)
     queries, values, info = rows
     queries, values = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), design, (queries, values))
     return state, Trace(queries, values, info, initial)
 
 
-def _initial_rows(
-    algorithm: AbstractAlgorithm, objective: Compiled, keys: _Keys, initial: int
-) -> tuple[Float[Array, "initial targets dim"], Float[Array, "initial targets"]]:
-    def row(i: Count) -> tuple[Array, Array]:
-        queries = _design(algorithm, keys, i)
-        return queries, _evaluate(objective, _design_noise(keys, i), queries)
+def _table(
+    step: Callable[[Count, PyTree], tuple[PyTree, PyTree]], count: int, state: PyTree
+) -> tuple[PyTree, PyTree]:
+    """The last state, and a row of each of `count` steps: `lax.scan` with a hidden number of steps."""
 
-    return jax.vmap(row)(jnp.arange(initial))
+    def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        state, row = step(t, carry[0])
+        return state, jax.tree.map(lambda table, one: table.at[t].set(one), carry[1], row)
+
+    shapes = jax.eval_shape(step, jnp.zeros((), int), state)[1]
+    rows = jax.tree.map(lambda one: jnp.zeros((count, *one.shape), one.dtype), shapes)
+    if not count:
+        return state, rows
+    return jax.lax.fori_loop(0, barrier(count), body, (state, rows))
 
 
 def _design(algorithm: AbstractAlgorithm, keys: _Keys, row: Count) -> Float[Array, "targets dim"]:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from jaxbo._check import positive, require
 from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.linalg import dot
-from jaxbo.types import Features, Key, Point, Scalar, floating
+from jaxbo.types import Count, Features, Key, Point, Scalar, floating
 
 #: Draws `count` standard normal vectors of `dim` coordinates, not necessarily independent.
 Directions: TypeAlias = Callable[[Key, int, int], Float[Array, "count dim"]]
@@ -85,9 +85,25 @@ def orthogonal(key: Key, count: int, dim: int) -> Float[Array, "count dim"]:
     """
     direction_key, norm_key = jr.split(key)
     blocks = -(-count // dim)
-    directions = jr.orthogonal(direction_key, dim, (blocks,)).reshape(blocks * dim, dim)[:count]
+    normals = jr.normal(direction_key, (blocks, dim, dim))
+    directions = jax.vmap(_orthonormal)(normals).reshape(blocks * dim, dim)[:count]
     norms = jnp.linalg.norm(jr.normal(norm_key, (count, dim)), axis=1, keepdims=True)
     return directions * norms
+
+
+def _orthonormal(rows: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+    """Gram-Schmidt; every row is cleared of the earlier ones twice, which is enough for rounding.
+
+    A library's QR would bring LAPACK into every compiled run, batched over whatever is mapped.
+    """
+
+    def add(i: Count, basis: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+        row = rows[i]
+        for _ in range(2):
+            row = row - dot(dot(basis, row), basis)
+        return basis.at[i].set(row / jnp.linalg.norm(row))
+
+    return jax.lax.fori_loop(0, rows.shape[0], add, jnp.zeros_like(rows))
 
 
 # ---------------------------------------------------------------- feature maps

@@ -150,7 +150,7 @@ def prior(
 
     `noise` is the variance of an observation's error, positive. `capacity`, if given, is the largest
     number of observations that will ever be made; when it is at most `size` the root is kept in
-    low-rank form, which gives the same numbers for less.
+    low-rank form, which gives the same numbers for less, to a few roundings.
 
     Raises `ValueError` for a size or capacity below one or a noise that is not positive.
     """
@@ -200,7 +200,9 @@ def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) 
 
 
 def condition_all(
-    posterior: Posterior, phis: Float[Array, "points features"], ys: Float[Array, " points *outputs"]
+    posterior: Posterior,
+    phis: Float[Array, "points features"],
+    ys: Float[Array, " points *outputs"],
 ) -> Posterior:
     """`condition` on a batch of points, one after the other.
 

@@ -54,7 +54,7 @@ def test_float32_stays_float32(turns, radians):
 
 
 def test_turns_are_exact_at_quarters():
-    quarters = jnp.arange(-8, 9) * jnp.asarray(0.25)
+    quarters = jnp.arange(-2, 2.25, 0.25)
     np.testing.assert_array_equal(cos_turns(quarters), np.tile([1, 0, -1, 0], 5)[:17])
     np.testing.assert_array_equal(sin_turns(quarters), np.tile([0, 1, 0, -1], 5)[:17])
 
@@ -85,7 +85,7 @@ def test_orthogonal_directions_are_orthogonal_in_blocks(dim, key, x64):
 
 @pytest.mark.parametrize("directions", DIRECTIONS)
 def test_directions_are_standard_normal_in_every_coordinate(directions, key):
-    draws = np.asarray(jax.vmap(lambda k: directions(k, 5, 3))(jr.split(key, 4000)), np.float64)
+    draws = np.asarray(jax.vmap(lambda k: directions(k, 5, 3))(jr.split(key, 2000)), np.float64)
     for row, column in np.ndindex(5, 3):
         assert scipy.stats.kstest(draws[:, row, column], "norm").pvalue > 1e-4 / 15
     lengths = np.sum(draws**2, axis=2)
@@ -126,30 +126,39 @@ def products(make, form, key, size, draws, directions):
     return np.asarray(jax.jit(jax.vmap(of_one_draw))(jr.split(key, draws))), np.asarray(expected)
 
 
-@pytest.mark.parametrize("directions", DIRECTIONS)
-@pytest.mark.parametrize("form", KERNELS)
+@pytest.mark.parametrize(
+    ("form", "directions"),
+    [(SquaredExponential, features.independent)]
+    + [(form, features.orthogonal) for form in KERNELS],
+)
 def test_sine_cosine_is_the_kernel_on_average(form, directions, key):
     found, expected = products(features.sine_cosine, form, key, 20, 4000, directions)
     error = np.std(found, axis=0) / np.sqrt(len(found))
     assert np.all(np.abs(np.mean(found, axis=0) - expected) < 5 * error)
 
 
-@pytest.mark.parametrize("form", KERNELS)
+@pytest.mark.parametrize("form", [SquaredExponential, Matern12])
 def test_cosine_tends_to_the_kernel(form, key):
     # Dividing by the norm biases the product by O(1 / size).
-    found, expected = products(features.cosine, form, key, 2000, 50, features.orthogonal)
+    found, expected = products(features.cosine, form, key, 1000, 60, features.orthogonal)
     error = np.std(found, axis=0) / np.sqrt(len(found))
-    np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - expected), 5 * error + 2e-3)
+    np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - expected), 5 * error + 3e-3)
 
 
-@pytest.mark.parametrize("form", KERNELS)
-@pytest.mark.parametrize("make", MAPS)
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [
+        (features.cosine, SquaredExponential),
+        (features.sine_cosine, SquaredExponential),
+        (features.sine_cosine, Matern12),
+    ],
+)
 def test_error_falls_with_the_root_of_the_size(make, form, key):
     def error(size):
-        found, expected = products(make, form, key, size, 200, features.independent)
+        found, expected = products(make, form, key, size, 300, features.independent)
         return np.sqrt(np.mean((found - expected[None]) ** 2))
 
-    assert 3.4 < error(64) / error(1024) < 4.6  # √16 = 4
+    assert 3.4 < error(32) / error(512) < 4.6  # √16 = 4
 
 
 @pytest.mark.parametrize("make", MAPS)
@@ -180,7 +189,7 @@ def test_gradients_in_the_length_scale_are_finite_differences(make, scale, key, 
 
 
 @pytest.mark.parametrize("make", MAPS)
-@pytest.mark.parametrize("form", KERNELS)
+@pytest.mark.parametrize("form", [SquaredExponential, Matern52])
 def test_another_kernel_is_a_draw_with_that_kernel(make, form, key):
     kernel = form(jnp.array([0.1, 2.0]), 3.0)
     found = features.with_kernel(make(key, form(0.5), 2, 20), kernel)
@@ -191,20 +200,24 @@ def test_another_kernel_is_a_draw_with_that_kernel(make, form, key):
 
 
 @pytest.mark.parametrize("make", MAPS)
-@pytest.mark.parametrize("dim", [1, 2, 9])
-@pytest.mark.parametrize("ard", [False, True])
+@pytest.mark.parametrize(("dim", "ard"), [(1, False), (2, True), (9, False), (9, True)])
 def test_expansion_is_that_of_automatic_differentiation(make, dim, ard, key, x64):
     scale = jnp.linspace(0.4, 1.2, dim) if ard else jnp.asarray(0.5)
     m = make(key, SquaredExponential(scale, 1.7), dim, 60)
     f = FourierFunction(m, jr.normal(jr.fold_in(key, 1), (60,)))
     x, p = jr.uniform(jr.fold_in(key, 2), (2, dim))
-    gradient, curvature = f.expansion(x)
-    close = {"rtol": 1e-9, "atol": 1e-9} if x64 else {"rtol": 1e-3, "atol": 1e-3}
-    np.testing.assert_allclose(gradient, jax.grad(f)(x), **close)
-    hessian = jax.hessian(f)(x)
-    np.testing.assert_allclose(curvature(p), hessian @ p, **close)
-    columns = jax.vmap(curvature)(jnp.eye(dim))
-    np.testing.assert_allclose(columns, columns.T, **close)
+
+    @jax.jit
+    def closed_form(f):
+        gradient, curvature = f.expansion(x)
+        return gradient, curvature(p), jax.vmap(curvature)(jnp.eye(dim))
+
+    automatic = jax.jit(lambda f: (jax.grad(f)(x), jax.hessian(f)(x)))
+    (gradient, product, columns), (slope, hessian) = closed_form(f), automatic(f)
+    close = {"rtol": 1e-9, "atol": 1e-9} if x64 else {"rtol": 1e-3, "atol": 2e-3}
+    np.testing.assert_allclose(gradient, slope, **close)
+    np.testing.assert_allclose(product, np.asarray(hessian) @ np.asarray(p), **close)
+    np.testing.assert_allclose(columns, hessian, **close)
 
 
 @pytest.mark.parametrize("make", MAPS)

@@ -1,0 +1,299 @@
+"""FTS, Fig. 1: one target learns from fifty peers whose functions are like its own, or are not.
+
+    f ~ GP(0, SE(0.03)) on 1000 points of [0, 1], scaled to [0, 1];   y = f(x) + N(0, 0.01)
+    peer n:  f ± d_n, the sign drawn at every point;   t_n observations at random points
+    regret_t = 1 - max over queries up to round t of f, without the noise
+
+Every run has a function, peers and an initial point of its own; all methods share them. What the
+paper leaves open is chosen here as follows.
+
+- Values are standardized by each agent, so noise is 0.01 over the variance of the functions' values,
+  which is 0.05. Raw values under a kernel of variance 1, and a noise too small by twenty times, give
+  the same order of the curves.
+- The target's own samples, alone and in FTS, come from one surrogate of 300 features, near enough to
+  the exact process: only the messages depend on M.
+- M is 20, 50, 100. The faster p_t is the one of the paper's real experiments.
+- For d_n = 1.2 peers have 100 observations and 100 features: as sure of themselves as they get.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from bench.runner import Check, Experiment, Options, Result, progress
+from jaxbo import metrics, plotting
+from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.algos.fts import FTS
+from jaxbo.algos.ts import TS
+from jaxbo.domains import Finite
+from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.surrogate import Fixed
+from jaxbo.loop import run
+from jaxbo.objectives import OnGrid, gp_draws, perturbed, unit_range
+from jaxbo.schedules import Power
+from jaxbo.types import Key, Points, Scalar
+
+PEERS, POINTS, LENGTH_SCALE, NOISE = 50, 1000, 0.03, 0.01
+OBSERVATIONS, FEATURES, INITIAL = (40, 100), (20, 50, 100), 1
+ALIKE, UNLIKE = 0.02, 1.2
+#: p_t = 1 - t^(-exponent).
+SLOW, FAST = 0.5, 2.0
+#: Variance of the values of the scaled functions, measured over 1000 of them.
+VALUES_VARIANCE = 0.05
+#: Curves of --quick: the largest M, and for the larger t_n the smallest.
+QUICK = (2, 3, 5)
+OWN_FEATURES = 300
+#: Rounds in which FTS is to be ahead.
+AHEAD = (5, 30)
+#: Runs that are computed at the same time: a few hundred megabytes.
+BATCH = 10
+
+
+class Setting(NamedTuple):
+    """One curve of the figure: FTS with `features` numbers a message."""
+
+    observations: int
+    features: int
+    distance: float = ALIKE
+    exponent: float = SLOW
+
+    @property
+    def name(self) -> str:
+        schedule = "1/√t" if self.exponent == SLOW else "1/t²"
+        return (
+            f"FTS t_n = {self.observations}, M = {self.features}, d_n = {self.distance}, "
+            f"1 - p_t = {schedule}"
+        )
+
+
+def _run(options: Options) -> Result:
+    runs, rounds = options.runs_or(200, 40), options.rounds_or(50, 30)
+    alike = [Setting(t_n, M) for t_n in OBSERVATIONS for M in FEATURES]
+    if options.quick:  # most of a minute goes into compiling
+        alike = [alike[i] for i in QUICK]
+    most = Setting(OBSERVATIONS[-1], FEATURES[-1])
+    unlike = [most._replace(distance=UNLIKE, exponent=p) for p in (SLOW, FAST)]
+    function_key, run_key = jr.split(jr.key(options.seed))
+    functions = _functions(function_key, runs)
+    keys = jr.split(run_key, runs)
+
+    curves = {}
+    for setting in progress([None, *alike, *unlike], "fts-synthetic"):
+        if setting is None:
+            curves["TS"] = _regret(_alone(alone(rounds), functions, keys, rounds))
+            continue
+        peers, algorithm = federated(setting, own=None), federated(setting, own=own_model(rounds))
+        known = jnp.asarray(setting.distance), setting.observations
+        curves[setting.name] = _regret(
+            _with_peers(peers, algorithm, *known, functions, keys, rounds)
+        )
+    return Result(
+        settings=_settings(runs, rounds),
+        curves=curves,
+        checks=checks(curves, alike, unlike[-1]),
+        figure=_figure(curves, alike, unlike),
+    )
+
+
+def _settings(runs: int, rounds: int) -> dict[str, Any]:
+    return {
+        "runs": runs,
+        "rounds": rounds,
+        "initial points": INITIAL,
+        "peers": PEERS,
+        "points of the domain": POINTS,
+        "length scale": LENGTH_SCALE,
+        "noise variance": NOISE,
+        "noise over the values' variance, of the model": NOISE / VALUES_VARIANCE,
+        "features of the target's own model": OWN_FEATURES,
+        "regret": "noise-free, after t rounds and the initial point",
+    }
+
+
+# ---------------------------------------------------------------- the methods
+
+
+def grid() -> Points:
+    """The domain, evenly spaced."""
+    return jnp.linspace(0, 1, POINTS)[:, None]
+
+
+def own_model(rounds: int) -> Fixed:
+    """The target's model of its own function, the same alone and in FTS."""
+    kernel = SquaredExponential(LENGTH_SCALE)
+    noise = NOISE / VALUES_VARIANCE
+    return Fixed(kernel, size=OWN_FEATURES, noise=noise, capacity=INITIAL + rounds)
+
+
+def alone(rounds: int) -> TS:
+    """The target without peers."""
+    return TS(Finite(grid()), surrogate=own_model(rounds))
+
+
+def federated(setting: Setting, own: Fixed | None) -> FTS:
+    """The target, agent 0, and its peers. Without `own`, what the peers need."""
+    kernel = SquaredExponential(LENGTH_SCALE)
+    return FTS(
+        Finite(grid()),
+        1 + PEERS,
+        features=Fixed(kernel, size=setting.features, noise=NOISE / VALUES_VARIANCE),
+        own=own,
+        mixing=Power(setting.exponent),
+        once=True,
+        targets=1,
+    )
+
+
+# ---------------------------------------------------------------- compiled, all runs at once
+
+
+@eqx.filter_jit
+def _functions(key: Key, runs: int) -> Float[Array, "runs points"]:
+    return unit_range(gp_draws(key, SquaredExponential(LENGTH_SCALE), grid(), runs))
+
+
+@eqx.filter_jit
+def _alone(
+    algorithm: TS, functions: Float[Array, "runs points"], keys: Array, rounds: int
+) -> Float[Array, "runs rows"]:
+    def one(item: tuple[Array, Key]) -> Array:
+        function, key = item
+        return _noiseless(algorithm, function, jr.split(key)[0], rounds, None)
+
+    return jax.lax.map(one, (functions, keys), batch_size=BATCH)
+
+
+@eqx.filter_jit
+def _with_peers(
+    peers: FTS,
+    algorithm: FTS,
+    distance: Scalar,
+    observations: int,
+    functions: Float[Array, "runs points"],
+    keys: Array,
+    rounds: int,
+) -> Float[Array, "runs rows"]:
+    def one(item: tuple[Array, Key]) -> Array:
+        function, key = item
+        key, init_key, peer_key = _keys(key)
+        known = peers_data(peer_key, function, distance, observations)
+        # The peers' own models are never asked, and teaching them would be most of the work.
+        informed = peers.warm_start(peers.init(init_key), *known).clients
+        state = eqx.tree_at(
+            lambda s: (s.clients.belief, s.clients.sent),
+            algorithm.init(init_key),
+            (informed.belief, informed.sent),
+        )
+        return _noiseless(algorithm, function, key, rounds, state)
+
+    return jax.lax.map(one, (functions, keys), batch_size=BATCH)
+
+
+def _keys(key: Key) -> tuple[Key, Key, Key]:
+    """Of the run itself, which TS has too; of the features; of the peers."""
+    run_key, other = jr.split(key)
+    return run_key, *jr.split(other)
+
+
+def peers_data(
+    key: Key, function: Float[Array, " points"], distance: Scalar, observations: int
+) -> tuple[Float[Array, "observations agents 1"], Float[Array, "observations agents"]]:
+    """What the agents know before the start: the peers their observations, the target nothing."""
+    sign_key, place_key, noise_key = jr.split(key, 3)
+    values = perturbed(sign_key, function, distance, PEERS)
+    places = jax.vmap(lambda k: jr.choice(k, POINTS, (observations,), replace=False))(
+        jr.split(place_key, PEERS)
+    )
+    seen = jnp.take_along_axis(values, places, axis=1)
+    seen = seen + NOISE**0.5 * jr.normal(noise_key, seen.shape, seen.dtype)
+    queries = jnp.concatenate([jnp.zeros((observations, 1, 1)), grid()[places.T]], axis=1)
+    return queries, jnp.concatenate([jnp.full((observations, 1), jnp.nan), seen.T], axis=1)
+
+
+def _noiseless(
+    algorithm: AbstractAlgorithm, function: Array, key: Key, rounds: int, state: Any
+) -> Float[Array, " rows"]:
+    objective = OnGrid(function[None, :], grid(), NOISE**0.5)
+    _, trace = run(algorithm, objective, rounds, key, initial=INITIAL, state=state)
+    return jax.vmap(lambda x: objective.noiseless(jnp.zeros((), int), x))(trace.queries[:, 0])
+
+
+def _regret(values: Float[Array, "runs rows"]) -> Float[np.ndarray, "runs rounds"]:
+    regret = metrics.simple_regret(np.asarray(values)[..., None], 1.0)
+    return regret[:, INITIAL:, 0]
+
+
+# ---------------------------------------------------------------- what the paper claims
+
+
+def checks(
+    curves: dict[str, np.ndarray], alike: list[Setting], unlike: Setting
+) -> dict[str, Check]:
+    """The paper's claims about Fig. 1. "Below" and "no different" are by 95 % intervals."""
+    alone = curves["TS"]
+    found = {}
+    for setting in alike:
+        gap = _gap(alone, curves[setting.name])
+        claim = (
+            f"{setting.name}: intervals below TS's in rounds {AHEAD[0]} to {AHEAD[1]}, least gap"
+        )
+        found[claim] = Check(gap > 0, gap)
+    few, many = OBSERVATIONS
+    small, large = FEATURES[0], FEATURES[-1]
+    mean = {(s.observations, s.features): curves[s.name].mean(1) for s in alike}
+    helps, informed = mean[many, small] - mean[many, large], mean[few, large] - mean[many, large]
+    found[f"t_n = {many}: M = {large} below M = {small}, mean regret"] = _positive(helps)
+    found[f"M = {large}: t_n = {many} below t_n = {few}, mean regret"] = _positive(informed)
+    if (few, small) in mean:
+        more = helps - (mean[few, small] - mean[few, large])
+        claim = f"M matters more at t_n = {many} than at {few}, mean regret"
+        found[claim] = _positive(more)
+    worse = curves[unlike.name][:, -1] - alone[:, -1]
+    low, high = metrics.confidence_interval(worse)
+    claim = f"{unlike.name}: at the end no different from TS, difference"
+    return found | {claim: Check(bool(low <= 0 <= high), float(worse.mean()))}
+
+
+def _gap(above: np.ndarray, below: np.ndarray) -> float:
+    """The least distance between the two intervals; negative where they overlap."""
+    rounds = slice(AHEAD[0] - 1, AHEAD[1])
+    low, _ = metrics.confidence_interval(above[:, rounds])
+    _, high = metrics.confidence_interval(below[:, rounds])
+    return float(np.min(low - high, initial=np.inf))
+
+
+def _positive(differences: np.ndarray) -> Check:
+    low, _ = metrics.confidence_interval(differences)
+    return Check(bool(low > 0), float(differences.mean()))
+
+
+def _figure(curves: dict[str, np.ndarray], alike: list[Setting], unlike: list[Setting]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 4.4), dpi=plotting.DPI, layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    for ax, t_n in zip(axes, OBSERVATIONS, strict=False):
+        shown = {f"M = {s.features}": curves[s.name] for s in alike if s.observations == t_n}
+        plotting.regret({"TS": curves["TS"], **shown}, ax)
+        ax.set_title(f"peers alike, d_n = {ALIKE}, t_n = {t_n}")
+    names = ("p = 1 - 1/√t", "p = 1 - 1/t²")
+    shown = {name: curves[s.name] for name, s in zip(names, unlike, strict=True)}
+    plotting.regret({"TS": curves["TS"], **shown}, axes[2])
+    axes[2].set_title(f"peers unlike, d_n = {UNLIKE}")
+    for ax in axes:
+        ax.set_yscale("log")
+        ax.set_ylim(1e-3, 0.7)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    source="FTS, Fig. 1",
+    about="50 peers with functions like the target's or not: regret against M, t_n, d_n and p_t",
+    time="4 min",
+    run=_run,
+)

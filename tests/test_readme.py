@@ -1,0 +1,48 @@
+"""Everything the README shows runs as written."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+README = pathlib.Path(__file__).parents[1] / "README.md"
+TEXT = README.read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_example_runs_as_written(example, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    environment["PYTHONPATH"] = str(README.parent)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_there_are_examples_of_both_loops_and_of_a_method():
+    for words in ("jaxbo.run(", "jaxbo.drive(", "AbstractFederated"):
+        assert any(words in example for example in EXAMPLES)
+
+
+def test_every_file_it_points_to_exists():
+    targets = [t for t in re.findall(r"\]\(([^)]+)\)", TEXT) if not t.startswith("http")]
+    assert targets
+    for target in targets:
+        assert (README.parent / target).exists(), target
+
+
+def test_every_make_target_it_names_exists():
+    makefile = (README.parent / "Makefile").read_text()
+    for target in set(re.findall(r"`?make (\w+)`?", TEXT)):
+        assert re.search(rf"^{target}:", makefile, flags=re.M), target
