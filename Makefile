@@ -30,7 +30,7 @@ test-float64: $(VENV)/ready-test
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .

@@ -1,9 +1,9 @@
 """`python -m bench NAME [--runs N] [--rounds N] [--seed S] [--out DIR] [--quick]`, or `--list`."""
 
-import sys
-
-from bench.runner import main
-
-# Worker processes import this module under another name: they must not start the experiment again.
+# Worker processes import this module under another name: nothing may happen then, and soon.
 if __name__ == "__main__":
+    import sys
+
+    from bench.runner import main
+
     sys.exit(main())

@@ -10,8 +10,9 @@ paper leaves open is chosen here as follows.
 - Values are standardized by each agent, so noise is 0.01 over the variance of the functions' values,
   which is 0.05. Raw values under a kernel of variance 1, and a noise too small by twenty times, give
   the same order of the curves.
-- The target's own samples, alone and in FTS, come from one surrogate of 300 features, near enough to
-  the exact process: only the messages depend on M.
+- The target's own samples, alone and in FTS, come from a model of 300 features of the default kind,
+  near enough to the exact process: only the messages depend on M.
+- Messages are on the features of appendix A: cosines of frequencies that are drawn independently.
 - M is 20, 50, 100. The faster p_t is the one of the paper's real experiments.
 - For d_n = 1.2 peers have 100 observations and 100 features: as sure of themselves as they get.
 """
@@ -27,11 +28,12 @@ from jaxtyping import Array, Float
 
 from bench.runner import Check, Experiment, Options, Result, progress
 from jaxbo import metrics, plotting
-from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Finite
-from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
+from jaxbo.kernels.features import Cosine, cosine, independent
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import run
 from jaxbo.objectives import OnGrid, gp_draws, perturbed, unit_range
@@ -123,25 +125,35 @@ def grid() -> Points:
     return jnp.linspace(0, 1, POINTS)[:, None]
 
 
+def random_cosines(key: Key, kernel: AbstractKernel, dim: int, size: int) -> Cosine:
+    """The paper's features (appendix A)."""
+    return cosine(key, kernel, dim, size, independent)
+
+
 def own_model(rounds: int) -> Fixed:
     """The target's model of its own function, the same alone and in FTS."""
     kernel = SquaredExponential(LENGTH_SCALE)
     noise = NOISE / VALUES_VARIANCE
-    return Fixed(kernel, size=OWN_FEATURES, noise=noise, capacity=INITIAL + rounds)
+    return Fixed(kernel=kernel, size=OWN_FEATURES, noise=noise, capacity=INITIAL + rounds)
 
 
 def alone(rounds: int) -> TS:
     """The target without peers."""
-    return TS(Finite(grid()), surrogate=own_model(rounds))
+    return TS(domain=Finite(grid()), surrogate=own_model(rounds))
 
 
 def federated(setting: Setting, own: Fixed | None) -> FTS:
     """The target, agent 0, and its peers. Without `own`, what the peers need."""
-    kernel = SquaredExponential(LENGTH_SCALE)
+    features = Fixed(
+        kernel=SquaredExponential(LENGTH_SCALE),
+        size=setting.features,
+        noise=NOISE / VALUES_VARIANCE,
+        basis=random_cosines,
+    )
     return FTS(
         Finite(grid()),
         1 + PEERS,
-        features=Fixed(kernel, size=setting.features, noise=NOISE / VALUES_VARIANCE),
+        features=features,
         own=own,
         mixing=Power(setting.exponent),
         once=True,
@@ -182,13 +194,7 @@ def _with_peers(
         function, key = item
         key, init_key, peer_key = _keys(key)
         known = peers_data(peer_key, function, distance, observations)
-        # The peers' own models are never asked, and teaching them would be most of the work.
-        informed = peers.warm_start(peers.init(init_key), *known).clients
-        state = eqx.tree_at(
-            lambda s: (s.clients.belief, s.clients.sent),
-            algorithm.init(init_key),
-            (informed.belief, informed.sent),
-        )
+        state = start(peers, algorithm, init_key, *known)
         return _noiseless(algorithm, function, key, rounds, state)
 
     return jax.lax.map(one, (functions, keys), batch_size=BATCH)
@@ -198,6 +204,19 @@ def _keys(key: Key) -> tuple[Key, Key, Key]:
     """Of the run itself, which TS has too; of the features; of the peers."""
     run_key, other = jr.split(key)
     return run_key, *jr.split(other)
+
+
+def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -> FederatedState:
+    """The state before the first round, as `algorithm.warm_start` has it, but for the peers' own models.
+
+    These are never asked, and teaching them would be most of the work.
+    """
+    informed = peers.warm_start(peers.init(key), queries, values).clients
+    return eqx.tree_at(
+        lambda state: (state.clients.belief, state.clients.sent),
+        algorithm.init(key),
+        (informed.belief, informed.sent),
+    )
 
 
 def peers_data(
@@ -276,19 +295,20 @@ def _figure(curves: dict[str, np.ndarray], alike: list[Setting], unlike: list[Se
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 4.4), dpi=plotting.DPI, layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
-    for ax, t_n in zip(axes, OBSERVATIONS, strict=False):
-        shown = {f"M = {s.features}": curves[s.name] for s in alike if s.observations == t_n}
-        plotting.regret({"TS": curves["TS"], **shown}, ax)
-        ax.set_title(f"peers alike, d_n = {ALIKE}, t_n = {t_n}")
-    names = ("p = 1 - 1/√t", "p = 1 - 1/t²")
-    shown = {name: curves[s.name] for name, s in zip(names, unlike, strict=True)}
-    plotting.regret({"TS": curves["TS"], **shown}, axes[2])
-    axes[2].set_title(f"peers unlike, d_n = {UNLIKE}")
-    for ax in axes:
-        ax.set_yscale("log")
-        ax.set_ylim(1e-3, 0.7)
+    schedules = [("p = 1 - 1/√t", unlike[0]), ("p = 1 - 1/t²", unlike[1])]
+    panels = [
+        (f"peers alike, d_n = {ALIKE}, t_n = {t_n}", _by_size(alike, t_n)) for t_n in OBSERVATIONS
+    ]
+    panels.append((f"peers unlike, d_n = {UNLIKE}", schedules))
+    for ax, (title, settings) in zip(figure.subplots(1, 3), panels, strict=True):
+        shown = {name: curves[setting.name] for name, setting in settings}
+        plotting.regret({"TS": curves["TS"], **shown}, ax, log=True)
+        ax.set_title(title)
     return figure
+
+
+def _by_size(settings: list[Setting], observations: int) -> list[tuple[str, Setting]]:
+    return [(f"M = {s.features}", s) for s in settings if s.observations == observations]
 
 
 EXPERIMENT = Experiment(

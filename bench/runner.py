@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
 import bench
 from bench.data import DataMissingError
@@ -82,18 +81,19 @@ class Result:
     `curves` has a matrix [runs rounds] for each method, in the paper's own unit, named by `unit`; a
     method's final figure is its last column, or its vector [runs] in `finals`. `headers` and `rows`
     are the table to print; without them it is made of the final figures. `figure` is the picture;
-    without one, all curves are drawn in one.
+    without one, all curves are drawn in one. `earlier` are the seconds that went into it before this
+    process, which continued an interrupted one.
     """
 
     settings: dict[str, Any]
-    curves: dict[str, ArrayLike] = field(default_factory=dict)
-    finals: dict[str, ArrayLike] = field(default_factory=dict)
+    curves: Mapping[str, np.ndarray] = field(default_factory=dict)
+    finals: Mapping[str, np.ndarray] = field(default_factory=dict)
     checks: dict[str, Check] = field(default_factory=dict)
     unit: str = "simple regret"
     headers: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     figure: "Figure | None" = None
-    seconds: float | None = None
+    earlier: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def report(name: str, experiment: Experiment, result: Result, seconds: float) ->
         "settings": _plain(result.settings),
         "methods": _methods(result),
         "checks": {claim: _plain(check._asdict()) for claim, check in result.checks.items()},
-        "seconds": round(result.seconds or seconds, 3),
+        "seconds": round(result.earlier + seconds, 3),
         "device": device(),
         "versions": versions(),
     }

@@ -34,7 +34,8 @@ def at_least(size: int, least: int) -> None:
 def is_a(name: str, value: object, kind: type) -> None:
     """`ValueError` unless `value` is a `kind`."""
     require(
-        isinstance(value, kind), f"{name} must be a {kind.__name__}, got {type(value).__name__}."
+        isinstance(value, kind),
+        f"{name} must be of type {kind.__name__}, got {type(value).__name__}.",
     )
 
 

@@ -8,6 +8,7 @@ each evaluation of that row as it ends. So a kill loses the evaluations in fligh
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,19 @@ def fingerprint(**parts: Any) -> dict[str, str]:
 
 def _digest(part: Any) -> str:
     leaves, structure = jax.tree.flatten(part)
-    digest = hashlib.sha256(str(structure).encode())
+    digest = hashlib.sha256(_stable(structure).encode())
     for leaf in leaves:
         if eqx.is_array(leaf) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jr.key_data(leaf)
         array = np.asarray(leaf)
         digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(array.tobytes() if array.dtype != object else repr(leaf).encode())
+        digest.update(array.tobytes() if array.dtype != object else _stable(leaf).encode())
     return digest.hexdigest()[:16]
+
+
+def _stable(part: Any) -> str:
+    """Its representation without addresses, which differ from process to process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(part))
 
 
 class Checkpoint:

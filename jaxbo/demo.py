@@ -34,6 +34,7 @@ from tqdm import tqdm
 
 import jaxbo
 from jaxbo import metrics, plotting
+from jaxbo._check import require
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
@@ -44,14 +45,16 @@ from jaxbo.loop import drive
 from jaxbo.space import Real, Space
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-else:
-    Axes = Any
+    from matplotlib.figure import Figure
+else:  # annotations are checked at run time; importing matplotlib takes its time in every worker
+    Figure = Any
 
 #: Six decades of C and eight of gamma: nobody needs to know beforehand where to look.
 SPACE = Space(C=Real(1e-3, 1e3, log=True), gamma=Real(1e-6, 1e2, log=True))
 #: Evaluations that every method begins with, at the same points.
 INITIAL = 3
+#: Each takes seconds to start, and a round of evaluations takes a fraction of one.
+MOST_WORKERS = 8
 #: The columns of the table.
 MILESTONES = (5, 10, 20, 40)
 
@@ -88,7 +91,7 @@ def owners(count: int) -> tuple[Owner, ...]:
     return tuple(Owner(images[owner == n] / 16, digits[owner == n]) for n in range(count))
 
 
-def accuracy(count: int, owner: int, parameters: Mapping[str, float]) -> float:
+def accuracy(count: int, owner: int, parameters: Mapping[str, Any]) -> float:
     """Validation accuracy of the SVM of one of `count` owners, on its own samples."""
     images, digits = owners(count)[owner]
     rng = np.random.default_rng(owner)
@@ -167,27 +170,141 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     """Best accuracy after some evaluations, floats sent and seconds, a line for each method."""
     total = next(iter(outcomes.values())).values.shape[1]
     columns = [n for n in MILESTONES if n < total] + [total]
-    head = "".join(f"{n:>14}" for n in columns)
+    head = "".join(f"{n:>16}" for n in columns)
     width = max(len(name) for name in outcomes)
     lines = [
         f"{'':{width}}  best validation accuracy (%) after ... evaluations",
-        f"{'':{width}}{head}{'floats sent':>14}{'seconds':>9}",
+        f"{'':{width}}{head}{'floats sent':>16}{'seconds':>9}",
     ]
     for name, outcome in outcomes.items():
         mean, error = metrics.mean_and_error(100 * outcome.curves)
-        cells = "".join(f"{f'{mean[n - 1]:.2f} ± {error[n - 1]:.2f}':>14}" for n in columns)
+        cells = "".join(f"{f'{mean[n - 1]:.2f} ± {error[n - 1]:.2f}':>16}" for n in columns)
         sent = f"{outcome.floats:>14,}{outcome.seconds:>9.1f}"
         lines.append(f"{name:{width}}{cells}{sent}")
     return "\n".join(lines)
 
 
-def picture(outcomes: Mapping[str, Outcome], count: int) -> Axes:
-    """Left: the mean over owners as evaluations go on. Right: every owner after a few of them."""
+def picture(outcomes: Mapping[str, Outcome]) -> Figure:
+    """Left the accuracy as evaluations go on, right what it lacks; mean over owners and seeds."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 5), dpi=plotting.DPI, layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    seeds, total, count = next(iter(outcomes.values())).values.shape
+    figure = Figure(figsize=(12, 4.8), dpi=plotting.DPI, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    options: Any = {"xlabel": "evaluations of each owner", "band": "error"}
+
     curves = {name: 100 * outcome.curves for name, outcome in outcomes.items()}
-    label = "best validation accuracy (%), mean over owners"
-    plotting.regret(curves, left, xlabel="evaluations", ylabel=label)
-    return left
+    plotting.regret(curves, left, ylabel="best validation accuracy (%)", **options)
+    ticks = [INITIAL, *(n for n in MILESTONES if INITIAL < n < total), total]
+    left.set_xscale("log")
+    left.set_xticks(ticks, [str(n) for n in ticks])
+    left.minorticks_off()
+    # Before the initial points end all methods are the same.
+    left.set_xlim(INITIAL, total)
+    left.set_ylim(bottom=min(curve.mean(0)[INITIAL - 1] for curve in curves.values()) - 2)
+
+    gaps = {name: 100 * gap.mean(axis=2) for name, gap in _gaps(outcomes).items()}
+    plotting.regret(gaps, right, ylabel="points below the owner's best known", log=True, **options)
+    right.yaxis.set_major_formatter("{x:g}")
+    figure.suptitle(
+        f"{count} owners tune an SVM, each on its own digits "
+        f"(mean and standard error of {seeds} seeds, the same {INITIAL} initial points)",
+        color=plotting.INK,
+        fontsize=12,
+    )
+    return figure
+
+
+def _gaps(outcomes: Mapping[str, Outcome]) -> dict[str, np.ndarray]:
+    """How far each owner's best so far is below the best that anything found for that owner."""
+    best = {name: metrics.best_so_far(outcome.values) for name, outcome in outcomes.items()}
+    known = np.max([values[:, -1].max(axis=0) for values in best.values()], axis=0)
+    return {name: known - values for name, values in best.items()}
+
+
+def record(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    """The figures behind the table and the picture, ready for JSON."""
+    seeds, total, count = next(iter(outcomes.values())).values.shape
+    settings = {"owners": count, "seeds": seeds, "evaluations": total, "initial": INITIAL}
+    content: dict[str, Any] = {"version": jaxbo.__version__, "settings": settings, "methods": {}}
+    for name, outcome in outcomes.items():
+        mean, error = metrics.mean_and_error(outcome.curves)
+        content["methods"][name] = {
+            "accuracy": {"mean": mean.tolist(), "se": error.tolist()},
+            "floats": outcome.floats,
+            "seconds": outcome.seconds,
+        }
+    return content
+
+
+class _Watched(Executor):
+    """An executor with a progress bar that advances as evaluations end."""
+
+    def __init__(self, pool: Executor, bar: tqdm):
+        self.pool, self.bar = pool, bar
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future:
+        future = self.pool.submit(fn, *args, **options)
+        future.add_done_callback(lambda _: self.bar.update())
+        return future
+
+
+def _ready(count: int) -> None:
+    """A worker's start. Control-C is for the main process, which ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owners(count)
+
+
+def check(seeds: int, rounds: int, count: int) -> None:
+    """`ValueError` unless `run` can do what is asked."""
+    require(seeds >= 2, f"a standard error needs at least 2 seeds, got {seeds}.")
+    require(rounds >= 1, f"rounds must be at least 1, got {rounds}.")
+    require(2 <= count <= MOST_OWNERS, f"owners must be 2 to {MOST_OWNERS}, got {count}.")
+
+
+def run(seeds: int, rounds: int, count: int, out: Path) -> None:
+    """The whole demo: compares, prints the table, writes `demo.png` and `demo.json` to `out`.
+
+    `count` owners make `rounds` evaluations each after their initial ones, all of it `seeds` times.
+    """
+    check(seeds, rounds, count)
+    start = time.perf_counter()
+    sizes = [len(owner.digits) for owner in owners(count)]
+    print(
+        f"{count} owners of {min(sizes)} to {max(sizes)} handwritten digits tune an SVM, "
+        f"{INITIAL + rounds} evaluations each, {seeds} times.",
+        flush=True,
+    )
+    outcomes = _compare_in_processes(seeds, rounds, count)
+    print(f"\n{table(outcomes)}\n")
+    path = plotting.save(picture(outcomes), out / "demo.png")
+    _write(out / "demo.json", json.dumps(record(outcomes), indent=1))
+    print(f"{path} (figures in {out / 'demo.json'}), {time.perf_counter() - start:.0f} s in all")
+
+
+def _compare_in_processes(seeds: int, rounds: int, count: int) -> dict[str, Outcome]:
+    # Processes, because most of a small fit is Python; started anew, because JAX has threads and
+    # a copy of a process with threads may hang.
+    processes: Any = {"mp_context": multiprocessing.get_context("spawn"), "initializer": _ready}
+    workers = min(os.cpu_count() or 1, count, MOST_WORKERS)
+    pool = ProcessPoolExecutor(workers, initargs=(count,), **processes)
+    total = len(methods(count)) * seeds * (INITIAL + rounds) * count
+    bar = tqdm(total=total, unit="fit", unit_scale=True, disable=None)
+    try:
+        with bar:
+            report = _print if bar.disable else bar.set_description
+            return compare(seeds, rounds, count, _Watched(pool, bar), report)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _print(line: str) -> None:
+    """Progress where there is no terminal to draw a bar on."""
+    print(line, flush=True)
+
+
+def _write(path: Path, text: str) -> None:
+    """The file appears whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    os.replace(part, path)

@@ -24,11 +24,11 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.lax import optimization_barrier as barrier
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require, whole
 from jaxbo._checkpoint import Checkpoint, Rows, fingerprint
+from jaxbo._keys import barrier
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.objectives import AbstractObjective
 from jaxbo.space import Space
@@ -200,7 +200,8 @@ def _check_sizes(
     )
     require(
         present is None or (present.ndim == 2 and present.shape[0] == rounds),
-        f"present must have a row for each of the {rounds} rounds and a column for each agent.",
+        f"present must have a row for each of the {rounds} rounds and a column for each agent, "
+        f"got shape {getattr(present, 'shape', ())}.",
     )
 
 

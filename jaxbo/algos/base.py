@@ -29,6 +29,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require, whole
+from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
 from jaxbo.types import Count, Key, Point, Scalar
 
@@ -46,8 +47,11 @@ class AbstractAlgorithm(eqx.Module):
     domain: eqx.AbstractVar[AbstractDomain]
     #: How many agents query each round.
     targets: eqx.AbstractVar[int]
-    #: The most observations an agent can hold, if there is a limit.
-    capacity: eqx.AbstractVar[int | None]
+
+    @property
+    @abc.abstractmethod
+    def capacity(self) -> int | None:
+        """The most observations an agent can hold, if there is a limit."""
 
     @abc.abstractmethod
     def init(self, key: Key) -> PyTree:
@@ -238,14 +242,17 @@ class AbstractFederated(AbstractAlgorithm):
 
         new = jax.vmap(learn)(self._first(count, clients), queries, values)
         if count < self.agents:
-            new = jax.tree.map(lambda old, some: old.at[:count].set(some), clients, new)
+            new = jax.tree.map(
+                lambda old, some: old.at[:count].set(some), unwrap(clients), unwrap(new)
+            )
+            new = wrap(new, clients)
         return new
 
     def _first(self, count: int, tree: PyTree) -> PyTree:
         """The first `count` agents of a tree with the agents axis."""
         if count == self.agents:
             return tree
-        return jax.tree.map(lambda leaf: leaf[:count], tree)
+        return wrap(jax.tree.map(lambda leaf: leaf[:count], unwrap(tree)), tree)
 
 
 class AbstractIndependent(AbstractFederated):

@@ -85,8 +85,9 @@ class FTS(AbstractFederated):
     Peers that are not `present` are never drawn; with nobody left to draw, the own sample is used.
     With `once`, `present` says whose message arrived before the start: keep it the same every round.
 
-    Differs from the paper in two defaults: values are standardized by each agent's running mean and
-    deviation, and β_t is 1 (as in its experiments). Memory: M² + O(M) floats an agent.
+    Differs from the paper in three defaults: values are standardized by each agent's running mean and
+    deviation, features are `sine_cosine` (its own are `Fixed(basis=features.cosine)`), and β_t is 1, as
+    in its experiments. Memory: M² + O(M) floats an agent.
     """
 
     domain: AbstractDomain
@@ -119,7 +120,10 @@ class FTS(AbstractFederated):
                 peers.shape in ((agents,), (targets, agents)),
                 f"peers must have shape ({agents},) or ({targets}, {agents}), got {peers.shape}.",
             )
-            require((peers >= 0) & jnp.isfinite(peers), "peers must be weights of at least 0.")
+            require(
+                (peers >= 0) & jnp.isfinite(peers),
+                f"peers must be at least 0, got {peers}.",
+            )
         self.domain = domain
         self.agents = agents
         self.features = Fixed() if features is None else features
@@ -195,7 +199,7 @@ class FTS(AbstractFederated):
             # Until the first round the one message keeps up with the observations.
             sent = jax.lax.cond(
                 round == BEFORE_FIRST_ROUND,
-                lambda: self._draw(jr.fold_in(client.order, count), shared, belief),
+                lambda: self._draw(jr.fold_in(client.order, 1 + count), shared, belief),
                 lambda: client.sent,
             )
             drawn = jnp.isfinite(value)
@@ -233,7 +237,7 @@ class FTS(AbstractFederated):
             lambda t, used: used + (~self._is_own(client, t)).astype(int),
             jnp.zeros((), int),
         )
-        return _nth_other(client.order, weights, client.index, earlier)
+        return _nth_other(jr.fold_in(client.order, 0), weights, client.index, earlier)
 
 
 def _draw_other(key: Key, weights: Float[Array, " agents"], index: Count) -> tuple[Count, Flag]:
@@ -247,6 +251,7 @@ def _draw_other(key: Key, weights: Float[Array, " agents"], index: Count) -> tup
     point = jr.uniform(key, dtype=weights.dtype) * (ends[-1] - own)
     point = jnp.where(point >= start, point + own, point)  # jump over the agent's own share
     other = jnp.minimum(jnp.searchsorted(ends, point, side="right"), weights.size - 1)
+    other = other.astype(index.dtype)
     return other, (other != index) & (weights[other] > 0)
 
 

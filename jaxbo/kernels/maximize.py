@@ -12,11 +12,11 @@ start, and never outside the domain.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxbo.domains import AbstractDomain, Finite
 from jaxbo.kernels.features import Curvature, FourierFunction
-from jaxbo.types import Function, Point, Points, Scalar
+from jaxbo.types import Count, Function, Point, Points, Scalar
 
 
 def maximize(
@@ -24,27 +24,33 @@ def maximize(
     domain: AbstractDomain,
     candidates: Points,
     *,
-    starts: int = 4,
-    steps: int = 5,
+    starts: int | None = None,
+    steps: int = 3,
 ) -> tuple[Point, Scalar]:
     """The best point found, in the domain, and the function's value there.
 
     `candidates` are points of the domain. On a finite domain they should be all its points, and the
-    best of them is the answer; elsewhere the best of each of `starts` equal shares of the candidates
-    is refined by `steps` Newton steps.
+    best of them is the answer. Elsewhere they are cut into `starts` slabs (by default 4 up to dimension
+    2 and 16 beyond); the best of each slab is refined by two Newton steps, and the best of these by
+    `steps` more.
     """
+    if not isinstance(domain, Finite):
+        # Shares of sorted candidates are slabs of the domain: their best are different peaks.
+        candidates = candidates[jnp.argsort(candidates[:, 0])]
     values = jax.vmap(function)(candidates)
+    values = jnp.where(jnp.isnan(values), -jnp.inf, values)
     if isinstance(domain, Finite):
         best = jnp.argmax(values)
         return candidates[best], values[best]
-    first = _best_of_shares(values, starts)
-    points, values = jax.vmap(lambda x, v: ascend(function, domain, x, v, steps))(
-        candidates[first], values[first]
-    )
+    first = _best_of_shares(values, starts or _starts(domain.dim))
+    climb = lambda x, value, steps: ascend(function, domain, x, value, steps)  # noqa: E731
+    points, values = jax.vmap(lambda x, v: climb(x, v, _RACE))(candidates[first], values[first])
     best = jnp.argmax(values)
-    return points[best], values[best]
+    return climb(points[best], values[best], steps)
 
 
+# Steps after which the best of the starts is told from the others: it hardly ever changes later.
+_RACE = 2
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that
 # gains doubles it, one that does not quarters it.
 _RADIUS = 0.1
@@ -57,30 +63,44 @@ _CONJUGATE_STEPS = 6
 def ascend(
     function: Function, domain: AbstractDomain, x: Point, value: Scalar, steps: int
 ) -> tuple[Point, Scalar]:
-    """Trust-region Newton ascent from `x`, where the function is `value`; never worse than that."""
+    """Trust-region Newton ascent from `x`, where the function is `value`; never worse than that.
 
-    def step(_: int, state: tuple[Point, Scalar, Scalar]) -> tuple[Point, Scalar, Scalar]:
-        x, value, radius = state
-        gradient, curvature = _expansion(function, x)
-        trial = domain.project(x + _newton_step(gradient, curvature, x, radius))
-        trial_value = function(trial)
+    One evaluation of value, gradient and curvature a step: a rejected trial shortens the step that led
+    to it, an accepted one begins the next.
+    """
+    radius = jnp.full_like(value, _RADIUS)
+    _, gradient, curvature = _expansion(function, x)
+    first = _newton_step(gradient, curvature, x, radius)
+
+    def step(_: Count, state: tuple[Point, Scalar, Point, Scalar]):
+        x, value, move, radius = state
+        trial = domain.project(x + move)
+        trial_value, gradient, curvature = _expansion(function, trial)
         better = trial_value > value
+        radius = radius * jnp.where(better, _GROW, _SHRINK).astype(radius.dtype)
+        following = _newton_step(gradient, curvature, trial, radius)
         return (
             jnp.where(better, trial, x),
             jnp.where(better, trial_value, value),
-            radius * jnp.where(better, _GROW, _SHRINK).astype(radius.dtype),
+            jnp.where(better, following, move * _SHRINK),
+            radius,
         )
 
-    start = (x, value, jnp.full_like(value, _RADIUS))
-    x, value, _ = jax.lax.fori_loop(0, steps, step, start)
+    x, value, _, _ = jax.lax.fori_loop(0, steps, step, (x, value, first, radius))
     return x, value
 
 
-def _expansion(function: Function, x: Point) -> tuple[Point, Curvature]:
-    """Gradient, and product with the Hessian."""
+def _starts(dim: int) -> int:
+    """Enough to find the maximum of a sampled function 99 times of 100 up to dimension 3."""
+    return 4 if dim <= 2 else 16
+
+
+def _expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
+    """Value, gradient, and product with the Hessian."""
     if isinstance(function, FourierFunction):
         return function.expansion(x)
-    return jax.linearize(jax.grad(function), x)
+    (value, gradient), push = jax.linearize(jax.value_and_grad(function), x)
+    return value, gradient, lambda p: push(p)[1]
 
 
 def _newton_step(gradient: Point, curvature: Curvature, x: Point, radius: Scalar) -> Point:
@@ -111,7 +131,7 @@ def _newton_step(gradient: Point, curvature: Curvature, x: Point, radius: Scalar
     return step
 
 
-def _best_of_shares(values: Float[Array, " points"], shares: int) -> Float[Array, " shares"]:
+def _best_of_shares(values: Float[Array, " points"], shares: int) -> Int[Array, " shares"]:
     """Where the best value of each of `shares` equal shares of the candidates stands."""
     size = -(-values.size // shares)
     padding = jnp.full((size * shares - values.size,), -jnp.inf, values.dtype)

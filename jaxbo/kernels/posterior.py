@@ -19,7 +19,6 @@ The mean is linear in y and the covariance does not depend on y. So one root ser
 
 import abc
 import math
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -48,8 +47,8 @@ class AbstractRoot(eqx.Module):
         """Whether another observation can be held."""
 
     @abc.abstractmethod
-    def minus(self, u: Features, v: Features) -> "AbstractRoot":
-        """R - u v'."""
+    def contracted(self, v: Features, u: Features, shrink: Scalar) -> "AbstractRoot":
+        """R (I - v v' / shrink) = R - u v' / shrink, where u = R v."""
 
 
 class DenseRoot(AbstractRoot):
@@ -66,54 +65,52 @@ class DenseRoot(AbstractRoot):
     def has_room(self) -> Flag:
         return jnp.ones((), bool)
 
-    def minus(self, u: Features, v: Features) -> "DenseRoot":
-        return DenseRoot(self.matrix - u[:, None] * v[None, :])
+    def contracted(self, v: Features, u: Features, shrink: Scalar) -> "DenseRoot":
+        return DenseRoot(self.matrix - (u / shrink)[:, None] * v[None, :])
 
 
-class LowRankRoot(AbstractRoot):
-    """R = I - U V' with one row of U and V an observation; unused rows are zero and need no mask.
+class ProductRoot(AbstractRoot):
+    """R = (I - v₁v₁'/shrink₁) (I - v₂v₂'/shrink₂) …, one vector v an observation.
 
-    Only rows that are in use are read, so a round costs what the observations so far cost.
+    O(observations so far · features) an operation. The factors are applied one after the other, which is
+    as accurate as the matrix: their sum, I - U V', would cancel. Unused rows are zero: factors of I.
+    Differentiable in reverse, and forward over reverse, in the features but not in the root.
     """
 
-    left: Float[Array, "capacity features"]
-    right: Float[Array, "capacity features"]
+    rows: Float[Array, "capacity features"]
+    inverse_shrinks: Float[Array, " capacity"]
     count: Int[Array, ""]
 
     def times(self, z: Features) -> Features:
-        return self._reading(lambda left, right: z - dot(dot(right, z), left))
+        return _last_to_first(self, z)
 
     def transpose_times(self, phi: Features) -> Features:
-        return self._reading(lambda left, right: phi - dot(dot(left, phi), right))
+        return _first_to_last(self, phi)
 
     def has_room(self) -> Flag:
-        return self.count < self.left.shape[0]
+        return _largest_of_batch(self.count) < self.rows.shape[0]
 
-    def minus(self, u: Features, v: Features) -> "LowRankRoot":
-        left = self.left.at[self.count].set(u, mode="drop")
-        right = self.right.at[self.count].set(v, mode="drop")
-        # A failed observation has u = v = 0: it need not take up a row.
-        return LowRankRoot(left, right, self.count + jnp.any(v != 0).astype(int))
-
-    def _reading(self, product: Callable[[Array, Array], Features]) -> Features:
-        """`product` of the first rows of U and V, as many as hold all that are in use."""
-        capacity = self.left.shape[0]
-        sizes = [-(-capacity * step // _STEPS) for step in range(1, _STEPS + 1)]
-        branches = [lambda n=n: product(self.left[:n], self.right[:n]) for n in sizes]
-        smallest = jnp.sum(_largest_of_batch(self.count) > jnp.asarray(sizes[:-1]))
-        return jax.lax.switch(smallest, branches)
-
-
-# Rows are read in this many steps of the capacity: finer ones save less than they cost to compile.
-_STEPS = 6
+    def contracted(self, v: Features, u: Features, shrink: Scalar) -> "ProductRoot":
+        del u
+        # A common row for a batch makes this a slice of memory, not a scatter.
+        row = _largest_of_batch(self.count)
+        last = jnp.minimum(row, self.rows.shape[0] - 1)
+        v = jnp.where(self.has_room(), v, _row(self.rows, last))
+        inverse = jnp.where(self.has_room(), 1 / shrink, _row(self.inverse_shrinks, last))
+        # A failed observation has v = 0: it need not take up a row.
+        return ProductRoot(
+            jax.lax.dynamic_update_index_in_dim(self.rows, v, last, 0),
+            jax.lax.dynamic_update_index_in_dim(self.inverse_shrinks, inverse, last, 0),
+            jnp.where(self.has_room() & jnp.any(v != 0), row + 1, self.count),
+        )
 
 
 @jax.custom_batching.custom_vmap
 def _largest_of_batch(count: Int[Array, ""]) -> Int[Array, ""]:
     """The count itself; under `vmap` the largest of the batch, common to all of it.
 
-    Zero rows change nothing, so every member of a batch may read what the one with most needs. A
-    common number keeps the choice of rows a branch, where one of its own would run all of them.
+    Zero rows change nothing, so every member of a batch may use as many as the one with most needs, and
+    a loop of common length need not ask each member whether it has ended.
     """
     return count
 
@@ -122,6 +119,51 @@ def _largest_of_batch(count: Int[Array, ""]) -> Int[Array, ""]:
 def _(axis_size: int, in_batched: list[bool], count: Int[Array, " batch"]):
     del axis_size
     return _largest_of_batch(jnp.max(count) if in_batched[0] else count), False
+
+
+# A loop whose length depends on data has no reverse derivative of its own; that of a product of
+# matrices is the product of their transposes, in the other order.
+
+
+@jax.custom_vjp
+def _first_to_last(root: ProductRoot, z: Features) -> Features:
+    """R'z."""
+    return _ascending(root, z)
+
+
+@jax.custom_vjp
+def _last_to_first(root: ProductRoot, z: Features) -> Features:
+    """R z."""
+    return _descending(root, z)
+
+
+_first_to_last.defvjp(
+    lambda root, z: (_ascending(root, z), root), lambda root, d: (None, _descending(root, d))
+)
+_last_to_first.defvjp(
+    lambda root, z: (_descending(root, z), root), lambda root, d: (None, _ascending(root, d))
+)
+
+
+def _ascending(root: ProductRoot, z: Features) -> Features:
+    count = _largest_of_batch(root.count)
+    return jax.lax.fori_loop(0, count, lambda k, z: _factor(root, k, z), z)
+
+
+def _descending(root: ProductRoot, z: Features) -> Features:
+    count = _largest_of_batch(root.count)
+    return jax.lax.fori_loop(0, count, lambda k, z: _factor(root, count - 1 - k, z), z)
+
+
+def _factor(root: ProductRoot, k: Int[Array, ""], z: Features) -> Features:
+    """(I - v v' / shrink) z for observation k."""
+    v, inverse = _row(root.rows, k), _row(root.inverse_shrinks, k)
+    return z - v * (jnp.sum(v * z) * inverse)
+
+
+def _row(table: Float[Array, " capacity *rest"], k: Int[Array, ""]) -> Float[Array, "*rest"]:
+    # Plain indexing would make a gather of it.
+    return jax.lax.dynamic_index_in_dim(table, k, keepdims=False)
 
 
 class Posterior(eqx.Module):
@@ -149,8 +191,8 @@ def prior(
     """No observations yet: w ~ N(0, I) for `size` features.
 
     `noise` is the variance of an observation's error, positive. `capacity`, if given, is the largest
-    number of observations that will ever be made; when it is at most `size` the root is kept in
-    low-rank form, which gives the same numbers for less, to a few roundings.
+    number of observations that will ever be made; when it is at most `size` the root is kept as
+    a product of as many factors, which gives the same numbers for less.
 
     Raises `ValueError` for a size or capacity below one or a noise that is not positive.
     """
@@ -162,7 +204,7 @@ def prior(
     root: AbstractRoot
     if capacity is not None and capacity <= size:
         rows = jnp.zeros((capacity, size), dtype)
-        root = LowRankRoot(rows, rows, jnp.zeros((), int))
+        root = ProductRoot(rows, jnp.ones((capacity,), dtype), jnp.zeros((), int))
     else:
         root = DenseRoot(jnp.eye(size, dtype=dtype))
     return Posterior(
@@ -191,7 +233,7 @@ def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) 
     shrink = s + jnp.sqrt(posterior.noise * s)
     return Posterior(
         mean=posterior.mean + jnp.multiply.outer(residual, u / s),
-        root=posterior.root.minus(u / shrink, v),
+        root=posterior.root.contracted(v, u, shrink),
         noise=posterior.noise,
         quadratic=posterior.quadratic + jnp.multiply.outer(residual, residual) / s,
         log_det=posterior.log_det + jnp.where(observed, jnp.log(s), 0.0),

@@ -14,7 +14,7 @@ from jaxbo.kernels.features import FourierFunction, cos_turns, sin_turns
 
 KERNELS = [SquaredExponential, Matern12, Matern32, Matern52]
 MAPS = [features.cosine, features.sine_cosine]
-DIRECTIONS = [features.independent, features.orthogonal]
+DIRECTIONS = [features.independent, features.orthogonal, features.quasi_random]
 TURNS = [(cos_turns, np.cos), (sin_turns, np.sin)]
 SCALES = np.array([0.3, 0.7, 1.9])
 
@@ -128,8 +128,8 @@ def products(make, form, key, size, draws, directions):
 
 @pytest.mark.parametrize(
     ("form", "directions"),
-    [(SquaredExponential, features.independent)]
-    + [(form, features.orthogonal) for form in KERNELS],
+    [(SquaredExponential, features.independent), (SquaredExponential, features.orthogonal)]
+    + [(form, features.quasi_random) for form in KERNELS],
 )
 def test_sine_cosine_is_the_kernel_on_average(form, directions, key):
     found, expected = products(features.sine_cosine, form, key, 20, 4000, directions)
@@ -140,7 +140,7 @@ def test_sine_cosine_is_the_kernel_on_average(form, directions, key):
 @pytest.mark.parametrize("form", [SquaredExponential, Matern12])
 def test_cosine_tends_to_the_kernel(form, key):
     # Dividing by the norm biases the product by O(1 / size).
-    found, expected = products(features.cosine, form, key, 1000, 60, features.orthogonal)
+    found, expected = products(features.cosine, form, key, 1000, 60, features.independent)
     error = np.std(found, axis=0) / np.sqrt(len(found))
     np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - expected), 5 * error + 3e-3)
 
@@ -161,13 +161,21 @@ def test_error_falls_with_the_root_of_the_size(make, form, key):
     assert 3.4 < error(32) / error(512) < 4.6  # √16 = 4
 
 
-@pytest.mark.parametrize("make", MAPS)
-def test_orthogonal_directions_err_less(make, key):
+# Spread frequencies help less where phases are independent draws.
+@pytest.mark.parametrize(("make", "gain"), [(features.cosine, 0.85), (features.sine_cosine, 0.5)])
+def test_directions_that_are_spread_err_less(make, gain, key):
     def error(directions):
         found, expected = products(make, SquaredExponential, key, 50, 2000, directions)
         return np.sqrt(np.mean((found - expected[None]) ** 2))
 
-    assert error(features.orthogonal) < 0.95 * error(features.independent)
+    independent = error(features.independent)
+    assert error(features.orthogonal) < 0.95 * independent
+    assert error(features.quasi_random) < gain * independent
+
+
+@pytest.mark.parametrize(("dim", "kind"), [(2, features.quasi_random), (20, features.orthogonal)])
+def test_the_better_spread_is_chosen_by_dimension(dim, kind, key):
+    np.testing.assert_array_equal(features.spread(key, 7, dim), kind(key, 7, dim))
 
 
 @pytest.mark.parametrize("make", MAPS)

@@ -241,8 +241,8 @@ def test_one_failed_output_fails_the_observation(key):
     same_bits(posterior.condition(told, others[0], jnp.array([1.0, jnp.nan])), told)
 
 
-def test_failed_evaluations_take_up_no_capacity(key, close):
-    phis, ys, others = data(key)
+def test_failed_evaluations_take_up_no_capacity(key):
+    phis, ys, _ = data(key)
     start = posterior.prior(SIZE, 1e-2, capacity=POINTS)
     both = jnp.stack([jnp.full_like(ys, jnp.nan), ys], axis=1).ravel()
     told = condition_all(start, jnp.repeat(phis, 2, axis=0), both)

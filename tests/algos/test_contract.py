@@ -1,0 +1,385 @@
+"""What every method keeps to. A new one is a line of `METHODS`."""
+
+import dataclasses
+import functools
+
+import equinox as eqx
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax import export
+from scipy import stats
+
+from jaxbo.algos.base import AbstractIndependent
+from jaxbo.algos.fts import FTS
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.algos.ts import TS
+from jaxbo.domains import Cube, Finite
+from jaxbo.functions import TestFunction, branin_rescaled, hartmann6, levy, sphere
+from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.loop import Trace, drive, replay, run
+from jaxbo.objectives import AbstractObjective
+from jaxbo.space import Categorical, Integer, Real, Space
+from jaxbo.types import Scalar, floating
+
+
+def kernel(domain):
+    return SquaredExponential(0.2 * domain.dim**0.5)
+
+
+def fixed(domain):
+    return Fixed(kernel(domain), size=60, noise=1e-3)
+
+
+def fitted(domain, rounds):
+    return Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=10)
+
+
+def fts(domain, agents, **options):
+    return FTS(domain, agents, features=fixed(domain), candidates=128, **options)
+
+
+#: name -> (domain, agents, rounds) -> the algorithm; `rounds` counts all observations.
+METHODS = {
+    "random search": lambda d, n, t: RandomSearch(d, n),
+    "TS": lambda d, n, t: TS(d, n, fixed(d), 128),
+    "TS, fitted": lambda d, n, t: TS(d, n, fitted(d, t), 128),
+    "FTS": lambda d, n, t: fts(d, n),
+    "FTS, once": lambda d, n, t: fts(d, n, once=True),
+    "FTS, own fitted": lambda d, n, t: fts(d, n, own=fitted(d, t)),
+    "FTS, one target": lambda d, n, t: fts(d, n, targets=1),
+    "FTS, weights": lambda d, n, t: fts(d, n, peers=jnp.arange(1.0, n + 1)),
+}
+
+AGENTS, INITIAL = 3, 2
+#: The last round is one in which `Fitted` fits.
+ROUNDS = 21
+ROWS = INITIAL + ROUNDS
+CUBE = Cube(2)
+FINITE = Finite(np.random.default_rng(0).random((97, 2)))
+SPACE = Space(rate=Real(1e-4, 1.0, log=True), depth=Integer(1, 6), kind=Categorical("a", "b", "c"))
+
+#: For programs whose speed and last digits do not matter: a third of the time to compile.
+roughly_compiled = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
+)
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def algorithm(name):
+    return METHODS[name](CUBE, AGENTS, ROWS)
+
+
+class Failing(AbstractObjective):
+    """Every agent has `function`; a share of the evaluations fails."""
+
+    function: TestFunction
+    noise: Scalar = eqx.field(converter=floating, default=0.1)
+    failing: Scalar = eqx.field(converter=floating, default=0.1)
+
+    def noiseless(self, agent, x):
+        return self.function(x)
+
+    def optimum(self, agent):
+        return self.function.maximum
+
+    def __call__(self, key, agent, x):
+        failure_key, noise_key = jr.split(key)
+        value = self.noiseless(agent, x) + self.noise * jr.normal(noise_key, dtype=x.dtype)
+        return jnp.where(jr.uniform(failure_key) < self.failing, jnp.nan, value)
+
+
+FUNCTIONS = {1: levy(1), 2: branin_rescaled(), 6: hartmann6()}
+OBJECTIVE = Failing(FUNCTIONS[2])
+RELIABLE = Failing(FUNCTIONS[2], 0.0, 0.0)
+
+
+def seed():
+    """The key of the runs below; a new array each time, since a key is used once."""
+    return jr.key(1)
+
+
+@functools.cache
+def ran(name):
+    with jax.debug_key_reuse(True):
+        return run(METHODS[name](CUBE, AGENTS, ROWS), OBJECTIVE, ROUNDS, seed(), initial=INITIAL)
+
+
+@functools.cache
+def driven(name):
+    algorithm = METHODS[name](CUBE, AGENTS, ROWS)
+    return drive(algorithm, OBJECTIVE, ROUNDS, seed(), initial=INITIAL, progress=False)
+
+
+def raw(leaf):
+    """An array's bytes, with one pattern for NaN."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jr.key_data(leaf)
+    array = np.asarray(leaf)
+    if np.issubdtype(array.dtype, np.floating):
+        array = np.where(np.isnan(array), np.asarray(np.nan, array.dtype), array)
+    return array.dtype, array.shape, array.tobytes()
+
+
+def differences(one, other):
+    """The leaves that are not equal bit for bit."""
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    pairs = zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True)
+    return [jax.tree_util.keystr(path) for (path, a), b in pairs if raw(a) != raw(b)]
+
+
+def agent(state, *numbers):
+    """The clients with these numbers."""
+    return jax.tree.map(lambda leaf: leaf[jnp.asarray(numbers)], state.clients)
+
+
+# ---------------------------------------------------------------- shapes
+
+
+@pytest.mark.parametrize("domain", [CUBE, FINITE, SPACE], ids=["cube", "finite", "space"])
+def test_rounds_can_be_scanned(name, domain):
+    algorithm = METHODS[name](domain, AGENTS, ROWS)
+
+    def body(state, key):
+        queries, info = algorithm.ask(key, state)
+        return algorithm.tell(state, queries, queries[:, 0]), (queries, info)
+
+    def scanned(key):
+        init_key, key = jr.split(key)
+        return jax.lax.scan(body, algorithm.init(init_key), jr.split(key, 5))
+
+    state = jax.eval_shape(algorithm.init, jr.key(0))
+    last, (queries, _) = jax.eval_shape(scanned, jr.key(0))
+    assert queries.shape == (5, algorithm.targets, domain.dim)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), last
+    )
+
+
+def test_every_number_has_the_default_precision(algorithm):
+    rounds = eqx.filter_eval_shape(run, algorithm, OBJECTIVE, 3, jr.key(0), initial=2)
+    floats = [x.dtype for x in jax.tree.leaves(rounds) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert len(floats) >= 2
+    assert set(floats) == {jnp.zeros(()).dtype}
+
+
+def test_a_run_lowers_for_every_platform(algorithm):
+    def whole(key):
+        state, trace = run(algorithm, OBJECTIVE, 3, key, initial=2)
+        return trace, eqx.filter(state, eqx.is_inexact_array)
+
+    platforms = ("cpu", "cuda", "tpu")
+    exported = export.export(jax.jit(whole), platforms=platforms)(jr.key(0))
+    assert exported.platforms == platforms
+    assert exported.out_avals[0].shape == (5, algorithm.targets, CUBE.dim)
+
+
+# ---------------------------------------------------------------- one run, three ways
+
+
+def test_run_equals_drive_bit_for_bit(name):
+    state, trace = ran(name)
+    driven_state, driven_trace = driven(name)
+    assert np.isnan(trace.values).any()
+    assert differences(trace, driven_trace) == []
+    assert differences(state, driven_state) == []
+
+
+def test_replay_rebuilds_the_state(name, algorithm):
+    state, trace = ran(name)
+    assert differences(state, replay(algorithm, trace, seed())) == []
+
+
+_COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: _COMPILED.append(event) if "backend_compile" in event else None
+)
+
+
+def test_other_numbers_compile_nothing(name, algorithm):
+    _, trace = ran(name)
+    driven(name)
+    other = jax.tree.map(lambda leaf: jnp.asarray(1.1 * np.asarray(leaf), leaf.dtype), algorithm)
+    objective = Failing(FUNCTIONS[2], 0.2)
+    key = jr.key(2)
+    compiled = len(_COMPILED)
+    assert compiled > 0
+    with jax.debug_key_reuse(True):
+        _, other_trace = run(other, objective, ROUNDS, key, initial=INITIAL)
+    drive(other, objective, ROUNDS, jr.key(2), initial=INITIAL, progress=False)
+    assert _COMPILED[compiled:] == []
+    assert differences(trace.values, other_trace.values) != []
+
+
+class Careless(AbstractIndependent):
+    """Uses a key twice."""
+
+    domain: Cube
+    agents: int = eqx.field(static=True)
+    capacity = None
+
+    def setup(self, key):
+        return ()
+
+    def join(self, key, shared, index):
+        return ()
+
+    def choose(self, key, shared, client, message, broadcast):
+        return (self.domain.sample(key, 1)[0] + self.domain.sample(key, 1)[0]) / 2, ()
+
+    def learn(self, shared, round, client, x, value):
+        return client
+
+
+def test_a_key_that_is_used_twice_would_be_noticed():
+    # All runs of the methods above are made under the same check.
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        run(Careless(CUBE, 2), OBJECTIVE, 2, jr.key(0))
+
+
+# ---------------------------------------------------------------- agents beside each other
+
+
+def with_values(trace, rows, number, value):
+    values = trace.values.at[rows, number].set(value)
+    return Trace(trace.queries, values, trace.info, trace.initial)
+
+
+def test_a_failed_evaluation_leaves_no_mark(name, algorithm):
+    _, trace = driven(name)
+    last = ROWS - 1
+    number = algorithm.targets // 2
+    others = [n for n in range(AGENTS) if n != number]
+    fine = with_values(trace, last, number, 0.5)
+    before = replay(algorithm, Trace(trace.queries[:-1], trace.values[:-1], (), INITIAL), seed())
+    failed = replay(algorithm, with_values(trace, last, number, jnp.nan), seed())
+    succeeded = replay(algorithm, fine, seed())
+    assert differences(agent(failed, number), agent(before, number)) == []
+    assert differences(agent(failed, *others), agent(succeeded, *others)) == []
+    assert differences(failed.shared, succeeded.shared) == []
+    if algorithm.capacity is not None or name.startswith("FTS"):
+        assert differences(agent(succeeded, number), agent(before, number)) != []
+
+
+def test_initial_points_that_all_failed_leave_no_mark(name, algorithm):
+    _, trace = driven(name)
+    number = algorithm.targets // 2
+    start = replay(algorithm, Trace(trace.queries[:0], trace.values[:0], ()), seed())
+    first = Trace(trace.queries[:INITIAL], trace.values[:INITIAL], (), INITIAL)
+    failed = replay(algorithm, with_values(first, slice(INITIAL), number, jnp.nan), seed())
+    assert differences(agent(failed, number), agent(start, number)) == []
+
+
+def test_the_order_of_agents_does_not_matter(name, algorithm):
+    if algorithm.targets < AGENTS:
+        pytest.skip("the first agents are the ones that query")
+    state, trace = driven(name)
+    order = jnp.asarray([2, 0, 1])
+    start = replay(algorithm, Trace(trace.queries[:0], trace.values[:0], ()), seed())
+    moved = dataclasses.replace(start, clients=agent(start, 2, 0, 1))
+    shuffled = Trace(trace.queries[:, order], trace.values[:, order], (), INITIAL)
+    last = replay(algorithm, shuffled, seed(), state=moved)
+    assert differences(last.clients, agent(state, 2, 0, 1)) == []
+
+
+@functools.cache
+def one_round(name, agents):
+    """Queries and info of a round without observations, on the finite domain."""
+    algorithm = METHODS[name](FINITE, agents, 1)
+
+    def ask(key):
+        init_key, ask_key = jr.split(key)
+        return algorithm.ask(ask_key, algorithm.init(init_key))
+
+    return roughly_compiled(jax.vmap(ask))(jr.split(jr.key(3), 32))
+
+
+def test_draws_do_not_depend_on_how_many_agents_there_are(name):
+    (few, info), (many, more) = one_round(name, 3), one_round(name, 7)
+    equal = (few == many[:, : few.shape[1]]).all(axis=2)
+    if hasattr(info, "source"):
+        # Whose peer an agent listens to does depend on who is there; its own samples do not.
+        alone = np.arange(few.shape[1])[None, :]
+        assert ((info.source == alone) == (more.source[:, : few.shape[1]] == alone)).all()
+        equal = equal[np.asarray(info.source == alone)]
+    assert equal.size >= 8
+    # Rounding may decide between two candidates with the same value.
+    assert equal.mean() > 0.98
+    assert len(np.unique(few.reshape(-1, 2), axis=0)) > 10
+
+
+# ---------------------------------------------------------------- queries
+
+
+def test_queries_are_in_a_cube_and_differ(name):
+    _, trace = ran(name)
+    queries = trace.queries.reshape(-1, CUBE.dim)
+    assert jax.vmap(CUBE.contains)(queries).all()
+    assert len(np.unique(queries, axis=0)) > len(queries) / 2
+
+
+def test_queries_are_among_a_finite_set(name):
+    queries, _ = one_round(name, 3)
+    assert jax.vmap(FINITE.contains)(queries.reshape(-1, FINITE.dim)).all()
+
+
+def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
+    algorithm, objective = METHODS[name](SPACE, AGENTS, 8), Failing(sphere(SPACE.dim))
+    compiled = roughly_compiled(lambda key: run(algorithm, objective, 6, key, initial=2)[1].queries)
+    queries = compiled(jr.key(0)).reshape(-1, SPACE.dim)
+    assert jax.vmap(SPACE.contains)(queries).all()
+    for x in np.asarray(queries):
+        # A round trip through the user's values comes back to the same point.
+        np.testing.assert_allclose(SPACE.encode(SPACE.decode(x)), x, atol=1e-6)
+
+
+# ---------------------------------------------------------------- it optimizes
+
+SEEDS = 64
+
+
+@functools.cache
+def many_runs(name, dim):
+    """Traces of many seeds, each with `AGENTS` agents that have the same function."""
+    algorithm = METHODS[name](Cube(dim), AGENTS, ROWS)
+
+    def one(key):
+        return run(algorithm, Failing(FUNCTIONS[dim], 0.0, 0.0), ROUNDS, key, initial=INITIAL)[1]
+
+    return roughly_compiled(jax.vmap(one))(jr.split(jr.key(4), SEEDS))
+
+
+@pytest.mark.parametrize("dim", FUNCTIONS)
+def test_it_beats_random_search(name, dim):
+    if name == "random search":
+        pytest.skip("this is random search")
+
+    def regret(name):
+        best = np.max(many_runs(name, dim).values, axis=1)  # of each seed and target
+        return np.mean(float(FUNCTIONS[dim].maximum) - best, axis=1)
+
+    mine, random = regret(name), regret("random search")
+    assert np.mean(mine) < np.mean(random)
+    assert stats.wilcoxon(mine, random, alternative="less").pvalue < 1e-3
+
+
+def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name, algorithm):
+    together = many_runs(name, 2)
+    first = INITIAL + 1  # later rounds amplify rounding errors
+    for i in range(8):
+        key = jr.split(jr.key(4), SEEDS)[i]
+        with jax.debug_key_reuse(True):  # as in `ran`: the same compiled program
+            _, alone = run(algorithm, RELIABLE, ROUNDS, key, initial=INITIAL)
+        np.testing.assert_array_equal(alone.queries[:INITIAL], together.queries[i, :INITIAL])
+        np.testing.assert_allclose(
+            alone.queries[:first], together.queries[i, :first], atol=2e-3, err_msg=f"seed {i}"
+        )

@@ -1,0 +1,209 @@
+import json
+from concurrent.futures import Executor, Future
+
+import jax
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.model_selection import cross_val_score
+from sklearn.svm import SVC
+
+from jaxbo import demo
+
+COUNT, SEEDS, ROUNDS = 3, 2, 2
+
+
+class Here(Executor):
+    """Evaluates at once; how often, and what was reported."""
+
+    def __init__(self):
+        self.evaluations, self.reports = 0, []
+
+    def submit(self, fn, /, *args, **options):
+        self.evaluations += 1
+        future = Future()
+        future.set_result(fn(*args, **options))
+        return future
+
+
+@pytest.fixture(scope="module")
+def compared():
+    executor = Here()
+    return executor, demo.compare(SEEDS, ROUNDS, COUNT, executor, executor.reports.append)
+
+
+def outcome(best, floats=0, seconds=1.5):
+    """An outcome whose every value is `best` [seeds owners], in five evaluations."""
+    return demo.Outcome(np.repeat(np.asarray(best)[:, None, :], 5, axis=1), seconds, floats)
+
+
+# ---------------------------------------------------------------- owners
+
+
+def test_every_sample_has_exactly_one_owner():
+    images, _ = load_digits(return_X_y=True)
+    shared_out = np.concatenate([owner.images for owner in demo.owners(20)])
+    assert shared_out.shape == images.shape
+    np.testing.assert_array_equal(np.unique(16 * shared_out, axis=0), np.unique(images, axis=0))
+
+
+def test_samples_keep_their_digits():
+    images, digits = load_digits(return_X_y=True)
+    known = {image.tobytes(): digit for image, digit in zip(images / 16, digits, strict=True)}
+    for owner in demo.owners(20):
+        assert [known[image.tobytes()] for image in owner.images] == owner.digits.tolist()
+
+
+def test_owners_differ_in_size_and_in_what_they_write():
+    owners = demo.owners(20)
+    sizes = np.array([len(owner.digits) for owner in owners])
+    assert sizes.max() > 3 * sizes.min()
+    shares = np.array([np.bincount(o.digits, minlength=10) / len(o.digits) for o in owners])
+    assert (shares.max(axis=1) > 4 * shares.min(axis=1)).all()
+    commonest = shares.argmax(axis=1)
+    assert len(set(commonest.tolist())) >= 5
+
+
+def test_owners_are_the_same_in_every_process():
+    first = demo.owners(4)
+    demo.owners.cache_clear()
+    for mine, theirs in zip(first, demo.owners(4), strict=True):
+        np.testing.assert_array_equal(mine.images, theirs.images)
+        np.testing.assert_array_equal(mine.digits, theirs.digits)
+
+
+def test_every_owner_has_enough_samples_to_train_and_validate(monkeypatch):
+    classes, validated = [], []
+
+    class Counter:
+        def fit(self, images, digits):
+            classes.append(len(set(digits.tolist())))
+            return self
+
+        def predict(self, images):
+            validated.append(len(images))
+            return np.zeros(len(images))
+
+    monkeypatch.setattr(demo, "SVC", Counter)
+    counts = range(2, demo.MOST_OWNERS + 1)
+    for count in counts:
+        for owner in range(count):
+            demo.accuracy(count, owner, {})
+    assert len(classes) == len(validated) == demo.HALVES * sum(counts)
+    assert min(classes) >= 2
+    assert min(validated) >= 4
+
+
+# ---------------------------------------------------------------- the objective
+
+
+@pytest.mark.parametrize("owner", [0, 6, 19])
+def test_accuracy_is_that_of_cross_validation_on_the_owners_halves(owner):
+    images, digits = demo.owners(20)[owner]
+    rng = np.random.default_rng(owner)
+    halves = [np.array_split(rng.permutation(len(digits)), 2) for _ in range(demo.HALVES)]
+    expected = cross_val_score(SVC(C=3.0, gamma=0.02), images, digits, cv=halves).mean()
+    assert demo.accuracy(20, owner, {"C": 3.0, "gamma": 0.02}) == pytest.approx(expected, abs=1e-12)
+
+
+def test_hyperparameters_matter_to_every_owner():
+    for owner in range(20):
+        good = demo.accuracy(20, owner, {"C": 10.0, "gamma": 0.03})
+        bad = demo.accuracy(20, owner, {"C": 1e-3, "gamma": 100.0})
+        assert good > bad + 0.1
+
+
+# ---------------------------------------------------------------- the methods
+
+
+def test_alone_and_federated_have_the_same_surrogate():
+    methods = demo.methods(4)
+    fts, ts = methods["FTS (federated)"], methods["TS (alone)"]
+    assert jax.tree.structure(fts.features) == jax.tree.structure(ts.surrogate)
+    for a, b in zip(jax.tree.leaves(fts.features), jax.tree.leaves(ts.surrogate), strict=True):
+        assert a == b
+    assert fts.own is None
+    assert fts.candidates == ts.candidates
+    assert fts.targets == fts.agents == 4
+    assert not fts.once
+
+
+def test_only_the_federated_owners_send_anything():
+    sent = {name: demo.floats_sent(method, 7) for name, method in demo.methods(4).items()}
+    assert sent == {"FTS (federated)": 7 * 100, "TS (alone)": 0, "random search": 0}
+
+
+def test_methods_share_their_initial_points_and_seeds_do_not(compared):
+    _, outcomes = compared
+    first = {name: outcome.values[:, : demo.INITIAL] for name, outcome in outcomes.items()}
+    for values in first.values():
+        np.testing.assert_array_equal(values, first["random search"])
+        assert (values[0] != values[1]).any()
+
+
+def test_methods_differ_after_the_initial_points(compared):
+    _, outcomes = compared
+    later = [outcome.values[:, demo.INITIAL :] for outcome in outcomes.values()]
+    assert (later[0] != later[1]).any()
+    assert (later[1] != later[2]).any()
+
+
+def test_every_evaluation_goes_through_the_executor(compared):
+    executor, outcomes = compared
+    shape = (SEEDS, demo.INITIAL + ROUNDS, COUNT)
+    assert all(outcome.values.shape == shape for outcome in outcomes.values())
+    assert executor.evaluations == len(outcomes) * np.prod(shape)
+    assert executor.reports[:2] == [f"FTS (federated), seed {n} of 2" for n in (1, 2)]
+
+
+def test_values_are_accuracies(compared):
+    _, outcomes = compared
+    for result in outcomes.values():
+        assert ((result.values >= 0) & (result.values <= 1)).all()
+        assert (np.diff(result.curves, axis=1) >= 0).all()
+        assert result.seconds > 0
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def test_the_table_has_the_mean_over_owners_and_the_error_over_seeds():
+    text = demo.table({"a": outcome([[0.5, 0.7], [0.6, 0.8]], floats=1234, seconds=5.25)})
+    head, row = text.splitlines()[1:]
+    assert head.split() == ["5", "floats", "sent", "seconds"]
+    # Seeds reach 60 and 70 %: their mean is 65, its error 10 / √2 / √2.
+    assert row.split() == ["a", "65.00", "±", "5.00", "1,234", "5.2"]
+
+
+def test_the_table_ends_with_the_last_evaluation(compared):
+    values = np.full((2, 12, 3), 0.5)
+    head = demo.table({"a": demo.Outcome(values, 1.0, 0)}).splitlines()[1]
+    assert head.split()[:3] == ["5", "10", "12"]
+
+
+def test_gaps_are_to_the_best_that_any_method_found_for_the_owner():
+    outcomes = {"a": outcome([[0.5, 0.9], [0.6, 0.8]]), "b": outcome([[0.75, 0.7], [0.1, 0.2]])}
+    gaps = demo._gaps(outcomes)
+    np.testing.assert_allclose(gaps["a"][:, -1], [[0.25, 0.0], [0.15, 0.1]], atol=1e-12)
+    np.testing.assert_allclose(gaps["b"][:, -1], [[0.0, 0.2], [0.65, 0.7]], atol=1e-12)
+
+
+def test_the_record_is_json_with_the_tables_figures(compared):
+    _, outcomes = compared
+    content = json.loads(json.dumps(demo.record(outcomes)))
+    for name, result in outcomes.items():
+        method = content["methods"][name]
+        np.testing.assert_allclose(method["accuracy"]["mean"], result.curves.mean(axis=0))
+        assert method["floats"] == result.floats
+
+
+def test_the_picture_shows_every_method_in_both_panels(compared):
+    _, outcomes = compared
+    figure = demo.picture(outcomes)
+    left, right = figure.axes
+    for axes in (left, right):
+        assert [line.get_label() for line in axes.lines] == list(outcomes)
+    for line, result in zip(left.lines, outcomes.values(), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), 100 * result.curves.mean(axis=0))
+    assert left.get_xlim() == (demo.INITIAL, demo.INITIAL + ROUNDS)
+    assert right.get_yscale() == "log"

@@ -1,0 +1,121 @@
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+import jaxbo
+
+ROOT = Path(jaxbo.__file__).parent.parent
+#: Brought by extras only. SciPy is not among them: JAX itself needs it.
+OPTIONAL = ("matplotlib", "sklearn", "tqdm", "torch", "botorch", "beartype", "pytest", "tinygp")
+#: Seconds that `import jaxbo` may add to its dependencies' imports.
+IMPORT_BUDGET = 0.5
+
+
+def python(code, *arguments, **environment):
+    """What `code` prints in a new process."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("wheel"))
+    (path,) = WheelBuilder(str(ROOT)).build(directory=folder, versions=["standard"])
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def test_the_wheel_holds_the_package_its_types_and_nothing_else(wheel):
+    sources = {
+        str(path.relative_to(ROOT)) for path in ROOT.glob("jaxbo/**/*") if path.suffix == ".py"
+    }
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert packed == sources | {"jaxbo/py.typed"}
+    assert len(sources) > 10
+
+
+def test_the_distribution_has_a_name_of_its_own_and_the_packages_version(metadata):
+    assert metadata["Name"] == "jaxbo-agents"
+    assert metadata["Version"] == jaxbo.__version__
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_only_the_core_is_required_without_extras(metadata):
+    required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
+    names = {r.split(">=")[0] for r in required}
+    assert names == {"jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy"}
+
+
+def test_importing_adds_little_to_the_dependencies_imports():
+    code = (
+        "import time, jax, equinox, optax; start = time.perf_counter();"
+        "import jaxbo; print(time.perf_counter() - start)"
+    )
+    # The least of several: another process may be busy in the middle of one.
+    assert min(float(python(code)) for _ in range(5)) < IMPORT_BUDGET
+
+
+def test_importing_brings_in_no_optional_package():
+    code = (
+        "import sys, jax, equinox, optax; before = set(sys.modules);"
+        "import jaxbo; print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
+    )
+    added = python(code).split()
+    assert "jaxbo" in added
+    assert not set(added) & set(OPTIONAL)
+
+
+IMPORT_EVERYTHING = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None  # importing it raises ImportError
+import jaxbo
+names = [m.name for m in pkgutil.walk_packages(jaxbo.__path__, "jaxbo.")]
+for name in set(names) - {"jaxbo.demo"}:
+    importlib.import_module(name)
+print(len(names))
+import jax
+try:
+    jax.devices()
+except RuntimeError:
+    print("no backend")
+"""
+
+
+def test_no_module_but_the_demo_needs_an_extra_or_a_device_to_be_imported():
+    # A platform that does not exist: whatever asks for a device fails.
+    count, backend = python(IMPORT_EVERYTHING, *OPTIONAL, JAX_PLATFORMS="none").splitlines()
+    assert int(count) > 10
+    assert backend == "no backend"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_names_the_python_it_needs_where_there_is_an_older_one(tmp_path):
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.8.1\nexit 1\n')
+    old.chmod(0o755)
+    command = ["make", "--no-print-directory", "demo", f"PYTHON={old}", f"VENV={tmp_path}/venv"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0
+    assert "needs Python 3.11 or newer, this is Python 3.8.1" in result.stderr
+    assert not (tmp_path / "venv").exists()
