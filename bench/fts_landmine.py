@@ -31,11 +31,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
-from bench.fts_synthetic import random_cosines
+from bench.fts_synthetic import random_cosines, start
 from bench.landmine import FIELDS, Tuning, fields
 from bench.runner import Check, Experiment, Options, Result, number, progress
 from jaxbo import metrics, plotting
-from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube
@@ -140,13 +140,16 @@ def alone(rounds: int) -> TS:
     return TS(domain=Cube(2), agents=FIELDS, surrogate=own_model(rounds))
 
 
-def federated(features: int, rounds: int) -> FTS:
-    """Agents 0 to 5 are the targets; then come all fields as they stand after their own TS."""
+def federated(features: int, own: Fitted | None) -> FTS:
+    """Agents 0 to 5 are the targets; then come all fields as they stand after their own TS.
+
+    Without `own`, what the peers need.
+    """
     return FTS(
         Cube(2),
         TARGETS + FIELDS,
         features=message_model(features),
-        own=own_model(rounds),
+        own=own,
         mixing=InverseSquare(),
         peers=others(),
         once=True,
@@ -159,19 +162,17 @@ def others() -> Float[np.ndarray, "targets agents"]:
     return np.concatenate([np.zeros((TARGETS, TARGETS)), 1 - np.eye(TARGETS, FIELDS)], axis=1)
 
 
-def informed(algorithm: FTS, key: Key, past: Part) -> Any:
+def informed(algorithm: FTS, key: Key, past: Part) -> FederatedState:
     """The state before the first round: peers know their past, targets nothing."""
     queries, values = past.queries[:OBSERVATIONS], past.values[:OBSERVATIONS]
     rows = len(values)
     blank = np.zeros((rows, TARGETS, 2), queries.dtype)
     unknown = np.full((rows, TARGETS), np.nan, values.dtype)
-    queries, values = np.hstack([blank, queries]), np.hstack([unknown, values])
-    return _start(algorithm, key, jnp.asarray(queries), jnp.asarray(values))
+    known = jnp.asarray(np.hstack([blank, queries])), jnp.asarray(np.hstack([unknown, values]))
+    return _start(federated(algorithm.features.size, own=None), algorithm, key, *known)
 
 
-_start = eqx.filter_jit(
-    lambda algorithm, key, x, y: algorithm.warm_start(algorithm.init(key), x, y)
-)
+_start = eqx.filter_jit(start)
 
 
 # ---------------------------------------------------------------- evaluations
@@ -189,7 +190,7 @@ def _all(
         algorithm: AbstractAlgorithm = alone(rounds)
         state = None
         if features:
-            algorithm = federated(features, rounds)
+            algorithm = federated(features, own_model(rounds))
             past = parts[objective, 0][run]
             state = informed(algorithm, init_key, past)
         tuning = Tuning(objective == CLEAN, _noise_seed(seed, run))
@@ -217,7 +218,7 @@ def _part(
     if path.exists():
         with np.load(path) as saved:
             return Part(saved["queries"], saved["values"], float(saved["seconds"]), True)
-    start = time.perf_counter()
+    begun = time.perf_counter()
     _, trace = drive(
         algorithm,
         tuning,
@@ -230,7 +231,7 @@ def _part(
         progress=False,
         state=state,
     )
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - begun
     part = Part(np.asarray(trace.queries), np.asarray(trace.values), seconds)
     temporary = path.with_suffix(".tmp.npz")
     np.savez(temporary, queries=part.queries, values=part.values, seconds=seconds)
@@ -286,7 +287,7 @@ def checks(found: Found, rounds: int) -> dict[str, Check]:
 
 def _floats(features: int) -> tuple[bool, int]:
     """What one message holds, read off its shape: whether that is M, and how much it is."""
-    algorithm = federated(features, 1)
+    algorithm = federated(features, own=None)
     state = jax.eval_shape(algorithm.init, jr.key(0))
     client = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.clients

@@ -1,12 +1,15 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import jax.random as jr
 import numpy as np
 import pytest
 
 from bench import fts_landmine as experiment
 from bench import landmine
 from bench.landmine import Tuning
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains import Cube
 
 
 @pytest.fixture
@@ -79,33 +82,45 @@ def test_before_the_start_peers_know_fifty_points_and_targets_none(key):
     past = experiment.Part(
         rng.random((53, 29, 2)).astype(dtype), rng.random((53, 29)).astype(dtype), 0.0
     )
-    state = experiment.informed(experiment.federated(20, rounds=50), key, past)
+    algorithm = experiment.federated(20, experiment.own_model(rounds=50))
+    state = experiment.informed(algorithm, key, past)
     counts = np.asarray(state.clients.belief.posterior.count)
     np.testing.assert_array_equal(counts, [0] * 6 + [50] * 29)
+    assert np.asarray(state.clients.sent.weights).shape == (35, 20)
 
 
-def test_parts_that_have_ended_are_not_evaluated_again(small_fields, tmp_path, monkeypatch):
-    evaluated = []
+def test_a_part_goes_on_where_it_was_stopped_and_is_not_evaluated_again(
+    small_fields, tmp_path, monkeypatch
+):
+    evaluated, limit = [], 10
 
     def counted(tuning: Tuning, agent: int, x: np.ndarray) -> float:
+        if len(evaluated) == limit:
+            raise KeyboardInterrupt
         evaluated.append(agent)
-        return float(x[0] - x[1] ** 2 + 0.1 * agent)
+        return float(x[0] - x[1] ** 2)
 
     monkeypatch.setattr(Tuning, "__call__", counted)
-    monkeypatch.setattr(experiment, "CLEAN", experiment.AUTHORS)
-    with ThreadPoolExecutor(1) as executor:
-        arguments = tmp_path, executor, 1, 1, (10,), 0
-        found, earlier = experiment._all(*arguments)
-        rows = experiment.INITIAL + 1
-        assert len(evaluated) == rows * 29 + rows * 6
-        assert earlier == 0
-        again, earlier = experiment._all(*arguments)
-    assert len(evaluated) == rows * 29 + rows * 6
-    assert earlier > 0
-    for method, (best, _) in found.items():
-        np.testing.assert_array_equal(best, again[method][0])
-    # The same initial points: one round apart, both methods have the same best of three.
-    assert {method[1] for method in found} == {0, 10}
+    algorithm, key = RandomSearch(Cube(2), 3), jr.key(0)
+
+    def part(path) -> experiment.Part:
+        tuning = Tuning(clean=True, seed=0)
+        with ThreadPoolExecutor(1) as executor:
+            return experiment._part(tmp_path / path, algorithm, tuning, 4, key, executor, None)
+
+    with pytest.raises(KeyboardInterrupt):
+        part("a.npz")
+    assert len(evaluated) == 10
+    limit = None
+    first = part("a.npz")
+    assert len(evaluated) == (experiment.INITIAL + 4) * 3
+    again = part("a.npz")
+    assert len(evaluated) == (experiment.INITIAL + 4) * 3
+    undisturbed = part("b.npz")
+    assert (first.earlier, again.earlier) == (False, True)
+    for other in (again, undisturbed):
+        np.testing.assert_array_equal(first.queries, other.queries)
+        np.testing.assert_array_equal(first.values, other.values)
 
 
 def _found(levels):

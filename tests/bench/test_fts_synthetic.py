@@ -6,6 +6,15 @@ import pytest
 
 from bench import fts_synthetic as experiment
 from bench.fts_synthetic import Setting
+from jaxbo.objectives import unit_range
+
+
+def waves(count):
+    """Functions in [0, 1] with several peaks, cheaper than draws of a process."""
+    x = experiment.grid()[:, 0]
+    phases = jnp.linspace(0, 6, count)
+    values = [jnp.sin(25 * x + phase) + jnp.sin(9 * x + 2 * phase) for phase in phases]
+    return unit_range(jnp.stack(values))
 
 
 def test_the_scaled_functions_have_the_variance_that_the_noise_of_the_model_is_taken_from(key):
@@ -17,7 +26,7 @@ def test_the_scaled_functions_have_the_variance_that_the_noise_of_the_model_is_t
 
 @pytest.mark.parametrize("distance", [experiment.ALIKE, experiment.UNLIKE])
 def test_peers_see_the_functions_values_off_by_the_distance_and_the_target_nothing(key, distance):
-    function = experiment._functions(jr.fold_in(key, 0), 1)[0]
+    function = waves(1)[0]
     queries, values = jax.jit(experiment.peers_data, static_argnums=3)(
         key, function, jnp.asarray(distance), 40
     )
@@ -37,8 +46,8 @@ def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
     setting = Setting(observations=5, features=10)
     peers = experiment.federated(setting, own=None)
     algorithm = experiment.federated(setting, own=experiment.own_model(rounds=3))
-    function = experiment._functions(jr.fold_in(key, 0), 1)[0]
-    known = experiment.peers_data(jr.fold_in(key, 1), function, jnp.asarray(0.02), 5)
+    function = waves(1)[0]
+    known = experiment.peers_data(key, function, jnp.asarray(0.02), 5)
     cheap = jax.jit(experiment.start)(peers, algorithm, key, *known)
     whole = jax.jit(lambda a, k, *data: a.warm_start(a.init(k), *data))(algorithm, key, *known)
 
@@ -55,7 +64,7 @@ def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
 
 
 def test_both_methods_begin_at_the_same_point_of_the_same_function(key):
-    functions, keys = experiment._functions(key, 10), jr.split(key, 10)
+    functions, keys = waves(10), jr.split(key, 10)
     setting = Setting(observations=40, features=50)
     alone = experiment._alone(experiment.alone(rounds=5), functions, keys, 5)
     federated = experiment._with_peers(

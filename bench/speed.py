@@ -1,0 +1,67 @@
+"""Accuracy and speed: each figure by itself, and as a ratio to something that ran beside it.
+
+Times are the best of repeats, taken in turn with what they are compared to, after warming up and with
+compilation apart. They mean little on a machine that does something else: say so where you quote them.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+
+from bench import speed_accuracy, speed_maximizer, speed_rounds
+from bench.runner import Check, Experiment, Options, Result, progress
+from bench.speed_timing import HEADERS, Figure
+
+
+def run(options: Options) -> Result:
+    """All measurements; --runs is how many functions are maximized, --rounds how long FTS runs."""
+    runs = options.runs_or(full=1000, quick=100)
+    rounds = options.rounds_or(full=speed_rounds.ROUNDS, quick=speed_rounds.ROUNDS)
+    repeats = 3 if options.quick else 10
+    sets = 3 if options.quick else 10
+    keys = jr.split(jr.key(options.seed), 4)
+    lines: list[str] = []
+
+    def fts() -> list[Figure]:
+        figures, line = speed_rounds.figures(keys[2], rounds, repeats)
+        lines.extend([line] if line else [])
+        return figures
+
+    parts = {
+        "posterior": lambda: speed_accuracy.posterior_figures(keys[0], sets),
+        "cosine": lambda: speed_accuracy.cosine_figures(keys[1], repeats),
+        "FTS rounds": fts,
+        "maximizer": lambda: speed_maximizer.figures(keys[3], runs),
+    }
+    figures = [figure for name in progress(parts, "speed") for figure in parts[name]()]
+    for line in lines:
+        print(line)
+    settings: dict[str, Any] = {
+        "functions maximized": runs,
+        "rounds": rounds,
+        "repeats": repeats,
+        "data sets": sets,
+        "notes": lines,
+        "figures": [{k: v for k, v in asdict(f).items() if k != "values"} for f in figures],
+    }
+    return Result(
+        settings,
+        finals={f.name: np.asarray(f.values or [f.value]) for f in figures},
+        checks={
+            f"{figure.name}, {figure.goal}": Check(figure.holds, figure.value)
+            for figure in figures
+            if figure.holds is not None
+        },
+        headers=HEADERS,
+        rows=[figure.cells() for figure in figures],
+    )
+
+
+EXPERIMENT = Experiment(
+    source="no paper; beside NumPy, jnp.cos and BoTorch",
+    about="accuracy of float32, time and memory of FTS rounds, how often maxima are found",
+    time="5 min",
+    run=run,
+)
