@@ -71,7 +71,8 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            with np.load(self.path, allow_pickle=False) as archive:
+            # Opened here, because NumPy leaves a damaged file open.
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 manifest = json.loads(str(archive["manifest"]))
                 version, identity = manifest["format"], dict(manifest["identity"])
                 rows = Rows(

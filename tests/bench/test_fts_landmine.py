@@ -96,7 +96,7 @@ def test_a_part_goes_on_where_it_was_stopped_and_is_not_evaluated_again(
 
     def counted(tuning: Tuning, agent: int, x: np.ndarray) -> float:
         if len(evaluated) == limit:
-            raise KeyboardInterrupt
+            raise RuntimeError("stopped")
         evaluated.append(agent)
         return float(x[0] - x[1] ** 2)
 
@@ -108,7 +108,7 @@ def test_a_part_goes_on_where_it_was_stopped_and_is_not_evaluated_again(
         with ThreadPoolExecutor(1) as executor:
             return experiment._part(tmp_path / path, algorithm, tuning, 4, key, executor, None)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(RuntimeError, match="stopped"):
         part("a.npz")
     assert len(evaluated) == 10
     limit = None

@@ -1,0 +1,284 @@
+"""Federated Thompson sampling: whose sample is maximized, and what is sent."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxbo import metrics
+from jaxbo.algos.fts import FTS
+from jaxbo.algos.ts import TS
+from jaxbo.domains import Cube, Finite
+from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.features import FourierFunction
+from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.schedules import Constant, Table
+
+#: A probability of the own sample that never comes up here.
+NEVER = 1e-9
+GRID = Finite(np.linspace(0, 1, 41)[:, None])
+SMALL = Fixed(SquaredExponential(0.2), size=8)
+GOOD = Fixed(SquaredExponential(0.2), size=60, noise=1e-2)
+
+
+def always_peers(agents, **options):
+    return FTS(GRID, agents, features=SMALL, mixing=Constant(NEVER), **options)
+
+
+def asked(algorithm, keys, rounds, present=None):
+    """`source` [keys rounds targets] and queries, every run from a start of its own."""
+
+    def one(key):
+        init_key, *ask_keys = jr.split(key, rounds + 1)
+        state, rows = algorithm.init(init_key), []
+        for ask_key in ask_keys:
+            queries, info = algorithm.ask(ask_key, state, present)
+            rows.append((info.source, queries))
+            state = algorithm.tell(state, queries, jnp.sin(9 * queries[:, 0]))
+        return jax.tree.map(lambda *row: jnp.stack(row), *rows)
+
+    source, queries = jax.jit(jax.vmap(one))(keys)
+    return np.asarray(source), np.asarray(queries)
+
+
+def agrees(counts, probabilities):
+    """Chi-square: the counts may come from these probabilities."""
+    counts, probabilities = np.asarray(counts), np.asarray(probabilities)
+    assert counts[probabilities == 0].sum() == 0
+    drawn = probabilities > 0
+    expected = probabilities[drawn] / probabilities.sum() * counts.sum()
+    assert expected.min() > 5
+    return stats.chisquare(counts[drawn], expected).pvalue > 1e-4
+
+
+# ---------------------------------------------------------------- own sample, or a peer's
+
+
+def test_own_samples_are_as_frequent_as_the_schedule_says(key):
+    p = [0.15, 0.5, 0.9]
+    algorithm = FTS(GRID, 4, features=SMALL, mixing=Table(p))
+    source, _ = asked(algorithm, jr.split(key, 4000), 4)
+    own = (source == np.arange(4)[None, None, :]).sum(axis=(0, 2))
+    for count, probability in zip(own, [*p, p[-1]], strict=True):
+        assert stats.binomtest(int(count), 16000, probability).pvalue > 1e-4
+
+
+def test_agents_choose_between_own_and_peer_independently(key):
+    algorithm = FTS(GRID, 2, features=SMALL, mixing=Constant(0.5))
+    source, _ = asked(algorithm, jr.split(key, 4000), 2)
+    own = (source == np.arange(2)[None, None, :]).reshape(4000, 4)
+    patterns = own @ [8, 4, 2, 1]
+    assert agrees(np.bincount(patterns, minlength=16), np.full(16, 1 / 16))
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_with_probability_one_it_is_independent_thompson_sampling(once, key):
+    fts = FTS(GRID, 3, features=GOOD, mixing=Constant(1), once=once)
+    ts = TS(GRID, 3, GOOD)
+    x = jnp.asarray([0.1, 0.45, 0.8, 0.95])[:, None, None] * jnp.ones((1, 3, 1))
+    y = jnp.sin(7 * x[..., 0] + jnp.arange(3.0)[None, :])
+
+    def query(algorithm, key):
+        init_key, ask_key = jr.split(key)
+        return algorithm.ask(ask_key, algorithm.warm_start(algorithm.init(init_key), x, y))
+
+    own_key, other_key = jr.split(key)
+    queries, info = jax.jit(jax.vmap(lambda k: query(fts, k)))(jr.split(own_key, 3000))
+    others, _ = jax.jit(jax.vmap(lambda k: query(ts, k)))(jr.split(other_key, 3000))
+    assert (info.source == jnp.arange(3)[None, :]).all()
+    points = np.asarray(GRID.points)[:, 0]
+    agents = [
+        [(np.asarray(q)[:, n, 0, None] == points[None, :]).sum(0) for q in (queries, others)]
+        for n in range(3)
+    ]
+    for counts in map(np.asarray, agents):
+        rare = counts.sum(0) < 20
+        table = np.column_stack([counts[:, ~rare], counts[:, rare].sum(1) + 1])
+        assert stats.chi2_contingency(table).pvalue > 1e-4
+    # The check has power: two agents' queries do not have one law.
+    mixed = np.asarray([agents[0][0], agents[1][0]])
+    assert stats.chi2_contingency(mixed[:, mixed.sum(0) > 20]).pvalue < 1e-6
+
+
+# ---------------------------------------------------------------- which peer
+
+
+ROWS = np.array([[9.0, 1, 2, 0, 3], [1, 9, 1, 1, 1], [5, 0, 9, 0, 1]])
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize(
+    ("peers", "present"),
+    [
+        (None, [1, 1, 1, 1, 1]),
+        ([1.0, 2, 3, 0, 4], [1, 1, 1, 1, 1]),
+        ([1.0, 2, 3, 5, 4], [0, 1, 1, 0, 1]),
+        (ROWS, [1, 1, 1, 1, 1]),
+        (ROWS, [1, 1, 0, 1, 1]),
+    ],
+    ids=["uniform", "weights", "weights and absent", "rows", "rows and absent"],
+)
+def test_peers_are_drawn_by_weight_and_never_if_absent(peers, present, once, key):
+    present = np.asarray(present)
+    algorithm = always_peers(5, targets=3, peers=peers, once=once)
+    source, _ = asked(algorithm, jr.split(key, 4000), 1, jnp.asarray(present, bool))
+    weights = np.ones(5) if peers is None else np.asarray(peers)
+    for target in range(3):
+        law = (weights if weights.ndim == 1 else weights[target]) * present
+        law[target] = 0
+        assert agrees(np.bincount(source[:, 0, target], minlength=5), law)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_with_nobody_to_draw_the_own_sample_is_used(once, key):
+    keys = jr.split(key, 50)
+    nobody = jnp.asarray([True, False, False])
+    source, _ = asked(always_peers(3, targets=1, once=once), keys, 3, nobody)
+    assert (source == 0).all()
+    weights = [1.0, 0, 0]
+    source, _ = asked(always_peers(3, targets=1, once=once, peers=weights), keys, 3)
+    assert (source == 0).all()
+    source, _ = asked(always_peers(1, once=once), keys, 3)
+    assert (source == 0).all()
+
+
+# ---------------------------------------------------------------- one message before the start
+
+
+def test_a_used_peer_is_not_drawn_again(key):
+    algorithm = FTS(GRID, 5, features=SMALL, mixing=Constant(0.4), once=True)
+    source, _ = asked(algorithm, jr.split(key, 300), 10)
+    for run, target in itertools.product(range(300), range(5)):
+        peers = [s for s in source[run, :, target] if s != target]
+        assert len(peers) == len(set(peers))
+    # Each run uses up nearly all peers, so the rule was put to the test.
+    assert np.mean(source != np.arange(5)[None, None, :]) > 0.35
+
+
+def test_successive_peers_are_draws_by_weight_without_replacement(key):
+    weights = np.array([0.0, 1, 2, 4])
+    algorithm = always_peers(4, targets=1, peers=weights, once=True)
+    source, _ = asked(algorithm, jr.split(key, 6000), 4)
+    sequences = source[:, :, 0]
+    assert (sequences[:, 3] == 0).all()  # all used up: its own from then on
+    orders = list(itertools.permutations([1, 2, 3]))
+    law = []
+    for order in orders:
+        left, p = weights.sum(), 1.0
+        for peer in order:
+            p, left = p * weights[peer] / left, left - weights[peer]
+        law.append(p)
+    counts = [(sequences[:, :3] == np.array(order)[None, :]).all(1).sum() for order in orders]
+    assert sum(counts) == 6000
+    assert agrees(counts, law)
+
+
+def test_the_one_message_follows_the_warm_start_and_then_stays(key):
+    algorithm = FTS(GRID, 3, features=GOOD, once=True)
+    init_key, *ask_keys = jr.split(key, 6)
+    state = algorithm.init(init_key)
+    before = state.clients.sent.weights
+    x = jnp.full((4, 3, 1), 0.5)
+    y = jnp.asarray([[1.0, jnp.nan, 1.0]] * 3 + [[2.0, jnp.nan, jnp.nan]])
+    state = algorithm.warm_start(state, x, y)
+    sent = state.clients.sent.weights
+    assert (sent != before).any(axis=1).tolist() == [True, False, True]
+    ask, tell = eqx.filter_jit(algorithm.ask), eqx.filter_jit(algorithm.tell)
+    for ask_key in ask_keys:
+        queries, _ = ask(ask_key, state)
+        state = tell(state, queries, jnp.cos(queries[:, 0]))
+        assert (state.clients.sent.weights == sent).all()
+    assert (state.clients.belief.moments.count == jnp.asarray([9, 5, 8])).all()
+
+
+def test_every_round_brings_a_new_message_otherwise(key):
+    algorithm = FTS(GRID, 3, features=GOOD)
+    state = algorithm.init(jr.fold_in(key, 0))
+
+    def messages(key):
+        send = lambda i, client: algorithm.message(jr.fold_in(key, i), state.shared, client)  # noqa: E731
+        return jax.vmap(send)(jnp.arange(3), state.clients).weights
+
+    rows = np.concatenate([messages(jr.fold_in(key, 1)), messages(jr.fold_in(key, 2))])
+    assert len(np.unique(rows, axis=0)) == 6
+
+
+# ---------------------------------------------------------------- what is sent
+
+
+@pytest.mark.parametrize("own", [None, Fitted(10, size=200), Fixed(size=90)], ids=repr)
+@pytest.mark.parametrize("once", [False, True])
+def test_a_message_is_as_many_floats_as_features(own, once):
+    algorithm = FTS(Cube(3), 2, features=Fixed(size=64), own=own, once=once)
+    state = eqx.filter_eval_shape(algorithm.init, jr.key(0))
+    client = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
+    message = eqx.filter_eval_shape(algorithm.message, jr.key(0), state.shared, client.clients)
+    assert metrics.floats(message) == 64
+
+
+PEAKS = np.array([0.1, 0.35, 0.6, 0.85])
+
+
+def informed(algorithm, key):
+    """Agents that know their objectives well; each has its peak elsewhere."""
+    agents = algorithm.agents
+    x = jnp.linspace(0.0, 1.0, 30)[:, None, None] * jnp.ones((1, agents, 1))
+    y = jnp.exp(-(((x[..., 0] - jnp.asarray(PEAKS[:agents], x.dtype)[None, :]) / 0.15) ** 2))
+    return eqx.filter_jit(algorithm.warm_start)(algorithm.init(key), x, y)
+
+
+@pytest.mark.parametrize("own", [None, Fitted(40, SquaredExponential(0.3))], ids=["same", "own"])
+def test_a_query_from_a_peer_maximizes_the_function_that_the_peer_sent(own, key):
+    algorithm = FTS(
+        Cube(1), 4, features=GOOD, own=own, mixing=Constant(NEVER), once=True, candidates=200
+    )
+    init_key, ask_key = jr.split(key)
+    state = informed(algorithm, init_key)
+    queries, info = eqx.filter_jit(algorithm.ask)(ask_key, state)
+    source = np.asarray(info.source)
+    assert (source != np.arange(4)).all()
+    grid = jnp.linspace(0, 1, 4001)[:, None]
+    for x, peer in zip(queries, source, strict=True):
+        sent = FourierFunction(state.shared.message, state.clients.sent.weights[peer])
+        values = np.asarray(jax.vmap(sent)(grid))
+        assert float(sent(x)) >= values.max() - 1e-3 * np.ptp(values)
+    # The features are common to all: another agent's weights mean the same to the one who asks.
+    np.testing.assert_allclose(np.asarray(queries)[:, 0], PEAKS[source], atol=0.1)
+
+
+@pytest.mark.parametrize("own", [None, Fitted(40, SquaredExponential(0.3))], ids=["same", "own"])
+def test_a_query_of_ones_own_is_near_ones_own_peak(own, key):
+    algorithm = FTS(Cube(1), 4, features=GOOD, own=own, mixing=Constant(1), candidates=200)
+    state = informed(algorithm, jr.fold_in(key, 0))
+    queries, _ = eqx.filter_jit(algorithm.ask)(jr.fold_in(key, 1), state)
+    np.testing.assert_allclose(np.asarray(queries)[:, 0], PEAKS, atol=0.1)
+
+
+def test_peers_that_know_the_objective_help_in_the_first_rounds(key):
+    x = jnp.linspace(0.0, 1.0, 41)[:, None, None] * jnp.ones((1, 4, 1))
+
+    def objective(x):
+        return jnp.sin(9 * x) + x
+
+    known = objective(x[..., 0]).at[:, 0].set(jnp.nan)  # the target has observed nothing
+
+    def best(mixing, key):
+        init_key, *ask_keys = jr.split(key, 5)
+        algorithm = FTS(GRID, 4, features=GOOD, mixing=mixing, targets=1, once=True)
+        state = algorithm.warm_start(algorithm.init(init_key), x, known)
+        values = []
+        for ask_key in ask_keys:
+            queries, _ = algorithm.ask(ask_key, state)
+            values.append(objective(queries[:, 0]))
+            state = algorithm.tell(state, queries, values[-1])
+        return jnp.max(jnp.stack(values))
+
+    keys = jr.split(key, 200)
+    helped = jax.jit(jax.vmap(lambda k: best(Constant(0.5), k)))(keys)
+    alone = jax.jit(jax.vmap(lambda k: best(Constant(1), k)))(keys)
+    assert stats.wilcoxon(helped, alone, alternative="greater").pvalue < 1e-6
