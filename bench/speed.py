@@ -17,7 +17,7 @@ from bench.speed_timing import HEADERS, Figure
 
 def run(options: Options) -> Result:
     """All measurements; --runs is how many functions are maximized, --rounds how long FTS runs."""
-    runs = options.runs_or(full=1000, quick=100)
+    runs = options.runs_or(full=300, quick=40)
     rounds = options.rounds_or(full=speed_rounds.ROUNDS, quick=speed_rounds.ROUNDS)
     repeats = 3 if options.quick else 10
     sets = 3 if options.quick else 10
@@ -25,7 +25,8 @@ def run(options: Options) -> Result:
     lines: list[str] = []
 
     def fts() -> list[Figure]:
-        figures, line = speed_rounds.figures(keys[2], rounds, repeats)
+        numbers = speed_rounds.AGENTS[: 2 if options.quick else None]
+        figures, line = speed_rounds.figures(keys[2], rounds, repeats, numbers)
         lines.extend([line] if line else [])
         return figures
 
@@ -50,7 +51,7 @@ def run(options: Options) -> Result:
         settings,
         finals={f.name: np.asarray(f.values or [f.value]) for f in figures},
         checks={
-            f"{figure.name}, {figure.goal}": Check(figure.holds, figure.value)
+            f"{figure.name}, {figure.goal}": Check(figure.holds, figure.deciding())
             for figure in figures
             if figure.holds is not None
         },

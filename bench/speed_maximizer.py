@@ -28,9 +28,10 @@ from jaxbo.types import Key, Point, Scalar
 SIZE, CANDIDATES, NOISE = 100, 1000, 1e-2
 #: Below the truth by this share of the function's standard deviation counts as found.
 CLOSE = 1e-3
-#: For the truth: points of the grid along an axis, candidates, starts and steps.
+#: For the truth, by dimension: points of the grid along an axis, and starts of many candidates.
 GRID = {1: 20001, 2: 401, 3: 65}
-MANY, STARTS, STEPS = 40_000, 200, 12
+STARTS = {1: 16, 2: 32, 3: 64, 6: 200}
+MANY, STEPS = 40_000, 10
 #: Functions whose truth is looked for at the same time: a few hundred megabytes.
 BATCH = 25
 
@@ -74,7 +75,6 @@ def _figures(setting: Setting, result: Outcome) -> list[Figure]:
     loss = np.asarray((result.truth - result.found) / result.spread, np.float64)
     missed = loss > CLOSE
     rate = 100 * float(np.mean(~missed))
-    # Of all functions: what a miss costs where there is one says little without how often.
     where_missed = float(np.mean(loss[missed])) if missed.any() else 0.0
     name = setting.name()
     return [
@@ -101,7 +101,7 @@ def outcomes(key: Key, setting: Setting, runs: int) -> Outcome:
     def outcome(w: Float[Array, " features"]) -> Outcome:
         f = FourierFunction(phi, w)
         found = maximize(f, domain, candidates)[1]
-        truth = maximize(f, domain, many, starts=STARTS, steps=STEPS)[1]
+        truth = maximize(f, domain, many, starts=STARTS[setting.dim], steps=STEPS)[1]
         return Outcome(found, jnp.maximum(found, truth), jnp.std(jax.vmap(f)(candidates)))
 
     result = jax.lax.map(outcome, weights, batch_size=BATCH)

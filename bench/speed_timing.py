@@ -25,6 +25,10 @@ class Figure:
     holds: bool | None = None
     values: tuple[float, ...] = ()
 
+    def deciding(self) -> float:
+        """What the goal is about: the ratio where it is one, else the figure."""
+        return self.value if self.ratio is None or not self.goal.endswith("x") else self.ratio
+
     def cells(self) -> tuple[str, ...]:
         """A row of the table."""
         ratio = "" if self.ratio is None else f"{self.ratio:.3g} x"

@@ -1,274 +1,604 @@
-"""The loop: one program, or the same parts around a Python objective that may fail or be killed."""
+"""One loop: compiled, around a Python objective, and from observations."""
 
-import os
-import signal
-import subprocess
-import sys
+import functools
+import multiprocessing
+import textwrap
+import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 
-import jaxbo
+from jaxbo.algos.base import AbstractFederated
+from jaxbo.algos.fts import FTS
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.algos.ts import TS
+from jaxbo.domains import Cube, Finite
+from jaxbo.functions import branin
+from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.loop import Failure, Trace, drive, replay, run
+from jaxbo.objectives import Same
+from jaxbo.schedules import Constant
+from jaxbo.space import Categorical, Integer, Real, Space
 
-OPTIMA = np.linspace(0.2, 0.8, 4)
-ROUNDS, INITIAL = 5, 2
+POINTS = Finite(np.random.default_rng(1).random((40, 2)))
+SMALL = Fixed(size=16)
+TS4 = TS(POINTS, 4, SMALL)
+RANDOM = RandomSearch(Cube(2), 4)
+quiet = functools.partial(drive, progress=False)
 
 
-def objective(agent, x):
-    return -float(np.sum((x - OPTIMA[agent]) ** 2))
+def bowl(agent, x):
+    return float(-np.sum((np.asarray(x, float) - 0.1 * agent) ** 2))
 
 
-def compiled(key, agent, x):
-    del key
-    return -jnp.sum((x - jnp.asarray(OPTIMA, x.dtype)[agent]) ** 2)
+def compiled_bowl(key, agent, x):
+    return -jnp.sum((x - 0.1 * agent.astype(x.dtype)) ** 2)
 
 
-def method(**options):
-    return jaxbo.TS(jaxbo.Cube(2), 4, jaxbo.Fixed(size=20), 50, **options)
+def equal(one, other):
+    return eqx.tree_equal(_plain(one), _plain(other))
 
 
-def go(f=objective, rounds=ROUNDS, seed=0, algorithm=None, **options):
-    algorithm = method() if algorithm is None else algorithm
-    return jaxbo.drive(
-        algorithm, f, rounds, jr.key(seed), initial=INITIAL, progress=False, **options
+def _plain(tree):
+    """Keys by their data, and one number for NaN."""
+
+    def plain(leaf):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jr.key_data(leaf)
+        return np.nan_to_num(np.asarray(leaf), nan=-7.0)
+
+    return jax.tree.map(plain, tree)
+
+
+def rows_of(trace):
+    return trace.queries, trace.values, trace.info
+
+
+# ---------------------------------------------------------------- run
+
+
+def test_a_run_is_init_then_ask_evaluate_tell(key):
+    state, trace = run(TS4, compiled_bowl, 3, key)
+    assert trace.queries.shape == (3, 4, 2)
+    for row in range(3):
+        expected = [bowl(n, trace.queries[row, n]) for n in range(4)]
+        np.testing.assert_allclose(trace.values[row], expected, rtol=1e-5, atol=1e-6)
+    assert equal(state, replay(TS4, trace, key))
+    assert int(state.round) == 3
+
+
+@pytest.mark.parametrize("one_target", [False, True])
+def test_the_initial_design_is_the_same_for_all_methods(one_target, key):
+    targets = 1 if one_target else 3
+    methods = [
+        RandomSearch(Cube(2), targets),
+        TS(Cube(2), targets, SMALL, 16),
+        FTS(Cube(2), 3, features=SMALL, targets=targets, once=True, candidates=16),
+    ]
+    designs = [run(method, compiled_bowl, 0, key, initial=4)[1] for method in methods]
+    designs += [quiet(method, bowl, 0, key, initial=4)[1] for method in methods]
+    for design in designs:
+        assert design.initial == 4
+        assert design.queries.shape == (4, targets, 2)
+        np.testing.assert_array_equal(design.queries, designs[0].queries)
+    assert len(np.unique(designs[0].queries.reshape(-1, 2), axis=0)) == 4 * targets
+
+
+def test_another_key_is_another_run(key):
+    one_key, other_key = jr.split(key)
+    _, one = run(RANDOM, compiled_bowl, 2, one_key, initial=2)
+    _, other = run(RANDOM, compiled_bowl, 2, other_key, initial=2)
+    assert not np.isin(one.queries, other.queries).any()
+    assert len(np.unique(one.queries)) == one.queries.size
+
+
+def test_agents_have_noise_of_their_own(key):
+    _, trace = run(RANDOM, Same(branin(), noise=1.0), 2, key, initial=2)
+    noiseless = jax.vmap(jax.vmap(branin()))(trace.queries)
+    assert len(np.unique(np.round(trace.values - noiseless, 3))) == 16
+
+
+@pytest.mark.parametrize("loop", ["run", "drive"])
+def test_a_state_is_continued(loop, key):
+    first_key, second_key = jr.split(key)
+
+    def go(rounds, key, **options):
+        if loop == "run":
+            return run(TS4, compiled_bowl, rounds, key, **options)
+        return quiet(TS4, bowl, rounds, key, **options)
+
+    state, _ = go(3, first_key, initial=2)
+    last, trace = go(2, second_key, state=state)
+    assert int(last.round) == 5
+    assert (last.clients.moments.count == 7).all()
+    assert equal(last, replay(TS4, trace, second_key, state=state))
+    assert not equal(last, replay(TS4, trace, second_key))
+
+
+class Roll(AbstractFederated):
+    """Tells in its info whose messages the server had, and queries the center."""
+
+    domain: Cube
+    agents: int = eqx.field(static=True)
+    targets: int = eqx.field(static=True)
+
+    @property
+    def capacity(self):
+        return None
+
+    def setup(self, key):
+        return ()
+
+    def join(self, key, shared, index):
+        return index
+
+    def message(self, key, shared, client):
+        return client
+
+    def aggregate(self, key, shared, round, messages, present):
+        return jnp.where(present, messages, -1)
+
+    def choose(self, key, shared, client, message, broadcast):
+        return jnp.full((self.domain.dim,), 0.5), broadcast
+
+    def learn(self, shared, round, client, x, value):
+        return client
+
+
+def test_the_server_has_the_messages_of_those_present(key):
+    algorithm = Roll(Cube(1), 3, 2)
+    present = jnp.asarray([[True, False, True], [False, False, False], [True, True, True]])
+    expected = [[[0, -1, 2]] * 2, [[-1, -1, -1]] * 2, [[0, 1, 2]] * 2]
+    _, trace = run(algorithm, compiled_bowl, 3, key, present=present, initial=1)
+    np.testing.assert_array_equal(trace.info, expected)
+    _, trace = quiet(algorithm, bowl, 3, key, present=present, initial=1)
+    np.testing.assert_array_equal(trace.info, expected)
+    _, trace = run(algorithm, compiled_bowl, 1, key)
+    np.testing.assert_array_equal(trace.info, expected[-1:])
+
+
+def test_absent_peers_are_not_heard_in_a_run(key):
+    algorithm = FTS(POINTS, 3, features=SMALL, mixing=Constant(1e-9))
+    present = jnp.asarray([[True, True, False], [False, True, True]] * 3)
+    objective = Same(branin())
+    _, trace = run(algorithm, objective, 6, key, present=present)
+    for row, source in zip(present, trace.info.source, strict=True):
+        assert row[source[source != jnp.arange(3)]].all()
+    _, driven = quiet(algorithm, objective, 6, key, present=present)
+    assert equal(rows_of(trace), rows_of(driven))
+
+
+# ---------------------------------------------------------------- around a Python objective
+
+
+def test_an_objective_in_python_gets_agents_and_points_of_its_own(key):
+    seen = []
+
+    def objective(agent, x):
+        assert isinstance(x, np.ndarray)
+        seen.append((agent, x.copy()))
+        x[:] = np.nan  # it may do with its point what it likes
+        return np.float32(agent)
+
+    _, trace = quiet(RANDOM, objective, 2, key, initial=1)
+    assert [agent for agent, _ in seen] == [0, 1, 2, 3] * 3
+    np.testing.assert_array_equal([x for _, x in seen], trace.queries.reshape(12, 2))
+    np.testing.assert_array_equal(trace.values, [[0, 1, 2, 3]] * 3)
+    assert trace.failures == ()
+
+
+def test_an_objective_on_a_space_gets_values_by_name(key):
+    space = Space(c=Real(1e-3, 1e3, log=True), depth=Integer(1, 3), kind=Categorical("u", "v"))
+    seen = []
+
+    def objective(agent, x):
+        seen.append(x)
+        return x["depth"] + (x["kind"] == "u")
+
+    _, trace = quiet(RandomSearch(space, 2), objective, 8, key)
+    assert all(set(x) == {"c", "depth", "kind"} for x in seen)
+    assert {x["depth"] for x in seen} == {1, 2, 3}
+    assert {x["kind"] for x in seen} == {"u", "v"}
+    assert [x["c"] for x in seen] == [
+        space.decode(x)["c"] for x in np.asarray(trace.queries).reshape(-1, space.dim)
+    ]
+
+
+@pytest.mark.parametrize("value", [1, True, np.float64(1), np.asarray(1.0), jnp.asarray(1)])
+def test_any_one_real_number_is_a_value(value, key):
+    _, trace = quiet(RANDOM, lambda agent, x: value, 1, key)
+    np.testing.assert_array_equal(trace.values, np.ones((1, 4)))
+
+
+@pytest.mark.parametrize("value", [None, "0.5", 1j, np.ones(1), [1, [2]], {}], ids=repr)
+def test_anything_else_is_refused_even_if_failures_are_survived(value, key):
+    calls = []
+
+    def objective(agent, x):
+        calls.append(agent)
+        return value if agent == 1 else 0.5
+
+    with pytest.raises(ValueError, match="must return one real number") as caught:
+        quiet(RANDOM, objective, 3, key, catch=Exception)
+    assert calls == [0, 1]
+    assert "agent 1" in " ".join(caught.value.__notes__)
+
+
+def test_a_bar_shows_rounds_and_the_best_value(key, capsys):
+    pytest.importorskip("tqdm")
+    drive(RANDOM, lambda agent, x: float(agent), 2, key, initial=1, progress=True)
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "best=3" in shown
+    quiet(RANDOM, bowl, 1, key)
+    assert capsys.readouterr().err == ""
+
+
+def late(agent, x):
+    time.sleep(0.01 * (4 - agent))
+    return bowl(agent, x)
+
+
+def test_threads_give_the_trace_of_one_after_the_other(key):
+    state, trace = quiet(TS4, bowl, 3, key, initial=2)
+    with ThreadPoolExecutor(4) as pool:
+        parallel_state, parallel = quiet(TS4, late, 3, key, initial=2, executor=pool)
+    assert equal(rows_of(trace), rows_of(parallel))
+    assert equal(state, parallel_state)
+
+
+def test_threads_evaluate_a_round_at_the_same_time(key):
+    everybody = threading.Barrier(4, timeout=20)
+
+    def objective(agent, x):
+        everybody.wait()  # raises unless all four are under way
+        return bowl(agent, x)
+
+    with ThreadPoolExecutor(4) as pool:
+        _, trace = quiet(RANDOM, objective, 2, key, executor=pool, catch=())
+    assert np.isfinite(trace.values).all()
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Objectives in a module that worker processes can import."""
+    (tmp_path / "objectives_elsewhere.py").write_text(
+        textwrap.dedent("""
+        import os
+
+        def bowl(agent, x):
+            return float(-sum((float(u) - 0.1 * agent) ** 2 for u in x))
+
+        def dies(agent, x):
+            os._exit(1)
+
+        def raises(agent, x):
+            if agent == 2:
+                raise LookupError("out of stock")
+            return bowl(agent, x)
+        """)
     )
+    monkeypatch.syspath_prepend(tmp_path)
+    import objectives_elsewhere
+
+    return objectives_elsewhere
 
 
-def same(a, b):
-    np.testing.assert_array_equal(np.asarray(a.queries), np.asarray(b.queries))
-    np.testing.assert_array_equal(np.asarray(a.values), np.asarray(b.values))
+def test_processes_give_the_trace_of_one_after_the_other(key, elsewhere):
+    state, trace = quiet(TS4, elsewhere.bowl, 3, key, initial=2)
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        parallel_state, parallel = quiet(TS4, elsewhere.bowl, 3, key, initial=2, executor=pool)
+        with pytest.raises(LookupError, match="out of stock") as caught:
+            quiet(TS4, elsewhere.raises, 3, key, executor=pool, catch=())
+    assert "agent 2" in " ".join(caught.value.__notes__)
+    assert equal(rows_of(trace), rows_of(parallel))
+    assert equal(state, parallel_state)
 
 
-class Counting:
-    """An objective that counts its evaluations and fails where it is told to."""
-
-    def __init__(self, fails=lambda row, agent: False):
-        self.calls, self.fails = [], fails
-
-    def __call__(self, agent, x):
-        self.calls.append(agent)
-        if self.fails((len(self.calls) - 1) // 4, agent):
-            raise RuntimeError("out of memory")
-        return objective(agent, x)
-
-
-@pytest.mark.parametrize("pool", [ThreadPoolExecutor, ProcessPoolExecutor])
-def test_an_executor_gives_the_trace_of_one_evaluation_after_the_other(pool):
-    options = {} if pool is ThreadPoolExecutor else {"mp_context": _spawn()}
-    with pool(2, **options) as executor:
-        same(go(executor=executor)[1], go()[1])
-
-
-def _spawn():
-    import multiprocessing
-
-    return multiprocessing.get_context("spawn")
-
-
-def test_the_initial_design_is_the_same_for_every_method_under_one_key():
-    _, a = jaxbo.run(method(), compiled, 1, jr.key(1), initial=3)
-    _, b = jaxbo.run(jaxbo.RandomSearch(jaxbo.Cube(2), 4), compiled, 1, jr.key(1), initial=3)
-    np.testing.assert_array_equal(a.queries[:3], b.queries[:3])
-    assert (np.asarray(a.queries[3]) != np.asarray(b.queries[3])).any()
-
-
-def test_a_replayed_state_is_that_of_the_run():
-    state, trace = go()
-    again = jaxbo.replay(method(), trace, jr.key(0))
-    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(again), strict=True):
-        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
-
-
-def test_a_given_state_is_continued():
-    algorithm = method()
-    queries, values = jnp.full((1, 4, 2), 0.5), jnp.zeros((1, 4))
-    state = algorithm.warm_start(algorithm.init(jr.key(0)), queries, values)
-    after, _ = jaxbo.run(algorithm, compiled, 2, jr.key(1), state=state)
-    assert int(algorithm.told(after)) == 3
-
-
-def test_no_rounds_give_the_initial_design_alone():
-    assert jaxbo.run(method(), compiled, 0, jr.key(0), initial=2)[1].values.shape == (2, 4)
-    assert go(rounds=0)[1].values.shape == (INITIAL, 4)
-
-
-# ---------------------------------------------------------------- failures
-
-
-def test_failed_evaluations_are_recorded_warned_of_and_survived():
-    f = Counting(lambda row, agent: (row, agent) in [(1, 2), (3, 0)])
-    with pytest.warns(RuntimeWarning) as warned:
-        _, trace = go(f)
-    assert [str(w.message).split(" at ")[0] for w in warned] == ["agent 2 failed", "agent 0 failed"]
-    assert np.argwhere(np.isnan(trace.values)).tolist() == [[1, 2], [3, 0]]
-    assert [(failure.row, failure.agent) for failure in trace.failures] == [(1, 2), (3, 0)]
-    assert "out of memory" in trace.failures[0].error
-
-
-def test_an_objective_that_never_succeeds_raises_its_own_exception_with_agent_and_point():
+def test_a_broken_pool_surfaces(key, elsewhere):
     with (
-        pytest.warns(RuntimeWarning),
-        pytest.raises(RuntimeError, match="out of memory") as caught,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+        pytest.raises(BrokenProcessPool),
     ):
-        go(Counting(lambda row, agent: True))
-    assert "agent 0 at x = [" in caught.value.__notes__[0]
+        quiet(RANDOM, elsewhere.dies, 3, key, executor=pool, catch=Exception)
 
 
-def test_exceptions_that_are_not_caught_are_raised_and_nothing_observed_is_lost(tmp_path):
-    path = tmp_path / "run"
-    f = Counting(lambda row, agent: (row, agent) == (3, 2))
-    with pytest.raises(RuntimeError, match="out of memory"):
-        go(f, catch=(), checkpoint=path)
-    rest = Counting()
-    _, trace = go(rest, checkpoint=path)
-    assert len(f.calls) - 1 + len(rest.calls) == 4 * (INITIAL + ROUNDS)
-    same(trace, go()[1])
+# ---------------------------------------------------------------- failed evaluations
 
 
-@pytest.mark.parametrize("value", [None, "0.5", np.zeros(2), 1j])
-def test_a_value_that_is_no_number_is_refused_by_name(value):
-    with pytest.raises(ValueError, match="must return one real number"):
-        go(lambda agent, x: value)
+def test_failed_evaluations_are_recorded_and_survived(key):
+    calls = []
+
+    def objective(agent, x):
+        calls.append(agent)
+        if len(calls) in (2, 7):
+            raise OSError(f"attempt {len(calls)}")
+        return bowl(agent, x)
+
+    with pytest.warns(RuntimeWarning) as warned:
+        state, trace = quiet(TS4, objective, 2, key, initial=1)
+    assert len(calls) == 12
+    assert trace.failures == (
+        Failure(0, 1, "OSError('attempt 2')"),
+        Failure(1, 2, "OSError('attempt 7')"),
+    )
+    assert ["agent 1" in str(warned[0].message), "agent 2" in str(warned[1].message)] == [True] * 2
+    failed = np.zeros((3, 4), bool)
+    failed[0, 1] = failed[1, 2] = True
+    np.testing.assert_array_equal(np.isnan(trace.values), failed)
+    np.testing.assert_array_equal(state.clients.moments.count, [3, 2, 2, 3])
+    assert equal(state, replay(TS4, trace, key))
 
 
-def test_an_infinite_value_is_a_failed_evaluation():
-    _, trace = go(lambda agent, x: np.inf if agent == 1 else objective(agent, x))
-    assert np.isnan(trace.values[:, 1]).all()
-    assert np.isfinite(trace.values[:, 0]).all()
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_a_failed_evaluation(value, key):
+    state, trace = quiet(TS4, lambda agent, x: value if agent == 1 else 0.5, 2, key)
+    np.testing.assert_array_equal(np.isnan(trace.values), [[False, True, False, False]] * 2)
+    np.testing.assert_array_equal(state.clients.moments.count, [2, 0, 2, 2])
+    assert trace.failures == ()
+
+    def compiled(key, agent, x):
+        return jnp.where(agent == 1, jnp.asarray(value, x.dtype), 0.5)
+
+    _, trace = run(TS4, compiled, 2, key)
+    np.testing.assert_array_equal(np.isnan(trace.values), [[False, True, False, False]] * 2)
 
 
-# ---------------------------------------------------------------- checkpoints
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_objective_that_fails_from_the_start_raises_what_it_raised(workers, key, tmp_path):
+    calls = []
 
-NIGHT = """
-import sys, time, os
-import jax.random as jr, jaxbo
-sys.path.insert(0, {tests!r})
-import test_loop
-def f(agent, x):
-    with open({log!r}, "a") as file:
-        file.write("begun\\n")
-    time.sleep(0.05)
-    return test_loop.objective(agent, x)
-jaxbo.drive(test_loop.method(), f, test_loop.ROUNDS, jr.key(0), initial=test_loop.INITIAL,
-            progress=False, checkpoint={path!r})
-print("done")
-"""
+    def broken(agent, x):
+        calls.append(agent)
+        raise ModuleNotFoundError("no module named datta")
 
-
-def test_a_run_killed_at_any_moment_goes_on_as_if_undisturbed(tmp_path):
-    log, path = tmp_path / "log", tmp_path / "night"
-    code = NIGHT.format(tests=os.path.dirname(__file__), log=str(log), path=str(path))
-    kills, done = 0, False
-    while not done:
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        begun = log.read_text().count("begun") if log.exists() else 0
-        # Killed in the middle of a row, twice; then left alone.
-        while kills < 2 and process.poll() is None:
-            if log.exists() and log.read_text().count("begun") >= begun + 5:
-                os.kill(process.pid, signal.SIGKILL)
-                kills += 1
-                break
-            time.sleep(0.005)
-        done = "done" in process.communicate()[0]
-    assert kills == 2
-    evaluations = log.read_text().count("begun")
-    assert evaluations <= 4 * (INITIAL + ROUNDS) + kills
-    f = Counting()
-    same(go(f, checkpoint=path)[1], go()[1])
-    assert not f.calls
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "night"]
+    path = tmp_path / "run.npz"
+    pool = ThreadPoolExecutor(workers) if workers else None
+    with (
+        pytest.warns(RuntimeWarning, match="datta"),
+        pytest.raises(ModuleNotFoundError, match="datta") as caught,
+    ):
+        quiet(RANDOM, broken, 5, key, executor=pool, checkpoint=path)
+    assert sorted(calls) == [0, 1, 2, 3]
+    x = run(RANDOM, compiled_bowl, 1, key)[1].queries[0]
+    (note,) = caught.value.__notes__
+    agent = int(note.split("agent ")[1].split()[0])
+    assert str(np.asarray(x[agent])) in note
+    # Mended and started again, everything is evaluated.
+    _, trace = quiet(RANDOM, bowl, 5, key, checkpoint=path)
+    assert np.isfinite(trace.values).all()
+    assert trace.failures == ()
 
 
-def test_a_finished_run_goes_on_with_more_rounds(tmp_path):
-    go(rounds=2, checkpoint=tmp_path / "run")
-    f = Counting()
-    same(go(f, checkpoint=tmp_path / "run")[1], go()[1])
-    assert len(f.calls) == 4 * (ROUNDS - 2)
+def test_a_row_of_failures_after_a_success_is_survived(key):
+    calls = []
 
+    def objective(agent, x):
+        calls.append(agent)
+        if 4 < len(calls) <= 8:
+            raise OSError
+        return bowl(agent, x)
 
-def test_failures_are_part_of_the_checkpoint(tmp_path):
     with pytest.warns(RuntimeWarning):
-        go(Counting(lambda row, agent: (row, agent) == (1, 2)), checkpoint=tmp_path / "run")
-    _, trace = go(checkpoint=tmp_path / "run")
-    assert [(failure.row, failure.agent) for failure in trace.failures] == [(1, 2)]
+        _, trace = quiet(RANDOM, objective, 3, key)
+    assert [f.row for f in trace.failures] == [1] * 4
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"seed": 1},
-        {"rounds": 1},
-        {"algorithm": jaxbo.RandomSearch(jaxbo.Cube(2), 4)},
-    ],
-)
-def test_a_checkpoint_of_another_run_is_refused_before_any_evaluation(tmp_path, change):
-    go(rounds=2, checkpoint=tmp_path / "run")
-    f = Counting()
-    with pytest.raises(ValueError, match=r"checkpoint|another"):
-        go(f, checkpoint=tmp_path / "run", **change)
-    assert not f.calls
+def test_only_what_is_caught_is_survived(key):
+    def objective(agent, x):
+        raise (LookupError if agent == 2 else OSError)(f"agent {agent}")
+
+    with pytest.warns(RuntimeWarning), pytest.raises(LookupError, match="agent 2") as caught:
+        quiet(RANDOM, objective, 2, key, catch=OSError)
+    assert "evaluating agent 2 at x = " in caught.value.__notes__[0]
+    with pytest.raises(OSError, match="agent 0"):
+        quiet(RANDOM, objective, 2, key, catch=())
 
 
-def test_a_damaged_checkpoint_is_refused_wherever_the_damage_is(tmp_path):
-    path = tmp_path / "run"
-    go(rounds=2, checkpoint=path)
-    whole = path.read_bytes()
-    for damaged in [b"", b"no archive", whole[:50], whole[: len(whole) // 2], whole[:-10]]:
-        path.write_bytes(damaged)
-        with pytest.raises(jaxbo.CheckpointError, match="not a readable checkpoint"):
-            go(checkpoint=path)
+class Instantly(Executor):
+    """Has evaluated everything before anybody asks."""
+
+    def submit(self, function, /, *args, **kwargs):
+        future = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
-def test_a_journal_line_that_a_kill_cut_off_costs_that_evaluation_alone(tmp_path):
-    path, journal = tmp_path / "run", tmp_path / "run.open"
-    with pytest.raises(RuntimeError, match="out of memory"):
-        go(Counting(lambda row, agent: (row, agent) == (3, 3)), catch=(), checkpoint=path)
-    journal.write_text(journal.read_text().rstrip()[:-5])
-    f = Counting()
-    same(go(f, checkpoint=path)[1], go()[1])
-    assert f.calls[:2] == [2, 3]
+@pytest.mark.parametrize("pool", [None, Instantly(), ThreadPoolExecutor(3)], ids=repr)
+def test_nothing_that_was_observed_is_lost_on_a_raise(pool, key, tmp_path):
+    path = tmp_path / "run.npz"
+    ended, broken = [], True
+
+    def objective(agent, x):
+        time.sleep(0.002 * agent)
+        if broken and agent == 2 and len(ended) >= 4:
+            raise LookupError
+        ended.append((agent, *x.tolist()))
+        return bowl(agent, x)
+
+    with pytest.raises(LookupError):
+        quiet(RANDOM, objective, 4, key, executor=pool, checkpoint=path, catch=())
+    before = len(ended)
+    assert before >= 6
+    broken = False
+    _, trace = quiet(RANDOM, objective, 4, key, executor=pool, checkpoint=path, catch=())
+    assert len(ended) == 16 == len(set(ended))
+    assert equal(rows_of(trace), rows_of(quiet(RANDOM, bowl, 4, key)[1]))
+
+
+def test_what_has_not_begun_is_cancelled_on_a_raise(key):
+    began, gate = [], threading.Event()
+
+    def objective(agent, x):
+        began.append(agent)
+        if agent == 0:
+            raise LookupError
+        gate.wait(0.2)
+        return 0.0
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(LookupError):
+        quiet(RandomSearch(Cube(1), 8), objective, 1, key, executor=pool, catch=())
+    assert len(began) <= 3
+
+
+def test_an_interrupt_stops_at_once_and_keeps_what_ended(key, tmp_path):
+    path = tmp_path / "run.npz"
+    calls, stop = [], True
+
+    def objective(agent, x):
+        calls.append(agent)
+        if stop and len(calls) == 7:
+            raise KeyboardInterrupt
+        return bowl(agent, x)
+
+    with pytest.raises(KeyboardInterrupt):
+        quiet(RANDOM, objective, 3, key, checkpoint=path)
+    assert len(calls) == 7
+    stop = False
+    quiet(RANDOM, objective, 3, key, checkpoint=path)
+    assert len(calls) == 13  # the interrupted one twice
+
+
+# ---------------------------------------------------------------- replay
+
+
+def test_replay_is_for_any_trace_of_the_same_shape(key):
+    _, trace = run(TS4, compiled_bowl, 2, key, initial=1)
+    other = Trace(trace.queries, trace.values + 1, trace.info, trace.initial)
+    state, changed = replay(TS4, trace, key), replay(TS4, other, key)
+    np.testing.assert_allclose(changed.clients.moments.first, state.clients.moments.first + 1)
 
 
 # ---------------------------------------------------------------- bad input
 
+CAPACITY_5 = TS(POINTS, 2, Fixed(size=16, capacity=5))
+FITTED_5 = TS(POINTS, 2, Fitted(5, size=16))
+PEERS = FTS(POINTS, 3, features=SMALL)
 
-@pytest.mark.parametrize("loop", [jaxbo.run, jaxbo.drive])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rounds": -1}, "rounds must be a whole number"),
-        ({"initial": -1}, "initial must be a whole number"),
-        ({"present": jnp.ones((3, 4), bool)}, "present must have a row"),
-        ({"present": jnp.ones((2, 3), bool)}, "present must say yes or no"),
-        ({"state": jaxbo.RandomSearch(jaxbo.Cube(2), 3).init(jr.key(0))}, "state is of another"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused_before_work_starts(loop, options, message):
-    f = Counting()
-    options = {"rounds": 2, **options}
+SIZES = {
+    "rounds below 0": (RANDOM, -1, {}, "rounds .* got -1"),
+    "rounds that are no whole number": (RANDOM, 2.5, {}, "rounds .* got 2.5"),
+    "initial below 0": (RANDOM, 1, {"initial": -2}, "initial .* got -2"),
+    "initial that is no whole number": (RANDOM, 1, {"initial": 0.5}, "initial .* got 0.5"),
+    "capacity": (CAPACITY_5, 6, {}, "capacity of 5"),
+    "capacity with initial points": (CAPACITY_5, 4, {"initial": 2}, "capacity of 5"),
+    "capacity of fitted": (FITTED_5, 6, {}, "capacity of 5"),
+    "capacity of the own surrogate": (
+        FTS(POINTS, 2, features=SMALL, own=Fitted(5, size=16)),
+        6,
+        {},
+        "capacity of 5",
+    ),
+    "present for too few rounds": (PEERS, 3, {"present": np.ones((2, 3), bool)}, "3 rounds"),
+    "present for one round": (PEERS, 3, {"present": np.ones(3, bool)}, "3 rounds"),
+    "present for too many agents": (PEERS, 3, {"present": np.ones((3, 4), bool)}, "3 agents"),
+}
+
+
+@pytest.mark.parametrize("loop", ["run", "drive"])
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes_that_do_not_fit_are_refused_before_work_starts(case, loop, key, tmp_path):
+    algorithm, rounds, options, message = SIZES[case]
+    if "present" in options:
+        options = {"present": jnp.asarray(options["present"])}
+    work = []
     with pytest.raises(ValueError, match=message):
-        loop(
-            method(),
-            compiled if loop is jaxbo.run else f,
-            options.pop("rounds"),
-            jr.key(0),
-            **options,
-        )
-    assert not f.calls
+        if loop == "run":
+            run(algorithm, compiled_bowl, rounds, key, **options)
+        else:
+            path = tmp_path / "run.npz"
+            quiet(algorithm, lambda a, x: work.append(a), rounds, key, checkpoint=path, **options)
+    assert work == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_capacity_too_small_for_the_rounds_asked_is_refused():
-    algorithm = jaxbo.TS(jaxbo.Cube(2), 4, jaxbo.Fixed(size=20, capacity=5), 50)
+@pytest.mark.parametrize("loop", ["run", "drive"])
+def test_a_state_that_does_not_fit_is_refused(loop, key):
+    def go(algorithm, rounds, **options):
+        if loop == "run":
+            return run(algorithm, compiled_bowl, rounds, key, **options)
+        return quiet(algorithm, bowl, rounds, key, **options)
+
+    state, _ = go(CAPACITY_5, 2, initial=1)
     with pytest.raises(ValueError, match="capacity of 5"):
-        jaxbo.run(algorithm, compiled, 4, jr.key(0), initial=2)
+        go(CAPACITY_5, 3, state=state)
+    go(CAPACITY_5, 2, state=state)
+    for other in [TS(POINTS, 3, CAPACITY_5.surrogate), TS(POINTS, 2, SMALL), PEERS, RANDOM]:
+        with pytest.raises(ValueError, match="another algorithm"):
+            go(other, 1, state=state)
 
 
-@pytest.mark.parametrize("value", [jnp.zeros(2), 1])
-def test_a_compiled_objective_must_return_one_floating_number(value):
+BAD_OBJECTIVES = {
+    "a point": lambda key, agent, x: x,
+    "a column": lambda key, agent, x: x[:1],
+    "two numbers": lambda key, agent, x: (x[0], x[1]),
+    "nothing": lambda key, agent, x: None,
+    "a whole number": lambda key, agent, x: agent,
+    "a truth value": lambda key, agent, x: x[0] > 0,
+}
+
+
+@pytest.mark.parametrize("objective", BAD_OBJECTIVES.values(), ids=BAD_OBJECTIVES)
+def test_a_compiled_objective_returns_one_floating_number(objective, key):
     with pytest.raises(ValueError, match="must return one floating number"):
-        jaxbo.run(method(), lambda key, agent, x: value, 2, jr.key(0))
+        run(RANDOM, objective, 1, key)
+
+
+def test_observations_of_the_wrong_shape_are_refused(key):
+    state = RANDOM.init(key)
+    x, y = jnp.zeros((4, 2)), jnp.zeros(4)
+    RANDOM.tell(state, x, y)
+    for queries, values in [(x[:3], y[:3]), (x[:, :1], y), (x, y[:3])]:
+        with pytest.raises(ValueError, match=r"shape \(4, 2\)"):
+            RANDOM.tell(state, queries, values)
+    with pytest.raises(ValueError, match=r"shape \(4, 2\)"):
+        RANDOM.warm_start(state, x[None, :3], y[None, :3])
+    with pytest.raises(ValueError, match="rows"):
+        RANDOM.warm_start(state, x[None], jnp.zeros((2, 4)))
+    with pytest.raises(ValueError, match="capacity of 5"):
+        CAPACITY_5.warm_start(CAPACITY_5.init(key), jnp.zeros((6, 2, 2)), jnp.zeros((6, 2)))
+
+
+BAD_PARTS = {
+    "no agents": (lambda: RandomSearch(Cube(2), 0), "agents .* got 0"),
+    "half an agent": (lambda: TS(Cube(2), 1.5), "agents .* got 1.5"),
+    "no agents of FTS": (lambda: FTS(Cube(2), 0), "got 0"),
+    "no candidates": (lambda: TS(Cube(2), 1, candidates=0), "candidates .* got 0"),
+    "no candidates of FTS": (lambda: FTS(Cube(2), 1, candidates=0), "candidates .* got 0"),
+    "no targets": (lambda: FTS(Cube(2), 3, targets=0), "targets .* got 0"),
+    "more targets than agents": (lambda: FTS(Cube(2), 3, targets=4), "targets .* got 4"),
+    "a domain that is none": (lambda: RandomSearch(2, 1), "domain"),
+    "a surrogate that is none": (lambda: TS(Cube(2), 1, 0.1), "surrogate"),
+    "features that are not fixed": (lambda: FTS(Cube(2), 2, features=Fitted(3)), "features"),
+    "an own surrogate that is none": (lambda: FTS(Cube(2), 2, own=0.1), "own"),
+    "a number as schedule": (lambda: FTS(Cube(2), 2, mixing=0.5), "mixing"),
+    "a probability of 0": (lambda: Constant(0), r"\(0, 1\], got 0"),
+    "a probability above 1": (lambda: Constant(1.5), r"\(0, 1\], got 1.5"),
+    "too few weights": (lambda: FTS(Cube(2), 3, peers=[1.0, 1.0]), r"shape .*got \(2,\)"),
+    "a weight below 0": (lambda: FTS(Cube(2), 3, peers=[1.0, -1.0, 1.0]), "at least 0, got"),
+    "a weight that is no number": (lambda: FTS(Cube(2), 2, peers=[1.0, np.nan]), "at least 0"),
+    "no noise": (lambda: Fixed(noise=0.0), "noise must be positive .* got 0"),
+    "noise below 0": (lambda: Fitted(3, noise=-1.0), "noise must be positive .* got -1"),
+    "no features": (lambda: Fixed(size=0), "size .* got 0"),
+    "no capacity": (lambda: Fixed(capacity=0), "capacity .* got 0"),
+    "no capacity to fit": (lambda: Fitted(0), "capacity .* got 0"),
+    "a fit every 0 rounds": (lambda: Fitted(3, every=0), "every .* got 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PARTS)
+def test_a_configuration_that_cannot_work_is_refused_when_it_is_made(case):
+    make, message = BAD_PARTS[case]
+    # Wrong kinds are found by the annotations too, where these are checked as here.
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
