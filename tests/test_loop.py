@@ -414,7 +414,7 @@ class Instantly(Executor):
         return future
 
 
-@pytest.mark.parametrize("pool", [None, Instantly(), ThreadPoolExecutor(3)], ids=repr)
+@pytest.mark.parametrize("pool", [None, Instantly(), ThreadPoolExecutor(3)], ids=["serial", "instant", "threads"])
 def test_nothing_that_was_observed_is_lost_on_a_raise(pool, key, tmp_path):
     path = tmp_path / "run.npz"
     ended, broken = [], True
@@ -511,14 +511,14 @@ def test_sizes_that_do_not_fit_are_refused_before_work_starts(case, loop, key, t
     algorithm, rounds, options, message = SIZES[case]
     if "present" in options:
         options = {"present": jnp.asarray(options["present"])}
-    work = []
+    go, work = run, compiled_bowl
+    evaluated = []
+    if loop == "drive":
+        go = functools.partial(quiet, checkpoint=tmp_path / "run.npz")
+        work = lambda agent, x: evaluated.append(agent)  # noqa: E731
     with pytest.raises(ValueError, match=message):
-        if loop == "run":
-            run(algorithm, compiled_bowl, rounds, key, **options)
-        else:
-            path = tmp_path / "run.npz"
-            quiet(algorithm, lambda a, x: work.append(a), rounds, key, checkpoint=path, **options)
-    assert work == []
+        go(algorithm, work, rounds, key, **options)
+    assert evaluated == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ import scipy.stats
 
 from jaxbo.kernels import features, posterior
 from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.posterior import DenseRoot, LowRankRoot
+from jaxbo.kernels.posterior import DenseRoot, ProductRoot
 
 SIZE, POINTS = 24, 10
 #: Without a capacity the root is dense, with this one it is of low rank.
@@ -100,7 +100,7 @@ def test_root_and_transposed_root_are_adjoint(capacity, key, close):
 def test_both_forms_of_the_root_give_the_same_numbers(key, close):
     phis, ys, others = data(key)
     told = [condition_all(posterior.prior(SIZE, 1e-2, capacity=c), phis, ys) for c in FORMS]
-    assert [type(belief.root) for belief in told] == [DenseRoot, LowRankRoot]
+    assert [type(belief.root) for belief in told] == [DenseRoot, ProductRoot]
     close(told[0].mean, told[1].mean)
     jax.tree.map(close, predict(told[0], others), predict(told[1], others))
     close(posterior.log_evidence(told[0]), posterior.log_evidence(told[1]))
@@ -258,7 +258,7 @@ def test_observations_beyond_the_capacity_change_no_bit(key):
 
 def test_the_root_is_of_low_rank_where_that_is_smaller():
     kinds = {c: type(posterior.prior(SIZE, 1e-2, capacity=c).root) for c in (None, 1, 12, 25, 60)}
-    assert kinds[1] is kinds[12] is LowRankRoot
+    assert kinds[1] is kinds[12] is ProductRoot
     assert kinds[None] is kinds[25] is kinds[60] is DenseRoot
 
 
