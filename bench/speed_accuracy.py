@@ -68,7 +68,7 @@ def posterior_figures(key: Key, runs: int) -> list[Figure]:
         errors = [_errors(jr.fold_in(key, i), setting) for i in range(runs)]
         median = {name: np.median([e[name] for e in errors], axis=0) for name in errors[0]}
         every = {name: np.array([e[name] for e in errors]) for name in errors[0]}
-        for form in ("dense", "low rank"):
+        for form in ("dense", "product"):
             for i, (part, goal) in enumerate(
                 [("variance", setting.variance), ("mean", setting.mean)]
             ):
@@ -98,7 +98,7 @@ def _errors(key: Key, setting: Setting) -> dict[str, tuple[float, float]]:
     noise = jnp.asarray(setting.noise, jnp.float32)
     exact = _by_cholesky(data, float(noise), np.float64)
     found = {"Cholesky": _by_cholesky(data, float(noise), np.float32)}
-    for name, capacity in (("dense", None), ("low rank", setting.points)):
+    for name, capacity in (("dense", None), ("product", setting.points)):
         start = posterior.prior(setting.size, noise, capacity=capacity)
         found[name] = _predictions(start, data)
     return {name: _compare(predictions, exact) for name, predictions in found.items()}

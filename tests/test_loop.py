@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -414,7 +415,9 @@ class Instantly(Executor):
         return future
 
 
-@pytest.mark.parametrize("pool", [None, Instantly(), ThreadPoolExecutor(3)], ids=["serial", "instant", "threads"])
+@pytest.mark.parametrize(
+    "pool", [None, Instantly(), ThreadPoolExecutor(3)], ids=["serial", "instant", "threads"]
+)
 def test_nothing_that_was_observed_is_lost_on_a_raise(pool, key, tmp_path):
     path = tmp_path / "run.npz"
     ended, broken = [], True
@@ -481,6 +484,17 @@ def test_replay_is_for_any_trace_of_the_same_shape(key):
 
 # ---------------------------------------------------------------- bad input
 
+
+@pytest.fixture
+def as_users_have_it():
+    """Annotations are not checked outside of this suite: these errors are the package's own."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+unchecked = pytest.mark.usefixtures("as_users_have_it")
+
 CAPACITY_5 = TS(POINTS, 2, Fixed(size=16, capacity=5))
 FITTED_5 = TS(POINTS, 2, Fitted(5, size=16))
 PEERS = FTS(POINTS, 3, features=SMALL)
@@ -505,6 +519,7 @@ SIZES = {
 }
 
 
+@unchecked
 @pytest.mark.parametrize("loop", ["run", "drive"])
 @pytest.mark.parametrize("case", SIZES)
 def test_sizes_that_do_not_fit_are_refused_before_work_starts(case, loop, key, tmp_path):
@@ -522,6 +537,7 @@ def test_sizes_that_do_not_fit_are_refused_before_work_starts(case, loop, key, t
     assert list(tmp_path.iterdir()) == []
 
 
+@unchecked
 @pytest.mark.parametrize("loop", ["run", "drive"])
 def test_a_state_that_does_not_fit_is_refused(loop, key):
     def go(algorithm, rounds, **options):
@@ -548,12 +564,14 @@ BAD_OBJECTIVES = {
 }
 
 
+@unchecked
 @pytest.mark.parametrize("objective", BAD_OBJECTIVES.values(), ids=BAD_OBJECTIVES)
 def test_a_compiled_objective_returns_one_floating_number(objective, key):
     with pytest.raises(ValueError, match="must return one floating number"):
         run(RANDOM, objective, 1, key)
 
 
+@unchecked
 def test_observations_of_the_wrong_shape_are_refused(key):
     state = RANDOM.init(key)
     x, y = jnp.zeros((4, 2)), jnp.zeros(4)
@@ -596,9 +614,9 @@ BAD_PARTS = {
 }
 
 
+@unchecked
 @pytest.mark.parametrize("case", BAD_PARTS)
 def test_a_configuration_that_cannot_work_is_refused_when_it_is_made(case):
     make, message = BAD_PARTS[case]
-    # Wrong kinds are found by the annotations too, where these are checked as here.
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises(ValueError, match=message):
         make()

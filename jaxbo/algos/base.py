@@ -45,8 +45,11 @@ class AbstractAlgorithm(eqx.Module):
     """
 
     domain: eqx.AbstractVar[AbstractDomain]
-    #: How many agents query each round.
-    targets: eqx.AbstractVar[int]
+
+    @property
+    @abc.abstractmethod
+    def targets(self) -> int:
+        """How many agents query each round."""
 
     @property
     @abc.abstractmethod

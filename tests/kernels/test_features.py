@@ -59,7 +59,9 @@ def test_turns_are_exact_at_quarters():
     np.testing.assert_array_equal(sin_turns(quarters), np.tile([0, 1, 0, -1], 5)[:17])
 
 
-@pytest.mark.parametrize(("turns", "slope"), [(cos_turns, lambda r: -np.sin(r)), (sin_turns, np.cos)])
+@pytest.mark.parametrize(
+    ("turns", "slope"), [(cos_turns, lambda r: -np.sin(r)), (sin_turns, np.cos)]
+)
 def test_first_and_second_derivatives_are_those_of_the_circle(turns, slope, x64):
     u = jnp.asarray(np.linspace(-20, 20, 1001), float)
     tolerance = 1e-13 if x64 else 2e-5

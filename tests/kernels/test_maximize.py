@@ -19,9 +19,7 @@ from jaxbo.kernels.maximize import ascend, maximize
 from jaxbo.space import Categorical, Integer, Real, Space
 
 MAPS = [features.cosine, features.sine_cosine]
-SPACE = Space(
-    rate=Real(1e-4, 1.0, log=True), layers=Integer(1, 5), kind=Categorical("a", "b", "c")
-)
+SPACE = Space(rate=Real(1e-4, 1.0, log=True), layers=Integer(1, 5), kind=Categorical("a", "b", "c"))
 
 
 class Functions(NamedTuple):
@@ -142,7 +140,7 @@ def test_the_maximum_on_a_face_is_found(key, x64):
 def test_functions_without_closed_derivatives_are_differentiated(key):
     f = prior_draws(key, 2, 1)[0]
     closed = found(f, Cube(2), key)
-    automatic = found(lambda x: f(x), Cube(2), key)  # noqa: PLW0108, the type is what matters
+    automatic = found(lambda x: f(x), Cube(2), key)  # the type is what matters
     np.testing.assert_allclose(closed[0], automatic[0], atol=1e-3)
     np.testing.assert_allclose(closed[1], automatic[1], rtol=1e-4)
 

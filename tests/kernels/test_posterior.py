@@ -13,7 +13,7 @@ from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.posterior import DenseRoot, ProductRoot
 
 SIZE, POINTS = 24, 10
-#: Without a capacity the root is dense, with this one it is of low rank.
+#: Without a capacity the root is a matrix, with this one a product of factors.
 FORMS = [None, POINTS]
 
 condition_all = jax.jit(posterior.condition_all)
@@ -138,12 +138,17 @@ def test_a_batch_of_agents_is_its_agents(capacity, key, close):
     sets = [data(k) for k in jr.split(key, 3)]
     start = posterior.prior(SIZE, 1e-2, capacity=capacity)
     # Agents with 10, 7 and 3 observations.
-    ys = jnp.stack([jnp.where(jnp.arange(POINTS) < n, s[1], jnp.nan) for s, n in zip(sets, (10, 7, 3))])
+    ys = jnp.stack(
+        [
+            jnp.where(jnp.arange(POINTS) < n, s[1], jnp.nan)
+            for s, n in zip(sets, (10, 7, 3), strict=True)
+        ]
+    )
     phis = jnp.stack([s[0] for s in sets])
     batch = jax.jit(jax.vmap(posterior.condition_all, in_axes=(None, 0, 0)))(start, phis, ys)
     for i in range(3):
         alone = condition_all(start, phis[i], ys[i])
-        own = jax.tree.map(lambda leaf: leaf[i], batch)
+        own = jax.tree.map(lambda leaf, i=i: leaf[i], batch)
         close(own.mean, alone.mean)
         jax.tree.map(close, predict(own, sets[i][2]), predict(alone, sets[i][2]))
 
@@ -256,7 +261,7 @@ def test_observations_beyond_the_capacity_change_no_bit(key):
     same_bits(jax.jit(posterior.condition)(full, others[0], jnp.asarray(3.0)), full)
 
 
-def test_the_root_is_of_low_rank_where_that_is_smaller():
+def test_the_root_is_a_product_where_that_is_smaller():
     kinds = {c: type(posterior.prior(SIZE, 1e-2, capacity=c).root) for c in (None, 1, 12, 25, 60)}
     assert kinds[1] is kinds[12] is ProductRoot
     assert kinds[None] is kinds[25] is kinds[60] is DenseRoot
@@ -290,7 +295,9 @@ ACCURACY = [
 ]
 
 
-@pytest.mark.parametrize(("scale", "noise", "size", "points", "variance_error", "mean_error"), ACCURACY)
+@pytest.mark.parametrize(
+    ("scale", "noise", "size", "points", "variance_error", "mean_error"), ACCURACY
+)
 def test_float32_stays_accurate_down_to_small_noise(
     scale, noise, size, points, variance_error, mean_error, key
 ):

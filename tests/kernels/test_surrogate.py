@@ -223,7 +223,9 @@ def test_after_a_refit_the_belief_is_that_of_all_data_under_the_new_kernel(
     )
     tolerance = {"rtol": 1e-7, "atol": 1e-7} if x64 else {"rtol": 5e-3, "atol": 5e-3}
     for found, expected in zip(
-        predict(FITTED, shared, belief, others), predict(afresh, map_of_own, again, others), strict=True
+        predict(FITTED, shared, belief, others),
+        predict(afresh, map_of_own, again, others),
+        strict=True,
     ):
         np.testing.assert_allclose(found, expected, **tolerance)
 
@@ -289,7 +291,9 @@ def test_a_batch_of_agents_refits_each_as_if_alone(shared, points, x64):
     ys = jnp.stack([smooth(points), -2 * smooth(points[:, ::-1])])
     before = [told(FITTED, shared, points[:7], y) for y in ys[:, :7]]
     due = jnp.asarray(3)
-    alone = [observe(FITTED, shared, b, points[7], y, due) for b, y in zip(before, ys[:, 7], strict=True)]
+    alone = [
+        observe(FITTED, shared, b, points[7], y, due) for b, y in zip(before, ys[:, 7], strict=True)
+    ]
     step = jax.vmap(lambda belief, y: FITTED.observe(shared, belief, points[7], y, due))
     batch = jax.jit(step)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *before), ys[:, 7])
     tolerance = 1e-6 if x64 else 3e-2  # where the evidence is flat, rounding decides
