@@ -12,6 +12,9 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --quiet
+# Two processes for two cores: with BLAS threads of their own they would only wait for each other.
+test-%: export OMP_NUM_THREADS = 1
+test-%: export OPENBLAS_NUM_THREADS = 1
 
 .PHONY: demo test test-float32 test-float64 lint format clean
 .DEFAULT_GOAL := demo

@@ -95,13 +95,14 @@ class ProductRoot(AbstractRoot):
         # A common row for a batch makes this a slice of memory, not a scatter.
         row = _largest_of_batch(self.count)
         last = jnp.minimum(row, self.rows.shape[0] - 1)
-        v = jnp.where(self.has_room(), v, _row(self.rows, last))
-        inverse = jnp.where(self.has_room(), 1 / shrink, _row(self.inverse_shrinks, last))
-        # A failed observation has v = 0: it need not take up a row.
+        # A failed observation has v = 0: it takes up no row and changes no bit.
+        held = self.has_room() & jnp.any(v != 0)
+        v = jnp.where(held, v, _row(self.rows, last))
+        inverse = jnp.where(held, 1 / shrink, _row(self.inverse_shrinks, last))
         return ProductRoot(
             jax.lax.dynamic_update_index_in_dim(self.rows, v, last, 0),
             jax.lax.dynamic_update_index_in_dim(self.inverse_shrinks, inverse, last, 0),
-            jnp.where(self.has_room() & jnp.any(v != 0), row + 1, self.count),
+            jnp.where(held, row + 1, self.count),
         )
 
 
