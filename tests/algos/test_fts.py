@@ -1,5 +1,6 @@
 """Federated Thompson sampling: whose sample is maximized, and what is sent."""
 
+import functools
 import itertools
 
 import equinox as eqx
@@ -26,24 +27,29 @@ SMALL = Fixed(SquaredExponential(0.2), size=8)
 GOOD = Fixed(SquaredExponential(0.2), size=60, noise=1e-2)
 
 
-def always_peers(agents, **options):
-    return FTS(GRID, agents, features=SMALL, mixing=Constant(NEVER), **options)
+def always_peers(agents, peers=None, **options):
+    if peers is not None:
+        peers = jnp.asarray(peers, float)
+    return FTS(GRID, agents, features=SMALL, mixing=Constant(NEVER), peers=peers, **options)
 
 
-def asked(algorithm, keys, rounds, present=None):
-    """`source` [keys rounds targets] and queries, every run from a start of its own."""
-
+@functools.partial(eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 1})
+def many(algorithm, keys, rounds, present):
     def one(key):
-        init_key, *ask_keys = jr.split(key, rounds + 1)
-        state, rows = algorithm.init(init_key), []
-        for ask_key in ask_keys:
-            queries, info = algorithm.ask(ask_key, state, present)
-            rows.append((info.source, queries))
-            state = algorithm.tell(state, queries, jnp.sin(9 * queries[:, 0]))
-        return jax.tree.map(lambda *row: jnp.stack(row), *rows)
+        def step(state, key):
+            queries, info = algorithm.ask(key, state, present)
+            return algorithm.tell(state, queries, jnp.sin(9 * queries[:, 0])), info.source
 
-    source, queries = jax.jit(jax.vmap(one))(keys)
-    return np.asarray(source), np.asarray(queries)
+        init_key, key = jr.split(key)
+        return jax.lax.scan(step, algorithm.init(init_key), jr.split(key, rounds))[1]
+
+    return jax.vmap(one)(keys)
+
+
+def sources(algorithm, keys, rounds, present=None):
+    """`source` [keys rounds targets], every run from a start of its own."""
+    present = jnp.ones(algorithm.agents, bool) if present is None else jnp.asarray(present, bool)
+    return np.asarray(many(algorithm, keys, rounds, present))
 
 
 def agrees(counts, probabilities):
@@ -62,7 +68,7 @@ def agrees(counts, probabilities):
 def test_own_samples_are_as_frequent_as_the_schedule_says(key):
     p = [0.15, 0.5, 0.9]
     algorithm = FTS(GRID, 4, features=SMALL, mixing=Table(p))
-    source, _ = asked(algorithm, jr.split(key, 4000), 4)
+    source = sources(algorithm, jr.split(key, 4000), 4)
     own = (source == np.arange(4)[None, None, :]).sum(axis=(0, 2))
     for count, probability in zip(own, [*p, p[-1]], strict=True):
         assert stats.binomtest(int(count), 16000, probability).pvalue > 1e-4
@@ -70,7 +76,7 @@ def test_own_samples_are_as_frequent_as_the_schedule_says(key):
 
 def test_agents_choose_between_own_and_peer_independently(key):
     algorithm = FTS(GRID, 2, features=SMALL, mixing=Constant(0.5))
-    source, _ = asked(algorithm, jr.split(key, 4000), 2)
+    source = sources(algorithm, jr.split(key, 4000), 2)
     own = (source == np.arange(2)[None, None, :]).reshape(4000, 4)
     patterns = own @ [8, 4, 2, 1]
     assert agrees(np.bincount(patterns, minlength=16), np.full(16, 1 / 16))
@@ -126,7 +132,7 @@ ROWS = np.array([[9.0, 1, 2, 0, 3], [1, 9, 1, 1, 1], [5, 0, 9, 0, 1]])
 def test_peers_are_drawn_by_weight_and_never_if_absent(peers, present, once, key):
     present = np.asarray(present)
     algorithm = always_peers(5, targets=3, peers=peers, once=once)
-    source, _ = asked(algorithm, jr.split(key, 4000), 1, jnp.asarray(present, bool))
+    source = sources(algorithm, jr.split(key, 4000), 1, present)
     weights = np.ones(5) if peers is None else np.asarray(peers)
     for target in range(3):
         law = (weights if weights.ndim == 1 else weights[target]) * present
@@ -137,13 +143,13 @@ def test_peers_are_drawn_by_weight_and_never_if_absent(peers, present, once, key
 @pytest.mark.parametrize("once", [False, True])
 def test_with_nobody_to_draw_the_own_sample_is_used(once, key):
     keys = jr.split(key, 50)
-    nobody = jnp.asarray([True, False, False])
-    source, _ = asked(always_peers(3, targets=1, once=once), keys, 3, nobody)
+    nobody = [True, False, False]
+    source = sources(always_peers(3, targets=1, once=once), keys, 3, nobody)
     assert (source == 0).all()
     weights = [1.0, 0, 0]
-    source, _ = asked(always_peers(3, targets=1, once=once, peers=weights), keys, 3)
+    source = sources(always_peers(3, targets=1, once=once, peers=weights), keys, 3)
     assert (source == 0).all()
-    source, _ = asked(always_peers(1, once=once), keys, 3)
+    source = sources(always_peers(1, once=once), keys, 3)
     assert (source == 0).all()
 
 
@@ -152,7 +158,7 @@ def test_with_nobody_to_draw_the_own_sample_is_used(once, key):
 
 def test_a_used_peer_is_not_drawn_again(key):
     algorithm = FTS(GRID, 5, features=SMALL, mixing=Constant(0.4), once=True)
-    source, _ = asked(algorithm, jr.split(key, 300), 10)
+    source = sources(algorithm, jr.split(key, 300), 10)
     for run, target in itertools.product(range(300), range(5)):
         peers = [s for s in source[run, :, target] if s != target]
         assert len(peers) == len(set(peers))
@@ -163,7 +169,7 @@ def test_a_used_peer_is_not_drawn_again(key):
 def test_successive_peers_are_draws_by_weight_without_replacement(key):
     weights = np.array([0.0, 1, 2, 4])
     algorithm = always_peers(4, targets=1, peers=weights, once=True)
-    source, _ = asked(algorithm, jr.split(key, 6000), 4)
+    source = sources(algorithm, jr.split(key, 6000), 4)
     sequences = source[:, :, 0]
     assert (sequences[:, 3] == 0).all()  # all used up: its own from then on
     orders = list(itertools.permutations([1, 2, 3]))
