@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require, whole
-from jaxbo._checkpoint import Checkpoint, Rows, fingerprint
+from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows, fingerprint
 from jaxbo._keys import barrier
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.objectives import AbstractObjective
@@ -307,9 +307,10 @@ class _Record:
         self.asked = self.told = 0
         self.failures: list[Failure] = []
         if saved is not None:
-            self._resume(saved.load())
+            self._resume(saved)
 
-    def _resume(self, rows: Rows | None) -> None:
+    def _resume(self, saved: Checkpoint) -> None:
+        rows = saved.load()
         if rows is None:
             return
         asked = rows.queries.shape[0]
@@ -318,11 +319,24 @@ class _Record:
             f"the checkpoint has {asked} rows already, the run asks for {self.queries.shape[0]}: "
             "give at least as many rounds as before.",
         )
+        if _sizes(rows.queries, rows.values, *rows.info) != _sizes(
+            self.queries[:asked], self.values[:asked], *self._info(asked)
+        ):
+            raise CheckpointError(
+                f"{saved.path} is a checkpoint with arrays of other sizes than this run's; "
+                "restore it from a copy, or remove it to start again."
+            )
         self.asked, self.told = asked, rows.told
         self.queries[:asked], self.values[:asked] = rows.queries, rows.values
-        for mine, theirs in zip(self.info, rows.info, strict=True):
-            mine[: theirs.shape[0]] = theirs
+        for mine, theirs in zip(self._info(asked), rows.info, strict=True):
+            mine[:] = theirs
         self.failures = [Failure(*failure) for failure in rows.failures]
+        if self.told == asked:
+            self.forget()  # a kill came between the last save and the journal's end
+
+    def _info(self, asked: int) -> list[np.ndarray]:
+        """What is known of the first `asked` rows; the initial design has no info."""
+        return [leaf[: max(asked - self.initial, 0)] for leaf in self.info]
 
     def ask(self, row: int, asking: Callable[[], tuple[Array, PyTree]]) -> None:
         """Queries of a row that has none yet."""
@@ -372,11 +386,13 @@ class _Record:
     def _save(self) -> None:
         if self.saved is None:
             return
-        info = [leaf[: max(self.asked - self.initial, 0)] for leaf in self.info]
-        rows = Rows(
-            self.told, self.queries[: self.asked], self.values[: self.asked], info, self.failures
-        )
-        self.saved.save(rows)
+        asked = self.asked
+        queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
+        self.saved.save(Rows(self.told, queries, values, info, self.failures))
+
+
+def _sizes(*arrays: np.ndarray) -> list[tuple[int, ...]]:
+    return [array.shape for array in arrays]
 
 
 class _Evaluator:

@@ -81,7 +81,7 @@ def confidence_interval(
     require(0 < level < 1, f"level must lie between 0 and 1, got {level}.")
     mean, error = mean_and_error(x, axis)
     width = stats.t.ppf((1 + level) / 2, np.shape(x)[axis] - 1) * error
-    return mean - width, mean + width
+    return np.asarray(mean - width), np.asarray(mean + width)
 
 
 def floats(message: PyTree[Any]) -> int:

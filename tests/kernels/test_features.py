@@ -219,12 +219,14 @@ def test_expansion_is_that_of_automatic_differentiation(make, dim, ard, key, x64
 
     @jax.jit
     def closed_form(f):
-        gradient, curvature = f.expansion(x)
-        return gradient, curvature(p), jax.vmap(curvature)(jnp.eye(dim))
+        value, gradient, curvature = f.expansion(x)
+        return value, gradient, curvature(p), jax.vmap(curvature)(jnp.eye(dim))
 
-    automatic = jax.jit(lambda f: (jax.grad(f)(x), jax.hessian(f)(x)))
-    (gradient, product, columns), (slope, hessian) = closed_form(f), automatic(f)
+    automatic = jax.jit(lambda f: (f(x), jax.grad(f)(x), jax.hessian(f)(x)))
+    value, gradient, product, columns = closed_form(f)
+    height, slope, hessian = automatic(f)
     close = {"rtol": 1e-9, "atol": 1e-9} if x64 else {"rtol": 1e-3, "atol": 2e-3}
+    np.testing.assert_allclose(value, height, **close)
     np.testing.assert_allclose(gradient, slope, **close)
     np.testing.assert_allclose(product, np.asarray(hessian) @ np.asarray(p), **close)
     np.testing.assert_allclose(columns, hessian, **close)
@@ -258,8 +260,8 @@ def test_maps_are_exported_for_every_platform(make):
     def program(key, x):
         m = make(key, Matern32(0.3), 2, 20)
         f = FourierFunction(m, jnp.ones((20,)))
-        gradient, curvature = f.expansion(x)
-        return m(x), curvature(gradient)
+        value, gradient, curvature = f.expansion(x)
+        return m(x), value, curvature(gradient)
 
     key = jax.eval_shape(lambda: jr.key(0))
     shape = jax.ShapeDtypeStruct((2,), float)
