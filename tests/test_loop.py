@@ -128,11 +128,12 @@ class Roll(AbstractFederated):
 
     domain: Cube
     agents: int = eqx.field(static=True)
-    targets: int = eqx.field(static=True)
+    querying: int = eqx.field(static=True)
+    capacity = None
 
     @property
-    def capacity(self):
-        return None
+    def targets(self):
+        return self.querying
 
     def setup(self, key):
         return ()

@@ -45,10 +45,16 @@ class AbstractAlgorithm(eqx.Module):
     """
 
     domain: eqx.AbstractVar[AbstractDomain]
-    #: How many agents query each round.
-    targets: eqx.AbstractVar[int]
-    #: The most observations an agent can hold, if there is a limit.
-    capacity: eqx.AbstractVar[int | None]
+
+    @property
+    @abc.abstractmethod
+    def targets(self) -> int:
+        """How many agents query each round."""
+
+    @property
+    @abc.abstractmethod
+    def capacity(self) -> int | None:
+        """The most observations an agent can hold, if there is a limit."""
 
     @abc.abstractmethod
     def init(self, key: Key) -> PyTree:

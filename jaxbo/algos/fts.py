@@ -97,7 +97,7 @@ class FTS(AbstractFederated):
     mixing: AbstractSchedule
     peers: Float[Array, " agents"] | Float[Array, "targets agents"] | None
     once: bool = eqx.field(static=True)
-    targets: int = eqx.field(static=True)
+    _targets: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
 
     def __init__(
@@ -131,7 +131,7 @@ class FTS(AbstractFederated):
         self.mixing = Power(0.5, shift=1) if mixing is None else mixing
         self.peers = peers
         self.once = once
-        self.targets = targets
+        self._targets = targets
         self.candidates = candidates
 
     def __check_init__(self):
@@ -140,6 +140,10 @@ class FTS(AbstractFederated):
             is_a("own", self.own, AbstractSurrogate)
         is_a("mixing", self.mixing, AbstractSchedule)
         whole("candidates", self.candidates, least=1)
+
+    @property
+    def targets(self) -> int:
+        return self._targets
 
     @property
     def capacity(self) -> int | None:
