@@ -203,7 +203,8 @@ def _with_peers(
 def _keys(key: Key) -> tuple[Key, Key, Key]:
     """Of the run itself, which TS has too; of the features; of the peers."""
     run_key, other = jr.split(key)
-    return run_key, *jr.split(other)
+    init_key, peer_key = jr.split(other)
+    return run_key, init_key, peer_key
 
 
 def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -> FederatedState:
