@@ -35,10 +35,12 @@ Directions: TypeAlias = Callable[[Key, int, int], Float[Array, "count dim"]]
 _TERMS = {"float32": 5, "float64": 11}
 
 
-def _sine_coefficients(terms: int) -> tuple[float, ...]:
-    nodes = (1 + np.cos(np.pi * (np.arange(terms) + 0.5) / terms)) / 2  # in (0, 1), times 1/16
+def _sine_coefficients(terms: int) -> list[float]:
+    nodes = (1 + np.cos(np.pi * (np.arange(terms) + 0.5) / terms)) / 2  # in (0, 1): 16 r²
     r = np.sqrt(nodes) / 4
-    return tuple(np.polynomial.polynomial.polyfit(nodes / 16, np.sin(2 * np.pi * r) / r, terms - 1))
+    powers = np.vander(nodes, increasing=True)
+    # Python numbers, which take the precision of the array that they meet.
+    return (np.linalg.solve(powers, np.sin(2 * np.pi * r) / r) * 16.0 ** np.arange(terms)).tolist()
 
 
 _COEFFICIENTS = {name: _sine_coefficients(terms) for name, terms in _TERMS.items()}

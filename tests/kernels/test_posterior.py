@@ -307,6 +307,7 @@ def test_float32_stays_accurate_down_to_small_noise(
     start = posterior.prior(size, jnp.asarray(noise, jnp.float32))
     mean, variance = predict(condition_all(start, phis, ys), others)
     assert mean.dtype == variance.dtype == jnp.float32
+    mean, variance = np.asarray(mean, np.float64), np.asarray(variance, np.float64)
     true_mean, true_variance = dense_at(phis, ys, float(start.noise), others)
     assert np.median(np.abs(variance - true_variance) / true_variance) < 3 * variance_error
     assert np.max(np.abs(mean - true_mean)) / np.max(np.abs(true_mean)) < 3 * mean_error
