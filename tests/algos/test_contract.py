@@ -62,6 +62,7 @@ ROWS = INITIAL + ROUNDS
 CUBE = Cube(2)
 FINITE = Finite(np.random.default_rng(0).random((97, 2)))
 SPACE = Space(rate=Real(1e-4, 1.0, log=True), depth=Integer(1, 6), kind=Categorical("a", "b", "c"))
+DOMAINS = {"cube": CUBE, "finite": FINITE, "space": SPACE}
 
 #: For programs whose speed does not matter: they compile in less time.
 roughly_compiled = functools.partial(
@@ -153,7 +154,7 @@ def agent(state, *numbers):
 # ---------------------------------------------------------------- shapes
 
 
-@pytest.mark.parametrize("domain", [CUBE, FINITE, SPACE], ids=["cube", "finite", "space"])
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
 def test_rounds_can_be_scanned(name, domain):
     algorithm = METHODS[name](domain, AGENTS, ROWS)
 
@@ -302,7 +303,7 @@ def test_the_order_of_agents_does_not_matter(name, algorithm):
 @functools.cache
 def one_round(name, agents, domain):
     """Queries and info of a round without observations, of many seeds."""
-    algorithm = METHODS[name](domain, agents, 1)
+    algorithm = METHODS[name](DOMAINS[domain], agents, 1)
 
     def ask(key):
         init_key, ask_key = jr.split(key)
@@ -312,7 +313,7 @@ def one_round(name, agents, domain):
 
 
 def test_draws_do_not_depend_on_how_many_agents_there_are(name):
-    (few, info), (many, more) = one_round(name, 3, FINITE), one_round(name, 7, FINITE)
+    (few, info), (many, more) = one_round(name, 3, "finite"), one_round(name, 7, "finite")
     equal = (few == many[:, : few.shape[1]]).all(axis=2)
     if hasattr(info, "source"):
         # Whose peer an agent listens to does depend on who is there; its own samples do not.
@@ -336,12 +337,12 @@ def test_queries_are_in_a_cube_and_differ(name):
 
 
 def test_queries_are_among_a_finite_set(name):
-    queries, _ = one_round(name, 3, FINITE)
+    queries, _ = one_round(name, 3, "finite")
     assert jax.vmap(FINITE.contains)(queries.reshape(-1, FINITE.dim)).all()
 
 
 def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
-    queries = one_round(name, AGENTS, SPACE)[0].reshape(-1, SPACE.dim)
+    queries = one_round(name, AGENTS, "space")[0].reshape(-1, SPACE.dim)
     assert jax.vmap(SPACE.contains)(queries).all()
     for x in np.asarray(queries):
         # A round trip through the user's values comes back to the same point.
