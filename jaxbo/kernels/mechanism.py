@@ -258,7 +258,8 @@ def clip(vector: Features, bound: Scalar) -> Features:
 
 
 def _scaled(vector: Features) -> tuple[Scalar, Features, Scalar]:
-    largest = jnp.max(jnp.abs(vector))
+    # A little below the largest number, since a division may be done by the reciprocal.
+    largest = jnp.minimum(jnp.max(jnp.abs(vector)), jnp.finfo(vector.dtype).max / 16)
     direction = vector / jnp.where(largest > 0, largest, 1)
     # At least 1 unless the vector is 0, which is never clipped.
     return largest, direction, jnp.maximum(jnp.sqrt(jnp.sum(direction**2)), 1)
