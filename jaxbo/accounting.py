@@ -148,7 +148,7 @@ def _log_moments(q: float, z: float) -> np.ndarray:
         special.gammaln(order + 1) - special.gammaln(k + 1) - special.gammaln(left + 1)
         + special.xlog1py(left, -q) + special.xlogy(k, q) + k * (k - 1) / (2 * z**2)
     )  # fmt: skip
-    return special.logsumexp(np.where(k <= order, terms, -np.inf), axis=1)
+    return np.asarray(special.logsumexp(np.where(k <= order, terms, -np.inf), axis=1))
 
 
 def _renyi_curve(one: Event) -> np.ndarray:
