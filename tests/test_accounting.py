@@ -123,6 +123,11 @@ def test_the_moments_accountant_gives_the_papers_losses(q, z, printed):
     assert round(moments([event(q, z, 40)], DELTA), 3) == printed
 
 
+def test_the_moments_accountant_ends_at_the_thirty_second_moment():
+    # Almost no loss: only the step from moments to epsilon is left.
+    assert moments([event(1e-6, 1e3)], 1e-5) == pytest.approx(math.log(1e5) / 32, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("q", "z", "tight"),
     [(0.15, 1.0, 3.964), (0.25, 1.0, 7.054), (0.5, 1.0, 15.71), (0.25, 1.2, 5.152), (0.25, 1.5, 3.597)],
@@ -304,6 +309,19 @@ def test_the_noise_for_a_budget_spends_it_and_no_more(accountant, budget, q, rou
     assert spent <= budget
     assert epsilon(mechanism(q, z * (1 - 1e-4)), rounds, DELTA, accountant) > budget
     assert float(np.float32(z)) == z
+
+
+@pytest.mark.parametrize("q", [0.15, 0.35])
+def test_noise_is_found_for_q_as_the_mechanism_will_hold_it_if_that_is_more(q):
+    charged = []
+
+    def record(events, delta):
+        charged.append(events[0].q)
+        return 1.0 / events[0].z
+
+    accounting.noise_for(1.0, DELTA, q, 5, record)
+    assert set(charged) == {max(q, float(np.float32(q)))}
+    assert charged[0] >= accounting.event(Mechanism(1.0, 1.0, Poisson(np.float32(q)))).q
 
 
 def test_the_default_needs_less_noise_than_the_paper_for_the_papers_loss():

@@ -335,9 +335,10 @@ def test_float32_messages_give_a_float32_broadcast(key):
     assert send(mechanism, key, data, W, ALL).dtype == jnp.float32
 
 
-def test_no_key_is_used_twice(key):
+@pytest.mark.parametrize("sampling", [Poisson(0.4), FixedSize(5, AGENTS)])
+def test_no_key_is_used_twice(key, sampling):
     with jax.debug_key_reuse(True):
-        release = eqx.filter_jit(Mechanism(1.0, 2.0, Poisson(0.4)).release)
+        release = eqx.filter_jit(Mechanism(1.0, 2.0, sampling).release)
         release(key, messages(), weights(), ALL)
 
 
