@@ -1,0 +1,385 @@
+"""The private sum: sample agents, clip what they sent, weigh it for each region, add Gaussian noise.
+
+    clip(w)      = w min(1, S / (√regions |w|))
+    broadcast_i  = Σ_{n in sample} φ_in clip(w_n) / q + N(0, (z Δ)² I),    Δ = φ_max S / q
+
+for regions i and agents n, φ_max the largest of all φ_in: lines 5 to 11 of Algorithm 1 of DP-FTS-DE
+(Dai, Low and Jaillet, 2021). The vectors of all regions together are one subsampled Gaussian
+mechanism. `Mechanism` is that mechanism, and what an accountant charges for is read off it.
+
+Neighbors. How many agents there are, which region each explores, the weights, z, q and S are
+public; so is S when it is a function of earlier private releases. The private data of an agent are
+all its messages. Two runs are neighbors if they differ in one agent: under `Relation.ZERO_OUT` in one
+of them it never takes part, under `Relation.REPLACE` it sends other messages, or none, in one of
+them. Weights belong to the roster, not to who takes part: if they were normalized over those
+present, one agent's absence would change the share of every other, which Δ does not cover. This is
+where adding or removing an agent, in the paper's words, is made precise.
+
+Sensitivity. Agent n contributes the joint vector (φ_in clip(w_n) / q)_i, whose norm is
+
+    |clip(w_n)| √(Σ_i φ_in²) / q  ≤  S / √regions · √(Σ_i φ_in²) / q  ≤  φ_max S / q = Δ.
+
+The sum without the agent lies Δ away at most, the sum with another message in its place 2 Δ. The
+last step is an equality only if an agent has weight φ_max in every region: an agent that counts in
+its own region alone contributes Δ / √regions. With `exact` Δ is the middle term at its largest over
+agents, and the same z asks for up to √regions times less noise. That is not in the paper.
+
+Absence. An agent that is absent, or whose message is not finite, contributes 0, which is what its
+neighbor without it does: absence is one of the two cases that the guarantee compares. Each agent's
+chance to be drawn does not depend on who is present, and nobody is drawn in the place of an absent
+agent. The noise is the server's and does not depend on the sample: an empty one gives pure noise.
+So absence leaves the guarantee of everybody as it is; only the sum is smaller. That holds as long
+as one agent's taking part does not decide who else does, other than through what was broadcast.
+
+Trust. The server sees all messages, who is present and who was drawn; it must draw the sample and the
+noise as written, keep both secret and broadcast nothing else. Agents may pool all that they know.
+
+Not covered: a dishonest server; attacks on floating-point noise, whose values are not all reachable
+and whose tails end near 5.4 deviations in float32, and sums that rounding takes past Δ; time,
+memory, traffic and other side channels; the random generator, which is not meant for secrets, and a
+key used twice; an agent's queries and values where others can see them.
+"""
+
+import abc
+import enum
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxbo._check import is_a, positive, require, whole
+from jaxbo.kernels.linalg import dot
+from jaxbo.types import Count, Features, Key, Scalar, floating
+
+#: a of the paper's experiments: an agent counts e^15 times as much in the region it explores.
+EMPHASIS = 15.0
+
+
+class Relation(enum.Enum):
+    """Which two runs must be hard to tell apart. `REPLACE` implies `ZERO_OUT`."""
+
+    #: One agent takes part in one of them and never in the other.
+    ZERO_OUT = "zero-out"
+    #: One agent's messages are replaced by any others, or none.
+    REPLACE = "replace"
+
+
+class AbstractSampling(eqx.Module):
+    """Which agents are drawn, whoever is present."""
+
+    #: The relation under which the amplification by this sampling is known.
+    relation: ClassVar[Relation]
+
+    @property
+    @abc.abstractmethod
+    def q(self) -> Scalar:
+        """The probability of any one agent."""
+
+    @abc.abstractmethod
+    def draw(self, key: Key, agents: int) -> Bool[Array, " agents"]:
+        """Whether each of `agents` agents is drawn."""
+
+
+class Poisson(AbstractSampling):
+    """Every agent by itself with probability q: the paper's sampling.
+
+    Exactly, with q rounded down to a multiple of 2^-32. `ValueError` for q outside (0, 1].
+    """
+
+    relation = Relation.ZERO_OUT
+    probability: Scalar = eqx.field(converter=floating)
+
+    def __check_init__(self):
+        require(
+            (self.probability > 0) & (self.probability <= 1),
+            f"q must lie in (0, 1], got {self.probability}: it is a probability of being drawn.",
+        )
+
+    @property
+    def q(self) -> Scalar:
+        return self.probability
+
+    def draw(self, key: Key, agents: int) -> Bool[Array, " agents"]:
+        # From an agent's number, so that no draw depends on how many agents there are.
+        draws = jax.vmap(lambda i: jr.bits(jr.fold_in(key, i), dtype=jnp.uint32))
+        # Whole numbers: a float32 uniform is a multiple of 2^-23, and below a small q too often.
+        below = jnp.floor(self.probability * 2.0**32).astype(jnp.uint32)
+        return (draws(jnp.arange(agents)) < below) | (self.probability >= 1)
+
+
+class FixedSize(AbstractSampling):
+    """`count` of `agents` agents without replacement: the paper's variant for Rényi accounting.
+
+    Of all agents on the roster, so that fewer than `count` may be present among those drawn. The
+    known bound compares samples in which one agent stands for another, so it is for
+    `Relation.REPLACE`, under which a release has twice the sensitivity.
+
+    `ValueError` for a count below 1 or above `agents`.
+    """
+
+    relation = Relation.REPLACE
+    count: Int[Array, ""] = eqx.field(converter=jnp.asarray)
+    agents: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        whole("agents", self.agents, least=1)
+        require(
+            jnp.issubdtype(self.count.dtype, jnp.integer),
+            f"count must be a whole number of agents, got {self.count}.",
+        )
+        require(
+            (self.count >= 1) & (self.count <= self.agents),
+            f"count must be at least 1 and at most the {self.agents} agents, got {self.count}.",
+        )
+
+    @property
+    def q(self) -> Scalar:
+        return self.count.astype(float) / self.agents
+
+    def draw(self, key: Key, agents: int) -> Bool[Array, " agents"]:
+        require(
+            agents == self.agents,
+            f"expected the {self.agents} agents of the sampling, got messages of {agents}; "
+            "messages of absent agents have a row too.",
+        )
+        order = jr.permutation(key, agents)
+        return order < self.count
+
+
+class Mechanism(eqx.Module):
+    """One private release; the module's docstring says what it guarantees and to whom.
+
+    `z` is the noise's standard deviation over the sensitivity; `S` bounds the norm of the vectors of
+    all regions together, before weights. Both, and q, are array leaves: a sweep over them is one
+    vmapped program. `z` = 0 is no privacy, and only then `S` may be infinite, which is no clipping:
+    DP-FTS-DE then is FTS-DE. Accountants refuse it.
+
+    `exact` takes the sensitivity of the weights at hand in place of the paper's bound on it. The
+    guarantee is that of the same z, with less noise.
+
+    `ValueError` for a negative z, or an S that is not positive, or an infinite one with noise.
+    """
+
+    z: Scalar = eqx.field(converter=floating)
+    S: Scalar = eqx.field(converter=floating)
+    sampling: AbstractSampling
+    exact: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        is_a("sampling", self.sampling, AbstractSampling)
+        require(
+            (self.z >= 0) & jnp.isfinite(self.z),
+            f"z must be finite and not negative, got {self.z}: it multiplies the noise.",
+        )
+        require(self.S > 0, f"S must be positive, got {self.S}: it bounds a norm.")
+        require(
+            jnp.isfinite(self.S) | (self.z == 0),
+            f"S must be finite where there is noise, got S {self.S} with z {self.z}.",
+        )
+
+    def included(
+        self, key: Key, messages: Float[Array, "agents features"], present: Bool[Array, " agents"]
+    ) -> Bool[Array, " agents"]:
+        """Whose message `release` with this key adds up: drawn, present and finite. Not private."""
+        sample_key, _ = jr.split(key)
+        return self._included(sample_key, messages, present)
+
+    def clipped(
+        self, messages: Float[Array, "agents features"], regions: int
+    ) -> Bool[Array, " agents"]:
+        """Which messages are longer than `S` / √`regions`. Not private."""
+        return jax.vmap(norm)(messages) > self._bound(regions, messages.dtype)
+
+    def sensitivity(self, weights: Float[Array, "regions agents"]) -> Scalar:
+        """Δ, the longest joint vector by which one agent's presence can move the sum."""
+        if self.exact:
+            bound = self._bound(weights.shape[0], weights.dtype)
+            return jnp.max(jnp.linalg.norm(weights, axis=0)) * bound / self._q(weights.dtype)
+        largest = jnp.max(jnp.abs(weights))
+        return largest * self.S.astype(weights.dtype) / self._q(weights.dtype)
+
+    def deviation(self, weights: Float[Array, "regions agents"]) -> Scalar:
+        """Standard deviation of the noise in every entry of the broadcast; 0 for `z` = 0."""
+        z = self.z.astype(weights.dtype)
+        return z * jnp.where(z > 0, self.sensitivity(weights), 0)  # 0 also where S is infinite
+
+    def release(
+        self,
+        key: Key,
+        messages: Float[Array, "agents features"],
+        weights: Float[Array, "regions agents"],
+        present: Bool[Array, " agents"],
+    ) -> Float[Array, "regions features"]:
+        """The broadcast of one round. Charge for it first, and never use a key for two releases."""
+        sample_key, noise_key = jr.split(key)
+        regions, dtype = weights.shape[0], messages.dtype
+        included = self._included(sample_key, messages, present)
+        bound = self._bound(regions, dtype)
+        vectors = jax.vmap(lambda w: clip(w, bound))(messages)
+        # Not by a weight of 0, which would leave NaN.
+        vectors = jnp.where(included[:, None], vectors, 0)
+        total = dot(weights.astype(dtype), vectors) / self._q(dtype)
+        noise = jr.normal(noise_key, total.shape, dtype)
+        return total + self.deviation(weights).astype(dtype) * noise
+
+    def _included(
+        self, key: Key, messages: Float[Array, "agents features"], present: Bool[Array, " agents"]
+    ) -> Bool[Array, " agents"]:
+        return self.sampling.draw(key, messages.shape[0]) & present & _finite(messages)
+
+    def _bound(self, regions: int, dtype: jnp.dtype) -> Scalar:
+        return self.S.astype(dtype) / regions**0.5
+
+    def _q(self, dtype: jnp.dtype) -> Scalar:
+        return self.sampling.q.astype(dtype)
+
+
+def _finite(messages: Float[Array, "agents features"]) -> Bool[Array, " agents"]:
+    return jnp.all(jnp.isfinite(messages), axis=1)
+
+
+def norm(vector: Features) -> Scalar:
+    """Euclidean norm; squares neither overflow nor vanish."""
+    largest, direction, length = _scaled(vector)
+    del direction
+    return largest * length
+
+
+def clip(vector: Features, bound: Scalar) -> Features:
+    """`vector`, shortened to the norm `bound` where it is longer; unchanged, to the bit, where not.
+
+    Line 9 of Algorithm 1. The norm is exact to rounding: it may exceed `bound` by that much.
+    """
+    largest, direction, length = _scaled(vector)
+    return jnp.where(largest * length <= bound, vector, direction * (bound / length))
+
+
+def _scaled(vector: Features) -> tuple[Scalar, Features, Scalar]:
+    # A little below the largest number, since a division may be done by the reciprocal.
+    largest = jnp.minimum(jnp.max(jnp.abs(vector)), jnp.finfo(vector.dtype).max / 16)
+    direction = vector / jnp.where(largest > 0, largest, 1)
+    # At least 1 unless the vector is 0, which is never clipped.
+    return largest, direction, jnp.maximum(jnp.sqrt(jnp.sum(direction**2)), 1)
+
+
+# ---------------------------------------------------------------- how agents count in each region
+
+
+def region_weights(
+    assigned: Int[Array, " agents"], regions: int, temperature: Scalar, emphasis: Scalar
+) -> Float[Array, "regions agents"]:
+    """φ_in = exp((a 1_in + 1) / T) / Σ_n exp((a 1_in + 1) / T), with 1_in = 1 if n explores i.
+
+    The weights of each region add up to 1. `assigned` is the region that each agent of the roster
+    explores at the start, `emphasis` is a. `temperature` 1 is the paper's start; infinity, where it
+    ends, makes all agents count alike, as `emphasis` 0 does.
+    """
+    explores = (assigned[None, :] == jnp.arange(regions)[:, None]).astype(emphasis.dtype)
+    # The 1 in the exponent is common to all agents and cancels.
+    return jax.nn.softmax(explores * emphasis / temperature.astype(emphasis.dtype), axis=1)
+
+
+class Weighting(eqx.Module):
+    """Round and regions explored → weights: the paper's adaptive softmax, and settings of it.
+
+        T_t = a / (a_t - 1),   a_t = a + 1 for t ≤ hold, then linear in `decay` rounds to 1
+
+    with a_t = a + 1 in the first of those rounds and 1 in the last, so that all agents count alike
+    from round hold + decay on (appendix B). The defaults are the synthetic experiments'; the real
+    ones have `hold` 10 and `decay` 30. An infinite `hold` is the fixed weighting of appendix B.2.5,
+    T_t = 1, and `emphasis` 0 counts all agents alike from the start.
+
+    `ValueError` for a negative emphasis or hold, or a decay below 1.
+    """
+
+    emphasis: Scalar = eqx.field(converter=floating, default=EMPHASIS)
+    hold: Scalar = eqx.field(converter=floating, default=5.0)
+    decay: Scalar = eqx.field(converter=floating, default=5.0)
+
+    def __check_init__(self):
+        require(
+            (self.emphasis >= 0) & jnp.isfinite(self.emphasis),
+            f"emphasis must be finite and not negative, got {self.emphasis}.",
+        )
+        require(self.hold >= 0, f"hold must be a number of rounds, got {self.hold}.")
+        require(
+            (self.decay >= 1) & jnp.isfinite(self.decay),
+            f"decay must be at least 1 round and finite, got {self.decay}.",
+        )
+
+    def temperature(self, t: Count) -> Scalar:
+        """T_t; rounds count from 1."""
+        return 1 / (1 - self._progress(t))
+
+    def __call__(
+        self, t: Count, assigned: Int[Array, " agents"], regions: int
+    ) -> Float[Array, "regions agents"]:
+        """The weights in round t; rounds count from 1."""
+        return region_weights(assigned, regions, self.temperature(t), self.emphasis)
+
+    def _progress(self, t: Count) -> Scalar:
+        """1 - (a_t - 1) / a: 0 while holding, 1 when all agents count alike."""
+        dtype = self.hold.dtype
+        since = t.astype(dtype) - self.hold - 1
+        return jnp.clip(since / jnp.maximum(self.decay.astype(dtype) - 1, 1), 0, 1)
+
+
+# ------------------------------------------------------------------------- S from a private release
+
+
+class AdaptiveClip(eqx.Module):
+    """S that follows a quantile of the messages' norms, which are looked at through a release only.
+
+        S <- S exp(-rate (b - quantile)),   b = the noised share of norms of at most S / √regions
+
+    (Andrew, Thakkar, McMahan and Ramaswamy, 2021). An agent's message to `mechanism` is ±1/2: whether
+    its norm is within the bound. The release draws a sample and noise of its own: it is a second
+    mechanism, to be charged like the first one. Its sample must not be that of the sum, or the two
+    would not compose as two subsampled mechanisms. Absent agents pull b towards 1/2.
+
+    The paper has S fixed in advance. `ValueError` for a quantile outside (0, 1) or a rate that is not
+    positive.
+    """
+
+    mechanism: Mechanism
+    quantile: Scalar = eqx.field(converter=floating)
+    rate: Scalar = eqx.field(converter=floating)
+
+    def __init__(
+        self,
+        z: Scalar | float,
+        sampling: AbstractSampling,
+        quantile: Scalar | float = 0.9,
+        rate: Scalar | float = 0.2,
+    ):
+        self.mechanism = Mechanism(z, 0.5, sampling)
+        self.quantile = floating(quantile)
+        self.rate = floating(rate)
+
+    def __check_init__(self):
+        require(
+            (self.quantile > 0) & (self.quantile < 1),
+            f"quantile must lie in (0, 1), got {self.quantile}: it is a share of messages.",
+        )
+        positive("rate", self.rate)
+
+    def release(
+        self,
+        key: Key,
+        S: Scalar,
+        messages: Float[Array, "agents features"],
+        regions: int,
+        present: Bool[Array, " agents"],
+    ) -> Scalar:
+        """The next S. The key is for this release alone, not that of the sum."""
+        agents, dtype = messages.shape[0], messages.dtype
+        within = jax.vmap(norm)(messages) <= S.astype(dtype) / regions**0.5
+        votes = jnp.where(within, 0.5, -0.5).astype(dtype)[:, None]
+        present = present & _finite(messages)
+        weights = jnp.full((1, agents), 1 / agents, dtype)
+        share = 0.5 + self.mechanism.release(key, votes, weights, present)[0, 0]
+        step = self.rate.astype(dtype) * (share - self.quantile.astype(dtype))
+        return S * jnp.exp(-step).astype(S.dtype)
