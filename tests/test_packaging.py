@@ -13,7 +13,10 @@ import jaxbo
 
 ROOT = Path(jaxbo.__file__).parent.parent
 #: Brought by extras only. SciPy is not among them: JAX itself needs it.
-OPTIONAL = ("matplotlib", "sklearn", "tqdm", "torch", "botorch", "beartype", "pytest", "tinygp")
+OPTIONAL = (
+    *("matplotlib", "sklearn", "tqdm", "torch", "botorch", "dp_accounting"),
+    *("beartype", "pytest", "tinygp"),
+)
 #: Seconds that `import jaxbo` may add to its dependencies' imports.
 IMPORT_BUDGET = 0.5
 
