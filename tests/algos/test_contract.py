@@ -351,7 +351,7 @@ def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
 
 # ---------------------------------------------------------------- it optimizes
 
-SEEDS = 64
+SEEDS = 192
 
 
 @functools.cache
