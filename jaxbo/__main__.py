@@ -15,6 +15,7 @@ EXTRAS = {
     "plot": {"matplotlib": "matplotlib"},
     "progress": {"tqdm": "tqdm"},
     "demo": {"scikit-learn": "sklearn"},
+    "privacy": {"dp-accounting": "dp_accounting"},
     "bench": {"scipy": "scipy"},
     "botorch": {"torch": "torch", "botorch": "botorch"},
 }
