@@ -246,7 +246,8 @@ def drive(
     """`run` for an objective in Python: `objective(agent, x)` with `x` a NumPy array.
 
     On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective` is compiled and
-    evaluated for all agents at once, and gives the trace that `run` gives.
+    evaluated for all agents at once, and gives the trace that `run` gives; to the last bit if its own
+    values do not depend on what they are compiled with.
 
     `executor`: evaluations of a round run in it at the same time; by default one after the other.
     `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from jaxbo._check import positive, require
 from jaxbo.domains import GRID, SOBOL_DIM, Cube
 from jaxbo.kernels.covariance import AbstractKernel
-from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.linalg import dot, inner
 from jaxbo.types import Count, Features, Key, Point, Scalar, floating
 
 #: Draws `count` standard normal vectors of `dim` coordinates, not necessarily independent.
@@ -143,8 +143,8 @@ class Cosine(eqx.Module):
         return self.frequencies.shape[0]
 
     def __call__(self, x: Point) -> Features:
-        c = cos_turns(dot(self.frequencies, x / self.length_scale) + self.phases)
-        return c * (jnp.sqrt(self.variance) * jax.lax.rsqrt(jnp.sum(c * c)))
+        c = cos_turns(dot(x / self.length_scale, self.frequencies.T) + self.phases)
+        return c * (jnp.sqrt(self.variance) * jax.lax.rsqrt(inner(c, c)))
 
 
 class SineCosine(eqx.Module):
@@ -160,7 +160,7 @@ class SineCosine(eqx.Module):
         return 2 * self.frequencies.shape[0]
 
     def __call__(self, x: Point) -> Features:
-        u = dot(self.frequencies, x / self.length_scale)
+        u = dot(x / self.length_scale, self.frequencies.T)
         scale = jnp.sqrt(self.variance / self.frequencies.shape[0])
         return jnp.concatenate([sin_turns(u), cos_turns(u)]) * scale
 
@@ -186,28 +186,28 @@ class FourierFunction(eqx.Module):
     weights: Features
 
     def __call__(self, x: Point) -> Scalar:
-        return dot(self.features(x), self.weights)
+        return dot(self.weights, self.features(x))
 
     def expansion(self, x: Point) -> tuple[Scalar, Point, Curvature]:
         """Value, gradient and Hessian at `x` from one evaluation of all cosines and sines."""
         phi = self.features
         scales = jnp.broadcast_to(phi.length_scale, x.shape)[None, :]
         slopes = 2 * np.pi * phi.frequencies / scales
-        u = dot(phi.frequencies, x / phi.length_scale)
+        u = dot(x / phi.length_scale, phi.frequencies.T)
         if isinstance(phi, SineCosine):
             w_sin, w_cos = jnp.split(self.weights, 2)
             scale = jnp.sqrt(phi.variance / slopes.shape[0])
             s, c = sin_turns(u) * scale, cos_turns(u) * scale
             f = w_sin * s + w_cos * c
             gradient = dot(w_sin * c - w_cos * s, slopes)
-            return jnp.sum(f), gradient, _weighted_outer(-f, slopes)
+            return dot(f, jnp.ones_like(f)), gradient, _weighted_outer(-f, slopes)
         # f = √variance a / √b with a = w'c, b = c'c; S are the slopes, α = S'(ws) and β = S'(cs):
         #   ∇f  = -α + fβ/b
         #   ∇²f = S'diag(f(c² - s²)/b - wc)S + 3fββ'/b² - (αβ' + βα')/b,   w scaled by √(variance/b)
         s, c = sin_turns(u + phi.phases), cos_turns(u + phi.phases)
-        b = jnp.sum(c * c)
+        b = inner(c, c)
         w = self.weights * jnp.sqrt(phi.variance / b)
-        f = jnp.sum(w * c)
+        f = inner(w, c)
         f_b = f / b
         alpha, beta = dot(w * s, slopes), dot(c * s, slopes)
         outer = _weighted_outer(f_b * (c * c - s * s) - w * c, slopes)

@@ -27,7 +27,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int
 
 from jaxbo._check import positive, require
-from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.linalg import dot, inner
 from jaxbo.types import Features, Flag, Key, Scalar, floating
 
 
@@ -91,9 +91,11 @@ class ProductRoot(AbstractRoot):
         return _largest_of_batch(self.count) < self.rows.shape[0]
 
     def contracted(self, v: Features, u: Features, shrink: Scalar) -> "ProductRoot":
-        del u
+        # False, but not to the compiler: it cannot write the row before it has u, so while u is being
+        # computed the old rows are needed by nothing else and it makes no copy of all of them.
+        never = jnp.isnan(u[0]) & (u[0] == 0)
         # A common row for a batch makes this a slice of memory, not a scatter.
-        row = _largest_of_batch(self.count)
+        row = _largest_of_batch(self.count + never.astype(int))
         last = jnp.minimum(row, self.rows.shape[0] - 1)
         # A failed observation has v = 0: it takes up no row and changes no bit.
         held = self.has_room() & jnp.any(v != 0)
@@ -159,7 +161,7 @@ def _descending(root: ProductRoot, z: Features) -> Features:
 def _factor(root: ProductRoot, k: Int[Array, ""], z: Features) -> Features:
     """(I - v v' / shrink) z for observation k."""
     v, inverse = _row(root.rows, k), _row(root.inverse_shrinks, k)
-    return z - v * (jnp.sum(v * z) * inverse)
+    return z - v * (inner(v, z) * inverse)
 
 
 def _row(table: Float[Array, " capacity *rest"], k: Int[Array, ""]) -> Float[Array, "*rest"]:
@@ -229,7 +231,7 @@ def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) 
     phi = jnp.where(observed, phi, jnp.zeros_like(phi))
     residual = jnp.where(observed, y - dot(posterior.mean, phi), jnp.zeros_like(y))
     v = posterior.root.transpose_times(phi)
-    s = jnp.sum(v * v) + posterior.noise
+    s = inner(v, v) + posterior.noise
     u = posterior.root.times(v)
     shrink = s + jnp.sqrt(posterior.noise * s)
     return Posterior(
@@ -259,7 +261,7 @@ def condition_all(
 def predict(posterior: Posterior, phi: Features) -> tuple[Float[Array, "*outputs"], Scalar]:
     """Mean and variance of φ'w, without observation noise."""
     v = posterior.root.transpose_times(phi)
-    return dot(posterior.mean, phi), jnp.sum(v * v)
+    return dot(posterior.mean, phi), inner(v, v)
 
 
 def deviation(key: Key, posterior: Posterior) -> Features:

@@ -264,6 +264,6 @@ def test_maps_are_exported_for_every_platform(make):
         return m(x), value, curvature(gradient)
 
     key = jax.eval_shape(lambda: jr.key(0))
-    shape = jax.ShapeDtypeStruct((2,), float)
+    shape = jax.ShapeDtypeStruct((2,), jnp.result_type(float))
     exported = jax.export.export(jax.jit(program), platforms=["cpu", "cuda", "tpu"])(key, shape)
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}

@@ -338,8 +338,8 @@ def test_every_part_is_exported_for_every_platform():
 
     arguments = (
         jax.eval_shape(lambda: jr.key(0)),
-        jax.ShapeDtypeStruct((POINTS, SIZE), float),
-        jax.ShapeDtypeStruct((POINTS,), float),
+        jax.ShapeDtypeStruct((POINTS, SIZE), jnp.result_type(float)),
+        jax.ShapeDtypeStruct((POINTS,), jnp.result_type(float)),
     )
     exported = jax.export.export(jax.jit(program), platforms=["cpu", "cuda", "tpu"])(*arguments)
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}

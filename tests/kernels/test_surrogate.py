@@ -314,8 +314,8 @@ def test_observing_and_sampling_are_exported_for_every_platform(model):
 
     arguments = (
         jax.eval_shape(lambda: jr.key(0)),
-        jax.ShapeDtypeStruct((DIM,), float),
-        jax.ShapeDtypeStruct((), float),
+        jax.ShapeDtypeStruct((DIM,), jnp.result_type(float)),
+        jax.ShapeDtypeStruct((), jnp.result_type(float)),
     )
     exported = jax.export.export(jax.jit(program), platforms=["cpu", "cuda", "tpu"])(*arguments)
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
