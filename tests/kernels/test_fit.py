@@ -181,9 +181,9 @@ def test_precision_is_that_of_the_data(key):
 
 
 def test_compiles_for_every_platform():
-    args = jax.ShapeDtypeStruct((8, 2), jnp.result_type(float)), jax.ShapeDtypeStruct((8,), jnp.result_type(float))
+    X, y = (jax.ShapeDtypeStruct(shape, jnp.result_type(float)) for shape in ((8, 2), (8,)))
     program = jax.jit(lambda X, y: fit.fit(START, 0.1, X, y).noise)
-    exported = jax.export.export(program, platforms=["cpu", "cuda", "tpu"])(*args)
+    exported = jax.export.export(program, platforms=["cpu", "cuda", "tpu"])(X, y)
     assert exported.platforms == ("cpu", "cuda", "tpu")
 
 

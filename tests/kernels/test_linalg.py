@@ -1,4 +1,4 @@
-"""Triangular solves and the factorization against SciPy."""
+"""Products, triangular solves and the factorization against SciPy."""
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,13 @@ def triangle(key, size):
 def covariance(key, size, noise):
     X = jr.uniform(key, (size, 2))
     return gram(SquaredExponential(0.5), X, X) + noise * jnp.eye(size)
+
+
+def test_inner_is_the_product_of_two_vectors_in_full_precision(key, x64):
+    a, b = jr.normal(key, (2, 5, 1000))
+    found = jax.vmap(linalg.inner)(a, b)
+    expected = np.sum(np.asarray(a, np.float64) * np.asarray(b, np.float64), axis=1)
+    np.testing.assert_allclose(found, expected, atol=1e-12 if x64 else 1e-4)
 
 
 @pytest.mark.parametrize(("solve", "trans"), SOLVES)
