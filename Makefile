@@ -29,7 +29,7 @@ test-float32: $(VENV)/ready-test
 
 # What computes; the rest of the tests is the same in either precision. Most of the time goes into
 # compiling, which is why the second time is without the optimizations that the first one is with.
-COMPUTING := tests/kernels tests/algos tests/test_loop.py tests/test_domains.py tests/test_objectives.py \
+COMPUTING := tests/kernels tests/algos tests/test_domains.py tests/test_objectives.py \
 	tests/test_functions.py tests/test_schedules.py
 
 test-float64: $(VENV)/ready-test

