@@ -16,8 +16,8 @@ evaluation's best AUC is what was observed, noise included, as in the paper.
 Every part is saved as it goes: an interrupted run, started again, continues.
 """
 
+import hashlib
 import os
-import shutil
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -31,6 +31,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
+import jaxbo
 from bench.fts_synthetic import random_cosines, start
 from bench.landmine import FIELDS, Tuning, fields
 from bench.runner import Check, Experiment, Options, Result, number, progress
@@ -64,7 +65,10 @@ PUBLISHED_SECONDS = {0: 59 / 50, 50: 50 / 50, 100: 50 / 50, 150: 50 / 50, 200: 5
 
 
 class Part(NamedTuple):
-    """All rows of one driven run, the seconds that it took, and whether in an earlier process."""
+    """All rows of one driven run, the seconds that it took, and whether in an earlier process.
+
+    The seconds are NaN if it was interrupted.
+    """
 
     queries: Float[np.ndarray, "rows agents 2"]
     values: Float[np.ndarray, "rows agents"]
@@ -85,14 +89,17 @@ def _run(options: Options) -> Result:
     fields()  # says at once if the data is missing
     runs, rounds = options.runs_or(5, 2), options.rounds_or(50, 10)
     sizes = QUICK_FEATURES if options.quick else FEATURES
-    folder = options.out / f"fts-landmine.parts/seed{options.seed}-rounds{rounds}"
+    settings = _settings(runs, rounds, sizes)
+    made_by = {"version": jaxbo.__version__, "seed": options.seed, **settings, "initializations": 0}
+    digest = hashlib.sha256(repr(sorted(made_by.items())).encode()).hexdigest()[:12]
+    folder = options.out / f"fts-landmine.parts-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     cores = os.cpu_count() or 1
     # Threads would share the random generator inside libsvm, and forks the locks of JAX.
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as executor:
         found, earlier = _all(folder, executor, runs, rounds, sizes, options.seed)
-    result = Result(
-        settings=_settings(runs, rounds, sizes),
+    return Result(
+        settings=settings,
         curves=_curves(found),
         checks=checks(found, rounds),
         unit="best AUC",
@@ -100,9 +107,8 @@ def _run(options: Options) -> Result:
         rows=_rows(found, rounds),
         figure=_figure(found, rounds),
         earlier=earlier,
+        scratch=folder,
     )
-    shutil.rmtree(folder.parent)
-    return result
 
 
 def _settings(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -198,7 +204,8 @@ def _all(
         part = _part(path, algorithm, tuning, rounds, run_key, executor, state)
         parts.setdefault((objective, features), []).append(part)
     found = {step: _best(some) for step, some in parts.items()}
-    return found, sum(p.seconds for some in parts.values() for p in some if p.earlier)
+    earlier = [p.seconds for some in parts.values() for p in some if p.earlier]
+    return found, float(np.nansum(earlier))
 
 
 def _noise_seed(seed: int, run: int) -> int:
@@ -218,6 +225,9 @@ def _part(
     if path.exists():
         with np.load(path) as saved:
             return Part(saved["queries"], saved["values"], float(saved["seconds"]), True)
+    unfinished = path.with_suffix(".open.npz")
+    # Nobody knows how long the process took that was killed.
+    whole = not unfinished.exists()
     begun = time.perf_counter()
     _, trace = drive(
         algorithm,
@@ -226,12 +236,12 @@ def _part(
         key,
         initial=INITIAL,
         executor=executor,
-        checkpoint=path.with_suffix(".open.npz"),
+        checkpoint=unfinished,
         catch=(),
         progress=False,
         state=state,
     )
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - begun if whole else np.nan
     part = Part(np.asarray(trace.queries), np.asarray(trace.values), seconds)
     temporary = path.with_suffix(".tmp.npz")
     np.savez(temporary, queries=part.queries, values=part.values, seconds=seconds)
@@ -241,8 +251,7 @@ def _part(
 
 def _best(parts: list[Part]) -> tuple[np.ndarray, float]:
     best = np.stack([metrics.best_so_far(part.values)[INITIAL:, :TARGETS].T for part in parts])
-    evaluated = sum(part.values[INITIAL:].size for part in parts)
-    return best, sum(part.seconds for part in parts) / evaluated
+    return best, float(np.nanmean([p.seconds / p.values[INITIAL:].size for p in parts]))
 
 
 # ---------------------------------------------------------------- what came out

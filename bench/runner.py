@@ -17,6 +17,7 @@ import json
 import os
 import pkgutil
 import platform
+import shutil
 import sys
 import time
 import uuid
@@ -82,7 +83,8 @@ class Result:
     method's final figure is its last column, or its vector [runs] in `finals`. `headers` and `rows`
     are the table to print; without them it is made of the final figures. `figure` is the picture;
     without one, all curves are drawn in one. `earlier` are the seconds that went into it before this
-    process, which continued an interrupted one.
+    process, which continued an interrupted one, and `scratch` the folder that made this possible, which
+    is removed when all is written.
     """
 
     settings: dict[str, Any]
@@ -94,6 +96,7 @@ class Result:
     rows: Sequence[Sequence[str]] = ()
     figure: "Figure | None" = None
     earlier: float = 0.0
+    scratch: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -307,6 +310,8 @@ def _execute(name: str, experiment: Experiment, options: Options) -> None:
     figure = picture(result)
     if figure is not None:
         print(plotting.save(figure, path.with_suffix(".png")))
+    if result.scratch is not None:
+        shutil.rmtree(result.scratch)
 
 
 def _listing() -> str:

@@ -26,6 +26,12 @@ def positive(name: str, value: object) -> None:
         raise ValueError(f"{name} must be positive and finite, got {array}.")
 
 
+def positive_number(name: str, value: object) -> None:
+    """`ValueError` unless `value` is one number, positive and finite."""
+    require(np.ndim(value) == 0, f"{name} must be one number, got {value}.")  # type: ignore[arg-type]
+    positive(name, value)
+
+
 def at_least(size: int, least: int) -> None:
     """`ValueError` for a size below `least`."""
     require(size >= least, f"expected a size of at least {least}, got {size}.")
@@ -42,6 +48,6 @@ def is_a(name: str, value: object, kind: type) -> None:
 def whole(name: str, number: object, least: int = 0) -> None:
     """`ValueError` unless `number` is a Python or NumPy integer of at least `least`."""
     require(
-        isinstance(number, int | np.integer) and number >= least,
+        isinstance(number, int | np.integer) and not isinstance(number, bool) and number >= least,
         f"{name} must be a whole number of at least {least}, got {number!r}.",
     )

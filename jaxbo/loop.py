@@ -26,10 +26,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+import jaxbo
 from jaxbo._check import require, whole
 from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows, fingerprint
 from jaxbo._keys import barrier
-from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.objectives import AbstractObjective
 from jaxbo.space import Space
 from jaxbo.types import Count, Key, Point, Scalar
@@ -94,7 +95,8 @@ def run(
     is where to start instead of `algorithm.init`, for instance after `warm_start`.
 
     Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
-    structure: an objective that is a new lambda each time is compiled each time.
+    structure: an objective that is a new lambda each time is compiled each time. A run that goes on from
+    a `state` takes a new key: with the old one it would draw the same numbers again.
 
     Raises `ValueError` where sizes do not fit or the objective does not return one number.
     """
@@ -193,15 +195,20 @@ def _check_sizes(
             "algorithm.init returns.",
         )
         held = algorithm.told(state)
+        require(
+            initial == 0 or not isinstance(state, FederatedState) or state.round == 0,
+            "initial points come before the first round, and this state has had one: initial=0.",
+        )
     require(
         algorithm.capacity is None or held + rounds + initial <= algorithm.capacity,
         f"{initial} initial points and {rounds} rounds exceed the algorithm's capacity of "
         f"{algorithm.capacity} observations: give its surrogate a larger one.",
     )
+    shape, dtype = getattr(present, "shape", ()), getattr(present, "dtype", None)
     require(
-        present is None or (present.ndim == 2 and present.shape[0] == rounds),
-        f"present must have a row for each of the {rounds} rounds and a column for each agent, "
-        f"got shape {getattr(present, 'shape', ())}.",
+        present is None or (len(shape) == 2 and shape[0] == rounds and dtype == np.bool_),
+        f"present must be an array of bool with a row for each of the {rounds} rounds and a column for "
+        f"each agent, got {type(present).__name__} of {dtype} and shape {shape}.",
     )
 
 
@@ -249,9 +256,11 @@ def drive(
     evaluated for all agents at once, and gives the trace that `run` gives; to the last bit if its own
     values do not depend on what they are compiled with.
 
-    `executor`: evaluations of a round run in it at the same time; by default one after the other.
+    `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
+    for an `AbstractObjective`.
     `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
-    most the evaluations in flight, and asks what an undisturbed run would have asked.
+    most the evaluations in flight, and asks what an undisturbed run would have asked. That the Python
+    objective is still the same one cannot be checked.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
     warning, and survived. Others are raised as they are, with the agent and the point in a note; so is
     the first one of an objective that has not succeeded once by the end of a row.
@@ -266,7 +275,13 @@ def drive(
     saved = None
     if checkpoint is not None:
         identity = fingerprint(
-            algorithm=algorithm, key=key, initial=initial, state=state, precision=jnp.zeros(())
+            version=jaxbo.__version__,
+            algorithm=algorithm,
+            objective=objective if isinstance(objective, AbstractObjective) else None,
+            key=key,
+            initial=initial,
+            state=state,
+            precision=jnp.zeros(()),
         )
         saved = Checkpoint(checkpoint, identity)
     here = None if present is None or not rounds else present[0]
@@ -454,7 +469,7 @@ class _Evaluator:
         except CancelledError:
             return None
         except Exception as error:
-            x = self.record.queries[row, agent]
+            x = self._argument(row, agent)
             error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
             if self._survives(error):
                 self.record.put(row, agent, np.nan, repr(error))
@@ -472,12 +487,13 @@ class _Evaluator:
                     return
                 yield agent, _call(self.objective, agent, self._argument(row, agent))
             return
-        futures = {
-            self.executor.submit(self.objective, agent, self._argument(row, agent)): agent
-            for agent in agents
-        }
-        waiting = set(futures)
+        futures: dict[Future, int] = {}
+        waiting: set[Future] = set()
         try:
+            for agent in agents:
+                future = self.executor.submit(self.objective, agent, self._argument(row, agent))
+                futures[future] = agent
+            waiting = set(futures)
             while waiting:
                 if stop():
                     waiting = {future for future in waiting if not future.cancel()}
@@ -485,7 +501,7 @@ class _Evaluator:
                 for future in done:
                     yield futures[future], future
         finally:
-            for future in waiting:
+            for future in waiting or futures:
                 future.cancel()
 
     def _argument(self, row: int, agent: int) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import jaxbo
-from jaxbo import _checkpoint
+from jaxbo import _checkpoint, functions
 from jaxbo._checkpoint import FORMAT, CheckpointError, fingerprint
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
@@ -25,6 +25,7 @@ from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
 from jaxbo.kernels.surrogate import Fitted, Fixed
 from jaxbo.loop import drive
+from jaxbo.objectives import Same
 from jaxbo.schedules import Constant
 from jaxbo.space import Real, Space
 
@@ -237,7 +238,6 @@ def began(log):
     return log.read_text().count("began") if log.exists() else 0
 
 
-@pytest.mark.slow
 def test_killed_for_real_it_loses_what_was_in_flight_and_asks_the_same(path, tmp_path):
     log, result = tmp_path / "log", tmp_path / "result.npz"
     root = str(pathlib.Path(jaxbo.__file__).parents[1])
@@ -400,6 +400,19 @@ def test_a_checkpoint_of_another_run_is_refused(path):
     refused(path, "another key", key=jr.key(1))
     refused(path, "another initial", initial=1)
     refused(path, "another state", state=RANDOM.init(jr.key(0)))
+
+
+def test_a_checkpoint_of_another_version_or_compiled_objective_is_refused(path, monkeypatch):
+    objective = Same(functions.sphere(2))
+    go = functools.partial(quiet, RANDOM, rounds=2, key=jr.key(0), checkpoint=path)
+    go(objective=objective)
+    go(objective=Same(functions.sphere(2)))
+    for other in (Same(functions.levy(2)), Same(functions.sphere(2), noise=0.1), bowl):
+        with pytest.raises(CheckpointError, match="another objective"):
+            go(objective=other)
+    monkeypatch.setattr(jaxbo, "__version__", "0.0.1")
+    with pytest.raises(CheckpointError, match="another version"):
+        go(objective=objective)
 
 
 def test_a_checkpoint_in_another_precision_is_refused(path):

@@ -393,6 +393,22 @@ def test_a_row_of_failures_after_a_success_is_survived(key):
     assert [f.row for f in trace.failures] == [1] * 4
 
 
+def test_a_failure_on_a_space_says_the_parameters(key):
+    space = Space(rate=Real(1e-3, 1.0, log=True), kind=Categorical("relu", "tanh"))
+    seen = []
+
+    def broken(agent, parameters):
+        seen.append(parameters)
+        raise OSError("full")
+
+    with (
+        pytest.warns(RuntimeWarning, match=r"'kind': '(relu|tanh)'"),
+        pytest.raises(OSError, match="full") as caught,
+    ):
+        quiet(RandomSearch(space, 1), broken, 1, key)
+    assert str(seen[0]) in caught.value.__notes__[0]
+
+
 def test_only_what_is_caught_is_survived(key):
     def objective(agent, x):
         raise (LookupError if agent == 2 else OSError)(f"agent {agent}")
@@ -516,6 +532,7 @@ SIZES = {
     ),
     "present for too few rounds": (PEERS, 3, {"present": np.ones((2, 3), bool)}, "3 rounds"),
     "present for one round": (PEERS, 3, {"present": np.ones(3, bool)}, "3 rounds"),
+    "present in numbers": (PEERS, 3, {"present": np.ones((3, 3), np.int32)}, "array of bool"),
     "present for too many agents": (PEERS, 3, {"present": np.ones((3, 4), bool)}, "3 agents"),
 }
 
@@ -549,6 +566,8 @@ def test_a_state_that_does_not_fit_is_refused(loop, key):
     state, _ = go(CAPACITY_5, 2, initial=1)
     with pytest.raises(ValueError, match="capacity of 5"):
         go(CAPACITY_5, 3, state=state)
+    with pytest.raises(ValueError, match="initial=0"):
+        go(CAPACITY_5, 1, state=state, initial=1)
     go(CAPACITY_5, 2, state=state)
     for other in [TS(POINTS, 3, CAPACITY_5.surrogate), TS(POINTS, 2, SMALL), PEERS, RANDOM]:
         with pytest.raises(ValueError, match="another algorithm"):
@@ -582,8 +601,11 @@ def test_observations_of_the_wrong_shape_are_refused(key):
             RANDOM.tell(state, queries, values)
     with pytest.raises(ValueError, match=r"shape \(4, 2\)"):
         RANDOM.warm_start(state, x[None, :3], y[None, :3])
-    with pytest.raises(ValueError, match="rows"):
-        RANDOM.warm_start(state, x[None], jnp.zeros((2, 4)))
+    for queries, values in [(x[None], jnp.zeros((2, 4))), (x, y)]:
+        with pytest.raises(ValueError, match=r"shape \(points, agents, 2\)"):
+            RANDOM.warm_start(state, queries, values)
+    with pytest.raises(ValueError, match="before the first round"):
+        RANDOM.warm_start(RANDOM.tell(state, x, y), x[None], y[None])
     with pytest.raises(ValueError, match="capacity of 5"):
         CAPACITY_5.warm_start(CAPACITY_5.init(key), jnp.zeros((6, 2, 2)), jnp.zeros((6, 2)))
 
@@ -607,6 +629,9 @@ BAD_PARTS = {
     "a weight below 0": (lambda: FTS(Cube(2), 3, peers=[1.0, -1.0, 1.0]), "at least 0, got"),
     "a weight that is no number": (lambda: FTS(Cube(2), 2, peers=[1.0, np.nan]), "at least 0"),
     "no noise": (lambda: Fixed(noise=0.0), "noise must be positive .* got 0"),
+    "noise of two numbers": (lambda: Fixed(noise=[0.1, 0.1]), "noise must be one number"),
+    "a basis by name": (lambda: Fixed(basis="cosine"), "basis must be"),
+    "a truth value for agents": (lambda: FTS(Cube(2), True), "agents .* got True"),
     "noise below 0": (lambda: Fitted(3, noise=-1.0), "noise must be positive .* got -1"),
     "no features": (lambda: Fixed(size=0), "size .* got 0"),
     "no capacity": (lambda: Fixed(capacity=0), "capacity .* got 0"),

@@ -92,7 +92,7 @@ class AbstractAlgorithm(eqx.Module):
 class FederatedState(eqx.Module):
     """`shared` is what all parties agreed on before the start; `clients` have the agents axis.
 
-    `round` counts the rounds told, `told` also the observations of `warm_start`.
+    `round` counts the rounds told, `told` what a target may hold: these and those of `warm_start`.
     """
 
     round: Int[Array, ""]
@@ -114,6 +114,11 @@ class AbstractFederated(AbstractAlgorithm):
             self.targets <= self.agents,
             f"targets must be at most the {self.agents} agents, got {self.targets}.",
         )
+
+    @property
+    def peer_capacity(self) -> int | None:
+        """`capacity` of the agents that are no targets, which observe in `warm_start` only."""
+        return self.capacity
 
     # ------------------------------------------------------------ what a method is
 
@@ -208,22 +213,30 @@ class AbstractFederated(AbstractAlgorithm):
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
     ) -> FederatedState:
-        points = values.shape[0]
         require(
-            queries.shape[:1] == (points,),
-            f"expected as many rows of queries as of values, got {queries.shape[0]} and {points}.",
+            values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
+            f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
+            f"{queries.shape} and {values.shape}.",
         )
         require(
-            self.capacity is None or state.told + points <= self.capacity,
-            f"{points} more observations exceed the capacity of {self.capacity}.",
+            state.round == 0, "warm_start is for observations made before the first round is told."
         )
+        counts = jnp.sum(jnp.isfinite(values), axis=0)
+        told = state.told + jnp.max(counts[: self.targets], initial=0)
+        peers = jnp.max(counts[self.targets :], initial=0)
+        for most, capacity in ((told, self.capacity), (peers, self.peer_capacity)):
+            require(
+                capacity is None or most <= capacity,
+                f"{most} observations of an agent exceed the capacity of {capacity}: give its "
+                "surrogate a larger one.",
+            )
         before = jnp.asarray(BEFORE_FIRST_ROUND)
 
         def step(clients: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
             return self._observe(state.shared, clients, before, *observation), None
 
         clients, _ = jax.lax.scan(step, state.clients, (queries, values))
-        return FederatedState(state.round, state.told + points, state.shared, clients)
+        return FederatedState(state.round, told, state.shared, clients)
 
     def _observe(
         self,

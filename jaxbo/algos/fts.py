@@ -87,7 +87,8 @@ class FTS(AbstractFederated):
 
     Differs from the paper in three defaults: values are standardized by each agent's running mean and
     deviation, features are `sine_cosine` (its own are `Fixed(basis=features.cosine)`), and β_t is 1, as
-    in its experiments. Memory: M² + O(M) floats an agent.
+    in its experiments. Memory: M² + O(M) floats an agent, or O(capacity M) with a `capacity` up to M;
+    with `once` a round takes some `targets` × `agents` numbers more, to put the peers in order.
     """
 
     domain: AbstractDomain
@@ -149,6 +150,10 @@ class FTS(AbstractFederated):
     def capacity(self) -> int | None:
         limits = [part.capacity for part in (self.features, self.own) if part is not None]
         return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def peer_capacity(self) -> int | None:
+        return self.features.capacity
 
     def setup(self, key: Key) -> Shared:
         message_key, own_key = jr.split(key)

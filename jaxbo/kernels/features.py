@@ -268,6 +268,12 @@ def _frequencies(
 ) -> Float[Array, "count dim"]:
     require(count >= 1 and dim >= 1, f"features need size and dim >= 1, got {count} and {dim}.")
     positive("length_scale", kernel.length_scale)
+    shape = jnp.shape(kernel.length_scale)
+    require(
+        shape in ((), (dim,)),
+        f"length_scale must be one number or one for each of the {dim} coordinates of a point, got "
+        f"shape {shape}.",
+    )
     direction_key, mixing_key = jr.split(key)
     draws = directions(direction_key, count, dim) * kernel.mixing(mixing_key, count)[:, None]
     return floating(draws) / (2 * np.pi)

@@ -88,23 +88,19 @@ class ProductRoot(AbstractRoot):
         return _first_to_last(self, phi)
 
     def has_room(self) -> Flag:
-        return _largest_of_batch(self.count) < self.rows.shape[0]
+        return self.count < self.rows.shape[0]
 
     def contracted(self, v: Features, u: Features, shrink: Scalar) -> "ProductRoot":
         # False, but not to the compiler: it cannot write the row before it has u, so while u is being
         # computed the old rows are needed by nothing else and it makes no copy of all of them.
         never = jnp.isnan(u[0]) & (u[0] == 0)
-        # A common row for a batch makes this a slice of memory, not a scatter.
-        row = _largest_of_batch(self.count + never.astype(int))
-        last = jnp.minimum(row, self.rows.shape[0] - 1)
-        # A failed observation has v = 0: it takes up no row and changes no bit.
-        held = self.has_room() & jnp.any(v != 0)
-        v = jnp.where(held, v, _row(self.rows, last))
-        inverse = jnp.where(held, 1 / shrink, _row(self.inverse_shrinks, last))
+        # A failed observation has v = 0: it takes up no row and changes no bit. Nor does a row too many.
+        held = jnp.any(v != 0) & self.has_room()
+        row = jnp.where(held & ~never, self.count, self.rows.shape[0])
         return ProductRoot(
-            jax.lax.dynamic_update_index_in_dim(self.rows, v, last, 0),
-            jax.lax.dynamic_update_index_in_dim(self.inverse_shrinks, inverse, last, 0),
-            jnp.where(held, row + 1, self.count),
+            self.rows.at[row].set(v, mode="drop"),
+            self.inverse_shrinks.at[row].set(1 / shrink, mode="drop"),
+            self.count + held.astype(int),
         )
 
 

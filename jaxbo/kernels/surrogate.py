@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxbo._check import is_a, positive, whole
+from jaxbo._check import is_a, positive_number, require, whole
 from jaxbo.kernels import features, fit, posterior
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.features import Basis, FeatureMap, FourierFunction
@@ -94,6 +94,12 @@ def _observe(belief: Belief, phi: Features, y: Scalar, standardize: bool) -> Bel
     return Belief(posterior.condition(belief.posterior, phi, outputs), moments)
 
 
+def _check_basis(basis: object) -> None:
+    require(
+        callable(basis), f"basis must be features.cosine or features.sine_cosine, got {basis!r}."
+    )
+
+
 def _default_kernel() -> AbstractKernel:
     return SquaredExponential(0.2)
 
@@ -145,8 +151,9 @@ class Fixed(AbstractSurrogate):
     capacity: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        positive("noise", self.noise)
+        positive_number("noise", self.noise)
         is_a("kernel", self.kernel, AbstractKernel)
+        _check_basis(self.basis)
         whole("size", self.size, least=1)
         if self.capacity is not None:
             whole("capacity", self.capacity, least=1)
@@ -183,6 +190,8 @@ class FittedBelief(eqx.Module):
 class Fitted(AbstractSurrogate):
     """Hyperparameters of the agent's own, refitted by maximum evidence every `every` rounds.
 
+    The first fit is to the observations of the first round and all before it.
+
     `kernel` and `noise` are where fitting starts; the form of `kernel` stays. `capacity` is the most
     observations that an agent will ever make; later ones are ignored. Frequencies are common to all
     agents, length scales are not (FTS, section 5.2 and the authors' real experiments).
@@ -196,8 +205,9 @@ class Fitted(AbstractSurrogate):
     basis: Basis = eqx.field(static=True, default=features.sine_cosine)
 
     def __check_init__(self):
-        positive("noise", self.noise)
+        positive_number("noise", self.noise)
         is_a("kernel", self.kernel, AbstractKernel)
+        _check_basis(self.basis)
         for name in ("capacity", "size", "every"):
             whole(name, getattr(self, name), least=1)
 

@@ -281,8 +281,21 @@ def test_a_failed_evaluation_leaves_no_mark(name, algorithm):
     assert differences(agent(failed, number), agent(before, number)) == []
     assert differences(agent(failed, *others), agent(succeeded, *others)) == []
     assert differences(failed.shared, succeeded.shared) == []
-    if algorithm.capacity is not None or name.startswith("FTS"):
+    if name != "random search":
         assert differences(agent(succeeded, number), agent(before, number)) != []
+
+
+def test_a_failed_evaluation_leaves_no_mark_on_what_others_do_later(name, algorithm):
+    # One agent fails in a round, a second one in it, too, or not; then both succeed.
+    if algorithm.targets < 2:
+        pytest.skip("only one agent queries")
+    _, trace = driven(name)
+    rows = INITIAL + 2
+    short = Trace(trace.queries[:rows], jnp.nan_to_num(trace.values[:rows]), (), INITIAL)
+    first = with_values(short, INITIAL, 0, jnp.nan)
+    alone = replay(algorithm, first, seed())
+    both = replay(algorithm, with_values(first, INITIAL, 1, jnp.nan), seed())
+    assert differences(agent(alone, 0, 2), agent(both, 0, 2)) == []
 
 
 def test_initial_points_that_all_failed_leave_no_mark(name, algorithm):

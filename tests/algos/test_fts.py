@@ -184,6 +184,16 @@ def test_successive_peers_are_draws_by_weight_without_replacement(key):
     assert agrees(counts, law)
 
 
+def test_peers_may_know_more_than_a_target_can_hold(key):
+    algorithm = FTS(GRID, 3, features=SMALL, own=Fitted(5, size=8), targets=1, once=True)
+    x, y = jr.uniform(key, (9, 3, 1)), jnp.ones((9, 3)).at[2:, 0].set(jnp.nan)
+    state = algorithm.warm_start(algorithm.init(key), x, y)
+    np.testing.assert_array_equal(state.clients.belief.posterior.count, [2, 9, 9])
+    assert state.told == 2
+    with pytest.raises(ValueError, match=r"6 observations .* capacity of 5"):
+        algorithm.warm_start(algorithm.init(key), x, y.at[:6, 0].set(1.0))
+
+
 def test_the_one_message_follows_the_warm_start_and_then_stays(key):
     algorithm = FTS(GRID, 3, features=GOOD, once=True)
     init_key, *ask_keys = jr.split(key, 6)

@@ -118,6 +118,8 @@ def test_a_part_goes_on_where_it_was_stopped_and_is_not_evaluated_again(
     assert len(evaluated) == (experiment.INITIAL + 4) * 3
     undisturbed = part("b.npz")
     assert (first.earlier, again.earlier) == (False, True)
+    assert np.isnan(first.seconds)
+    assert undisturbed.seconds > 0
     for other in (again, undisturbed):
         np.testing.assert_array_equal(first.queries, other.queries)
         np.testing.assert_array_equal(first.values, other.values)

@@ -250,6 +250,13 @@ def test_sizes_below_one_are_refused(make, key):
             make(key, SquaredExponential(0.2), dim, size)
 
 
+@pytest.mark.parametrize("make", MAPS)
+def test_length_scales_of_another_dimension_are_refused(make, key):
+    for dim, scales in [(2, [0.1, 0.2, 0.3]), (2, [0.1]), (1, [0.1, 0.1])]:
+        with pytest.raises(ValueError, match=f"each of the {dim} coordinates"):
+            make(key, SquaredExponential(jnp.asarray(scales)), dim, 10)
+
+
 def test_an_odd_number_of_sines_and_cosines_is_refused(key):
     with pytest.raises(ValueError, match="even size, got 7"):
         features.sine_cosine(key, SquaredExponential(0.2), 2, 7)

@@ -33,9 +33,9 @@ class Functions(NamedTuple):
 
 
 @eqx.filter_jit
-def maximize_all(functions, domain, candidates, starts=4, steps=5):
+def maximize_all(functions, domain, candidates, **sizes):
     one = lambda w: maximize(  # noqa: E731
-        FourierFunction(functions.features, w), domain, candidates, starts=starts, steps=steps
+        FourierFunction(functions.features, w), domain, candidates, **sizes
     )
     return jax.vmap(one)(functions.weights)
 
@@ -80,7 +80,7 @@ def found(function, domain, key, count=200, **sizes):
 # How often it succeeds with the defaults, less what chance may take away over 200 functions; the
 # benchmark measures it more closely, and the loss where it fails.
 @pytest.mark.parametrize(
-    ("dim", "points", "rate"), [(1, 4001, 0.99), (2, 201, 0.97), (3, 41, 0.85)]
+    ("dim", "points", "rate"), [(1, 4001, 0.99), (2, 201, 0.97), (3, 41, 0.95)]
 )
 def test_the_maximum_of_a_prior_draw_is_found(dim, points, rate, key):
     functions = prior_draws(key, dim, 200)
@@ -89,11 +89,18 @@ def test_the_maximum_of_a_prior_draw_is_found(dim, points, rate, key):
     assert np.mean(np.asarray(values) >= np.asarray(truth) - 1e-3) >= rate
 
 
+def test_in_six_dimensions_the_default_starts_find_what_a_long_search_finds(key):
+    functions, domain = prior_draws(key, 6, 50, scale=0.5), Cube(6)
+    _, values = maximize_all(functions, domain, domain.candidates(key, 1000))
+    _, truth = maximize_all(functions, domain, domain.candidates(key, 8000), starts=500, steps=10)
+    assert np.mean(np.asarray(values) >= np.asarray(truth) - 1e-2) >= 0.9
+
+
 def test_more_candidates_and_starts_find_more(key):
     functions, domain = prior_draws(key, 3, 200), Cube(3)
     few, many = domain.candidates(key, 50), domain.candidates(key, 4000)
-    _, worse = maximize_all(functions, domain, few, 1)
-    _, better = maximize_all(functions, domain, many, 16)
+    _, worse = maximize_all(functions, domain, few, starts=1)
+    _, better = maximize_all(functions, domain, many, starts=16)
     assert np.mean(np.asarray(better) > np.asarray(worse) + 1e-3) > 0.3
     assert np.mean(np.asarray(worse) > np.asarray(better) + 1e-3) < 0.01
 
@@ -107,7 +114,7 @@ def test_the_peak_of_a_bowl_is_found_exactly(dim, key, x64):
 
 
 @pytest.mark.parametrize("make", MAPS)
-def test_five_steps_reach_a_stationary_point_or_the_border(make, key):
+def test_the_steps_reach_a_stationary_point_or_the_border(make, key):
     functions = prior_draws(key, 2, 50, make=make)
     points, _ = maximize_all(functions, Cube(2), Cube(2).candidates(key, 1000))
 
