@@ -156,7 +156,7 @@ def test_functions_without_closed_derivatives_are_differentiated(key):
 
 
 @pytest.mark.parametrize("make", MAPS)
-@pytest.mark.parametrize("dim", [1, 2, 3, 9])
+@pytest.mark.parametrize("dim", [1, 3, 9])
 def test_never_outside_and_never_worse_than_the_best_candidate(make, dim, key):
     functions = prior_draws(key, dim, 100, make=make)
     # Candidates on the border too, where steps are most likely to leave.
@@ -198,8 +198,7 @@ def test_ascent_never_goes_down(steps, key):
         assert np.mean(np.asarray(after) > np.asarray(before)) > 0.9
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 1001])
-@pytest.mark.parametrize("starts", [1, 4, 7])
+@pytest.mark.parametrize(("count", "starts"), [(1, 4), (2, 1), (3, 7), (5, 4), (1001, 7)])
 def test_any_number_of_candidates_and_starts_will_do(count, starts, key):
     x, value = found(bowl([0.3, 0.6]), Cube(2), key, count, starts=starts, steps=10)
     np.testing.assert_allclose(x, [0.3, 0.6], atol=1e-2)
