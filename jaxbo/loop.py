@@ -90,8 +90,8 @@ def run(
     """`rounds` rounds as one compiled program; returns the last state and the trace.
 
     `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
-    round every target evaluates `initial` points drawn uniformly from the domain (the same for every
-    method under the same key). `present` says whose messages arrive each round. `state`, if given,
+    round every target evaluates `initial` points of the method's initial design: drawn uniformly from the
+    domain, the same under the same key, by all methods but those that explore in a distributed way. `present` says whose messages arrive each round. `state`, if given,
     is where to start instead of `algorithm.init`, for instance after `warm_start`.
 
     Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
@@ -161,7 +161,7 @@ def _table(
 def _design(algorithm: AbstractAlgorithm, keys: _Keys, row: Count) -> Float[Array, "targets dim"]:
     key, _ = jr.split(jr.fold_in(keys.design, row))
     agents = jnp.arange(algorithm.targets)
-    return jax.vmap(lambda i: algorithm.domain.sample(jr.fold_in(key, i), 1)[0])(agents)
+    return jax.vmap(lambda i: algorithm.initial(jr.fold_in(key, i), i))(agents)
 
 
 def _design_noise(keys: _Keys, row: Count) -> Key:

@@ -56,6 +56,11 @@ class AbstractAlgorithm(eqx.Module):
     def capacity(self) -> int | None:
         """The most observations an agent can hold, if there is a limit."""
 
+    def initial(self, key: Key, agent: Count) -> Point:
+        """A point of an agent's initial design: uniform in the domain, unless a method says otherwise."""
+        del agent
+        return self.domain.sample(key, 1)[0]
+
     @abc.abstractmethod
     def init(self, key: Key) -> PyTree:
         """The state before any observation."""
