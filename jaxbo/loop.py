@@ -90,9 +90,10 @@ def run(
     """`rounds` rounds as one compiled program; returns the last state and the trace.
 
     `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
-    round every target evaluates `initial` points of the method's initial design: drawn uniformly from the
-    domain, the same under the same key, by all methods but those that explore in a distributed way. `present` says whose messages arrive each round. `state`, if given,
-    is where to start instead of `algorithm.init`, for instance after `warm_start`.
+    round every target evaluates `initial` points of the method's initial design: drawn uniformly from
+    the domain and the same under the same key, unless the method explores in its own way. `present`
+    says whose messages arrive each round. `state`, if given, is where to start instead of
+    `algorithm.init`, for instance after `warm_start`.
 
     Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
     structure: an objective that is a new lambda each time is compiled each time. A run that goes on from

@@ -133,9 +133,7 @@ class DPFTSDE(AbstractFederated):
             f"regions have {self.regions.dim} dimensions, the domain {self.domain.dim}: "
             "Regions.of(domain.dim, count) fits.",
         )
-        require(
-            self.releases >= 0, f"releases must be a number of rounds, got {self.releases}."
-        )
+        require(self.releases >= 0, f"releases must be a number of rounds, got {self.releases}.")
 
     @property
     def targets(self) -> int:
@@ -194,7 +192,7 @@ class DPFTSDE(AbstractFederated):
 
     def weights(self, round: Count) -> Float[Array, "regions agents"]:
         """φ_in of a round, the first being 0: public."""
-        assigned = self.explores(jnp.arange(self.agents))
+        assigned = jax.vmap(self.explores)(jnp.arange(self.agents))
         return self.weighting(round + 1, assigned, self.regions.count)
 
     def choose(

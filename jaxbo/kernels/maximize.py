@@ -101,8 +101,9 @@ def ascend(
 ) -> tuple[Point, Scalar]:
     """Trust-region Newton ascent from `x`, where the function is `value`; never worse than that.
 
-    Within `box`, if given: from its least to its greatest point. One evaluation of value, gradient and curvature a step: a rejected trial shortens the step that led
-    to it, an accepted one begins the next.
+    Within `box`, if given: from its least to its greatest point. One evaluation of value, gradient and
+    curvature a step: a rejected trial shortens the step that led to it, an accepted one begins the
+    next.
     """
     lower, upper = (jnp.zeros_like(x), jnp.ones_like(x)) if box is None else box
     radius = jnp.full_like(value, _RADIUS)
