@@ -152,6 +152,9 @@ class DPFTSDE(AbstractFederated):
         """Whether the server releases anything in this round, the first being 0."""
         return round.astype(self.releases.dtype) < self.releases
 
+    def released(self, round: int) -> Mechanism | None:
+        return self.mechanism if round < float(self.releases) else None
+
     def initial(self, key: Key, agent: Count) -> Point:
         """A point of the agent's own region: line 2 of Algorithm 2."""
         if not self.distributed:

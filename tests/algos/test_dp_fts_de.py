@@ -1,5 +1,7 @@
 """DP-FTS-DE: what is explored, what is broadcast, what is maximized, and what an agent can learn."""
 
+import json
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,8 @@ import pytest
 from jax.extend import core
 from scipy import stats
 
-from jaxbo import run
+from jaxbo import CheckpointError, accounting, drive, run
+from jaxbo.accounting import BudgetError, Ledger
 from jaxbo.algos.dp_fts_de import BROADCAST, DPFTSDE
 from jaxbo.algos.fts import FTS
 from jaxbo.domains import Cube, Finite, Regions
@@ -299,6 +302,104 @@ def test_the_broadcast_is_the_same_whoever_is_asked_and_holds_no_secret_key(key)
     )
     np.testing.assert_array_equal(broadcast.vectors, again)
     assert set(vars(broadcast)) == {"round", "key", "vectors"}
+
+
+# ---------------------------------------------------------------- what it costs
+
+NOISY = Mechanism(2.0, 5.0, Poisson(0.5))
+DELTA = 1e-3
+PRIVATE = method(NOISY, domain=FINITE)
+ROUNDS = 4
+
+
+class Counting:
+    """A Python objective that looks at the checkpoint at every evaluation, and may stop the run."""
+
+    def __init__(self, path=None, stop_after=None):
+        self.path, self.stop_after, self.charged = path, stop_after, []
+
+    def __call__(self, agent, x):
+        if len(self.charged) == self.stop_after:
+            raise KeyboardInterrupt
+        charged = None
+        if self.path is not None:
+            with np.load(self.path) as archive:
+                ledger = json.loads(str(archive["manifest"]))["ledger"]
+            charged = Ledger.from_json(ledger).releases
+        self.charged.append(charged)
+        return float(np.sin(3 * x[0] + agent / 9))
+
+
+def driven(objective, algorithm=PRIVATE, ledger=None, rounds=ROUNDS, **options):
+    ledger = Ledger(DELTA) if ledger is None else ledger
+    options = {"initial": 2, "progress": False} | options
+    return drive(algorithm, objective, rounds, jr.key(0), ledger=ledger, **options)[1]
+
+
+def test_every_release_is_charged_and_saved_before_its_queries_are_evaluated(tmp_path):
+    path = tmp_path / "run.npz"
+    objective = Counting(path)
+    trace = driven(objective, checkpoint=path)
+    # Initial points cost nothing.
+    expected = np.repeat([0, 0, 1, 2, 3, 4], AGENTS)
+    np.testing.assert_array_equal(objective.charged, expected)
+    assert trace.ledger.releases == ROUNDS
+    assert trace.ledger.epsilon() == pytest.approx(accounting.epsilon(NOISY, ROUNDS, DELTA))
+
+
+def test_a_resumed_run_continues_its_ledger_and_asks_the_same(tmp_path):
+    undisturbed = driven(Counting())
+    path = tmp_path / "run.npz"
+    for stop_after in (1, 2 * AGENTS, 2, AGENTS, 3 * AGENTS - 4):
+        with pytest.raises(KeyboardInterrupt):
+            driven(Counting(stop_after=stop_after), checkpoint=path)
+    trace = driven(Counting(), checkpoint=path)
+    np.testing.assert_array_equal(trace.queries, undisturbed.queries)
+    assert trace.ledger == undisturbed.ledger
+    again = driven(Counting(stop_after=0), checkpoint=path)
+    assert again.ledger == trace.ledger
+
+
+def test_a_resumed_run_must_begin_with_its_own_ledger(tmp_path):
+    path = tmp_path / "run.npz"
+    driven(Counting(), checkpoint=path)
+    with pytest.raises(CheckpointError, match="another ledger"):
+        driven(Counting(), checkpoint=path, ledger=Ledger(DELTA).charge(NOISY))
+    with pytest.raises(CheckpointError, match="another ledger"):
+        drive(PRIVATE, Counting(), ROUNDS, jr.key(0), initial=2, checkpoint=path, progress=False)
+    # What it allows may change.
+    assert driven(Counting(stop_after=0), checkpoint=path, ledger=Ledger(1e-4)).ledger.delta == 1e-4
+
+
+def test_a_second_run_on_the_same_ledger_adds_up_and_draws_anew():
+    first = driven(Counting())
+    second = driven(Counting(), ledger=first.ledger)
+    assert second.ledger.releases == 2 * ROUNDS
+    assert second.ledger.epsilon() > first.ledger.epsilon()
+    np.testing.assert_array_equal(first.queries[:2], second.queries[:2])
+    assert (np.asarray(first.queries[2]) != np.asarray(second.queries[2])).any()
+
+
+def test_a_run_beyond_the_budget_is_refused_and_says_how_far_it_reaches():
+    budget = accounting.epsilon(NOISY, 3, DELTA) * 1.01
+    objective = Counting()
+    with pytest.raises(BudgetError, match=r"pays for 3 of the 4 releases .* releases=3"):
+        driven(objective, ledger=Ledger(DELTA, budget))
+    assert objective.charged == []
+    algorithm = method(NOISY, domain=FINITE, releases=3, mixing=Constant(NEVER))
+    trace = driven(Counting(), algorithm, Ledger(DELTA, budget))
+    assert trace.ledger.releases == 3
+    own = np.asarray(trace.info.source) == np.arange(AGENTS)[None, :]
+    np.testing.assert_array_equal(own.all(axis=1), [False, False, False, True])
+    with pytest.raises(BudgetError, match="pays for 0 of the 1"):
+        driven(Counting(), ledger=trace.ledger, rounds=1)
+
+
+def test_a_ledger_for_what_is_not_private_is_refused():
+    with pytest.raises(ValueError, match="leave it out"):
+        driven(Counting(), FTS(FINITE, AGENTS, features=SMALL))
+    with pytest.raises(ValueError, match="without noise nothing is private"):
+        driven(Counting(), method(PUBLIC, domain=FINITE))
 
 
 # ---------------------------------------------------------------- bad input
