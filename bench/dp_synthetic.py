@@ -109,10 +109,13 @@ QUICK = ("2a: distributed exploration", "2d: noise")
 def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(50, 5), options.rounds_or(40, 20)
     figures = {name: FIGURES[name] for name in (QUICK if options.quick else FIGURES)}
-    keys = jr.split(jr.key(options.seed), runs)
+    draw_key, run_key = jr.split(jr.key(options.seed))
+    keys = jr.split(run_key, runs)
     known: dict[Setting | None, np.ndarray] = {}
     for setting in progress(_settings_of(figures), "dp-synthetic"):
-        known[setting] = np.asarray(_regret(*_numbers(setting), keys, rounds))
+        unlike = setting is not None and setting.alpha is not None
+        draws = _draws(draw_key, runs, 1 + UNLIKE_AGENTS if unlike else 1)
+        known[setting] = np.asarray(_regret(*_numbers(setting), draws, keys, rounds))
     curves = {
         f"{figure}, {name}": known[setting]
         for figure, settings in figures.items()
@@ -165,12 +168,12 @@ class _Numbers(eqx.Module):
     alpha: Scalar
 
 
-def _numbers(setting: Setting | None) -> tuple[int, int, bool, bool, _Numbers]:
-    """What is compiled anew: regions (0 for TS), agents, exploration, likeness; and the numbers."""
+def _numbers(setting: Setting | None) -> tuple[int, int, bool, _Numbers]:
+    """What is compiled anew: regions (0 for TS), agents, exploration; and the numbers."""
     setting = Setting(regions=0) if setting is None else setting
     numbers = [setting.z, setting.q, setting.S, setting.emphasis, setting.hold, setting.exponent]
     numbers = _Numbers(*(jnp.asarray(n, float) for n in (*numbers, setting.alpha or 0.0)))
-    return setting.regions, setting.agents, setting.distributed, setting.alpha is not None, numbers
+    return setting.regions, setting.agents, setting.distributed, numbers
 
 
 def method(regions: int, agents: int, distributed: bool, n: _Numbers, rounds: int) -> Any:
@@ -198,13 +201,10 @@ def method(regions: int, agents: int, distributed: bool, n: _Numbers, rounds: in
     )
 
 
-def _functions(key: Key, agents: int, unlike: bool, alpha: Scalar) -> Float[Array, "agents points"]:
-    kernel = SquaredExponential(LENGTH_SCALE)
-    base_key, own_key = jr.split(key)
-    base = unit_range(gp_draws(base_key, kernel, grid(), 1)[0])
-    if unlike:
-        return mixtures(base, unit_range(gp_draws(own_key, kernel, grid(), agents)), alpha)
-    return perturbed(own_key, base, DISTANCE, agents)
+@eqx.filter_jit
+def _draws(key: Key, runs: int, count: int) -> Float[Array, "runs draws points"]:
+    draws = gp_draws(key, SquaredExponential(LENGTH_SCALE), grid(), runs * count)
+    return unit_range(draws).reshape(runs, count, -1)
 
 
 @eqx.filter_jit
@@ -212,16 +212,21 @@ def _regret(
     regions: int,
     agents: int,
     distributed: bool,
-    unlike: bool,
     n: _Numbers,
+    draws: Float[Array, "runs draws points"],
     keys: Array,
     rounds: int,
 ) -> Float[Array, "runs rounds"]:
-    """Of every run, the mean over its agents."""
+    """Of every run, the mean over its agents. Of its draws the first is the base."""
 
-    def one(key: Key) -> Array:
+    def one(item: tuple[Array, Key]) -> Array:
+        functions, key = item
         function_key, run_key = jr.split(key)
-        functions = _functions(function_key, agents, unlike, n.alpha)
+        base, own = functions[0], functions[1:]
+        if own.shape[0]:
+            functions = mixtures(base, own, n.alpha)
+        else:
+            functions = perturbed(function_key, base, DISTANCE, agents)
         objective = OnGrid(functions, grid(), NOISE**0.5)
         algorithm: AbstractAlgorithm = method(regions, agents, distributed, n, rounds)
         _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL)
@@ -230,7 +235,7 @@ def _regret(
         best = jax.lax.cummax(values, axis=0)[INITIAL:]
         return jnp.mean(jnp.max(functions, axis=1)[None, :] - best, axis=1)
 
-    return jax.lax.map(one, keys, batch_size=BATCH)
+    return jax.lax.map(one, (draws, keys), batch_size=BATCH)
 
 
 # ---------------------------------------------------------------- what the paper claims
