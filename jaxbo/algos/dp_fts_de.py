@@ -103,7 +103,7 @@ class DPFTSDE(AbstractFederated):
         features: Fixed | None = None,
         own: AbstractSurrogate | None = None,
         mixing: AbstractSchedule | None = None,
-        releases: float | Scalar = jnp.inf,
+        releases: int | float | Scalar = jnp.inf,
         distributed: bool = True,
         candidates: int = 1000,
     ):

@@ -411,7 +411,6 @@ def test_a_ledger_for_what_is_not_private_is_refused():
         ({"regions": Regions((2, 2, 1))}, "3 dimensions, the domain 2"),
         ({"releases": -1}, "releases must be"),
         ({"candidates": 0}, "candidates"),
-        ({"mechanism": 3}, "mechanism"),
     ],
 )
 def test_bad_input_is_refused(options, text):
