@@ -30,10 +30,11 @@ AGENTS, REGIONS, FEATURES, DELTA = 12, 2, 8, 1e-3
 ROUNDS = (1, 40)
 #: Of the two bounds together.
 CONFIDENCE = 0.95
+#: Losses small enough to be exceeded provably by so many runs.
 SETTINGS = {
-    "q = 0.25, z = 1": (0.25, 1.0),
-    "q = 0.5, z = 1": (0.5, 1.0),
-    "q = 1, z = 2": (1.0, 2.0),
+    "q = 0.25, z = 1.5": (0.25, 1.5),
+    "q = 0.5, z = 3": (0.5, 3.0),
+    "q = 1, z = 6": (1.0, 6.0),
 }
 
 
@@ -154,7 +155,8 @@ def _epsilon(likely: np.ndarray, unlikely: np.ndarray, threshold: float, delta: 
     # Two bounds, each in two directions of the test: a quarter of the risk each.
     risk = (1 - CONFIDENCE) / 4
     least = stats.beta.ppf(risk, above[0], len(likely) - above[0] + 1) if above[0] else 0.0
-    most = stats.beta.ppf(1 - risk, above[1] + 1, len(unlikely) - above[1])
+    below = len(unlikely) - above[1]
+    most = stats.beta.ppf(1 - risk, above[1] + 1, below) if below else 1.0
     return float(np.log((least - delta) / most)) if least > delta else -np.inf
 
 

@@ -12,6 +12,7 @@ independent frequencies for the messages.
 Heterogeneous agents (Fig. 7) are 50, agent n with alpha f_n + (1 - alpha) f of independent draws.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -187,7 +188,9 @@ def method(regions: int, agents: int, distributed: bool, n: _Numbers, rounds: in
     own = Fixed(kernel=kernel, size=OWN_FEATURES, noise=noise, capacity=capacity)
     if not regions:
         return TS(domain, agents, own)
-    features = Fixed(kernel, FEATURES, noise, basis=random_cosines, capacity=capacity)
+    features = Fixed(
+        kernel=kernel, size=FEATURES, noise=noise, basis=random_cosines, capacity=capacity
+    )
     return DPFTSDE(
         domain,
         agents,
@@ -284,10 +287,8 @@ def losses(setting: Setting, rounds: int) -> tuple[float | None, float | None]:
     if setting.z == 0:
         return None, None
     mechanism = Mechanism(setting.z, setting.S, Poisson(setting.q))
-    return tuple(
-        accounting.epsilon(mechanism, rounds, delta(setting.agents), accountant)
-        for accountant in (accounting.moments, accounting.pld)
-    )
+    cost = partial(accounting.epsilon, mechanism, rounds, delta(setting.agents))
+    return cost(accounting.moments), cost(accounting.pld)
 
 
 def _rows(

@@ -316,7 +316,7 @@ def test_the_best_point_over_all_pieces_is_found(count, key):
 def test_a_piece_that_grows_towards_a_border_is_followed_to_it_and_no_further(left, key):
     # Grows to the right; the right half adds 1 or, less `left`, is far below.
     regions = Regions((2,))
-    pieces = Pieces(regions, lambda region: lambda x: x[0] + 1 - left * region)
+    pieces = Pieces(regions, lambda region: lambda x: x[0] + 1 - left * region.astype(x.dtype))
     function = lambda x: pieces.of(regions.assign(x))(x)  # noqa: E731
     domain = Cube(1)
     x, value = jax.jit(lambda c: maximize(function, domain, c, pieces=pieces, steps=10))(
