@@ -19,7 +19,7 @@ import jax.random as jr
 import numpy as np
 
 #: Raised by one when the layout below changes.
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(ValueError):
@@ -27,13 +27,17 @@ class CheckpointError(ValueError):
 
 
 class Rows(eqx.Module):
-    """The first `told` rows are complete; one more may have queries only."""
+    """The first `told` rows are complete; one more may have queries only.
+
+    `ledger` is what the queries have cost, those of the open row included.
+    """
 
     told: int
     queries: np.ndarray
     values: np.ndarray
     info: list[np.ndarray]
     failures: Sequence[tuple[int, int, str]]
+    ledger: str | None
 
 
 def fingerprint(**parts: Any) -> dict[str, str]:
@@ -81,6 +85,7 @@ class Checkpoint:
                     archive["values"],
                     [archive[f"info_{i}"] for i in range(manifest["info"])],
                     [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
+                    manifest["ledger"],
                 )
         # A damaged archive can make its reader raise nearly anything.
         except Exception as error:
@@ -112,6 +117,7 @@ class Checkpoint:
             "told": rows.told,
             "info": len(rows.info),
             "failures": rows.failures,
+            "ledger": rows.ledger,
         }
         arrays = {f"info_{i}": leaf for i, leaf in enumerate(rows.info)}
         temporary = self.path.with_name(self.path.name + ".tmp")

@@ -197,16 +197,29 @@ class Regions(eqx.Module):
         """`count` independent uniform draws from one region."""
         _natural("count", count)
         draws = jr.uniform(key, (count, self.dim), dtype=float)
-        lower, last = (edge[None, :] for edge in self._box(region, draws.dtype))
+        lower, last = (edge[None, :] for edge in self.box(region, draws.dtype))
         return clip(jnp, lower + draws * (last - lower), lower, last)
+
+    def box(self, region: Region, dtype: Any = float) -> tuple[Point, Point]:
+        """The least and the greatest point of one region, both in it, in the precision `dtype`."""
+        region = jnp.asarray(region, int)
+        require(
+            (region >= 0) & (region < self.count),
+            f"region must be at least 0 and below count, {self.count}, got {region}.",
+        )
+        cells = region // self._strides() % jnp.asarray(self.splits)
+        lower, last = (
+            jnp.take_along_axis(table, cells[:, None], axis=1)[:, 0] for table in self._boxes(dtype)
+        )
+        return lower, last
 
     def project(self, region: Region, x: Point) -> Point:
         """The point of the region nearest to `x`: `assign` of it is `region`, to the last bit."""
-        return clip(jnp, x, *self._box(region, x.dtype))
+        return clip(jnp, x, *self.box(region, x.dtype))
 
     def contains(self, region: Region, x: Point) -> Flag:
         """Whether `x` is in the region."""
-        lower, last = self._box(region, x.dtype)
+        lower, last = self.box(region, x.dtype)
         return jnp.all((x >= lower) & (x <= last))
 
     def _strides(self) -> np.ndarray:
@@ -223,19 +236,6 @@ class Regions(eqx.Module):
         above = ((cells + 1) / splits).astype(dtype)
         last = np.where(cells + 1 < splits, np.nextafter(above, np.zeros_like(above)), 1)
         return jnp.asarray(lower), jnp.asarray(last, dtype)
-
-    def _box(self, region: Region, dtype: Any) -> tuple[Point, Point]:
-        """First and last point of one region."""
-        region = jnp.asarray(region, int)
-        require(
-            (region >= 0) & (region < self.count),
-            f"region must be at least 0 and below count, {self.count}, got {region}.",
-        )
-        cells = region // self._strides() % jnp.asarray(self.splits)
-        lower, last = (
-            jnp.take_along_axis(table, cells[:, None], axis=1)[:, 0] for table in self._boxes(dtype)
-        )
-        return lower, last
 
 
 def clip(xp: Any, x: Any, lower: Any, upper: Any) -> Any:

@@ -6,6 +6,8 @@ what was observed: ask changes nothing and tell draws nothing, so a state is a f
 the observations.
 """
 
+import bisect
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import (
@@ -30,7 +32,9 @@ import jaxbo
 from jaxbo._check import require, whole
 from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows, fingerprint
 from jaxbo._keys import barrier
+from jaxbo.accounting import BudgetError, Ledger
 from jaxbo.algos.base import AbstractAlgorithm, FederatedState
+from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.objectives import AbstractObjective
 from jaxbo.space import Space
 from jaxbo.types import Count, Key, Point, Scalar
@@ -54,7 +58,7 @@ class Trace(eqx.Module):
     """What was asked and observed. The first `initial` rows are the initial design.
 
     `values` is NaN where an evaluation failed. `info` is what the algorithm tells about each of its
-    rounds, without the initial design.
+    rounds, without the initial design. `ledger` is the one given to `drive`, with all its charges.
     """
 
     queries: Float[Array, "rows targets dim"]
@@ -62,6 +66,7 @@ class Trace(eqx.Module):
     info: PyTree
     initial: int = eqx.field(static=True, default=0)
     failures: tuple[Failure, ...] = eqx.field(static=True, default=())
+    ledger: Ledger | None = eqx.field(static=True, default=None)
 
 
 class _Keys(NamedTuple):
@@ -90,9 +95,10 @@ def run(
     """`rounds` rounds as one compiled program; returns the last state and the trace.
 
     `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
-    round every target evaluates `initial` points drawn uniformly from the domain (the same for every
-    method under the same key). `present` says whose messages arrive each round. `state`, if given,
-    is where to start instead of `algorithm.init`, for instance after `warm_start`.
+    round every target evaluates `initial` points of the method's initial design: drawn uniformly from
+    the domain and the same under the same key, unless the method explores in its own way. `present`
+    says whose messages arrive each round. `state`, if given, is where to start instead of
+    `algorithm.init`, for instance after `warm_start`.
 
     Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
     structure: an objective that is a new lambda each time is compiled each time. A run that goes on from
@@ -161,7 +167,7 @@ def _table(
 def _design(algorithm: AbstractAlgorithm, keys: _Keys, row: Count) -> Float[Array, "targets dim"]:
     key, _ = jr.split(jr.fold_in(keys.design, row))
     agents = jnp.arange(algorithm.targets)
-    return jax.vmap(lambda i: algorithm.domain.sample(jr.fold_in(key, i), 1)[0])(agents)
+    return jax.vmap(lambda i: algorithm.initial(jr.fold_in(key, i), i))(agents)
 
 
 def _design_noise(keys: _Keys, row: Count) -> Key:
@@ -249,6 +255,7 @@ def drive(
     progress: bool = True,
     present: Bool[Array, "rounds agents"] | None = None,
     state: PyTree | None = None,
+    ledger: Ledger | None = None,
 ) -> tuple[PyTree, Trace]:
     """`run` for an objective in Python: `objective(agent, x)` with `x` a NumPy array.
 
@@ -265,9 +272,14 @@ def drive(
     warning, and survived. Others are raised as they are, with the agent and the point in a note; so is
     the first one of an objective that has not succeeded once by the end of a row.
     `progress`: a bar, if `tqdm` is installed.
+    `ledger`: what private releases have cost so far. Each release is charged and the charge saved with
+    its queries before any of them is evaluated; a run that continues goes on with its own charges, given
+    the ledger that it began with, and never releases again what it has. It differs from `run` in its
+    random numbers if something was charged before: noise is never added to two sums.
 
     Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
-    that is corrupt or of another run, before anything is evaluated.
+    that is corrupt or of another run, before anything is evaluated; so it does `BudgetError` if the
+    ledger's budget does not pay for all releases.
     """
     _check_sizes(algorithm, rounds, initial, present, state)
     keys = _split(key)
@@ -282,11 +294,16 @@ def drive(
             initial=initial,
             state=state,
             precision=jnp.zeros(()),
+            ledger=None if ledger is None else ledger.events,
         )
         saved = Checkpoint(checkpoint, identity)
     here = None if present is None or not rounds else present[0]
     shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start, here)
-    record = _Record(shapes, initial, rounds, saved)
+    first = int(start.round) if isinstance(start, FederatedState) else 0
+    releases = [algorithm.released(first + t) for t in range(rounds)]
+    if ledger is not None:
+        _check_budget(ledger, releases)
+    record = _Record(shapes, initial, rounds, saved, ledger)
     evaluator = _Evaluator(algorithm, objective, record, executor, catch)
 
     with _Bar(initial + rounds, progress) as bar:
@@ -301,21 +318,49 @@ def drive(
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = _round_keys(keys, jnp.asarray(t))
+            if ledger is not None and ledger.releases:
+                ask_key = jr.fold_in(ask_key, ledger.releases)
             here = None if present is None else present[t]
-            record.ask(row, lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h))
+            asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
+            record.ask(row, asking, releases[t])
             evaluator(row, noise_key)
             state = _tell(algorithm, state, *record.observations(row))
             bar.advance(record.values)
     return state, record.trace()
 
 
+def _check_budget(ledger: Ledger, releases: list[Mechanism | None]) -> None:
+    """`BudgetError` before any work if the ledger cannot pay for all rounds."""
+    paid = [mechanism for mechanism in releases if mechanism is not None]
+    require(
+        len(paid) > 0 or not releases,
+        "there is a ledger, but nothing that this method releases is private: leave it out.",
+    )
+    if paid and not ledger.affords(paid[0], len(paid)):
+        enough = bisect.bisect_left(
+            range(len(paid)), True, key=lambda n: not ledger.affords(paid[0], n + 1)
+        )
+        raise BudgetError(
+            f"the budget of epsilon {ledger.budget:.4g} at delta {ledger.delta:.4g} pays for {enough} of "
+            f"the {len(paid)} releases asked for: with releases={enough} agents go on by themselves "
+            "afterwards; or add noise, or ask for fewer rounds."
+        )
+
+
 class _Record:
     """The rows of a driven run as host arrays, saved as they grow."""
 
-    def __init__(self, shapes: PyTree, initial: int, rounds: int, saved: Checkpoint | None):
+    def __init__(
+        self,
+        shapes: PyTree,
+        initial: int,
+        rounds: int,
+        saved: Checkpoint | None,
+        ledger: Ledger | None,
+    ):
         queries, info = shapes
         rows = initial + rounds
-        self.initial, self.saved = initial, saved
+        self.initial, self.saved, self.ledger = initial, saved, ledger
         self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
         self.values = np.full((rows, queries.shape[0]), np.nan, queries.dtype)
         leaves, self.structure = jax.tree.flatten(info)
@@ -347,6 +392,9 @@ class _Record:
         for mine, theirs in zip(self._info(asked), rows.info, strict=True):
             mine[:] = theirs
         self.failures = [Failure(*failure) for failure in rows.failures]
+        if self.ledger is not None and rows.ledger is not None:
+            charged = Ledger.from_json(rows.ledger)
+            self.ledger = dataclasses.replace(self.ledger, events=charged.events)
         if self.told == asked:
             self.forget()  # a kill came between the last save and the journal's end
 
@@ -354,10 +402,17 @@ class _Record:
         """What is known of the first `asked` rows; the initial design has no info."""
         return [leaf[: max(asked - self.initial, 0)] for leaf in self.info]
 
-    def ask(self, row: int, asking: Callable[[], tuple[Array, PyTree]]) -> None:
-        """Queries of a row that has none yet."""
+    def ask(
+        self,
+        row: int,
+        asking: Callable[[], tuple[Array, PyTree]],
+        release: Mechanism | None = None,
+    ) -> None:
+        """Queries of a row that has none yet, charged for what is released to find them."""
         if row < self.asked:
             return
+        if self.ledger is not None and release is not None:
+            self.ledger = self.ledger.charge(release)
         queries, info = asking()
         self.queries[row] = queries
         if row >= self.initial:
@@ -397,14 +452,21 @@ class _Record:
     def trace(self) -> Trace:
         info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])
         queries, values = self.observations(slice(None))
-        return Trace(queries, values, info, self.initial, tuple(self.failures))
+        failures = tuple(self.failures)
+        return Trace(queries, values, info, self.initial, failures, self.ledger)
 
     def _save(self) -> None:
         if self.saved is None:
             return
         asked = self.asked
         queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
-        self.saved.save(Rows(self.told, queries, values, info, self.failures))
+        charged = None if self.ledger is None else _charges(self.ledger)
+        self.saved.save(Rows(self.told, queries, values, info, self.failures, charged))
+
+
+def _charges(ledger: Ledger) -> str:
+    """The ledger's events as text; what it allows is for the caller to say each time."""
+    return Ledger(ledger.delta, events=ledger.events).to_json()
 
 
 def _sizes(*arrays: np.ndarray) -> list[tuple[int, ...]]:

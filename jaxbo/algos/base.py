@@ -31,6 +31,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
+from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.types import Count, Key, Point, Scalar
 
 #: The round of observations that were made before the first.
@@ -55,6 +56,16 @@ class AbstractAlgorithm(eqx.Module):
     @abc.abstractmethod
     def capacity(self) -> int | None:
         """The most observations an agent can hold, if there is a limit."""
+
+    def initial(self, key: Key, agent: Count) -> Point:
+        """A point of an agent's initial design: uniform in the domain, unless a method says otherwise."""
+        del agent
+        return self.domain.sample(key, 1)[0]
+
+    def released(self, round: int) -> Mechanism | None:
+        """The private release that `ask` makes in a round, the first being 0: what a ledger charges."""
+        del round
+        return None
 
     @abc.abstractmethod
     def init(self, key: Key) -> PyTree:

@@ -10,13 +10,23 @@ A step that does not improve is not taken and shrinks the radius: the result is 
 start, and never outside the domain.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxbo.domains import AbstractDomain, Finite
+from jaxbo.domains import AbstractDomain, Finite, Regions, clip
 from jaxbo.kernels.features import Curvature, FourierFunction
 from jaxbo.types import Count, Function, Point, Points, Scalar
+
+
+class Pieces(NamedTuple):
+    """A function that is another smooth one, `of(region)`, in every region."""
+
+    regions: Regions
+    of: Callable[[Count], Function]
 
 
 def maximize(
@@ -24,6 +34,7 @@ def maximize(
     domain: AbstractDomain,
     candidates: Points,
     *,
+    pieces: Pieces | None = None,
     starts: int | None = None,
     steps: int = 3,
 ) -> tuple[Point, Scalar]:
@@ -33,22 +44,42 @@ def maximize(
     best of them is the answer. Elsewhere they are cut into `starts` slabs (by default 4 up to dimension
     2, 16 in dimension 3 and 64 beyond); the best of each slab is refined by two Newton steps, four from
     dimension 3 on, and the best of these by `steps` more.
+
+    A function that jumps between regions comes with its `pieces`: slabs are then cut region by region,
+    one for each at least, and a point is refined by its own region's piece, without leaving it.
     """
     if not isinstance(domain, Finite):
-        # Shares of sorted candidates are slabs of the domain: their best are different peaks.
-        candidates = candidates[jnp.argsort(candidates[:, 0])]
+        candidates = candidates[_slabs(candidates, pieces)]
     values = jax.vmap(function)(candidates)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
     if isinstance(domain, Finite):
         best = jnp.argmax(values)
         return candidates[best], values[best]
+
+    def climb(x: Point, value: Scalar, steps: int) -> tuple[Point, Scalar]:
+        if pieces is None:
+            return ascend(function, domain, x, value, steps)
+        region = pieces.regions.assign(x)
+        box = pieces.regions.box(region, x.dtype)
+        return ascend(pieces.of(region), domain, x, value, steps, box)
+
     # After so many steps the best of the starts hardly ever changes places with another.
     race = 2 if domain.dim <= 2 else 4
-    first = _best_of_shares(values, starts or _starts(domain.dim))
-    climb = lambda x, value, steps: ascend(function, domain, x, value, steps)  # noqa: E731
+    starts = starts or _starts(domain.dim)
+    if pieces is not None:
+        starts = max(starts, pieces.regions.count)
+    first = _best_of_shares(values, starts)
     points, values = jax.vmap(lambda x, v: climb(x, v, race))(candidates[first], values[first])
     best = jnp.argmax(values)
     return climb(points[best], values[best], steps)
+
+
+def _slabs(candidates: Points, pieces: Pieces | None) -> Int[Array, " points"]:
+    """An order in which equal shares are slabs of the domain, whose best are different peaks."""
+    first = candidates[:, 0]
+    if pieces is None:
+        return jnp.argsort(first)
+    return jnp.lexsort((first, jax.vmap(pieces.regions.assign)(candidates)))
 
 
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that
@@ -61,24 +92,34 @@ _CONJUGATE_STEPS = 6
 
 
 def ascend(
-    function: Function, domain: AbstractDomain, x: Point, value: Scalar, steps: int
+    function: Function,
+    domain: AbstractDomain,
+    x: Point,
+    value: Scalar,
+    steps: int,
+    box: tuple[Point, Point] | None = None,
 ) -> tuple[Point, Scalar]:
     """Trust-region Newton ascent from `x`, where the function is `value`; never worse than that.
 
-    One evaluation of value, gradient and curvature a step: a rejected trial shortens the step that led
-    to it, an accepted one begins the next.
+    Within `box`, if given: from its least to its greatest point. One evaluation of value, gradient and
+    curvature a step: a rejected trial shortens the step that led to it, an accepted one begins the
+    next.
     """
+    lower, upper = (jnp.zeros_like(x), jnp.ones_like(x)) if box is None else box
     radius = jnp.full_like(value, _RADIUS)
     _, gradient, curvature = _expansion(function, x)
-    first = _newton_step(gradient, curvature, x, radius)
+    first = _newton_step(gradient, curvature, x, radius, lower, upper)
 
     def step(_: Count, state: tuple[Point, Scalar, Point, Scalar]):
         x, value, move, radius = state
-        trial = domain.project(x + move)
+        trial = x + move if box is None else clip(jnp, x + move, lower, upper)
+        trial = domain.project(trial)
         trial_value, gradient, curvature = _expansion(function, trial)
         better = trial_value > value
+        if box is not None:  # the nearest point of the domain may be outside
+            better = better & jnp.all((trial >= lower) & (trial <= upper))
         radius = radius * jnp.where(better, _GROW, _SHRINK).astype(radius.dtype)
-        following = _newton_step(gradient, curvature, trial, radius)
+        following = _newton_step(gradient, curvature, trial, radius, lower, upper)
         return (
             jnp.where(better, trial, x),
             jnp.where(better, trial_value, value),
@@ -103,9 +144,11 @@ def _expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
     return value, gradient, lambda p: push(p)[1]
 
 
-def _newton_step(gradient: Point, curvature: Curvature, x: Point, radius: Scalar) -> Point:
-    """argmax of g'p + p'Hp/2 over |p| ≤ radius, coordinates held at a bound of the cube left out."""
-    held = ((x <= 0) & (gradient < 0)) | ((x >= 1) & (gradient > 0))
+def _newton_step(
+    gradient: Point, curvature: Curvature, x: Point, radius: Scalar, lower: Point, upper: Point
+) -> Point:
+    """argmax of g'p + p'Hp/2 over |p| ≤ radius, coordinates held at a bound left out."""
+    held = ((x <= lower) & (gradient < 0)) | ((x >= upper) & (gradient > 0))
     residual = jnp.where(held, 0, gradient)
     step, direction = jnp.zeros_like(x), residual
     length = jnp.sum(residual * residual)

@@ -14,12 +14,14 @@ from jax import export
 from scipy import stats
 
 from jaxbo.algos.base import AbstractIndependent
+from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
-from jaxbo.domains import Cube, Finite
+from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.functions import TestFunction, branin_rescaled, hartmann6
 from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.mechanism import Mechanism, Poisson
 from jaxbo.kernels.surrogate import Fitted, Fixed
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.objectives import AbstractObjective
@@ -40,6 +42,15 @@ def fitted(domain, rounds):
     return Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=10)
 
 
+def private(domain, agents):
+    """Regions, a sample, a bound that is reached and noise that a federation of three can bear."""
+    mechanism = Mechanism(0.2, 8.0, Poisson(0.8))
+    regions = Regions.of(domain.dim, 2)
+    return DPFTSDE(
+        domain, agents, mechanism, regions=regions, features=fixed(domain), candidates=128
+    )
+
+
 def fts(domain, agents, **options):
     return FTS(domain, agents, features=fixed(domain), candidates=128, **options)
 
@@ -49,6 +60,7 @@ PROPER = {
     "random search": lambda d, n, t: RandomSearch(d, n),
     "TS": lambda d, n, t: TS(d, n, fixed(d), 128),
     "FTS": lambda d, n, t: fts(d, n),
+    "DP-FTS-DE": lambda d, n, t: private(d, n),
 }
 #: Other settings of them: these beat random search in two dimensions only.
 SETTINGS = {

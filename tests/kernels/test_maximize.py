@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from jaxbo.domains import Cube, Finite
+from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels import features
 from jaxbo.kernels.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.features import FourierFunction
-from jaxbo.kernels.maximize import ascend, maximize
+from jaxbo.kernels.maximize import Pieces, ascend, maximize
 from jaxbo.space import Categorical, Integer, Real, Space
 
 MAPS = [features.cosine, features.sine_cosine]
@@ -284,3 +284,58 @@ def test_it_is_exported_for_every_platform():
     key = jax.eval_shape(lambda: jr.key(0))
     exported = jax.export.export(jax.jit(program), platforms=["cpu", "cuda", "tpu"])(key)
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
+
+
+# ---------------------------------------------------------------- functions that jump
+
+
+def jumping(weights, phi, regions):
+    """φ(x)'weights[region of x], and its pieces."""
+    pieces = Pieces(regions, lambda region: FourierFunction(phi, weights[region]))
+    return lambda x: pieces.of(regions.assign(x))(x), pieces
+
+
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_the_best_point_over_all_pieces_is_found(count, key):
+    phi = prior_draws(key, 2, 1).features
+    regions = Regions.of(2, count)
+
+    def one(key):
+        weights = jr.normal(key, (count, phi.size))
+        function, pieces = jumping(weights, phi, regions)
+        x, value = maximize(function, Cube(2), Cube(2).candidates(key, 1000), pieces=pieces)
+        return value, function(x), jnp.max(jax.vmap(function)(grid(201, 2)))
+
+    value, expected, best = jax.jit(jax.vmap(one))(jr.split(key, 200))
+    # The value is that of the point's own region, never of a neighbor's vector.
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+    assert np.mean(np.asarray(value) >= np.asarray(best) - 1e-3) >= 0.95
+
+
+@pytest.mark.parametrize("left", [0.0, 2.0])
+def test_a_piece_that_grows_towards_a_border_is_followed_to_it_and_no_further(left, key):
+    # Grows to the right; the right half adds 1 or, less `left`, is far below.
+    regions = Regions((2,))
+    pieces = Pieces(regions, lambda region: lambda x: x[0] + 1 - left * region.astype(x.dtype))
+    function = lambda x: pieces.of(regions.assign(x))(x)  # noqa: E731
+    domain = Cube(1)
+    x, value = jax.jit(lambda c: maximize(function, domain, c, pieces=pieces, steps=10))(
+        domain.candidates(key, 20)
+    )
+    border = np.nextafter(np.asarray(0.5, x.dtype), np.asarray(0, x.dtype))
+    np.testing.assert_array_equal(x, [1.0 if left == 0 else border])
+    assert value == function(x)
+
+
+def test_pieces_of_a_space_keep_to_their_region(key):
+    regions = Regions.of(SPACE.dim, 4)
+    phi = prior_draws(key, SPACE.dim, 1, scale=0.4).features
+
+    def one(key):
+        function, pieces = jumping(jr.normal(key, (4, phi.size)), phi, regions)
+        x, value = maximize(function, SPACE, SPACE.candidates(key, 300), pieces=pieces)
+        return x, value, function(x)
+
+    x, value, expected = jax.jit(jax.vmap(one))(jr.split(key, 50))
+    np.testing.assert_array_equal(jax.vmap(SPACE.project)(x), x)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)

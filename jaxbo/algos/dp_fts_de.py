@@ -1,0 +1,238 @@
+"""Differentially private FTS with distributed exploration (Dai, Low and Jaillet, NeurIPS 2021).
+
+    ω_n ~ posterior of agent n                              the message, a sampled function's weights
+    ω^(i) = Σ_{n in sample} φ_in clip(ω_n) / q + noise      the broadcast, a vector a region (Algorithm 1)
+    x_t = argmax f_t(x)                 with probability p_t, f_t from the agent's own posterior
+    x_t = argmax φ(x)'ω^(region of x)   otherwise (Algorithm 2)
+
+The server may be trusted with the messages; what agents learn of each other is the broadcast alone,
+which is one release of `kernels.mechanism.Mechanism` a round. Its module says what that guarantees.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxbo._check import is_a, require, whole
+from jaxbo.algos.base import AbstractFederated
+from jaxbo.algos.fts import Message, Shared
+from jaxbo.domains import AbstractDomain, Finite, Regions
+from jaxbo.kernels.features import FourierFunction
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.maximize import Pieces, maximize
+from jaxbo.kernels.mechanism import Mechanism, Poisson, Weighting
+from jaxbo.kernels.surrogate import AbstractSurrogate, Belief, Fixed
+from jaxbo.schedules import AbstractSchedule, InverseSqrt
+from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
+
+#: `Info.source` of a query that maximizes the broadcast.
+BROADCAST = -1
+
+
+class Client(eqx.Module):
+    """One agent: its beliefs under the shared features and under its own; `choices` is its key."""
+
+    index: Count
+    choices: Key
+    belief: Belief
+    own: PyTree
+
+
+class Broadcast(eqx.Module):
+    """The private vectors of all regions, and the round's common random key. No secret is in it."""
+
+    round: Count
+    key: Key
+    vectors: Float[Array, "regions features"]
+
+
+class Info(eqx.Module):
+    """`source` is the agent itself where its own sample was maximized, else `BROADCAST`."""
+
+    source: Count
+
+
+class DPFTSDE(AbstractFederated):
+    """Agents exchange sampled functions through a private sum: M floats to the server, P M back.
+
+    `features`, `own` and `mixing` are those of `FTS`. `mechanism` is what the server does to the
+    messages of a round; give it to `accounting` to learn what a run costs. `regions` are the
+    P sub-regions; agent n explores region n mod P: its initial design is drawn there, unless
+    `distributed` is False, and `weighting` says how much more it counts there at first.
+
+    After `releases` rounds nothing is released and all agents go on with their own samples: the
+    rounds that a budget pays for, such as `accounting.rounds_for` gives.
+
+    Settings of it:
+
+        FTS-DE        Mechanism(0, inf, Poisson(1))            no privacy: mean over all agents
+        DP-FTS        regions=Regions.of(dim, 1)               one region for all
+        without DE    distributed=False, or Weighting(emphasis=0)
+
+    Absent agents (`present`) are never in the sum; why that weakens nobody's guarantee is said in
+    `kernels.mechanism`. On a finite domain a region is the points that lie in it.
+
+    Differs from the paper in the defaults of `FTS`. z, q, S, the schedules and `releases` are array
+    leaves: a privacy-utility curve is one vmapped program. Memory: M² + O(M) floats an agent.
+
+    `ValueError` for regions of another dimension than the domain.
+    """
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True)
+    mechanism: Mechanism
+    regions: Regions
+    weighting: Weighting
+    features: Fixed
+    own: AbstractSurrogate | None
+    mixing: AbstractSchedule
+    releases: Scalar
+    distributed: bool = eqx.field(static=True)
+    candidates: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        domain: AbstractDomain,
+        agents: int,
+        mechanism: Mechanism | None = None,
+        *,
+        regions: Regions | None = None,
+        weighting: Weighting | None = None,
+        features: Fixed | None = None,
+        own: AbstractSurrogate | None = None,
+        mixing: AbstractSchedule | None = None,
+        releases: int | float | Scalar = jnp.inf,
+        distributed: bool = True,
+        candidates: int = 1000,
+    ):
+        self.domain = domain
+        self.agents = agents
+        self.mechanism = Mechanism(1.0, 11.0, Poisson(0.25)) if mechanism is None else mechanism
+        self.regions = Regions.of(domain.dim, 4) if regions is None else regions
+        self.weighting = Weighting() if weighting is None else weighting
+        self.features = Fixed() if features is None else features
+        self.own = own
+        self.mixing = InverseSqrt() if mixing is None else mixing
+        self.releases = floating(releases)
+        self.distributed = distributed
+        self.candidates = candidates
+
+    def __check_init__(self):
+        is_a("mechanism", self.mechanism, Mechanism)
+        is_a("regions", self.regions, Regions)
+        is_a("weighting", self.weighting, Weighting)
+        is_a("features", self.features, Fixed)
+        if self.own is not None:
+            is_a("own", self.own, AbstractSurrogate)
+        is_a("mixing", self.mixing, AbstractSchedule)
+        whole("candidates", self.candidates, least=1)
+        require(
+            self.regions.dim == self.domain.dim,
+            f"regions have {self.regions.dim} dimensions, the domain {self.domain.dim}: "
+            "Regions.of(domain.dim, count) fits.",
+        )
+        require(self.releases >= 0, f"releases must be a number of rounds, got {self.releases}.")
+
+    @property
+    def targets(self) -> int:
+        return self.agents
+
+    @property
+    def capacity(self) -> int | None:
+        limits = [part.capacity for part in (self.features, self.own) if part is not None]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def explores(self, agent: Count) -> Count:
+        """The region that an agent explores at the start, known to all."""
+        return agent % self.regions.count
+
+    def releasing(self, round: Count) -> Flag:
+        """Whether the server releases anything in this round, the first being 0."""
+        return round.astype(self.releases.dtype) < self.releases
+
+    def released(self, round: int) -> Mechanism | None:
+        return self.mechanism if round < float(self.releases) else None
+
+    def initial(self, key: Key, agent: Count) -> Point:
+        """A point of the agent's own region: line 2 of Algorithm 2."""
+        if not self.distributed:
+            return self.domain.sample(key, 1)[0]
+        region = self.explores(agent)
+        if not isinstance(self.domain, Finite):
+            return self.domain.project(self.regions.sample(key, region, 1)[0])
+        points = self.domain.points
+        inside = jax.vmap(self.regions.assign)(points) == region
+        inside = inside | ~jnp.any(inside)  # an empty region is explored nowhere in particular
+        return points[jr.categorical(key, jnp.where(inside, 0.0, -jnp.inf))]
+
+    def setup(self, key: Key) -> Shared:
+        message_key, own_key = jr.split(key)
+        dim = self.domain.dim
+        own = None if self.own is None else self.own.setup(own_key, dim)
+        return Shared(self.features.setup(message_key, dim), own)
+
+    def join(self, key: Key, shared: Shared, index: Count) -> Client:
+        own = None if self.own is None else self.own.start(shared.own)
+        return Client(index, key, self.features.start(shared.message), own)
+
+    def message(self, key: Key, shared: Shared, client: Client) -> Message:
+        return Message(self.features.sample(key, shared.message, client.belief).weights)
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: Shared,
+        round: Count,
+        messages: Message,
+        present: Bool[Array, " agents"],
+    ) -> Broadcast:
+        del shared
+        secret, public = jr.split(key)
+        vectors = self.mechanism.release(secret, messages.weights, self.weights(round), present)
+        return Broadcast(round, public, jnp.where(self.releasing(round), vectors, 0))
+
+    def weights(self, round: Count) -> Float[Array, "regions agents"]:
+        """φ_in of a round, the first being 0: public."""
+        assigned = jax.vmap(self.explores)(jnp.arange(self.agents))
+        return self.weighting(round + 1, assigned, self.regions.count)
+
+    def choose(
+        self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
+    ) -> tuple[Point, Info]:
+        is_own = self._is_own(client, broadcast.round) | ~self.releasing(broadcast.round)
+        candidates = self.domain.candidates(broadcast.key, self.candidates)
+        phi = shared.message
+        if self.own is None:
+            # The function that was sent: a fresh draw every round.
+            mine = FourierFunction(phi, message.weights)
+        else:
+            mine = self.own.sample(key, shared.own, client.own)
+
+        def theirs(x: Point) -> Scalar:
+            return dot(phi(x), broadcast.vectors[self.regions.assign(x)])
+
+        def piece(region: Count) -> Function:
+            joint = FourierFunction(phi, broadcast.vectors[region])
+            if self.own is None:
+                weights = jnp.where(is_own, message.weights, joint.weights)
+                return FourierFunction(phi, weights)
+            return lambda x: jnp.where(is_own, mine(x), joint(x))
+
+        either: Function = lambda x: jnp.where(is_own, mine(x), theirs(x))  # noqa: E731
+        x, _ = maximize(either, self.domain, candidates, pieces=Pieces(self.regions, piece))
+        return x, Info(jnp.where(is_own, client.index, BROADCAST))
+
+    def learn(
+        self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
+    ) -> Client:
+        belief = self.features.observe(shared.message, client.belief, x, value, round)
+        own = client.own
+        if self.own is not None:
+            own = self.own.observe(shared.own, own, x, value, round)
+        return Client(client.index, client.choices, belief, own)
+
+    def _is_own(self, client: Client, round: Count) -> Flag:
+        """Line 5 of Algorithm 2, r ≤ p_t."""
+        return jr.uniform(jr.fold_in(client.choices, round)) <= self.mixing(round + 1)

@@ -1,0 +1,418 @@
+"""DP-FTS-DE: what is explored, what is broadcast, what is maximized, and what an agent can learn."""
+
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax.extend import core
+from scipy import stats
+
+from jaxbo import CheckpointError, accounting, drive, run
+from jaxbo.accounting import BudgetError, Ledger
+from jaxbo.algos.dp_fts_de import BROADCAST, DPFTSDE
+from jaxbo.algos.fts import FTS
+from jaxbo.domains import Cube, Finite, Regions
+from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.features import FourierFunction
+from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
+from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.schedules import Constant, Table
+from jaxbo.space import Categorical, Real, Space
+
+NEVER = 1e-9
+SMALL = Fixed(SquaredExponential(0.2), size=20)
+PUBLIC = Mechanism(0.0, jnp.inf, Poisson(1.0))
+FINITE = Finite(np.random.default_rng(1).random((150, 2)))
+SPACE = Space(rate=Real(1e-3, 1.0, log=True), kind=Categorical("a", "b"))
+AGENTS = 8
+AGENT = jnp.asarray(3)
+
+
+def method(mechanism=PUBLIC, domain=None, **options):
+    domain = Cube(2) if domain is None else domain
+    options = {"features": SMALL, "candidates": 64} | options
+    return DPFTSDE(domain, AGENTS, mechanism, **options)
+
+
+def hill(key, agent, x):
+    return jnp.sum(jnp.sin(3 * x + agent / 9))
+
+
+@eqx.filter_jit
+def observed(algorithm, key, rounds=4):
+    """The state after some rounds."""
+    return run(algorithm, hill, rounds, key, initial=2)[0]
+
+
+@eqx.filter_jit
+def asked(algorithm, state, key, present=None):
+    """Queries, info, and what was sent and broadcast in a round, its parts one after the other."""
+    numbers = jnp.arange(AGENTS)
+    present = jnp.ones(AGENTS, bool) if present is None else present
+    fold = jax.vmap(lambda n: jr.fold_in(key, n))(numbers)
+    messages = jax.vmap(lambda k, c: algorithm.message(k, state.shared, c))(fold, state.clients)
+    broadcast = algorithm.aggregate(key, state.shared, state.round, messages, present)
+
+    def choose(key, client, message):
+        return algorithm.choose(key, state.shared, client, message, broadcast)
+
+    queries, info = jax.vmap(choose)(fold, state.clients, messages)
+    return queries, info, messages.weights, broadcast
+
+
+# ---------------------------------------------------------------- distributed exploration
+
+
+@pytest.mark.parametrize("domain", [Cube(2), FINITE, Cube(3)], ids=["cube", "finite", "cube3"])
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_initial_points_are_uniform_in_ones_own_region(domain, count, key):
+    algorithm = method(domain=domain, regions=Regions.of(domain.dim, count))
+    agents = jnp.arange(AGENTS)
+    draw = jax.vmap(
+        lambda key: jax.vmap(lambda n: algorithm.initial(jr.fold_in(key, n), n))(agents)
+    )
+    points = jax.jit(draw)(jr.split(key, 500))
+    region = jax.vmap(jax.vmap(algorithm.regions.assign))(points)
+    np.testing.assert_array_equal(region, np.broadcast_to(np.arange(AGENTS) % count, region.shape))
+    assert jax.vmap(jax.vmap(domain.contains))(points).all()
+    if not isinstance(domain, Finite):
+        lower, upper = (
+            np.asarray(algorithm.regions.lower[0]),
+            np.asarray(algorithm.regions.upper[0]),
+        )
+        scaled = (np.asarray(points[:, 0]) - lower) / (upper - lower)
+        for axis in range(domain.dim):
+            assert stats.kstest(scaled[:, axis], "uniform").pvalue > 1e-4
+
+
+def test_without_distribution_initial_points_are_those_of_other_methods(key):
+    alone = method(distributed=False)
+    other = FTS(Cube(2), AGENTS)
+    np.testing.assert_array_equal(alone.initial(key, AGENT), other.initial(key, AGENT))
+
+
+def test_a_region_without_points_of_the_domain_is_explored_elsewhere(key):
+    domain = Finite(np.asarray([[0.1, 0.1], [0.2, 0.3]]))
+    x = method(domain=domain, regions=Regions((2, 1))).initial(key, AGENT)
+    assert domain.contains(x)
+
+
+def test_initial_points_of_a_space_are_in_it(key):
+    algorithm = method(domain=SPACE, regions=Regions.of(SPACE.dim, 4))
+    points = jax.vmap(lambda n: algorithm.initial(jr.fold_in(key, n), n))(jnp.arange(40) % AGENTS)
+    assert jax.vmap(SPACE.contains)(points).all()
+
+
+def test_a_run_begins_with_them(key):
+    algorithm = method(regions=Regions((2, 2)))
+    _, trace = run(algorithm, hill, 1, key, initial=3)
+    region = jax.vmap(jax.vmap(algorithm.regions.assign))(trace.queries[:3])
+    np.testing.assert_array_equal(region, np.broadcast_to(np.arange(AGENTS) % 4, (3, AGENTS)))
+
+
+# ---------------------------------------------------------------- what is broadcast
+
+
+def test_without_privacy_in_one_region_the_broadcast_is_the_mean_message(key):
+    algorithm = method(regions=Regions((1, 1)))
+    state = observed(algorithm, key)
+    *_, messages, broadcast = asked(algorithm, state, key)
+    assert broadcast.vectors.shape == (1, 20)
+    np.testing.assert_allclose(broadcast.vectors[0], np.mean(messages, axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("emphasis", [0.0, 1.5, 15.0])
+def test_each_regions_vector_is_the_weighted_sum_of_those_present(emphasis, key):
+    algorithm = method(regions=Regions((2, 2)), weighting=Weighting(emphasis))
+    state = observed(algorithm, key)
+    present = jnp.arange(AGENTS) != 5
+    *_, messages, broadcast = asked(algorithm, state, key, present)
+    own = np.arange(AGENTS)[None, :] % 4 == np.arange(4)[:, None]
+    raw = np.exp(emphasis * own.astype(np.float64))
+    weights = raw / raw.sum(axis=1, keepdims=True)  # of the roster: absence changes nobody's
+    expected = (weights * np.asarray(present)) @ np.asarray(messages, np.float64)
+    np.testing.assert_allclose(broadcast.vectors, expected, atol=1e-5)
+
+
+def test_clipping_sampling_and_noise_are_the_mechanisms(key):
+    mechanism = Mechanism(1.3, 2.0, Poisson(0.5))
+    algorithm = method(mechanism, regions=Regions((2, 1)))
+    state = observed(algorithm, key)
+    keys = jr.split(key, 400)
+    ask = jax.jit(jax.vmap(lambda key: asked(algorithm, state, key)[3].vectors))
+    vectors = np.asarray(ask(keys))
+    weights = np.asarray(algorithm.weights(state.round))
+    # Of the noise alone; the sampled sum moves by less.
+    deviation = 1.3 * weights.max() * 2.0 / 0.5
+    found = vectors.std(axis=0)
+    sampled = weights.max() * 2.0 / 0.5  # the joint sum of an agent is no longer
+    assert found.mean() > 0.95 * deviation
+    assert found.mean() < 1.05 * np.hypot(deviation, sampled)
+
+
+def test_after_the_last_release_nothing_is_broadcast_and_all_maximize_their_own(key):
+    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)), releases=2, mixing=Constant(NEVER))
+    _, trace = run(algorithm, hill, 5, key, initial=1)
+    own = np.asarray(trace.info.source) == np.arange(AGENTS)[None, :]
+    np.testing.assert_array_equal(own.all(axis=1), [False, False, True, True, True])
+    np.testing.assert_array_equal(own.any(axis=1), [False, False, True, True, True])
+    state = observed(algorithm, key, 2)
+    *_, broadcast = asked(algorithm, state, key)
+    np.testing.assert_array_equal(broadcast.vectors, np.zeros((4, 20)))
+
+
+# ---------------------------------------------------------------- what is maximized
+
+
+def test_own_samples_are_as_frequent_as_the_schedule_says(key):
+    p = [0.2, 0.5, 0.9]
+    algorithm = method(domain=FINITE, mixing=Table(p))
+    source = jax.jit(jax.vmap(lambda key: run(algorithm, hill, 3, key)[1].info.source))(
+        jr.split(key, 500)
+    )
+    own = (np.asarray(source) == np.arange(AGENTS)[None, None, :]).sum(axis=(0, 2))
+    assert ((source == BROADCAST) | (source >= 0)).all()
+    for count, probability in zip(own, p, strict=True):
+        assert stats.binomtest(int(count), 500 * AGENTS, probability).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("own", [None, Fitted(8, size=20, every=2)], ids=["same", "fitted"])
+@pytest.mark.parametrize("domain", [Cube(2), FINITE], ids=["cube", "finite"])
+def test_a_query_from_the_broadcast_maximizes_the_vector_of_its_region(domain, own, key):
+    algorithm = method(
+        domain=domain, own=own, mixing=Constant(NEVER), candidates=1000, regions=Regions((2, 2))
+    )
+    state = observed(algorithm, key)
+    queries, info, _, broadcast = asked(algorithm, state, key)
+    assert (info.source == BROADCAST).all()
+    phi = state.shared.message
+
+    def value(x):
+        return FourierFunction(phi, broadcast.vectors[algorithm.regions.assign(x)])(x)
+
+    points = domain.candidates(key, 20_000)
+    best = jnp.max(jax.jit(jax.vmap(value))(points))
+    assert (jax.vmap(value)(queries) >= best - 1e-3).all()
+
+
+def test_a_query_of_ones_own_maximizes_the_function_that_was_sent(key):
+    algorithm = method(mixing=Constant(1.0), candidates=1000)
+    state = observed(algorithm, key)
+    queries, info, messages, _ = asked(algorithm, state, key)
+    np.testing.assert_array_equal(info.source, np.arange(AGENTS))
+    points = Cube(2).candidates(key, 20_000)
+    for x, weights in zip(queries, messages, strict=True):
+        f = FourierFunction(state.shared.message, weights)
+        assert f(x) >= jnp.max(jax.jit(jax.vmap(f))(points)) - 5e-3
+
+
+def test_a_curve_of_privacy_is_one_program(key):
+    def final(z, q, S, releases):
+        mechanism = Mechanism(z, S, Poisson(q))
+        algorithm = DPFTSDE(
+            Cube(2), AGENTS, mechanism, features=SMALL, releases=releases, candidates=64
+        )
+        return run(algorithm, hill, 3, key, initial=1)[1].values[-1]
+
+    settings = jnp.asarray([0.1, 1.0, 4.0]), jnp.asarray([1.0, 0.5, 0.2]), jnp.ones(3), jnp.ones(3)
+    values = jax.jit(jax.vmap(final))(*settings)
+    assert values.shape == (3, AGENTS)
+    assert len(np.unique(np.asarray(values)[:, 0])) > 1
+
+
+# ---------------------------------------------------------------- what an agent can learn
+
+
+def reaches(jaxpr, start, cut=None):
+    """Which outputs of `jaxpr` depend on the inputs `start`; equations named `cut` pass nothing on."""
+    tainted = {v for v, hot in zip(jaxpr.invars, start, strict=True) if hot}
+    hot = lambda v: not isinstance(v, core.Literal) and v in tainted  # noqa: E731
+    found = False
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("jit", "pjit") and equation.params["name"] == cut:
+            found = found or any(map(hot, equation.invars))
+            continue
+        if any(map(hot, equation.invars)):
+            tainted.update(equation.outvars)
+    return [hot(v) for v in jaxpr.outvars], found
+
+
+def rounds_of_one(algorithm, state, key):
+    """One round with each agent's client an argument of its own, and agent 0's query its result."""
+    clients = [jax.tree.map(lambda leaf, n=n: leaf[n], state.clients) for n in range(AGENTS)]
+    leaves, structure = zip(*map(jax.tree.flatten, clients), strict=True)
+    sizes = [len(one) for one in leaves]
+
+    def query(*flat):
+        flat, agents = list(flat), []
+        for size, tree in zip(sizes, structure, strict=True):
+            agents.append(jax.tree.unflatten(tree, [flat.pop(0) for _ in range(size)]))
+        sent = [
+            algorithm.message(jr.fold_in(key, n), state.shared, agents[n]) for n in range(AGENTS)
+        ]
+        messages = jax.tree.map(lambda *one: jnp.stack(one), *sent)
+        present = jnp.ones(AGENTS, bool)
+        broadcast = algorithm.aggregate(key, state.shared, state.round, messages, present)
+        return algorithm.choose(key, state.shared, agents[0], sent[0], broadcast)[0]
+
+    flat = [leaf for one in leaves for leaf in one]
+    owners = [n for n, size in enumerate(sizes) for _ in range(size)]
+    return jax.make_jaxpr(query)(*flat).jaxpr, owners
+
+
+@pytest.mark.parametrize("agent", [1, 5])
+def test_only_the_private_sum_reaches_another_agents_query(agent, key, monkeypatch):
+    released = Mechanism.release
+
+    def release(self, *arguments):
+        def private_sum(*arguments):
+            return released(self, *arguments)
+
+        return jax.jit(private_sum)(*arguments)
+
+    monkeypatch.setattr(Mechanism, "release", release)
+    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)), domain=FINITE)
+    state = algorithm.init(key)
+    jaxpr, owners = rounds_of_one(algorithm, state, key)
+    theirs = [owner == agent for owner in owners]
+    assert reaches(jaxpr, theirs)[0] == [True]
+    assert reaches(jaxpr, theirs, cut="private_sum") == ([False], True)
+    # One's own beliefs reach the query by oneself.
+    mine = [owner == 0 for owner in owners]
+    assert reaches(jaxpr, mine, cut="private_sum")[0] == [True]
+
+
+def test_the_broadcast_is_the_same_whoever_is_asked_and_holds_no_secret_key(key):
+    algorithm = method(Mechanism(1.0, 5.0, FixedSize(3, AGENTS)))
+    state = observed(algorithm, key)
+    server_key = jr.key(5)
+    messages = jax.vmap(lambda k, c: algorithm.message(k, state.shared, c))(
+        jr.split(key, AGENTS), state.clients
+    )
+    present = jnp.ones(AGENTS, bool)
+    broadcast = algorithm.aggregate(server_key, state.shared, state.round, messages, present)
+    secret, public = jr.split(server_key)
+    np.testing.assert_array_equal(jr.key_data(broadcast.key), jr.key_data(public))
+    again = algorithm.mechanism.release(
+        secret, messages.weights, algorithm.weights(state.round), present
+    )
+    np.testing.assert_array_equal(broadcast.vectors, again)
+    assert set(vars(broadcast)) == {"round", "key", "vectors"}
+
+
+# ---------------------------------------------------------------- what it costs
+
+NOISY = Mechanism(2.0, 5.0, Poisson(0.5))
+DELTA = 1e-3
+PRIVATE = method(NOISY, domain=FINITE)
+ROUNDS = 4
+
+
+class Counting:
+    """A Python objective that looks at the checkpoint at every evaluation, and may stop the run."""
+
+    def __init__(self, path=None, stop_after=None):
+        self.path, self.stop_after, self.charged = path, stop_after, []
+
+    def __call__(self, agent, x):
+        if len(self.charged) == self.stop_after:
+            raise KeyboardInterrupt
+        charged = None
+        if self.path is not None:
+            with np.load(self.path) as archive:
+                ledger = json.loads(str(archive["manifest"]))["ledger"]
+            charged = Ledger.from_json(ledger).releases
+        self.charged.append(charged)
+        return float(np.sin(3 * x[0] + agent / 9))
+
+
+def driven(objective, algorithm=PRIVATE, ledger=None, rounds=ROUNDS, **options):
+    ledger = Ledger(DELTA) if ledger is None else ledger
+    options = {"initial": 2, "progress": False} | options
+    return drive(algorithm, objective, rounds, jr.key(0), ledger=ledger, **options)[1]
+
+
+def test_every_release_is_charged_and_saved_before_its_queries_are_evaluated(tmp_path):
+    path = tmp_path / "run.npz"
+    objective = Counting(path)
+    trace = driven(objective, checkpoint=path)
+    # Initial points cost nothing.
+    expected = np.repeat([0, 0, 1, 2, 3, 4], AGENTS)
+    np.testing.assert_array_equal(objective.charged, expected)
+    assert trace.ledger.releases == ROUNDS
+    assert trace.ledger.epsilon() == pytest.approx(accounting.epsilon(NOISY, ROUNDS, DELTA))
+
+
+def test_a_resumed_run_continues_its_ledger_and_asks_the_same(tmp_path):
+    undisturbed = driven(Counting())
+    path = tmp_path / "run.npz"
+    for stop_after in (1, 2 * AGENTS, 2, AGENTS, 3 * AGENTS - 4):
+        with pytest.raises(KeyboardInterrupt):
+            driven(Counting(stop_after=stop_after), checkpoint=path)
+    trace = driven(Counting(), checkpoint=path)
+    np.testing.assert_array_equal(trace.queries, undisturbed.queries)
+    assert trace.ledger == undisturbed.ledger
+    again = driven(Counting(stop_after=0), checkpoint=path)
+    assert again.ledger == trace.ledger
+
+
+def test_a_resumed_run_must_begin_with_its_own_ledger(tmp_path):
+    path = tmp_path / "run.npz"
+    driven(Counting(), checkpoint=path)
+    with pytest.raises(CheckpointError, match="another ledger"):
+        driven(Counting(), checkpoint=path, ledger=Ledger(DELTA).charge(NOISY))
+    with pytest.raises(CheckpointError, match="another ledger"):
+        drive(PRIVATE, Counting(), ROUNDS, jr.key(0), initial=2, checkpoint=path, progress=False)
+    # What it allows may change.
+    assert driven(Counting(stop_after=0), checkpoint=path, ledger=Ledger(1e-4)).ledger.delta == 1e-4
+
+
+def test_a_second_run_on_the_same_ledger_adds_up_and_draws_anew():
+    first = driven(Counting())
+    second = driven(Counting(), ledger=first.ledger)
+    assert second.ledger.releases == 2 * ROUNDS
+    assert second.ledger.epsilon() > first.ledger.epsilon()
+    np.testing.assert_array_equal(first.queries[:2], second.queries[:2])
+    assert (np.asarray(first.queries[2]) != np.asarray(second.queries[2])).any()
+
+
+def test_a_run_beyond_the_budget_is_refused_and_says_how_far_it_reaches():
+    budget = accounting.epsilon(NOISY, 3, DELTA) * 1.01
+    objective = Counting()
+    with pytest.raises(BudgetError, match=r"pays for 3 of the 4 releases .* releases=3"):
+        driven(objective, ledger=Ledger(DELTA, budget))
+    assert objective.charged == []
+    algorithm = method(NOISY, domain=FINITE, releases=3, mixing=Constant(NEVER))
+    trace = driven(Counting(), algorithm, Ledger(DELTA, budget))
+    assert trace.ledger.releases == 3
+    own = np.asarray(trace.info.source) == np.arange(AGENTS)[None, :]
+    np.testing.assert_array_equal(own.all(axis=1), [False, False, False, True])
+    with pytest.raises(BudgetError, match="pays for 0 of the 1"):
+        driven(Counting(), ledger=trace.ledger, rounds=1)
+
+
+def test_a_ledger_for_what_is_not_private_is_refused():
+    with pytest.raises(ValueError, match="leave it out"):
+        driven(Counting(), FTS(FINITE, AGENTS, features=SMALL))
+    with pytest.raises(ValueError, match="without noise nothing is private"):
+        driven(Counting(), method(PUBLIC, domain=FINITE))
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"regions": Regions((2, 2, 1))}, "3 dimensions, the domain 2"),
+        ({"releases": -1}, "releases must be"),
+        ({"candidates": 0}, "candidates"),
+    ],
+)
+def test_bad_input_is_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        method(**options)
