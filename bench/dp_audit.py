@@ -175,7 +175,7 @@ def _figure(bounds: dict[tuple[str, str, int], tuple[float, float]]) -> Any:
                 x, color = i + 0.22 * (j - 1), f"C{j}"
                 ax.bar(x, found, 0.2, color=color, label=None if i else name)
         ax.set_xticks(range(len(SETTINGS)), list(SETTINGS), fontsize=8)
-        ax.set(title=f"{rounds} rounds", ylabel="lower bound on ε")
+        ax.set(title="one round" if rounds == 1 else f"{rounds} rounds", ylabel="lower bound on ε")
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, fontsize=8)
     return figure
