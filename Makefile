@@ -11,7 +11,7 @@ VENV ?= .venv
 ARGS ?=
 
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --quiet
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
 # Two processes for two cores: with BLAS threads of their own they would only wait for each other.
 test-%: export OMP_NUM_THREADS = 1
 test-%: export OPENBLAS_NUM_THREADS = 1
@@ -26,7 +26,7 @@ test: test-float32 test-float64
 
 # What computes, as users have it; in either precision. Most of the time goes into compiling, which
 # is why the rest, and the second precision, is without LLVM's optimizations.
-COMPUTING := tests/kernels tests/algos/test_contract.py
+COMPUTING := tests/algos/test_contract.py tests/kernels
 ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
 
 test-float32: $(VENV)/ready-test
