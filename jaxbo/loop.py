@@ -7,17 +7,8 @@ the observations.
 """
 
 import bisect
-import dataclasses
-import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    wait,
-)
+from collections.abc import Callable
+from concurrent.futures import Executor
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,43 +21,20 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 import jaxbo
 from jaxbo._check import require, whole
-from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows, fingerprint
+from jaxbo._checkpoint import Checkpoint, fingerprint
+from jaxbo._evaluate import BlackBox, Evaluator
 from jaxbo._keys import barrier
+from jaxbo._record import Failure, Record, Trace
 from jaxbo.accounting import BudgetError, Ledger
 from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.objectives import AbstractObjective
-from jaxbo.space import Space
 from jaxbo.types import Count, Key, Point, Scalar
+
+__all__ = ["Failure", "Trace", "drive", "replay", "run"]
 
 #: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
 Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
-
-#: An objective in Python: the value of an agent at a point, or at a dictionary of parameters.
-BlackBox: TypeAlias = Callable[[int, Any], float]
-
-
-class Failure(NamedTuple):
-    """An evaluation that raised: its row of the trace, its agent, and what it raised."""
-
-    row: int
-    agent: int
-    error: str
-
-
-class Trace(eqx.Module):
-    """What was asked and observed. The first `initial` rows are the initial design.
-
-    `values` is NaN where an evaluation failed. `info` is what the algorithm tells about each of its
-    rounds, without the initial design. `ledger` is the one given to `drive`, with all its charges.
-    """
-
-    queries: Float[Array, "rows targets dim"]
-    values: Float[Array, "rows targets"]
-    info: PyTree
-    initial: int = eqx.field(static=True, default=0)
-    failures: tuple[Failure, ...] = eqx.field(static=True, default=())
-    ledger: Ledger | None = eqx.field(static=True, default=None)
 
 
 class _Keys(NamedTuple):
@@ -303,14 +271,24 @@ def drive(
     releases = [algorithm.released(first + t) for t in range(rounds)]
     if ledger is not None:
         _check_budget(ledger, releases)
-    record = _Record(shapes, initial, rounds, saved, ledger)
-    evaluator = _Evaluator(algorithm, objective, record, executor, catch)
+    record = Record(shapes, initial, rounds, saved, ledger)
+    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
+
+    def evaluate(row: int, key: Key) -> None:
+        if row < record.told:
+            return
+        if isinstance(objective, AbstractObjective):
+            queries = jnp.asarray(record.queries[row])
+            record.values[row] = _compiled_evaluate(objective, key, queries)
+        else:
+            evaluator(row)
+        record.close(row)
 
     with _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
             key_of_row = _design_noise(keys, jnp.asarray(row))
             record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))
-            evaluator(row, key_of_row)
+            evaluate(row, key_of_row)
             bar.advance(record.values)
         state = start
         if initial:
@@ -323,7 +301,7 @@ def drive(
             here = None if present is None else present[t]
             asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
             record.ask(row, asking, releases[t])
-            evaluator(row, noise_key)
+            evaluate(row, noise_key)
             state = _tell(algorithm, state, *record.observations(row))
             bar.advance(record.values)
     return state, record.trace()
@@ -345,254 +323,6 @@ def _check_budget(ledger: Ledger, releases: list[Mechanism | None]) -> None:
             f"the {len(paid)} releases asked for: with releases={enough} agents go on by themselves "
             "afterwards; or add noise, or ask for fewer rounds."
         )
-
-
-class _Record:
-    """The rows of a driven run as host arrays, saved as they grow."""
-
-    def __init__(
-        self,
-        shapes: PyTree,
-        initial: int,
-        rounds: int,
-        saved: Checkpoint | None,
-        ledger: Ledger | None,
-    ):
-        queries, info = shapes
-        rows = initial + rounds
-        self.initial, self.saved, self.ledger = initial, saved, ledger
-        self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
-        self.values = np.full((rows, queries.shape[0]), np.nan, queries.dtype)
-        leaves, self.structure = jax.tree.flatten(info)
-        self.info = [np.zeros((rounds, *leaf.shape), leaf.dtype) for leaf in leaves]
-        self.asked = self.told = 0
-        self.failures: list[Failure] = []
-        if saved is not None:
-            self._resume(saved)
-
-    def _resume(self, saved: Checkpoint) -> None:
-        rows = saved.load()
-        if rows is None:
-            return
-        asked = rows.queries.shape[0]
-        require(
-            asked <= self.queries.shape[0],
-            f"the checkpoint has {asked} rows already, the run asks for {self.queries.shape[0]}: "
-            "give at least as many rounds as before.",
-        )
-        if _sizes(rows.queries, rows.values, *rows.info) != _sizes(
-            self.queries[:asked], self.values[:asked], *self._info(asked)
-        ):
-            raise CheckpointError(
-                f"{saved.path} is a checkpoint with arrays of other sizes than this run's; "
-                "restore it from a copy, or remove it to start again."
-            )
-        self.asked, self.told = asked, rows.told
-        self.queries[:asked], self.values[:asked] = rows.queries, rows.values
-        for mine, theirs in zip(self._info(asked), rows.info, strict=True):
-            mine[:] = theirs
-        self.failures = [Failure(*failure) for failure in rows.failures]
-        if self.ledger is not None and rows.ledger is not None:
-            charged = Ledger.from_json(rows.ledger)
-            self.ledger = dataclasses.replace(self.ledger, events=charged.events)
-        if self.told == asked:
-            self.forget()  # a kill came between the last save and the journal's end
-
-    def _info(self, asked: int) -> list[np.ndarray]:
-        """What is known of the first `asked` rows; the initial design has no info."""
-        return [leaf[: max(asked - self.initial, 0)] for leaf in self.info]
-
-    def ask(
-        self,
-        row: int,
-        asking: Callable[[], tuple[Array, PyTree]],
-        release: Mechanism | None = None,
-    ) -> None:
-        """Queries of a row that has none yet, charged for what is released to find them."""
-        if row < self.asked:
-            return
-        if self.ledger is not None and release is not None:
-            self.ledger = self.ledger.charge(release)
-        queries, info = asking()
-        self.queries[row] = queries
-        if row >= self.initial:
-            for mine, leaf in zip(self.info, jax.tree.leaves(info), strict=True):
-                mine[row - self.initial] = leaf
-        self.asked = row + 1
-        self._save()
-
-    def ended(self, row: int) -> dict[int, tuple[float, str | None]]:
-        """Evaluations of an open row that had ended when the run was stopped."""
-        return {} if self.saved is None else self.saved.recorded(row)
-
-    def put(
-        self, row: int, agent: int, value: float, error: str | None, *, new: bool = True
-    ) -> None:
-        """One evaluation has ended; `error` says why it failed, if it did."""
-        self.values[row, agent] = value if np.isfinite(value) else np.nan
-        if error is not None:
-            self.failures.append(Failure(row, agent, error))
-        if new and self.saved is not None:
-            self.saved.record(row, agent, value, error)
-
-    def forget(self) -> None:
-        """The evaluations of the open row were in vain."""
-        if self.saved is not None:
-            self.saved.journal.unlink(missing_ok=True)
-
-    def close(self, row: int) -> None:
-        """All evaluations of a row have ended."""
-        self.told = row + 1
-        if self.told == self.queries.shape[0]:
-            self._save()
-
-    def observations(self, rows: int | slice) -> tuple[Array, Array]:
-        return jnp.asarray(self.queries[rows]), jnp.asarray(self.values[rows])
-
-    def trace(self) -> Trace:
-        info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])
-        queries, values = self.observations(slice(None))
-        failures = tuple(self.failures)
-        return Trace(queries, values, info, self.initial, failures, self.ledger)
-
-    def _save(self) -> None:
-        if self.saved is None:
-            return
-        asked = self.asked
-        queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
-        charged = None if self.ledger is None else _charges(self.ledger)
-        self.saved.save(Rows(self.told, queries, values, info, self.failures, charged))
-
-
-def _charges(ledger: Ledger) -> str:
-    """The ledger's events as text; what it allows is for the caller to say each time."""
-    return Ledger(ledger.delta, events=ledger.events).to_json()
-
-
-def _sizes(*arrays: np.ndarray) -> list[tuple[int, ...]]:
-    return [array.shape for array in arrays]
-
-
-class _Evaluator:
-    """Evaluates the rows of a record."""
-
-    def __init__(
-        self,
-        algorithm: AbstractAlgorithm,
-        objective: BlackBox | AbstractObjective,
-        record: _Record,
-        executor: Executor | None,
-        catch: type[Exception] | tuple[type[Exception], ...],
-    ):
-        self.domain: Any = algorithm.domain
-        self.objective: Any = objective
-        self.record, self.executor, self.catch = record, executor, catch
-
-    def __call__(self, row: int, key: Key) -> None:
-        """All values of `row`, unless they are known already."""
-        record = self.record
-        if row < record.told:
-            return
-        if isinstance(self.objective, AbstractObjective):
-            values = _compiled_evaluate(self.objective, key, jnp.asarray(record.queries[row]))
-            record.values[row] = values
-        else:
-            self._evaluate(row)
-        record.close(row)
-
-    def _evaluate(self, row: int) -> None:
-        ended = self.record.ended(row)
-        for agent, (value, error) in ended.items():
-            self.record.put(row, agent, value, error, new=False)
-        agents = [a for a in range(self.record.values.shape[1]) if a not in ended]
-        survived, fatal = [], []
-        # Evaluations that are under way when one is fatal are still waited for and recorded.
-        for agent, outcome in self._outcomes(row, agents, stop=lambda: bool(fatal)):
-            error = self._put(row, agent, outcome)
-            if error is not None:
-                (survived if self._survives(error) else fatal).append(error)
-        if fatal:
-            raise fatal[0]
-        if survived and not np.isfinite(self.record.values).any():
-            # A mistake in the objective, not bad luck. What failed is not kept: it may be mended.
-            self.record.forget()
-            raise survived[0]
-
-    def _survives(self, error: BaseException) -> bool:
-        return isinstance(error, self.catch) and not isinstance(
-            error, BrokenExecutor | _BadValueError
-        )
-
-    def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
-        """Records one evaluation; returns the exception if it failed."""
-        try:
-            self.record.put(row, agent, _number(outcome.result()), None)
-            return None
-        except CancelledError:
-            return None
-        except Exception as error:
-            x = self._argument(row, agent)
-            error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
-            if self._survives(error):
-                self.record.put(row, agent, np.nan, repr(error))
-                text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
-                warnings.warn(text, RuntimeWarning, stacklevel=5)
-            return error
-
-    def _outcomes(
-        self, row: int, agents: list[int], stop: Callable[[], bool]
-    ) -> Iterator[tuple[int, Future]]:
-        """The evaluations as they end. After `stop`, those that have not begun are left out."""
-        if self.executor is None:
-            for agent in agents:
-                if stop():
-                    return
-                yield agent, _call(self.objective, agent, self._argument(row, agent))
-            return
-        futures: dict[Future, int] = {}
-        waiting: set[Future] = set()
-        try:
-            for agent in agents:
-                future = self.executor.submit(self.objective, agent, self._argument(row, agent))
-                futures[future] = agent
-            waiting = set(futures)
-            while waiting:
-                if stop():
-                    waiting = {future for future in waiting if not future.cancel()}
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield futures[future], future
-        finally:
-            for future in waiting or futures:
-                future.cancel()
-
-    def _argument(self, row: int, agent: int) -> Any:
-        x = self.record.queries[row, agent]
-        return self.domain.decode(x) if isinstance(self.domain, Space) else x.copy()
-
-
-def _call(objective: BlackBox, agent: int, x: Any) -> Future:
-    """The outcome of an evaluation in this thread."""
-    outcome = Future()
-    try:
-        outcome.set_result(objective(agent, x))
-    except Exception as error:  # kept for the caller, which decides
-        outcome.set_exception(error)
-    return outcome
-
-
-class _BadValueError(ValueError):
-    """An objective that returned something else than a number: a mistake, never survived."""
-
-
-def _number(value: Any) -> float:
-    try:
-        array = np.asarray(value)
-        if array.shape == () and array.dtype.kind in "biuf":
-            return float(array)
-    except (TypeError, ValueError):
-        pass
-    raise _BadValueError(f"the objective must return one real number, got {value!r}.")
 
 
 class _Bar:

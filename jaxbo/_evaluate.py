@@ -1,0 +1,132 @@
+"""Evaluations of a Python objective, one after the other or in an executor; failures are survived."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jaxbo._record import Record
+from jaxbo.domains import AbstractDomain
+from jaxbo.space import Space
+
+#: An objective in Python: the value of an agent at a point, or at a dictionary of parameters.
+BlackBox: TypeAlias = Callable[[int, Any], float]
+
+
+class Evaluator:
+    """Evaluates the rows of a record."""
+
+    def __init__(
+        self,
+        domain: AbstractDomain,
+        objective: Any,
+        record: Record,
+        executor: Executor | None,
+        catch: type[Exception] | tuple[type[Exception], ...],
+    ):
+        self.domain, self.objective, self.record = domain, objective, record
+        self.executor, self.catch = executor, catch
+
+    def __call__(self, row: int) -> None:
+        """All values of `row` that are not known already."""
+        ended = self.record.ended(row)
+        for agent, (value, error) in ended.items():
+            self.record.put(row, agent, value, error, new=False)
+        agents = [a for a in range(self.record.values.shape[1]) if a not in ended]
+        survived, fatal = [], []
+        # Evaluations that are under way when one is fatal are still waited for and recorded.
+        for agent, outcome in self._outcomes(row, agents, stop=lambda: bool(fatal)):
+            error = self._put(row, agent, outcome)
+            if error is not None:
+                (survived if self._survives(error) else fatal).append(error)
+        if fatal:
+            raise fatal[0]
+        if survived and not np.isfinite(self.record.values).any():
+            # A mistake in the objective, not bad luck. What failed is not kept: it may be mended.
+            self.record.forget()
+            raise survived[0]
+
+    def _survives(self, error: BaseException) -> bool:
+        return isinstance(error, self.catch) and not isinstance(
+            error, BrokenExecutor | _BadValueError
+        )
+
+    def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
+        """Records one evaluation; returns the exception if it failed."""
+        try:
+            self.record.put(row, agent, _number(outcome.result()), None)
+            return None
+        except CancelledError:
+            return None
+        except Exception as error:
+            x = self._argument(row, agent)
+            error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
+            if self._survives(error):
+                self.record.put(row, agent, np.nan, repr(error))
+                text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
+                warnings.warn(text, RuntimeWarning, stacklevel=5)
+            return error
+
+    def _outcomes(
+        self, row: int, agents: list[int], stop: Callable[[], bool]
+    ) -> Iterator[tuple[int, Future]]:
+        """The evaluations as they end. After `stop`, those that have not begun are left out."""
+        if self.executor is None:
+            for agent in agents:
+                if stop():
+                    return
+                yield agent, _call(self.objective, agent, self._argument(row, agent))
+            return
+        futures: dict[Future, int] = {}
+        waiting: set[Future] = set()
+        try:
+            for agent in agents:
+                future = self.executor.submit(self.objective, agent, self._argument(row, agent))
+                futures[future] = agent
+            waiting = set(futures)
+            while waiting:
+                if stop():
+                    waiting = {future for future in waiting if not future.cancel()}
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield futures[future], future
+        finally:
+            for future in waiting or futures:
+                future.cancel()
+
+    def _argument(self, row: int, agent: int) -> Any:
+        x = self.record.queries[row, agent]
+        return self.domain.decode(x) if isinstance(self.domain, Space) else x.copy()
+
+
+def _call(objective: BlackBox, agent: int, x: Any) -> Future:
+    """The outcome of an evaluation in this thread."""
+    outcome = Future()
+    try:
+        outcome.set_result(objective(agent, x))
+    except Exception as error:  # kept for the caller, which decides
+        outcome.set_exception(error)
+    return outcome
+
+
+class _BadValueError(ValueError):
+    """An objective that returned something else than a number: a mistake, never survived."""
+
+
+def _number(value: Any) -> float:
+    try:
+        array = np.asarray(value)
+        if array.shape == () and array.dtype.kind in "biuf":
+            return float(array)
+    except (TypeError, ValueError):
+        pass
+    raise _BadValueError(f"the objective must return one real number, got {value!r}.")

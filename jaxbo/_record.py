@@ -1,0 +1,165 @@
+"""The rows of a driven run, kept and saved as they grow."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxbo._check import require
+from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows
+from jaxbo.accounting import Ledger
+from jaxbo.kernels.mechanism import Mechanism
+
+
+class Failure(NamedTuple):
+    """An evaluation that raised: its row of the trace, its agent, and what it raised."""
+
+    row: int
+    agent: int
+    error: str
+
+
+class Trace(eqx.Module):
+    """What was asked and observed. The first `initial` rows are the initial design.
+
+    `values` is NaN where an evaluation failed. `info` is what the algorithm tells about each of its
+    rounds, without the initial design. `ledger` is the one given to `drive`, with all its charges.
+    """
+
+    queries: Float[Array, "rows targets dim"]
+    values: Float[Array, "rows targets"]
+    info: PyTree
+    initial: int = eqx.field(static=True, default=0)
+    failures: tuple[Failure, ...] = eqx.field(static=True, default=())
+    ledger: Ledger | None = eqx.field(static=True, default=None)
+
+
+class Record:
+    """The rows of a driven run as host arrays, saved as they grow."""
+
+    def __init__(
+        self,
+        shapes: PyTree,
+        initial: int,
+        rounds: int,
+        saved: Checkpoint | None,
+        ledger: Ledger | None,
+    ):
+        queries, info = shapes
+        rows = initial + rounds
+        self.initial, self.saved, self.ledger = initial, saved, ledger
+        self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
+        self.values = np.full((rows, queries.shape[0]), np.nan, queries.dtype)
+        leaves, self.structure = jax.tree.flatten(info)
+        self.info = [np.zeros((rounds, *leaf.shape), leaf.dtype) for leaf in leaves]
+        self.asked = self.told = 0
+        self.failures: list[Failure] = []
+        if saved is not None:
+            self._resume(saved)
+
+    def _resume(self, saved: Checkpoint) -> None:
+        rows = saved.load()
+        if rows is None:
+            return
+        asked = rows.queries.shape[0]
+        require(
+            asked <= self.queries.shape[0],
+            f"the checkpoint has {asked} rows already, the run asks for {self.queries.shape[0]}: "
+            "give at least as many rounds as before.",
+        )
+        if _sizes(rows.queries, rows.values, *rows.info) != _sizes(
+            self.queries[:asked], self.values[:asked], *self._info(asked)
+        ):
+            raise CheckpointError(
+                f"{saved.path} is a checkpoint with arrays of other sizes than this run's; "
+                "restore it from a copy, or remove it to start again."
+            )
+        self.asked, self.told = asked, rows.told
+        self.queries[:asked], self.values[:asked] = rows.queries, rows.values
+        for mine, theirs in zip(self._info(asked), rows.info, strict=True):
+            mine[:] = theirs
+        self.failures = [Failure(*failure) for failure in rows.failures]
+        if self.ledger is not None and rows.ledger is not None:
+            charged = Ledger.from_json(rows.ledger)
+            self.ledger = dataclasses.replace(self.ledger, events=charged.events)
+        if self.told == asked:
+            self.forget()  # a kill came between the last save and the journal's end
+
+    def _info(self, asked: int) -> list[np.ndarray]:
+        """What is known of the first `asked` rows; the initial design has no info."""
+        return [leaf[: max(asked - self.initial, 0)] for leaf in self.info]
+
+    def ask(
+        self,
+        row: int,
+        asking: Callable[[], tuple[Array, PyTree]],
+        release: Mechanism | None = None,
+    ) -> None:
+        """Queries of a row that has none yet, charged for what is released to find them."""
+        if row < self.asked:
+            return
+        if self.ledger is not None and release is not None:
+            self.ledger = self.ledger.charge(release)
+        queries, info = asking()
+        self.queries[row] = queries
+        if row >= self.initial:
+            for mine, leaf in zip(self.info, jax.tree.leaves(info), strict=True):
+                mine[row - self.initial] = leaf
+        self.asked = row + 1
+        self._save()
+
+    def ended(self, row: int) -> dict[int, tuple[float, str | None]]:
+        """Evaluations of an open row that had ended when the run was stopped."""
+        return {} if self.saved is None else self.saved.recorded(row)
+
+    def put(
+        self, row: int, agent: int, value: float, error: str | None, *, new: bool = True
+    ) -> None:
+        """One evaluation has ended; `error` says why it failed, if it did."""
+        self.values[row, agent] = value if np.isfinite(value) else np.nan
+        if error is not None:
+            self.failures.append(Failure(row, agent, error))
+        if new and self.saved is not None:
+            self.saved.record(row, agent, value, error)
+
+    def forget(self) -> None:
+        """The evaluations of the open row were in vain."""
+        if self.saved is not None:
+            self.saved.journal.unlink(missing_ok=True)
+
+    def close(self, row: int) -> None:
+        """All evaluations of a row have ended."""
+        self.told = row + 1
+        if self.told == self.queries.shape[0]:
+            self._save()
+
+    def observations(self, rows: int | slice) -> tuple[Array, Array]:
+        return jnp.asarray(self.queries[rows]), jnp.asarray(self.values[rows])
+
+    def trace(self) -> Trace:
+        info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])
+        queries, values = self.observations(slice(None))
+        failures = tuple(self.failures)
+        return Trace(queries, values, info, self.initial, failures, self.ledger)
+
+    def _save(self) -> None:
+        if self.saved is None:
+            return
+        asked = self.asked
+        queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
+        charged = None if self.ledger is None else _charges(self.ledger)
+        self.saved.save(Rows(self.told, queries, values, info, self.failures, charged))
+
+
+def _charges(ledger: Ledger) -> str:
+    """The ledger's events as text; what it allows is for the caller to say each time."""
+    return Ledger(ledger.delta, events=ledger.events).to_json()
+
+
+def _sizes(*arrays: np.ndarray) -> list[tuple[int, ...]]:
+    return [array.shape for array in arrays]
