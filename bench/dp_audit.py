@@ -112,9 +112,8 @@ def ratios(
 def _ratios(
     mechanism: Mechanism, rounds: int, keys: Array, takes_part: bool
 ) -> Float[Array, " runs"]:
-    # In round 1, where the regions differ most in whom they listen to.
-    assigned = jnp.arange(AGENTS) % REGIONS
-    weights = Weighting()(jnp.asarray(1), assigned, REGIONS)
+    # All agents count alike in all regions, as late in a run: then one moves the sum by all of Δ.
+    weights = Weighting(emphasis=0.0)(jnp.asarray(1), jnp.arange(AGENTS) % REGIONS, REGIONS)
     honest = Mechanism(mechanism.z, mechanism.S, mechanism.sampling)
     direction = jnp.ones(FEATURES) / FEATURES**0.5
     longest = direction * mechanism.S / REGIONS**0.5
