@@ -213,10 +213,10 @@ def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -
     These are never asked, and teaching them would be most of the work.
     """
     state = algorithm.init(key)
-    light = eqx.tree_at(lambda s: (s.shared.own, s.clients.own), state, (None, None))
+    light = eqx.tree_at(lambda s: (s.shared.own, s.clients.beliefs.own), state, (None, None))
     informed = peers.warm_start(light, queries, values).clients
-    known = informed.belief, informed.sent
-    return eqx.tree_at(lambda s: (s.clients.belief, s.clients.sent), state, known)
+    known = informed.beliefs.message, informed.sent
+    return eqx.tree_at(lambda s: (s.clients.beliefs.message, s.clients.sent), state, known)
 
 
 def peers_data(

@@ -252,25 +252,12 @@ def drive(
     _check_sizes(algorithm, rounds, initial, present, state)
     keys = _split(key)
     start = _init(algorithm, keys.init) if state is None else state
+    releases = _releases(algorithm, start, rounds, ledger)
     saved = None
     if checkpoint is not None:
-        identity = fingerprint(
-            version=jaxbo.__version__,
-            algorithm=algorithm,
-            objective=objective if isinstance(objective, AbstractObjective) else None,
-            key=key,
-            initial=initial,
-            state=state,
-            precision=jnp.zeros(()),
-            ledger=None if ledger is None else ledger.events,
-        )
-        saved = Checkpoint(checkpoint, identity)
+        saved = Checkpoint(checkpoint, _identity(algorithm, objective, key, initial, state, ledger))
     here = None if present is None or not rounds else present[0]
     shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start, here)
-    first = int(start.round) if isinstance(start, FederatedState) else 0
-    releases = [algorithm.released(first + t) for t in range(rounds)]
-    if ledger is not None:
-        _check_budget(ledger, releases)
     record = Record(shapes, initial, rounds, saved, ledger)
     evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
 
@@ -307,14 +294,39 @@ def drive(
     return state, record.trace()
 
 
-def _check_budget(ledger: Ledger, releases: list[Mechanism | None]) -> None:
-    """`BudgetError` before any work if the ledger cannot pay for all rounds."""
+def _identity(
+    algorithm: AbstractAlgorithm,
+    objective: BlackBox | AbstractObjective,
+    key: Key,
+    initial: int,
+    state: PyTree | None,
+    ledger: Ledger | None,
+) -> dict[str, str]:
+    """What makes a run this one, as far as it can be seen."""
+    return fingerprint(
+        version=jaxbo.__version__,
+        algorithm=algorithm,
+        objective=objective if isinstance(objective, AbstractObjective) else None,
+        key=key,
+        initial=initial,
+        state=state,
+        precision=jnp.zeros(()),
+        ledger=None if ledger is None else ledger.events,
+    )
+
+
+def _releases(
+    algorithm: AbstractAlgorithm, start: PyTree, rounds: int, ledger: Ledger | None
+) -> list[Mechanism | None]:
+    """The private release of each round; `BudgetError` if a ledger cannot pay for all of them."""
+    first = int(start.round) if isinstance(start, FederatedState) else 0
+    releases = [algorithm.released(first + t) for t in range(rounds)]
     paid = [mechanism for mechanism in releases if mechanism is not None]
     require(
-        len(paid) > 0 or not releases,
+        ledger is None or len(paid) > 0 or not releases,
         "there is a ledger, but nothing that this method releases is private: leave it out.",
     )
-    if paid and not ledger.affords(paid[0], len(paid)):
+    if ledger is not None and paid and not ledger.affords(paid[0], len(paid)):
         enough = bisect.bisect_left(
             range(len(paid)), True, key=lambda n: not ledger.affords(paid[0], n + 1)
         )
@@ -323,6 +335,7 @@ def _check_budget(ledger: Ledger, releases: list[Mechanism | None]) -> None:
             f"the {len(paid)} releases asked for: with releases={enough} agents go on by themselves "
             "afterwards; or add noise, or ask for fewer rounds."
         )
+    return releases
 
 
 class _Bar:

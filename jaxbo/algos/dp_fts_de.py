@@ -13,17 +13,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
-from jaxbo._check import is_a, require, whole
-from jaxbo.algos.base import AbstractFederated
-from jaxbo.algos.fts import Message, Shared
+from jaxbo._check import is_a, require
+from jaxbo.algos.thompson import AbstractThompson, Beliefs, Message, Shared
 from jaxbo.domains import AbstractDomain, Finite, Regions
 from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import Pieces, maximize
 from jaxbo.kernels.mechanism import Mechanism, Poisson, Weighting
-from jaxbo.kernels.surrogate import AbstractSurrogate, Belief, Fixed
+from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.schedules import AbstractSchedule, InverseSqrt
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 
@@ -32,12 +31,11 @@ BROADCAST = -1
 
 
 class Client(eqx.Module):
-    """One agent: its beliefs under the shared features and under its own; `choices` is its key."""
+    """One agent; `choices` is the key of what it will do."""
 
     index: Count
     choices: Key
-    belief: Belief
-    own: PyTree
+    beliefs: Beliefs
 
 
 class Broadcast(eqx.Module):
@@ -54,7 +52,7 @@ class Info(eqx.Module):
     source: Count
 
 
-class DPFTSDE(AbstractFederated):
+class DPFTSDE(AbstractThompson):
     """Agents exchange sampled functions through a private sum: M floats to the server, P M back.
 
     `features`, `own` and `mixing` are those of `FTS`. `mechanism` is what the server does to the
@@ -123,11 +121,6 @@ class DPFTSDE(AbstractFederated):
         is_a("mechanism", self.mechanism, Mechanism)
         is_a("regions", self.regions, Regions)
         is_a("weighting", self.weighting, Weighting)
-        is_a("features", self.features, Fixed)
-        if self.own is not None:
-            is_a("own", self.own, AbstractSurrogate)
-        is_a("mixing", self.mixing, AbstractSchedule)
-        whole("candidates", self.candidates, least=1)
         require(
             self.regions.dim == self.domain.dim,
             f"regions have {self.regions.dim} dimensions, the domain {self.domain.dim}: "
@@ -138,11 +131,6 @@ class DPFTSDE(AbstractFederated):
     @property
     def targets(self) -> int:
         return self.agents
-
-    @property
-    def capacity(self) -> int | None:
-        limits = [part.capacity for part in (self.features, self.own) if part is not None]
-        return min((limit for limit in limits if limit is not None), default=None)
 
     def explores(self, agent: Count) -> Count:
         """The region that an agent explores at the start, known to all."""
@@ -167,18 +155,11 @@ class DPFTSDE(AbstractFederated):
         inside = inside | ~jnp.any(inside)  # an empty region is explored nowhere in particular
         return points[jr.categorical(key, jnp.where(inside, 0.0, -jnp.inf))]
 
-    def setup(self, key: Key) -> Shared:
-        message_key, own_key = jr.split(key)
-        dim = self.domain.dim
-        own = None if self.own is None else self.own.setup(own_key, dim)
-        return Shared(self.features.setup(message_key, dim), own)
-
     def join(self, key: Key, shared: Shared, index: Count) -> Client:
-        own = None if self.own is None else self.own.start(shared.own)
-        return Client(index, key, self.features.start(shared.message), own)
+        return Client(index, key, self._start(shared))
 
     def message(self, key: Key, shared: Shared, client: Client) -> Message:
-        return Message(self.features.sample(key, shared.message, client.belief).weights)
+        return self._draw(key, shared, client.beliefs)
 
     def aggregate(
         self,
@@ -201,14 +182,10 @@ class DPFTSDE(AbstractFederated):
     def choose(
         self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
     ) -> tuple[Point, Info]:
-        is_own = self._is_own(client, broadcast.round) | ~self.releasing(broadcast.round)
+        is_own = self._is_own(client.choices, broadcast.round) | ~self.releasing(broadcast.round)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         phi = shared.message
-        if self.own is None:
-            # The function that was sent: a fresh draw every round.
-            mine = FourierFunction(phi, message.weights)
-        else:
-            mine = self.own.sample(key, shared.own, client.own)
+        mine = self._own_function(key, shared, client.beliefs, message)
 
         def theirs(x: Point) -> Scalar:
             return dot(phi(x), broadcast.vectors[self.regions.assign(x)])
@@ -227,12 +204,5 @@ class DPFTSDE(AbstractFederated):
     def learn(
         self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
     ) -> Client:
-        belief = self.features.observe(shared.message, client.belief, x, value, round)
-        own = client.own
-        if self.own is not None:
-            own = self.own.observe(shared.own, own, x, value, round)
-        return Client(client.index, client.choices, belief, own)
-
-    def _is_own(self, client: Client, round: Count) -> Flag:
-        """Line 5 of Algorithm 2, r ≤ p_t."""
-        return jr.uniform(jr.fold_in(client.choices, round)) <= self.mixing(round + 1)
+        beliefs = self._update(shared, round, client.beliefs, x, value)
+        return Client(client.index, client.choices, beliefs)

@@ -11,42 +11,26 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxbo._check import is_a, require, whole
-from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo._check import require
+from jaxbo.algos.base import BEFORE_FIRST_ROUND
+from jaxbo.algos.thompson import AbstractThompson, Beliefs, Message, Shared
 from jaxbo.domains import AbstractDomain
-from jaxbo.kernels.features import FeatureMap, FourierFunction
+from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.maximize import maximize
-from jaxbo.kernels.surrogate import AbstractSurrogate, Belief, Fixed
+from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.schedules import AbstractSchedule, Power
-from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar, floating
-
-
-class Shared(eqx.Module):
-    """Features of the messages, and of the agents' own surrogate where it is another one."""
-
-    message: FeatureMap
-    own: PyTree
-
-
-class Message(eqx.Module):
-    """A sampled function on the shared features, FTS section 3.1: all that leaves an agent."""
-
-    weights: Features
+from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 
 
 class Client(eqx.Module):
-    """One agent: its beliefs under the shared features and under its own.
-
-    `sent` is its one message, with `once`; `choices` and `order` are keys of what it will do.
-    """
+    """One agent; `sent` is its one message, with `once`, and two keys say what it will do."""
 
     index: Count
     choices: Key
     order: Key
-    belief: Belief
-    own: PyTree
+    beliefs: Beliefs
     sent: Message | None
 
 
@@ -65,7 +49,7 @@ class Info(eqx.Module):
     source: Count
 
 
-class FTS(AbstractFederated):
+class FTS(AbstractThompson):
     """Agents exchange sampled functions: M floats an agent and message.
 
     `features` models the objective for the messages; its feature map is common to all. `own`, if
@@ -135,43 +119,20 @@ class FTS(AbstractFederated):
         self._targets = targets
         self.candidates = candidates
 
-    def __check_init__(self):
-        is_a("features", self.features, Fixed)
-        if self.own is not None:
-            is_a("own", self.own, AbstractSurrogate)
-        is_a("mixing", self.mixing, AbstractSchedule)
-        whole("candidates", self.candidates, least=1)
-
     @property
     def targets(self) -> int:
         return self._targets
 
-    @property
-    def capacity(self) -> int | None:
-        limits = [part.capacity for part in (self.features, self.own) if part is not None]
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    @property
-    def peer_capacity(self) -> int | None:
-        return self.features.capacity
-
-    def setup(self, key: Key) -> Shared:
-        message_key, own_key = jr.split(key)
-        dim = self.domain.dim
-        own = None if self.own is None else self.own.setup(own_key, dim)
-        return Shared(self.features.setup(message_key, dim), own)
-
     def join(self, key: Key, shared: Shared, index: Count) -> Client:
         choices_key, order_key, start_key = jr.split(key, 3)
-        belief = self.features.start(shared.message)
-        own = None if self.own is None else self.own.start(shared.own)
-        sent = self._draw(start_key, shared, belief) if self.once else None
-        return Client(index, choices_key, order_key, belief, own, sent)
+        beliefs = self._start(shared)
+        sent = self._draw(start_key, shared, beliefs) if self.once else None
+        return Client(index, choices_key, order_key, beliefs, sent)
 
     def message(self, key: Key, shared: Shared, client: Client) -> Message:
         if client.sent is not None:
             return client.sent
-        return self._draw(key, shared, client.belief)
+        return self._draw(key, shared, client.beliefs)
 
     def aggregate(
         self,
@@ -189,9 +150,12 @@ class FTS(AbstractFederated):
     ) -> tuple[Point, Info]:
         own_key, peer_key = jr.split(key)
         peer, found = self._peer(peer_key, client, broadcast)
-        is_own = self._is_own(client, broadcast.round) | ~found
+        is_own = self._is_own(client.choices, broadcast.round) | ~found
         theirs = FourierFunction(shared.message, broadcast.weights[peer])
-        mine = self._own_function(own_key, shared, client, message)
+        if self.once and self.own is None:
+            # The one message is used up: a fresh draw from the same posterior.
+            message = self._draw(own_key, shared, client.beliefs)
+        mine = self._own_function(own_key, shared, client.beliefs, message)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         x, _ = maximize(_either(is_own, mine, theirs), self.domain, candidates)
         return x, Info(jnp.where(is_own, client.index, peer))
@@ -199,39 +163,20 @@ class FTS(AbstractFederated):
     def learn(
         self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
     ) -> Client:
-        belief = self.features.observe(shared.message, client.belief, x, value, round)
-        own, sent = client.own, client.sent
-        if self.own is not None:
-            own = self.own.observe(shared.own, own, x, value, round)
+        beliefs, sent = self._update(shared, round, client.beliefs, x, value), client.sent
         if sent is not None:
-            count = belief.moments.count
+            count = beliefs.message.moments.count
             # Until the first round the one message keeps up with the observations.
             sent = jax.lax.cond(
                 round == BEFORE_FIRST_ROUND,
-                lambda: self._draw(jr.fold_in(client.order, 1 + count), shared, belief),
+                lambda: self._draw(jr.fold_in(client.order, 1 + count), shared, beliefs),
                 lambda: client.sent,
             )
             drawn = jnp.isfinite(value)
             sent = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), sent, client.sent)
-        return Client(client.index, client.choices, client.order, belief, own, sent)
+        return Client(client.index, client.choices, client.order, beliefs, sent)
 
     # ------------------------------------------------------------ whose function to maximize
-
-    def _draw(self, key: Key, shared: Shared, belief: Belief) -> Message:
-        return Message(self.features.sample(key, shared.message, belief).weights)
-
-    def _own_function(
-        self, key: Key, shared: Shared, client: Client, message: Message
-    ) -> FourierFunction:
-        if self.own is not None:
-            return self.own.sample(key, shared.own, client.own)
-        if self.once:
-            return self.features.sample(key, shared.message, client.belief)
-        return FourierFunction(shared.message, message.weights)
-
-    def _is_own(self, client: Client, round: Count) -> Flag:
-        """Line 3 of Algorithm 1, r ≤ p_t: settled for all rounds when the agent joins."""
-        return jr.uniform(jr.fold_in(client.choices, round)) <= self.mixing(round + 1)
 
     def _peer(self, key: Key, client: Client, broadcast: Broadcast) -> tuple[Count, Flag]:
         weights = broadcast.present.astype(broadcast.weights.dtype)
@@ -243,7 +188,7 @@ class FTS(AbstractFederated):
         earlier = jax.lax.fori_loop(
             0,
             broadcast.round,
-            lambda t, used: used + (~self._is_own(client, t)).astype(int),
+            lambda t, used: used + (~self._is_own(client.choices, t)).astype(int),
             jnp.zeros((), int),
         )
         return _nth_other(jr.fold_in(client.order, 0), weights, client.index, earlier)

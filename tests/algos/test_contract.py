@@ -64,7 +64,6 @@ PROPER = {
 }
 #: Other settings of them: these beat random search in two dimensions only.
 SETTINGS = {
-    "TS, fitted": lambda d, n, t: TS(d, n, fitted(d, t), 128),
     "FTS, once": lambda d, n, t: fts(d, n, once=True),
     "FTS, own fitted": lambda d, n, t: fts(d, n, own=fitted(d, t)),
     "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),

@@ -188,7 +188,7 @@ def test_peers_may_know_more_than_a_target_can_hold(key):
     algorithm = FTS(GRID, 3, features=SMALL, own=Fitted(5, size=8), targets=1, once=True)
     x, y = jr.uniform(key, (9, 3, 1)), jnp.ones((9, 3)).at[2:, 0].set(jnp.nan)
     state = algorithm.warm_start(algorithm.init(key), x, y)
-    np.testing.assert_array_equal(state.clients.belief.posterior.count, [2, 9, 9])
+    np.testing.assert_array_equal(state.clients.beliefs.message.posterior.count, [2, 9, 9])
     assert state.told == 2
     with pytest.raises(ValueError, match=r"6 observations .* capacity of 5"):
         algorithm.warm_start(algorithm.init(key), x, y.at[:6, 0].set(1.0))
@@ -209,7 +209,7 @@ def test_the_one_message_follows_the_warm_start_and_then_stays(key):
         queries, _ = ask(ask_key, state)
         state = tell(state, queries, jnp.cos(queries[:, 0]))
         assert (state.clients.sent.weights == sent).all()
-    assert (state.clients.belief.moments.count == jnp.asarray([9, 5, 8])).all()
+    assert (state.clients.beliefs.message.moments.count == jnp.asarray([9, 5, 8])).all()
 
 
 def test_every_round_brings_a_new_message_otherwise(key):

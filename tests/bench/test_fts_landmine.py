@@ -84,7 +84,7 @@ def test_before_the_start_peers_know_fifty_points_and_targets_none(key):
     )
     algorithm = experiment.federated(20, experiment.own_model(rounds=50))
     state = experiment.informed(algorithm, key, past)
-    counts = np.asarray(state.clients.belief.posterior.count)
+    counts = np.asarray(state.clients.beliefs.message.posterior.count)
     np.testing.assert_array_equal(counts, [0] * 6 + [50] * 29)
     assert np.asarray(state.clients.sent.weights).shape == (35, 20)
 

@@ -53,8 +53,9 @@ def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
 
     def asked(state):
         target = jax.tree.map(lambda leaf: leaf[0], state.clients)
-        own = target.own.posterior
-        return state.round, state.shared, state.clients.sent, target.belief, own.mean, own.count
+        own = target.beliefs.own.posterior
+        known = state.clients.sent, target.beliefs.message
+        return state.round, state.shared, known, own.mean, own.count
 
     for ours, theirs in zip(
         jax.tree.leaves(asked(cheap)), jax.tree.leaves(asked(whole)), strict=True
