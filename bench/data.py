@@ -17,6 +17,10 @@ SOURCES = {
         "landmine_formated_data.pkl of github.com/daizhongxiang/Federated_Bayesian_Optimization, "
         "first published at http://www.ee.duke.edu/~lcarin/LandmineData.zip"
     ),
+    "uci_har.npz": (
+        "10299 windows of 30 people's movements, 561 features and one of 6 activities (arrays X, y, "
+        "subject): UCI's Human Activity Recognition Using Smartphones (Anguita and others, 2013)"
+    ),
 }
 
 

@@ -193,13 +193,7 @@ class AbstractFederated(AbstractAlgorithm):
         )
         message_key, server_key, choice_key = jr.split(key, 3)
         index = jnp.arange(self.agents)
-
-        # An agent's draws come from its number, so they depend neither on how many share the batch
-        # nor on how they are laid over devices.
-        def send(i: Count, client: Any) -> PyTree:
-            return self.message(jr.fold_in(message_key, i), state.shared, client)
-
-        messages = jax.vmap(send)(index, state.clients)
+        messages = self.messages(message_key, state)
         broadcast = self.aggregate(server_key, state.shared, state.round, messages, present)
 
         # The broadcast is closed over, not mapped: what all agents share is computed once.
@@ -208,6 +202,16 @@ class AbstractFederated(AbstractAlgorithm):
 
         first = self._first(self.targets, (index, state.clients, messages))
         return jax.vmap(query)(*first)
+
+    def messages(self, key: Key, state: FederatedState) -> PyTree:
+        """What all agents send, with the agents axis."""
+
+        # An agent's draws come from its number, so they depend neither on how many share the batch
+        # nor on how they are laid over devices.
+        def send(i: Count, client: Any) -> PyTree:
+            return self.message(jr.fold_in(key, i), state.shared, client)
+
+        return jax.vmap(send)(jnp.arange(self.agents), state.clients)
 
     def tell(
         self,

@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
-from jaxbo._check import is_a, require
+from jaxbo._check import is_a, require, whole
+from jaxbo.algos.base import FederatedState
 from jaxbo.algos.thompson import AbstractThompson, Beliefs, Message, Shared
 from jaxbo.domains import AbstractDomain, Finite, Regions
 from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import Pieces, maximize
-from jaxbo.kernels.mechanism import Mechanism, Poisson, Weighting
+from jaxbo.kernels.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.schedules import AbstractSchedule, InverseSqrt
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
@@ -206,3 +207,35 @@ class DPFTSDE(AbstractThompson):
     ) -> Client:
         beliefs = self._update(shared, round, client.beliefs, x, value)
         return Client(client.index, client.choices, beliefs)
+
+
+def private_bound(
+    key: Key, algorithm: DPFTSDE, state: FederatedState, clip: AdaptiveClip, rounds: int = 20
+) -> Scalar:
+    """An S that `clip.quantile` of the messages are within, found without looking at them.
+
+    Beginning at `algorithm.mechanism.S`, each round is one private release of `clip.mechanism`. Charge
+    for all of them, and then give the algorithm its S:
+
+        ledger = ledger.charge(clip.mechanism, rounds)
+        S = private_bound(key, algorithm, state, clip, rounds)
+        mechanism = Mechanism(z, S, sampling)
+
+    `ValueError` for an infinite S to begin at, or no rounds. The paper chooses S by
+    looking: such that few vectors are clipped.
+    """
+    is_a("clip", clip, AdaptiveClip)
+    whole("rounds", rounds, least=1)
+    require(
+        jnp.isfinite(algorithm.mechanism.S),
+        "the search for S begins at algorithm.mechanism.S, which is infinite: give it a finite one.",
+    )
+    present = jnp.ones((algorithm.agents,), bool)
+
+    def step(S: Scalar, key: Key) -> tuple[Scalar, None]:
+        message_key, release_key = jr.split(key)
+        messages = algorithm.messages(message_key, state).weights
+        regions = algorithm.regions.count
+        return clip.release(release_key, S, messages, regions, present), None
+
+    return jax.lax.scan(step, algorithm.mechanism.S, jr.split(key, rounds))[0]

@@ -13,12 +13,12 @@ from scipy import stats
 
 from jaxbo import CheckpointError, accounting, drive, run
 from jaxbo.accounting import BudgetError, Ledger
-from jaxbo.algos.dp_fts_de import BROADCAST, DPFTSDE
+from jaxbo.algos.dp_fts_de import BROADCAST, DPFTSDE, private_bound
 from jaxbo.algos.fts import FTS
 from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.features import FourierFunction
-from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
+from jaxbo.kernels.mechanism import AdaptiveClip, FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.surrogate import Fitted, Fixed
 from jaxbo.schedules import Constant, Table
 from jaxbo.space import Categorical, Real, Space
@@ -416,3 +416,36 @@ def test_a_ledger_for_what_is_not_private_is_refused():
 def test_bad_input_is_refused(options, text):
     with pytest.raises(ValueError, match=text):
         method(**options)
+
+
+# ---------------------------------------------------------------- S without looking
+
+
+@pytest.mark.parametrize("start", [0.5, 200.0])
+def test_a_private_bound_is_a_quantile_of_the_messages_norms_from_wherever_it_begins(start, key):
+    agents, quantile = 1000, 0.8
+    mechanism = Mechanism(1.0, start, Poisson(0.5))
+    algorithm = DPFTSDE(Cube(2), agents, mechanism, features=SMALL, regions=Regions((2, 2)))
+    state = jax.jit(lambda k: algorithm.init(k))(key)
+    clip = AdaptiveClip(1.0, Poisson(0.5), quantile)
+    S = jax.jit(lambda k: private_bound(k, algorithm, state, clip, rounds=80))(key)
+    norms = np.linalg.norm(algorithm.messages(key, state).weights, axis=1)
+    assert np.mean(norms <= S / 2) == pytest.approx(quantile, abs=0.06)
+
+
+def test_a_private_bound_sees_the_messages_through_its_release_alone(key):
+    # With noise that hides everything, other messages give the same bound.
+    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)))
+    clip = AdaptiveClip(1e6, Poisson(0.5), rate=1e-6)
+    state = algorithm.init(key)
+    mean = lambda s: s.clients.beliefs.message.posterior.mean  # noqa: E731
+    louder = eqx.tree_at(mean, state, mean(state) + 100)
+    found = jax.jit(lambda s: private_bound(key, algorithm, s, clip, rounds=5))
+    assert float(jnp.abs(jnp.log(found(state) / 5))) > 0.01
+    np.testing.assert_allclose(found(state), found(louder), rtol=1e-4)
+
+
+def test_a_private_bound_begins_somewhere(key):
+    algorithm = method()
+    with pytest.raises(ValueError, match="begins at"):
+        private_bound(key, algorithm, algorithm.init(key), AdaptiveClip(1.0, Poisson(0.5)))

@@ -1,0 +1,248 @@
+"""DP-FTS-DE, Fig. 3: what privacy costs on a real objective. The parts of `dp_landmine` and its kin.
+
+    z in {1, 1.6, 2, 3, 4} at q = 0.35,   q in {0.1, 0.15, 0.2, 0.25, 0.35} at z = 1
+    P = 4,  S = 22,  M = 100,  1 - p_t = 1/t;  10 initial points, then 60 rounds;  δ = 1 / N^1.1
+    figure of a run: 1 - best value so far, noise included, mean over the agents
+
+Beside them, without privacy: FTS-DE, FTS (one region) and TS. As the authors have it, messages are on
+features of length scale 0.01 with noise 1e-6, and the agents' own samples have hyperparameters fitted
+by maximum evidence. Every setting of as many regions is the same program: z, q and S are numbers.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from bench.dp_synthetic import delta
+from bench.fts_synthetic import random_cosines
+from bench.runner import Check, Options, Result, number, progress
+from jaxbo import accounting, metrics, plotting
+from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.ts import TS
+from jaxbo.domains import AbstractDomain, Regions
+from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.mechanism import EMPHASIS, Mechanism, Poisson, Weighting
+from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.loop import run
+from jaxbo.schedules import Power
+from jaxbo.types import Count, Key, Point, Scalar
+
+INITIAL, REGIONS, FEATURES, S = 10, 4, 100, 22.0
+LENGTH_SCALE, NOISE = 0.01, 1e-6
+OWN_FEATURES, REFIT = 100, 5
+WEIGHTING = Weighting(EMPHASIS, hold=10, decay=30)
+#: Losses below this are what the paper calls the single-digit range.
+SMALL = 10.0
+
+
+#: A δ that would do for many more agents, and the table's columns of `Loss`.
+STRICT = 1e-5
+LOSSES = ("ε, moments", "ε, Rényi", "ε, PLD", f"ε, PLD, δ = {STRICT:g}")
+
+
+class Setting(NamedTuple):
+    """One point of the picture: no regions is TS, z = 0 is without privacy."""
+
+    regions: int = REGIONS
+    z: float = 0.0
+    q: float = 1.0
+
+    @property
+    def mechanism(self) -> Mechanism:
+        return Mechanism(self.z, S if self.z else np.inf, Poisson(self.q))
+
+
+TS_ALONE, WITHOUT_DE, WITH_DE = "TS", "FTS", "FTS-DE"
+OPEN = {TS_ALONE: Setting(regions=0), WITHOUT_DE: Setting(regions=1), WITH_DE: Setting()}
+BY_NOISE = {f"z = {z}, q = 0.35": Setting(z=z, q=0.35) for z in (1.0, 1.6, 2.0, 3.0, 4.0)}
+BY_SAMPLE = {f"z = 1.0, q = {q}": Setting(z=1.0, q=q) for q in (0.1, 0.15, 0.2, 0.25, 0.35)}
+SETTINGS = OPEN | BY_NOISE | BY_SAMPLE
+QUICK = OPEN | {name: SETTINGS[name] for name in ("z = 1.0, q = 0.35", "z = 4.0, q = 0.35")}
+
+
+class Problem(NamedTuple):
+    """What is tuned. `objective` returns the share that is right, or an AUC: 1 is the best there is."""
+
+    domain: AbstractDomain
+    agents: int
+    objective: Callable[[Key, Count, Point], Scalar]
+    unit: str
+    #: Runs that are computed at the same time.
+    batch: int
+
+
+def measure(problem: Problem, options: Options, name: str, runs: int, rounds: int) -> Result:
+    """All settings, their checks and the picture."""
+    settings = QUICK if options.quick else SETTINGS
+    keys = jr.split(jr.key(options.seed), runs)
+    curves = {
+        setting: np.asarray(shortfall(problem, SETTINGS[setting], keys, rounds))
+        for setting in progress(settings, name)
+    }
+    losses = {setting: loss(SETTINGS[setting], problem.agents, rounds) for setting in settings}
+    return Result(
+        settings=_described(problem, runs, rounds),
+        curves=curves,
+        checks=checks(curves, losses),
+        unit=problem.unit,
+        headers=("method", problem.unit, "s.e.", "runs", *LOSSES),
+        rows=_rows(curves, losses),
+        figure=_figure(curves, losses, problem.unit),
+    )
+
+
+def _described(problem: Problem, runs: int, rounds: int) -> dict[str, Any]:
+    return {
+        "runs": runs,
+        "rounds": rounds,
+        "initial points": INITIAL,
+        "agents": problem.agents,
+        "P": REGIONS,
+        "S": S,
+        "M": FEATURES,
+        "length scale of the messages": LENGTH_SCALE,
+        "noise of the messages": NOISE,
+        "features of the agents' own model": OWN_FEATURES,
+        "rounds between refits": REFIT,
+        "delta": delta(problem.agents),
+    }
+
+
+# ---------------------------------------------------------------- the methods
+
+
+def method(problem: Problem, regions: int, mechanism: Mechanism, rounds: int) -> AbstractAlgorithm:
+    """TS for no regions, else DP-FTS-DE."""
+    own = Fitted(capacity=INITIAL + rounds, size=OWN_FEATURES, every=REFIT)
+    if not regions:
+        return TS(problem.domain, problem.agents, own)
+    kernel = SquaredExponential(LENGTH_SCALE)
+    return DPFTSDE(
+        problem.domain,
+        problem.agents,
+        mechanism,
+        regions=Regions.of(problem.domain.dim, regions),
+        weighting=WEIGHTING,
+        features=Fixed(kernel=kernel, size=FEATURES, noise=NOISE, basis=random_cosines),
+        own=own,
+        mixing=Power(1.0),
+    )
+
+
+def shortfall(
+    problem: Problem, setting: Setting, keys: Array, rounds: int
+) -> Float[Array, "runs rounds"]:
+    """1 - the best value so far, of every run the mean over its agents."""
+    return _shortfall(setting.regions, setting.mechanism, problem, keys, rounds)
+
+
+@eqx.filter_jit
+def _shortfall(
+    regions: int, mechanism: Mechanism, problem: Problem, keys: Array, rounds: int
+) -> Float[Array, "runs rounds"]:
+    def one(key: Key) -> Array:
+        algorithm = method(problem, regions, mechanism, rounds)
+        _, trace = run(algorithm, problem.objective, rounds, key, initial=INITIAL)
+        best = jax.lax.cummax(jnp.nan_to_num(trace.values, nan=0.0), axis=0)[INITIAL:]
+        return 1 - jnp.mean(best, axis=1)
+
+    return jax.lax.map(one, keys, batch_size=problem.batch)
+
+
+# ---------------------------------------------------------------- what the paper claims
+
+
+class Loss(NamedTuple):
+    """ε by the paper's accountant, by Rényi and by PLD at the paper's δ, and by PLD at a strict one."""
+
+    moments: float | None = None
+    renyi: float | None = None
+    pld: float | None = None
+    strict: float | None = None
+
+
+def loss(setting: Setting, agents: int, rounds: int) -> Loss:
+    """Of a whole run; without noise there is none."""
+    if setting.z == 0:
+        return Loss()
+    cost = partial(accounting.epsilon, setting.mechanism, rounds)
+    paper = delta(agents)
+    return Loss(
+        cost(paper, accounting.moments),
+        cost(paper, accounting.renyi),
+        cost(paper, accounting.pld),
+        cost(STRICT, accounting.pld),
+    )
+
+
+def checks(curves: dict[str, np.ndarray], losses: dict[str, Loss]) -> dict[str, Check]:
+    """The claims about the end of the runs; "below" is by the 95 % interval of the difference."""
+    found: dict[str, Check] = {}
+
+    def below(lower: str, upper: str) -> None:
+        if lower in curves and upper in curves:
+            difference = curves[upper][:, -1] - curves[lower][:, -1]
+            low, _ = metrics.confidence_interval(difference)
+            found[f"{lower} below {upper}"] = Check(bool(low > 0), float(difference.mean()))
+
+    below(WITH_DE, TS_ALONE)
+    below(WITH_DE, WITHOUT_DE)
+    for name, (moments, *_) in losses.items():
+        if moments is not None and moments < SMALL:
+            below(name, TS_ALONE)
+    below("z = 1.0, q = 0.35", "z = 4.0, q = 0.35")
+    below("z = 1.0, q = 0.35", "z = 1.0, q = 0.1")
+    return found
+
+
+def _rows(curves: dict[str, np.ndarray], losses: dict[str, Loss]) -> list[tuple[str, ...]]:
+    rows = []
+    for name, curve in curves.items():
+        mean, error = metrics.mean_and_error(curve[:, -1])
+        cells = (float(mean), float(error), len(curve), *losses[name])
+        rows.append((name, *map(number, cells)))
+    return rows
+
+
+def _figure(curves: dict[str, np.ndarray], losses: dict[str, Loss], unit: str) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 5), dpi=plotting.DPI, layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
+    _draw_trade_off(left, curves, losses, unit)
+    shown = (*OPEN, "z = 1.0, q = 0.35", "z = 4.0, q = 0.35")
+    some = {name: curves[name] for name in shown if name in curves}
+    plotting.regret(some, right, ylabel=unit, band="error")
+    return figure
+
+
+def _draw_trade_off(
+    ax: Any,
+    curves: dict[str, np.ndarray],
+    losses: dict[str, Loss],
+    unit: str,
+) -> None:
+    """Loss against utility, by the paper's accountant (open) and the tight one (filled)."""
+    for group, label, color in (
+        (BY_NOISE, "z = 1 to 4, q = 0.35", plotting.PALETTE[2]),
+        (BY_SAMPLE, "q = 0.1 to 0.35, z = 1", plotting.RED),
+    ):
+        names = [name for name in group if name in curves]
+        means, errors = zip(*(metrics.mean_and_error(curves[n][:, -1]) for n in names), strict=True)
+        style = {"fmt": "o", "color": color, "capsize": 3}
+        loose, tight = ([losses[name][i] for name in names] for i in (0, 2))
+        ax.errorbar(loose, means, errors, **style, mfc="white", label=f"{label}: moments")
+        ax.errorbar(tight, means, errors, **style, label=f"{label}: PLD")
+    for name, style in ((TS_ALONE, "--"), (WITHOUT_DE, ":"), (WITH_DE, "-")):
+        ax.axhline(curves[name][:, -1].mean(), color="0.5", ls=style, label=name)
+    ax.set(xlabel="privacy loss ε", ylabel=f"{unit} at the end", xscale="log")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=8, ncols=2)

@@ -1,0 +1,174 @@
+"""What is tuned under privacy, against plain training; the settings, the losses and the claims."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+from bench import digits, dp_landmine, har, landmine
+from bench import privacy_curve as experiment
+from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.ts import TS
+from jaxbo.domains import Cube
+
+
+@pytest.fixture
+def movements(tmp_path, monkeypatch):
+    """30 made-up subjects, each of as many windows as their number asks for."""
+    rng = np.random.default_rng(0)
+    subject = np.repeat(np.arange(1, 31), 10 + np.arange(30) % 7)
+    y = rng.integers(1, 7, len(subject)).astype(np.uint8)
+    X = rng.standard_normal((len(y), 12)) + 0.7 * np.eye(12)[y]
+    X[:, 3] = 0.25  # a feature that does not change
+    np.savez(tmp_path / "uci_har.npz", X=X.astype(np.float32), y=y, subject=subject)
+    monkeypatch.setenv("JAXBO_DATA", str(tmp_path))
+    har.movements.cache_clear()
+    yield X, y - 1, subject
+    har.movements.cache_clear()
+
+
+@jax.jit
+def plainly_trained(X, labels, l2, rate):
+    def loss(theta):
+        scores = X @ theta[0] + theta[1][None, :]
+        return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
+
+    def step(_, theta):
+        slope = jax.grad(loss)(theta)
+        return (theta[0] - rate * slope[0]) / (1 + rate * l2), theta[1] - rate * slope[1]
+
+    start = jnp.zeros((X.shape[1], har.CLASSES)), jnp.zeros(har.CLASSES)
+    return jax.lax.fori_loop(0, har.STEPS, step, start)
+
+
+@pytest.mark.parametrize("x", [(0.0, 0.0, 0.3), (0.5, 0.01, 1.0)])
+def test_logistic_regression_is_that_of_the_weights_themselves(x, movements):
+    # Each training half is a batch: the shuffle does not matter.
+    X, y, subject = movements
+    objective = jax.jit(lambda *given: har.movements()(*given))
+    rng, found, expected = np.random.default_rng(0), [], []
+    _, l2, rate = har.LOWEST + np.asarray(x) * (har.HIGHEST - har.LOWEST)
+    for agent in range(30):
+        rows = rng.permutation(np.flatnonzero(subject == agent + 1))
+        if agent % 7:  # as many windows as the first has
+            continue
+        middle = (len(rows) + 1) // 2
+        data = X[rows].astype(np.float32).astype(float)
+        data = (data - data[:middle].mean(0)) / (data[:middle].std(0) + 1e-6)
+        train, test, labels = jnp.asarray(data[:middle]), data[middle:], y[rows].astype(np.int32)
+        W, b = plainly_trained(train, jnp.asarray(labels[:middle]), float(l2), float(rate))
+        guess = np.argmax(test @ np.asarray(W, float) + np.asarray(b, float), axis=1)
+        expected.append(np.mean(guess == labels[middle:]))
+        found.append(float(objective(jr.key(1), jnp.asarray(agent), jnp.asarray(x))))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert len(set(found)) > 1
+
+
+def test_a_step_is_on_a_batch_and_batches_are_taken_in_turn(movements, monkeypatch):
+    # Batches of 5 windows: another shuffle trains another model.
+    monkeypatch.setattr(har, "LOWEST", np.array([5, 1e-6, 0.5]))
+    objective = har.movements()
+    x = jnp.zeros(3)
+    train = jax.jit(jax.vmap(lambda key: objective(key, jnp.asarray(6), x)))
+    assert len(np.unique(train(jr.split(jr.key(0), 30)))) > 1
+
+
+def test_digits_are_cut_into_the_patches_of_a_convolution(key):
+    images = np.asarray(jr.normal(key, (3, 28, 28)))
+    filters = jr.normal(key, (25, 4))
+    patches = jnp.asarray(digits.cut(images))
+    kernel = filters.reshape(5, 5, 1, 4)
+    layout = ("NHWC", "HWIO", "NHWC")
+    seen = jax.lax.conv_general_dilated(
+        jnp.asarray(images)[..., None], kernel, (2, 2), "VALID", dimension_numbers=layout
+    )
+    pooled = seen.reshape(3, 6, 2, 6, 2, 4).mean((2, 4)).reshape(3, 36, 4)
+    ours = (patches @ filters).reshape(3, 36, 4, 4).mean(2)
+    np.testing.assert_allclose(ours, pooled, rtol=1e-3, atol=1e-4)
+
+
+def test_a_network_learns_a_writers_digits(tmp_path, monkeypatch, key):
+    rng = np.random.default_rng(0)
+    writer = np.repeat(np.arange(50), 12)
+    y = np.tile(np.arange(12) % 10, 50)
+    images = np.zeros((600, 28, 28))
+    for i, digit in enumerate(y):  # a bar whose place is the digit
+        images[i, 2 * digit + 3 : 2 * digit + 7] = 255
+    images = np.clip(images + 20 * rng.random(images.shape), 0, 255).astype(np.uint8)
+    is_test = np.tile(np.arange(12) >= 9, 50)
+    np.savez(tmp_path / "digits_by_writer.npz", images=images, y=y, writer=writer, is_test=is_test)
+    monkeypatch.setenv("JAXBO_DATA", str(tmp_path))
+    digits.writers.cache_clear()
+    objective = digits.writers()
+    digits.writers.cache_clear()
+    points = jnp.asarray([[0.5, 0.0, 0.0], [0.0, 0.0, 0.0], [0.5, 0.0, 1.0]])
+    train = jax.jit(jax.vmap(lambda x: objective(key, jnp.asarray(7), x)))
+    with jax.numpy_dtype_promotion("standard"):  # inside of optax's Adam
+        good, idle, _ = np.asarray(train(points))
+    # Of its three test images one is a digit that it never saw.
+    assert good == pytest.approx(2 / 3, abs=1e-6)
+    assert idle < good
+
+
+def test_the_table_of_svms_is_what_each_would_score(tmp_path, monkeypatch):
+    monkeypatch.setattr(dp_landmine, "FIELDS", 2)
+    monkeypatch.setattr(
+        landmine.Tuning, "__call__", lambda self, agent, x: float(10 * agent + x[0] + x[1] / 7)
+    )
+    points = dp_landmine.grid(4)
+    assert len(points) == 16
+    with ThreadPoolExecutor(2) as executor:
+        values = dp_landmine.trained(tmp_path, executor, points)
+        np.testing.assert_allclose(values[1], 10 + points[:, 0] + points[:, 1] / 7)
+        # What was saved is not computed again.
+        monkeypatch.setattr(landmine.Tuning, "__call__", lambda *_: 1 / 0)
+        np.testing.assert_array_equal(dp_landmine.trained(tmp_path, executor, points), values)
+
+
+def _bowl(key, agent, x):
+    return 0.8 - jnp.sum((x - 0.4) ** 2) + 0.01 * jr.normal(key, dtype=x.dtype)
+
+
+def test_what_is_measured_never_grows(key):
+    problem = experiment.Problem(Cube(2), 4, _bowl, "error", batch=2)
+    setting = experiment.SETTINGS["z = 1.0, q = 0.35"]
+    curve = np.asarray(experiment.shortfall(problem, setting, jr.split(key, 2), 3))
+    assert curve.shape == (2, 3)
+    assert (np.diff(curve, axis=1) <= 0).all()
+    assert (curve > 0.1).all()
+    assert (curve < 1).all()
+
+
+def test_every_setting_is_a_method_and_costs_what_its_mechanism_does():
+    problem = experiment.Problem(Cube(3), 30, _bowl, "error", batch=1)
+    assert len(experiment.SETTINGS) == 12
+    for setting in experiment.SETTINGS.values():
+        algorithm = experiment.method(problem, setting.regions, setting.mechanism, 60)
+        assert isinstance(algorithm, DPFTSDE if setting.regions else TS)
+        assert algorithm.capacity == 70
+    assert experiment.loss(experiment.SETTINGS["FTS-DE"], 30, 60) == experiment.Loss()
+    cost = experiment.loss(experiment.SETTINGS["z = 4.0, q = 0.35"], 30, 60)
+    assert 0 < cost.pld < cost.renyi < cost.moments
+    assert cost.pld < cost.strict
+
+
+def test_claims_are_about_the_end():
+    rng = np.random.default_rng(0)
+    names = list(experiment.SETTINGS)
+    losses = {name: experiment.Loss() for name in names}
+    losses["z = 1.0, q = 0.1"] = experiment.Loss(3.0, 2.0, 1.0, 2.0)
+    losses["z = 1.0, q = 0.35"] = experiment.Loss(13.0, 12.0, 11.0, 12.0)
+
+    def level(order):
+        return {n: order[i] + 0.01 * rng.random((30, 5)) for i, n in enumerate(names)}
+
+    falling = experiment.checks(level(np.linspace(1, 0, len(names))), losses)
+    rising = experiment.checks(level(np.linspace(0, 1, len(names))), losses)
+    assert falling["z = 1.0, q = 0.1 below TS"].holds
+    assert not rising["z = 1.0, q = 0.1 below TS"].holds
+    assert "z = 1.0, q = 0.35 below TS" not in falling
+    assert len(falling) == 5
