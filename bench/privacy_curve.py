@@ -6,7 +6,8 @@
 
 Beside them, without privacy: FTS-DE, FTS (one region) and TS. As the authors have it, messages are on
 features of length scale 0.01 with noise 1e-6, and the agents' own samples have hyperparameters fitted
-by maximum evidence. Every setting of as many regions is the same program: z, q and S are numbers.
+by maximum evidence, a length scale for each coordinate. Every setting of as many regions is the same
+program: z, q and S are numbers.
 """
 
 from collections.abc import Callable
@@ -121,7 +122,8 @@ def _described(problem: Problem, runs: int, rounds: int) -> dict[str, Any]:
 
 def method(problem: Problem, regions: int, mechanism: Mechanism, rounds: int) -> AbstractAlgorithm:
     """TS for no regions, else DP-FTS-DE."""
-    own = Fitted(capacity=INITIAL + rounds, size=OWN_FEATURES, every=REFIT)
+    scales = SquaredExponential(np.full(problem.domain.dim, 0.2))
+    own = Fitted(INITIAL + rounds, scales, size=OWN_FEATURES, every=REFIT)
     if not regions:
         return TS(problem.domain, problem.agents, own)
     kernel = SquaredExponential(LENGTH_SCALE)
