@@ -185,13 +185,13 @@ class Mechanism(eqx.Module):
     ) -> Bool[Array, " agents"]:
         """Whose message `release` with this key adds up: drawn, present and finite. Not private."""
         sample_key, _ = jr.split(key)
-        return self._included(sample_key, messages, present)
+        return self.sampling.draw(sample_key, messages.shape[0]) & present & _finite(messages)
 
     def clipped(
         self, messages: Float[Array, "agents features"], regions: int
     ) -> Bool[Array, " agents"]:
         """Which messages are longer than `S` / √`regions`. Not private."""
-        return jax.vmap(norm)(messages) > self._bound(regions, messages.dtype)
+        return _excess(messages, self._bound(regions, messages.dtype)) > 1
 
     def sensitivity(self, weights: Float[Array, "regions agents"]) -> Scalar:
         """Δ, the longest joint vector by which one agent's presence can move the sum."""
@@ -216,19 +216,19 @@ class Mechanism(eqx.Module):
         """The broadcast of one round. Charge for it first, and never use a key for two releases."""
         sample_key, noise_key = jr.split(key)
         regions, dtype = weights.shape[0], messages.dtype
-        included = self._included(sample_key, messages, present)
-        bound = self._bound(regions, dtype)
-        vectors = jax.vmap(lambda w: clip(w, bound))(messages)
-        # Not by a weight of 0, which would leave NaN.
-        vectors = jnp.where(included[:, None], vectors, 0)
-        total = dot(weights.astype(dtype), vectors) / self._q(dtype)
+        finite = _finite(messages)
+        included = self.sampling.draw(sample_key, messages.shape[0]) & present & finite
+        factors = _shortening(_excess(messages, self._bound(regions, dtype)))
+        # Clipping and leaving out are in the weights: the messages are read, never written.
+        weighted = weights.astype(dtype) * jnp.where(included, factors, 0)[None, :]
+        total = jax.lax.cond(
+            jnp.all(finite),
+            lambda: dot(weighted, messages),
+            lambda: dot(weighted, jnp.where(finite[:, None], messages, 0)),  # 0 times NaN is NaN
+        )
+        total = total / self._q(dtype)
         noise = jr.normal(noise_key, total.shape, dtype)
         return total + self.deviation(weights).astype(dtype) * noise
-
-    def _included(
-        self, key: Key, messages: Float[Array, "agents features"], present: Bool[Array, " agents"]
-    ) -> Bool[Array, " agents"]:
-        return self.sampling.draw(key, messages.shape[0]) & present & _finite(messages)
 
     def _bound(self, regions: int, dtype: jnp.dtype) -> Scalar:
         return self.S.astype(dtype) / regions**0.5
@@ -241,28 +241,22 @@ def _finite(messages: Float[Array, "agents features"]) -> Bool[Array, " agents"]
     return jnp.all(jnp.isfinite(messages), axis=1)
 
 
-def norm(vector: Features) -> Scalar:
-    """Euclidean norm; squares neither overflow nor vanish."""
-    largest, direction, length = _scaled(vector)
-    del direction
-    return largest * length
-
-
 def clip(vector: Features, bound: Scalar) -> Features:
     """`vector`, shortened to the norm `bound` where it is longer; unchanged, to the bit, where not.
 
-    Line 9 of Algorithm 1. The norm is exact to rounding: it may exceed `bound` by that much.
+    Line 9 of Algorithm 1. The norm is exact to rounding: it may exceed `bound` by that much. What is so
+    much longer that the square of the ratio overflows becomes 0.
     """
-    largest, direction, length = _scaled(vector)
-    return jnp.where(largest * length <= bound, vector, direction * (bound / length))
+    return vector * _shortening(_excess(vector, bound))
 
 
-def _scaled(vector: Features) -> tuple[Scalar, Features, Scalar]:
-    # A little below the largest number, since a division may be done by the reciprocal.
-    largest = jnp.minimum(jnp.max(jnp.abs(vector)), jnp.finfo(vector.dtype).max / 16)
-    direction = vector / jnp.where(largest > 0, largest, 1)
-    # At least 1 unless the vector is 0, which is never clipped.
-    return largest, direction, jnp.maximum(jnp.sqrt(jnp.sum(direction**2)), 1)
+def _excess(vectors: Float[Array, "*agents features"], bound: Scalar) -> Float[Array, "*agents"]:
+    """(norm / bound)²."""
+    return jnp.sum((vectors / bound) ** 2, axis=-1)
+
+
+def _shortening(excess: Float[Array, "*agents"]) -> Float[Array, "*agents"]:
+    return jnp.where(excess <= 1, 1, 1 / jnp.sqrt(excess))
 
 
 # ---------------------------------------------------------------- how agents count in each region
@@ -376,7 +370,7 @@ class AdaptiveClip(eqx.Module):
     ) -> Scalar:
         """The next S. The key is for this release alone, not that of the sum."""
         agents, dtype = messages.shape[0], messages.dtype
-        within = jax.vmap(norm)(messages) <= S.astype(dtype) / regions**0.5
+        within = _excess(messages, S.astype(dtype) / regions**0.5) <= 1
         votes = jnp.where(within, 0.5, -0.5).astype(dtype)[:, None]
         present = present & _finite(messages)
         weights = jnp.full((1, agents), 1 / agents, dtype)
