@@ -10,7 +10,7 @@ from typing import Any
 import jax.random as jr
 import numpy as np
 
-from bench import speed_accuracy, speed_maximizer, speed_rounds
+from bench import speed_accuracy, speed_maximizer, speed_private, speed_rounds
 from bench.runner import Check, Experiment, Options, Result, progress
 from bench.speed_timing import HEADERS, Figure
 
@@ -21,7 +21,8 @@ def run(options: Options) -> Result:
     rounds = options.rounds_or(full=speed_rounds.ROUNDS, quick=speed_rounds.ROUNDS)
     repeats = 3 if options.quick else 10
     sets = 3 if options.quick else 10
-    keys = jr.split(jr.key(options.seed), 4)
+    seeds = 2 if options.quick else 100
+    keys = jr.split(jr.key(options.seed), 5)
     lines: list[str] = []
 
     def fts() -> list[Figure]:
@@ -34,6 +35,7 @@ def run(options: Options) -> Result:
         "posterior": lambda: speed_accuracy.posterior_figures(keys[0], sets),
         "cosine": lambda: speed_accuracy.cosine_figures(keys[1], repeats),
         "FTS rounds": fts,
+        "private rounds": lambda: speed_private.figures(keys[4], seeds, min(repeats, 5)),
         "maximizer": lambda: speed_maximizer.figures(keys[3], runs),
     }
     figures = [figure for name in progress(parts, "speed") for figure in parts[name]()]
@@ -62,7 +64,7 @@ def run(options: Options) -> Result:
 
 EXPERIMENT = Experiment(
     source="no paper; beside NumPy, jnp.cos and BoTorch",
-    about="accuracy of float32, time and memory of FTS rounds, how often maxima are found",
-    time="5 min",
+    about="accuracy of float32, time and memory of rounds, how often maxima are found",
+    time="10 min",
     run=run,
 )
