@@ -2,7 +2,6 @@
 
 from jaxbo import accounting, functions, metrics, objectives, schedules
 from jaxbo._checkpoint import CheckpointError
-from jaxbo.accounting import BudgetError, Ledger
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.fts import FTS
@@ -12,6 +11,7 @@ from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
 from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.space import Categorical, Integer, Real, Space
 

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows
-from jaxbo.accounting import Ledger
 from jaxbo.kernels.mechanism import Mechanism
+from jaxbo.ledger import Ledger
 
 
 class Failure(NamedTuple):

@@ -19,7 +19,6 @@ seeing what earlier releases gave do not add up like this. S may follow earlier 
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +32,6 @@ from jaxbo.kernels.mechanism import AbstractSampling, FixedSize, Mechanism, Rela
 
 #: λ of the paper's moments accountant.
 MOMENTS = range(1, 33)
-#: Raised by one when the layout of a saved ledger changes.
-FORMAT = 1
 #: A finer grid of the privacy loss takes gigabytes, and changes ε by less than 1e-10 a round.
 _LEAST_INTERVAL = 2.0**-17
 #: Relative width to which `noise_for` closes its bracket.
@@ -45,10 +42,6 @@ _LEAST_NOISE, _MOST_NOISE = 2.0**-7, 2.0**20
 _ROSTER = 10**12
 #: More rounds than this are not searched for.
 _MOST_ROUNDS = 10**7
-
-
-class BudgetError(ValueError):
-    """A release that would exceed the budget. It has not been charged and must not be made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +85,9 @@ def moments(events: Sequence[Event], delta: float) -> float:
 
     It cannot report less than log(1/δ) / 32. `ValueError` for sampling of a fixed size.
     """
-    _check_delta(delta)
+    check_delta(delta)
     _only_zero_out(events, "moments")
-    if not _releases(events):
+    if not number_of_releases(events):
         return 0.0
     total = sum(e.count * _log_moments(e.q, e.z) for e in events)
     return float(np.min((total - math.log(delta)) / np.asarray(MOMENTS)))
@@ -106,9 +99,9 @@ def renyi(events: Sequence[Event], delta: float) -> float:
     Where both kinds of sampling are used, for `Relation.ZERO_OUT`, which either implies. Needs the
     extra `privacy`.
     """
-    _check_delta(delta)
+    check_delta(delta)
     rdp = _dp_accounting("renyi").rdp
-    if not _releases(events):
+    if not number_of_releases(events):
         return 0.0
     total = sum(_renyi_curve(e) for e in events if e.count)
     value, _ = rdp.compute_epsilon(rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, total, delta)
@@ -120,16 +113,17 @@ def pld(events: Sequence[Event], delta: float) -> float:
 
     `ValueError` for sampling of a fixed size. Needs the extra `privacy`.
     """
-    _check_delta(delta)
+    check_delta(delta)
     _only_zero_out(events, "pld")
     _dp_accounting("pld")
-    if not _releases(events):
+    if not number_of_releases(events):
         return 0.0
-    interval = _interval(moments(events, delta), _releases(events))
+    interval = _interval(moments(events, delta), number_of_releases(events))
     return _pld_epsilon(tuple(events), delta, interval)
 
 
-_BY_NAME: dict[str, Accountant] = {"moments": moments, "renyi": renyi, "pld": pld}
+#: All of them.
+BY_NAME: dict[str, Accountant] = {"moments": moments, "renyi": renyi, "pld": pld}
 
 
 def tightest(events: Sequence[Event]) -> Accountant:
@@ -317,112 +311,8 @@ def _sampling(q: float | AbstractSampling) -> tuple[Relation, float]:
     return Relation.ZERO_OUT, max(q, float(np.float32(q)))
 
 
-# --------------------------------------------------------------------------------------- ledger
-
-
-@dataclasses.dataclass(frozen=True)
-class Ledger:
-    """What has been released so far, and a budget that no release may exceed. Immutable.
-
-    Charge before the release, keep the new ledger before the result is used:
-
-        ledger = ledger.charge(mechanism)       BudgetError: do not release
-        broadcast = mechanism.release(fold_in(key, ledger.releases), ...)
-
-    `releases` differs for every release that was ever charged, so that noise keyed by it is never
-    added to two different sums. A run that is resumed goes on with its ledger, `from_json`, and
-    releases nothing twice: a broadcast that was released is stored and used again without a charge.
-
-    `budget` is an ε at `delta`, infinite for none. `accountant` is `tightest` unless given; a ledger
-    with an accountant of one's own cannot be saved.
-    """
-
-    delta: float
-    budget: float = math.inf
-    accountant: Accountant | None = None
-    events: tuple[Event, ...] = ()
-
-    def __post_init__(self):
-        _check_delta(self.delta)
-        require(self.budget > 0, f"budget must be a positive epsilon, got {self.budget}.")
-
-    @property
-    def releases(self) -> int:
-        """How many there have been."""
-        return _releases(self.events)
-
-    def epsilon(self, delta: float | None = None) -> float:
-        """The privacy loss so far, at the ledger's own `delta` or another one."""
-        accountant = self.accountant or tightest(self.events)
-        return accountant(self.events, self.delta if delta is None else delta)
-
-    def charge(self, mechanism: Mechanism, rounds: int = 1) -> "Ledger":
-        """The ledger after `rounds` more releases; `BudgetError` if they exceed the budget."""
-        charged = dataclasses.replace(self, events=_append(self.events, event(mechanism, rounds)))
-        if self.budget < math.inf and (after := charged.epsilon()) > self.budget:
-            raise BudgetError(
-                f"release {charged.releases} would bring epsilon to {after:.4g} at delta "
-                f"{self.delta:.4g}, above the budget of {self.budget:.4g}; {self.releases} releases "
-                f"have spent {self.epsilon():.4g}. Go on without releases, add noise, or allow more."
-            )
-        return charged
-
-    def affords(self, mechanism: Mechanism, rounds: int = 1) -> bool:
-        """Whether `charge` would accept them."""
-        try:
-            self.charge(mechanism, rounds)
-        except BudgetError:
-            return False
-        return True
-
-    def to_json(self) -> str:
-        """One line of text that `from_json` reads. `ValueError` for an accountant of one's own."""
-        name = None if self.accountant is None else getattr(self.accountant, "__name__", "")
-        require(
-            name is None or _BY_NAME.get(name) is self.accountant,
-            f"only the accountants {', '.join(_BY_NAME)} can be saved, got {self.accountant}.",
-        )
-        events = [{**dataclasses.asdict(e), "relation": e.relation.value} for e in self.events]
-        budget = self.budget if self.budget < math.inf else None
-        fields = {"delta": self.delta, "budget": budget, "accountant": name, "events": events}
-        return json.dumps({"format": FORMAT, **fields}, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Ledger":
-        """The ledger that was saved. `ValueError` for anything else, never an empty ledger."""
-        try:
-            saved = json.loads(text)
-            require(saved["format"] == FORMAT, f"format {saved['format']}, expected {FORMAT}")
-            name, budget = saved["accountant"], saved["budget"]
-            events = tuple(
-                Event(Relation(e["relation"]), float(e["q"]), float(e["z"]), e["count"])
-                for e in saved["events"]
-            )
-            return cls(
-                float(saved["delta"]),
-                math.inf if budget is None else float(budget),
-                None if name is None else _BY_NAME[name],
-                events,
-            )
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(
-                f"this is not a saved ledger ({error!r}); restore it from a copy. A run that goes on "
-                "without its ledger has no guarantee."
-            ) from error
-
-
-def _append(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
-    """Equal releases are counted in one event, wherever it stands: the order does not matter."""
-    if new.count == 0:
-        return events
-    for i, old in enumerate(events):
-        if dataclasses.replace(old, count=new.count) == new:
-            merged = dataclasses.replace(old, count=old.count + new.count)
-            return (*events[:i], merged, *events[i + 1 :])
-    return (*events, new)
-
-
-def _releases(events: Sequence[Event]) -> int:
+def number_of_releases(events: Sequence[Event]) -> int:
+    """In all of them together."""
     return sum(e.count for e in events)
 
 
@@ -442,7 +332,8 @@ def _only_zero_out(events: Sequence[Event], accountant: str) -> None:
     )
 
 
-def _check_delta(delta: float) -> None:
+def check_delta(delta: float) -> None:
+    """`ValueError` for a delta outside (0, 1)."""
     require(0 < delta < 1, f"delta must lie in (0, 1), got {delta}: it is a probability.")
 
 

@@ -25,9 +25,9 @@ from jaxbo._checkpoint import Checkpoint, fingerprint
 from jaxbo._evaluate import BlackBox, Evaluator
 from jaxbo._keys import barrier
 from jaxbo._record import Failure, Record, Trace
-from jaxbo.accounting import BudgetError, Ledger
 from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.kernels.mechanism import Mechanism
+from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.objectives import AbstractObjective
 from jaxbo.types import Count, Key, Point, Scalar
 

@@ -12,7 +12,6 @@ from jax.extend import core
 from scipy import stats
 
 from jaxbo import CheckpointError, accounting, drive, run
-from jaxbo.accounting import BudgetError, Ledger
 from jaxbo.algos.dp_fts_de import BROADCAST, DPFTSDE, private_bound
 from jaxbo.algos.fts import FTS
 from jaxbo.domains import Cube, Finite, Regions
@@ -20,6 +19,7 @@ from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.mechanism import AdaptiveClip, FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.schedules import Constant, Table
 from jaxbo.space import Categorical, Real, Space
 

@@ -1,0 +1,126 @@
+"""A ledger of private releases: charged before each of them, and saved with what was released."""
+
+import dataclasses
+import json
+import math
+
+from jaxbo._check import require
+from jaxbo.accounting import (
+    BY_NAME,
+    Accountant,
+    Event,
+    check_delta,
+    event,
+    number_of_releases,
+    tightest,
+)
+from jaxbo.kernels.mechanism import Mechanism, Relation
+
+#: Raised by one when the layout of a saved ledger changes.
+FORMAT = 1
+
+
+class BudgetError(ValueError):
+    """A release that would exceed the budget. It has not been charged and must not be made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """What has been released so far, and a budget that no release may exceed. Immutable.
+
+    Charge before the release, keep the new ledger before the result is used:
+
+        ledger = ledger.charge(mechanism)       BudgetError: do not release
+        broadcast = mechanism.release(fold_in(key, ledger.releases), ...)
+
+    `releases` differs for every release that was ever charged, so that noise keyed by it is never
+    added to two different sums. A run that is resumed goes on with its ledger, `from_json`, and
+    releases nothing twice: a broadcast that was released is stored and used again without a charge.
+
+    `budget` is an ε at `delta`, infinite for none. `accountant` is `tightest` unless given; a ledger
+    with an accountant of one's own cannot be saved.
+    """
+
+    delta: float
+    budget: float = math.inf
+    accountant: Accountant | None = None
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self):
+        check_delta(self.delta)
+        require(self.budget > 0, f"budget must be a positive epsilon, got {self.budget}.")
+
+    @property
+    def releases(self) -> int:
+        """How many there have been."""
+        return number_of_releases(self.events)
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """The privacy loss so far, at the ledger's own `delta` or another one."""
+        accountant = self.accountant or tightest(self.events)
+        return accountant(self.events, self.delta if delta is None else delta)
+
+    def charge(self, mechanism: Mechanism, rounds: int = 1) -> "Ledger":
+        """The ledger after `rounds` more releases; `BudgetError` if they exceed the budget."""
+        charged = dataclasses.replace(self, events=_append(self.events, event(mechanism, rounds)))
+        if self.budget < math.inf and (after := charged.epsilon()) > self.budget:
+            raise BudgetError(
+                f"release {charged.releases} would bring epsilon to {after:.4g} at delta "
+                f"{self.delta:.4g}, above the budget of {self.budget:.4g}; {self.releases} releases "
+                f"have spent {self.epsilon():.4g}. Go on without releases, add noise, or allow more."
+            )
+        return charged
+
+    def affords(self, mechanism: Mechanism, rounds: int = 1) -> bool:
+        """Whether `charge` would accept them."""
+        try:
+            self.charge(mechanism, rounds)
+        except BudgetError:
+            return False
+        return True
+
+    def to_json(self) -> str:
+        """One line of text that `from_json` reads. `ValueError` for an accountant of one's own."""
+        name = None if self.accountant is None else getattr(self.accountant, "__name__", "")
+        require(
+            name is None or BY_NAME.get(name) is self.accountant,
+            f"only the accountants {', '.join(BY_NAME)} can be saved, got {self.accountant}.",
+        )
+        events = [{**dataclasses.asdict(e), "relation": e.relation.value} for e in self.events]
+        budget = self.budget if self.budget < math.inf else None
+        fields = {"delta": self.delta, "budget": budget, "accountant": name, "events": events}
+        return json.dumps({"format": FORMAT, **fields}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Ledger":
+        """The ledger that was saved. `ValueError` for anything else, never an empty ledger."""
+        try:
+            saved = json.loads(text)
+            require(saved["format"] == FORMAT, f"format {saved['format']}, expected {FORMAT}")
+            name, budget = saved["accountant"], saved["budget"]
+            events = tuple(
+                Event(Relation(e["relation"]), float(e["q"]), float(e["z"]), e["count"])
+                for e in saved["events"]
+            )
+            return cls(
+                float(saved["delta"]),
+                math.inf if budget is None else float(budget),
+                None if name is None else BY_NAME[name],
+                events,
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"this is not a saved ledger ({error!r}); restore it from a copy. A run that goes on "
+                "without its ledger has no guarantee."
+            ) from error
+
+
+def _append(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
+    """Equal releases are counted in one event, wherever it stands: the order does not matter."""
+    if new.count == 0:
+        return events
+    for i, old in enumerate(events):
+        if dataclasses.replace(old, count=new.count) == new:
+            merged = dataclasses.replace(old, count=old.count + new.count)
+            return (*events[:i], merged, *events[i + 1 :])
+    return (*events, new)
