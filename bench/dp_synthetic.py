@@ -5,14 +5,13 @@
     regret_t = max f_n - max over queries up to round t of f_n, without the noise; mean over agents
 
 Every run has functions and initial points of its own; all methods share the functions. Losses are at
-δ = 1 / N^1.1: the paper's moments accountant, and the tight one (PLD). What the paper leaves open is
+δ = 1 / N^1.1, by the paper's moments accountant and the tighter ones. What the paper leaves open is
 chosen as in `fts_synthetic`: standardized values, an own model of 300 features, cosines of
 independent frequencies for the messages.
 
 Heterogeneous agents (Fig. 7) are 50, agent n with alpha f_n + (1 - alpha) f of independent draws.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,8 +22,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.fts_synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid, random_cosines
+from bench.privacy_loss import COLUMNS, Loss, delta, loss
 from bench.runner import Check, Experiment, Options, Result, number, progress
-from jaxbo import accounting, metrics, plotting
+from jaxbo import metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
@@ -61,6 +61,10 @@ class Setting(NamedTuple):
     @property
     def agents(self) -> int:
         return AGENTS if self.alpha is None else UNLIKE_AGENTS
+
+    @property
+    def mechanism(self) -> Mechanism:
+        return Mechanism(self.z, self.S, Poisson(self.q))
 
 
 def private(q: float = 0.25, z: float = 1.0, S: float = 11.0, regions: int = 2) -> Setting:
@@ -126,7 +130,7 @@ def _run(options: Options) -> Result:
         settings=_described(runs, rounds),
         curves=curves,
         checks=checks(curves),
-        headers=("method", "regret at the end", "s.e.", "mean regret", "ε, moments", "ε, PLD"),
+        headers=("method", "regret at the end", "s.e.", "mean regret", *COLUMNS),
         rows=_rows(figures, known, rounds),
         figure=_figure(figures, known),
     )
@@ -147,11 +151,6 @@ def _described(runs: int, rounds: int) -> dict[str, Any]:
         "features of the agents' own model": OWN_FEATURES,
         "delta": delta(AGENTS),
     }
-
-
-def delta(agents: int) -> float:
-    """The paper's δ."""
-    return 1 / agents**1.1
 
 
 # ---------------------------------------------------------------- the methods
@@ -282,15 +281,6 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
     return found
 
 
-def losses(setting: Setting, rounds: int) -> tuple[float | None, float | None]:
-    """The paper's accountant and the tight one; None without noise."""
-    if setting.z == 0:
-        return None, None
-    mechanism = Mechanism(setting.z, setting.S, Poisson(setting.q))
-    cost = partial(accounting.epsilon, mechanism, rounds, delta(setting.agents))
-    return cost(accounting.moments), cost(accounting.pld)
-
-
 def _rows(
     figures: dict[str, dict[str, Setting | None]],
     known: dict[Setting | None, np.ndarray],
@@ -300,7 +290,7 @@ def _rows(
     for figure, settings in figures.items():
         for name, setting in settings.items():
             mean, error = metrics.mean_and_error(known[setting][:, -1])
-            cost = (None, None) if setting is None else losses(setting, rounds)
+            cost = Loss() if setting is None else loss(setting.mechanism, setting.agents, rounds)
             cells = (float(mean), float(error), float(known[setting].mean()), *cost)
             rows.append((f"Fig. {figure}, {name}", *map(number, cells)))
     return rows

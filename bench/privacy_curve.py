@@ -11,7 +11,6 @@ program: z, q and S are numbers.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,10 +20,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.dp_synthetic import delta
 from bench.fts_synthetic import random_cosines
+from bench.privacy_loss import COLUMNS, Loss, delta, loss
 from bench.runner import Check, Options, Result, number, progress
-from jaxbo import accounting, metrics, plotting
+from jaxbo import metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
@@ -42,11 +41,6 @@ OWN_FEATURES, REFIT = 100, 5
 WEIGHTING = Weighting(EMPHASIS, hold=10, decay=30)
 #: Losses below this are what the paper calls the single-digit range.
 SMALL = 10.0
-
-
-#: A δ that would do for many more agents, and the table's columns of `Loss`.
-STRICT = 1e-5
-LOSSES = ("ε, moments", "ε, Rényi", "ε, PLD", f"ε, PLD, δ = {STRICT:g}")
 
 
 class Setting(NamedTuple):
@@ -88,13 +82,15 @@ def measure(problem: Problem, options: Options, name: str, runs: int, rounds: in
         setting: np.asarray(shortfall(problem, SETTINGS[setting], keys, rounds))
         for setting in progress(settings, name)
     }
-    losses = {setting: loss(SETTINGS[setting], problem.agents, rounds) for setting in settings}
+    losses = {
+        setting: loss(SETTINGS[setting].mechanism, problem.agents, rounds) for setting in settings
+    }
     return Result(
         settings=_described(problem, runs, rounds),
         curves=curves,
         checks=checks(curves, losses),
         unit=problem.unit,
-        headers=("method", problem.unit, "s.e.", "runs", *LOSSES),
+        headers=("method", problem.unit, "s.e.", "runs", *COLUMNS),
         rows=_rows(curves, losses),
         figure=_figure(curves, losses, problem.unit),
     )
@@ -160,29 +156,6 @@ def _shortfall(
 
 
 # ---------------------------------------------------------------- what the paper claims
-
-
-class Loss(NamedTuple):
-    """ε by the paper's accountant, by Rényi and by PLD at the paper's δ, and by PLD at a strict one."""
-
-    moments: float | None = None
-    renyi: float | None = None
-    pld: float | None = None
-    strict: float | None = None
-
-
-def loss(setting: Setting, agents: int, rounds: int) -> Loss:
-    """Of a whole run; without noise there is none."""
-    if setting.z == 0:
-        return Loss()
-    cost = partial(accounting.epsilon, setting.mechanism, rounds)
-    paper = delta(agents)
-    return Loss(
-        cost(paper, accounting.moments),
-        cost(paper, accounting.renyi),
-        cost(paper, accounting.pld),
-        cost(STRICT, accounting.pld),
-    )
 
 
 def checks(curves: dict[str, np.ndarray], losses: dict[str, Loss]) -> dict[str, Check]:

@@ -89,7 +89,7 @@ def reference() -> AbstractFederated:
 
 
 def _features() -> Fixed:
-    return Fixed(SquaredExponential(SCALE), size=SIZE, noise=NOISE, capacity=ROUNDS)
+    return Fixed(kernel=SquaredExponential(SCALE), size=SIZE, noise=NOISE, capacity=ROUNDS)
 
 
 def _sum(key: Key, repeats: int) -> list[Figure]:

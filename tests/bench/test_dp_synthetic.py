@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bench import dp_synthetic as experiment
+from bench.privacy_loss import Loss, loss
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 
@@ -20,9 +21,11 @@ from jaxbo.algos.ts import TS
     ],
 )
 def test_losses_are_those_the_paper_prints_and_the_tight_ones_are_smaller(q, z, printed):
-    moments, tight = experiment.losses(experiment.private(q=q, z=z), 40)
-    assert round(moments, 3) == printed
-    assert 0.5 * moments < tight < 0.8 * moments
+    cost = loss(experiment.private(q=q, z=z).mechanism, experiment.AGENTS, 40)
+    assert round(cost.moments, 3) == printed
+    assert 0.5 * cost.moments < cost.pld < 0.8 * cost.moments
+    assert cost.pld < cost.renyi
+    assert cost.pld < cost.strict
 
 
 def test_every_setting_is_a_method_and_without_noise_costs_nothing():
@@ -33,7 +36,7 @@ def test_every_setting_is_a_method_and_without_noise_costs_nothing():
             assert isinstance(algorithm, DPFTSDE if compiled[0] else TS)
             assert algorithm.capacity == 50
             if setting is not None and setting.z == 0:
-                assert experiment.losses(setting, 40) == (None, None)
+                assert loss(setting.mechanism, setting.agents, 40) == Loss()
 
 
 def test_regret_never_grows_and_methods_share_their_functions():

@@ -11,6 +11,7 @@ import pytest
 
 from bench import digits, dp_landmine, har, landmine
 from bench import privacy_curve as experiment
+from bench.privacy_loss import Loss, loss
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube
@@ -150,8 +151,8 @@ def test_every_setting_is_a_method_and_costs_what_its_mechanism_does():
         algorithm = experiment.method(problem, setting.regions, setting.mechanism, 60)
         assert isinstance(algorithm, DPFTSDE if setting.regions else TS)
         assert algorithm.capacity == 70
-    assert experiment.loss(experiment.SETTINGS["FTS-DE"], 30, 60) == experiment.Loss()
-    cost = experiment.loss(experiment.SETTINGS["z = 4.0, q = 0.35"], 30, 60)
+    assert loss(experiment.SETTINGS["FTS-DE"].mechanism, 30, 60) == Loss()
+    cost = loss(experiment.SETTINGS["z = 4.0, q = 0.35"].mechanism, 30, 60)
     assert 0 < cost.pld < cost.renyi < cost.moments
     assert cost.pld < cost.strict
 
@@ -159,9 +160,9 @@ def test_every_setting_is_a_method_and_costs_what_its_mechanism_does():
 def test_claims_are_about_the_end():
     rng = np.random.default_rng(0)
     names = list(experiment.SETTINGS)
-    losses = {name: experiment.Loss() for name in names}
-    losses["z = 1.0, q = 0.1"] = experiment.Loss(3.0, 2.0, 1.0, 2.0)
-    losses["z = 1.0, q = 0.35"] = experiment.Loss(13.0, 12.0, 11.0, 12.0)
+    losses = {name: Loss() for name in names}
+    losses["z = 1.0, q = 0.1"] = Loss(3.0, 2.0, 1.0, 2.0)
+    losses["z = 1.0, q = 0.35"] = Loss(13.0, 12.0, 11.0, 12.0)
 
     def level(order):
         return {n: order[i] + 0.01 * rng.random((30, 5)) for i, n in enumerate(names)}
