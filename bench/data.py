@@ -21,6 +21,10 @@ SOURCES = {
         "10299 windows of 30 people's movements, 561 features and one of 6 activities (arrays X, y, "
         "subject): UCI's Human Activity Recognition Using Smartphones (Anguita and others, 2013)"
     ),
+    "digits_by_writer.npz": (
+        "5281 MNIST images of NIST's writers 0 to 49 (arrays images, y, writer, is_test): MNIST's "
+        "training set, with the writers that QMNIST (Yadav and Bottou, 2019) traced"
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""DP-FTS-DE, Fig. 3a, d and 11: the SVMs of 29 landmine fields (`landmine`), two hyperparameters.
+"""DP-FTS-DE, Fig. 3a and d: the SVMs of 29 landmine fields (`landmine`), two hyperparameters.
 
 See `privacy_curve` for what is compared. Of the two scores of an SVM it is the clean one; the authors'
 own is the noisy one. The domain is a grid of 51 x 51 points: all SVMs there are trained first, once,
@@ -66,7 +66,7 @@ def trained(
 
 
 EXPERIMENT = Experiment(
-    source="DP-FTS-DE, Fig. 3a, d, 11",
+    source="DP-FTS-DE, Fig. 3a, d",
     about="SVMs of 29 landmine fields: what privacy costs",
     time="20 min",
     run=_run,

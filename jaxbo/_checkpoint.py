@@ -19,7 +19,7 @@ import jax.random as jr
 import numpy as np
 
 #: Raised by one when the layout below changes.
-FORMAT = 2
+FORMAT = 3
 
 
 class CheckpointError(ValueError):
@@ -29,7 +29,8 @@ class CheckpointError(ValueError):
 class Rows(eqx.Module):
     """The first `told` rows are complete; one more may have queries only.
 
-    `ledger` is what the queries have cost, those of the open row included.
+    `ledger` is what the queries have cost, those of the open row included, and `secret` the random
+    words that their noise came from; `info` has a leaf more, `present`, where that was given.
     """
 
     told: int
@@ -38,6 +39,7 @@ class Rows(eqx.Module):
     info: list[np.ndarray]
     failures: Sequence[tuple[int, int, str]]
     ledger: str | None
+    secret: np.ndarray | None
 
 
 def fingerprint(**parts: Any) -> dict[str, str]:
@@ -86,6 +88,7 @@ class Checkpoint:
                     [archive[f"info_{i}"] for i in range(manifest["info"])],
                     [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
                     manifest["ledger"],
+                    archive.get("secret"),
                 )
         # A damaged archive can make its reader raise nearly anything.
         except Exception as error:
@@ -120,6 +123,8 @@ class Checkpoint:
             "ledger": rows.ledger,
         }
         arrays = {f"info_{i}": leaf for i, leaf in enumerate(rows.info)}
+        if rows.secret is not None:
+            arrays["secret"] = rows.secret
         temporary = self.path.with_name(self.path.name + ".tmp")
         with temporary.open("wb") as file:
             np.savez(

@@ -1,6 +1,7 @@
 """The rows of a driven run, kept and saved as they grow."""
 
 import dataclasses
+import secrets
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -40,7 +41,11 @@ class Trace(eqx.Module):
 
 
 class Record:
-    """The rows of a driven run as host arrays, saved as they grow."""
+    """The rows of a driven run as host arrays, saved as they grow.
+
+    With a ledger, `secret` are random words of the operating system's, as many as a key has: the run's
+    own, however often it is resumed, and no other run's.
+    """
 
     def __init__(
         self,
@@ -49,14 +54,20 @@ class Record:
         rounds: int,
         saved: Checkpoint | None,
         ledger: Ledger | None,
+        present: np.ndarray | None,
+        words: int,
     ):
         queries, info = shapes
         rows = initial + rounds
+        self.secret = None
+        if ledger is not None:
+            self.secret = np.frombuffer(secrets.token_bytes(4 * words), np.uint32)
         self.initial, self.saved, self.ledger = initial, saved, ledger
         self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
         self.values = np.full((rows, queries.shape[0]), np.nan, queries.dtype)
         leaves, self.structure = jax.tree.flatten(info)
         self.info = [np.zeros((rounds, *leaf.shape), leaf.dtype) for leaf in leaves]
+        self.present = [] if present is None else [np.asarray(present)]
         self.asked = self.told = 0
         self.failures: list[Failure] = []
         if saved is not None:
@@ -72,27 +83,35 @@ class Record:
             f"the checkpoint has {asked} rows already, the run asks for {self.queries.shape[0]}: "
             "give at least as many rounds as before.",
         )
+        mine = self._info(asked)
         if _sizes(rows.queries, rows.values, *rows.info) != _sizes(
-            self.queries[:asked], self.values[:asked], *self._info(asked)
+            self.queries[:asked], self.values[:asked], *mine
         ):
             raise CheckpointError(
                 f"{saved.path} is a checkpoint with arrays of other sizes than this run's; "
                 "restore it from a copy, or remove it to start again."
             )
+        given = len(self.info)
+        if any((a != b).any() for a, b in zip(mine[given:], rows.info[given:], strict=True)):
+            raise CheckpointError(
+                f"{saved.path} belongs to a run with another present; give the same rows as before "
+                "to continue it, or another path to start anew."
+            )
         self.asked, self.told = asked, rows.told
         self.queries[:asked], self.values[:asked] = rows.queries, rows.values
-        for mine, theirs in zip(self._info(asked), rows.info, strict=True):
-            mine[:] = theirs
+        for one, theirs in zip(mine[:given], rows.info[:given], strict=True):
+            one[:] = theirs
         self.failures = [Failure(*failure) for failure in rows.failures]
         if self.ledger is not None and rows.ledger is not None:
             charged = Ledger.from_json(rows.ledger)
             self.ledger = dataclasses.replace(self.ledger, events=charged.events)
+            self.secret = rows.secret
         if self.told == asked:
             self.forget()  # a kill came between the last save and the journal's end
 
     def _info(self, asked: int) -> list[np.ndarray]:
         """What is known of the first `asked` rows; the initial design has no info."""
-        return [leaf[: max(asked - self.initial, 0)] for leaf in self.info]
+        return [leaf[: max(asked - self.initial, 0)] for leaf in self.info + self.present]
 
     def ask(
         self,
@@ -153,7 +172,8 @@ class Record:
         asked = self.asked
         queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
         charged = None if self.ledger is None else _charges(self.ledger)
-        self.saved.save(Rows(self.told, queries, values, info, self.failures, charged))
+        rows = Rows(self.told, queries, values, info, self.failures, charged, self.secret)
+        self.saved.save(rows)
 
 
 def _charges(ledger: Ledger) -> str:

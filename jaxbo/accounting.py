@@ -4,7 +4,8 @@
     moments    ε = min over λ = 1, ..., 32 of (Σ α_λ(q, z) - log δ) / λ,  summed over all releases,
                α_λ = log Σ_k C(λ+1, k) (1-q)^(λ+1-k) q^k exp(k (k-1) / 2z²)
     renyi      moments of a finer grid of orders, not only whole ones, and a sharper step to ε
-    pld        the distribution of the privacy loss itself, convolved; its error is below 0.1 %
+    pld        the distribution of the privacy loss itself, convolved; above ε = 0.01 its error is
+               below 0.1 %; infinite for δ below 1e-15, where `renyi` still has a figure
 
 for any two runs that `jaxbo.kernels.mechanism` calls neighbors. Each accountant is an upper bound;
 `tightest` is the sharpest one that is valid. `moments` is the paper's (Abadi et al., 2016; it gives
@@ -22,6 +23,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -236,7 +238,7 @@ def epsilon(
     `ValueError` for δ outside (0, 1), a mechanism without noise or with arrays for numbers.
     """
     charged = (event(mechanism, rounds),)
-    return (accountant or tightest(charged))(charged, delta)
+    return _chosen(accountant, charged)(charged, delta)
 
 
 def noise_for(
@@ -258,7 +260,7 @@ def noise_for(
 
     def enough(z: float) -> bool:
         events = (Event(relation, q, z, rounds),)
-        return (accountant or tightest(events))(events, delta) <= epsilon
+        return _chosen(accountant, events)(events, delta) <= epsilon
 
     high = 1.0
     while not enough(high):
@@ -282,7 +284,7 @@ def rounds_for(
 
     def within(rounds: int) -> bool:
         events = (dataclasses.replace(one, count=rounds),)
-        return (accountant or tightest(events))(events, delta) <= epsilon
+        return _chosen(accountant, events)(events, delta) <= epsilon
 
     low, high = 0, 1
     while high < _MOST_ROUNDS and within(high):
@@ -307,7 +309,10 @@ def _sampling(q: float | AbstractSampling) -> tuple[Relation, float]:
         return q.relation, _number("count", q.count) / q.agents
     if isinstance(q, AbstractSampling):
         return q.relation, _number("q", q.q)
-    require(0 < q <= 1, f"q must lie in (0, 1], got {q}: nothing is sampled else.")
+    require(
+        isinstance(q, Real) and 0 < q <= 1,
+        f"q must lie in (0, 1], or be a sampling, got {q!r}: nothing is sampled else.",
+    )
     return Relation.ZERO_OUT, max(q, float(np.float32(q)))
 
 
@@ -332,10 +337,24 @@ def _only_zero_out(events: Sequence[Event], accountant: str) -> None:
     )
 
 
+def _chosen(accountant: Accountant | None, events: Sequence[Event]) -> Accountant:
+    require(
+        accountant is None or callable(accountant),
+        f"accountant must be one of accounting's {', '.join(BY_NAME)}, got {accountant!r}.",
+    )
+    return accountant or tightest(events)
+
+
 def check_delta(delta: float) -> None:
-    """`ValueError` for a delta outside (0, 1)."""
-    require(0 < delta < 1, f"delta must lie in (0, 1), got {delta}: it is a probability.")
+    """`ValueError` for a delta that is no number in (0, 1)."""
+    require(
+        isinstance(delta, Real) and 0 < delta < 1,
+        f"delta must lie in (0, 1), got {delta!r}: it is a probability.",
+    )
 
 
 def _check_epsilon(epsilon: float) -> None:
-    require(epsilon > 0, f"epsilon must be positive, got {epsilon}.")
+    require(
+        isinstance(epsilon, Real) and 0 < epsilon < math.inf,
+        f"epsilon must be positive and finite, got {epsilon!r}.",
+    )

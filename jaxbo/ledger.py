@@ -31,11 +31,12 @@ class Ledger:
     Charge before the release, keep the new ledger before the result is used:
 
         ledger = ledger.charge(mechanism)       BudgetError: do not release
-        broadcast = mechanism.release(fold_in(key, ledger.releases), ...)
+        broadcast = mechanism.release(secret, ...)
 
-    `releases` differs for every release that was ever charged, so that noise keyed by it is never
-    added to two different sums. A run that is resumed goes on with its ledger, `from_json`, and
-    releases nothing twice: a broadcast that was released is stored and used again without a charge.
+    with a `secret` key that nobody knows and that is used for nothing else, ever: noise that is added
+    to two sums is the difference of the sums. A run that is resumed goes on with its ledger,
+    `from_json`, and releases nothing twice: a broadcast that was released is stored and used again
+    without a charge.
 
     `budget` is an ε at `delta`, infinite for none. `accountant` is `tightest` unless given; a ledger
     with an accountant of one's own cannot be saved.
@@ -86,9 +87,17 @@ class Ledger:
             name is None or BY_NAME.get(name) is self.accountant,
             f"only the accountants {', '.join(BY_NAME)} can be saved, got {self.accountant}.",
         )
-        events = [{**dataclasses.asdict(e), "relation": e.relation.value} for e in self.events]
-        budget = self.budget if self.budget < math.inf else None
-        fields = {"delta": self.delta, "budget": budget, "accountant": name, "events": events}
+        events = [
+            {"relation": e.relation.value, "q": float(e.q), "z": float(e.z), "count": int(e.count)}
+            for e in self.events
+        ]
+        budget = float(self.budget) if self.budget < math.inf else None
+        fields = {
+            "delta": float(self.delta),
+            "budget": budget,
+            "accountant": name,
+            "events": events,
+        }
         return json.dumps({"format": FORMAT, **fields}, allow_nan=False)
 
     @classmethod

@@ -20,11 +20,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 import jaxbo
-from jaxbo._check import require, whole
+from jaxbo._check import is_a, require, whole
 from jaxbo._checkpoint import Checkpoint, fingerprint
 from jaxbo._evaluate import BlackBox, Evaluator
 from jaxbo._keys import barrier
 from jaxbo._record import Failure, Record, Trace
+from jaxbo.accounting import Event, event
 from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.ledger import BudgetError, Ledger
@@ -240,10 +241,12 @@ def drive(
     warning, and survived. Others are raised as they are, with the agent and the point in a note; so is
     the first one of an objective that has not succeeded once by the end of a row.
     `progress`: a bar, if `tqdm` is installed.
-    `ledger`: what private releases have cost so far. Each release is charged and the charge saved with
-    its queries before any of them is evaluated; a run that continues goes on with its own charges, given
-    the ledger that it began with, and never releases again what it has. It differs from `run` in its
-    random numbers if something was charged before: noise is never added to two sums.
+    `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
+    Each release is charged and the charge saved with its queries before any of them is evaluated; a run
+    that continues goes on with its own charges, given the ledger that it began with, and never releases
+    again what it has. Noise must not be guessed nor ever be added to two sums: what is asked then comes
+    from random numbers of the operating system's, not from `key`, so that no two runs share any. The
+    checkpoint has them: guard it like the data. The run that follows begins with `Trace.ledger`.
 
     Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
     that is corrupt or of another run, before anything is evaluated; so it does `BudgetError` if the
@@ -253,12 +256,17 @@ def drive(
     keys = _split(key)
     start = _init(algorithm, keys.init) if state is None else state
     releases = _releases(algorithm, start, rounds, ledger)
+    require(
+        ledger is None or checkpoint is not None,
+        "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",
+    )
     saved = None
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, _identity(algorithm, objective, key, initial, state, ledger))
     here = None if present is None or not rounds else present[0]
     shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start, here)
-    record = Record(shapes, initial, rounds, saved, ledger)
+    given = None if present is None else np.asarray(present)
+    record = Record(shapes, initial, rounds, saved, ledger, given, jr.key_data(key).size)
     evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
 
     def evaluate(row: int, key: Key) -> None:
@@ -283,8 +291,9 @@ def drive(
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = _round_keys(keys, jnp.asarray(t))
-            if ledger is not None and ledger.releases:
-                ask_key = jr.fold_in(ask_key, ledger.releases)
+            if record.secret is not None:
+                secret = jr.wrap_key_data(jnp.asarray(record.secret), impl=jr.key_impl(key))
+                ask_key = jr.fold_in(secret, t)
             here = None if present is None else present[t]
             asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
             record.ask(row, asking, releases[t])
@@ -322,13 +331,16 @@ def _releases(
     first = int(start.round) if isinstance(start, FederatedState) else 0
     releases = [algorithm.released(first + t) for t in range(rounds)]
     paid = [mechanism for mechanism in releases if mechanism is not None]
+    if ledger is None:
+        return releases
+    is_a("ledger", ledger, Ledger)
     require(
-        ledger is None or len(paid) > 0 or not releases,
+        len(paid) > 0 or not releases,
         "there is a ledger, but nothing that this method releases is private: leave it out.",
     )
-    if ledger is not None and paid and not ledger.affords(paid[0], len(paid)):
+    if not _affords(ledger, paid):
         enough = bisect.bisect_left(
-            range(len(paid)), True, key=lambda n: not ledger.affords(paid[0], n + 1)
+            range(len(paid)), True, key=lambda n: not _affords(ledger, paid[: n + 1])
         )
         raise BudgetError(
             f"the budget of epsilon {ledger.budget:.4g} at delta {ledger.delta:.4g} pays for {enough} of "
@@ -336,6 +348,20 @@ def _releases(
             "afterwards; or add noise, or ask for fewer rounds."
         )
     return releases
+
+
+def _affords(ledger: Ledger, mechanisms: list[Mechanism]) -> bool:
+    """Whether all of them can be charged; alike ones at once."""
+    counts: dict[Event, tuple[Mechanism, int]] = {}
+    for mechanism in mechanisms:
+        alike = event(mechanism)
+        counts[alike] = mechanism, counts.get(alike, (mechanism, 0))[1] + 1
+    try:
+        for mechanism, count in counts.values():
+            ledger = ledger.charge(mechanism, count)
+    except BudgetError:
+        return False
+    return True
 
 
 class _Bar:

@@ -210,19 +210,26 @@ class DPFTSDE(AbstractThompson):
 
 
 def private_bound(
-    key: Key, algorithm: DPFTSDE, state: FederatedState, clip: AdaptiveClip, rounds: int = 20
+    key: Key,
+    algorithm: DPFTSDE,
+    state: FederatedState,
+    clip: AdaptiveClip,
+    rounds: int = 30,
+    present: Bool[Array, " agents"] | None = None,
 ) -> Scalar:
     """An S that `clip.quantile` of the messages are within, found without looking at them.
 
-    Beginning at `algorithm.mechanism.S`, each round is one private release of `clip.mechanism`. Charge
-    for all of them, and then give the algorithm its S:
+    Beginning at `algorithm.mechanism.S`, each round is one private release of `clip.mechanism`: charge
+    for all of them before, and draw the key as for `Mechanism.release`. Begin low: S rises by up to
+    exp(rate · quantile) a round, but falls by no more than exp(rate · (1 - quantile)).
 
         ledger = ledger.charge(clip.mechanism, rounds)
-        S = private_bound(key, algorithm, state, clip, rounds)
+        S = private_bound(secret, algorithm, state, clip, rounds)
         mechanism = Mechanism(z, S, sampling)
 
-    `ValueError` for an infinite S to begin at, or no rounds. The paper chooses S by
-    looking: such that few vectors are clipped.
+    Messages are those that `state` sends: observations of `warm_start` make them what they will be.
+    The paper chooses S by looking: such that few vectors are clipped. `ValueError` for an infinite S to
+    begin at, a `clip` without noise, or no rounds.
     """
     is_a("clip", clip, AdaptiveClip)
     whole("rounds", rounds, least=1)
@@ -230,12 +237,12 @@ def private_bound(
         jnp.isfinite(algorithm.mechanism.S),
         "the search for S begins at algorithm.mechanism.S, which is infinite: give it a finite one.",
     )
-    present = jnp.ones((algorithm.agents,), bool)
+    require(clip.mechanism.z > 0, "clip needs a positive z: without noise nothing is private.")
+    here = jnp.ones((algorithm.agents,), bool) if present is None else present
 
     def step(S: Scalar, key: Key) -> tuple[Scalar, None]:
         message_key, release_key = jr.split(key)
         messages = algorithm.messages(message_key, state).weights
-        regions = algorithm.regions.count
-        return clip.release(release_key, S, messages, regions, present), None
+        return clip.release(release_key, S, messages, algorithm.regions.count, here), None
 
     return jax.lax.scan(step, algorithm.mechanism.S, jr.split(key, rounds))[0]

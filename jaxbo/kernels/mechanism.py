@@ -56,6 +56,8 @@ from jaxbo.types import Count, Features, Key, Scalar, floating
 
 #: a of the paper's experiments: an agent counts e^15 times as much in the region it explores.
 EMPHASIS = 15.0
+#: Squares of smaller numbers, and of their inverses, are not numbers of float32.
+_LEAST_S = 1e-18
 
 
 class Relation(enum.Enum):
@@ -176,6 +178,11 @@ class Mechanism(eqx.Module):
         )
         require(self.S > 0, f"S must be positive, got {self.S}: it bounds a norm.")
         require(
+            jnp.isinf(self.S) | ((self.S > _LEAST_S) & (self.S < 1 / _LEAST_S)),
+            f"S must lie between {_LEAST_S:g} and {1 / _LEAST_S:g}, got {self.S}: float32 has no squares "
+            "of such numbers.",
+        )
+        require(
             jnp.isfinite(self.S) | (self.z == 0),
             f"S must be finite where there is noise, got S {self.S} with z {self.z}.",
         )
@@ -213,13 +220,23 @@ class Mechanism(eqx.Module):
         weights: Float[Array, "regions agents"],
         present: Bool[Array, " agents"],
     ) -> Float[Array, "regions features"]:
-        """The broadcast of one round. Charge for it first, and never use a key for two releases."""
+        """The broadcast of one round. Charge for it first, and never use a key for two releases.
+
+        `ValueError` for shapes that do not fit.
+        """
+        agents = messages.shape[0]
+        require(
+            weights.shape[1:] == (agents,) and present.shape == (agents,),
+            f"weights of {agents} messages need shape (regions, {agents}) and present ({agents},), got "
+            f"{weights.shape} and {present.shape}.",
+        )
         sample_key, noise_key = jr.split(key)
         regions, dtype = weights.shape[0], messages.dtype
         finite = _finite(messages)
-        included = self.sampling.draw(sample_key, messages.shape[0]) & present & finite
+        included = self.sampling.draw(sample_key, agents) & present & finite
         factors = _shortening(_excess(messages, self._bound(regions, dtype)))
-        # Clipping and leaving out are in the weights: the messages are read, never written.
+        # Clipping and leaving out are in the weights: the messages are read, not written (unless under
+        # `vmap`, which takes both branches).
         weighted = weights.astype(dtype) * jnp.where(included, factors, 0)[None, :]
         total = jax.lax.cond(
             jnp.all(finite),

@@ -11,6 +11,7 @@ import pytest
 
 from bench import digits, dp_landmine, har, landmine
 from bench import privacy_curve as experiment
+from bench.data import DataMissingError
 from bench.privacy_loss import Loss, loss
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
@@ -173,3 +174,11 @@ def test_claims_are_about_the_end():
     assert not rising["z = 1.0, q = 0.1 below TS"].holds
     assert "z = 1.0, q = 0.35 below TS" not in falling
     assert len(falling) == 5
+
+
+@pytest.mark.parametrize("load", [har.movements, digits.writers, landmine.fields])
+def test_missing_data_is_named_with_its_source(load, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXBO_DATA", str(tmp_path))
+    load.cache_clear()
+    with pytest.raises(DataMissingError, match=r"npz is missing: .* It holds"):
+        load()
