@@ -10,7 +10,7 @@ from jaxbo.domains import Cube
 
 
 def _run(options: Options) -> Result:
-    problem = Problem(Cube(3), WRITERS, writers(), "validation error", batch=1)
+    problem = Problem(Cube(3), WRITERS, writers(), "validation error", batch=1, trains=True)
     runs, rounds = options.runs_or(3, 2), options.rounds_or(60, 3)
     return measure(problem, options, "dp-digits", runs, rounds)
 

@@ -10,7 +10,7 @@ from jaxbo.domains import Cube
 
 
 def _run(options: Options) -> Result:
-    problem = Problem(Cube(3), SUBJECTS, movements(), "validation error", batch=5)
+    problem = Problem(Cube(3), SUBJECTS, movements(), "validation error", batch=5, trains=True)
     runs, rounds = options.runs_or(20, 2), options.rounds_or(60, 5)
     return measure(problem, options, "dp-har", runs, rounds)
 

@@ -1,8 +1,8 @@
 """DP-FTS-DE, Fig. 3a and d: the SVMs of 29 landmine fields (`landmine`), two hyperparameters.
 
 See `privacy_curve` for what is compared. Of the two scores of an SVM it is the clean one; the authors'
-own is the noisy one. The domain is a grid of 51 x 51 points: all SVMs there are trained first, once,
-and a run then looks its values up, so that all rounds of all settings are compiled.
+own is the noisy one. The domain is a grid of 51 x 51 points: all SVMs there are trained beforehand, and
+a run looks its values up, so that all rounds of all settings are compiled.
 """
 
 import functools
@@ -28,17 +28,16 @@ def _run(options: Options) -> Result:
     fields()  # says at once if the data is missing
     side = QUICK_SIDE if options.quick else SIDE
     points = grid(side)
-    folder = options.out / f"dp-landmine.parts-{side}"
+    folder = options.out / f"dp-landmine.svms-{side}"
     folder.mkdir(parents=True, exist_ok=True)
     # Threads would share the random generator inside libsvm, and forks the locks of JAX.
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as executor:
         values = trained(folder, executor, points)
     objective = OnGrid(values=values, points=points)
-    problem = Problem(Finite(points), FIELDS, objective, "1 - AUC", batch=5)
+    problem = Problem(Finite(points), FIELDS, objective, "1 - AUC", batch=5, trains=False)
     runs, rounds = options.runs_or(20, 2), options.rounds_or(60, 5)
     result = measure(problem, options, "dp-landmine", runs, rounds)
     result.settings["grid"] = f"{side} x {side}"
-    result.scratch = folder
     return result
 
 

@@ -126,12 +126,23 @@ def _run(options: Options) -> Result:
         for figure, settings in figures.items()
         for name, setting in settings.items()
     }
+    losses = {
+        setting: Loss() if setting is None else loss(setting.mechanism, setting.agents, rounds)
+        for setting in known
+    }
     return Result(
-        settings=_described(runs, rounds),
+        settings={
+            **_described(runs, rounds),
+            "losses": {
+                f"{figure}, {name}": losses[setting]._asdict()
+                for figure, settings in figures.items()
+                for name, setting in settings.items()
+            },
+        },
         curves=curves,
         checks=checks(curves),
         headers=("method", "regret at the end", "s.e.", "mean regret", *COLUMNS),
-        rows=_rows(figures, known, rounds),
+        rows=_rows(figures, known, losses),
         figure=_figure(figures, known),
     )
 
@@ -284,14 +295,13 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
 def _rows(
     figures: dict[str, dict[str, Setting | None]],
     known: dict[Setting | None, np.ndarray],
-    rounds: int,
+    losses: dict[Setting | None, Loss],
 ) -> list[tuple[str, ...]]:
     rows = []
     for figure, settings in figures.items():
         for name, setting in settings.items():
             mean, error = metrics.mean_and_error(known[setting][:, -1])
-            cost = Loss() if setting is None else loss(setting.mechanism, setting.agents, rounds)
-            cells = (float(mean), float(error), float(known[setting].mean()), *cost)
+            cells = (float(mean), float(error), float(known[setting].mean()), *losses[setting])
             rows.append((f"Fig. {figure}, {name}", *map(number, cells)))
     return rows
 

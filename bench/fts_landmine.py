@@ -359,7 +359,7 @@ def _draw_messages(ax: Any, found: Found, objective: str, rounds: int) -> None:
     ax.axhline(means[0][0], color=plotting.BLUE, ls="--", label="TS")
     ax.set(xlabel="floats an agent sends, once", ylabel="best AUC at the end")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, ncols=2, fontsize=9)
+    ax.legend(frameon=False, ncols=4, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 
 def _draw_target(ax: Any, found: Found, target: int) -> None:

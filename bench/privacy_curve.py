@@ -10,6 +10,7 @@ by maximum evidence, a length scale for each coordinate. Every setting of as man
 program: z, q and S are numbers.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,9 +21,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+import jaxbo
 from bench.fts_synthetic import random_cosines
 from bench.privacy_loss import COLUMNS, Loss, delta, loss
 from bench.runner import Check, Options, Result, number, progress
+from bench.speed_timing import race
 from jaxbo import metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -72,27 +75,44 @@ class Problem(NamedTuple):
     unit: str
     #: Runs that are computed at the same time.
     batch: int
+    #: Whether an evaluation trains a model inside the program.
+    trains: bool
 
 
 def measure(problem: Problem, options: Options, name: str, runs: int, rounds: int) -> Result:
-    """All settings, their checks and the picture."""
+    """All settings, their checks and the picture.
+
+    Each setting's curve is saved as it ends: an interrupted run, started again, continues.
+    """
     settings = QUICK if options.quick else SETTINGS
     keys = jr.split(jr.key(options.seed), runs)
-    curves = {
-        setting: np.asarray(shortfall(problem, SETTINGS[setting], keys, rounds))
-        for setting in progress(settings, name)
-    }
+    folder = options.out / f"{name}.parts-{jaxbo.__version__}-{options.seed}-{runs}-{rounds}"
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = {}
+    for setting in progress(settings, name):
+        path = folder / f"{setting}.npy"
+        if not path.exists():
+            curve = np.asarray(shortfall(problem, SETTINGS[setting], keys, rounds))
+            part = path.with_suffix(".part.npy")
+            np.save(part, curve)
+            os.replace(part, path)
+        curves[setting] = np.load(path)
     losses = {
         setting: loss(SETTINGS[setting].mechanism, problem.agents, rounds) for setting in settings
     }
     return Result(
-        settings=_described(problem, runs, rounds),
+        settings={
+            **_described(problem, runs, rounds),
+            "losses": {setting: losses[setting]._asdict() for setting in settings},
+            **(training_seconds(problem) if problem.trains else {}),
+        },
         curves=curves,
         checks=checks(curves, losses),
         unit=problem.unit,
         headers=("method", problem.unit, "s.e.", "runs", *COLUMNS),
         rows=_rows(curves, losses),
         figure=_figure(curves, losses, problem.unit),
+        scratch=folder,
     )
 
 
@@ -111,6 +131,24 @@ def _described(problem: Problem, runs: int, rounds: int) -> dict[str, Any]:
         "rounds between refits": REFIT,
         "delta": delta(problem.agents),
     }
+
+
+def training_seconds(problem: Problem) -> dict[str, float]:
+    """Of one round, all agents in one program, and one program called for each agent in turn."""
+    key, agents = jr.key(0), jnp.arange(problem.agents)
+    points = problem.domain.sample(key, problem.agents)
+    keys = jr.split(key, problem.agents)
+    one = jax.jit(lambda *given: problem.objective(*given))
+    together = jax.jit(lambda *given: jax.vmap(problem.objective)(*given))
+    calls = {
+        "seconds to train all agents' models, in one program": lambda: together(
+            keys, agents, points
+        ),
+        "seconds to train all agents' models, in a loop": lambda: [
+            one(keys[i], agents[i], points[i]) for i in range(problem.agents)
+        ],
+    }
+    return {name: float(np.min(seconds)) for name, seconds in race(calls, 5).items()}
 
 
 # ---------------------------------------------------------------- the methods

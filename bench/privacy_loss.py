@@ -8,16 +8,20 @@ from jaxbo.kernels.mechanism import Mechanism
 
 #: A δ that would do for many more agents than the paper's.
 STRICT = 1e-5
-COLUMNS = ("ε, moments", "ε, Rényi", "ε, PLD", f"ε, PLD, δ = {STRICT:g}")
+COLUMNS = ("ε, moments", "ε, Rényi", "ε, PLD", f"ε, PLD, δ = {STRICT:g}", "z by PLD")
 
 
 class Loss(NamedTuple):
-    """ε by the paper's accountant, by Rényi and by PLD at the paper's δ, and by PLD at `STRICT`."""
+    """ε by the paper's accountant, by Rényi and by PLD at the paper's δ, and by PLD at `STRICT`.
+
+    `noise` is the z that costs by PLD what the mechanism costs by the paper's accountant.
+    """
 
     moments: float | None = None
     renyi: float | None = None
     pld: float | None = None
     strict: float | None = None
+    noise: float | None = None
 
 
 def delta(agents: int) -> float:
@@ -31,9 +35,11 @@ def loss(mechanism: Mechanism, agents: int, rounds: int) -> Loss:
         return Loss()
     cost = partial(accounting.epsilon, mechanism, rounds)
     paper = delta(agents)
+    moments = cost(paper, accounting.moments)
     return Loss(
-        cost(paper, accounting.moments),
+        moments,
         cost(paper, accounting.renyi),
         cost(paper, accounting.pld),
         cost(STRICT, accounting.pld),
+        accounting.noise_for(moments, paper, mechanism.sampling, rounds, accounting.pld),
     )

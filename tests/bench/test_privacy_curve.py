@@ -136,7 +136,7 @@ def _bowl(key, agent, x):
 
 
 def test_what_is_measured_never_grows(key):
-    problem = experiment.Problem(Cube(2), 4, _bowl, "error", batch=2)
+    problem = experiment.Problem(Cube(2), 4, _bowl, "error", batch=2, trains=False)
     setting = experiment.SETTINGS["z = 1.0, q = 0.35"]
     curve = np.asarray(experiment.shortfall(problem, setting, jr.split(key, 2), 3))
     assert curve.shape == (2, 3)
@@ -146,7 +146,7 @@ def test_what_is_measured_never_grows(key):
 
 
 def test_every_setting_is_a_method_and_costs_what_its_mechanism_does():
-    problem = experiment.Problem(Cube(3), 30, _bowl, "error", batch=1)
+    problem = experiment.Problem(Cube(3), 30, _bowl, "error", batch=1, trains=False)
     assert len(experiment.SETTINGS) == 12
     for setting in experiment.SETTINGS.values():
         algorithm = experiment.method(problem, setting.regions, setting.mechanism, 60)
