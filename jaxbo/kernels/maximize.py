@@ -42,8 +42,8 @@ def maximize(
 
     `candidates` are points of the domain. On a finite domain they should be all its points, and the
     best of them is the answer. Elsewhere they are cut into `starts` slabs (by default 4 up to dimension
-    2, 16 in dimension 3 and 64 beyond); the best of each slab is refined by two Newton steps, four from
-    dimension 3 on, and the best of these by `steps` more.
+    2, 16 in dimension 3, 64 up to 5 and 128 beyond); the best of each slab is refined by two Newton
+    steps, four from dimension 3 on, and the best of these by `steps` more.
 
     A function that jumps between regions comes with its `pieces`: slabs are then cut region by region,
     one for each at least, and a point is refined by its own region's piece, without leaving it.
@@ -133,7 +133,7 @@ def ascend(
 
 def _starts(dim: int) -> int:
     """Enough to find the maximum of a sampled function 99 times of 100 up to dimension 6."""
-    return {1: 4, 2: 4, 3: 16}.get(dim, 64)
+    return {1: 4, 2: 4, 3: 16, 4: 64, 5: 64}.get(dim, 128)
 
 
 def _expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
