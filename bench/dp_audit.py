@@ -184,6 +184,6 @@ def _figure(bounds: dict[tuple[str, str, int], tuple[float, float]]) -> Any:
 EXPERIMENT = Experiment(
     source="no paper; DP-FTS-DE's guarantee, tried",
     about="whether a best distinguisher learns more of one agent than is claimed",
-    time="1 min",
+    time="3 min",
     run=_run,
 )
