@@ -18,6 +18,8 @@ import jax
 import jax.random as jr
 import numpy as np
 
+from jaxbo._check import require
+
 #: Raised by one when the layout below changes.
 FORMAT = 3
 
@@ -69,6 +71,9 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike, identity: dict[str, str]):
         self.path = Path(path)
+        require(
+            self.path.parent.is_dir(), f"the checkpoint's folder {self.path.parent} does not exist."
+        )
         self.journal = self.path.with_name(self.path.name + ".open")
         self.identity = identity
 
@@ -126,6 +131,7 @@ class Checkpoint:
         if rows.secret is not None:
             arrays["secret"] = rows.secret
         temporary = self.path.with_name(self.path.name + ".tmp")
+        temporary.touch(mode=0o600)  # for the owner alone: the secret of private noise may be in it
         with temporary.open("wb") as file:
             np.savez(
                 file,

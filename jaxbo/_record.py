@@ -97,12 +97,20 @@ class Record:
                 f"{saved.path} belongs to a run with another present; give the same rows as before "
                 "to continue it, or another path to start anew."
             )
+        if not asked - 1 <= rows.told <= asked:
+            raise CheckpointError(f"{saved.path} is damaged: restore it from a copy.")
         self.asked, self.told = asked, rows.told
         self.queries[:asked], self.values[:asked] = rows.queries, rows.values
         for one, theirs in zip(mine[:given], rows.info[:given], strict=True):
             one[:] = theirs
         self.failures = [Failure(*failure) for failure in rows.failures]
-        if self.ledger is not None and rows.ledger is not None:
+        if self.ledger is not None and self.secret is not None:
+            secret = rows.secret
+            if rows.ledger is None or secret is None or secret.shape != self.secret.shape:
+                raise CheckpointError(
+                    f"{saved.path} has lost its ledger or the secret of its noise; restore it from a "
+                    "copy: without them the run has no guarantee."
+                )
             charged = Ledger.from_json(rows.ledger)
             self.ledger = dataclasses.replace(self.ledger, events=charged.events)
             self.secret = rows.secret

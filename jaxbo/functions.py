@@ -61,6 +61,10 @@ class TestFunction(eqx.Module):
         return self.lower.size
 
     def __call__(self, x: Point) -> Scalar:
+        require(
+            x.shape == self.lower.shape,
+            f"{self.name} is a function of {self.dim} coordinates, x has shape {x.shape}.",
+        )
         lower, upper = self.lower.astype(x.dtype), self.upper.astype(x.dtype)
         return self.formula(lower + (upper - lower) * x)
 

@@ -176,8 +176,9 @@ def _check_sizes(
         )
     require(
         algorithm.capacity is None or held + rounds + initial <= algorithm.capacity,
-        f"{initial} initial points and {rounds} rounds exceed the algorithm's capacity of "
-        f"{algorithm.capacity} observations: give its surrogate a larger one.",
+        f"{initial} initial points and {rounds} rounds{f', after {held} observations,' if held else ''} "
+        f"exceed the algorithm's capacity of {algorithm.capacity} observations: give its surrogate a "
+        "larger one.",
     )
     shape, dtype = getattr(present, "shape", ()), getattr(present, "dtype", None)
     require(
@@ -198,6 +199,11 @@ def _check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
     require(
         getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
         f"the objective must return one floating number for one agent and point, got {value}.",
+    )
+    known = objective.agents if isinstance(objective, AbstractObjective) else None
+    require(
+        known is None or known >= algorithm.targets,
+        f"the objective has functions for {known} agents, the algorithm asks {algorithm.targets}.",
     )
 
 
@@ -229,8 +235,8 @@ def drive(
     """`run` for an objective in Python: `objective(agent, x)` with `x` a NumPy array.
 
     On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective` is compiled and
-    evaluated for all agents at once, and gives the trace that `run` gives; to the last bit if its own
-    values do not depend on what they are compiled with.
+    evaluated for all agents at once, and without a `ledger` gives the trace that `run` gives; to the
+    last bit if its own values do not depend on what they are compiled with.
 
     `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
     for an `AbstractObjective`.
@@ -253,6 +259,7 @@ def drive(
     ledger's budget does not pay for all releases.
     """
     _check_sizes(algorithm, rounds, initial, present, state)
+    _check_way(algorithm, objective, executor, catch)
     keys = _split(key)
     start = _init(algorithm, keys.init) if state is None else state
     releases = _releases(algorithm, start, rounds, ledger)
@@ -262,7 +269,8 @@ def drive(
     )
     saved = None
     if checkpoint is not None:
-        saved = Checkpoint(checkpoint, _identity(algorithm, objective, key, initial, state, ledger))
+        identity = _identity(algorithm, objective, key, initial, present, state, ledger)
+        saved = Checkpoint(checkpoint, identity)
     here = None if present is None or not rounds else present[0]
     shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start, here)
     given = None if present is None else np.asarray(present)
@@ -303,11 +311,30 @@ def drive(
     return state, record.trace()
 
 
+def _check_way(
+    algorithm: AbstractAlgorithm, objective: Any, executor: Executor | None, catch: Any
+) -> None:
+    """How `drive` is to evaluate, and what it is to survive."""
+    compiled = isinstance(objective, AbstractObjective)
+    if compiled:
+        _check_objective(algorithm, objective)
+    require(
+        executor is None or not compiled,
+        "an executor is for a Python objective; this one is compiled for all agents at once.",
+    )
+    kinds = catch if isinstance(catch, tuple) else (catch,)
+    require(
+        all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds),
+        f"catch must be types of exceptions, got {catch!r}.",
+    )
+
+
 def _identity(
     algorithm: AbstractAlgorithm,
     objective: BlackBox | AbstractObjective,
     key: Key,
     initial: int,
+    present: Any,
     state: PyTree | None,
     ledger: Ledger | None,
 ) -> dict[str, str]:
@@ -318,6 +345,7 @@ def _identity(
         objective=objective if isinstance(objective, AbstractObjective) else None,
         key=key,
         initial=initial,
+        present=present is not None,  # which rows, the rows say
         state=state,
         precision=jnp.zeros(()),
         ledger=None if ledger is None else ledger.events,

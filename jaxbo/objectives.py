@@ -38,6 +38,11 @@ class AbstractObjective(eqx.Module):
 
     noise: eqx.AbstractVar[Scalar]
 
+    @property
+    def agents(self) -> int | None:
+        """For how many agents there are functions; None for any number."""
+        return None
+
     @abc.abstractmethod
     def noiseless(self, agent: Count, x: Point) -> Scalar:
         """The value of agent number `agent` at x, without noise."""
@@ -102,6 +107,10 @@ class Shifted(AbstractObjective):
             f"coordinate where it lies on a face; they put it at {moved}.",
         )
 
+    @property
+    def agents(self) -> int:
+        return self.shifts.shape[0]
+
     def noiseless(self, agent: Count, x: Point) -> Scalar:
         peak = self.function.maximizers[0].astype(x.dtype)
         return self.function(_warp(x, peak + self.shifts[agent].astype(x.dtype), peak))
@@ -125,13 +134,23 @@ class OnGrid(AbstractObjective):
     def __check_init__(self):
         _not_negative("noise", self.noise)
         require(
-            self.values.size > 0 and self.values.shape[1:] == self.points.shape[:1],
+            self.values.size > 0
+            and self.points.ndim == 2
+            and self.values.shape[1:] == self.points.shape[:1],
             f"values need a row for each agent with one number a point, got shape "
             f"{self.values.shape} for points of shape {self.points.shape}.",
         )
         require(jnp.isfinite(self.values), "values must be finite; some are not.")
 
+    @property
+    def agents(self) -> int:
+        return self.values.shape[0]
+
     def noiseless(self, agent: Count, x: Point) -> Scalar:
+        require(
+            x.shape == self.points.shape[1:],
+            f"the points have {self.points.shape[1]} coordinates, x has shape {x.shape}.",
+        )
         # Differences, not products: the distance of a point to itself must be exactly 0.
         distances = jnp.sum((self.points.astype(x.dtype) - x[None, :]) ** 2, axis=1)
         return self.values[agent, jnp.argmin(distances)]

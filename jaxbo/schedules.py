@@ -23,7 +23,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxbo._check import positive, require
+from jaxbo._check import positive_number, require
 from jaxbo.types import Count, Scalar, floating
 
 #: 1 - 1/t is 0 at t = 1, no probability of (0, 1], so the paper sets p₁ = p₂.
@@ -135,7 +135,8 @@ class Power(AbstractSchedule):
     shift: Scalar = eqx.field(converter=floating, default=0.0)
 
     def __check_init__(self):
-        positive("exponent", self.exponent)
+        positive_number("exponent", self.exponent)
+        require(self.shift.ndim == 0, f"shift must be one number, got {self.shift}.")
         require(
             (self.shift >= 0) & jnp.isfinite(self.shift),
             f"shift must be finite and not negative, got {self.shift}: it is a number of rounds.",

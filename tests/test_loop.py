@@ -591,6 +591,35 @@ def test_a_compiled_objective_returns_one_floating_number(objective, key):
         run(RANDOM, objective, 1, key)
 
 
+class Wrong(Same):
+    """Returns a point."""
+
+    def __call__(self, key, agent, x):
+        return x
+
+
+@unchecked
+def test_how_a_run_is_driven_is_checked_before_anything_is_evaluated(key, tmp_path):
+    path = tmp_path / "run.npz"
+    with pytest.raises(ValueError, match="must return one floating number"):
+        quiet(RANDOM, Wrong(branin()), 1, key, checkpoint=path)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(ValueError, match="is for a Python objective"),
+    ):
+        quiet(RANDOM, Same(branin()), 1, key, executor=pool)
+    for catch in (3, KeyboardInterrupt, (OSError, "all")):
+        with pytest.raises(ValueError, match="catch must be types of exceptions"):
+            quiet(RANDOM, never_called, 1, key, catch=catch)
+    with pytest.raises(ValueError, match=r"folder .* does not exist"):
+        quiet(RANDOM, never_called, 1, key, checkpoint=tmp_path / "no" / "run.npz")
+    assert not path.exists()
+
+
+def never_called(agent, x):
+    raise AssertionError("nothing is evaluated")
+
+
 @unchecked
 def test_observations_of_the_wrong_shape_are_refused(key):
     state = RANDOM.init(key)

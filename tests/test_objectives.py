@@ -7,7 +7,10 @@ from numpy import exp, sqrt
 from scipy import stats
 
 from jaxbo import functions
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains import Cube
 from jaxbo.kernels.covariance import Matern12, SquaredExponential
+from jaxbo.loop import drive, run
 from jaxbo.objectives import (
     OnGrid,
     Same,
@@ -245,3 +248,24 @@ def test_a_sweep_over_alpha_is_one_vmapped_program():
     base, own = jnp.asarray(rng.random(10)), jnp.asarray(rng.random((4, 10)))
     swept = jax.jit(jax.vmap(mixtures, (None, None, 0)))(base, own, jnp.asarray([0.0, 1.0]))
     np.testing.assert_array_equal(swept[1], own)
+
+
+def test_functions_for_fewer_agents_than_ask_are_refused():
+    shifts = jnp.zeros((2, 2))
+    grid = OnGrid(jnp.ones((2, 5)), jnp.linspace(0, 1, 10).reshape(5, 2))
+    for objective in (Shifted(functions.branin(), shifts), grid):
+        assert objective.agents == 2
+        with pytest.raises(ValueError, match="functions for 2 agents, the algorithm asks 3"):
+            run(RandomSearch(Cube(2), 3), objective, 2, jr.key(0))
+        with pytest.raises(ValueError, match="functions for 2 agents, the algorithm asks 3"):
+            drive(RandomSearch(Cube(2), 3), objective, 2, jr.key(0), progress=False)
+        run(RandomSearch(Cube(2), 2), objective, 2, jr.key(0))
+    assert Same(functions.branin()).agents is None
+
+
+@pytest.mark.parametrize("way", [run, drive])
+def test_functions_of_another_dimension_than_the_domain_are_refused(way):
+    grid = OnGrid(jnp.ones((2, 5)), jnp.linspace(0, 1, 10).reshape(5, 2))
+    for objective, text in ((Same(functions.sphere(2)), "of 2 coordinates"), (grid, "have 2")):
+        with pytest.raises(ValueError, match=text):
+            way(RandomSearch(Cube(1), 2), objective, 2, jr.key(0))

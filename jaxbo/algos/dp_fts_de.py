@@ -106,6 +106,7 @@ class DPFTSDE(AbstractThompson):
         distributed: bool = True,
         candidates: int = 1000,
     ):
+        is_a("domain", domain, AbstractDomain)
         self.domain = domain
         self.agents = agents
         self.mechanism = Mechanism(1.0, 11.0, Poisson(0.25)) if mechanism is None else mechanism
@@ -126,6 +127,10 @@ class DPFTSDE(AbstractThompson):
             self.regions.dim == self.domain.dim,
             f"regions have {self.regions.dim} dimensions, the domain {self.domain.dim}: "
             "Regions.of(domain.dim, count) fits.",
+        )
+        require(
+            self.releases.ndim == 0,
+            f"releases must be one number, got shape {self.releases.shape}.",
         )
         require(self.releases >= 0, f"releases must be a number of rounds, got {self.releases}.")
 
@@ -220,8 +225,8 @@ def private_bound(
     """An S that `clip.quantile` of the messages are within, found without looking at them.
 
     Beginning at `algorithm.mechanism.S`, each round is one private release of `clip.mechanism`: charge
-    for all of them before, and draw the key as for `Mechanism.release`. Begin low: S rises by up to
-    exp(rate · quantile) a round, but falls by no more than exp(rate · (1 - quantile)).
+    for all of them before, and draw the key as for `Mechanism.release`. Begin low: but for the noise, S
+    rises by up to exp(rate · quantile) a round and falls by no more than exp(rate · (1 - quantile)).
 
         ledger = ledger.charge(clip.mechanism, rounds)
         S = private_bound(secret, algorithm, state, clip, rounds)

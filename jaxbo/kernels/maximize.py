@@ -45,8 +45,9 @@ def maximize(
     2, 16 in dimension 3, 64 up to 5 and 128 beyond); the best of each slab is refined by two Newton
     steps, four from dimension 3 on, and the best of these by `steps` more.
 
-    A function that jumps between regions comes with its `pieces`: slabs are then cut region by region,
-    one for each at least, and a point is refined by its own region's piece, without leaving it.
+    A function that jumps between regions comes with its `pieces`: candidates are then put in order
+    region by region before they are cut, into at least as many slabs as there are regions, and a point
+    is refined by its own region's piece, without leaving it.
     """
     if not isinstance(domain, Finite):
         candidates = candidates[_slabs(candidates, pieces)]

@@ -13,7 +13,8 @@ import pytest
 from jax import export
 from scipy import stats
 
-from jaxbo.algos.base import AbstractIndependent
+import jaxbo
+from jaxbo.algos.base import AbstractAlgorithm, AbstractIndependent
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
@@ -166,6 +167,13 @@ def differences(one, other):
 def agent(state, *numbers):
     """The clients with these numbers."""
     return jax.tree.map(lambda leaf: leaf[jnp.asarray(numbers)], state.clients)
+
+
+def test_every_method_is_held_to_this():
+    public = {m for m in vars(jaxbo).values() if isinstance(m, type)}
+    methods = {m for m in public if issubclass(m, AbstractAlgorithm)}
+    methods = {m for m in methods if not m.__name__.startswith("Abstract")}
+    assert methods == {type(make(CUBE, AGENTS, ROWS)) for make in PROPER.values()}
 
 
 # ---------------------------------------------------------------- shapes

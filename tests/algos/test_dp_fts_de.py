@@ -439,6 +439,27 @@ def test_a_run_beyond_the_budget_is_refused_and_says_how_far_it_reaches(path, tm
         driven(Counting(), tmp_path / "more.npz", ledger=trace.ledger, rounds=1)
 
 
+@pytest.mark.parametrize("lost", ["secret", "ledger"])
+def test_a_checkpoint_that_has_lost_what_makes_it_private_is_refused(lost, path):
+    driven(Counting(), path, rounds=2)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    if lost == "secret":
+        del arrays["secret"]
+    else:
+        manifest = json.loads(str(arrays["manifest"])) | {"ledger": None}
+        arrays["manifest"] = np.array(json.dumps(manifest))
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    with pytest.raises(CheckpointError, match="no guarantee"):
+        driven(Counting(stop_after=0), path)
+
+
+def test_the_checkpoint_of_private_noise_is_its_owners_alone(path):
+    driven(Counting(), path, rounds=1)
+    assert path.stat().st_mode & 0o077 == 0
+
+
 def test_a_ledger_without_a_checkpoint_is_refused():
     with pytest.raises(ValueError, match="needs a checkpoint"):
         driven(Counting(), None)
