@@ -176,8 +176,8 @@ def _check_sizes(
         )
     require(
         algorithm.capacity is None or held + rounds + initial <= algorithm.capacity,
-        f"{initial} initial points and {rounds} rounds{f', after {held} observations,' if held else ''} "
-        f"exceed the algorithm's capacity of {algorithm.capacity} observations: give its surrogate a "
+        f"{initial} initial points and {rounds} rounds, after {held} observations, exceed the "
+        f"algorithm's capacity of {algorithm.capacity} observations: give its surrogate a "
         "larger one.",
     )
     shape, dtype = getattr(present, "shape", ()), getattr(present, "dtype", None)
