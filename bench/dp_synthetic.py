@@ -5,9 +5,10 @@
     regret_t = max f_n - max over queries up to round t of f_n, without the noise; mean over agents
 
 Every run has functions and initial points of its own; all methods share the functions. Losses are at
-δ = 1 / N^1.1, by the paper's moments accountant and the tighter ones. What the paper leaves open is
-chosen as in `fts_synthetic`: standardized values, an own model of 300 features, cosines of
-independent frequencies for the messages.
+δ = 1 / N^1.1, by the paper's moments accountant and the tighter ones. The agents' own model has 300
+features, messages are on cosines of independent frequencies, as in `fts_synthetic`; values are taken as
+they are, in [0, 1], since agents that standardized theirs alone would make the regions incomparable:
+the last panel shows what that costs.
 
 Heterogeneous agents (Fig. 7) are 50, agent n with alpha f_n + (1 - alpha) f of independent draws.
 """
@@ -57,6 +58,7 @@ class Setting(NamedTuple):
     distributed: bool = True
     exponent: float = SLOW
     alpha: float | None = None
+    standardize: bool = False
 
     @property
     def agents(self) -> int:
@@ -107,6 +109,11 @@ FIGURES: dict[str, dict[str, Setting | None]] = {
         "adaptive": private(),
         "not adaptive": private()._replace(hold=np.inf),
     },
+    "ours: one scale for all": {
+        "FTS, own scales": Setting(regions=1, standardize=True),
+        "FTS-DE, P = 4, own scales": Setting(regions=4, standardize=True),
+        "FTS-DE, P = 4, one scale": Setting(regions=4),
+    },
 }
 QUICK = ("2a: distributed exploration", "2d: noise")
 
@@ -120,7 +127,7 @@ def _run(options: Options) -> Result:
     for setting in progress(_settings_of(figures), "dp-synthetic"):
         unlike = setting is not None and setting.alpha is not None
         draws = _draws(draw_key, runs, 1 + UNLIKE_AGENTS if unlike else 1)
-        known[setting] = np.asarray(_regret(*_numbers(setting), draws, keys, rounds))
+        known[setting] = np.asarray(_regret(*_parts(setting), draws, keys, rounds))
     curves = {
         f"{figure}, {name}": known[setting]
         for figure, settings in figures.items()
@@ -179,38 +186,44 @@ class _Numbers(eqx.Module):
     alpha: Scalar
 
 
-def _numbers(setting: Setting | None) -> tuple[int, int, bool, _Numbers]:
-    """What is compiled anew: regions (0 for TS), agents, exploration; and the numbers."""
-    setting = Setting(regions=0) if setting is None else setting
-    numbers = [setting.z, setting.q, setting.S, setting.emphasis, setting.hold, setting.exponent]
-    numbers = _Numbers(*(jnp.asarray(n, float) for n in (*numbers, setting.alpha or 0.0)))
-    return setting.regions, setting.agents, setting.distributed, numbers
+class _Sizes(NamedTuple):
+    """What is compiled anew. No regions: TS."""
+
+    regions: int
+    agents: int
+    distributed: bool
+    standardize: bool
 
 
-def method(regions: int, agents: int, distributed: bool, n: _Numbers, rounds: int) -> Any:
+def _parts(setting: Setting | None) -> tuple[_Sizes, _Numbers]:
+    s = Setting(regions=0) if setting is None else setting
+    numbers = (s.z, s.q, s.S, s.emphasis, s.hold, s.exponent, s.alpha or 0.0)
+    sizes = _Sizes(s.regions, s.agents, s.distributed, s.standardize)
+    return sizes, _Numbers(*(jnp.asarray(n, float) for n in numbers))
+
+
+def method(sizes: _Sizes, n: _Numbers, rounds: int) -> Any:
     """TS for no regions, else DP-FTS-DE."""
-    domain, kernel, noise = (
-        Finite(grid()),
-        SquaredExponential(LENGTH_SCALE),
-        NOISE / VALUES_VARIANCE,
-    )
-    capacity = INITIAL + rounds
-    own = Fixed(kernel=kernel, size=OWN_FEATURES, noise=noise, capacity=capacity)
-    if not regions:
-        return TS(domain, agents, own)
-    features = Fixed(
-        kernel=kernel, size=FEATURES, noise=noise, basis=random_cosines, capacity=capacity
-    )
+    domain = Finite(grid())
+    alike = {
+        "kernel": SquaredExponential(LENGTH_SCALE),
+        "noise": NOISE / VALUES_VARIANCE if sizes.standardize else NOISE,
+        "standardize": sizes.standardize,
+        "capacity": INITIAL + rounds,
+    }
+    own = Fixed(size=OWN_FEATURES, **alike)
+    if not sizes.regions:
+        return TS(domain, sizes.agents, own)
     return DPFTSDE(
         domain,
-        agents,
+        sizes.agents,
         Mechanism(n.z, n.S, Poisson(n.q)),
-        regions=Regions((regions,)),
+        regions=Regions((sizes.regions,)),
         weighting=Weighting(n.emphasis, n.hold),
-        features=features,
+        features=Fixed(size=FEATURES, basis=random_cosines, **alike),
         own=own,
         mixing=Power(n.exponent),
-        distributed=distributed,
+        distributed=sizes.distributed,
     )
 
 
@@ -222,9 +235,7 @@ def _draws(key: Key, runs: int, count: int) -> Float[Array, "runs draws points"]
 
 @eqx.filter_jit
 def _regret(
-    regions: int,
-    agents: int,
-    distributed: bool,
+    sizes: _Sizes,
     n: _Numbers,
     draws: Float[Array, "runs draws points"],
     keys: Array,
@@ -239,12 +250,12 @@ def _regret(
         if own.shape[0]:
             functions = mixtures(base, own, n.alpha)
         else:
-            functions = perturbed(function_key, base, DISTANCE, agents)
+            functions = perturbed(function_key, base, DISTANCE, sizes.agents)
         objective = OnGrid(functions, grid(), NOISE**0.5)
-        algorithm: AbstractAlgorithm = method(regions, agents, distributed, n, rounds)
+        algorithm: AbstractAlgorithm = method(sizes, n, rounds)
         _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL)
         value = jax.vmap(jax.vmap(objective.noiseless), (None, 0))
-        values = value(jnp.arange(agents), trace.queries)
+        values = value(jnp.arange(sizes.agents), trace.queries)
         best = jax.lax.cummax(values, axis=0)[INITIAL:]
         return jnp.mean(jnp.max(functions, axis=1)[None, :] - best, axis=1)
 
@@ -283,6 +294,8 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
     below("6: regions under privacy, P = 2", "6: regions under privacy, P = 8")
     below("7a: alpha = 0.7, FTS-DE, alpha = 0.7", "7a: alpha = 0.7, TS, alpha = 0.7")
     below("12a: weights, adaptive", "12a: weights, not adaptive")
+    scale = "ours: one scale for all, FTS-DE, P = 4"
+    below(f"{scale}, one scale", f"{scale}, own scales")
     fast, alone = "7b: alpha = 1, FTS-DE, alpha = 1, fast", "7b: alpha = 1, TS, alpha = 1"
     if fast in curves:
         worse = curves[fast][:, -1] - curves[alone][:, -1]
@@ -302,8 +315,14 @@ def _rows(
         for name, setting in settings.items():
             mean, error = metrics.mean_and_error(known[setting][:, -1])
             cells = (float(mean), float(error), float(known[setting].mean()), *losses[setting])
-            rows.append((f"Fig. {figure}, {name}", *map(number, cells)))
+            rows.append((f"{_panel(figure)}, {name}", *map(number, cells)))
     return rows
+
+
+def _panel(figure: str) -> str:
+    """The paper's figure; "ours" is not in it."""
+    number, title = figure.split(": ", 1)
+    return title if number == "ours" else f"Fig. {number}: {title}"
 
 
 def _figure(
@@ -317,7 +336,9 @@ def _figure(
     axes: Any = figure.subplots(rows, columns, squeeze=False)
     for ax, (title, settings) in zip(axes.flat, figures.items(), strict=False):
         plotting.regret({name: known[setting] for name, setting in settings.items()}, ax, log=True)
-        ax.set_title(f"Fig. {title}")
+        ax.set_title(_panel(title))
+    for ax in axes.flat[len(figures) :]:
+        ax.remove()
     return figure
 
 

@@ -5,9 +5,9 @@
     figure of a run: 1 - best value so far, noise included, mean over the agents
 
 Beside them, without privacy: FTS-DE, FTS (one region) and TS. As the authors have it, messages are on
-features of length scale 0.01 with noise 1e-6, and the agents' own samples have hyperparameters fitted
-by maximum evidence, a length scale for each coordinate. Every setting of as many regions is the same
-program: z, q and S are numbers.
+features of length scale 0.01 with noise 1e-6 and of values as they are, and the agents' own samples have
+hyperparameters fitted by maximum evidence, a length scale for each coordinate. Every setting of as many
+regions is the same program: z, q and S are numbers.
 """
 
 import os
@@ -167,7 +167,7 @@ def method(problem: Problem, regions: int, mechanism: Mechanism, rounds: int) ->
         mechanism,
         regions=Regions.of(problem.domain.dim, regions),
         weighting=WEIGHTING,
-        features=Fixed(kernel=kernel, size=FEATURES, noise=NOISE, basis=random_cosines),
+        features=Fixed(kernel, FEATURES, NOISE, standardize=False, basis=random_cosines),
         own=own,
         mixing=Power(1.0),
     )

@@ -73,6 +73,12 @@ class DPFTSDE(AbstractThompson):
     Absent agents (`present`) are never in the sum; why that weakens nobody's guarantee is said in
     `kernels.mechanism`. On a finite domain a region is the points that lie in it.
 
+    The regions' vectors are compared by their values, so distributed exploration gains only where all
+    agents' values are on one scale: bring them to one that all know, such as [0, 1] for an accuracy, and
+    give `features=Fixed(standardize=False)`. The default takes values of any scale and standardizes each
+    agent's alone, which in `dp-synthetic` leaves nothing of the gain (mean regret 0.025 instead of 0.014
+    with four regions, 0.023 with one).
+
     Differs from the paper in the defaults of `FTS`. z, q, S, the schedules and `releases` are array
     leaves: a privacy-utility curve is one vmapped program. Memory: M² + O(M) floats an agent.
 

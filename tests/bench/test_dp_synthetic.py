@@ -31,9 +31,9 @@ def test_losses_are_those_the_paper_prints_and_the_tight_ones_are_smaller(q, z, 
 def test_every_setting_is_a_method_and_without_noise_costs_nothing():
     for settings in experiment.FIGURES.values():
         for setting in settings.values():
-            *compiled, numbers = experiment._numbers(setting)
-            algorithm = experiment.method(*compiled, numbers, 40)
-            assert isinstance(algorithm, DPFTSDE if compiled[0] else TS)
+            sizes, numbers = experiment._parts(setting)
+            algorithm = experiment.method(sizes, numbers, 40)
+            assert isinstance(algorithm, DPFTSDE if sizes.regions else TS)
             assert algorithm.capacity == 50
             if setting is not None and setting.z == 0:
                 assert loss(setting.mechanism, setting.agents, 40) == Loss()
@@ -46,9 +46,8 @@ def test_regret_never_grows_and_methods_share_their_functions():
         pytest.approx(np.zeros((2, 1)), abs=1e-6),
         pytest.approx(np.ones((2, 1)), abs=1e-6),
     )
-    *compiled, numbers = experiment._numbers(experiment.Setting())
-    compiled[1] = 8
-    regret = np.asarray(experiment._regret(*compiled, numbers, draws, keys, 3))
+    sizes, numbers = experiment._parts(experiment.Setting())
+    regret = np.asarray(experiment._regret(sizes._replace(agents=8), numbers, draws, keys, 3))
     assert regret.shape == (2, 3)
     assert (np.diff(regret, axis=1) <= 0).all()
     assert (regret >= 0).all()
