@@ -42,7 +42,8 @@ from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube
 from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import drive
 from jaxbo.schedules import InverseSquare
 from jaxbo.types import Key

@@ -32,8 +32,9 @@ from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 from jaxbo.domains import AbstractDomain, Regions
 from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.mechanism import EMPHASIS, Mechanism, Poisson, Weighting
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import run
 from jaxbo.schedules import Power
 from jaxbo.types import Count, Key, Point, Scalar

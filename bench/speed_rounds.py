@@ -26,7 +26,8 @@ from jaxbo.domains import Cube
 from jaxbo.functions import branin
 from jaxbo.kernels import fit
 from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import run
 from jaxbo.objectives import Shifted
 from jaxbo.types import Key

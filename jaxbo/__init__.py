@@ -4,23 +4,31 @@ from jaxbo import accounting, functions, metrics, objectives, schedules
 from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
 from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
+from jaxbo.kernels.ensemble import Ensemble
+from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.space import Categorical, Integer, Real, Space
+from jaxbo.workers import Desk, Schedule, drive_async, simulate
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DPFTSDE",
+    "EGP",
+    "EI",
     "FTS",
     "TS",
+    "UCB",
     "AbstractAlgorithm",
     "AbstractFederated",
     "AbstractIndependent",
@@ -28,30 +36,40 @@ __all__ = [
     "Categorical",
     "CheckpointError",
     "Cube",
+    "Desk",
+    "Drawn",
+    "Ensemble",
+    "Exact",
     "Finite",
     "Fitted",
     "Fixed",
     "FixedSize",
     "Integer",
+    "Largest",
     "Ledger",
     "Matern12",
     "Matern32",
     "Matern52",
     "Mechanism",
+    "OnFeatures",
     "Poisson",
     "RandomSearch",
     "Real",
     "Regions",
+    "Schedule",
     "Space",
     "SquaredExponential",
+    "Thompson",
     "Trace",
     "Weighting",
     "accounting",
     "drive",
+    "drive_async",
     "functions",
     "metrics",
     "objectives",
     "replay",
     "run",
     "schedules",
+    "simulate",
 ]

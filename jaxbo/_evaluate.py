@@ -57,13 +57,13 @@ class Evaluator:
 
     def _survives(self, error: BaseException) -> bool:
         return isinstance(error, self.catch) and not isinstance(
-            error, BrokenExecutor | _BadValueError
+            error, BrokenExecutor | BadValueError
         )
 
     def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
         """Records one evaluation; returns the exception if it failed."""
         try:
-            self.record.put(row, agent, _number(outcome.result()), None)
+            self.record.put(row, agent, number(outcome.result()), None)
             return None
         except CancelledError:
             return None
@@ -118,15 +118,16 @@ def _call(objective: BlackBox, agent: int, x: Any) -> Future:
     return outcome
 
 
-class _BadValueError(ValueError):
+class BadValueError(ValueError):
     """An objective that returned something else than a number: a mistake, never survived."""
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
+    """What an objective returned, as a number."""
     try:
         array = np.asarray(value)
         if array.shape == () and array.dtype.kind in "biuf":
             return float(array)
     except (TypeError, ValueError):
         pass
-    raise _BadValueError(f"the objective must return one real number, got {value!r}.")
+    raise BadValueError(f"the objective must return one real number, got {value!r}.")

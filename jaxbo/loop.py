@@ -38,14 +38,17 @@ __all__ = ["Failure", "Trace", "drive", "replay", "run"]
 Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
 
 
-class _Keys(NamedTuple):
+class Keys(NamedTuple):
+    """What a run draws with."""
+
     init: Key
     design: Key
     rounds: Key
 
 
-def _split(key: Key) -> _Keys:
-    return _Keys(*jr.split(key, 3))
+def split_key(key: Key) -> Keys:
+    """The keys of a run: before it, of its initial design, and of its rounds."""
+    return Keys(*jr.split(key, 3))
 
 
 # ---------------------------------------------------------------- compiled
@@ -76,7 +79,7 @@ def run(
     Raises `ValueError` where sizes do not fit or the objective does not return one number.
     """
     _check_sizes(algorithm, rounds, initial, present, state)
-    _check_objective(algorithm, objective)
+    check_objective(algorithm, objective)
     # Without rounds there is nobody to be present.
     return _run(algorithm, objective, rounds, key, initial, present if rounds else None, state)
 
@@ -91,21 +94,21 @@ def _run(
     present: Bool[Array, "rounds agents"] | None,
     state: PyTree | None,
 ) -> tuple[PyTree, Trace]:
-    keys = _split(key)
+    keys = split_key(key)
     # The barriers keep the parts from being fused across, and a number of rounds that the compiler does
     # not know keeps the loop's body from being specialized: both stay what `drive` compiles, to the bit.
     state = barrier(algorithm.init(keys.init) if state is None else state)
 
     def initial_row(i: Count, nothing: tuple[()]) -> tuple[tuple[()], tuple[Array, Array]]:
-        queries = barrier(_design(algorithm, keys, i))
-        return nothing, (queries, barrier(_evaluate(objective, _design_noise(keys, i), queries)))
+        queries = barrier(design_row(algorithm, keys, i))
+        return nothing, (queries, barrier(_evaluate(objective, design_noise(keys, i), queries)))
 
     _, design = _table(initial_row, initial, ())
     if initial:
         state = barrier(algorithm.warm_start(state, *barrier(design)))
 
     def one_round(t: Count, state: PyTree) -> tuple[PyTree, PyTree]:
-        ask_key, noise_key = _round_keys(keys, t)
+        ask_key, noise_key = round_keys(keys, t)
         here = None if present is None else present[t]
         queries, info = barrier(algorithm.ask(ask_key, state, here))
         values = barrier(_evaluate(objective, noise_key, queries))
@@ -133,17 +136,20 @@ def _table(
     return jax.lax.fori_loop(0, barrier(count), body, (state, rows))
 
 
-def _design(algorithm: AbstractAlgorithm, keys: _Keys, row: Count) -> Float[Array, "targets dim"]:
+def design_row(algorithm: AbstractAlgorithm, keys: Keys, row: Count) -> Float[Array, "targets dim"]:
+    """A row of the initial design."""
     key, _ = jr.split(jr.fold_in(keys.design, row))
     agents = jnp.arange(algorithm.targets)
     return jax.vmap(lambda i: algorithm.initial(jr.fold_in(key, i), i))(agents)
 
 
-def _design_noise(keys: _Keys, row: Count) -> Key:
+def design_noise(keys: Keys, row: Count) -> Key:
+    """The key of an objective's noise in a row of the initial design."""
     return jr.split(jr.fold_in(keys.design, row))[1]
 
 
-def _round_keys(keys: _Keys, index: Count) -> tuple[Key, Key]:
+def round_keys(keys: Keys, index: Count) -> tuple[Key, Key]:
+    """What a round's queries and its noise are drawn with."""
     ask_key, noise_key = jr.split(jr.fold_in(keys.rounds, index))
     return ask_key, noise_key
 
@@ -193,7 +199,8 @@ def _shapes(tree: PyTree) -> tuple[Any, list[Any]]:
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
-def _check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
+def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
+    """`ValueError` unless it returns one number, for as many agents as are asked."""
     point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
     value = jax.eval_shape(objective, jr.key(0), jnp.zeros((), int), point)
     require(
@@ -213,7 +220,7 @@ _init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
 _ask = eqx.filter_jit(lambda algorithm, key, state, present: algorithm.ask(key, state, present))
 _tell = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell(state, x, y))
 _warm_start = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.warm_start(state, x, y))
-_compiled_design = eqx.filter_jit(_design)
+_compiled_design = eqx.filter_jit(design_row)
 _compiled_evaluate = eqx.filter_jit(_evaluate)
 
 
@@ -260,7 +267,7 @@ def drive(
     """
     _check_sizes(algorithm, rounds, initial, present, state)
     _check_way(algorithm, objective, executor, catch)
-    keys = _split(key)
+    keys = split_key(key)
     start = _init(algorithm, keys.init) if state is None else state
     releases = _releases(algorithm, start, rounds, ledger)
     require(
@@ -289,7 +296,7 @@ def drive(
 
     with _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
-            key_of_row = _design_noise(keys, jnp.asarray(row))
+            key_of_row = design_noise(keys, jnp.asarray(row))
             record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))
             evaluate(row, key_of_row)
             bar.advance(record.values)
@@ -298,7 +305,7 @@ def drive(
             state = _warm_start(algorithm, start, *record.observations(slice(initial)))
         for row in range(initial, initial + rounds):
             t = row - initial
-            ask_key, noise_key = _round_keys(keys, jnp.asarray(t))
+            ask_key, noise_key = round_keys(keys, jnp.asarray(t))
             if record.secret is not None:
                 secret = jr.wrap_key_data(jnp.asarray(record.secret), impl=jr.key_impl(key))
                 ask_key = jr.fold_in(secret, t)
@@ -317,7 +324,7 @@ def _check_way(
     """How `drive` is to evaluate, and what it is to survive."""
     compiled = isinstance(objective, AbstractObjective)
     if compiled:
-        _check_objective(algorithm, objective)
+        check_objective(algorithm, objective)
     require(
         executor is None or not compiled,
         "an executor is for a Python objective; this one is compiled for all agents at once.",
@@ -430,7 +437,7 @@ def replay(
 
     The `key` and, if it was given, the `state` that the run began with.
     """
-    state = _init(algorithm, _split(key).init) if state is None else state
+    state = _init(algorithm, split_key(key).init) if state is None else state
     first = trace.initial
     if first:
         state = _warm_start(algorithm, state, trace.queries[:first], trace.values[:first])

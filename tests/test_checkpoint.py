@@ -23,7 +23,8 @@ from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import drive
 from jaxbo.objectives import Same
 from jaxbo.schedules import Constant
@@ -426,7 +427,7 @@ def test_an_algorithm_has_one_fingerprint_in_every_process():
         from jaxbo._checkpoint import fingerprint
         from jaxbo.algos.fts import FTS
         from jaxbo.domains import Cube
-        from jaxbo.kernels.surrogate import Fitted
+        from jaxbo.kernels.fitted import Fitted
         print(fingerprint(algorithm=FTS(Cube(2), 3, own=Fitted(9))))
     """)
     root = str(pathlib.Path(jaxbo.__file__).parents[1])

@@ -22,7 +22,8 @@ from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
 from jaxbo.functions import branin
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import Failure, Trace, drive, replay, run
 from jaxbo.objectives import Same
 from jaxbo.schedules import Constant

@@ -184,14 +184,15 @@ class Sampled(eqx.Module):
 def _moments(predict: Predict, x: Point) -> tuple[Scalar, Scalar]:
     """Mean and standard deviation at `x`. The floor keeps the square root differentiable."""
     mean, variance = predict(x)
-    return mean, jnp.sqrt(jnp.maximum(variance, _variance_floor(variance.dtype)))
+    return mean, jnp.sqrt(jnp.maximum(variance, variance_floor(variance.dtype)))
 
 
 def _floored(std: Scalar) -> Scalar:
-    return jnp.maximum(std, math.sqrt(_variance_floor(std.dtype)))
+    return jnp.maximum(std, math.sqrt(variance_floor(std.dtype)))
 
 
-def _variance_floor(dtype: DTypeLike) -> float:
+def variance_floor(dtype: DTypeLike) -> float:
+    """The least variance that counts: see `FLOOR_POWER`."""
     return float(jnp.finfo(dtype).tiny) ** FLOOR_POWER
 
 

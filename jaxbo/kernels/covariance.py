@@ -13,7 +13,7 @@ from the spectral density of `k / variance`, so E[cos(frequency'(x - z))] = k(x,
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import equinox as eqx
@@ -23,7 +23,7 @@ import jax.random as jr
 from jaxtyping import Array, Float
 
 from jaxbo import _check
-from jaxbo.types import Key, Point, Scalar, floating
+from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
 
 #: A covariance function of two points. Every `AbstractKernel` is one, and so is any sum of them.
 Covariance: TypeAlias = Callable[[Point, Point], Scalar]
@@ -63,6 +63,12 @@ class AbstractKernel(eqx.Module):
         # The difference first: |x|^2 - 2 x'z + |z|^2 cancels, which float32 cannot afford.
         scaled = (x - z) / self.length_scale.astype(x.dtype)
         return self.variance.astype(x.dtype) * self.correlation(jnp.sum(scaled**2))
+
+    def with_hyperparameters(
+        self, length_scale: Float[Array, "*dim"], variance: Scalar
+    ) -> "AbstractKernel":
+        """The kernel of the same form with these."""
+        return eqx.tree_at(lambda k: (k.length_scale, k.variance), self, (length_scale, variance))
 
     @abc.abstractmethod
     def correlation(self, s: Scalar) -> Scalar:
@@ -115,6 +121,72 @@ class Matern52(AbstractKernel):
 
     def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
         return _student(key, count, 5, self.length_scale.dtype)
+
+
+class OneOf(AbstractKernel):
+    """One of several forms. Which one is data, so kernels of different form share one program.
+
+    `forms` are kernels whose own hyperparameters do not matter. Where `isotropic`, the length scales of
+    all coordinates are set to one, their geometric mean. `stack` makes a batch of these.
+    """
+
+    forms: tuple[AbstractKernel, ...] = ()
+    form: Count = eqx.field(converter=lambda form: jnp.asarray(form, int), default=0)
+    isotropic: Flag = eqx.field(converter=jnp.asarray, default=False)
+
+    def with_hyperparameters(self, length_scale: Float[Array, "*dim"], variance: Scalar) -> "OneOf":
+        common = jnp.exp(jnp.mean(jnp.log(length_scale)))
+        length_scale = jnp.where(self.isotropic, common, length_scale)
+        return eqx.tree_at(lambda k: (k.length_scale, k.variance), self, (length_scale, variance))
+
+    def correlation(self, s: Scalar) -> Scalar:
+        return jax.lax.switch(self.form, [lambda s, f=f: f.correlation(s) for f in self.forms], s)
+
+    def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
+        return jax.lax.switch(
+            self.form, [lambda k, f=f: f.mixing(k, count) for f in self.forms], key
+        )
+
+
+def stack(kernels: Sequence[AbstractKernel], dim: int) -> AbstractKernel:
+    """Kernels of any forms as one with a leading axis, to be mapped over.
+
+    Kernels of one form stay what they are; of several they become `OneOf`. Length scales stay single
+    numbers if all are, else there is one for each of `dim` coordinates.
+
+    `ValueError` for no kernels, what has no spectral density, or a length scale that does not fit.
+    """
+    _check.require(len(kernels) > 0, "expected at least one kernel, got none.")
+    for kernel in kernels:
+        _check.require(
+            isinstance(kernel, AbstractKernel),
+            f"{kernel!r} has no spectral density: expected an AbstractKernel, such as Matern52(0.2).",
+        )
+        _check.require(
+            kernel.length_scale.shape in ((), (dim,)),
+            f"length_scale must be one number or one for each of the {dim} coordinates of a point, got "
+            f"shape {kernel.length_scale.shape}.",
+        )
+    vectors = any(kernel.length_scale.ndim for kernel in kernels)
+    shape = (dim,) if vectors else ()
+    scales = [jnp.broadcast_to(kernel.length_scale, shape) for kernel in kernels]
+    forms = {jax.tree.structure(kernel): kernel for kernel in kernels}
+    isotropic = [kernel.length_scale.ndim == 0 for kernel in kernels]
+    if len(forms) == 1 and (not vectors or not any(isotropic)):
+        same = [k.with_hyperparameters(s, k.variance) for k, s in zip(kernels, scales, strict=True)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *same)
+    order = list(forms)
+    members = [
+        OneOf(
+            scale,
+            kernel.variance,
+            tuple(forms.values()),
+            order.index(jax.tree.structure(kernel)),
+            vectors and alike,
+        )
+        for kernel, scale, alike in zip(kernels, scales, isotropic, strict=True)
+    ]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
 
 
 def gram(

@@ -176,7 +176,7 @@ Curvature: TypeAlias = Callable[[Point], Point]
 
 # Up to this dimension the Hessian is formed once, by one product with all sᵢsᵢ'; beyond it costs more
 # than the few products with directions that a Newton step takes.
-_LARGEST_FORMED_HESSIAN = 8
+LARGEST_FORMED_HESSIAN = 8
 
 
 class FourierFunction(eqx.Module):
@@ -224,7 +224,7 @@ def _weighted_outer(
 ) -> Curvature:
     """p ↦ S'diag(weights)S p."""
     dim = slopes.shape[1]
-    if dim > _LARGEST_FORMED_HESSIAN:
+    if dim > LARGEST_FORMED_HESSIAN:
         return lambda p: dot(weights * dot(slopes, p), slopes)
     squares = (slopes[:, :, None] * slopes[:, None, :]).reshape(-1, dim * dim)
     matrix = dot(weights, squares).reshape(dim, dim)

@@ -108,6 +108,7 @@ def fit(
     *,
     bounds: Bounds | None = None,
     priors: Priors | None = None,
+    fit_length_scale: bool = True,
     fit_variance: bool = True,
     fit_noise: bool = True,
     restarts: int = 4,
@@ -131,7 +132,7 @@ def fit(
     bounds = Bounds() if bounds is None else bounds
     priors = Priors() if priors is None else priors
     theta = _pack(kernel, floating(noise))
-    low, high = _box(bounds, theta, fit_variance, fit_noise)
+    low, high = _box(bounds, theta, (fit_length_scale, fit_variance, fit_noise))
     theta = jnp.clip(theta, low, high)
     rows = jnp.isfinite(y)
     y, squares = jnp.where(rows, y, 0), _squares(kernel, jnp.where(rows[:, None], X, 0))
@@ -222,16 +223,15 @@ def _unpack(
 ) -> tuple[AbstractKernel, Scalar]:
     values = jnp.exp(theta).astype(dtype)
     scales = values[:-2].reshape(kernel.length_scale.shape)
-    fields = lambda kernel: (kernel.length_scale, kernel.variance)  # noqa: E731
-    return eqx.tree_at(fields, kernel, (scales, values[-2])), values[-1]
+    return kernel.with_hyperparameters(scales, values[-2]), values[-1]
 
 
-def _box(bounds: Bounds, theta: Float[Array, " parameters"], fit_variance: bool, fit_noise: bool):
+def _box(bounds: Bounds, theta: Float[Array, " parameters"], free: tuple[bool, bool, bool]):
     """The ends of the box; one of no width around what is not fitted."""
     scales = jnp.broadcast_to(bounds.length_scale[:, None], (2, len(theta) - 2))
     columns = scales, bounds.variance[:, None], bounds.noise[:, None]
     ends = jnp.log(jnp.concatenate([part.astype(float) for part in columns], axis=1))
-    fitted = np.array([True] * (len(theta) - 2) + [fit_variance, fit_noise])
+    fitted = np.array([free[0]] * (len(theta) - 2) + [*free[1:]])
     return jnp.where(fitted, ends[0], theta), jnp.where(fitted, ends[1], theta)
 
 

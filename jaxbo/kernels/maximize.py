@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxbo.domains import AbstractDomain, Finite, Regions, clip
-from jaxbo.kernels.features import Curvature, FourierFunction
+from jaxbo.kernels.features import LARGEST_FORMED_HESSIAN, Curvature, FourierFunction
+from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Function, Point, Points, Scalar
 
 
@@ -107,9 +108,6 @@ def ascend(
     next.
     """
     lower, upper = (jnp.zeros_like(x), jnp.ones_like(x)) if box is None else box
-    radius = jnp.full_like(value, _RADIUS)
-    _, gradient, curvature = _expansion(function, x)
-    first = _newton_step(gradient, curvature, x, radius, lower, upper)
 
     def step(_: Count, state: tuple[Point, Scalar, Point, Scalar]):
         x, value, move, radius = state
@@ -128,8 +126,16 @@ def ascend(
             radius,
         )
 
-    x, value, _, _ = jax.lax.fori_loop(0, steps, step, (x, value, first, radius))
-    return x, value
+    # The start itself is the first trial, of no length and better than nothing: `step` is compiled once.
+    start = (
+        x,
+        jnp.full_like(value, -jnp.inf),
+        jnp.zeros_like(x),
+        jnp.full_like(value, _RADIUS / _GROW),
+    )
+    end, end_value, _, _ = jax.lax.fori_loop(0, steps + 1, step, start)
+    better = end_value > value
+    return jnp.where(better, end, x), jnp.where(better, end_value, value)
 
 
 def _starts(dim: int) -> int:
@@ -142,7 +148,11 @@ def _expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
     if isinstance(function, FourierFunction):
         return function.expansion(x)
     (value, gradient), push = jax.linearize(jax.value_and_grad(function), x)
-    return value, gradient, lambda p: push(p)[1]
+    if x.size > LARGEST_FORMED_HESSIAN:
+        return value, gradient, lambda p: push(p)[1]
+    # All products at once: one copy of the program, where each of a step's products would be another.
+    matrix = jax.vmap(lambda p: push(p)[1])(jnp.eye(x.size, dtype=x.dtype))
+    return value, gradient, lambda p: dot(matrix, p)
 
 
 def _newton_step(

@@ -22,8 +22,9 @@ from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.functions import TestFunction, branin_rescaled, hartmann6
 from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.mechanism import Mechanism, Poisson
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.objectives import AbstractObjective
 from jaxbo.schedules import InverseSquare

@@ -20,8 +20,9 @@ from jaxbo.algos.fts import FTS
 from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.features import FourierFunction
+from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.mechanism import AdaptiveClip, FixedSize, Mechanism, Poisson, Weighting
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.schedules import Constant, Table
 from jaxbo.space import Categorical, Real, Space

@@ -17,7 +17,8 @@ from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.features import FourierFunction
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.surrogate import Fixed
 from jaxbo.schedules import Constant, Table
 
 #: A probability of the own sample that never comes up here.

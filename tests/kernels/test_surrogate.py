@@ -10,7 +10,8 @@ import pytest
 
 from jaxbo.kernels import features, fit
 from jaxbo.kernels.covariance import Matern52, SquaredExponential
-from jaxbo.kernels.surrogate import Fitted, Fixed
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.surrogate import Fixed
 
 DIM, SIZE, NOISE = 2, 30, 1e-2
 FIXED = Fixed(SquaredExponential(0.3), SIZE, NOISE)

@@ -1,0 +1,145 @@
+"""An ensemble of models that weighs its kernels by how well each explains the data.
+
+    f ~ Σ_m w_m GP(0, k_m),    w_m ∝ prior_m p(data | k_m)                        (EGP-TS, eq. 5 to 7)
+
+The experts are one surrogate under M kernels, mapped over: each with its own features, posterior and
+hyperparameters. A weight is the evidence that its expert carries, in logarithms: the recursion of
+eq. 10 between refits and the batch form of eq. 7 after one, both to rounding.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float
+
+from jaxbo._check import is_a, require
+from jaxbo.kernels import covariance
+from jaxbo.kernels.covariance import AbstractKernel
+from jaxbo.kernels.fitted import Fitted, FittedBelief, Mixture, best
+from jaxbo.kernels.surrogate import AbstractSurrogate
+from jaxbo.types import Count, Function, Key, Point, Scalar, floating
+
+#: What every expert is drawn with at least: appendix E.
+FLOOR = 1e-4
+
+
+class Ensemble(AbstractSurrogate):
+    """Experts that differ in their kernel, weighed by evidence.
+
+    `kernels` is the dictionary, of any forms with a spectral density. `expert` is the rest of every
+    expert: capacity, number of features, how often it refits, inference; its own kernel does not
+    matter. `floor` is the least weight that an expert is drawn with (appendix E): the weights
+    themselves stay what Bayes' rule says, so a wrong start is forgotten as fast as data allow.
+
+    One kernel makes it that expert alone. `ValueError` for an empty dictionary, a kernel without a
+    spectral density, length scales that do not fit, or a floor outside [0, 1 / M].
+    """
+
+    kernels: tuple[AbstractKernel, ...] = eqx.field(converter=tuple)
+    expert: Fitted
+    floor: Scalar = eqx.field(converter=floating, default=FLOOR)
+
+    def __check_init__(self):
+        is_a("expert", self.expert, Fitted)
+        require(len(self.kernels) > 0, "kernels is empty: an ensemble needs at least one.")
+        for kernel in self.kernels:
+            require(
+                isinstance(kernel, AbstractKernel),
+                f"{kernel!r} has no spectral density: expected a kernel such as Matern52(0.2).",
+            )
+        most = 1 / len(self.kernels)
+        require(
+            (self.floor >= 0) & (self.floor <= most),
+            f"floor must be in [0, 1 / {len(self.kernels)}], got {self.floor}.",
+        )
+
+    @property
+    def capacity(self) -> int:
+        return self.expert.capacity
+
+    @property
+    def every(self) -> int | None:
+        return self.expert.every
+
+    def setup(self, key: Key, dim: int) -> "Experts":
+        kernels = covariance.stack(self.kernels, dim)
+        experts = jax.vmap(lambda kernel: eqx.tree_at(lambda e: e.kernel, self.expert, kernel))(
+            kernels
+        )
+        keys = jr.split(key, len(self.kernels))
+        return Experts(experts, jax.vmap(lambda e, k: e.setup(k, dim))(experts, keys))
+
+    def start(self, shared: "Experts") -> FittedBelief:
+        return shared.map(lambda e, phi: e.start(phi))
+
+    def condition(
+        self, shared: "Experts", belief: FittedBelief, x: Point, y: Scalar
+    ) -> FittedBelief:
+        return shared.map(lambda e, phi, b: e.condition(phi, b, x, y), belief)
+
+    def refit(self, shared: "Experts", belief: FittedBelief) -> FittedBelief:
+        return shared.map(lambda e, phi, b: e.refit(phi, b), belief)
+
+    def count(self, belief: FittedBelief) -> Count:
+        return belief.moments.count[0]
+
+    def sample(self, key: Key, shared: "Experts", belief: FittedBelief) -> Function:
+        """A draw of the mixture, eq. 8: an expert by weight, then a function of its own."""
+        expert_key, function_key = jr.split(key)
+        chosen = self.draw(expert_key, shared, belief)
+        expert, phi, one = shared.pick(chosen, belief)
+        return expert.sample(function_key, phi, one)
+
+    def predict(self, shared: "Experts", belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
+        """Mean and variance of the mixture."""
+        means, variances = shared.map(lambda e, phi, b: e.predict(phi, b, x), belief)
+        return mixed(jnp.exp(self.log_weights(shared, belief)), means, variances)
+
+    def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
+        """Of all experts, by Bayes' rule from equal ones; they sum to 1."""
+        return jax.nn.log_softmax(shared.map(lambda e, phi, b: e.log_evidence(b), belief))
+
+    def mixture(self, shared: "Experts", belief: FittedBelief) -> Mixture:
+        """All experts as they are weighed, for standardized values."""
+
+        def predict(x: Point) -> tuple[Float[Array, " experts"], Float[Array, " experts"]]:
+            return shared.map(lambda e, phi, b: e.standardized(phi, b, x), belief)
+
+        weights = self.log_weights(shared, belief)
+        x, used = belief.x[0], belief.used[0]
+        means = jax.vmap(lambda x: jnp.sum(jnp.exp(weights) * predict(x)[0]))(x)
+        return Mixture(weights, predict, best(means, used))
+
+    def draw(self, key: Key, shared: "Experts", belief: FittedBelief) -> Count:
+        """An expert, with its weight or `floor` if that is larger."""
+        weights = jnp.maximum(jnp.exp(self.log_weights(shared, belief)), self.floor)
+        return jr.categorical(key, jnp.log(weights))
+
+
+class Experts(eqx.Module):
+    """The experts of an ensemble and their features, with a leading axis."""
+
+    experts: Fitted
+    features: Any
+
+    def map(self, function: Callable[..., Any], *beliefs: FittedBelief) -> Any:
+        """`function(expert, features, belief)` of every expert."""
+        return jax.vmap(function)(self.experts, self.features, *beliefs)
+
+    def pick(self, number: Count, belief: FittedBelief) -> tuple[Fitted, Any, FittedBelief]:
+        """One expert, its features, and what it believes."""
+        return jax.tree.map(lambda leaf: leaf[number], (self.experts, self.features, belief))
+
+
+def mixed(
+    weights: Float[Array, " experts"],
+    means: Float[Array, " experts"],
+    variances: Float[Array, " experts"],
+) -> tuple[Scalar, Scalar]:
+    """Mean and variance of a mixture of Gaussians."""
+    mean = jnp.sum(weights * means)
+    return mean, jnp.sum(weights * (variances + (means - mean) ** 2))

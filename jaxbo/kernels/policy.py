@@ -1,0 +1,150 @@
+"""From a belief to the function whose maximizer is queried next.
+
+    Thompson              f ~ belief
+    EI, UCB               of the mixture  f(x) ~ Σ_m w_m N(mean_m, std_m²),  in closed form:
+                              EI = Σ_m w_m EI_m,    UCB = mean + √beta std of the mixture
+    Drawn(policy)         of one expert, drawn by weight               (EGP-EI, appendix E)
+    Largest               max_m f_m(x),  f_m ~ expert m                (BanditBO)
+
+For a model of one kernel the mixture is that model.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+from jaxbo._check import is_a, require
+from jaxbo.kernels import acquisition
+from jaxbo.kernels.ensemble import Ensemble, mixed
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.surrogate import AbstractSurrogate
+from jaxbo.types import Function, Key, Point, Scalar, floating
+
+
+class AbstractPolicy(eqx.Module):
+    """How the next query follows from a belief.
+
+    `random` says whether two queries from one belief differ by themselves; where they do not, workers
+    that are still busy are taken to observe what the model expects.
+    """
+
+    random: eqx.AbstractClassVar[bool]
+
+    @abc.abstractmethod
+    def __call__(
+        self, key: Key, surrogate: AbstractSurrogate, shared: Any, belief: Any
+    ) -> Function:
+        """The function to maximize."""
+
+    @abc.abstractmethod
+    def check(self, surrogate: AbstractSurrogate) -> None:
+        """`ValueError` for a surrogate that has not what it takes."""
+
+
+class Thompson(AbstractPolicy):
+    """A function drawn from the belief: of an ensemble, from an expert drawn by weight (eq. 8, 9)."""
+
+    random = True
+
+    def __call__(
+        self, key: Key, surrogate: AbstractSurrogate, shared: Any, belief: Any
+    ) -> Function:
+        return surrogate.sample(key, shared, belief)
+
+    def check(self, surrogate: AbstractSurrogate) -> None:
+        is_a("surrogate", surrogate, AbstractSurrogate)
+
+
+class EI(AbstractPolicy):
+    """Expected improvement over the best posterior mean at a point observed; its logarithm is climbed."""
+
+    random = False
+
+    def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
+        del key
+        weights, predict, best = surrogate.mixture(shared, belief)
+
+        def log_improvement(x: Point) -> Scalar:
+            means, variances = predict(x)
+            each = jax.vmap(acquisition.log_expected_improvement, (0, 0, None))
+            std = jnp.sqrt(jnp.maximum(variances, acquisition.variance_floor(variances.dtype)))
+            return jax.nn.logsumexp(weights + each(means, std, best))
+
+        return log_improvement
+
+    def check(self, surrogate: AbstractSurrogate) -> None:
+        _has_mixture(surrogate)
+
+
+class UCB(AbstractPolicy):
+    """mean + √beta std; `beta` is the squared number of standard deviations."""
+
+    beta: Scalar = eqx.field(converter=floating, default=4.0)
+
+    random = False
+
+    def __check_init__(self):
+        require(self.beta >= 0, f"beta must be at least 0, got {self.beta}.")
+
+    def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
+        del key
+        weights, predict, _ = surrogate.mixture(shared, belief)
+
+        def bound(x: Point) -> Scalar:
+            mean, variance = mixed(jnp.exp(weights), *predict(x))
+            std = jnp.sqrt(jnp.maximum(variance, acquisition.variance_floor(variance.dtype)))
+            return acquisition.upper_confidence_bound(mean, std, self.beta.astype(mean.dtype))
+
+        return bound
+
+    def check(self, surrogate: AbstractSurrogate) -> None:
+        _has_mixture(surrogate)
+
+
+class Drawn(AbstractPolicy):
+    """Another policy for one expert of an ensemble, drawn by weight."""
+
+    policy: AbstractPolicy = eqx.field(default_factory=EI)
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        return self.policy.random
+
+    def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
+        expert_key, policy_key = jr.split(key)
+        chosen = surrogate.draw(expert_key, shared, belief)
+        return self.policy(policy_key, *shared.pick(chosen, belief))
+
+    def check(self, surrogate: AbstractSurrogate) -> None:
+        is_a("surrogate", surrogate, Ensemble)
+
+
+class Largest(AbstractPolicy):
+    """The best sample of all experts: arms of a bandit by Thompson sampling (Nguyen et al., 2020).
+
+    As in EGP-TS, where arms are kernels of one function: all of them are given all observations.
+    """
+
+    random = True
+
+    def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
+        keys = jr.split(key, len(surrogate.kernels))
+        samples = jax.vmap(lambda e, phi, b, k: e.sample(k, phi, b))(
+            shared.experts, shared.features, belief, keys
+        )
+        return lambda x: jnp.max(jax.vmap(lambda f: f(x))(samples))
+
+    def check(self, surrogate: AbstractSurrogate) -> None:
+        is_a("surrogate", surrogate, Ensemble)
+
+
+def _has_mixture(surrogate: AbstractSurrogate) -> None:
+    require(
+        isinstance(surrogate, Fitted | Ensemble),
+        f"this policy needs a surrogate that keeps its observations, Fitted or Ensemble, got "
+        f"{type(surrogate).__name__}.",
+    )
