@@ -121,17 +121,17 @@ def _simulate(
     empty = _Desks(jnp.zeros((count, algorithm.domain.dim), float), workers, zeros, zeros)
     desks, _ = jax.lax.scan(fill, empty, workers)
 
-    def step(carry: tuple[State, _Desks], i: Count) -> tuple[tuple[State, _Desks], Schedule]:
+    def step(carry: tuple[State, _Desks], i: Count) -> tuple[tuple[State, _Desks], tuple]:
         state, desks = carry
         worker = jnp.argmin(desks.ends)
         x, ticket, started, now = jax.tree.map(lambda table: table[worker], desks)
         value = evaluate(round_keys(keys, ticket)[1], x)
         state = algorithm.tell_one(state, x, value)
         desks = begin(state, desks, worker, count + i, now, workers != worker)
-        return (state, desks), Schedule(x, value, worker, ticket, started, now)
+        return (state, desks), (x, value, worker, ticket, started, now)
 
-    (state, _), schedule = jax.lax.scan(step, (state, desks), jnp.arange(evaluations))
-    return state, schedule
+    (state, _), rows = jax.lax.scan(step, (state, desks), jnp.arange(evaluations))
+    return state, Schedule(*rows)
 
 
 # ---------------------------------------------------------------- numbered queries

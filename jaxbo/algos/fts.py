@@ -223,9 +223,9 @@ def _nth_other(
     return order[jnp.minimum(n, weights.size - 1)], exists
 
 
-def _either(is_first: Flag, first: FourierFunction, second: FourierFunction) -> Function:
+def _either(is_first: Flag, first: Function, second: FourierFunction) -> Function:
     """The first function or the second; one function where both share their features."""
-    if first.features is second.features:
+    if isinstance(first, FourierFunction) and first.features is second.features:
         weights = jnp.where(is_first, first.weights, second.weights)
         return FourierFunction(first.features, weights)
     return lambda x: jnp.where(is_first, first(x), second(x))

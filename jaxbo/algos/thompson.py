@@ -13,7 +13,7 @@ from jaxbo.algos.base import AbstractFederated
 from jaxbo.kernels.features import FeatureMap, FourierFunction
 from jaxbo.kernels.surrogate import AbstractSurrogate, Belief, Fixed
 from jaxbo.schedules import AbstractSchedule
-from jaxbo.types import Count, Features, Flag, Key, Point, Scalar
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
 
 class Shared(eqx.Module):
@@ -84,7 +84,7 @@ class AbstractThompson(AbstractFederated):
 
     def _own_function(
         self, key: Key, shared: Shared, beliefs: Beliefs, message: Message
-    ) -> FourierFunction:
+    ) -> Function:
         """An agent's own sample; without `own` that is the function of a fresh `message`."""
         if self.own is None:
             return FourierFunction(shared.message, message.weights)

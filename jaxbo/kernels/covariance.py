@@ -143,9 +143,9 @@ class OneOf(AbstractKernel):
         return jax.lax.switch(self.form, [lambda s, f=f: f.correlation(s) for f in self.forms], s)
 
     def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
-        return jax.lax.switch(
-            self.form, [lambda k, f=f: f.mixing(k, count) for f in self.forms], key
-        )
+        keys = jr.split(key, len(self.forms))
+        draws = [form.mixing(k, count) for form, k in zip(self.forms, keys, strict=True)]
+        return jnp.stack(draws)[self.form]
 
 
 def stack(kernels: Sequence[AbstractKernel], dim: int) -> AbstractKernel:

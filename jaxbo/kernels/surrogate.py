@@ -202,8 +202,7 @@ class Fixed(AbstractSurrogate):
     standardize: bool = eqx.field(static=True, default=True)
     basis: Basis = eqx.field(static=True, default=features.sine_cosine)
     capacity: int | None = eqx.field(static=True, default=None)
-
-    every = None
+    every: None = eqx.field(static=True, default=None, init=False)  # nothing is fitted
 
     def __check_init__(self):
         positive_number("noise", self.noise)

@@ -71,7 +71,8 @@ class Warping(eqx.Module):
         observation, is returned as it is.
         """
         finite = jnp.isfinite(y)
-        t = _quotient(jnp.where(finite, y, self.offset) - self.offset, self.scale)
+        distance = _finite(jnp.where(finite, y, self.offset) - self.offset)
+        t = _quotient(distance, self.scale)
         return jnp.where(finite, _yeo_johnson(t, self.power), y)
 
     def inverse(self, u: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -208,7 +209,7 @@ def _score(t, used, power) -> Scalar:
 
 def _side(t: Float[Array, "*shape"], power: Scalar) -> tuple[Array, Array, Array]:
     """|t|, the power p of its side, and log(1 + |t|)."""
-    size = jnp.where(t >= 0, t, -t)  # unlike abs, with a slope at zero
+    size = jnp.abs(t)
     return size, jnp.where(t >= 0, power, 2 - power), jnp.log1p(size)
 
 

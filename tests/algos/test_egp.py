@@ -1,0 +1,229 @@
+"""One black box, several workers: what they observe is one model's, and it chooses its kernel."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.algos.egp import EGP
+from jaxbo.domains import Cube, Finite
+from jaxbo.functions import branin_rescaled
+from jaxbo.kernels.covariance import Matern32, SquaredExponential
+from jaxbo.kernels.ensemble import Ensemble
+from jaxbo.kernels.fitted import Exact, Fitted
+from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.surrogate import Fixed
+from jaxbo.loop import run
+from jaxbo.objectives import Same
+
+DOMAIN = Cube(2)
+KERNELS = SquaredExponential(0.3), Matern32(0.3)
+OBJECTIVE = Same(branin_rescaled(), 0.1)
+
+
+def expert(capacity=24, every=None, **options):
+    return Fitted(capacity, KERNELS[0], size=40, noise=1e-2, every=every, **options)
+
+
+def egp(policy=None, workers=1, **options):
+    policy = Thompson() if policy is None else policy
+    return EGP(DOMAIN, Ensemble(KERNELS, expert(**options)), policy, workers, candidates=64)
+
+
+def told(algorithm, key, count=6):
+    """A state after `count` evaluations, and these."""
+    init_key, x_key, y_key = jr.split(key, 3)
+    x, y = DOMAIN.sample(x_key, count), jr.normal(y_key, (count,))
+    state = algorithm.init(init_key)
+    for i in range(count):
+        state = algorithm.tell_one(state, x[i], y[i])
+    return state, x, y
+
+
+def same_bits(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jr.key_data(x), jr.key_data(y)
+        np.testing.assert_array_equal(x, y)
+
+
+def close(a, b, tolerance=2e-3):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def predictions(algorithm, state):
+    x = DOMAIN.candidates(jr.key(9), 30)
+    return jax.vmap(lambda x: algorithm.surrogate.predict(state.shared, state.belief, x))(x)
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def test_a_query_maximizes_a_sample_of_the_surrogate(key):
+    algorithm = egp()
+    state, _, _ = told(algorithm, jr.fold_in(key, 1))
+    queries, _ = algorithm.ask(jr.fold_in(key, 2), state)
+    candidate_key, policy_key = jr.split(jr.fold_in(key, 2))
+    sampled = algorithm.surrogate.sample(jr.fold_in(policy_key, 0), state.shared, state.belief)
+    expected, _ = maximize(sampled, DOMAIN, DOMAIN.candidates(candidate_key, 64))
+    close(queries[0], expected, 1e-5)
+
+
+@pytest.mark.parametrize("policy", [Thompson(), EI(), Drawn(), UCB(2.0), Largest()])
+def test_one_worker_asks_the_same_alone_and_in_a_round(policy, key):
+    algorithm = egp(policy)
+    state, _, _ = told(algorithm, jr.fold_in(key, 1))
+    nobody = jnp.zeros((1, 2)), jnp.zeros((1,), bool)
+    alone = algorithm.ask_one(jr.fold_in(key, 2), state, *nobody)
+    close(alone, algorithm.ask(jr.fold_in(key, 2), state)[0][0], 1e-5)
+
+
+def test_workers_with_thompson_sampling_ask_independently(key):
+    # The first worker's query is the one that it would ask alone.
+    state, _, _ = told(egp(workers=3), jr.fold_in(key, 1))
+    three, _ = egp(workers=3).ask(jr.fold_in(key, 2), state)
+    one, _ = egp(workers=1).ask(jr.fold_in(key, 2), state)
+    close(three[0], one[0], 1e-5)
+    assert len(np.unique(np.asarray(three), axis=0)) == 3
+
+
+def test_workers_with_expected_improvement_keep_away_from_each_other(key):
+    algorithm = egp(EI(), workers=3, inference=Exact())
+    state, _, _ = told(algorithm, jr.fold_in(key, 1))
+    queries, _ = algorithm.ask(jr.fold_in(key, 2), state)
+    # A second query from the same belief would be the same one.
+    again = egp(EI(), workers=1, inference=Exact()).ask(jr.fold_in(key, 2), state)[0]
+    close(queries[0], again[0], 1e-4)
+    distances = np.linalg.norm(queries[:, None] - queries[None], axis=2) + np.eye(3)
+    assert distances.min() > 0.02
+
+
+def test_pending_queries_count_where_the_policy_is_not_random(key):
+    algorithm = egp(EI(), workers=2, inference=Exact())
+    state, _, _ = told(algorithm, jr.fold_in(key, 1))
+    first, second = algorithm.ask(jr.fold_in(key, 2), state)[0]
+    pending = jnp.stack([first, jnp.zeros(2)])
+    after = algorithm.ask_one(jr.fold_in(key, 2), state, pending, jnp.asarray([True, False]))
+    free = algorithm.ask_one(jr.fold_in(key, 2), state, pending, jnp.asarray([False, False]))
+    close(after, second, 1e-3)
+    close(free, first, 1e-3)
+    assert jnp.max(jnp.abs(after - free)) > 0.02
+
+
+def test_queries_are_among_a_finite_set(key):
+    domain = Finite(np.random.default_rng(0).random((31, 2)))
+    algorithm = EGP(domain, Ensemble(KERNELS, expert()), workers=4)
+    queries, _ = algorithm.ask(key, algorithm.init(jr.fold_in(key, 1)))
+    assert jax.vmap(domain.contains)(queries).all()
+
+
+# ---------------------------------------------------------------- what is learned
+
+
+@pytest.mark.parametrize("inference", [None, Exact()])
+def test_the_order_of_results_does_not_matter(inference, key):
+    algorithm = egp() if inference is None else egp(inference=inference)
+    _, x, y = told(algorithm, key)
+    start = algorithm.init(jr.fold_in(key, 1))
+    forth, back = start, start
+    for i in range(6):
+        forth = algorithm.tell_one(forth, x[i], y[i])
+        back = algorithm.tell_one(back, x[5 - i], y[5 - i])
+    close(predictions(algorithm, forth), predictions(algorithm, back))
+
+
+def test_a_round_is_its_results_one_by_one(key):
+    algorithm = egp(workers=3)
+    _, x, y = told(algorithm, key)
+    start = algorithm.init(jr.fold_in(key, 1))
+    together = algorithm.tell(start, x[:3], y[:3])
+    single = start
+    for i in range(3):
+        single = algorithm.tell_one(single, x[i], y[i])
+    close(predictions(algorithm, together), predictions(algorithm, single), 1e-4)
+    assert together.told == single.told == 3
+    assert (together.round, single.round) == (1, 3)
+
+
+def test_a_failed_worker_leaves_no_mark_on_the_model(key):
+    algorithm = egp(workers=3, every=2)
+    state, x, y = told(algorithm, key)
+    failed = algorithm.tell(state, x[:3] + 0.01, jnp.full((3,), jnp.nan))
+    same_bits(failed.belief, state.belief)
+    some = algorithm.tell(state, x[:3] + 0.01, y[:3].at[1].set(jnp.nan))
+    fewer = algorithm.tell(state, x[:3] + 0.01, jnp.asarray([y[0], jnp.nan, y[2]]))
+    assert algorithm.surrogate.count(some.belief) == 8
+    same_bits(some.belief, fewer.belief)
+
+
+def test_hyperparameters_are_fitted_before_the_first_round_and_every_so_many_evaluations(key):
+    algorithm = egp(workers=2, every=4)
+    _, x, y = told(algorithm, key)
+    start = algorithm.init(jr.fold_in(key, 1))
+    state = algorithm.warm_start(start, x.reshape(3, 2, 2), y.reshape(3, 2))
+    noises = [start.belief.noise, state.belief.noise]
+    for _ in range(3):  # 8, 10 and 12 evaluations
+        state = algorithm.tell(state, DOMAIN.sample(key, 2), y[:2])
+        noises.append(state.belief.noise)
+    changed = [bool((a != b).any()) for a, b in itertools.pairwise(noises)]
+    assert changed == [True, True, False, True]
+
+
+def test_a_kernel_that_explains_better_gains_weight():
+    # Two hundred times too short and about right.
+    kernels = SquaredExponential(1e-3), SquaredExponential(0.4)
+    surrogate = Ensemble(kernels, Fitted(40, size=60, noise=1e-2, every=None))
+    algorithm = EGP(DOMAIN, surrogate, candidates=64)
+
+    def weight(key):
+        state, _ = run(algorithm, OBJECTIVE, 20, key, initial=5)
+        return jnp.exp(surrogate.log_weights(state.shared, state.belief))[1]
+
+    assert (jax.vmap(weight)(jr.split(jr.key(0), 8)) > 0.99).all()
+
+
+def test_other_surrogates_serve(key):
+    for surrogate in (expert(), Fixed(SquaredExponential(0.3), 40)):
+        algorithm = EGP(DOMAIN, surrogate, candidates=64)
+        state, _, _ = told(algorithm, key)
+        assert DOMAIN.contains(algorithm.ask(key, state)[0][0])
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: EGP(DOMAIN, Ensemble((), expert())), "at least one"),
+        (lambda: EGP(DOMAIN, Ensemble((lambda x, z: 1.0,), expert())), "spectral density"),
+        (lambda: EGP(DOMAIN, expert(), workers=0), "workers"),
+        (lambda: EGP(DOMAIN, expert(), EI(), candidates=0), "candidates"),
+        (lambda: EGP(DOMAIN, Fixed(), EI()), "keeps its observations"),
+        (lambda: EGP(DOMAIN, expert(), Drawn()), "Ensemble"),
+        (lambda: EGP(DOMAIN, expert(), EI), "policy"),
+        (lambda: EGP(DOMAIN, expert(3), workers=4), "too small"),
+        (lambda: EGP(2, expert()), "domain"),
+    ],
+)
+def test_bad_configuration_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_what_does_not_fit_is_refused(key):
+    algorithm = egp(workers=2)
+    state = algorithm.init(key)
+    with pytest.raises(ValueError, match="expected queries"):
+        algorithm.tell(state, jnp.zeros((3, 2)), jnp.zeros(3))
+    with pytest.raises(ValueError, match="capacity"):
+        algorithm.warm_start(state, jnp.zeros((13, 2, 2)), jnp.zeros((13, 2)))
+    with pytest.raises(ValueError, match="workers send none"):
+        algorithm.ask(key, state, jnp.ones((2,), bool))
+    with pytest.raises(ValueError, match="capacity"):
+        run(algorithm, OBJECTIVE, 13, key)

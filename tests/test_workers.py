@@ -1,0 +1,304 @@
+"""Workers that end when they end: numbered queries, any order, a kill, and a compiled simulation."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo._checkpoint import CheckpointError
+from jaxbo.algos.egp import EGP
+from jaxbo.domains import Cube
+from jaxbo.functions import branin_rescaled
+from jaxbo.kernels.covariance import Matern32, SquaredExponential
+from jaxbo.kernels.ensemble import Ensemble
+from jaxbo.kernels.fitted import Exact, Fitted
+from jaxbo.kernels.policy import EI, Thompson
+from jaxbo.loop import drive, run
+from jaxbo.objectives import Same
+from jaxbo.space import Categorical, Real, Space
+from jaxbo.workers import Desk, drive_async, simulate
+
+BRANIN = branin_rescaled()
+OBJECTIVE = Same(BRANIN, 0.1)
+
+
+def egp(workers=1, policy=None, domain=None, capacity=30, every=None):
+    kernels = SquaredExponential(0.3), Matern32(0.3)
+    expert = Fitted(capacity, size=40, noise=1e-2, every=every, inference=Exact())
+    policy = Thompson() if policy is None else policy
+    domain = Cube(2) if domain is None else domain
+    return EGP(domain, Ensemble(kernels, expert), policy, workers, candidates=64)
+
+
+def at_once(key, worker, x):
+    return jnp.ones(())
+
+
+def random_time(key, worker, x):
+    return jr.exponential(key)
+
+
+def branin(worker, x):
+    return float(BRANIN(jnp.asarray(x)))
+
+
+# ---------------------------------------------------------------- simulated
+
+
+@pytest.mark.parametrize("policy", [Thompson(), EI()])
+def test_one_simulated_worker_asks_what_a_run_asks(policy):
+    algorithm = egp(policy=policy)
+    _, trace = run(algorithm, OBJECTIVE, 4, jr.key(1), initial=5)
+    _, schedule = simulate(algorithm, OBJECTIVE, at_once, 4, jr.key(1), initial=5)
+    # Later queries amplify rounding.
+    np.testing.assert_allclose(schedule.queries[:2], trace.queries[5:7, 0], atol=5e-3)
+    np.testing.assert_allclose(schedule.ended, [1.0, 2.0, 3.0, 4.0])
+    assert schedule.tickets.tolist() == [0, 1, 2, 3]
+
+
+def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
+    _, s = simulate(egp(3), OBJECTIVE, random_time, 20, jr.key(1), initial=4)
+    assert (np.diff(s.ended) >= 0).all()
+    assert sorted(set(s.tickets.tolist())) == sorted(s.tickets.tolist())
+    for worker in range(3):
+        mine = np.asarray(s.workers) == worker
+        assert mine.sum() > 2
+        # The next evaluation starts when the last one ends.
+        np.testing.assert_allclose(s.started[mine][1:], s.ended[mine][:-1], rtol=1e-6)
+        assert s.started[mine][0] == 0
+
+
+def test_three_workers_take_a_third_of_the_time():
+    def ended(workers, key):
+        return simulate(egp(workers), OBJECTIVE, random_time, 18, key)[1].ended[-1]
+
+    keys = jr.split(jr.key(0), 64)
+    one, three = (jax.vmap(lambda k, n=n: ended(n, k))(keys).mean() for n in (1, 3))
+    # 18 mean times of 1; standard error of the ratio 0.02.
+    assert 2.7 < one / three < 3.3
+
+
+def test_a_simulation_is_checked_before_it_starts():
+    with pytest.raises(ValueError, match="capacity"):
+        simulate(egp(2, capacity=9), OBJECTIVE, at_once, 8, jr.key(0), initial=2)
+    with pytest.raises(ValueError, match="one floating number"):
+        simulate(egp(2), lambda key, agent, x: x, at_once, 8, jr.key(0))
+    with pytest.raises(ValueError, match="evaluations"):
+        simulate(egp(2), OBJECTIVE, at_once, 0, jr.key(0))
+
+
+# ---------------------------------------------------------------- numbered queries
+
+
+@pytest.mark.parametrize("policy", [Thompson(), EI()])
+def test_a_desk_of_one_worker_asks_what_drive_asks(policy):
+    algorithm = egp(policy=policy, every=4)
+    _, trace = drive(algorithm, branin, 6, jr.key(1), initial=5, progress=False)
+    desk = Desk(algorithm, jr.key(1), initial=5)
+    for value in trace.values[:, 0]:
+        number, _ = desk.ask()
+        desk.tell(number, float(value))
+    np.testing.assert_allclose(desk.queries, trace.queries[:, 0], atol=1e-3)
+    np.testing.assert_array_equal(desk.values, trace.values[:, 0])
+
+
+def test_results_are_taken_in_any_order():
+    desk = Desk(egp(4), jr.key(1), initial=3)
+    tickets = [desk.ask() for _ in range(4)]
+    assert desk.out == (0, 1, 2, 3)
+    for number in (2, 0, 3, 1):
+        desk.tell(number, float(number))
+    assert desk.values.tolist() == [2.0, 0.0, 3.0, 1.0]
+    np.testing.assert_array_equal(desk.queries[0], tickets[2].x)
+    x, value = desk.best
+    assert value == 3.0
+    np.testing.assert_array_equal(x, tickets[3].x)
+
+
+def test_workers_get_more_of_the_initial_design_until_it_is_in():
+    desk = Desk(egp(3), jr.key(1), initial=2)
+    start = desk.state
+    first = [desk.ask() for _ in range(3)]  # one more than asked for
+    desk.tell(first[1].number, 0.0)
+    assert desk.state is start
+    desk.tell(first[2].number, 1.0)
+    assert desk.algorithm.surrogate.count(desk.state.belief) == 2
+    desk.ask()
+    desk.tell(first[0].number, 2.0)
+    assert desk.algorithm.surrogate.count(desk.state.belief) == 3
+
+
+_COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: _COMPILED.append(event) if "backend_compile" in event else None
+)
+
+
+def test_nothing_is_compiled_anew_whoever_ends_first():
+    def go(order, key):
+        desk = Desk(egp(3), key, initial=3)
+        numbers = [desk.ask().number for _ in range(3)]
+        for i in order:
+            desk.tell(numbers[i], 0.1 * i)
+        for number in [desk.ask().number for _ in range(3)][::-1]:
+            desk.tell(number, 1.0)
+        return desk.ask()
+
+    go((0, 1, 2), jr.key(1))
+    compiled = len(_COMPILED)
+    assert compiled > 0
+    go((2, 0, 1), jr.key(2))
+    assert len(_COMPILED) == compiled
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(0, "told already"), (7, "no query number 7"), (-1, "no query")],
+)
+def test_a_result_of_no_query_that_is_out_is_refused_and_changes_nothing(number, message):
+    desk = Desk(egp(3), jr.key(1))
+    for _ in range(3):
+        desk.ask()
+    desk.tell(0, 1.0)
+    state, values = desk.state, desk.values.tolist()
+    with pytest.raises(ValueError, match=message):
+        desk.tell(number, 2.0)
+    assert desk.state is state
+    assert desk.values.tolist() == values
+    assert desk.out == (1, 2)
+
+
+def test_more_queries_than_workers_or_room_are_refused():
+    desk = Desk(egp(2, capacity=3), jr.key(1))
+    desk.ask()
+    desk.ask()
+    with pytest.raises(ValueError, match="all 2 workers are busy"):
+        desk.ask()
+    desk.tell(0, 0.0)
+    desk.ask()
+    desk.tell(1, 0.0)
+    with pytest.raises(ValueError, match="used up"):
+        desk.ask()
+    with pytest.raises(ValueError, match="no result yet"):
+        _ = Desk(egp(), jr.key(0)).best
+
+
+def test_parameters_come_by_name():
+    space = Space(rate=Real(1e-3, 1.0, log=True), kind=Categorical("a", "b"))
+    desk = Desk(egp(domain=space), jr.key(1))
+    number, x = desk.ask()
+    assert set(x) == {"rate", "kind"}
+    desk.tell(number, 1.0)
+    assert desk.best == (x, 1.0)
+
+
+# ---------------------------------------------------------------- a bad night
+
+
+def test_a_desk_made_anew_goes_on(tmp_path):
+    def go(desk, until):
+        asked = []
+        while desk.told < until:
+            while len(desk.out) < 2:
+                asked.append(desk.ask())
+            number = desk.out[-1]
+            desk.tell(number, branin(0, desk._queries[number]))
+        return asked
+
+    algorithm, path = egp(2, every=5), tmp_path / "desk"
+    whole = Desk(algorithm, jr.key(1), initial=4)
+    go(whole, 12)
+    first = Desk(algorithm, jr.key(1), initial=4, checkpoint=path)
+    go(first, 7)
+    again = Desk(algorithm, jr.key(1), initial=4, checkpoint=path)
+    assert again.told == 7
+    assert again.out == ()
+    # What was out is handed out again, under the number that it had.
+    returned = again.ask()
+    assert returned.number == first.out[0]
+    go(again, 12)
+    np.testing.assert_array_equal(again.queries, whole.queries)
+    np.testing.assert_array_equal(again.values, whole.values)
+
+
+def test_a_checkpoint_of_another_desk_or_a_run_is_refused(tmp_path):
+    path = tmp_path / "desk"
+    Desk(egp(2), jr.key(1), checkpoint=path).ask()
+    with pytest.raises(CheckpointError, match="another key"):
+        Desk(egp(2), jr.key(2), checkpoint=path)
+    with pytest.raises(CheckpointError, match="another algorithm"):
+        Desk(egp(3), jr.key(1), checkpoint=path)
+    drive(egp(1), branin, 1, jr.key(1), checkpoint=tmp_path / "run", progress=False)
+    with pytest.raises(CheckpointError):
+        Desk(egp(1), jr.key(1), checkpoint=tmp_path / "run")
+
+
+class Busy:
+    """Counts how many of its calls run at the same time; every fourth fails."""
+
+    def __init__(self, failing=True):
+        self.lock, self.now, self.most, self.calls = threading.Lock(), 0, 0, 0
+        self.failing = failing
+
+    def __call__(self, worker, x):
+        with self.lock:
+            self.calls += 1
+            self.now += 1
+            self.most = max(self.most, self.now)
+            fails = self.failing and self.calls % 4 == 0
+        time.sleep(0.02 * (1 + worker))
+        with self.lock:
+            self.now -= 1
+        if fails:
+            raise RuntimeError("out of memory")
+        return branin(worker, x)
+
+
+def test_workers_of_an_executor_are_kept_busy_and_failures_survived():
+    objective = Busy()
+    with ThreadPoolExecutor(3) as pool, pytest.warns(RuntimeWarning, match="out of memory"):
+        desk = drive_async(egp(3), objective, 9, jr.key(1), executor=pool, initial=3)
+    assert objective.calls == desk.told == 12
+    assert objective.most == 3
+    assert np.isnan(desk.values).sum() == 3
+    assert desk.out == ()
+
+
+def test_an_objective_that_never_succeeds_is_raised(tmp_path):
+    def broken(worker, x):
+        raise KeyError("no such file")
+
+    with (
+        ThreadPoolExecutor(2) as pool,
+        pytest.warns(RuntimeWarning),
+        pytest.raises(KeyError, match="no such file") as caught,
+    ):
+        drive_async(egp(2), broken, 9, jr.key(1), executor=pool)
+    assert "evaluating query" in caught.value.__notes__[0]
+
+
+def test_what_is_not_caught_is_raised_and_the_rest_kept(tmp_path):
+    path = tmp_path / "night"
+
+    def fragile(worker, x):
+        if worker == 1:
+            raise MemoryError
+        return branin(worker, x)
+
+    def go(objective):
+        with ThreadPoolExecutor(2) as pool:
+            return drive_async(
+                egp(2), objective, 6, jr.key(1), executor=pool, checkpoint=path, catch=KeyError
+            )
+
+    with pytest.raises(MemoryError):
+        go(fragile)
+    kept = Desk(egp(2), jr.key(1), checkpoint=path)
+    desk = go(branin)
+    assert desk.told == 6
+    np.testing.assert_array_equal(desk.values[: kept.told], kept.values)
