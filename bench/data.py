@@ -25,6 +25,18 @@ SOURCES = {
         "5281 MNIST images of NIST's writers 0 to 49 (arrays images, y, writer, is_test): MNIST's "
         "training set, with the writers that QMNIST (Yadav and Bottou, 2019) traced"
     ),
+    "mnist_7500.npz": (
+        "the first 7500 of MNIST's training images (arrays images, y, is_val): LeCun, Cortes and "
+        "Burges; rows 0 to 5999 are to train on, the others validate"
+    ),
+    "breast_cancer_ljubljana.npz": (
+        "286 breast cancer patients of Ljubljana, nine categorical attributes and recurrence or none "
+        "(arrays codes, y; -1 is a missing value): UCI's Breast Cancer (Zwitter and Soklic, 1988)"
+    ),
+    "metro_traffic.npz": (
+        "48204 hours of traffic on a highway in Minnesota, weather and time, and the quarter of the "
+        "volume (arrays X, y, feature_names, weather_main): UCI's Metro Interstate Traffic Volume"
+    ),
 }
 
 

@@ -168,7 +168,9 @@ def method(problem: Problem, regions: int, mechanism: Mechanism, rounds: int) ->
         mechanism,
         regions=Regions.of(problem.domain.dim, regions),
         weighting=WEIGHTING,
-        features=Fixed(kernel, FEATURES, NOISE, standardize=False, basis=random_cosines),
+        features=Fixed(
+            kernel=kernel, size=FEATURES, noise=NOISE, standardize=False, basis=random_cosines
+        ),
         own=own,
         mixing=Power(1.0),
     )

@@ -218,7 +218,7 @@ class Desk:
             len(out) < most,
             f"all {most} workers are busy: tell the result of one of {out} first.",
         )
-        capacity = self.algorithm.surrogate.capacity
+        capacity = self.algorithm.surrogate.room
         require(
             capacity is None or len(self._queries) < capacity,
             f"the surrogate's capacity of {capacity} is used up: give it a larger one.",
@@ -377,8 +377,8 @@ def _outcome(
 
 
 def _check_room(algorithm: EGP, evaluations: int) -> None:
-    most = algorithm.surrogate.capacity
-    needed = evaluations if algorithm.policy.random else evaluations + algorithm.workers - 1
+    most = algorithm.surrogate.room
+    needed = evaluations if algorithm.policy.random() else evaluations + algorithm.workers - 1
     require(
         most is None or needed <= most,
         f"{evaluations} evaluations by {algorithm.workers} workers exceed the surrogate's capacity of "

@@ -47,7 +47,7 @@ class EGP(AbstractAlgorithm):
     Every round `ask` has a query for each of `workers` (Algorithm 1). Asynchronously a worker that has
     ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2).
     Hyperparameters are fitted to what is known before the first round, and again whenever
-    `surrogate.every` more evaluations were told. The surrogate's capacity counts evaluations; that of
+    `surrogate.period` more evaluations were told. The capacity of the surrogate counts evaluations, that of
     the method counts rounds.
 
     Differs from the paper in that features keep their base frequencies when hyperparameters are
@@ -69,7 +69,7 @@ class EGP(AbstractAlgorithm):
         whole("candidates", self.candidates, least=1)
         require(
             self.capacity is None or self.capacity >= 1,
-            f"a capacity of {self.surrogate.capacity} is too small for {self.workers} workers.",
+            f"a capacity of {self.surrogate.room} is too small for {self.workers} workers.",
         )
 
     @property
@@ -78,7 +78,7 @@ class EGP(AbstractAlgorithm):
 
     @property
     def capacity(self) -> int | None:
-        most = self.surrogate.capacity
+        most = self.surrogate.room
         if most is None:
             return None
         return (most - self._room) // self.workers
@@ -86,7 +86,7 @@ class EGP(AbstractAlgorithm):
     @property
     def _room(self) -> int:
         """Rows that queries which are still out may take up while the next one is sought."""
-        return 0 if self.policy.random else self.workers - 1
+        return 0 if self.policy.random() else self.workers - 1
 
     def init(self, key: Key) -> State:
         shared = self.surrogate.setup(key, self.domain.dim)
@@ -103,7 +103,7 @@ class EGP(AbstractAlgorithm):
         candidate_key, policy_key = jr.split(key)
         candidates = self.domain.candidates(candidate_key, self.candidates)
         keys = jax.vmap(lambda i: jr.fold_in(policy_key, i))(jnp.arange(self.workers))
-        if self.policy.random:
+        if self.policy.random():
             return jax.vmap(lambda k: self._query(k, state, state.belief, candidates))(keys), ()
 
         def next_query(belief: Any, key: Key) -> tuple[Any, Point]:
@@ -119,7 +119,7 @@ class EGP(AbstractAlgorithm):
         candidate_key, policy_key = jr.split(key)
         candidates = self.domain.candidates(candidate_key, self.candidates)
         belief = state.belief
-        if not self.policy.random:
+        if not self.policy.random():
 
             def wait(belief: Any, item: tuple[Point, Flag]) -> tuple[Any, None]:
                 return self._believe(state, belief, *item), None
@@ -155,7 +155,7 @@ class EGP(AbstractAlgorithm):
     ) -> State:
         belief = self._observe(state, queries, values)
         told = state.told + values.shape[0]
-        every = self.surrogate.every
+        every = self.surrogate.period
         if every is not None:
             due = told // every > state.told // every
             refit = lambda belief: self._refit(state, belief)  # noqa: E731
@@ -176,14 +176,14 @@ class EGP(AbstractAlgorithm):
         require(
             state.round == 0, "warm_start is for observations made before the first round is told."
         )
-        most = self.surrogate.capacity
+        most = self.surrogate.room
         told = state.told + values.size
         require(
             most is None or told <= most,
             f"{told} evaluations exceed the surrogate's capacity of {most}: give it a larger one.",
         )
         belief = self._observe(state, queries.reshape(-1, self.domain.dim), values.reshape(-1))
-        if self.surrogate.every is not None:
+        if self.surrogate.period is not None:
             belief = self._refit(state, belief)
         return State(state.round, told, state.shared, belief)
 

@@ -32,7 +32,7 @@ class TS(AbstractIndependent):
 
     @property
     def capacity(self) -> int | None:
-        return self.surrogate.capacity
+        return self.surrogate.room
 
     def setup(self, key: Key) -> PyTree:
         return self.surrogate.setup(key, self.domain.dim)

@@ -148,6 +148,17 @@ class OneOf(AbstractKernel):
         return jnp.stack(draws)[self.form]
 
 
+def forms(dim: int, length_scale: float = 0.3) -> tuple[AbstractKernel, ...]:
+    """Kernels to choose from: smooth and rough, one length scale and one for each coordinate."""
+    scales = jnp.full((dim,), length_scale)
+    return (
+        SquaredExponential(length_scale),
+        SquaredExponential(scales),
+        Matern32(scales),
+        Matern52(scales),
+    )
+
+
 def stack(kernels: Sequence[AbstractKernel], dim: int) -> AbstractKernel:
     """Kernels of any forms as one with a leading axis, to be mapped over.
 

@@ -58,12 +58,12 @@ class Ensemble(AbstractSurrogate):
         )
 
     @property
-    def capacity(self) -> int:
-        return self.expert.capacity
+    def room(self) -> int:
+        return self.expert.room
 
     @property
-    def every(self) -> int | None:
-        return self.expert.every
+    def period(self) -> int | None:
+        return self.expert.period
 
     def setup(self, key: Key, dim: int) -> "Experts":
         kernels = covariance.stack(self.kernels, dim)

@@ -85,6 +85,16 @@ class Priors(eqx.Module):
     variance: LogNormal | None = None
     noise: LogNormal | None = None
 
+    @classmethod
+    def scaled(cls, dim: int) -> "Priors":
+        """Length scales that grow with the root of the dimension, as distances in a cube do.
+
+        Median e^√2 √dim, spread √3: the prior of Hvarfner, Hellsten and Nardi (2024), with which one
+        length scale a coordinate can be fitted to few points in many dimensions.
+        """
+        _check.at_least(dim, 1)
+        return cls(length_scale=LogNormal(math.exp(math.sqrt(2)) * math.sqrt(dim), math.sqrt(3)))
+
     def log_density(self, theta: Float[Array, " parameters"]) -> Scalar:
         """Log density of the log hyperparameters, up to a constant."""
         parts = (self.length_scale, theta[:-2]), (self.variance, theta[-2]), (self.noise, theta[-1])

@@ -81,8 +81,9 @@ class FittedBelief(eqx.Module):
 class AbstractInference(eqx.Module):
     """What is believed of a function, given observations and hyperparameters."""
 
-    #: Where `Fitted` looks for hyperparameters, unless told.
-    bounds: eqx.AbstractClassVar[Bounds]
+    @abc.abstractmethod
+    def bounds(self) -> Bounds:
+        """Where `Fitted` looks for hyperparameters, unless told."""
 
     @abc.abstractmethod
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Any:
@@ -112,7 +113,8 @@ class AbstractInference(eqx.Module):
 class OnFeatures(AbstractInference):
     """A linear model on features: O(features²) an observation, or less where the capacity is small."""
 
-    bounds = Bounds()
+    def bounds(self) -> Bounds:
+        return Bounds()
 
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Belief:
         return no_belief(phi.size, noise, capacity)
@@ -162,7 +164,8 @@ class PathwiseFunction(eqx.Module):
 class Exact(AbstractInference):
     """The exact process. In float32 keep the noise at 1e-4 or more, as `Fitted` does when it fits."""
 
-    bounds = Bounds(noise=(1e-4, 1.0))
+    def bounds(self) -> Bounds:
+        return Bounds(noise=(1e-4, 1.0))
 
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Inverse:
         del phi
@@ -271,6 +274,14 @@ class Fitted(AbstractSurrogate):
             if getattr(self, name) is not None or name != "every":
                 whole(name, getattr(self, name), least=1)
 
+    @property
+    def room(self) -> int:
+        return self.capacity
+
+    @property
+    def period(self) -> int | None:
+        return self.every
+
     def setup(self, key: Key, dim: int) -> FeatureMap:
         return self.basis(key, self.kernel, dim, self.size)
 
@@ -312,7 +323,7 @@ class Fitted(AbstractSurrogate):
             belief.noise,
             belief.x,
             belief.standardized,
-            bounds=self.inference.bounds if self.bounds is None else self.bounds,
+            bounds=self.inference.bounds() if self.bounds is None else self.bounds,
             priors=self.priors,
             fit_length_scale=not self.keep_length_scale,
         )

@@ -28,11 +28,13 @@ from jaxbo.types import Function, Key, Point, Scalar, floating
 class AbstractPolicy(eqx.Module):
     """How the next query follows from a belief.
 
-    `random` says whether two queries from one belief differ by themselves; where they do not, workers
-    that are still busy are taken to observe what the model expects.
+    Where two queries from one belief do not differ by themselves, workers that are still busy are taken
+    to observe what the model expects.
     """
 
-    random: eqx.AbstractClassVar[bool]
+    @abc.abstractmethod
+    def random(self) -> bool:
+        """Whether two queries from one belief differ by themselves."""
 
     @abc.abstractmethod
     def __call__(
@@ -48,7 +50,8 @@ class AbstractPolicy(eqx.Module):
 class Thompson(AbstractPolicy):
     """A function drawn from the belief: of an ensemble, from an expert drawn by weight (eq. 8, 9)."""
 
-    random = True
+    def random(self) -> bool:
+        return True
 
     def __call__(
         self, key: Key, surrogate: AbstractSurrogate, shared: Any, belief: Any
@@ -62,7 +65,8 @@ class Thompson(AbstractPolicy):
 class EI(AbstractPolicy):
     """Expected improvement over the best posterior mean at a point observed; its logarithm is climbed."""
 
-    random = False
+    def random(self) -> bool:
+        return False
 
     def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
         del key
@@ -85,7 +89,8 @@ class UCB(AbstractPolicy):
 
     beta: Scalar = eqx.field(converter=floating, default=4.0)
 
-    random = False
+    def random(self) -> bool:
+        return False
 
     def __check_init__(self):
         require(self.beta >= 0, f"beta must be at least 0, got {self.beta}.")
@@ -110,9 +115,8 @@ class Drawn(AbstractPolicy):
 
     policy: AbstractPolicy = eqx.field(default_factory=EI)
 
-    @property
-    def random(self) -> bool:  # type: ignore[override]
-        return self.policy.random
+    def random(self) -> bool:
+        return self.policy.random()
 
     def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
         expert_key, policy_key = jr.split(key)
@@ -129,7 +133,8 @@ class Largest(AbstractPolicy):
     As in EGP-TS, where arms are kernels of one function: all of them are given all observations.
     """
 
-    random = True
+    def random(self) -> bool:
+        return True
 
     def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
         keys = jr.split(key, len(surrogate.kernels))

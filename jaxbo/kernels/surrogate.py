@@ -129,11 +129,18 @@ def default_kernel() -> AbstractKernel:
 class AbstractSurrogate(eqx.Module):
     """How an agent models its objective. `shared` is what all agents draw together, once.
 
-    Values are standardized inside; with `every`, hyperparameters are fitted anew every so many rounds.
+    Values are standardized inside; with a `period`, hyperparameters are fitted anew every so many rounds.
     """
 
-    capacity: eqx.AbstractVar[int | None]
-    every: eqx.AbstractVar[int | None]
+    @property
+    @abc.abstractmethod
+    def room(self) -> int | None:
+        """The most observations that can be held, if there is a limit."""
+
+    @property
+    @abc.abstractmethod
+    def period(self) -> int | None:
+        """How many rounds, or evaluations, lie between fits; None if nothing is fitted."""
 
     @abc.abstractmethod
     def setup(self, key: Key, dim: int) -> Any:
@@ -172,11 +179,11 @@ class AbstractSurrogate(eqx.Module):
         The first fit is to the observations of the first round and all before it.
         """
         told = self.condition(shared, belief, x, y)
-        if self.every is None:
+        if self.period is None:
             return told
         # A failed evaluation changes nothing, so it does not trigger a refit either.
         usable = self.count(told) > self.count(belief)
-        due = (round >= 0) & (round % self.every == 0)
+        due = (round >= 0) & (round % self.period == 0)
 
         def refit(told: Any) -> Any:
             new = self.refit(shared, told)
@@ -202,7 +209,6 @@ class Fixed(AbstractSurrogate):
     standardize: bool = eqx.field(static=True, default=True)
     basis: Basis = eqx.field(static=True, default=features.sine_cosine)
     capacity: int | None = eqx.field(static=True, default=None)
-    every: None = eqx.field(static=True, default=None, init=False)  # nothing is fitted
 
     def __check_init__(self):
         positive_number("noise", self.noise)
@@ -211,6 +217,14 @@ class Fixed(AbstractSurrogate):
         whole("size", self.size, least=1)
         if self.capacity is not None:
             whole("capacity", self.capacity, least=1)
+
+    @property
+    def room(self) -> int | None:
+        return self.capacity
+
+    @property
+    def period(self) -> None:
+        return None
 
     def setup(self, key: Key, dim: int) -> FeatureMap:
         return self.basis(key, self.kernel, dim, self.size)
