@@ -1,0 +1,154 @@
+"""An ensemble of eleven kernels: an iteration, its weights and a refit of all, beside BoTorch.
+
+Two dimensions, 100 features (D = 50), 1000 candidates, refined; 30 observations. Independent
+optimizations are mapped over. BoTorch maximizes LogEI of its default model, which has one kernel, and
+fits it; the time of a fit is taken once for each of our kernels.
+"""
+# pyright: reportMissingImports=false
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array
+
+from bench.speed_timing import Figure, at_least, compiled, race
+from jaxbo.algos.egp import EGP, State
+from jaxbo.domains import Cube
+from jaxbo.functions import branin_rescaled
+from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.ensemble import Ensemble
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.types import Key
+
+SCALES = tuple(10.0**c for c in range(-4, 7))
+DIM, FEATURES, OBSERVATIONS, NOISE = 2, 100, 30, 1e-2
+#: Independent optimizations at the same time; many are computed so many at once.
+NUMBERS, BATCH = (1, 100, 10_000), 200
+#: How much cheaper than BoTorch's an iteration is to be, and a refit.
+GOAL, REFIT_GOAL = 1000.0, 50.0
+
+
+def figures(key: Key, repeats: int, numbers: tuple[int, ...] = NUMBERS) -> list[Figure]:
+    """Of every number of optimizations; what ran beside is one of them."""
+    algorithm = method()
+    X, y = data(key)
+    rivals = _rivals(X, y)
+    theirs = {name: float(np.min(race({name: call}, 3)[name])) for name, call in rivals.items()}
+    if "a refit of all" in theirs:
+        theirs["a refit of all"] *= len(SCALES)
+    found = []
+    for number in numbers:
+        states = _states(algorithm, jr.split(key, number), X, y)
+        keys = jr.split(jr.fold_in(key, 1), number)
+        parts: dict[str, Callable[..., Any]] = {
+            "an iteration": lambda k, s: _iteration(algorithm, k, s),
+            "the weights alone": lambda k, s: _weights(algorithm, s),
+            "a refit of all": lambda k, s: _refit(algorithm, s),
+        }
+        for name, part in parts.items():
+            if name == "a refit of all" and number > BATCH:
+                continue  # its time grows with their number alone
+            program, seconds = compiled(lambda k, s, part=part: _all(part, k, s), keys, states)
+            each = race({name: lambda p=program: p(keys, states)}, repeats)[name] / number  # noqa: B023
+            label = f"{len(SCALES)} kernels, {number} optimizations: {name}"
+            found.append(_figure(label, name, each, theirs))
+            found.append(Figure(f"{label}: compilation", seconds, "s"))
+    return found
+
+
+def _figure(label: str, name: str, each: np.ndarray, theirs: dict[str, float]) -> Figure:
+    best = float(np.min(each))
+    fits = f"BoTorch, {len(SCALES)} fits"
+    beside = {"an iteration": "BoTorch", "a refit of all": fits}.get(name, "")
+    rival = theirs.get(name)
+    if rival is None:
+        return Figure(label, 1e6 * best, "us", values=tuple(1e6 * each))
+    goal = GOAL if name == "an iteration" else REFIT_GOAL
+    met = at_least(goal, rival / best)
+    met["goal"] += "x"
+    return Figure(label, 1e6 * best, "us", beside, rival / best, **met, values=tuple(1e6 * each))
+
+
+def method() -> EGP:
+    """What is measured."""
+    kernels = [SquaredExponential(scale) for scale in SCALES]
+    expert = Fitted(
+        2 * OBSERVATIONS, size=FEATURES, noise=NOISE, every=None, keep_length_scale=True
+    )
+    return EGP(Cube(DIM), Ensemble(kernels=kernels, expert=expert))
+
+
+def data(key: Key) -> tuple[Array, Array]:
+    """Observations of a test function."""
+    X = jr.uniform(key, (OBSERVATIONS, DIM))
+    return X, jax.vmap(branin_rescaled())(X)
+
+
+def _states(algorithm: EGP, keys: Array, X: Array, y: Array) -> State:
+    def one(key: Key) -> State:
+        return algorithm.warm_start(algorithm.init(key), X[:, None], y[:, None])
+
+    return jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=BATCH))(keys)
+
+
+def _all(part: Callable[..., Any], keys: Array, states: State) -> Any:
+    return jax.lax.map(lambda item: part(*item), (keys, states), batch_size=BATCH)
+
+
+def _iteration(algorithm: EGP, key: Key, state: State) -> Any:
+    """Ask, evaluate, tell; what the next one needs is returned, so that nothing is left out."""
+    queries, _ = algorithm.ask(key, state)
+    state = algorithm.tell(state, queries, jax.vmap(branin_rescaled())(queries))
+    return queries, _weights(algorithm, state)
+
+
+def _weights(algorithm: EGP, state: State) -> Array:
+    surrogate = algorithm.surrogate
+    assert isinstance(surrogate, Ensemble)
+    return surrogate.log_weights(state.shared, state.belief)
+
+
+def _refit(algorithm: EGP, state: State) -> Any:
+    return algorithm.surrogate.refit(state.shared, state.belief).noise
+
+
+def _rivals(X: Array, y: Array) -> dict[str, Callable[[], Any]]:
+    """An iteration and a refit in BoTorch, where it is installed."""
+    points, values = np.asarray(X, float), np.asarray(y, float)
+    standard = (values - values.mean()) / values.std()
+    try:
+        return _botorch(points, standard)
+    except ImportError:
+        return {}
+
+
+def _botorch(X: np.ndarray, y: np.ndarray) -> dict[str, Callable[[], Any]]:
+    import torch
+    from botorch.acquisition import LogExpectedImprovement
+    from botorch.fit import fit_gpytorch_mll
+    from botorch.models import SingleTaskGP
+    from botorch.optim import optimize_acqf
+    from gpytorch.mlls import ExactMarginalLogLikelihood
+
+    warnings.filterwarnings("ignore", module="botorch|gpytorch|linear_operator")
+    points = torch.tensor(X, dtype=torch.double)
+    values = torch.tensor(y, dtype=torch.double)[:, None]
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double).repeat(1, X.shape[1])
+
+    def fitted() -> Any:
+        model = SingleTaskGP(points, values)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        return model
+
+    known = fitted()
+
+    def iteration() -> Any:
+        improvement = LogExpectedImprovement(known, values.max())
+        found = optimize_acqf(improvement, bounds, q=1, num_restarts=4, raw_samples=1000)
+        return found[0].detach().numpy()
+
+    return {"an iteration": iteration, "a refit of all": lambda: fitted().num_outputs}
