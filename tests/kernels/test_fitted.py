@@ -35,19 +35,22 @@ def observe(model, shared, belief, x, y, round):
     return model.observe(shared, belief, x, y, round)
 
 
-@eqx.filter_jit
-def told(model, shared, X, ys):
-    """The belief after observations, without a refit."""
-    step = lambda belief, row: (model.condition(shared, belief, *row), None)  # noqa: E731
-    return jax.lax.scan(step, model.start(shared), (X, ys))[0]
-
-
-def refitted(model, shared, X, ys):
-    """The belief after observations of which the last is followed by a refit."""
+def told(model, shared, X, ys, last=BEFORE):
+    """The belief after observations, the last of them in round `last`."""
     belief = model.start(shared)
     for i, (x, y) in enumerate(zip(X, ys, strict=True)):
-        belief = observe(model, shared, belief, x, y, DUE if i == len(ys) - 1 else BEFORE)
+        belief = observe(model, shared, belief, x, y, last if i == len(ys) - 1 else BEFORE)
     return belief
+
+
+refitted = functools.partial(told, last=DUE)
+
+
+@eqx.filter_jit
+def conditioned(model, shared, X, ys):
+    """`told` for a model that is used once: cheaper to compile, without the refit."""
+    step = lambda belief, row: (model.condition(shared, belief, *row), None)  # noqa: E731
+    return jax.lax.scan(step, model.start(shared), (X, ys))[0]
 
 
 @eqx.filter_jit
@@ -239,7 +242,7 @@ def evidences(model, keys, X, ys):
 
     def one(key):
         shared = model.setup(key, DIM)
-        return model.log_evidence(told(model, shared, X, ys))
+        return model.log_evidence(conditioned(model, shared, X, ys))
 
     return jax.vmap(one)(keys)
 
@@ -282,7 +285,7 @@ def test_samples_of_one_map_of_many_features_are_of_the_exact_posterior(key, poi
     count, ys = 2_000, values(points)
     model = Fitted(CAPACITY, KERNEL, 500, NOISE, inference=Exact())
     shared = model.setup(key, DIM)
-    belief = told(model, shared, points, ys)
+    belief = conditioned(model, shared, points, ys)
     (draws,) = doubles(samples(model, shared, belief, others[:5], jr.split(key, count)))
     mean, covariance = dense(KERNEL, NOISE, points, ys, others[:5])
     std = np.sqrt(np.diag(covariance))
@@ -296,7 +299,7 @@ def test_samples_pass_through_the_values_as_near_as_the_noise_allows(key, shared
     noise = 1e-8 if x64 else 1e-4
     model = Fitted(CAPACITY, KERNEL, SIZE, noise, inference=Exact())
     ys = values(points)
-    belief = told(model, shared, points, ys)
+    belief = conditioned(model, shared, points, ys)
     draws = samples(model, shared, belief, points, jr.split(key, 100))
     # Posterior deviation at a point that was observed is at most that of the noise.
     assert np.max(np.abs(draws - standardized(ys)[None])) < 6 * np.sqrt(noise)
@@ -311,7 +314,7 @@ def test_on_features_variance_starves_where_that_of_exact_samples_does_not(key):
     for inference in INFERENCES:
         model = Fitted(60, kernel, 30, 1e-3, inference=inference)
         shared = model.setup(key, DIM)
-        belief = told(model, shared, observed, values(observed))
+        belief = conditioned(model, shared, observed, values(observed))
         draws = samples(model, shared, belief, away, jr.split(key, 2000))
         variances.append(float(jnp.mean(jnp.var(draws, axis=0))))
     _, covariance = dense(kernel, 1e-3, observed, values(observed), away)
@@ -389,11 +392,11 @@ def test_a_length_scale_that_is_kept_stays_while_noise_and_variance_are_fitted(s
 
 
 @pytest.mark.parametrize("inference", INFERENCES)
-def test_without_an_interval_nothing_is_ever_fitted(inference, shared, points):
+def test_without_an_interval_nothing_is_ever_fitted(inference, shared, points, close):
     model = Fitted(CAPACITY, KERNEL, SIZE, NOISE, every=None, inference=inference)
     belief = refitted(model, shared, points, values(points))
     same_bits((belief.kernel, belief.noise), (KERNEL, model.noise))
-    same_bits(belief, told(model, shared, points, values(points)))
+    jax.tree.map(close, belief, conditioned(model, shared, points, values(points)))
 
 
 def test_the_noise_of_the_exact_process_stays_at_1e_4_or_above(shared, points):
@@ -429,11 +432,12 @@ def test_before_the_first_refit_the_warping_is_the_identity(inference, shared, p
         told(model_of(inference, warp), shared, points, values(points)) for warp in (False, True)
     )
     same_bits((plain.y, plain.values, plain.model), (warped.y, warped.values, warped.model))
-    # Not compiled, so that no operation is fused with another.
-    same_bits(
-        model_of(inference).predict(shared, plain, others[0]),
-        model_of(inference, True).predict(shared, warped, others[0]),
-    )
+    for a, b in zip(
+        predict(model_of(inference), shared, plain, others),
+        predict(model_of(inference, True), shared, warped, others),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5)  # two programs, each with a rounding of its own
 
 
 def skewed(X):
@@ -506,35 +510,33 @@ def test_warped_predictions_of_skewed_values_are_nearer_to_the_truth(key, shared
 # ---------------------------------------------------------------- values of any kind
 
 
-SCALES = [(0.0, 1e-20), (0.0, 1e-6), (0.0, 1e6), (0.0, 1e20), (1e6, 1.0), (-1e6, 1e3)]
+# Powers of two, so that in standardized units not a bit changes; the last are 7e19 and 1e-20.
+SCALES = [(0, 20), (0, -20), (2**20, 0), (-(2**20), 10), (0, 66), (0, -66)]
 
 
-@pytest.mark.parametrize(("offset", "scale"), SCALES)
+@pytest.mark.parametrize(("offset", "power"), SCALES)
 @pytest.mark.parametrize("last", [told, refitted])
 @pytest.mark.parametrize("warp", [False, True])
 @pytest.mark.parametrize("inference", INFERENCES)
-def test_predictions_follow_offset_and_scale(
-    inference, warp, last, offset, scale, shared, points, others, key, x64
+def test_beliefs_follow_offset_and_scale(
+    inference, warp, last, offset, power, shared, points, others, key
 ):
-    model = model_of(inference, warp)
-    # Multiples of 1/16 are exact in float32 after a million has been added, and of an odd number of
+    model, scale = model_of(inference, warp), 2.0**power
+    # Multiples of 1/8 are exact in float32 after a million has been added, and of an odd number of
     # them the median is one, too.
-    ys = jnp.round(16 * smooth(points[:9])) / 16
+    ys = jnp.round(8 * smooth(points[:9])) / 8
     belief = last(model, shared, points[:9], ys)
     moved = last(model, shared, points[:9], offset + scale * ys)
-    # A refit ends where the evidence is flat to rounding.
-    tolerance = 1e-6 if x64 else 1e-2 if last is refitted else 1e-3
-    close = functools.partial(np.testing.assert_allclose, rtol=0, atol=tolerance)
-    close(log_evidence(model, moved), log_evidence(model, belief))
+    same_bits(log_evidence(model, moved), log_evidence(model, belief))
     new, old = (samples(model, shared, b, others, jr.split(key, 3)) for b in (moved, belief))
-    close(new, old)
+    same_bits(new, old)
     mean, variance = predict(model, shared, belief, others)
     new_mean, new_variance = predict(model, shared, moved, others)
-    rounding = 2 * np.spacing(abs(np.asarray(offset, points.dtype))) / scale
-    close((new_mean - offset) / scale, mean, atol=tolerance + rounding)
+    rounding = 4 * float(np.spacing(np.asarray(abs(offset), points.dtype))) / scale
+    np.testing.assert_allclose((new_mean - offset) / scale, mean, rtol=1e-5, atol=1e-5 + rounding)
     assert not np.any(np.isnan(new_variance))
-    if x64 or 1e-18 < scale < 1e18:  # else its square is not in the range of float32
-        close(jnp.sqrt(new_variance) / scale, jnp.sqrt(variance))
+    if abs(power) < 60:  # the square of more is not in the range of float32
+        np.testing.assert_allclose(new_variance / scale**2, variance, rtol=1e-5)
 
 
 @pytest.mark.parametrize("ys", [np.zeros(10), np.full(10, 7.0), np.full(10, -1e20)], ids=["0", "7", "-1e20"])
