@@ -47,8 +47,8 @@ class EGP(AbstractAlgorithm):
     Every round `ask` has a query for each of `workers` (Algorithm 1). Asynchronously a worker that has
     ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2).
     Hyperparameters are fitted to what is known before the first round, and again whenever
-    `surrogate.period` more evaluations were told. The capacity of the surrogate counts evaluations, that of
-    the method counts rounds.
+    `surrogate.period` more evaluations were told. The capacity of the surrogate counts evaluations,
+    that of the method counts rounds.
 
     Differs from the paper in that features keep their base frequencies when hyperparameters are
     fitted anew, and that the floor of appendix E is for drawing only. Memory: that of `surrogate`.
