@@ -5,6 +5,7 @@ from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
+from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
@@ -26,6 +27,7 @@ __all__ = [
     "DPFTSDE",
     "EGP",
     "EI",
+    "EXP3BO",
     "FTS",
     "TS",
     "UCB",

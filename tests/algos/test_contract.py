@@ -17,6 +17,7 @@ import jaxbo
 from jaxbo.algos.base import AbstractAlgorithm, AbstractIndependent
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
+from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
@@ -60,11 +61,16 @@ def fts(domain, agents, **options):
     return FTS(domain, agents, features=fixed(domain), candidates=128, **options)
 
 
+def ensemble(domain, evaluations, **options):
+    """Two kernels."""
+    kernels = kernel(domain), Matern32(0.4 * domain.dim**0.5)
+    return Ensemble(kernels, Fitted(evaluations, size=60, noise=1e-3, **options))
+
+
 def egp(domain, workers, rounds, policy, **options):
-    """Two kernels; `workers` in the place of agents."""
-    forms = kernel(domain), Matern32(0.4 * domain.dim**0.5)
-    expert = Fitted(workers * (rounds + 1), size=60, noise=1e-3, **options)
-    return EGP(domain, Ensemble(forms, expert), policy, workers, candidates=128)
+    """`workers` in the place of agents."""
+    model = ensemble(domain, workers * (rounds + 1), **options)
+    return EGP(domain, model, policy, workers, candidates=128)
 
 
 #: name -> (domain, agents, rounds) -> the algorithm; `rounds` counts all observations.
@@ -74,6 +80,7 @@ PROPER = {
     "FTS": lambda d, n, t: fts(d, n),
     "DP-FTS-DE": lambda d, n, t: private(d, n),
     "EGP-TS": lambda d, n, t: egp(d, n, t, Thompson(), every=None),
+    "EXP3BO": lambda d, n, t: EXP3BO(d, ensemble(d, t, every=None), candidates=128),
 }
 #: Other settings of them: these beat random search in two dimensions only.
 SETTINGS = {

@@ -1,0 +1,130 @@
+"""EXP3BO: a bandit for adversaries picks the kernel whose sample is followed (Gopakumar et al., 2018).
+
+    p_m = (1 - γ) exp(γ G_m / M) / Σ exp(γ G / M) + γ / M
+    an arm m ~ p,    x = argmax f(x),  f ~ expert m,    G_m ← G_m + reward / p_m
+
+A rival of EGP-TS: it weighs kernels by the values that they led to, EGP-TS by how well they explain all.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxbo._check import is_a, require
+from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.algos.egp import EGP, State
+from jaxbo.domains import AbstractDomain
+from jaxbo.kernels.ensemble import Ensemble
+from jaxbo.kernels.maximize import maximize
+from jaxbo.types import Count, Key, Scalar, floating
+
+
+class Exp3State(eqx.Module):
+    """`model` is that of an `EGP`; `gains` are G, and rewards are values between `least` and `most`."""
+
+    model: State
+    arms: Key
+    gains: Float[Array, " experts"]
+    least: Scalar
+    most: Scalar
+
+
+class Info(eqx.Module):
+    """The expert that was followed."""
+
+    expert: Int[Array, " targets"]
+
+
+class EXP3BO(AbstractAlgorithm):
+    """One worker; every kernel of the dictionary is an arm, and all are given all observations.
+
+    A reward is the value's place between the smallest and the largest one so far. `gamma` is the share
+    of rounds in which an arm is picked at random, in (0, 1]. Differs from the original, whose arms are
+    categories with data of their own, as EGP-TS adapts it. Memory: that of the ensemble.
+    """
+
+    domain: AbstractDomain
+    surrogate: Ensemble
+    gamma: Scalar = eqx.field(converter=floating, default=0.1)
+    candidates: int = eqx.field(static=True, default=1000)
+
+    def __check_init__(self):
+        is_a("surrogate", self.surrogate, Ensemble)
+        require((self.gamma > 0) & (self.gamma <= 1), f"gamma must be in (0, 1], got {self.gamma}.")
+        self._model()  # which checks the rest
+
+    def _model(self) -> EGP:
+        return EGP(self.domain, self.surrogate, candidates=self.candidates)
+
+    @property
+    def targets(self) -> int:
+        return 1
+
+    @property
+    def capacity(self) -> int | None:
+        return self.surrogate.room
+
+    def init(self, key: Key) -> Exp3State:
+        model_key, arm_key = jr.split(key)
+        gains = jnp.zeros((len(self.surrogate.kernels),), self.gamma.dtype)
+        least, most = jnp.full_like(self.gamma, jnp.inf), jnp.full_like(self.gamma, -jnp.inf)
+        return Exp3State(self._model().init(model_key), arm_key, gains, least, most)
+
+    def told(self, state: Exp3State) -> Count:
+        return state.model.told
+
+    def probabilities(self, state: Exp3State) -> Float[Array, " experts"]:
+        """p, of every arm."""
+        count = state.gains.size
+        share = jnp.exp(self.gamma / count * (state.gains - jnp.max(state.gains)))
+        return (1 - self.gamma) * share / jnp.sum(share) + self.gamma / count
+
+    def arm(self, state: Exp3State) -> Count:
+        """The expert of this round: settled by the state, so that `tell` knows it."""
+        logits = jnp.log(self.probabilities(state))
+        return jr.categorical(jr.fold_in(state.arms, state.model.round), logits)
+
+    def ask(
+        self, key: Key, state: Exp3State, present: Bool[Array, " agents"] | None = None
+    ) -> tuple[Float[Array, "targets dim"], Info]:
+        require(present is None, "present is for agents that send messages; workers send none.")
+        candidate_key, sample_key = jr.split(key)
+        arm = self.arm(state)
+        expert, phi, belief = state.model.shared.pick(arm, state.model.belief)
+        sample = expert.sample(sample_key, phi, belief)
+        candidates = self.domain.candidates(candidate_key, self.candidates)
+        return maximize(sample, self.domain, candidates)[0][None], Info(arm[None])
+
+    def tell(
+        self,
+        state: Exp3State,
+        queries: Float[Array, "targets dim"],
+        values: Float[Array, " targets"],
+    ) -> Exp3State:
+        seen = self._seen(state, values)
+        arm, value = self.arm(state), values[0]
+        extent = seen.most - seen.least
+        reward = jnp.where(extent > 0, (value - seen.least) / jnp.where(extent > 0, extent, 1), 0.5)
+        gain = jnp.where(jnp.isfinite(value), reward / self.probabilities(state)[arm], 0)
+        model = self._model().tell(state.model, queries, values)
+        gains = state.gains.at[arm].add(gain)
+        return Exp3State(model, state.arms, gains, seen.least, seen.most)
+
+    def warm_start(
+        self,
+        state: Exp3State,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+    ) -> Exp3State:
+        seen = self._seen(state, values.reshape(-1))
+        model = self._model().warm_start(state.model, queries, values)
+        return eqx.tree_at(lambda s: s.model, seen, model)
+
+    def _seen(self, state: Exp3State, values: Float[Array, " n"]) -> Exp3State:
+        """With the extent of the values."""
+        fine = jnp.isfinite(values)
+        least = jnp.min(jnp.where(fine, values, jnp.inf), initial=jnp.inf)
+        most = jnp.max(jnp.where(fine, values, -jnp.inf), initial=-jnp.inf)
+        new = jnp.minimum(state.least, least), jnp.maximum(state.most, most)
+        return eqx.tree_at(lambda s: (s.least, s.most), state, new)

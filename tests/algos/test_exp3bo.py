@@ -1,0 +1,63 @@
+"""A bandit over kernels: arms that led to better values are followed more often."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.algos.exp3bo import EXP3BO
+from jaxbo.domains import Cube
+from jaxbo.kernels.covariance import Matern32, SquaredExponential
+from jaxbo.kernels.ensemble import Ensemble
+from jaxbo.kernels.fitted import Fitted
+
+KERNELS = SquaredExponential(0.3), Matern32(0.3), Matern32(0.05)
+
+
+def algorithm(gamma=0.1):
+    expert = Fitted(20, size=40, noise=1e-2, every=None)
+    return EXP3BO(Cube(2), Ensemble(KERNELS, expert), gamma, candidates=64)
+
+
+def test_it_is_the_recursion_of_exp3(key):
+    gamma, method = 0.3, algorithm(0.3)
+    state = method.init(key)
+    gains, least, most = np.zeros(3), np.inf, -np.inf
+    for i, value in enumerate([0.0, 2.0, np.nan, 1.0, 5.0, 4.0]):
+        weights = np.exp(gamma / 3 * gains)
+        p = (1 - gamma) * weights / weights.sum() + gamma / 3
+        np.testing.assert_allclose(method.probabilities(state), p, rtol=1e-5)
+        queries, info = method.ask(jr.fold_in(key, i), state)
+        state = method.tell(state, queries, jnp.asarray([value]))
+        if np.isnan(value):
+            continue
+        least, most = min(least, value), max(most, value)
+        reward = (value - least) / (most - least) if most > least else 0.5
+        gains[int(info.expert[0])] += reward / p[int(info.expert[0])]
+    np.testing.assert_allclose(state.gains, gains, rtol=1e-5)
+
+
+def test_arms_are_drawn_with_their_probabilities(key):
+    method = algorithm()
+
+    def arm(key):
+        state = method.init(key)
+        gains = jnp.asarray([0.0, 20.0, 40.0])
+        return method.arm(type(state)(state.model, state.arms, gains, state.least, state.most))
+
+    state = method.init(key)
+    known = type(state)(
+        state.model, state.arms, jnp.asarray([0.0, 20.0, 40.0]), state.least, state.most
+    )
+    p = np.asarray(method.probabilities(known))
+    counts = np.bincount(jax.vmap(arm)(jr.split(key, 3000)), minlength=3) / 3000
+    # Five standard errors.
+    np.testing.assert_allclose(counts, p, atol=5 * np.sqrt(0.25 / 3000))
+    assert p.max() > 1.5 * p.min()
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.5, -1.0])
+def test_a_share_outside_its_range_is_refused(gamma):
+    with pytest.raises(ValueError, match="gamma"):
+        algorithm(gamma)
