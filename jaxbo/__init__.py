@@ -19,7 +19,7 @@ from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.space import Categorical, Integer, Real, Space
-from jaxbo.workers import Desk, Schedule, drive_async, simulate
+from jaxbo.workers import Desk, Timeline, drive_async, simulate
 
 __version__ = "0.1.0"
 
@@ -58,10 +58,10 @@ __all__ = [
     "RandomSearch",
     "Real",
     "Regions",
-    "Schedule",
     "Space",
     "SquaredExponential",
     "Thompson",
+    "Timeline",
     "Trace",
     "Weighting",
     "accounting",

@@ -35,7 +35,7 @@ from jaxbo.types import Count, Key, Point, Scalar
 Duration: TypeAlias = Callable[[Key, Count, Point], Scalar]
 
 
-class Schedule(eqx.Module):
+class Timeline(eqx.Module):
     """What was evaluated, in the order in which it ended; times count from the first query.
 
     `tickets` are the numbers in the order of asking. The initial design is in neither.
@@ -66,7 +66,7 @@ def simulate(
     key: Key,
     *,
     initial: int = 0,
-) -> tuple[State, Schedule]:
+) -> tuple[State, Timeline]:
     """`evaluations` by `algorithm.workers` that work side by side, as one compiled program.
 
     `duration(key, worker, x)` says how long an evaluation takes. Before the clock starts, `initial`
@@ -89,7 +89,7 @@ def _simulate(
     evaluations: int,
     key: Key,
     initial: int,
-) -> tuple[State, Schedule]:
+) -> tuple[State, Timeline]:
     keys, workers = split_key(key), jnp.arange(algorithm.workers)
     state = algorithm.init(keys.init)
 
@@ -131,7 +131,7 @@ def _simulate(
         return (state, desks), (x, value, worker, ticket, started, now)
 
     (state, _), rows = jax.lax.scan(step, (state, desks), jnp.arange(evaluations))
-    return state, Schedule(*rows)
+    return state, Timeline(*rows)
 
 
 # ---------------------------------------------------------------- numbered queries

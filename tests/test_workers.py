@@ -54,11 +54,11 @@ def branin(worker, x):
 def test_one_simulated_worker_asks_what_a_run_asks(policy):
     algorithm = egp(policy=policy)
     _, trace = run(algorithm, OBJECTIVE, 4, jr.key(1), initial=5)
-    _, schedule = simulate(algorithm, OBJECTIVE, at_once, 4, jr.key(1), initial=5)
+    _, timeline = simulate(algorithm, OBJECTIVE, at_once, 4, jr.key(1), initial=5)
     # Later queries amplify rounding.
-    np.testing.assert_allclose(schedule.queries[:2], trace.queries[5:7, 0], atol=5e-3)
-    np.testing.assert_allclose(schedule.ended, [1.0, 2.0, 3.0, 4.0])
-    assert schedule.tickets.tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(timeline.queries[:2], trace.queries[5:7, 0], atol=5e-3)
+    np.testing.assert_allclose(timeline.ended, [1.0, 2.0, 3.0, 4.0])
+    assert timeline.tickets.tolist() == [0, 1, 2, 3]
 
 
 def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():

@@ -17,7 +17,7 @@ from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.features import FourierFunction
-from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.schedules import Constant, Table
 
@@ -239,6 +239,11 @@ def test_a_message_is_as_many_floats_as_features(own, once):
 
 
 PEAKS = np.array([0.1, 0.35, 0.6, 0.85])
+OWN = {
+    "same": None,
+    "own": Fitted(40, SquaredExponential(0.3)),
+    "exact": Fitted(40, SquaredExponential(0.3), inference=Exact(), warp=True),
+}
 
 
 def informed(algorithm, key):
@@ -249,7 +254,7 @@ def informed(algorithm, key):
     return eqx.filter_jit(algorithm.warm_start)(algorithm.init(key), x, y)
 
 
-@pytest.mark.parametrize("own", [None, Fitted(40, SquaredExponential(0.3))], ids=["same", "own"])
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
 def test_a_query_from_a_peer_maximizes_the_function_that_the_peer_sent(own, key):
     algorithm = FTS(
         Cube(1), 4, features=GOOD, own=own, mixing=Constant(NEVER), once=True, candidates=200
@@ -268,7 +273,7 @@ def test_a_query_from_a_peer_maximizes_the_function_that_the_peer_sent(own, key)
     np.testing.assert_allclose(np.asarray(queries)[:, 0], PEAKS[source], atol=0.1)
 
 
-@pytest.mark.parametrize("own", [None, Fitted(40, SquaredExponential(0.3))], ids=["same", "own"])
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
 def test_a_query_of_ones_own_is_near_ones_own_peak(own, key):
     algorithm = FTS(Cube(1), 4, features=GOOD, own=own, mixing=Constant(1), candidates=200)
     state = informed(algorithm, jr.fold_in(key, 0))
