@@ -1,0 +1,111 @@
+"""EGP-TS, Fig. 3 and 7: a robot's hand pushes an object towards a goal.
+
+    value = -(distance of the object from the goal, at rest),    no noise
+    3-D: where the hand starts, how long it pushes; 4-D: and the angle.    10 random points, then 100
+
+Ten goals, one run each. The least distance is as good as 0 everywhere, so the distance is the regret.
+Methods are those of `egp_synthetic`.
+"""
+
+import os
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+
+import jaxbo
+from bench.egp_synthetic import INITIAL, METHODS, SINGLE, Method
+from bench.robot import GOALS, Pushing
+from bench.runner import Check, Experiment, Options, Result, number, progress
+from jaxbo import metrics, plotting
+from jaxbo.loop import drive
+
+DIMS = (3, 4)
+QUICK = ("EGP-TS", "GP-TS, SE")
+
+
+def _run(options: Options) -> Result:
+    goals, rounds = options.runs_or(GOALS, 2), options.rounds_or(100, 10)
+    names = QUICK if options.quick else tuple(METHODS)
+    dims = DIMS[:1] if options.quick else DIMS
+    folder = options.out / f"egp-robot.parts-{jaxbo.__version__}-{options.seed}-{goals}-{rounds}"
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = {}
+    for name, dim in progress([(n, d) for n in names for d in dims], "egp-robot"):
+        path = folder / f"{dim}-D, {name}.npy".replace("/", "-")
+        if not path.exists():
+            found = [
+                regret(METHODS[name], dim, goal, rounds, options.seed) for goal in range(goals)
+            ]
+            part = path.with_suffix(".part.npy")
+            np.save(part, np.stack(found))
+            os.replace(part, path)
+        curves[f"{dim}-D, {name}"] = np.load(path)
+    return Result(
+        settings={"goals": goals, "evaluations": rounds, "initial points": INITIAL},
+        curves=curves,
+        checks=checks(curves),
+        unit="distance from the goal",
+        headers=("method", *(f"{dim}-D, s.e." for dim in dims)),
+        rows=_rows(curves, names, dims),
+        figure=_figure(curves, names, dims),
+        scratch=folder,
+    )
+
+
+def regret(method: Method, dim: int, goal: int, rounds: int, seed: int) -> np.ndarray:
+    """The least distance so far, after the initial points, of one goal."""
+    push = Pushing(dim, clean=True, seed=seed)
+    key = jr.fold_in(jr.key(seed), goal)
+
+    def objective(agent: int, x: np.ndarray) -> float:
+        del agent  # there is one
+        return push(goal, x)
+
+    algorithm = method(dim, rounds)
+    _, trace = drive(algorithm, objective, rounds, key, initial=INITIAL, progress=False)
+    return -np.fmax.accumulate(np.asarray(trace.values)[:, 0])[INITIAL:]
+
+
+def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
+    """The claim, about the end of the runs: "no worse" is by the 95 % interval of the difference."""
+    found: dict[str, Check] = {}
+    for dim in DIMS:
+        ends = {m: curves[f"{dim}-D, {m}"][:, -1] for m in METHODS if f"{dim}-D, {m}" in curves}
+        for rival in (*SINGLE, "BanditBO"):
+            if "EGP-TS" in ends and rival in ends:
+                difference = ends["EGP-TS"] - ends[rival]
+                low, _ = metrics.confidence_interval(difference)
+                claim = f"{dim}-D: EGP-TS no worse than {rival}, difference"
+                found[claim] = Check(bool(low <= 0), float(difference.mean()))
+    return found
+
+
+def _rows(
+    curves: dict[str, np.ndarray], names: tuple[str, ...], dims: tuple[int, ...]
+) -> list[tuple[str, ...]]:
+    rows = []
+    for name in names:
+        ends = [metrics.mean_and_error(curves[f"{dim}-D, {name}"][:, -1]) for dim in dims]
+        rows.append((name, *(f"{number(float(m))} {number(float(e))}" for m, e in ends)))
+    return rows
+
+
+def _figure(curves: dict[str, np.ndarray], names: tuple[str, ...], dims: tuple[int, ...]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5 * len(dims), 5), dpi=plotting.DPI, layout="constrained")
+    axes: Any = figure.subplots(1, len(dims), squeeze=False)
+    for ax, dim in zip(axes.flat, dims, strict=True):
+        shown = {n: curves[f"{dim}-D, {n}"] for n in names if n not in SINGLE[1:]}
+        plotting.regret(shown, ax, ylabel="distance from the goal", log=True, band="error")
+        ax.set_title(f"{dim}-D")
+    return figure
+
+
+EXPERIMENT = Experiment(
+    source="EGP-TS, Fig. 3, 7",
+    about="robot pushing to ten goals: an ensemble of kernels, each kernel alone, a bandit, and EI",
+    time="20 min",
+    run=_run,
+)
