@@ -7,7 +7,6 @@ Ten goals, one run each. The least distance is as good as 0 everywhere, so the d
 Methods are those of `egp_synthetic`.
 """
 
-import os
 from typing import Any
 
 import jax.random as jr
@@ -16,7 +15,7 @@ import numpy as np
 import jaxbo
 from bench.egp_synthetic import INITIAL, METHODS, SINGLE, Method
 from bench.robot import GOALS, Pushing
-from bench.runner import Check, Experiment, Options, Result, number, progress
+from bench.runner import Check, Experiment, Options, Result, kept, number, progress
 from jaxbo import metrics, plotting
 from jaxbo.loop import drive
 
@@ -32,15 +31,12 @@ def _run(options: Options) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     curves = {}
     for name, dim in progress([(n, d) for n in names for d in dims], "egp-robot"):
-        path = folder / f"{dim}-D, {name}.npy".replace("/", "-")
-        if not path.exists():
-            found = [
-                regret(METHODS[name], dim, goal, rounds, options.seed) for goal in range(goals)
-            ]
-            part = path.with_suffix(".part.npy")
-            np.save(part, np.stack(found))
-            os.replace(part, path)
-        curves[f"{dim}-D, {name}"] = np.load(path)
+        curves[f"{dim}-D, {name}"] = kept(
+            folder / f"{dim}-D, {name}.npy".replace("/", "-"),
+            lambda m=METHODS[name], d=dim: np.stack(
+                [regret(m, d, goal, rounds, options.seed) for goal in range(goals)]
+            ),
+        )
     return Result(
         settings={"goals": goals, "evaluations": rounds, "initial points": INITIAL},
         curves=curves,

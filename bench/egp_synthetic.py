@@ -10,7 +10,6 @@ time. Settings of ours use one length scale a coordinate with the prior of `Prio
 values. BoTorch's figures were measured beforehand: LogEI, its default model, other initial points.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import jaxbo
-from bench.runner import Check, Experiment, Options, Result, number, progress
+from bench.runner import Check, Experiment, Options, Result, kept, number, progress
 from jaxbo import functions, metrics, plotting
 from jaxbo.algos.egp import EGP
 from jaxbo.domains import Cube
@@ -132,12 +131,10 @@ def _run(options: Options) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     curves = {}
     for method, name in progress([(m, n) for m in methods for n in names], "egp-synthetic"):
-        path = folder / f"{name}, {method}.npy".replace("/", "-")
-        if not path.exists():
-            part = path.with_suffix(".part.npy")
-            np.save(part, np.asarray(regret(METHODS[method], FUNCTIONS[name], keys, rounds)))
-            os.replace(part, path)
-        curves[f"{name}, {method}"] = np.load(path)
+        curves[f"{name}, {method}"] = kept(
+            folder / f"{name}, {method}.npy".replace("/", "-"),
+            lambda m=METHODS[method], f=FUNCTIONS[name]: regret(m, f, keys, rounds),
+        )
     return Result(
         settings={
             "runs": runs,

@@ -10,7 +10,6 @@ hyperparameters fitted by maximum evidence, a length scale for each coordinate. 
 regions is the same program: z, q and S are numbers.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from jaxtyping import Array, Float
 import jaxbo
 from bench.fts_synthetic import random_cosines
 from bench.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.runner import Check, Options, Result, number, progress
+from bench.runner import Check, Options, Result, kept, number, progress
 from bench.speed_timing import race
 from jaxbo import metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
@@ -91,13 +90,10 @@ def measure(problem: Problem, options: Options, name: str, runs: int, rounds: in
     folder.mkdir(parents=True, exist_ok=True)
     curves = {}
     for setting in progress(settings, name):
-        path = folder / f"{setting}.npy"
-        if not path.exists():
-            curve = np.asarray(shortfall(problem, SETTINGS[setting], keys, rounds))
-            part = path.with_suffix(".part.npy")
-            np.save(part, curve)
-            os.replace(part, path)
-        curves[setting] = np.load(path)
+        curves[setting] = kept(
+            folder / f"{setting}.npy",
+            lambda s=SETTINGS[setting]: shortfall(problem, s, keys, rounds),
+        )
     losses = {
         setting: loss(SETTINGS[setting].mechanism, problem.agents, rounds) for setting in settings
     }

@@ -128,6 +128,15 @@ def _files() -> list[str]:
     return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
 
 
+def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:
+    """The array in the file `path`; computed and written there, in one step, if there is none yet."""
+    if not path.exists():
+        part = path.with_suffix(".part.npy")
+        np.save(part, np.asarray(compute()))
+        os.replace(part, path)
+    return np.load(path)
+
+
 def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterable[T]:
     """`items` with a bar on the terminal, if tqdm is installed."""
     try:
