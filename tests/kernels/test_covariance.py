@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tinygp
 
-from jaxbo.kernels import covariance
-from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
+from jaxbo.kernels import covariance, features
+from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, OneOf, SquaredExponential
 
 KERNELS = [SquaredExponential, Matern12, Matern32, Matern52]
 ORACLES = {
@@ -135,3 +135,90 @@ def test_kernels_of_many_agents_are_one_batched_kernel(points):
     kernels = eqx.filter_vmap(Matern32)(jnp.array([0.2, 0.5]))
     values = jax.vmap(lambda kernel: kernel(points[0], points[1]))(kernels)
     np.testing.assert_allclose(values[1], Matern32(0.5)(points[0], points[1]), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- several kernels as one
+
+ONE_SCALE = (SquaredExponential(0.3, 2.0), Matern12(0.5), Matern52(0.7, 0.5))
+VECTORS = tuple(
+    kernel.with_hyperparameters(jnp.array(SCALES), kernel.variance) for kernel in ONE_SCALE
+)
+MIXED = (ONE_SCALE[0], VECTORS[1], ONE_SCALE[2], VECTORS[0])
+
+
+def member(stacked, number):
+    return jax.tree.map(lambda leaf: leaf[number], stacked)
+
+
+@pytest.mark.parametrize("form", KERNELS)
+@pytest.mark.parametrize("scale", [0.4, jnp.array(SCALES)], ids=["one", "vector"])
+def test_a_stack_of_one_form_keeps_it(form, scale):
+    stacked = covariance.stack([form(scale, 2.0), form(2 * jnp.asarray(scale), 3.0)], 3)
+    assert type(stacked) is form
+    np.testing.assert_array_equal(stacked.length_scale, jnp.stack([1 * scale, 2 * scale]))
+    np.testing.assert_array_equal(stacked.variance, [2.0, 3.0])
+
+
+@pytest.mark.parametrize("kernels", [ONE_SCALE, VECTORS, MIXED, MIXED[:1] + MIXED[-1:]])
+def test_a_stack_of_several_forms_is_each_of_them_at_any_points(kernels, points):
+    stacked = covariance.stack(kernels, 3)
+    assert type(stacked) is OneOf
+    x, z = points[:3], points[3:6]
+    each = jax.jit(jax.vmap(lambda k: covariance.gram(k, x, z)))(stacked)
+    slopes = jax.jit(jax.vmap(lambda k: jax.grad(k)(x[0], z[0])))(stacked)
+    for m, kernel in enumerate(kernels):
+        np.testing.assert_allclose(each[m], covariance.gram(kernel, x, z), rtol=1e-5)
+        np.testing.assert_allclose(slopes[m], jax.grad(kernel)(x[0], z[0]), rtol=1e-5)
+
+
+def test_length_scales_of_a_stack_are_single_numbers_only_if_all_are():
+    shapes = [covariance.stack(k, 3).length_scale.shape for k in (ONE_SCALE, VECTORS, MIXED)]
+    assert shapes == [(3,), (3, 3), (4, 3)]
+
+
+def test_in_a_stack_with_vectors_a_single_length_scale_stays_single():
+    stacked = covariance.stack(MIXED, 3)
+    scales = jnp.stack([jnp.array([0.1, 0.2, 0.4])] * 4)
+    changed = jax.vmap(lambda k, s: k.with_hyperparameters(s, jnp.asarray(3.0)))(stacked, scales)
+    geometric = np.full(3, 0.2)
+    for m, expected in enumerate([geometric, scales[1], geometric, scales[3]]):
+        np.testing.assert_allclose(changed.length_scale[m], expected, rtol=1e-6)
+    assert len(set(np.asarray(changed.length_scale[0]).tolist())) == 1
+    np.testing.assert_array_equal(changed.variance, 3.0)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_spectrum_of_each_of_a_stack_reproduces_its_kernel(number, key):
+    count, kernel = 200_000, VECTORS[number]
+    scale_key, normal_key = jr.split(key)
+    keys = jr.split(scale_key, 3)
+    mixing = jax.vmap(lambda k, key: k.mixing(key, count))(covariance.stack(VECTORS, 3), keys)
+    assert bool(jnp.all((mixing > 0) & jnp.isfinite(mixing)))
+    normals = jr.normal(normal_key, (count, 3))
+    frequencies = mixing[number][:, None] * normals / kernel.length_scale[None]
+    x = jnp.array([0.1, 0.1, 0.5])
+    for z in jnp.array([[0.15, 0.1, 0.5], [0.3, 0.4, 0.2], [0.1, 0.9, 1.0]]):
+        cosines = jnp.cos(jnp.sum(frequencies * (x - z)[None], axis=1))
+        deviation = float(jnp.mean(cosines)) - float(kernel(x, z) / kernel.variance)
+        assert abs(deviation) < 5 * float(jnp.std(cosines)) / count**0.5
+
+
+def test_products_of_features_of_a_stack_tend_to_its_kernels(key, points):
+    stacked, keys = covariance.stack(MIXED, 3), jr.split(key, 4)
+    make = jax.jit(jax.vmap(lambda k, key: features.sine_cosine(key, k, 3, 20_000)))
+    phis = jax.vmap(lambda phi: jax.vmap(phi)(points))(make(stacked, keys))
+    for phi, kernel in zip(phis, MIXED, strict=True):
+        expected = covariance.gram(kernel, points, points)
+        np.testing.assert_allclose(phi @ phi.T, expected, atol=0.05 * kernel.variance)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "message"),
+    [
+        ([], "at least one kernel, got none"),
+        ([ONE_SCALE[0], Matern52(jnp.ones(2))], "one for each of the 3 coordinates"),
+    ],
+)
+def test_what_cannot_be_stacked_is_refused(kernels, message):
+    with pytest.raises(ValueError, match=message):
+        covariance.stack(kernels, 3)
