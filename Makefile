@@ -28,13 +28,16 @@ test: test-float32 test-float64
 # is why the rest, and the second precision, is without LLVM's optimizations.
 COMPUTING := tests/algos/test_contract.py tests/kernels
 ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
+# Of those, the ones that compile most; what they are made of is tried as users have it.
+MODELS := $(patsubst %,tests/kernels/test_%.py,fitted ensemble policy)
 
 test-float32: $(VENV)/ready-test
-	JAX_ENABLE_X64=0 $(PYTEST) $(COMPUTING)
+	JAX_ENABLE_X64=0 $(PYTEST) $(COMPUTING) $(MODELS:%=--ignore=%)
+	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(MODELS)
 	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(COMPUTING:%=--ignore=%)
 
 test-float64: $(VENV)/ready-test
-	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(COMPUTING)
+	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(COMPUTING) $(filter-out %fitted.py,$(MODELS:%=--ignore=%))
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .
