@@ -18,6 +18,7 @@ EXTRAS = {
     "privacy": {"dp-accounting": "dp_accounting"},
     "bench": {"scipy": "scipy"},
     "botorch": {"torch": "torch", "botorch": "botorch"},
+    "robot": {"box2d": "Box2D"},
 }
 CORE = ("jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy")
 #: Seeds, rounds after the initial points, owners: the demo's defaults, and those of `--quick`.

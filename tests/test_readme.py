@@ -44,5 +44,5 @@ def test_every_file_it_points_to_exists():
 
 def test_every_make_target_it_names_exists():
     makefile = (README.parent / "Makefile").read_text()
-    for target in set(re.findall(r"`?make (\w+)`?", TEXT)):
+    for target in set(re.findall(r"(?:^|`)make (\w+)", TEXT, flags=re.M)):
         assert re.search(rf"^{target}:", makefile, flags=re.M), target
