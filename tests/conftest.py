@@ -1,6 +1,7 @@
 """The harshest settings: annotations checked at run time, strict promotion, warnings are errors."""
 
 import hashlib
+from pathlib import Path
 
 import jax
 import jax.random as jr
@@ -12,6 +13,20 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 if not jax.config.jax_enable_x64:  # annotations are the same in either precision
     install_import_hook("jaxbo", "beartype.beartype").__enter__()
+
+
+#: Half of what Linux grants a process by default. Every compiled program takes some, and one that
+#: gets none crashes.
+MOST_MAPPINGS = 30_000
+MAPPINGS = Path("/proc/self/maps")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Forget compiled programs before the process holds more than it may."""
+    yield
+    if MAPPINGS.exists() and MAPPINGS.read_text().count("\n") > MOST_MAPPINGS:
+        jax.clear_caches()
 
 
 @pytest.fixture
