@@ -13,6 +13,7 @@ from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
 from jaxbo.kernels.ensemble import Ensemble
 from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
+from jaxbo.kernels.marginal import Marginal
 from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
 from jaxbo.kernels.surrogate import Fixed
@@ -49,6 +50,7 @@ __all__ = [
     "Integer",
     "Largest",
     "Ledger",
+    "Marginal",
     "Matern12",
     "Matern32",
     "Matern52",

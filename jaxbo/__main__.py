@@ -18,6 +18,7 @@ EXTRAS = {
     "privacy": {"dp-accounting": "dp_accounting"},
     "bench": {"scipy": "scipy"},
     "botorch": {"torch": "torch", "botorch": "botorch"},
+    "bayes": {"blackjax": "blackjax"},
     "robot": {"box2d": "Box2D"},
 }
 CORE = ("jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy")

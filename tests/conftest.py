@@ -15,9 +15,9 @@ if not jax.config.jax_enable_x64:  # annotations are the same in either precisio
     install_import_hook("jaxbo", "beartype.beartype").__enter__()
 
 
-#: Half of what Linux grants a process by default. Every compiled program takes some, and one that
+#: A third of what Linux grants a process by default. Every compiled program takes some, and one that
 #: gets none crashes.
-MOST_MAPPINGS = 30_000
+MOST_MAPPINGS = 20_000
 MAPPINGS = Path("/proc/self/maps")
 
 

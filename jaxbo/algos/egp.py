@@ -42,6 +42,7 @@ class EGP(AbstractAlgorithm):
         EGP-EI                the same                                  Drawn(EI())
         EI of the mixture     the same                                  EI()
         GP-TS, GP-EI, GP-UCB  Fitted(capacity, kernel)                  Thompson(), EI(), UCB(beta)
+        fully Bayesian GP-TS  Marginal(Fitted(capacity, kernel))        Thompson()
         BanditBO              Ensemble(kernels, Fitted(capacity))       Largest()
 
     Every round `ask` has a query for each of `workers` (Algorithm 1). Asynchronously a worker that has

@@ -7,6 +7,7 @@ hyperparameters. A weight is the evidence that its expert carries, in logarithms
 eq. 10 between refits and the batch form of eq. 7 after one, both to rounding.
 """
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,64 @@ from jaxbo.types import Count, Function, Key, Point, Scalar, floating
 FLOOR = 1e-4
 
 
-class Ensemble(AbstractSurrogate):
+class AbstractEnsemble(AbstractSurrogate):
+    """Experts that are given the same observations, and how far each is believed."""
+
+    expert: eqx.AbstractVar[Fitted]
+    size: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
+        """Of all experts; they sum to 1."""
+
+    @abc.abstractmethod
+    def draw(self, key: Key, shared: "Experts", belief: FittedBelief) -> Count:
+        """The number of an expert."""
+
+    @property
+    def room(self) -> int:
+        return self.expert.room
+
+    @property
+    def period(self) -> int | None:
+        return self.expert.period
+
+    def start(self, shared: "Experts") -> FittedBelief:
+        return shared.map(lambda e, phi: e.start(phi))
+
+    def condition(
+        self, shared: "Experts", belief: FittedBelief, x: Point, y: Scalar
+    ) -> FittedBelief:
+        return shared.map(lambda e, phi, b: e.condition(phi, b, x, y), belief)
+
+    def count(self, belief: FittedBelief) -> Count:
+        return belief.moments.count[0]
+
+    def sample(self, key: Key, shared: "Experts", belief: FittedBelief) -> Function:
+        """A draw of the mixture, eq. 8: an expert by weight, then a function of its own."""
+        expert_key, function_key = jr.split(key)
+        chosen = self.draw(expert_key, shared, belief)
+        expert, phi, one = shared.pick(chosen, belief)
+        return expert.sample(function_key, phi, one)
+
+    def predict(self, shared: "Experts", belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
+        """Mean and variance of the mixture."""
+        means, variances = shared.map(lambda e, phi, b: e.predict(phi, b, x), belief)
+        return mixed(jnp.exp(self.log_weights(shared, belief)), means, variances)
+
+    def mixture(self, shared: "Experts", belief: FittedBelief) -> Mixture:
+        """All experts as they are weighed, for standardized values."""
+
+        def predict(x: Point) -> tuple[Float[Array, " experts"], Float[Array, " experts"]]:
+            return shared.map(lambda e, phi, b: e.standardized(phi, b, x), belief)
+
+        weights = self.log_weights(shared, belief)
+        x, used = belief.x[0], jnp.isfinite(belief.y[0])
+        means = jax.vmap(lambda x: jnp.sum(jnp.exp(weights) * predict(x)[0]))(x)
+        return Mixture(weights, predict, best(means, used))
+
+
+class Ensemble(AbstractEnsemble):
     """Experts that differ in their kernel, weighed by evidence.
 
     `kernels` is the dictionary, of any forms with a spectral density. `expert` is the rest of every
@@ -58,61 +116,18 @@ class Ensemble(AbstractSurrogate):
         )
 
     @property
-    def room(self) -> int:
-        return self.expert.room
-
-    @property
-    def period(self) -> int | None:
-        return self.expert.period
+    def size(self) -> int:
+        return len(self.kernels)
 
     def setup(self, key: Key, dim: int) -> "Experts":
-        kernels = covariance.stack(self.kernels, dim)
-        experts = jax.vmap(lambda kernel: eqx.tree_at(lambda e: e.kernel, self.expert, kernel))(
-            kernels
-        )
-        keys = jr.split(key, len(self.kernels))
-        return Experts(experts, jax.vmap(lambda e, k: e.setup(k, dim))(experts, keys))
-
-    def start(self, shared: "Experts") -> FittedBelief:
-        return shared.map(lambda e, phi: e.start(phi))
-
-    def condition(
-        self, shared: "Experts", belief: FittedBelief, x: Point, y: Scalar
-    ) -> FittedBelief:
-        return shared.map(lambda e, phi, b: e.condition(phi, b, x, y), belief)
+        return Experts.of(self.expert, covariance.stack(self.kernels, dim), key, dim)
 
     def refit(self, shared: "Experts", belief: FittedBelief) -> FittedBelief:
         return shared.map(lambda e, phi, b: e.refit(phi, b), belief)
 
-    def count(self, belief: FittedBelief) -> Count:
-        return belief.moments.count[0]
-
-    def sample(self, key: Key, shared: "Experts", belief: FittedBelief) -> Function:
-        """A draw of the mixture, eq. 8: an expert by weight, then a function of its own."""
-        expert_key, function_key = jr.split(key)
-        chosen = self.draw(expert_key, shared, belief)
-        expert, phi, one = shared.pick(chosen, belief)
-        return expert.sample(function_key, phi, one)
-
-    def predict(self, shared: "Experts", belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
-        """Mean and variance of the mixture."""
-        means, variances = shared.map(lambda e, phi, b: e.predict(phi, b, x), belief)
-        return mixed(jnp.exp(self.log_weights(shared, belief)), means, variances)
-
     def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
         """Of all experts, by Bayes' rule from equal ones; they sum to 1."""
         return jax.nn.log_softmax(shared.map(lambda e, phi, b: e.log_evidence(b), belief))
-
-    def mixture(self, shared: "Experts", belief: FittedBelief) -> Mixture:
-        """All experts as they are weighed, for standardized values."""
-
-        def predict(x: Point) -> tuple[Float[Array, " experts"], Float[Array, " experts"]]:
-            return shared.map(lambda e, phi, b: e.standardized(phi, b, x), belief)
-
-        weights = self.log_weights(shared, belief)
-        x, used = belief.x[0], jnp.isfinite(belief.y[0])
-        means = jax.vmap(lambda x: jnp.sum(jnp.exp(weights) * predict(x)[0]))(x)
-        return Mixture(weights, predict, best(means, used))
 
     def draw(self, key: Key, shared: "Experts", belief: FittedBelief) -> Count:
         """An expert, with its weight or `floor` if that is larger."""
@@ -121,14 +136,25 @@ class Ensemble(AbstractSurrogate):
 
 
 class Experts(eqx.Module):
-    """The experts of an ensemble and their features, with a leading axis."""
+    """The experts of an ensemble and their features, with a leading axis.
+
+    `key` is for what else the ensemble draws, if anything.
+    """
 
     experts: Fitted
     features: Any
+    key: Key
 
-    def map(self, function: Callable[..., Any], *beliefs: FittedBelief) -> Any:
-        """`function(expert, features, belief)` of every expert."""
-        return jax.vmap(function)(self.experts, self.features, *beliefs)
+    @classmethod
+    def of(cls, expert: Fitted, kernels: AbstractKernel, key: Key, dim: int) -> "Experts":
+        """`expert` under every one of the stacked `kernels`, each with features of its own."""
+        under = jax.vmap(lambda kernel: eqx.tree_at(lambda e: e.kernel, expert, kernel))(kernels)
+        keys = jr.split(key, kernels.variance.shape[0])
+        return cls(under, jax.vmap(lambda e, k: e.setup(k, dim))(under, keys), jr.fold_in(key, 1))
+
+    def map(self, function: Callable[..., Any], *each: Any) -> Any:
+        """`function(expert, features, ...)` of every expert, with its own of `each`."""
+        return jax.vmap(function)(self.experts, self.features, *each)
 
     def pick(self, number: Count, belief: FittedBelief) -> tuple[Fitted, Any, FittedBelief]:
         """One expert, its features, and what it believes."""

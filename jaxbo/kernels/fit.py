@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo import _check
 from jaxbo.kernels import linalg
@@ -139,31 +139,86 @@ def fit(
     if restarts < 1 or steps < 1:
         raise ValueError(f"restarts and steps must be at least 1, got {restarts} and {steps}.")
     _check.positive("noise", noise)
-    bounds = Bounds() if bounds is None else bounds
-    priors = Priors() if priors is None else priors
-    theta = _pack(kernel, floating(noise))
-    low, high = _box(bounds, theta, (fit_length_scale, fit_variance, fit_noise))
-    theta = jnp.clip(theta, low, high)
-    rows = jnp.isfinite(y)
-    y, squares = jnp.where(rows, y, 0), _squares(kernel, jnp.where(rows[:, None], X, 0))
-
-    def log_evidence(theta):
-        value = _log_evidence(*_unpack(kernel, theta, y.dtype), squares, y, rows)
-        return value.astype(theta.dtype)
+    problem = of_data(
+        kernel,
+        noise,
+        X,
+        y,
+        bounds=bounds,
+        priors=priors,
+        free=(fit_length_scale, fit_variance, fit_noise),
+    )
 
     def descend(u):
-        def loss(u):
-            theta = _into_box(u, low, high)
-            return -log_evidence(theta) - priors.log_density(theta)
+        return problem.inside(_descend(lambda u: -problem.log_density(problem.inside(u)), u, steps))
 
-        return _into_box(_descend(loss, u, steps), low, high)
+    found = jax.vmap(descend)(problem.starts(restarts))
+    candidates = jnp.concatenate([problem.theta[None], found])
+    best = candidates[jnp.argmax(jax.vmap(problem.log_density)(candidates))]
+    best = jnp.where(jnp.any(problem.rows), best, problem.theta)
+    return Fit(*problem.unpack(best), problem.log_evidence(best).astype(y.dtype))
 
-    found = jax.vmap(descend)(_starts(theta, low, high, restarts))
-    candidates = jnp.concatenate([theta[None], found])
-    evidences = jax.vmap(log_evidence)(candidates)
-    best = jnp.argmax(evidences + jax.vmap(priors.log_density)(candidates))
-    fitted, noise = _unpack(kernel, candidates[best], y.dtype)
-    return Fit(fitted, noise, evidences[best].astype(y.dtype))
+
+class Problem(eqx.Module):
+    """Evidence and priors of the data as functions of theta, the log hyperparameters."""
+
+    kernel: AbstractKernel
+    theta: Float[Array, " parameters"]
+    low: Float[Array, " parameters"]
+    high: Float[Array, " parameters"]
+    priors: Priors
+    squares: Float[Array, "scales capacity capacity"]
+    y: Float[Array, " capacity"]
+    rows: Bool[Array, " capacity"]
+
+    def log_evidence(self, theta: Float[Array, " parameters"]) -> Scalar:
+        """log N(y; 0, K) in nats."""
+        value = _log_evidence(*self.unpack(theta), self.squares, self.y, self.rows)
+        return value.astype(theta.dtype)
+
+    def log_density(self, theta: Float[Array, " parameters"]) -> Scalar:
+        """Of theta given the data, up to a constant, inside of the box."""
+        return self.log_evidence(theta) + self.priors.log_density(theta)
+
+    def unpack(self, theta: Float[Array, " parameters"]) -> tuple[AbstractKernel, Scalar]:
+        """The kernel and the noise."""
+        return _unpack(self.kernel, theta, self.y.dtype)
+
+    def inside(self, u: Float[Array, " parameters"]) -> Float[Array, " parameters"]:
+        """theta of free coordinates: low + (high - low) sigmoid(4 u / (high - low))."""
+        width = self.high - self.low
+        share = jax.nn.sigmoid(4 * u / jnp.where(width > 0, width, 1))
+        return jnp.clip(self.low + width * share, self.low, self.high)
+
+    def starts(self, restarts: int) -> Float[Array, "restarts parameters"]:
+        """Free coordinates of theta and of further points."""
+        return _starts(self.theta, self.low, self.high, restarts)
+
+
+def of_data(
+    kernel: AbstractKernel,
+    noise: Scalar | float,
+    X: Float[Array, "capacity dim"],
+    y: Float[Array, " capacity"],
+    *,
+    bounds: Bounds | None = None,
+    priors: Priors | None = None,
+    free: tuple[bool, bool, bool] = (True, True, True),
+) -> Problem:
+    """The problem that `fit` solves; `free` says whether length scale, variance and noise vary."""
+    theta = _pack(kernel, floating(noise))
+    low, high = _box(Bounds() if bounds is None else bounds, theta, free)
+    rows = jnp.isfinite(y)
+    return Problem(
+        kernel,
+        jnp.clip(theta, low, high),
+        low,
+        high,
+        Priors() if priors is None else priors,
+        _squares(kernel, jnp.where(rows[:, None], X, 0)),
+        jnp.where(rows, y, 0),
+        rows,
+    )
 
 
 @jax.custom_vjp
@@ -243,11 +298,6 @@ def _box(bounds: Bounds, theta: Float[Array, " parameters"], free: tuple[bool, b
     ends = jnp.log(jnp.concatenate([part.astype(float) for part in columns], axis=1))
     fitted = np.array([free[0]] * (len(theta) - 2) + [*free[1:]])
     return jnp.where(fitted, ends[0], theta), jnp.where(fitted, ends[1], theta)
-
-
-def _into_box(u, low, high):
-    width = jnp.where(high > low, high - low, 1)
-    return jnp.clip(low + (high - low) * jax.nn.sigmoid(4 * u / width), low, high)
 
 
 def _starts(theta, low, high, restarts: int) -> Float[Array, "restarts parameters"]:

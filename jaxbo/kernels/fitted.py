@@ -314,21 +314,35 @@ class Fitted(AbstractSurrogate):
         )
 
     def refit(self, shared: FeatureMap, belief: FittedBelief) -> FittedBelief:
-        if belief.warping is not None:
-            warped = eqx.tree_at(lambda b: b.warping, belief, warping.fit(belief.y))
-            moments = _moments(warped.values)
-            belief = eqx.tree_at(lambda b: b.model.moments, warped, moments)
+        belief = self.rewarped(belief)
         found = fit.fit(
             belief.kernel,
             belief.noise,
             belief.x,
             belief.standardized,
-            bounds=self.inference.bounds() if self.bounds is None else self.bounds,
+            bounds=self.limits,
             priors=self.priors,
             fit_length_scale=not self.keep_length_scale,
         )
-        fields = lambda b: (b.kernel, b.noise)  # noqa: E731
-        belief = eqx.tree_at(fields, belief, (found.kernel, found.noise))
+        return self.under(shared, belief, found.kernel, found.noise)
+
+    @property
+    def limits(self) -> Bounds:
+        """Where hyperparameters are looked for."""
+        return self.inference.bounds() if self.bounds is None else self.bounds
+
+    def rewarped(self, belief: FittedBelief) -> FittedBelief:
+        """The observations under a warping fitted anew; the model only becomes theirs by `under`."""
+        if belief.warping is None:
+            return belief
+        warped = eqx.tree_at(lambda b: b.warping, belief, warping.fit(belief.y))
+        return eqx.tree_at(lambda b: b.model.moments, warped, _moments(warped.values))
+
+    def under(
+        self, shared: FeatureMap, belief: FittedBelief, kernel: AbstractKernel, noise: Scalar
+    ) -> FittedBelief:
+        """What the same observations say under other hyperparameters."""
+        belief = eqx.tree_at(lambda b: (b.kernel, b.noise), belief, (kernel, noise))
         model = self.inference.rebuild(_features(shared, belief), belief)
         return eqx.tree_at(lambda b: b.model, belief, model)
 

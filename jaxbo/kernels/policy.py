@@ -19,7 +19,7 @@ import jax.random as jr
 
 from jaxbo._check import is_a, require
 from jaxbo.kernels import acquisition
-from jaxbo.kernels.ensemble import Ensemble, mixed
+from jaxbo.kernels.ensemble import AbstractEnsemble, mixed
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import AbstractSurrogate
 from jaxbo.types import Function, Key, Point, Scalar, floating
@@ -124,9 +124,7 @@ class Drawn(AbstractPolicy):
         return self.policy(policy_key, *shared.pick(chosen, belief))
 
     def check(self, surrogate: AbstractSurrogate) -> None:
-        is_a("surrogate", surrogate, Ensemble)
-        if isinstance(surrogate, Ensemble):
-            self.policy.check(surrogate.expert)
+        self.policy.check(_of_several(surrogate).expert)
 
 
 class Largest(AbstractPolicy):
@@ -139,19 +137,28 @@ class Largest(AbstractPolicy):
         return True
 
     def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
-        keys = jr.split(key, len(surrogate.kernels))
+        keys = jr.split(key, surrogate.size)
         samples = jax.vmap(lambda e, phi, b, k: e.sample(k, phi, b))(
             shared.experts, shared.features, belief, keys
         )
         return lambda x: jnp.max(jax.vmap(lambda f: f(x))(samples))
 
     def check(self, surrogate: AbstractSurrogate) -> None:
-        is_a("surrogate", surrogate, Ensemble)
+        _of_several(surrogate)
+
+
+def _of_several(surrogate: AbstractSurrogate) -> AbstractEnsemble:
+    if not isinstance(surrogate, AbstractEnsemble):
+        raise ValueError(
+            f"this policy needs a surrogate of several experts, Ensemble or Marginal, got "
+            f"{type(surrogate).__name__}."
+        )
+    return surrogate
 
 
 def _has_mixture(surrogate: AbstractSurrogate) -> None:
     require(
-        isinstance(surrogate, Fitted | Ensemble),
-        f"this policy needs a surrogate that keeps its observations, Fitted or Ensemble, got "
+        isinstance(surrogate, Fitted | AbstractEnsemble),
+        f"this policy needs a surrogate that keeps its observations, Fitted, Ensemble or Marginal, got "
         f"{type(surrogate).__name__}.",
     )

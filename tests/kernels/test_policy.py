@@ -306,14 +306,14 @@ def test_those_of_one_model_take_one(policy):
 @pytest.mark.parametrize(
     ("policy", "surrogate", "message"),
     [
-        (EI(), FIXED, "keeps its observations, Fitted or Ensemble, got Fixed"),
-        (UCB(), FIXED, "keeps its observations, Fitted or Ensemble, got Fixed"),
-        (Drawn(), FITTED, "must be of type Ensemble, got Fitted"),
-        (Largest(), FITTED, "must be of type Ensemble, got Fitted"),
-        (Drawn(), FIXED, "must be of type Ensemble, got Fixed"),
-        (Largest(), FIXED, "must be of type Ensemble, got Fixed"),
-        (Drawn(Largest()), ENSEMBLE, "must be of type Ensemble, got Fitted"),
-        (Drawn(Drawn()), ENSEMBLE, "must be of type Ensemble, got Fitted"),
+        (EI(), FIXED, "Fitted, Ensemble or Marginal, got Fixed"),
+        (UCB(), FIXED, "Fitted, Ensemble or Marginal, got Fixed"),
+        (Drawn(), FITTED, "Ensemble or Marginal, got Fitted"),
+        (Largest(), FITTED, "Ensemble or Marginal, got Fitted"),
+        (Drawn(), FIXED, "Ensemble or Marginal, got Fixed"),
+        (Largest(), FIXED, "Ensemble or Marginal, got Fixed"),
+        (Drawn(Largest()), ENSEMBLE, "Ensemble or Marginal, got Fitted"),
+        (Drawn(Drawn()), ENSEMBLE, "Ensemble or Marginal, got Fitted"),
     ],
 )
 def test_a_surrogate_without_what_a_policy_takes_is_refused(policy, surrogate, message):

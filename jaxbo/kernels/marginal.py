@@ -1,0 +1,126 @@
+"""Hyperparameters that are not estimated but integrated out: fully Bayesian.
+
+    p(theta | y) ∝ p(y | theta) p(theta),    f ~ mean over theta_s ~ p(theta | y) of GP(theta_s)
+
+The samples theta_s are by NUTS (Hoffman and Gelman, 2014), of blackjax: the extra `bayes`.
+"""
+
+import importlib.util
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float
+
+from jaxbo._check import is_a, whole
+from jaxbo.kernels import fit
+from jaxbo.kernels.ensemble import AbstractEnsemble, Experts
+from jaxbo.kernels.fit import Problem
+from jaxbo.kernels.fitted import Fitted, FittedBelief
+from jaxbo.types import Count, Key, Scalar
+
+#: Doublings of a trajectory at most: under vmap all chains wait for the longest one.
+_DOUBLINGS = 5
+#: Steps of the chain between two samples that are kept.
+_APART = 4
+
+
+class Marginal(AbstractEnsemble):
+    """Equally weighed experts whose hyperparameters are samples of the posterior given the data.
+
+    In place of maximum evidence, a chain goes on from its last sample whenever `expert` would refit:
+    `warmup` steps that adapt it, then one of `size` samples every few steps. The prior is that of
+    `expert`, flat in the logarithms inside of its bounds unless `expert.priors` says otherwise.
+    With `Thompson` it is fully Bayesian GP-TS: a sample of the hyperparameters, then a function.
+
+    The chain's randomness is drawn once, by `setup`, and depends on the number of observations: agents
+    that share features share it. Memory: `size` times that of `expert`.
+
+    `ImportError` without blackjax.
+    """
+
+    expert: Fitted
+    size: int = eqx.field(static=True, default=8)
+    warmup: int = eqx.field(static=True, default=100)
+
+    def __check_init__(self):
+        is_a("expert", self.expert, Fitted)
+        whole("size", self.size, least=1)
+        whole("warmup", self.warmup, least=20)
+        if importlib.util.find_spec("blackjax") is None:
+            raise ImportError(
+                'sampling hyperparameters needs blackjax: pip install "jaxbo-agents[bayes]"'
+            )
+
+    def setup(self, key: Key, dim: int) -> Experts:
+        copies = jax.tree.map(lambda leaf: jnp.stack([leaf] * self.size), self.expert.kernel)
+        return Experts.of(self.expert, copies, key, dim)
+
+    def refit(self, shared: Experts, belief: FittedBelief) -> FittedBelief:
+        belief = shared.map(lambda e, phi, b: e.rewarped(b), belief)
+        last = jax.tree.map(lambda leaf: leaf[-1], belief)
+        problem = fit.of_data(
+            last.kernel,
+            last.noise,
+            last.x,
+            last.standardized,
+            bounds=self.expert.limits,
+            priors=self.expert.priors,
+            free=(not self.expert.keep_length_scale, True, True),
+        )
+        key = jr.fold_in(shared.key, last.moments.count)
+        found = jax.vmap(problem.unpack)(samples(key, problem, self.size, self.warmup))
+        return shared.map(lambda e, phi, b, theta: e.under(phi, b, *theta), belief, found)
+
+    def log_weights(self, shared: Experts, belief: FittedBelief) -> Float[Array, " experts"]:
+        """Equal: samples of the posterior are as frequent as they are likely."""
+        del shared
+        return jnp.full((self.size,), -math.log(self.size), belief.y.dtype)
+
+    def draw(self, key: Key, shared: Experts, belief: FittedBelief) -> Count:
+        """Any of them."""
+        del shared, belief
+        return jr.randint(key, (), 0, self.size)
+
+
+def samples(
+    key: Key, problem: Problem, count: int, warmup: int
+) -> Float[Array, "count parameters"]:
+    """theta ~ p(theta | data), dependent draws of a chain that starts at the problem's own."""
+
+    def log_density(u: Float[Array, " parameters"]) -> Scalar:
+        theta = problem.inside(u)
+        # Uniform in the box is logistic in its free coordinates: d theta / d u = 4 s (1 - s).
+        width = jnp.where(problem.high > problem.low, problem.high - problem.low, 1)
+        jacobian = -jax.nn.softplus(4 * u / width) - jax.nn.softplus(-4 * u / width)
+        return problem.log_density(theta) + jnp.sum(jacobian)
+
+    # blackjax relies on implicit promotion, which a user may have forbidden.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        u = _chain(key, log_density, problem.starts(1)[0], count, warmup)
+    return jax.vmap(problem.inside)(u)
+
+
+def _chain(
+    key: Key,
+    log_density: Callable[[Float[Array, " parameters"]], Scalar],
+    start: Float[Array, " parameters"],
+    count: int,
+    warmup: int,
+) -> Float[Array, "count parameters"]:
+    import blackjax
+
+    adapt_key, chain_key = jr.split(key)
+    adapt = blackjax.window_adaptation(blackjax.nuts, log_density, max_num_doublings=_DOUBLINGS)
+    (state, parameters), _ = adapt.run(adapt_key, start, num_steps=warmup)
+    kernel = blackjax.nuts(log_density, **parameters)
+
+    def step(state, key):
+        state, _ = kernel.step(key, state)
+        return state, state.position
+
+    _, u = jax.lax.scan(step, state, jr.split(chain_key, count * _APART))
+    return u[_APART - 1 :: _APART]
