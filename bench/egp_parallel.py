@@ -32,7 +32,7 @@ WORKERS = (1, 2, 4, 8)
 OURS, RIVALS, RIVAL_WORKERS = "EGP-TS, 11 scales", ("BanditBO, 11 scales", "GP-TS, SE"), 4
 #: When workers are compared by time: eight who do not wait have ended all.
 MOMENT = 12
-OBJECTIVE = Same(functions.ackley5())
+OBJECTIVE = Same(function=functions.ackley5())
 
 
 def duration(key: Key, worker: Count, x: Point) -> Scalar:

@@ -161,13 +161,14 @@ def _run(options: Options) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     curves = {}
     for method, name in progress([(m, n) for m in methods for n in names], "egp-synthetic"):
-        measure = botorch if method == BOTORCH else regret
-        curves[f"{name}, {method}"] = kept(
-            folder / f"{name}, {method}.npy".replace("/", "-"),
-            lambda m=METHODS.get(method), f=FUNCTIONS[name], measure=measure: measure(
-                m, f, keys, rounds
-            ),
-        )
+
+        def measure(method: str = method, function: TestFunction = FUNCTIONS[name]) -> Any:
+            if method == BOTORCH:
+                return botorch(function, keys, rounds)
+            return regret(METHODS[method], function, keys, rounds)
+
+        path = folder / f"{name}, {method}.npy".replace("/", "-")
+        curves[f"{name}, {method}"] = kept(path, measure)
     return Result(
         settings={
             "runs": runs,
@@ -192,11 +193,8 @@ def regret(
     return _regret(method(function.dim, rounds), Same(function=function), keys, rounds)
 
 
-def botorch(
-    method: None, function: TestFunction, keys: Array, rounds: int
-) -> Float[np.ndarray, "runs rounds"]:
+def botorch(function: TestFunction, keys: Array, rounds: int) -> Float[np.ndarray, "runs rounds"]:
     """Of BoTorch, from the same initial points."""
-    del method
     objective, algorithm = Same(function=function), RandomSearch(Cube(function.dim), 1)
     value = jax.jit(function)
     found = []

@@ -31,8 +31,15 @@ FLOOR = 1e-4
 class AbstractEnsemble(AbstractSurrogate):
     """Experts that are given the same observations, and how far each is believed."""
 
-    expert: eqx.AbstractVar[Fitted]
-    size: eqx.AbstractVar[int]
+    @property
+    @abc.abstractmethod
+    def member(self) -> Fitted:
+        """What every expert is, but for its hyperparameters."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """How many experts there are."""
 
     @abc.abstractmethod
     def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
@@ -44,11 +51,11 @@ class AbstractEnsemble(AbstractSurrogate):
 
     @property
     def room(self) -> int:
-        return self.expert.room
+        return self.member.room
 
     @property
     def period(self) -> int | None:
-        return self.expert.period
+        return self.member.period
 
     def start(self, shared: "Experts") -> FittedBelief:
         return shared.map(lambda e, phi: e.start(phi))
@@ -114,6 +121,10 @@ class Ensemble(AbstractEnsemble):
             (self.floor >= 0) & (self.floor <= most),
             f"floor must be in [0, 1 / {len(self.kernels)}], got {self.floor}.",
         )
+
+    @property
+    def member(self) -> Fitted:
+        return self.expert
 
     @property
     def size(self) -> int:

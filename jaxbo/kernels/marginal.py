@@ -8,6 +8,7 @@ The samples theta_s are by NUTS (Hoffman and Gelman, 2014), of blackjax: the ext
 import importlib.util
 import math
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -32,31 +33,39 @@ class Marginal(AbstractEnsemble):
     """Equally weighed experts whose hyperparameters are samples of the posterior given the data.
 
     In place of maximum evidence, a chain goes on from its last sample whenever `expert` would refit:
-    `warmup` steps that adapt it, then one of `size` samples every few steps. The prior is that of
+    `warmup` steps that adapt it, then one of `samples` every few steps. The prior is that of
     `expert`, flat in the logarithms inside of its bounds unless `expert.priors` says otherwise.
     With `Thompson` it is fully Bayesian GP-TS: a sample of the hyperparameters, then a function.
 
     The chain's randomness is drawn once, by `setup`, and depends on the number of observations: agents
-    that share features share it. Memory: `size` times that of `expert`.
+    that share features share it. Memory: `samples` times that of `expert`.
 
     `ImportError` without blackjax.
     """
 
     expert: Fitted
-    size: int = eqx.field(static=True, default=8)
+    samples: int = eqx.field(static=True, default=8)
     warmup: int = eqx.field(static=True, default=100)
 
     def __check_init__(self):
         is_a("expert", self.expert, Fitted)
-        whole("size", self.size, least=1)
+        whole("samples", self.samples, least=1)
         whole("warmup", self.warmup, least=20)
         if importlib.util.find_spec("blackjax") is None:
             raise ImportError(
                 'sampling hyperparameters needs blackjax: pip install "jaxbo-agents[bayes]"'
             )
 
+    @property
+    def member(self) -> Fitted:
+        return self.expert
+
+    @property
+    def size(self) -> int:
+        return self.samples
+
     def setup(self, key: Key, dim: int) -> Experts:
-        copies = jax.tree.map(lambda leaf: jnp.stack([leaf] * self.size), self.expert.kernel)
+        copies = jax.tree.map(lambda leaf: jnp.stack([leaf] * self.samples), self.expert.kernel)
         return Experts.of(self.expert, copies, key, dim)
 
     def refit(self, shared: Experts, belief: FittedBelief) -> FittedBelief:
@@ -72,23 +81,21 @@ class Marginal(AbstractEnsemble):
             free=(not self.expert.keep_length_scale, True, True),
         )
         key = jr.fold_in(shared.key, last.moments.count)
-        found = jax.vmap(problem.unpack)(samples(key, problem, self.size, self.warmup))
+        found = jax.vmap(problem.unpack)(sample(key, problem, self.samples, self.warmup))
         return shared.map(lambda e, phi, b, theta: e.under(phi, b, *theta), belief, found)
 
     def log_weights(self, shared: Experts, belief: FittedBelief) -> Float[Array, " experts"]:
         """Equal: samples of the posterior are as frequent as they are likely."""
         del shared
-        return jnp.full((self.size,), -math.log(self.size), belief.y.dtype)
+        return jnp.full((self.samples,), -math.log(self.samples), belief.y.dtype)
 
     def draw(self, key: Key, shared: Experts, belief: FittedBelief) -> Count:
         """Any of them."""
         del shared, belief
-        return jr.randint(key, (), 0, self.size)
+        return jr.randint(key, (), 0, self.samples)
 
 
-def samples(
-    key: Key, problem: Problem, count: int, warmup: int
-) -> Float[Array, "count parameters"]:
+def sample(key: Key, problem: Problem, count: int, warmup: int) -> Float[Array, "count parameters"]:
     """theta ~ p(theta | data), dependent draws of a chain that starts at the problem's own."""
 
     def log_density(u: Float[Array, " parameters"]) -> Scalar:
@@ -114,11 +121,13 @@ def _chain(
     import blackjax
 
     adapt_key, chain_key = jr.split(key)
-    adapt = blackjax.window_adaptation(blackjax.nuts, log_density, max_num_doublings=_DOUBLINGS)
+    adapt: Any = blackjax.window_adaptation(
+        blackjax.nuts, log_density, max_num_doublings=_DOUBLINGS
+    )
     (state, parameters), _ = adapt.run(adapt_key, start, num_steps=warmup)
     kernel = blackjax.nuts(log_density, **parameters)
 
-    def step(state, key):
+    def step(state: Any, key: Key) -> tuple[Any, Float[Array, " parameters"]]:
         state, _ = kernel.step(key, state)
         return state, state.position
 

@@ -124,7 +124,7 @@ class Drawn(AbstractPolicy):
         return self.policy(policy_key, *shared.pick(chosen, belief))
 
     def check(self, surrogate: AbstractSurrogate) -> None:
-        self.policy.check(_of_several(surrogate).expert)
+        self.policy.check(_of_several(surrogate).member)
 
 
 class Largest(AbstractPolicy):

@@ -45,7 +45,7 @@ def test_samples_agree_with_quadrature(key):
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
 
-    chains = jax.jit(jax.vmap(lambda k: marginal.samples(k, problem, COUNT, warmup=200)))
+    chains = jax.jit(jax.vmap(lambda k: marginal.sample(k, problem, COUNT, warmup=200)))
     draws = np.asarray(chains(jr.split(key, CHAINS)))
     assert draws.shape == (CHAINS, COUNT, 3)
     np.testing.assert_allclose(draws[..., 1], 0, atol=1e-6)
@@ -64,7 +64,9 @@ def test_samples_agree_with_quadrature(key):
 @pytest.fixture(scope="module")
 def told():
     """A model, its features, and a belief of 9 values and one that failed, fitted."""
-    model = Marginal(Fitted(12, size=20, every=1, warp=True, inference=Exact()), size=6, warmup=20)
+    model = Marginal(
+        Fitted(12, size=20, every=1, warp=True, inference=Exact()), samples=6, warmup=20
+    )
     x = jr.uniform(jr.key(1), (10, 2))
     y = jnp.sin(5 * x[:, 0]).at[4].set(jnp.nan)
 
@@ -123,7 +125,7 @@ def test_nothing_is_drawn_but_by_the_key_of_the_setup(told):
 
 @pytest.mark.parametrize("policy", [Thompson(), Drawn(EI())], ids=["thompson", "drawn"])
 def test_a_whole_run(policy, key):
-    surrogate = Marginal(Fitted(8, size=20, every=3), size=3, warmup=20)
+    surrogate = Marginal(Fitted(8, size=20, every=3), samples=3, warmup=20)
     algorithm = EGP(Cube(2), surrogate, policy, candidates=50)
     _, trace = eqx.filter_jit(run)(algorithm, Same(branin_rescaled()), 4, key, initial=4)
     assert np.isfinite(trace.values).all()
@@ -135,7 +137,9 @@ def test_what_it_needs_is_named(monkeypatch):
         Marginal(Fitted(5))
 
 
-@pytest.mark.parametrize(("options", "message"), [({"size": 0}, "size"), ({"warmup": 5}, "warmup")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"samples": 0}, "samples"), ({"warmup": 5}, "warmup")]
+)
 def test_sizes_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Marginal(Fitted(5), **options)
