@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -34,13 +35,20 @@ def egp(policy=None, workers=1, **options):
     return EGP(DOMAIN, Ensemble(KERNELS, expert(**options)), policy, workers, candidates=64)
 
 
+# Compiled, as users have them: a loop inside would otherwise be compiled anew at every call.
+init = eqx.filter_jit(EGP.init)
+ask, ask_one = eqx.filter_jit(EGP.ask), eqx.filter_jit(EGP.ask_one)
+tell, tell_one = eqx.filter_jit(EGP.tell), eqx.filter_jit(EGP.tell_one)
+warm_start = eqx.filter_jit(EGP.warm_start)
+
+
 def told(algorithm, key, count=6):
     """A state after `count` evaluations, and these."""
     init_key, x_key, y_key = jr.split(key, 3)
     x, y = DOMAIN.sample(x_key, count), jr.normal(y_key, (count,))
-    state = algorithm.init(init_key)
+    state = init(algorithm, init_key)
     for i in range(count):
-        state = algorithm.tell_one(state, x[i], y[i])
+        state = tell_one(algorithm, state, x[i], y[i])
     return state, x, y
 
 
@@ -67,7 +75,7 @@ def predictions(algorithm, state):
 def test_a_query_maximizes_a_sample_of_the_surrogate(key):
     algorithm = egp()
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
-    queries, _ = algorithm.ask(jr.fold_in(key, 2), state)
+    queries, _ = ask(algorithm, jr.fold_in(key, 2), state)
     candidate_key, policy_key = jr.split(jr.fold_in(key, 2))
     sampled = algorithm.surrogate.sample(jr.fold_in(policy_key, 0), state.shared, state.belief)
     expected, _ = maximize(sampled, DOMAIN, DOMAIN.candidates(candidate_key, 64))
@@ -79,15 +87,15 @@ def test_one_worker_asks_the_same_alone_and_in_a_round(policy, key):
     algorithm = egp(policy)
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
     nobody = jnp.zeros((1, 2)), jnp.zeros((1,), bool)
-    alone = algorithm.ask_one(jr.fold_in(key, 2), state, *nobody)
-    close(alone, algorithm.ask(jr.fold_in(key, 2), state)[0][0], 1e-5)
+    alone = ask_one(algorithm, jr.fold_in(key, 2), state, *nobody)
+    close(alone, ask(algorithm, jr.fold_in(key, 2), state)[0][0], 1e-5)
 
 
 def test_workers_with_thompson_sampling_ask_independently(key):
     # The first worker's query is the one that it would ask alone.
     state, _, _ = told(egp(workers=3), jr.fold_in(key, 1))
-    three, _ = egp(workers=3).ask(jr.fold_in(key, 2), state)
-    one, _ = egp(workers=1).ask(jr.fold_in(key, 2), state)
+    three, _ = ask(egp(workers=3), jr.fold_in(key, 2), state)
+    one, _ = ask(egp(workers=1), jr.fold_in(key, 2), state)
     close(three[0], one[0], 1e-5)
     assert len(np.unique(np.asarray(three), axis=0)) == 3
 
@@ -95,9 +103,9 @@ def test_workers_with_thompson_sampling_ask_independently(key):
 def test_workers_with_expected_improvement_keep_away_from_each_other(key):
     algorithm = egp(EI(), workers=3, inference=Exact())
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
-    queries, _ = algorithm.ask(jr.fold_in(key, 2), state)
+    queries, _ = ask(algorithm, jr.fold_in(key, 2), state)
     # A second query from the same belief would be the same one.
-    again = egp(EI(), workers=1, inference=Exact()).ask(jr.fold_in(key, 2), state)[0]
+    again = ask(egp(EI(), workers=1, inference=Exact()), jr.fold_in(key, 2), state)[0]
     close(queries[0], again[0], 1e-4)
     distances = np.linalg.norm(queries[:, None] - queries[None], axis=2) + np.eye(3)
     assert distances.min() > 0.02
@@ -106,10 +114,10 @@ def test_workers_with_expected_improvement_keep_away_from_each_other(key):
 def test_pending_queries_count_where_the_policy_is_not_random(key):
     algorithm = egp(EI(), workers=2, inference=Exact())
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
-    first, second = algorithm.ask(jr.fold_in(key, 2), state)[0]
+    first, second = ask(algorithm, jr.fold_in(key, 2), state)[0]
     pending = jnp.stack([first, jnp.zeros(2)])
-    after = algorithm.ask_one(jr.fold_in(key, 2), state, pending, jnp.asarray([True, False]))
-    free = algorithm.ask_one(jr.fold_in(key, 2), state, pending, jnp.asarray([False, False]))
+    after = ask_one(algorithm, jr.fold_in(key, 2), state, pending, jnp.asarray([True, False]))
+    free = ask_one(algorithm, jr.fold_in(key, 2), state, pending, jnp.asarray([False, False]))
     close(after, second, 1e-3)
     close(free, first, 1e-3)
     assert jnp.max(jnp.abs(after - free)) > 0.02
@@ -118,7 +126,7 @@ def test_pending_queries_count_where_the_policy_is_not_random(key):
 def test_queries_are_among_a_finite_set(key):
     domain = Finite(np.random.default_rng(0).random((31, 2)))
     algorithm = EGP(domain, Ensemble(KERNELS, expert()), workers=4)
-    queries, _ = algorithm.ask(key, algorithm.init(jr.fold_in(key, 1)))
+    queries, _ = ask(algorithm, key, init(algorithm, jr.fold_in(key, 1)))
     assert jax.vmap(domain.contains)(queries).all()
 
 
@@ -129,22 +137,22 @@ def test_queries_are_among_a_finite_set(key):
 def test_the_order_of_results_does_not_matter(inference, key):
     algorithm = egp() if inference is None else egp(inference=inference)
     _, x, y = told(algorithm, key)
-    start = algorithm.init(jr.fold_in(key, 1))
+    start = init(algorithm, jr.fold_in(key, 1))
     forth, back = start, start
     for i in range(6):
-        forth = algorithm.tell_one(forth, x[i], y[i])
-        back = algorithm.tell_one(back, x[5 - i], y[5 - i])
+        forth = tell_one(algorithm, forth, x[i], y[i])
+        back = tell_one(algorithm, back, x[5 - i], y[5 - i])
     close(predictions(algorithm, forth), predictions(algorithm, back))
 
 
 def test_a_round_is_its_results_one_by_one(key):
     algorithm = egp(workers=3)
     _, x, y = told(algorithm, key)
-    start = algorithm.init(jr.fold_in(key, 1))
-    together = algorithm.tell(start, x[:3], y[:3])
+    start = init(algorithm, jr.fold_in(key, 1))
+    together = tell(algorithm, start, x[:3], y[:3])
     single = start
     for i in range(3):
-        single = algorithm.tell_one(single, x[i], y[i])
+        single = tell_one(algorithm, single, x[i], y[i])
     close(predictions(algorithm, together), predictions(algorithm, single), 1e-4)
     assert together.told == single.told == 3
     assert (together.round, single.round) == (1, 3)
@@ -153,10 +161,10 @@ def test_a_round_is_its_results_one_by_one(key):
 def test_a_failed_worker_leaves_no_mark_on_the_model(key):
     algorithm = egp(workers=3, every=2)
     state, x, y = told(algorithm, key)
-    failed = algorithm.tell(state, x[:3] + 0.01, jnp.full((3,), jnp.nan))
+    failed = tell(algorithm, state, x[:3] + 0.01, jnp.full((3,), jnp.nan))
     same_bits(failed.belief, state.belief)
-    some = algorithm.tell(state, x[:3] + 0.01, y[:3].at[1].set(jnp.nan))
-    fewer = algorithm.tell(state, x[:3] + 0.01, jnp.asarray([y[0], jnp.nan, y[2]]))
+    some = tell(algorithm, state, x[:3] + 0.01, y[:3].at[1].set(jnp.nan))
+    fewer = tell(algorithm, state, x[:3] + 0.01, jnp.asarray([y[0], jnp.nan, y[2]]))
     assert algorithm.surrogate.count(some.belief) == 8
     same_bits(some.belief, fewer.belief)
 
@@ -164,11 +172,11 @@ def test_a_failed_worker_leaves_no_mark_on_the_model(key):
 def test_hyperparameters_are_fitted_before_the_first_round_and_every_so_many_evaluations(key):
     algorithm = egp(workers=2, every=4)
     _, x, y = told(algorithm, key)
-    start = algorithm.init(jr.fold_in(key, 1))
-    state = algorithm.warm_start(start, x.reshape(3, 2, 2), y.reshape(3, 2))
+    start = init(algorithm, jr.fold_in(key, 1))
+    state = warm_start(algorithm, start, x.reshape(3, 2, 2), y.reshape(3, 2))
     noises = [start.belief.noise, state.belief.noise]
     for _ in range(3):  # 8, 10 and 12 evaluations
-        state = algorithm.tell(state, DOMAIN.sample(key, 2), y[:2])
+        state = tell(algorithm, state, DOMAIN.sample(key, 2), y[:2])
         noises.append(state.belief.noise)
     changed = [bool((a != b).any()) for a, b in itertools.pairwise(noises)]
     assert changed == [True, True, False, True]
@@ -191,7 +199,7 @@ def test_other_surrogates_serve(key):
     for surrogate in (expert(), Fixed(SquaredExponential(0.3), 40)):
         algorithm = EGP(DOMAIN, surrogate, candidates=64)
         state, _, _ = told(algorithm, key)
-        assert DOMAIN.contains(algorithm.ask(key, state)[0][0])
+        assert DOMAIN.contains(ask(algorithm, key, state)[0][0])
 
 
 # ---------------------------------------------------------------- bad input
