@@ -29,7 +29,7 @@ test: test-float32 test-float64
 COMPUTING := tests/algos/test_contract.py tests/kernels
 ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
 # Of those, the ones that compile most; what they are made of is tried as users have it.
-MODELS := $(patsubst %,tests/kernels/test_%.py,fitted ensemble policy)
+MODELS := $(patsubst %,tests/kernels/test_%.py,fitted ensemble policy marginal)
 
 test-float32: $(VENV)/ready-test
 	JAX_ENABLE_X64=0 $(PYTEST) $(COMPUTING) $(MODELS:%=--ignore=%)

@@ -17,7 +17,7 @@ from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.fit import Bounds, LogNormal, Priors
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.marginal import Marginal
-from jaxbo.kernels.policy import EI, Drawn, Thompson
+from jaxbo.kernels.policy import EI, Drawn, Largest
 from jaxbo.loop import run
 from jaxbo.objectives import Same
 
@@ -123,12 +123,17 @@ def test_nothing_is_drawn_but_by_the_key_of_the_setup(told):
     assert bool(jnp.any(other.noise != once.noise))
 
 
-@pytest.mark.parametrize("policy", [Thompson(), Drawn(EI())], ids=["thompson", "drawn"])
-def test_a_whole_run(policy, key):
+def test_a_whole_run(key):
     surrogate = Marginal(Fitted(8, size=20, every=3), samples=3, warmup=20)
-    algorithm = EGP(Cube(2), surrogate, policy, candidates=50)
-    _, trace = eqx.filter_jit(run)(algorithm, Same(branin_rescaled()), 4, key, initial=4)
+    algorithm = EGP(Cube(2), surrogate, candidates=50)
+    _, trace = run(algorithm, Same(branin_rescaled()), 4, key, initial=4)
     assert np.isfinite(trace.values).all()
+
+
+def test_policies_of_several_experts_take_it():
+    surrogate = Marginal(Fitted(8))
+    for policy in (Drawn(EI()), Largest(), EI()):
+        policy.check(surrogate)
 
 
 def test_what_it_needs_is_named(monkeypatch):
