@@ -7,6 +7,7 @@ Synchronously (Algorithm 1) a round lasts as long as its slowest evaluation; asy
 every worker goes on at once. Both are compiled whole, durations included.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -84,7 +85,7 @@ def measured(
 ) -> Float[np.ndarray, "2 runs evaluations"]:
     """Regret after each evaluation, and when it ended."""
     algorithm = method(OBJECTIVE.function.dim, evaluations)
-    algorithm = eqx.tree_at(lambda a: a.workers, algorithm, workers)
+    algorithm = dataclasses.replace(algorithm, workers=workers)
     program = _waiting if waiting else _not_waiting
     return np.stack([np.asarray(part) for part in program(algorithm, keys, evaluations)])
 

@@ -2,12 +2,25 @@
 
 import warnings
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
 
-from bench import egp_robot, egp_synthetic
+from bench import egp_network, egp_parallel, egp_robot, egp_synthetic
+from bench.network import SPACE
+from jaxbo.algos.egp import EGP
+from jaxbo.domains import Cube
 from jaxbo.functions import dropwave
+from jaxbo.kernels.surrogate import Fixed
+
+
+class Quadratic(eqx.Module):
+    """Stands for a network: as many integers and logarithms, and no training."""
+
+    def __call__(self, key, agent, x):
+        chosen = SPACE.unpack(x)
+        return 1 - (chosen["first"].astype(x.dtype) / 200) ** 2
 
 
 @pytest.mark.parametrize("name", egp_synthetic.METHODS)
@@ -34,7 +47,83 @@ def test_claims_compare_the_ends_of_runs():
     assert alike
     assert all(check.holds for check in alike.values())
     worse = {name: bad if "EGP" in name or "mixture" in name else good for name in names}
-    assert not any(check.holds for check in egp_synthetic.checks(worse).values())
+    claims = egp_synthetic.checks(worse)
+    assert not any(check.holds for check in claims.values())
+    assert len(claims) == len(alike) == 4 * 8  # without BoTorch's
+
+
+def test_with_botorch_there_are_claims_about_it():
+    names = [f"drop-wave, {m}" for m in (*egp_synthetic.METHODS, egp_synthetic.BOTORCH)]
+    curves = {name: np.full((4, 3), 0.5) + np.arange(4)[:, None] for name in names}
+    curves[f"drop-wave, {egp_synthetic.BOTORCH}"] -= 0.4
+    claims = egp_synthetic.checks(curves)
+    against = {claim: check.holds for claim, check in claims.items() if "BoTorch" in claim}
+    assert len(against) == 3
+    assert not any(against.values())
+
+
+# ---------------------------------------------------------------- workers side by side
+
+
+def test_what_has_ended_counts_by_time():
+    curve, ended = np.array([[5.0, 3.0, 1.0]]), np.array([[1.0, 2.5, 4.0]])
+    by_time = egp_parallel.at_times(curve, ended, np.array([0.5, 1.0, 3.0, 9.0]))
+    np.testing.assert_array_equal(by_time, [[np.nan, 5.0, 3.0, 1.0]])
+
+
+def test_workers_start_from_the_same_points_and_end_in_order():
+    keys = jax.random.split(jax.random.key(0), 2)
+    method = lambda dim, evaluations: EGP(Cube(dim), Fixed(size=10), candidates=10)  # noqa: E731
+    both = [egp_parallel.measured(method, 2, waiting, keys, 4) for waiting in (True, False)]
+    for regret, ended in both:
+        assert regret.shape == ended.shape == (2, 4)
+        assert (np.diff(regret, axis=1) <= 0).all()
+        assert (np.diff(ended, axis=1) >= 0).all()
+    waiting, free = both
+    # Two who wait end together.
+    np.testing.assert_array_equal(waiting[1][:, ::2], waiting[1][:, 1::2])
+    assert (np.diff(free[1], axis=1) > 0).all()
+
+
+def test_claims_about_workers_can_fail():
+    names = [*(f"{K} waiting" for K in egp_parallel.WORKERS), "8 not waiting"]
+    names += [f"4 waiting, {rival}" for rival in egp_parallel.RIVALS]
+    noise = 1e-3 * np.random.default_rng(0).standard_normal((5, 1))
+    same = {name: np.ones((5, 20)) + (noise if "8" in name else 0) for name in names}
+    by_time = {name: np.ones((5, 20)) + (noise if "8" in name else 0) for name in names}
+    claims = egp_parallel.checks(same, by_time)
+    assert len(claims) == 7
+    strict = {name for name in claims if "better" in name}
+    assert strict == {name for name, check in claims.items() if not check.holds}
+    fast = by_time | {name: by_time[name] - 0.5 for name in names if "8" in name}
+    assert all(check.holds for check in egp_parallel.checks(same, fast).values())
+    bad = same | {name: same[name] + 0.5 for name in ("4 waiting", "8 waiting", "8 not waiting")}
+    assert sum(not check.holds for check in egp_parallel.checks(bad, fast).values()) == 4
+
+
+# ---------------------------------------------------------------- networks
+
+
+def test_a_network_is_tuned_in_its_space():
+    keys = jax.random.split(jax.random.key(0), 2)
+    objective = Quadratic()
+    share = egp_network.best("GP-TS, SE", objective, keys, 3)
+    assert share.shape == (2, 3)
+    assert (np.diff(share, axis=1) >= 0).all()
+    assert ((share > 0) & (share <= 1)).all()
+
+
+def test_claims_about_networks_can_fail():
+    names = [f"{n}, {m}" for n in ("iris", "wine") for m in egp_network.SHOWN]
+    high, low = np.full((4, 3), 0.9), np.full((4, 3), 0.5) + 0.001 * np.arange(4)[:, None]
+    alike = egp_network.checks(dict.fromkeys(names, high))
+    assert len(alike) == 2 * 5
+    assert all(check.holds for check in alike.values())
+    worse = {name: low if egp_network.OURS in name else high for name in names}
+    assert not any(check.holds for check in egp_network.checks(worse).values())
+
+
+# ---------------------------------------------------------------- robots
 
 
 def test_a_robot_gets_nearer():
