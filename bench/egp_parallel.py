@@ -84,7 +84,7 @@ def measured(
     method: Method, workers: int, waiting: bool, keys: Array, evaluations: int
 ) -> Float[np.ndarray, "2 runs evaluations"]:
     """Regret after each evaluation, and when it ended."""
-    algorithm = method(OBJECTIVE.function.dim, evaluations)
+    algorithm: Any = method(OBJECTIVE.function.dim, evaluations)
     algorithm = dataclasses.replace(algorithm, workers=workers)
     program = _waiting if waiting else _not_waiting
     return np.stack([np.asarray(part) for part in program(algorithm, keys, evaluations)])

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bench import egp_network, egp_parallel, egp_robot, egp_synthetic
+from bench import egp_evidence, egp_network, egp_parallel, egp_robot, egp_synthetic
 from bench.network import SPACE
 from jaxbo.algos.egp import EGP
 from jaxbo.domains import Cube
@@ -99,6 +99,28 @@ def test_claims_about_workers_can_fail():
     assert all(check.holds for check in egp_parallel.checks(same, fast).values())
     bad = same | {name: same[name] + 0.5 for name in ("4 waiting", "8 waiting", "8 not waiting")}
     assert sum(not check.holds for check in egp_parallel.checks(bad, fast).values()) == 4
+
+
+# ---------------------------------------------------------------- features beside the exact process
+
+
+def test_more_features_are_nearer_to_the_exact_process():
+    keys = jax.random.split(jax.random.key(0), 3)
+    few, many = (egp_evidence.compared(size, (5, 12), keys) for size in (20, 600))
+    for distance, ratio in (few, many):
+        assert distance.shape == ratio.shape == (3, 2)
+    assert (np.abs(np.log(many[1])).mean() < 0.3 * np.abs(np.log(few[1])).mean()).all()
+    assert many[0].mean() < few[0].mean()
+
+
+def test_claims_about_features_can_fail():
+    sizes = ("50 features", "1600 features")
+    noise = 1e-3 * np.arange(4)[:, None] * np.ones((4, 2))
+    apart = dict(zip(sizes, (0.5 + noise, 0.1 + noise), strict=True))
+    ratio = dict(zip(sizes, (0.2 + noise, 0.95 + noise), strict=True))
+    assert all(check.holds for check in egp_evidence.checks(apart, ratio).values())
+    other = [dict(zip(sizes, reversed(list(d.values())), strict=True)) for d in (apart, ratio)]
+    assert not any(check.holds for check in egp_evidence.checks(*other).values())
 
 
 # ---------------------------------------------------------------- networks
