@@ -192,7 +192,7 @@ class Exact(AbstractInference):
         K = gram(belief.kernel, belief.x, belief.x) + belief.noise * identity
         L = linalg.cholesky(jnp.where(pairs, K, identity), belief.noise)
         L = jnp.where(pairs, L, identity)
-        return Inverse(linalg.solve_lower(L, identity), moments)
+        return Inverse(linalg.inverse_lower(L), moments)
 
     def sample(self, key: Key, phi: FeatureMap, belief: FittedBelief) -> PathwiseFunction:
         prior_key, noise_key = jr.split(key)

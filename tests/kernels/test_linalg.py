@@ -92,6 +92,29 @@ def test_cholesky_is_that_of_numpy(size, key, tolerance):
     np.testing.assert_allclose(L, np.linalg.cholesky(np.asarray(K)), atol=tolerance)
 
 
+@pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 65, 110, 130])
+def test_the_inverse_is_that_of_substitution(size, key, tolerance):
+    L = jnp.tril(jr.normal(key, (size, size))) / size + jnp.eye(size)
+    untidy = L + jnp.triu(jnp.full((size, size), jnp.nan), 1)  # not read
+    inverse = linalg.inverse_lower(untidy)
+    expected = linalg.solve_lower(L, jnp.eye(size))
+    np.testing.assert_allclose(inverse, expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_array_equal(jnp.triu(inverse, 1), 0)
+
+
+def test_the_inverse_of_a_factor_of_nearly_singular_matrices_is_as_good_as_substitution(key):
+    x = jr.uniform(key, (110, 2))
+    squares = jnp.sum((x[:, None] - x[None]) ** 2, axis=2)
+    K = jnp.exp(-squares / 0.18) + 1e-4 * jnp.eye(110)
+    L = linalg.cholesky(K, jnp.asarray(1e-4))
+
+    def error(inverse):
+        product = np.asarray(inverse, np.float64) @ np.asarray(L, np.float64)
+        return np.abs(product - np.eye(110)).max()
+
+    assert error(linalg.inverse_lower(L)) < 3 * error(linalg.solve_lower(L, jnp.eye(110)))
+
+
 def test_cholesky_bounds_what_rounding_can_do(key):
     """60 copies of a few points, almost no noise: LAPACK finds no float32 factor."""
     X = jnp.tile(jr.uniform(key, (4, 2)), (15, 1)).astype(jnp.float32)
