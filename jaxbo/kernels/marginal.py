@@ -35,7 +35,8 @@ class Marginal(AbstractEnsemble):
     In place of maximum evidence, a chain goes on from its last sample whenever `expert` would refit:
     `warmup` steps that adapt it, then one of `samples` every few steps. The prior is that of
     `expert`, flat in the logarithms inside of its bounds unless `expert.priors` says otherwise.
-    With `Thompson` it is fully Bayesian GP-TS: a sample of the hyperparameters, then a function.
+    With `Thompson` it is fully Bayesian GP-TS: a sample of the hyperparameters, then a function; with
+    `EI` the acquisition is averaged over them (Snoek et al., 2012).
 
     The chain's randomness is drawn once, by `setup`, and depends on the number of observations: agents
     that share features share it. Memory: `samples` times that of `expert`.

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from bench import digits, dp_landmine, har, landmine
+from bench import digits, dp_landmine, har, landmine, network
 from bench import privacy_curve as experiment
 from bench.data import DataMissingError
 from bench.privacy_loss import Loss, loss
@@ -176,7 +176,17 @@ def test_claims_are_about_the_end():
     assert len(falling) == 5
 
 
-@pytest.mark.parametrize("load", [har.movements, digits.writers, landmine.fields])
+@pytest.mark.parametrize(
+    "load",
+    [
+        har.movements,
+        digits.writers,
+        landmine.fields,
+        network.mnist,
+        network.breast_cancer,
+        network.traffic,
+    ],
+)
 def test_missing_data_is_named_with_its_source(load, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXBO_DATA", str(tmp_path))
     load.cache_clear()
