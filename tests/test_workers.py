@@ -14,8 +14,7 @@ from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.egp import EGP
 from jaxbo.domains import Cube
 from jaxbo.functions import branin_rescaled
-from jaxbo.kernels.covariance import Matern32, SquaredExponential
-from jaxbo.kernels.ensemble import Ensemble
+from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.policy import EI, Thompson
 from jaxbo.kernels.surrogate import Fixed
@@ -29,11 +28,11 @@ OBJECTIVE = Same(BRANIN, 0.1)
 
 
 def egp(workers=1, policy=None, domain=None, capacity=30, every=None):
-    kernels = SquaredExponential(0.3), Matern32(0.3)
-    expert = Fitted(capacity, size=40, noise=1e-2, every=every, inference=Exact())
+    kernel = SquaredExponential(0.3)
+    model = Fitted(capacity, kernel, size=40, noise=1e-2, every=every, inference=Exact())
     policy = Thompson() if policy is None else policy
     domain = Cube(2) if domain is None else domain
-    return EGP(domain, Ensemble(kernels, expert), policy, workers, candidates=64)
+    return EGP(domain, model, policy, workers, candidates=64)
 
 
 def at_once(key, worker, x):

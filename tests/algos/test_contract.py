@@ -433,7 +433,7 @@ def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
 
 # ---------------------------------------------------------------- it optimizes
 
-SEEDS = 192
+SEEDS = 96
 
 
 @functools.cache

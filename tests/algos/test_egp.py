@@ -42,6 +42,11 @@ tell, tell_one = eqx.filter_jit(EGP.tell), eqx.filter_jit(EGP.tell_one)
 warm_start = eqx.filter_jit(EGP.warm_start)
 
 
+def one_kernel(policy=None, workers=1, **options):
+    """The same with one expert, which compiles in less time."""
+    return EGP(DOMAIN, expert(**options), policy or Thompson(), workers, candidates=64)
+
+
 def told(algorithm, key, count=6):
     """A state after `count` evaluations, and these."""
     init_key, x_key, y_key = jr.split(key, 3)
@@ -101,18 +106,18 @@ def test_workers_with_thompson_sampling_ask_independently(key):
 
 
 def test_workers_with_expected_improvement_keep_away_from_each_other(key):
-    algorithm = egp(EI(), workers=3, inference=Exact())
+    algorithm = one_kernel(EI(), workers=3, inference=Exact())
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
     queries, _ = ask(algorithm, jr.fold_in(key, 2), state)
     # A second query from the same belief would be the same one.
-    again = ask(egp(EI(), workers=1, inference=Exact()), jr.fold_in(key, 2), state)[0]
+    again = ask(one_kernel(EI(), workers=1, inference=Exact()), jr.fold_in(key, 2), state)[0]
     close(queries[0], again[0], 1e-4)
     distances = np.linalg.norm(queries[:, None] - queries[None], axis=2) + np.eye(3)
     assert distances.min() > 0.02
 
 
 def test_pending_queries_count_where_the_policy_is_not_random(key):
-    algorithm = egp(EI(), workers=2, inference=Exact())
+    algorithm = one_kernel(EI(), workers=2, inference=Exact())
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
     first, second = ask(algorithm, jr.fold_in(key, 2), state)[0]
     pending = jnp.stack([first, jnp.zeros(2)])
@@ -159,7 +164,7 @@ def test_a_round_is_its_results_one_by_one(key):
 
 
 def test_a_failed_worker_leaves_no_mark_on_the_model(key):
-    algorithm = egp(workers=3, every=2)
+    algorithm = one_kernel(workers=3, every=2)
     state, x, y = told(algorithm, key)
     failed = tell(algorithm, state, x[:3] + 0.01, jnp.full((3,), jnp.nan))
     same_bits(failed.belief, state.belief)

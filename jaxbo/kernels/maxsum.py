@@ -1,0 +1,317 @@
+"""Maximizing a sum of functions of a few variables each, by messages on their factor graph.
+
+    maximize  Σ_I φ_I(x_I)   over  x_1 ... x_V,   each on a grid of its own      (DEC-HBO, section 3.3)
+
+    q_{v→I}(x_v) = Σ_{J ∋ v, J ≠ I} r_{J→v}(x_v)
+    r_{I→v}(x_v) = max over the others of φ_I(x_I) + Σ_{u ∈ I, u ≠ v} q_{u→I}(x_u)            (eq. 3)
+
+A variable needs only the messages of its factors, and a factor those of its variables. On a tree the
+messages settle at the maximum; on a graph with cycles they are a good guess, so `upper_bound` says how
+far from the maximum the guess can be:
+
+    max Σ_I φ_I ≤ Σ_I max_{x_I} (φ_I(x_I) - Σ_{v ∈ I} λ_{I,v}(x_v)),   Σ_I λ_{I,v} = 0 for every v
+
+for any λ. Bounded max-sum (Rogers et al., 2011) is one choice of λ; here they descend, one color of
+variables at a time, so that the bound never rises.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxbo.kernels import elimination, factor_graph
+from jaxbo.kernels.factor_graph import FactorGraph, Group, Tables
+from jaxbo.types import Scalar
+
+#: A message from every factor of every group to each of its variables, padded to the longest grid.
+Messages = tuple[Float[Array, "_ _ points"], ...]
+
+
+# ---------------------------------------------------------------- messages
+
+
+def start(graph: FactorGraph, tables: Tables) -> Messages:
+    """No messages yet."""
+    shape = lambda group: (len(group.scopes), len(group.shape), graph.points)  # noqa: E731
+    return tuple(jnp.zeros(shape(g), t.dtype) for g, t in zip(graph.groups, tables, strict=True))
+
+
+def beliefs(graph: FactorGraph, messages: Messages) -> Float[Array, "variables points"]:
+    """What all factors say to each variable: on a tree its largest sums, up to a constant."""
+    total = jnp.zeros((len(graph.sizes), graph.points), messages[0].dtype)
+    for group, message in zip(graph.groups, messages, strict=True):
+        total = total.at[group.variables].add(message)
+    return total
+
+
+def step(
+    graph: FactorGraph, tables: Tables, messages: Messages, damping: Scalar | float = 0.0
+) -> Messages:
+    """One round in which all variables and all factors send at the same time (eq. 3).
+
+    A message is a share `damping` of the last one, which leaves fixed points where they are. Messages
+    are shifted to a largest value of 0: only differences matter, and sums stay bounded.
+    """
+    total = beliefs(graph, messages)
+    sent = []
+    for group, table, message in zip(graph.groups, tables, messages, strict=True):
+        incoming = total[group.variables] - message
+        new = _marginals(group, table, incoming) - incoming
+        inside = jnp.asarray(graph.inside)[group.variables]
+        new = jnp.where(inside, new, -jnp.inf)
+        new = jnp.where(inside, new - jnp.max(new, axis=2, keepdims=True), 0)
+        sent.append(damping * message + (1 - damping) * new)
+    return tuple(sent)
+
+
+def _marginals(
+    group: Group,
+    table: Float[Array, "factors ..."],
+    incoming: Float[Array, "factors arity points"],
+) -> Float[Array, "factors arity points"]:
+    """max over the other variables of table + Σ incoming, for each variable of each factor."""
+    arity = len(group.shape)
+    total = table
+    for axis, size in enumerate(group.shape):
+        shape = [1] * (arity + 1)
+        shape[0], shape[axis + 1] = len(table), size
+        total = total + incoming[:, axis, :size].reshape(shape)
+    longest, found = incoming.shape[2], []
+    for axis, size in enumerate(group.shape):
+        others = tuple(i + 1 for i in range(arity) if i != axis)
+        most = jnp.max(total, axis=others)
+        found.append(jnp.pad(most, ((0, 0), (0, longest - size))))
+    return jnp.stack(found, axis=1)
+
+
+def settle(
+    graph: FactorGraph,
+    tables: Tables,
+    *,
+    iterations: Int[Array, ""] | int = 30,
+    damping: Scalar | float = 0.5,
+    tolerance: Scalar | float = 1e-5,
+) -> tuple[Messages, Int[Array, ""]]:
+    """Messages once none moves by more than `tolerance` of the largest, and after how many rounds.
+
+    At most `iterations`. On a tree without damping they settle after as many rounds as it is long.
+    """
+
+    def unsettled(carry: tuple[Messages, Int[Array, ""], Scalar]) -> Bool[Array, ""]:
+        _, count, moved = carry
+        return (count < iterations) & (moved > tolerance)
+
+    def body(carry: tuple[Messages, Int[Array, ""], Scalar]) -> Any:
+        messages, count, _ = carry
+        new = step(graph, tables, messages, damping)
+        moved = [jnp.max(jnp.abs(a - b)) for a, b in zip(new, messages, strict=True)]
+        size = [jnp.max(jnp.abs(a)) for a in new]
+        largest = jnp.max(jnp.stack(size))
+        return new, count + 1, jnp.max(jnp.stack(moved)) / jnp.where(largest > 0, largest, 1)
+
+    first = start(graph, tables)
+    infinite = jnp.full((), jnp.inf, first[0].dtype)
+    messages, count, _ = jax.lax.while_loop(
+        unsettled, body, (first, jnp.zeros((), jnp.int32), infinite)
+    )
+    return messages, count
+
+
+# ---------------------------------------------------------------- from messages to a point
+
+
+def decode(graph: FactorGraph, tables: Tables, messages: Messages) -> Int[Array, " variables"]:
+    """A point: variables one after another, each given those before it.
+
+    In an order in which each touches those before it, where the graph allows. So a tie between two
+    maxima is broken once, not by every variable for itself; on a tree with settled messages the point
+    is a maximum.
+    """
+    total = beliefs(graph, messages)
+    inside = jnp.asarray(graph.inside)
+    chosen = jnp.zeros((len(graph.sizes),), jnp.int32)
+    plan = factor_graph.incidence(graph, factor_graph.breadth_first(graph))
+    incoming = [
+        total[group.variables] - message
+        for group, message in zip(graph.groups, messages, strict=True)
+    ]
+
+    def place(i: Int[Array, ""], carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        chosen, known = carry
+        v = jnp.asarray(plan.order)[i]
+        score = total[v]
+        for g, (group, table) in enumerate(zip(graph.groups, tables, strict=True)):
+            for axis, size in enumerate(group.shape):
+                members = jnp.asarray(plan.factors[g][axis])[i]
+                here = _given(group, axis, table, incoming[g], members, chosen, known)
+                # What the message says already is replaced by what is so, given those before.
+                own = messages[g][jnp.maximum(members, 0), axis, :size]
+                change = jnp.where((members >= 0)[:, None], here - own, 0)
+                score = score.at[:size].add(jnp.sum(change, axis=0))
+        best = jnp.argmax(jnp.where(inside[v], score, -jnp.inf)).astype(jnp.int32)
+        return chosen.at[v].set(best), known.at[v].set(True)
+
+    known = jnp.zeros(chosen.shape, bool)
+    return jax.lax.fori_loop(0, len(graph.sizes), place, (chosen, known))[0]
+
+
+def improve(
+    graph: FactorGraph, tables: Tables, x: Int[Array, " variables"], *, sweeps: int = 10
+) -> Int[Array, " variables"]:
+    """Coordinate ascent: each variable in turn to its best point given all others.
+
+    Until nothing changes, at most `sweeps` times. The sum never gets smaller.
+    """
+    plan = factor_graph.incidence(graph, tuple(range(len(graph.sizes))))
+    inside = jnp.asarray(graph.inside)
+    known = jnp.ones((len(graph.sizes),), bool)
+    nothing = [
+        jnp.zeros((len(g.scopes), len(g.shape), graph.points), t.dtype)
+        for g, t in zip(graph.groups, tables, strict=True)
+    ]
+
+    def move(i: Int[Array, ""], x: Array) -> Array:
+        score = jnp.zeros((graph.points,), tables[0].dtype)
+        for g, (group, table) in enumerate(zip(graph.groups, tables, strict=True)):
+            for axis, size in enumerate(group.shape):
+                members = jnp.asarray(plan.factors[g][axis])[i]
+                here = _given(group, axis, table, nothing[g], members, x, known)
+                here = jnp.where((members >= 0)[:, None], here, 0)
+                score = score.at[:size].add(jnp.sum(here, axis=0))
+        score = jnp.where(inside[i], score, -jnp.inf)
+        # Where nothing is gained, nothing moves: so it ends.
+        return x.at[i].set(jnp.where(jnp.max(score) > score[x[i]], jnp.argmax(score), x[i]))
+
+    def sweep(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        x, _, count = carry
+        new = jax.lax.fori_loop(0, len(graph.sizes), move, x)
+        return new, jnp.any(new != x), count + 1
+
+    def going(carry: tuple[Array, Array, Array]) -> Array:
+        return carry[1] & (carry[2] < sweeps)
+
+    return jax.lax.while_loop(going, sweep, (x, jnp.asarray(True), jnp.asarray(0)))[0]
+
+
+def _given(
+    group: Group,
+    axis: int,
+    table: Float[Array, "factors ..."],
+    incoming: Float[Array, "factors arity points"],
+    members: Int[Array, " most"],
+    chosen: Int[Array, " variables"],
+    known: Bool[Array, " variables"],
+) -> Float[Array, "most _"]:
+    """max over what is not known of table + incoming, at what is known, of some factors of a group."""
+
+    def one(member: Int[Array, ""]) -> Float[Array, " _"]:
+        total = table[jnp.maximum(member, 0)]
+        scope = jnp.asarray(group.variables)[jnp.maximum(member, 0)]
+        for other, size in enumerate(group.shape):
+            if other == axis:
+                continue
+            at, points = chosen[scope[other]], jnp.arange(size)
+            message = incoming[jnp.maximum(member, 0), other, :size]
+            # A known variable is where it is; others are anywhere, and say what they are worth.
+            fixed = jnp.where(points == at, 0, -jnp.inf).astype(total.dtype)
+            weight = jnp.where(known[scope[other]], fixed, message)
+            shape = [1] * len(group.shape)
+            shape[other] = size
+            total = total + weight.reshape(shape)
+        return jnp.max(total, axis=tuple(i for i in range(len(group.shape)) if i != axis))
+
+    return jax.vmap(one)(members)
+
+
+# ---------------------------------------------------------------- how far it can be from the maximum
+
+
+def upper_bound(
+    graph: FactorGraph, tables: Tables, *, sweeps: int = 30
+) -> tuple[Scalar, Float[Array, " sweeps"]]:
+    """No point has a larger sum than this; and the bound after every sweep, which never rises.
+
+    Each variable in turn (those of one color, which share no factor, at once) spreads what its factors
+    can reach at each of its points evenly among them. On a tree it tends to the maximum itself.
+    """
+    colors = jnp.asarray(factor_graph.colors(graph))
+    degrees = np.zeros(len(graph.sizes))
+    for scope in graph.scopes:
+        np.add.at(degrees, list(scope), 1)
+    inside = jnp.asarray(graph.inside)
+    degree = jnp.asarray(np.maximum(degrees, 1), tables[0].dtype)
+
+    def bound(shifts: Messages) -> Scalar:
+        total = jnp.zeros((), tables[0].dtype)
+        for group, table, shift in zip(graph.groups, tables, shifts, strict=True):
+            most = _marginals(group, table, shift)[:, 0, : group.shape[0]]
+            total += jnp.sum(jnp.max(most, axis=1))
+        return total
+
+    def spread(shifts: Messages, color: Array) -> tuple[Messages, None]:
+        reach = [
+            _marginals(group, table, shift)
+            for group, table, shift in zip(graph.groups, tables, shifts, strict=True)
+        ]
+        mean = beliefs(graph, tuple(reach)) / degree[:, None]
+        new = []
+        for group, shift, most in zip(graph.groups, shifts, reach, strict=True):
+            turn = color[group.variables][:, :, None] & inside[group.variables]
+            new.append(shift + jnp.where(turn, mean[group.variables] - most, 0))
+        return tuple(new), None
+
+    def sweep(shifts: Messages, _: None) -> tuple[Messages, Scalar]:
+        shifts, _ = jax.lax.scan(spread, shifts, colors)
+        return shifts, bound(shifts)
+
+    _, bounds = jax.lax.scan(sweep, start(graph, tables), length=sweeps)
+    return jnp.min(bounds), bounds
+
+
+# ---------------------------------------------------------------- all of it
+
+
+class Solution(eqx.Module):
+    """A point, its sum, and a number that no point's sum exceeds.
+
+    `exact` says that the point is a maximum by its route, elimination; by messages it is one where
+    `value` and `bound` agree.
+    """
+
+    x: Int[Array, " variables"]
+    value: Scalar
+    bound: Scalar
+    exact: bool = eqx.field(static=True)
+
+    @property
+    def gap(self) -> Scalar:
+        """How much larger the maximum can be."""
+        return self.bound - self.value
+
+
+def solve(
+    graph: FactorGraph,
+    tables: Tables,
+    *,
+    iterations: int = 30,
+    damping: Scalar | float = 0.5,
+    sweeps: int = 30,
+    most_cells: int = 100_000,
+) -> Solution:
+    """The maximum by elimination where no table on the way exceeds `most_cells`, else by messages.
+
+    Messages are followed by `decode`, `improve` and `upper_bound`, the latter of `sweeps` sweeps.
+    """
+    order, cells = elimination.order(graph)
+    if cells <= most_cells:
+        x = elimination.maximize(graph, tables, order)
+        reached = factor_graph.value(graph, tables, x)
+        return Solution(x, reached, reached, True)
+    messages, _ = settle(graph, tables, iterations=iterations, damping=damping)
+    x = improve(graph, tables, decode(graph, tables, messages))
+    bound, _ = upper_bound(graph, tables, sweeps=sweeps)
+    return Solution(x, factor_graph.value(graph, tables, x), bound, False)

@@ -1,0 +1,320 @@
+"""Max-sum on factor graphs: against enumeration on trees and with cycles, bounds, and what is refused."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.kernels import elimination, factor_graph, maxsum
+from jaxbo.kernels.factor_graph import FactorGraph
+
+#: Sizes and scopes: of a chain, of trees with factors of one to three variables, of parts.
+TREES = {
+    "chain": ((3, 4, 2, 5), ((0, 1), (1, 2), (2, 3))),
+    "star": ((4, 3, 3, 2), ((0, 1), (2, 0), (0, 3), (0,))),
+    "ternary": ((3, 2, 4, 2, 3), ((0, 1, 2), (2, 3, 4), (4,))),
+    "parts": ((3, 3, 2, 2, 4), ((1, 0), (2, 3))),
+    "one": ((5,), ((0,),)),
+}
+CYCLES = {
+    "triangle": ((3, 4, 2), ((0, 1), (1, 2), (2, 0))),
+    "grid": ((2,) * 6, ((0, 1), (1, 2), (3, 4), (4, 5), (0, 3), (1, 4), (2, 5))),
+    "ternary": ((3,) * 5, ((0, 1, 2), (1, 2, 3), (2, 3, 4), (4, 0), (3,))),
+    "complete": ((3,) * 5, tuple(itertools.combinations(range(5), 2))),
+}
+GRAPHS = {f"tree-{k}": v for k, v in TREES.items()} | {f"cycle-{k}": v for k, v in CYCLES.items()}
+
+
+def tables_of(key, sizes, scopes, whole=False):
+    """Random ones; of whole numbers, so that maxima tie."""
+    keys = jr.split(key, len(scopes))
+    shapes = [tuple(sizes[v] for v in scope) for scope in scopes]
+    if whole:
+        return [jr.randint(k, s, 0, 3).astype(float) for k, s in zip(keys, shapes, strict=True)]
+    return [jr.normal(k, s) for k, s in zip(keys, shapes, strict=True)]
+
+
+def sums(sizes, scopes, tables):
+    """The sum at every point of the grid, by enumeration."""
+    total = np.zeros(sizes)
+    for scope, table in zip(scopes, tables, strict=True):
+        order = np.argsort(scope)
+        shape = [1] * len(sizes)
+        for v in scope:
+            shape[v] = sizes[v]
+        total = total + np.transpose(np.asarray(table, np.float64), order).reshape(shape)
+    return total
+
+
+step = jax.jit(maxsum.step, static_argnums=0)
+settle = jax.jit(maxsum.settle, static_argnums=0)
+upper_bound = jax.jit(maxsum.upper_bound, static_argnums=0, static_argnames="sweeps")
+
+
+@functools.partial(jax.jit, static_argnames=("graph", "iterations", "damping"))
+def solved(graph, packed, iterations=30, damping=0.0):
+    messages, count = maxsum.settle(graph, packed, iterations=iterations, damping=damping)
+    x = maxsum.decode(graph, packed, messages)
+    better = maxsum.improve(graph, packed, x)
+    return messages, count, x, better
+
+
+# ---------------------------------------------------------------- exact on trees
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["random", "ties"])
+@pytest.mark.parametrize("name", TREES)
+def test_on_a_tree_the_point_is_a_maximum(name, whole, key):
+    sizes, scopes = TREES[name]
+    graph = FactorGraph(sizes, scopes)
+    for k in jr.split(key, 10):
+        tables = tables_of(k, sizes, scopes, whole)
+        packed = graph.pack(tables)
+        messages, count, x, better = solved(graph, packed)
+        total = sums(sizes, scopes, tables)
+        assert count <= 2 * len(scopes) + 1
+        np.testing.assert_allclose(total[tuple(x)], total.max(), rtol=1e-5)
+        np.testing.assert_allclose(factor_graph.value(graph, packed, x), total.max(), rtol=1e-5)
+        np.testing.assert_array_equal(better, x)
+        for v, size in enumerate(sizes):
+            others = tuple(u for u in range(len(sizes)) if u != v)
+            most = total.max(axis=others)
+            belief = np.asarray(maxsum.beliefs(graph, messages))[v]
+            np.testing.assert_allclose(
+                belief[:size] - belief[:size].max(), most - most.max(), atol=2e-5
+            )
+            np.testing.assert_array_equal(belief[size:], 0)
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_on_a_tree_the_bound_is_the_maximum(name, key):
+    sizes, scopes = TREES[name]
+    graph = FactorGraph(sizes, scopes)
+    tables = tables_of(key, sizes, scopes)
+    bound, _ = upper_bound(graph, graph.pack(tables), sweeps=200)
+    np.testing.assert_allclose(bound, sums(sizes, scopes, tables).max(), rtol=1e-3)
+
+
+# ---------------------------------------------------------------- with cycles
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_no_sum_exceeds_the_bound_and_the_bound_never_rises(name, key):
+    sizes, scopes = GRAPHS[name]
+    graph = FactorGraph(sizes, scopes)
+    gaps = []
+    for k in jr.split(key, 10):
+        tables = tables_of(k, sizes, scopes)
+        most = sums(sizes, scopes, tables).max()
+        bound, every = upper_bound(graph, graph.pack(tables), sweeps=40)
+        slack = 1e-5 * (1 + abs(most))
+        assert bound >= most - slack
+        assert (np.diff(every) <= slack).all()
+        assert every[-1] <= every[0] + slack
+        trivial = sum(float(table.max()) for table in tables)
+        assert every[0] <= trivial + slack
+        gaps.append((bound - most) / (trivial - most + slack))
+    assert np.mean(gaps) < 0.5  # at least half of what the sum of the maxima is too high
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_with_cycles_the_point_is_good_and_coordinates_cannot_improve_it(name, key):
+    sizes, scopes = CYCLES[name]
+    graph = FactorGraph(sizes, scopes)
+    climb = jax.jit(lambda packed: maxsum.improve(graph, packed, jnp.zeros(len(sizes), jnp.int32)))
+    reached, climbed = [], []
+    for k in jr.split(key, 20):
+        tables = tables_of(k, sizes, scopes)
+        packed = graph.pack(tables)
+        _, _, x, better = solved(graph, packed, 60, 0.5)
+        total = sums(sizes, scopes, tables)
+        extent = total.max() - total.mean()
+        assert total[tuple(better)] >= total[tuple(x)] - 1e-5
+        for v, size in enumerate(sizes):
+            for point in range(size):
+                other = [*np.asarray(better)]
+                other[v] = point
+                assert total[tuple(other)] <= total[tuple(better)] + 1e-5
+        reached.append((total[tuple(better)] - total.mean()) / extent)
+        climbed.append((total[tuple(climb(packed))] - total.mean()) / extent)
+    assert np.mean(reached) > 0.95
+    assert np.mean(reached) > np.mean(climbed) + 0.02  # without messages
+
+
+# ---------------------------------------------------------------- messages
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_message_is_what_its_equation_says(name, key):
+    sizes, scopes = GRAPHS[name]
+    graph = FactorGraph(sizes, scopes)
+    tables = tables_of(key, sizes, scopes)
+    packed = graph.pack(tables)
+    last = step(graph, packed, maxsum.start(graph, packed))
+    new = step(graph, packed, last)
+    sent = {}  # (factor, variable) -> message before
+    for group, message in zip(graph.groups, last, strict=True):
+        for number, scope, rows in zip(group.numbers, group.scopes, message, strict=True):
+            sent |= {
+                (number, v): np.asarray(row)[: sizes[v]] for v, row in zip(scope, rows, strict=True)
+            }
+    for group, message in zip(graph.groups, new, strict=True):
+        for number, order, rows in zip(group.numbers, group.scopes, message, strict=True):
+            scope = scopes[number]
+            for v, row in zip(order, rows, strict=True):
+                total = np.asarray(tables[number], np.float64)
+                for axis, u in enumerate(scope):
+                    if u == v:
+                        continue
+                    q = sum(
+                        sent[j, u] for j in range(len(scopes)) if u in scopes[j] and j != number
+                    )
+                    shape = [1] * len(scope)
+                    shape[axis] = sizes[u]
+                    total = total + np.broadcast_to(q, sizes[u]).reshape(shape)
+                r = total.max(axis=tuple(i for i, u in enumerate(scope) if u != v))
+                np.testing.assert_allclose(row[: sizes[v]], r - r.max(), atol=1e-5)
+
+
+def test_a_message_needs_those_of_neighbors_only(key):
+    sizes, scopes = TREES["chain"]
+    graph = FactorGraph(sizes, scopes)
+    near = tables_of(key, sizes, scopes)
+    far = [*near[:2], near[2] + 10 * jr.normal(key, near[2].shape)]
+    before = [graph.pack(t) for t in (near, far)]
+    one = [step(graph, p, maxsum.start(graph, p)) for p in before]
+    number = {
+        n: (g, i) for g, group in enumerate(graph.groups) for i, n in enumerate(group.numbers)
+    }
+    g, i = number[0]
+    np.testing.assert_array_equal(one[0][g][i], one[1][g][i])
+    two = [step(graph, p, m) for p, m in zip(before, one, strict=True)]
+    np.testing.assert_array_equal(two[0][g][i], two[1][g][i])  # two factors away: three rounds
+    three = [step(graph, p, m) for p, m in zip(before, two, strict=True)]
+    assert np.abs(np.asarray(three[0][g][i] - three[1][g][i])).max() > 1e-3
+
+
+def test_damping_leaves_fixed_points_where_they_are(key):
+    sizes, scopes = TREES["ternary"]
+    graph = FactorGraph(sizes, scopes)
+    packed = graph.pack(tables_of(key, sizes, scopes))
+    messages, _ = settle(graph, packed, damping=0.0)
+    for damping in (0.0, 0.3, 0.9):
+        again = step(graph, packed, messages, damping)
+        for a, b in zip(again, messages, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+    damped, count = settle(graph, packed, iterations=200, damping=0.5, tolerance=1e-6)
+    assert count < 200
+    for a, b in zip(damped, messages, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_the_names_of_variables_and_the_order_of_factors_do_not_matter(key):
+    sizes, scopes = CYCLES["ternary"]
+    tables = tables_of(key, sizes, scopes)
+    graph = FactorGraph(sizes, scopes)
+    rng = np.random.default_rng(0)
+    names, order = rng.permutation(len(sizes)), rng.permutation(len(scopes))
+    other_sizes = [0] * len(sizes)
+    for v, name in enumerate(names):
+        other_sizes[name] = sizes[v]
+    other = FactorGraph(other_sizes, [[names[v] for v in scopes[i]] for i in order])
+    other_packed = other.pack([tables[i] for i in order])
+    packed = graph.pack(tables)
+    a = maxsum.beliefs(graph, settle(graph, packed)[0])
+    b = maxsum.beliefs(other, settle(other, other_packed)[0])
+    np.testing.assert_allclose(a, b[names], atol=1e-4)
+
+
+def test_many_tables_on_one_graph_are_those_one_by_one(key):
+    sizes, scopes = CYCLES["grid"]
+    graph = FactorGraph(sizes, scopes)
+    each = [graph.pack(tables_of(k, sizes, scopes)) for k in jr.split(key, 5)]
+    together = jax.tree.map(lambda *tables: jnp.stack(tables), *each)
+    _, _, x, better = jax.jit(jax.vmap(lambda packed: solved(graph, packed)))(together)
+    for i, packed in enumerate(each):
+        _, _, alone, alone_better = solved(graph, packed)
+        np.testing.assert_array_equal(x[i], alone)
+        np.testing.assert_array_equal(better[i], alone_better)
+
+
+# ---------------------------------------------------------------- elimination, and the choice of a route
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["random", "ties"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_elimination_finds_a_maximum_of_any_graph(name, whole, key):
+    sizes, scopes = GRAPHS[name]
+    graph = FactorGraph(sizes, scopes)
+    order, cells = elimination.order(graph)
+    assert sorted(order) == list(range(len(sizes)))
+    assert cells <= np.prod(sizes)
+    maximum = jax.jit(lambda packed: elimination.maximize(graph, packed, order))
+    for k in jr.split(key, 10):
+        tables = tables_of(k, sizes, scopes, whole)
+        total = sums(sizes, scopes, tables)
+        x = maximum(graph.pack(tables))
+        np.testing.assert_allclose(total[tuple(x)], total.max(), rtol=1e-5)
+
+
+def test_a_long_chain_is_eliminated_in_small_tables():
+    graph = FactorGraph((4,) * 60, [(i, i + 1) for i in range(59)])
+    assert elimination.order(graph)[1] == 16
+    ring = FactorGraph((4,) * 60, [(i, (i + 1) % 60) for i in range(60)])
+    assert elimination.order(ring)[1] == 64
+
+
+@pytest.mark.parametrize("most_cells", [0, 10**6], ids=["messages", "elimination"])
+def test_a_solution_says_its_route_and_how_far_it_can_be(most_cells, key):
+    sizes, scopes = CYCLES["complete"]
+    graph = FactorGraph(sizes, scopes)
+    solve = jax.jit(functools.partial(maxsum.solve, graph, most_cells=most_cells))
+    for k in jr.split(key, 10):
+        tables = tables_of(k, sizes, scopes)
+        total = sums(sizes, scopes, tables)
+        solution = solve(graph.pack(tables))
+        assert solution.exact == (most_cells > 0)
+        np.testing.assert_allclose(solution.value, total[tuple(solution.x)], rtol=1e-5)
+        assert solution.bound >= total.max() - 1e-4
+        if solution.exact:
+            np.testing.assert_allclose(solution.value, total.max(), rtol=1e-5)
+            assert solution.gap == 0
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scopes", "message"),
+    [
+        ((3, 3), (), "no factors"),
+        ((3, 3), ((),), "factor 0 has no variables"),
+        ((3, 3), ((0, 1), (1, 1)), "factor 1 names a variable twice"),
+        ((3, 3), ((0, 2),), r"names variables \[2\]"),
+        ((3, 3), ((-1, 0),), r"names variables \[-1\]"),
+        ((3, 0), ((0,),), "variable 1 has 0 grid points"),
+        ((3000, 3000, 3000), ((0, 1, 2),), "101 GiB"),
+    ],
+)
+def test_impossible_graphs_are_refused(sizes, scopes, message):
+    with pytest.raises(ValueError, match=message):
+        FactorGraph(sizes, scopes)
+
+
+def test_tables_that_do_not_fit_are_refused():
+    graph = FactorGraph((3, 4), ((1, 0),))
+    with pytest.raises(ValueError, match=r"shape \(4, 3\).*got \(3, 4\)"):
+        graph.pack([jnp.zeros((3, 4))])
+    with pytest.raises(ValueError, match="each of 1 factors, got 2"):
+        graph.pack([jnp.zeros((4, 3))] * 2)
+
+
+def test_a_variable_of_no_factor_takes_its_first_point(key):
+    graph = FactorGraph((3, 4, 2), ((0, 2),))
+    packed = graph.pack([jr.normal(key, (3, 2))])
+    _, _, x, better = solved(graph, packed)
+    assert x[1] == better[1] == 0
