@@ -142,6 +142,6 @@ def _figure(
 EXPERIMENT = Experiment(
     source="beyond the paper",
     about="what an ensemble on features loses: its weights and its variance beside the exact ones",
-    time="5 min",
+    time="2 min",
     run=_run,
 )

@@ -154,9 +154,10 @@ def fit(
 
     found = jax.vmap(descend)(problem.starts(restarts))
     candidates = jnp.concatenate([problem.theta[None], found])
-    best = candidates[jnp.argmax(jax.vmap(problem.log_density)(candidates))]
-    best = jnp.where(jnp.any(problem.rows), best, problem.theta)
-    return Fit(*problem.unpack(best), problem.log_evidence(best).astype(y.dtype))
+    evidences = jax.vmap(problem.log_evidence)(candidates)
+    best = jnp.argmax(evidences + jax.vmap(problem.priors.log_density)(candidates))
+    best = jnp.where(jnp.any(problem.rows), best, 0)
+    return Fit(*problem.unpack(candidates[best]), evidences[best].astype(y.dtype))
 
 
 class Problem(eqx.Module):
@@ -186,9 +187,17 @@ class Problem(eqx.Module):
 
     def inside(self, u: Float[Array, " parameters"]) -> Float[Array, " parameters"]:
         """theta of free coordinates: low + (high - low) sigmoid(4 u / (high - low))."""
+        share = jax.nn.sigmoid(self._logit(u))
+        return jnp.clip(self.low + (self.high - self.low) * share, self.low, self.high)
+
+    def log_volume(self, u: Float[Array, " parameters"]) -> Scalar:
+        """log |d theta / d u| = log 4 s (1 - s) of all coordinates, up to a constant; s the sigmoid."""
+        logit = self._logit(u)
+        return -jnp.sum(jax.nn.softplus(logit) + jax.nn.softplus(-logit))
+
+    def _logit(self, u: Float[Array, " parameters"]) -> Float[Array, " parameters"]:
         width = self.high - self.low
-        share = jax.nn.sigmoid(4 * u / jnp.where(width > 0, width, 1))
-        return jnp.clip(self.low + width * share, self.low, self.high)
+        return 4 * u / jnp.where(width > 0, width, 1)
 
     def starts(self, restarts: int) -> Float[Array, "restarts parameters"]:
         """Free coordinates of theta and of further points."""

@@ -135,23 +135,16 @@ def decode(graph: FactorGraph, tables: Tables, messages: Messages) -> Int[Array,
     inside = jnp.asarray(graph.inside)
     chosen = jnp.zeros((len(graph.sizes),), jnp.int32)
     plan = factor_graph.incidence(graph, factor_graph.breadth_first(graph))
-    incoming = [
+    incoming = tuple(
         total[group.variables] - message
         for group, message in zip(graph.groups, messages, strict=True)
-    ]
+    )
 
     def place(i: Int[Array, ""], carry: tuple[Array, Array]) -> tuple[Array, Array]:
         chosen, known = carry
         v = jnp.asarray(plan.order)[i]
-        score = total[v]
-        for g, (group, table) in enumerate(zip(graph.groups, tables, strict=True)):
-            for axis, size in enumerate(group.shape):
-                members = jnp.asarray(plan.factors[g][axis])[i]
-                here = _given(group, axis, table, incoming[g], members, chosen, known)
-                # What the message says already is replaced by what is so, given those before.
-                own = messages[g][jnp.maximum(members, 0), axis, :size]
-                change = jnp.where((members >= 0)[:, None], here - own, 0)
-                score = score.at[:size].add(jnp.sum(change, axis=0))
+        # What messages say already is replaced by what is so, given those before.
+        score = total[v] + _told(graph, tables, plan, i, messages, incoming, chosen, known)
         best = jnp.argmax(jnp.where(inside[v], score, -jnp.inf)).astype(jnp.int32)
         return chosen.at[v].set(best), known.at[v].set(True)
 
@@ -169,19 +162,10 @@ def improve(
     plan = factor_graph.incidence(graph, tuple(range(len(graph.sizes))))
     inside = jnp.asarray(graph.inside)
     known = jnp.ones((len(graph.sizes),), bool)
-    nothing = [
-        jnp.zeros((len(g.scopes), len(g.shape), graph.points), t.dtype)
-        for g, t in zip(graph.groups, tables, strict=True)
-    ]
+    nothing = start(graph, tables)
 
     def move(i: Int[Array, ""], x: Array) -> Array:
-        score = jnp.zeros((graph.points,), tables[0].dtype)
-        for g, (group, table) in enumerate(zip(graph.groups, tables, strict=True)):
-            for axis, size in enumerate(group.shape):
-                members = jnp.asarray(plan.factors[g][axis])[i]
-                here = _given(group, axis, table, nothing[g], members, x, known)
-                here = jnp.where((members >= 0)[:, None], here, 0)
-                score = score.at[:size].add(jnp.sum(here, axis=0))
+        score = _told(graph, tables, plan, i, nothing, nothing, x, known)
         score = jnp.where(inside[i], score, -jnp.inf)
         # Where nothing is gained, nothing moves: so it ends.
         return x.at[i].set(jnp.where(jnp.max(score) > score[x[i]], jnp.argmax(score), x[i]))
@@ -195,6 +179,28 @@ def improve(
         return carry[1] & (carry[2] < sweeps)
 
     return jax.lax.while_loop(going, sweep, (x, jnp.asarray(True), jnp.asarray(0)))[0]
+
+
+def _told(
+    graph: FactorGraph,
+    tables: Tables,
+    plan: factor_graph.Incidence,
+    place: Int[Array, ""],
+    messages: Messages,
+    incoming: Messages,
+    chosen: Int[Array, " variables"],
+    known: Bool[Array, " variables"],
+) -> Float[Array, " points"]:
+    """What its factors tell a variable, given those that are known, less what their messages say."""
+    score = jnp.zeros((graph.points,), tables[0].dtype)
+    for g, (group, table) in enumerate(zip(graph.groups, tables, strict=True)):
+        for axis, size in enumerate(group.shape):
+            members = jnp.asarray(plan.factors[g][axis])[place]
+            here = _given(group, axis, table, incoming[g], members, chosen, known)
+            own = messages[g][jnp.maximum(members, 0), axis, :size]
+            change = jnp.where((members >= 0)[:, None], here - own, 0)
+            score = score.at[:size].add(jnp.sum(change, axis=0))
+    return score
 
 
 def _given(
