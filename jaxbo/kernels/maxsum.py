@@ -168,7 +168,8 @@ def improve(
         score = _told(graph, tables, plan, i, nothing, nothing, x, known)
         score = jnp.where(inside[i], score, -jnp.inf)
         # Where nothing is gained, nothing moves: so it ends.
-        return x.at[i].set(jnp.where(jnp.max(score) > score[x[i]], jnp.argmax(score), x[i]))
+        best = jnp.argmax(score).astype(x.dtype)
+        return x.at[i].set(jnp.where(jnp.max(score) > score[x[i]], best, x[i]))
 
     def sweep(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         x, _, count = carry
@@ -220,7 +221,7 @@ def _given(
         for other, size in enumerate(group.shape):
             if other == axis:
                 continue
-            at, points = chosen[scope[other]], jnp.arange(size)
+            at, points = chosen[scope[other]], jnp.arange(size, dtype=chosen.dtype)
             message = incoming[jnp.maximum(member, 0), other, :size]
             # A known variable is where it is; others are anywhere, and say what they are worth.
             fixed = jnp.where(points == at, 0, -jnp.inf).astype(total.dtype)
