@@ -49,7 +49,7 @@ def maximize(
     """A point with the largest sum. Unrolled: compiling takes as long as there are factors."""
     live: list[tuple[tuple[int, ...], Array]] = [
         (scope, table[i])
-        for group, table in zip(graph.groups, tables, strict=True)
+        for group, table in zip(graph.members, tables, strict=True)
         for i, scope in enumerate(group.scopes)
     ]
     decisions: list[tuple[int, tuple[int, ...], Array]] = []

@@ -2,9 +2,13 @@
 
     Σ_I φ_I(x_I),    x_v on a grid of its own;    the graph has an edge from each φ_I to each v in I
 
-Compiled once, on the host; tables of φ_I come and go, stacked by their shape.
+Tables of φ_I come and go, stacked by their shape.
+
+    FactorGraph    which variables are in which factor is fixed, compiled once, on the host
+    DataGraph      it is data, such as a draw of `kernels.structure`: one program for all of them
 """
 
+import abc
 import itertools
 import math
 from collections.abc import Sequence
@@ -23,19 +27,61 @@ Tables = tuple[Float[Array, "..."], ...]
 
 
 class Group(NamedTuple):
-    """Factors whose tables have one shape: which they are, and their variables in the tables' order."""
+    """Factors whose tables have one shape, and their variables in the order of the tables' axes."""
+
+    shape: tuple[int, ...]
+    variables: Int[Array | np.ndarray, "factors arity"]
+
+
+class Incidence(NamedTuple):
+    """For each variable, in an order, the factors of each group that it is each axis of; -1 fills up."""
+
+    order: np.ndarray
+    factors: tuple[tuple[Int[Array | np.ndarray, "variables most"], ...], ...]  # [group][axis]
+
+
+class AbstractGraph(eqx.Module):
+    """What messages travel along."""
+
+    sizes: eqx.AbstractVar[tuple[int, ...]]
+
+    @property
+    @abc.abstractmethod
+    def groups(self) -> tuple[Group, ...]:
+        """The factors, by the shapes of their tables."""
+
+    @abc.abstractmethod
+    def incidence(self, order: tuple[int, ...]) -> Incidence:
+        """The factors of every variable, for variables in this order."""
+
+    @abc.abstractmethod
+    def breadth_first(self) -> tuple[int, ...]:
+        """Every variable after one that it shares a factor with, where that is known."""
+
+    @abc.abstractmethod
+    def colors(self) -> Bool[np.ndarray, "colors variables"]:
+        """Sets of variables no two of which share a factor; each variable is in one of them."""
+
+    @property
+    def points(self) -> int:
+        """The longest grid."""
+        return max(self.sizes)
+
+    @property
+    def inside(self) -> Bool[np.ndarray, "variables points"]:
+        """Which points are on the grid of a variable."""
+        return np.arange(self.points)[None, :] < np.array(self.sizes)[:, None]
+
+
+class _Members(NamedTuple):
+    """Of one group: the shape of its tables, which factors it has, and their variables."""
 
     shape: tuple[int, ...]
     numbers: tuple[int, ...]
     scopes: tuple[tuple[int, ...], ...]
 
-    @property
-    def variables(self) -> np.ndarray:
-        """[factors arity]"""
-        return np.array(self.scopes, np.int32).reshape(len(self.scopes), len(self.shape))
 
-
-class FactorGraph(eqx.Module):
+class FactorGraph(AbstractGraph):
     """Which variables each factor is a function of; compiled once, on the host.
 
     `sizes` are the grid points of every variable, `scopes` the variables of every factor. Factors of
@@ -48,7 +94,7 @@ class FactorGraph(eqx.Module):
 
     sizes: tuple[int, ...] = eqx.field(static=True)
     scopes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-    groups: tuple[Group, ...] = eqx.field(static=True)
+    members: tuple[_Members, ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -83,20 +129,17 @@ class FactorGraph(eqx.Module):
         for number, scope in enumerate(self.scopes):
             order = tuple(sorted(scope, key=lambda v: (-self.sizes[v], v)))
             found.setdefault(tuple(self.sizes[v] for v in order), []).append((number, order))
-        self.groups = tuple(
-            Group(shape, tuple(n for n, _ in members), tuple(order for _, order in members))
+        self.members = tuple(
+            _Members(shape, tuple(n for n, _ in members), tuple(order for _, order in members))
             for shape, members in sorted(found.items())
         )
 
     @property
-    def points(self) -> int:
-        """The longest grid."""
-        return max(self.sizes)
-
-    @property
-    def inside(self) -> Bool[np.ndarray, "variables points"]:
-        """Which points are on the grid of a variable."""
-        return np.arange(self.points)[None, :] < np.array(self.sizes)[:, None]
+    def groups(self) -> tuple[Group, ...]:
+        return tuple(
+            Group(group.shape, np.array(group.scopes, np.int32).reshape(-1, len(group.shape)))
+            for group in self.members
+        )
 
     def pack(self, tables: Sequence[Float[Array, "..."]]) -> Tables:
         """Tables in the order of `scopes`, each with an axis a variable of its scope, as groups."""
@@ -105,7 +148,7 @@ class FactorGraph(eqx.Module):
             f"expected a table for each of {len(self.scopes)} factors, got {len(tables)}.",
         )
         packed = []
-        for group in self.groups:
+        for group in self.members:
             members = []
             for number, order in zip(group.numbers, group.scopes, strict=True):
                 scope = self.scopes[number]
@@ -120,34 +163,84 @@ class FactorGraph(eqx.Module):
             packed.append(jnp.stack(members))
         return tuple(packed)
 
+    def incidence(self, order: tuple[int, ...]) -> Incidence:
+        factors = []
+        for group in self.groups:
+            axes = []
+            for column in np.asarray(group.variables).T:
+                of = [np.flatnonzero(column == v) for v in order]
+                most = max(1, max(len(one) for one in of))
+                fill = [np.pad(one, (0, most - len(one)), constant_values=-1) for one in of]
+                axes.append(np.array(fill))
+            factors.append(tuple(axes))
+        return Incidence(np.array(order, np.int32), tuple(factors))
 
-def value(graph: FactorGraph, tables: Tables, x: Int[Array, " variables"]) -> Scalar:
+    def breadth_first(self) -> tuple[int, ...]:
+        near = neighbors(self)
+        order: dict[int, None] = {}
+        for root in range(len(self.sizes)):
+            queue = [root] if root not in order else []
+            order.setdefault(root)
+            for u in queue:
+                for v in sorted(near[u]):
+                    if v not in order:
+                        order[v] = None
+                        queue.append(v)
+        return tuple(order)
+
+    def colors(self) -> Bool[np.ndarray, "colors variables"]:
+        """Greedily, the variables with most neighbors first."""
+        near, color = neighbors(self), {}
+        for v in sorted(range(len(self.sizes)), key=lambda v: -len(near[v])):
+            taken = {color[u] for u in near[v] if u in color}
+            color[v] = next(c for c in itertools.count() if c not in taken)
+        of = np.array([color[v] for v in range(len(self.sizes))])
+        return of[None, :] == np.arange(of.max() + 1)[:, None]
+
+
+class DataGraph(AbstractGraph):
+    """Factors whose variables are data: any number of graphs go through one program, under `vmap` too.
+
+    Every factor has `arity` places, and -1 stands where it has fewer variables. All grids have
+    `points`. One variable more than `count`, on which nothing depends, fills the empty places.
+    """
+
+    scopes: Int[Array, "factors arity"]
+    count: int = eqx.field(static=True)
+    grid: int = eqx.field(static=True)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (self.grid,) * (self.count + 1)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        variables = jnp.where(self.scopes < 0, self.count, self.scopes).astype(jnp.int32)
+        return (Group((self.grid,) * self.scopes.shape[1], variables),)
+
+    def incidence(self, order: tuple[int, ...]) -> Incidence:
+        # Any factor can be one of any variable's, so all of them are looked at.
+        (group,) = self.groups
+        of = jnp.asarray(order, jnp.int32)
+        numbers = jnp.arange(len(group.variables), dtype=jnp.int32)
+        at = group.variables.T[:, None, :] == of[None, :, None]
+        axes = tuple(jnp.where(at, numbers[None, None, :], -1))
+        return Incidence(np.array(order, np.int32), (axes,))
+
+    def breadth_first(self) -> tuple[int, ...]:
+        return tuple(range(len(self.sizes)))
+
+    def colors(self) -> Bool[np.ndarray, "colors variables"]:
+        return np.eye(len(self.sizes), dtype=bool)
+
+
+def value(graph: AbstractGraph, tables: Tables, x: Int[Array, " variables"]) -> Scalar:
     """The sum of all factors at a point of the grid."""
     total = jnp.zeros((), tables[0].dtype)
     for group, table in zip(graph.groups, tables, strict=True):
         index = [x[group.variables[:, axis]] for axis in range(len(group.shape))]
         total += jnp.sum(table[(jnp.arange(len(table)), *index)])
     return total
-
-
-class Incidence(NamedTuple):
-    """For each variable, in an order, the factors of each group that it is each axis of; -1 fills up."""
-
-    order: np.ndarray
-    factors: tuple[tuple[np.ndarray, ...], ...]  # [group][axis] -> [variables most]
-
-
-def incidence(graph: FactorGraph, order: tuple[int, ...]) -> Incidence:
-    """Of the variables in this order."""
-    factors = []
-    for group in graph.groups:
-        axes = []
-        for axis in range(len(group.shape)):
-            of = [np.flatnonzero(group.variables[:, axis] == v) for v in order]
-            most = max(1, max(len(one) for one in of))
-            axes.append(np.array([np.pad(o, (0, most - len(o)), constant_values=-1) for o in of]))
-        factors.append(tuple(axes))
-    return Incidence(np.array(order, np.int32), tuple(factors))
 
 
 def neighbors(graph: FactorGraph) -> list[set[int]]:
@@ -157,28 +250,3 @@ def neighbors(graph: FactorGraph) -> list[set[int]]:
         for u, v in itertools.permutations(scope, 2):
             found[u].add(v)
     return found
-
-
-def breadth_first(graph: FactorGraph) -> tuple[int, ...]:
-    """Every variable after one that it shares a factor with, if one of its part came before."""
-    near = neighbors(graph)
-    order: dict[int, None] = {}
-    for root in range(len(graph.sizes)):
-        queue = [root] if root not in order else []
-        order.setdefault(root)
-        for u in queue:
-            for v in sorted(near[u]):
-                if v not in order:
-                    order[v] = None
-                    queue.append(v)
-    return tuple(order)
-
-
-def colors(graph: FactorGraph) -> Bool[np.ndarray, "colors variables"]:
-    """Variables that share a factor have different colors: greedily, those with most neighbors first."""
-    near, color = neighbors(graph), {}
-    for v in sorted(range(len(graph.sizes)), key=lambda v: -len(near[v])):
-        taken = {color[u] for u in near[v] if u in color}
-        color[v] = next(c for c in itertools.count() if c not in taken)
-    of = np.array([color[v] for v in range(len(graph.sizes))])
-    return of[None, :] == np.arange(of.max() + 1)[:, None]

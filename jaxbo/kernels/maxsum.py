@@ -20,11 +20,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo.kernels import elimination, factor_graph
-from jaxbo.kernels.factor_graph import FactorGraph, Group, Tables
+from jaxbo.kernels.factor_graph import AbstractGraph, FactorGraph, Group, Tables
 from jaxbo.types import Scalar
 
 #: A message from every factor of every group to each of its variables, padded to the longest grid.
@@ -34,13 +33,13 @@ Messages = tuple[Float[Array, "_ _ points"], ...]
 # ---------------------------------------------------------------- messages
 
 
-def start(graph: FactorGraph, tables: Tables) -> Messages:
+def start(graph: AbstractGraph, tables: Tables) -> Messages:
     """No messages yet."""
-    shape = lambda group: (len(group.scopes), len(group.shape), graph.points)  # noqa: E731
+    shape = lambda group: (*group.variables.shape, graph.points)  # noqa: E731
     return tuple(jnp.zeros(shape(g), t.dtype) for g, t in zip(graph.groups, tables, strict=True))
 
 
-def beliefs(graph: FactorGraph, messages: Messages) -> Float[Array, "variables points"]:
+def beliefs(graph: AbstractGraph, messages: Messages) -> Float[Array, "variables points"]:
     """What all factors say to each variable: on a tree its largest sums, up to a constant."""
     total = jnp.zeros((len(graph.sizes), graph.points), messages[0].dtype)
     for group, message in zip(graph.groups, messages, strict=True):
@@ -49,7 +48,7 @@ def beliefs(graph: FactorGraph, messages: Messages) -> Float[Array, "variables p
 
 
 def step(
-    graph: FactorGraph, tables: Tables, messages: Messages, damping: Scalar | float = 0.0
+    graph: AbstractGraph, tables: Tables, messages: Messages, damping: Scalar | float = 0.0
 ) -> Messages:
     """One round in which all variables and all factors send at the same time (eq. 3).
 
@@ -89,7 +88,7 @@ def _marginals(
 
 
 def settle(
-    graph: FactorGraph,
+    graph: AbstractGraph,
     tables: Tables,
     *,
     iterations: Int[Array, ""] | int = 30,
@@ -124,7 +123,7 @@ def settle(
 # ---------------------------------------------------------------- from messages to a point
 
 
-def decode(graph: FactorGraph, tables: Tables, messages: Messages) -> Int[Array, " variables"]:
+def decode(graph: AbstractGraph, tables: Tables, messages: Messages) -> Int[Array, " variables"]:
     """A point: variables one after another, each given those before it.
 
     In an order in which each touches those before it, where the graph allows. So a tie between two
@@ -134,7 +133,7 @@ def decode(graph: FactorGraph, tables: Tables, messages: Messages) -> Int[Array,
     total = beliefs(graph, messages)
     inside = jnp.asarray(graph.inside)
     chosen = jnp.zeros((len(graph.sizes),), jnp.int32)
-    plan = factor_graph.incidence(graph, factor_graph.breadth_first(graph))
+    plan = graph.incidence(graph.breadth_first())
     incoming = tuple(
         total[group.variables] - message
         for group, message in zip(graph.groups, messages, strict=True)
@@ -153,13 +152,13 @@ def decode(graph: FactorGraph, tables: Tables, messages: Messages) -> Int[Array,
 
 
 def improve(
-    graph: FactorGraph, tables: Tables, x: Int[Array, " variables"], *, sweeps: int = 10
+    graph: AbstractGraph, tables: Tables, x: Int[Array, " variables"], *, sweeps: int = 10
 ) -> Int[Array, " variables"]:
     """Coordinate ascent: each variable in turn to its best point given all others.
 
     Until nothing changes, at most `sweeps` times. The sum never gets smaller.
     """
-    plan = factor_graph.incidence(graph, tuple(range(len(graph.sizes))))
+    plan = graph.incidence(tuple(range(len(graph.sizes))))
     inside = jnp.asarray(graph.inside)
     known = jnp.ones((len(graph.sizes),), bool)
     nothing = start(graph, tables)
@@ -183,7 +182,7 @@ def improve(
 
 
 def _told(
-    graph: FactorGraph,
+    graph: AbstractGraph,
     tables: Tables,
     plan: factor_graph.Incidence,
     place: Int[Array, ""],
@@ -238,19 +237,16 @@ def _given(
 
 
 def upper_bound(
-    graph: FactorGraph, tables: Tables, *, sweeps: int = 30
+    graph: AbstractGraph, tables: Tables, *, sweeps: int = 30
 ) -> tuple[Scalar, Float[Array, " sweeps"]]:
     """No point has a larger sum than this; and the bound after every sweep, which never rises.
 
     Each variable in turn (those of one color, which share no factor, at once) spreads what its factors
     can reach at each of its points evenly among them. On a tree it tends to the maximum itself.
     """
-    colors = jnp.asarray(factor_graph.colors(graph))
-    degrees = np.zeros(len(graph.sizes))
-    for scope in graph.scopes:
-        np.add.at(degrees, list(scope), 1)
+    colors = jnp.asarray(graph.colors())
     inside = jnp.asarray(graph.inside)
-    degree = jnp.asarray(np.maximum(degrees, 1), tables[0].dtype)
+    degree = jnp.maximum(_degrees(graph), 1).astype(tables[0].dtype)
 
     def bound(shifts: Messages) -> Scalar:
         total = jnp.zeros((), tables[0].dtype)
@@ -279,6 +275,14 @@ def upper_bound(
     return jnp.min(bounds), bounds
 
 
+def _degrees(graph: AbstractGraph) -> Int[Array, " variables"]:
+    """Of how many factors each variable is."""
+    degrees = jnp.zeros((len(graph.sizes),), jnp.int32)
+    for group in graph.groups:
+        degrees = degrees.at[group.variables].add(1)
+    return degrees
+
+
 # ---------------------------------------------------------------- all of it
 
 
@@ -301,7 +305,7 @@ class Solution(eqx.Module):
 
 
 def solve(
-    graph: FactorGraph,
+    graph: AbstractGraph,
     tables: Tables,
     *,
     iterations: int = 30,
@@ -313,11 +317,12 @@ def solve(
 
     Messages are followed by `decode`, `improve` and `upper_bound`, the latter of `sweeps` sweeps.
     """
-    order, cells = elimination.order(graph)
-    if cells <= most_cells:
-        x = elimination.maximize(graph, tables, order)
-        reached = factor_graph.value(graph, tables, x)
-        return Solution(x, reached, reached, True)
+    if isinstance(graph, FactorGraph):
+        order, cells = elimination.order(graph)
+        if cells <= most_cells:
+            x = elimination.maximize(graph, tables, order)
+            reached = factor_graph.value(graph, tables, x)
+            return Solution(x, reached, reached, True)
     messages, _ = settle(graph, tables, iterations=iterations, damping=damping)
     x = improve(graph, tables, decode(graph, tables, messages))
     bound, _ = upper_bound(graph, tables, sweeps=sweeps)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxbo.kernels import elimination, factor_graph, maxsum
-from jaxbo.kernels.factor_graph import FactorGraph
+from jaxbo.kernels.factor_graph import DataGraph, FactorGraph
 
 #: Sizes and scopes: of a chain, of trees with factors of one to three variables, of parts.
 TREES = {
@@ -157,12 +157,12 @@ def test_a_message_is_what_its_equation_says(name, key):
     last = step(graph, packed, maxsum.start(graph, packed))
     new = step(graph, packed, last)
     sent = {}  # (factor, variable) -> message before
-    for group, message in zip(graph.groups, last, strict=True):
+    for group, message in zip(graph.members, last, strict=True):
         for number, scope, rows in zip(group.numbers, group.scopes, message, strict=True):
             sent |= {
                 (number, v): np.asarray(row)[: sizes[v]] for v, row in zip(scope, rows, strict=True)
             }
-    for group, message in zip(graph.groups, new, strict=True):
+    for group, message in zip(graph.members, new, strict=True):
         for number, order, rows in zip(group.numbers, group.scopes, message, strict=True):
             scope = scopes[number]
             for v, row in zip(order, rows, strict=True):
@@ -188,7 +188,7 @@ def test_a_message_needs_those_of_neighbors_only(key):
     before = [graph.pack(t) for t in (near, far)]
     one = [step(graph, p, maxsum.start(graph, p)) for p in before]
     number = {
-        n: (g, i) for g, group in enumerate(graph.groups) for i, n in enumerate(group.numbers)
+        n: (g, i) for g, group in enumerate(graph.members) for i, n in enumerate(group.numbers)
     }
     g, i = number[0]
     np.testing.assert_array_equal(one[0][g][i], one[1][g][i])
@@ -318,3 +318,58 @@ def test_a_variable_of_no_factor_takes_its_first_point(key):
     packed = graph.pack([jr.normal(key, (3, 2))])
     _, _, x, better = solved(graph, packed)
     assert x[1] == better[1] == 0
+
+
+# ---------------------------------------------------------------- graphs that are data
+
+#: As in `GRAPHS`, of grids of one size, with -1 where a factor has fewer variables.
+SCOPES = np.array([[0, 1, 2], [2, 3, -1], [3, -1, -1], [4, 1, -1]])
+
+
+def spread(tables, grid):
+    """Tables of up to three axes, as if they had three."""
+    return jnp.stack(
+        [jnp.broadcast_to(t.reshape(t.shape + (1,) * (3 - t.ndim)), (grid,) * 3) for t in tables]
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(2,))
+def all_of_it(scopes, tables, grid):
+    graph = DataGraph(scopes, 5, grid)
+    messages, _ = maxsum.settle(graph, (tables,), damping=0.0)
+    x = maxsum.improve(graph, (tables,), maxsum.decode(graph, (tables,), messages))
+    value = factor_graph.value(graph, (tables,), x)
+    return x[:5], value, maxsum.upper_bound(graph, (tables,))[0]
+
+
+@pytest.mark.parametrize(
+    "scopes", [SCOPES, np.vstack([SCOPES, [[0, 3, -1]]])], ids=["tree", "cycle"]
+)
+def test_a_graph_that_is_data_gives_what_one_that_is_fixed_does(scopes, key):
+    grid = 4
+    fixed = [tuple(int(v) for v in scope if v >= 0) for scope in scopes]
+    graph = FactorGraph((grid,) * 5, fixed)
+    tables = tables_of(key, graph.sizes, fixed)
+    x, value, bound = all_of_it(jnp.asarray(scopes), spread(tables, grid), grid)
+    best = sums(graph.sizes, fixed, tables).max()
+    packed = graph.pack(tables)
+    np.testing.assert_allclose(value, factor_graph.value(graph, packed, x), atol=1e-5)
+    assert value <= best + 1e-5
+    if len(scopes) == len(SCOPES):  # a tree
+        np.testing.assert_allclose(value, best, atol=1e-5)
+    assert best - 1e-5 <= bound <= upper_bound(graph, packed, sweeps=30)[0] + 0.1 * abs(best)
+
+
+def test_graphs_that_are_data_vmap(key):
+    grid, keys = 3, jr.split(key, 6)
+    columns = jnp.argsort(jax.vmap(lambda k: jr.uniform(k, (4, 5)))(keys), axis=2)[:, :, :3]
+    tables = jax.vmap(lambda k: jr.normal(k, (4, 3, 3, 3)))(keys)
+    together = jax.vmap(lambda c, t: all_of_it(c, t, grid))(columns, tables)
+    for i in range(6):
+        scopes = [tuple(map(int, scope)) for scope in columns[i]]
+        best = sums((grid,) * 5, scopes, tables[i]).max()
+        alone = all_of_it(columns[i], tables[i], grid)
+        for a, b in zip(alone, together, strict=True):
+            np.testing.assert_allclose(a, b[i], atol=1e-5)
+        assert alone[1] <= best + 1e-5
+        assert best <= alone[2] + 1e-5
