@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Array
 
 from bench.speed_timing import Figure, at_least, compiled, race
-from jaxbo.algos.egp import EGP, State
+from jaxbo.algos.egp import EGP
+from jaxbo.algos.one_model import State
 from jaxbo.domains import Cube
 from jaxbo.functions import branin_rescaled
 from jaxbo.kernels.covariance import SquaredExponential

@@ -3,19 +3,23 @@
 from jaxbo import accounting, functions, metrics, objectives, schedules
 from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
+from jaxbo.algos.one_model import AbstractOneModel
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
+from jaxbo.kernels.decomposed import Decomposed
 from jaxbo.kernels.ensemble import Ensemble
 from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.marginal import Marginal
 from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.structure import RandomTree, Sampled
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.loop import Trace, drive, replay, run
@@ -25,6 +29,7 @@ from jaxbo.workers import Desk, Timeline, drive_async, simulate
 __version__ = "0.1.0"
 
 __all__ = [
+    "DECHBO",
     "DPFTSDE",
     "EGP",
     "EI",
@@ -35,10 +40,12 @@ __all__ = [
     "AbstractAlgorithm",
     "AbstractFederated",
     "AbstractIndependent",
+    "AbstractOneModel",
     "BudgetError",
     "Categorical",
     "CheckpointError",
     "Cube",
+    "Decomposed",
     "Desk",
     "Drawn",
     "Ensemble",
@@ -58,8 +65,10 @@ __all__ = [
     "OnFeatures",
     "Poisson",
     "RandomSearch",
+    "RandomTree",
     "Real",
     "Regions",
+    "Sampled",
     "Space",
     "SquaredExponential",
     "Thompson",

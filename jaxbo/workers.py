@@ -26,7 +26,7 @@ import jaxbo
 from jaxbo._check import is_a, require, whole
 from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows, fingerprint
 from jaxbo._evaluate import BadValueError, BlackBox, number
-from jaxbo.algos.egp import EGP, State
+from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.loop import Compiled, check_objective, design_noise, design_row, round_keys, split_key
 from jaxbo.space import Space
 from jaxbo.types import Count, Key, Point, Scalar
@@ -59,7 +59,7 @@ class _Desks(NamedTuple):
 
 
 def simulate(
-    algorithm: EGP,
+    algorithm: AbstractOneModel,
     objective: Compiled,
     duration: Duration,
     evaluations: int,
@@ -67,13 +67,13 @@ def simulate(
     *,
     initial: int = 0,
 ) -> tuple[State, Timeline]:
-    """`evaluations` by `algorithm.workers` that work side by side, as one compiled program.
+    """`evaluations` by `algorithm.targets` that work side by side, as one compiled program.
 
     `duration(key, worker, x)` says how long an evaluation takes. Before the clock starts, `initial`
     points of the initial design are evaluated. Pure: `vmap` it over keys. With one worker it asks what
     `run` asks. Raises `ValueError` where sizes do not fit.
     """
-    is_a("algorithm", algorithm, EGP)
+    is_a("algorithm", algorithm, AbstractOneModel)
     whole("evaluations", evaluations, least=1)
     whole("initial", initial)
     _check_room(algorithm, initial + evaluations)
@@ -83,14 +83,14 @@ def simulate(
 
 @eqx.filter_jit
 def _simulate(
-    algorithm: EGP,
+    algorithm: AbstractOneModel,
     objective: Compiled,
     duration: Duration,
     evaluations: int,
     key: Key,
     initial: int,
 ) -> tuple[State, Timeline]:
-    keys, workers = split_key(key), jnp.arange(algorithm.workers)
+    keys, workers = split_key(key), jnp.arange(algorithm.targets)
     state = algorithm.init(keys.init)
 
     def evaluate(key: Key, x: Point) -> Scalar:
@@ -116,7 +116,7 @@ def _simulate(
         zero = jnp.zeros((), desks.ends.dtype)
         return begin(state, desks, worker, worker, zero, workers < worker), None
 
-    count = algorithm.workers
+    count = algorithm.targets
     zeros = jnp.zeros((count,), float)
     empty = _Desks(jnp.zeros((count, algorithm.domain.dim), float), workers, zeros, zeros)
     desks, _ = jax.lax.scan(fill, empty, workers)
@@ -157,7 +157,7 @@ class Desk:
         number, x = desk.ask()
         desk.tell(number, value)
 
-    At most `algorithm.workers` queries are out at the same time. The first ones are of the initial
+    At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
     design, until `initial` results are in. Nothing is compiled again, whatever the order. A NaN is a
     failed evaluation. `checkpoint` is a file that holds all of it after every call: a Desk made anew
     with the same arguments goes on, and hands the queries that were out out again.
@@ -168,13 +168,13 @@ class Desk:
 
     def __init__(
         self,
-        algorithm: EGP,
+        algorithm: AbstractOneModel,
         key: Key,
         *,
         initial: int = 0,
         checkpoint: str | PathLike | None = None,
     ):
-        is_a("algorithm", algorithm, EGP)
+        is_a("algorithm", algorithm, AbstractOneModel)
         whole("initial", initial)
         _check_room(algorithm, initial)
         self.algorithm, self.initial = algorithm, initial
@@ -213,7 +213,7 @@ class Desk:
         """The next query and its number."""
         if self._returned:
             return self._ticket(self._returned.pop(0))
-        out, most = self.out, self.algorithm.workers
+        out, most = self.out, self.algorithm.targets
         require(
             len(out) < most,
             f"all {most} workers are busy: tell the result of one of {out} first.",
@@ -232,10 +232,10 @@ class Desk:
         return self._ticket(len(self._queries) - 1)
 
     def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
-        pending = np.zeros((self.algorithm.workers, self.algorithm.domain.dim), float)
+        pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
         for place, ticket in enumerate(out):
             pending[place] = self._queries[ticket]
-        busy = jnp.arange(self.algorithm.workers) < len(out)
+        busy = jnp.arange(self.algorithm.targets) < len(out)
         ask_key, _ = round_keys(self._keys, row)
         return _ask_one(self.algorithm, ask_key, self.state, jnp.asarray(pending, float), busy)
 
@@ -316,7 +316,7 @@ class Desk:
 
 
 def drive_async(
-    algorithm: EGP,
+    algorithm: AbstractOneModel,
     objective: BlackBox,
     evaluations: int,
     key: Key,
@@ -328,7 +328,7 @@ def drive_async(
 ) -> Desk:
     """`evaluations` of a Python objective, and the `initial` ones before, by workers kept busy.
 
-    `objective(worker, x)` runs in `executor`, `algorithm.workers` at the same time; as soon as one
+    `objective(worker, x)` runs in `executor`, `algorithm.targets` at the same time; as soon as one
     ends, its result is learned and the next query asked. Returns the `Desk` with all results.
     `catch` and `checkpoint` are those of `drive`: a run that is stopped, started again with the same
     arguments, loses the evaluations in flight and nothing else. Raises `ValueError` where sizes do not
@@ -339,7 +339,7 @@ def drive_async(
     require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
     _check_room(algorithm, initial + evaluations)
     desk = Desk(algorithm, key, initial=initial, checkpoint=checkpoint)
-    idle, running = list(range(algorithm.workers)), dict[Future, tuple[int, Ticket]]()
+    idle, running = list(range(algorithm.targets)), dict[Future, tuple[int, Ticket]]()
     failed: list[Exception] = []
     try:
         while desk.told < initial + evaluations:
@@ -353,7 +353,7 @@ def drive_async(
                 desk.tell(ticket.number, value)
                 idle.append(worker)
                 failed += [] if error is None else [error]
-            if len(failed) == desk.told >= min(algorithm.workers, initial + evaluations):
+            if len(failed) == desk.told >= min(algorithm.targets, initial + evaluations):
                 raise failed[0]  # a mistake in the objective, not bad luck
     finally:
         for future in running:
@@ -376,11 +376,11 @@ def _outcome(
         return math.nan, error
 
 
-def _check_room(algorithm: EGP, evaluations: int) -> None:
+def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
     most = algorithm.surrogate.room
-    needed = evaluations if algorithm.policy.random() else evaluations + algorithm.workers - 1
+    needed = evaluations if algorithm.random() else evaluations + algorithm.targets - 1
     require(
         most is None or needed <= most,
-        f"{evaluations} evaluations by {algorithm.workers} workers exceed the surrogate's capacity of "
+        f"{evaluations} evaluations by {algorithm.targets} workers exceed the surrogate's capacity of "
         f"{most}: give it one of at least {needed}.",
     )

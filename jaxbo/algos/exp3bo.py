@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import is_a, require
 from jaxbo.algos.base import AbstractAlgorithm
-from jaxbo.algos.egp import EGP, State
+from jaxbo.algos.egp import EGP
+from jaxbo.algos.one_model import State
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.ensemble import Ensemble
 from jaxbo.kernels.maximize import maximize

@@ -46,6 +46,10 @@ class AbstractKernel(eqx.Module):
     def __check_init__(self):
         _check.positive("length_scale", self.length_scale)
         _check.positive("variance", self.variance)
+        self.check_shapes()
+
+    def check_shapes(self) -> None:
+        """`ValueError` for hyperparameters of a shape that the kernel has no use for."""
         if self.length_scale.ndim > 1 or self.variance.ndim > 0:
             raise ValueError(
                 f"length_scale must be a number or a vector and variance a number, got shapes "
@@ -65,10 +69,25 @@ class AbstractKernel(eqx.Module):
         return self.variance.astype(x.dtype) * self.correlation(jnp.sum(scaled**2))
 
     def with_hyperparameters(
-        self, length_scale: Float[Array, "*dim"], variance: Scalar
+        self, length_scale: Float[Array, "*scales"], variance: Float[Array, "*variances"]
     ) -> "AbstractKernel":
         """The kernel of the same form with these."""
         return eqx.tree_at(lambda k: (k.length_scale, k.variance), self, (length_scale, variance))
+
+    def squares(self, X: Float[Array, "points dim"]) -> Float[Array, "scales points points"]:
+        """What `of_squares` needs of the points, whatever the hyperparameters: squared distances."""
+        squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
+        return squares if self.length_scale.ndim else jnp.sum(squares, axis=0, keepdims=True)
+
+    def of_squares(
+        self, squares: Float[Array, "scales points points"]
+    ) -> Float[Array, "points points"]:
+        """k of all pairs of points."""
+        weights = jnp.ravel(self.length_scale) ** -2
+        s = jnp.zeros_like(squares[0])
+        for weight, square in zip(weights, squares, strict=True):
+            s = s + weight * square
+        return self.variance * jax.vmap(jax.vmap(self.correlation))(s)
 
     @abc.abstractmethod
     def correlation(self, s: Scalar) -> Scalar:
@@ -134,7 +153,9 @@ class OneOf(AbstractKernel):
     form: Count = eqx.field(converter=lambda form: jnp.asarray(form, int), default=0)
     isotropic: Flag = eqx.field(converter=jnp.asarray, default=False)
 
-    def with_hyperparameters(self, length_scale: Float[Array, "*dim"], variance: Scalar) -> "OneOf":
+    def with_hyperparameters(
+        self, length_scale: Float[Array, "*scales"], variance: Float[Array, "*variances"]
+    ) -> "OneOf":
         common = jnp.exp(jnp.mean(jnp.log(length_scale)))
         length_scale = jnp.where(self.isotropic, common, length_scale)
         return eqx.tree_at(lambda k: (k.length_scale, k.variance), self, (length_scale, variance))

@@ -43,7 +43,10 @@ class Incidence(NamedTuple):
 class AbstractGraph(eqx.Module):
     """What messages travel along."""
 
-    sizes: eqx.AbstractVar[tuple[int, ...]]
+    @property
+    @abc.abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """The grid points of every variable."""
 
     @property
     @abc.abstractmethod
@@ -92,7 +95,7 @@ class FactorGraph(AbstractGraph):
     Parts that are not connected, and variables of no factor, are fine: the latter take their first point.
     """
 
-    sizes: tuple[int, ...] = eqx.field(static=True)
+    lengths: tuple[int, ...] = eqx.field(static=True)
     scopes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     members: tuple[_Members, ...] = eqx.field(static=True)
 
@@ -103,7 +106,7 @@ class FactorGraph(AbstractGraph):
         *,
         most_bytes: int = 4 * 2**30,
     ):
-        self.sizes = tuple(int(size) for size in sizes)
+        self.lengths = tuple(int(size) for size in sizes)
         self.scopes = tuple(tuple(int(v) for v in scope) for scope in scopes)
         require(len(self.scopes) > 0, "the graph has no factors: scopes is empty.")
         for v, size in enumerate(self.sizes):
@@ -133,6 +136,10 @@ class FactorGraph(AbstractGraph):
             _Members(shape, tuple(n for n, _ in members), tuple(order for _, order in members))
             for shape, members in sorted(found.items())
         )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.lengths
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -210,7 +217,7 @@ class DataGraph(AbstractGraph):
     grid: int = eqx.field(static=True)
 
     @property
-    def sizes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def sizes(self) -> tuple[int, ...]:
         return (self.grid,) * (self.count + 1)
 
     @property

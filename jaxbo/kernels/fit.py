@@ -95,11 +95,16 @@ class Priors(eqx.Module):
         _check.at_least(dim, 1)
         return cls(length_scale=LogNormal(math.exp(math.sqrt(2)) * math.sqrt(dim), math.sqrt(3)))
 
-    def log_density(self, theta: Float[Array, " parameters"]) -> Scalar:
-        """Log density of the log hyperparameters, up to a constant."""
-        parts = (self.length_scale, theta[:-2]), (self.variance, theta[-2]), (self.noise, theta[-1])
+    def log_density(
+        self,
+        length_scale: Float[Array, " scales"],
+        variance: Float[Array, " variances"],
+        noise: Scalar,
+    ) -> Scalar:
+        """Log density of the logarithms of the hyperparameters, up to a constant."""
+        parts = (self.length_scale, length_scale), (self.variance, variance), (self.noise, noise)
         densities = [prior.log_density(logs) for prior, logs in parts if prior is not None]
-        return jnp.sum(jnp.stack([jnp.zeros_like(theta[0]), *densities]))
+        return jnp.sum(jnp.stack([jnp.zeros_like(noise), *densities]))
 
 
 class Fit(eqx.Module):
@@ -155,7 +160,7 @@ def fit(
     found = jax.vmap(descend)(problem.starts(restarts))
     candidates = jnp.concatenate([problem.theta[None], found])
     evidences = jax.vmap(problem.log_evidence)(candidates)
-    best = jnp.argmax(evidences + jax.vmap(problem.priors.log_density)(candidates))
+    best = jnp.argmax(evidences + jax.vmap(problem.log_prior)(candidates))
     best = jnp.where(jnp.any(problem.rows), best, 0)
     return Fit(*problem.unpack(candidates[best]), evidences[best].astype(y.dtype))
 
@@ -179,7 +184,11 @@ class Problem(eqx.Module):
 
     def log_density(self, theta: Float[Array, " parameters"]) -> Scalar:
         """Of theta given the data, up to a constant, inside of the box."""
-        return self.log_evidence(theta) + self.priors.log_density(theta)
+        return self.log_evidence(theta) + self.log_prior(theta)
+
+    def log_prior(self, theta: Float[Array, " parameters"]) -> Scalar:
+        """Of theta, up to a constant."""
+        return self.priors.log_density(*_split(self.kernel, theta))
 
     def unpack(self, theta: Float[Array, " parameters"]) -> tuple[AbstractKernel, Scalar]:
         """The kernel and the noise."""
@@ -216,7 +225,7 @@ def of_data(
 ) -> Problem:
     """The problem that `fit` solves; `free` says whether length scale, variance and noise vary."""
     theta = _pack(kernel, floating(noise))
-    low, high = _box(Bounds() if bounds is None else bounds, theta, free)
+    low, high = _box(Bounds() if bounds is None else bounds, kernel, theta, free)
     rows = jnp.isfinite(y)
     return Problem(
         kernel,
@@ -224,7 +233,7 @@ def of_data(
         low,
         high,
         Priors() if priors is None else priors,
-        _squares(kernel, jnp.where(rows[:, None], X, 0)),
+        kernel.squares(jnp.where(rows[:, None], X, 0)),
         jnp.where(rows, y, 0),
         rows,
     )
@@ -267,19 +276,9 @@ def _log_normal(L, white) -> Scalar:
     return -jnp.sum(white**2) / 2 - jnp.sum(jnp.log(jnp.diagonal(L)))
 
 
-def _squares(
-    kernel: AbstractKernel, X: Float[Array, "capacity dim"]
-) -> Float[Array, "scales capacity capacity"]:
-    """Squared distances, one matrix a length scale: the same throughout a fit."""
-    squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
-    return squares if kernel.length_scale.ndim else jnp.sum(squares, axis=0, keepdims=True)
-
-
 def _log_evidence(kernel, noise, squares, y, rows) -> Scalar:
     """log N(y; 0, K) of the rows in use; the others are rows of the identity times noise."""
-    weights = jnp.ravel(kernel.length_scale) ** -2
-    s = sum(weight * square for weight, square in zip(weights, squares, strict=True))
-    K = kernel.variance * jax.vmap(jax.vmap(kernel.correlation))(s)
+    K = kernel.of_squares(squares)
     K = jnp.where(rows[:, None] & rows[None, :], K, 0) + noise * jnp.eye(len(y), dtype=y.dtype)
     count = jnp.sum(rows, dtype=y.dtype)
     unused = (len(y) - count) * jnp.log(noise) / 2
@@ -288,24 +287,40 @@ def _log_evidence(kernel, noise, squares, y, rows) -> Scalar:
 
 def _pack(kernel: AbstractKernel, noise: Scalar) -> Float[Array, " parameters"]:
     """theta, in JAX's default precision, which is what optax keeps its own numbers in."""
-    parts = jnp.ravel(kernel.length_scale), kernel.variance[None], noise[None]
+    parts = jnp.ravel(kernel.length_scale), jnp.ravel(kernel.variance), noise[None]
     return jnp.log(jnp.concatenate([part.astype(float) for part in parts]))
 
 
 def _unpack(
     kernel: AbstractKernel, theta: Float[Array, " parameters"], dtype: jnp.dtype
 ) -> tuple[AbstractKernel, Scalar]:
-    values = jnp.exp(theta).astype(dtype)
-    scales = values[:-2].reshape(kernel.length_scale.shape)
-    return kernel.with_hyperparameters(scales, values[-2]), values[-1]
+    scales, variances, noise = _split(kernel, jnp.exp(theta).astype(dtype))
+    scales = scales.reshape(kernel.length_scale.shape)
+    return kernel.with_hyperparameters(scales, variances.reshape(kernel.variance.shape)), noise
 
 
-def _box(bounds: Bounds, theta: Float[Array, " parameters"], free: tuple[bool, bool, bool]):
+def _split(
+    kernel: AbstractKernel, theta: Float[Array, " parameters"]
+) -> tuple[Float[Array, " scales"], Float[Array, " variances"], Scalar]:
+    """The parts of theta."""
+    scales, variances = jnp.split(theta[:-1], [kernel.length_scale.size])
+    return scales, variances, theta[-1]
+
+
+def _box(
+    bounds: Bounds,
+    kernel: AbstractKernel,
+    theta: Float[Array, " parameters"],
+    free: tuple[bool, bool, bool],
+) -> tuple[Float[Array, " parameters"], Float[Array, " parameters"]]:
     """The ends of the box; one of no width around what is not fitted."""
-    scales = jnp.broadcast_to(bounds.length_scale[:, None], (2, len(theta) - 2))
-    columns = scales, bounds.variance[:, None], bounds.noise[:, None]
-    ends = jnp.log(jnp.concatenate([part.astype(float) for part in columns], axis=1))
-    fitted = np.array([free[0]] * (len(theta) - 2) + [*free[1:]])
+    sizes = np.array([kernel.length_scale.size, kernel.variance.size, 1])
+    # Where several variances add up, any of them may be next to nothing.
+    shares = jnp.array([sizes[1] ** 2, 1], bounds.variance.dtype)[:, None]
+    columns = bounds.length_scale[:, None], bounds.variance[:, None] / shares, bounds.noise[:, None]
+    parts = [jnp.repeat(part, size, axis=1) for part, size in zip(columns, sizes, strict=True)]
+    ends = jnp.log(jnp.concatenate([part.astype(float) for part in parts], axis=1))
+    fitted = np.repeat(free, sizes)
     return jnp.where(fitted, ends[0], theta), jnp.where(fitted, ends[1], theta)
 
 

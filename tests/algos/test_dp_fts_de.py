@@ -184,8 +184,11 @@ def test_own_samples_are_as_frequent_as_the_schedule_says(key):
         assert stats.binomtest(int(count), 500 * AGENTS, probability).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("own", [None, Fitted(8, size=20, every=2)], ids=["same", "fitted"])
-@pytest.mark.parametrize("domain", [Cube(2), FINITE], ids=["cube", "finite"])
+@pytest.mark.parametrize(
+    ("domain", "own"),
+    [(Cube(2), Fitted(8, size=20, every=2)), (FINITE, None)],
+    ids=["cube, fitted", "finite"],
+)
 def test_a_query_from_the_broadcast_maximizes_the_vector_of_its_region(domain, own, key):
     algorithm = method(
         domain=domain, own=own, mixing=Constant(NEVER), candidates=1000, regions=Regions((2, 2))

@@ -1,0 +1,209 @@
+"""Which variables share a factor: given, drawn at random, or learned from the observations.
+
+    U ~ p(U | data) ∝ p(U) N(y; 0, Σ_I k_I + noise I)                        (DEC-HBO, appendix B)
+
+A structure is scopes [factors, arity], -1 where a factor has fewer variables. Several are held at the
+same time, one of each chain, so that an acquisition can be averaged over them (eq. 5).
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, SupportsIndex, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxbo._check import require, whole
+from jaxbo.kernels.linalg import dot
+from jaxbo.types import Count, Key, Scalar, floating
+
+Scopes: TypeAlias = Int[Array, "factors arity"]
+
+
+class AbstractStructure(eqx.Module):
+    """Where the scopes of an additive model come from."""
+
+    @property
+    def fixed(self) -> tuple[tuple[int, ...], ...] | None:
+        """The scopes, if they are known in advance."""
+        return None
+
+    @property
+    def chains(self) -> int:
+        """How many structures there are at the same time."""
+        return 1
+
+    @abc.abstractmethod
+    def start(self, key: Key, dim: int) -> Scopes:
+        """The structure before any observation."""
+
+    @abc.abstractmethod
+    def update(
+        self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
+    ) -> tuple[Scopes, Scalar]:
+        """Another structure given the data, and the share of moves that were accepted."""
+
+
+class Given(AbstractStructure):
+    """Scopes that are known; they may overlap. `ValueError` for a factor that names a variable twice."""
+
+    scopes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def __init__(self, scopes: Sequence[Sequence[SupportsIndex]]):
+        self.scopes = tuple(tuple(sorted(int(v) for v in scope)) for scope in scopes)
+        require(len(self.scopes) > 0, "there must be at least one factor: scopes is empty.")
+        for number, scope in enumerate(self.scopes):
+            require(len(scope) > 0, f"factor {number} has no variables.")
+            require(
+                len(set(scope)) == len(scope), f"factor {number} names a variable twice: {scope}."
+            )
+
+    @property
+    def fixed(self) -> tuple[tuple[int, ...], ...]:
+        return self.scopes
+
+    def start(self, key: Key, dim: int) -> Scopes:
+        del key
+        wrong = sorted({v for scope in self.scopes for v in scope if not 0 <= v < dim})
+        require(not wrong, f"scopes name variables {wrong}, but there are {dim}.")
+        return jnp.asarray(padded(self.scopes))
+
+    def update(
+        self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
+    ) -> tuple[Scopes, Scalar]:
+        return scopes, jnp.ones(())
+
+
+class RandomTree(AbstractStructure):
+    """A tree of pairs drawn anew at every fit: nothing is learned (RDUCB, Ziomek and Bou Ammar, 2023)."""
+
+    def start(self, key: Key, dim: int) -> Scopes:
+        require(dim >= 2, f"a tree of pairs needs two variables, got {dim}.")
+        order_key, parent_key = jr.split(key)
+        order = jr.permutation(order_key, dim)
+        # Every variable is joined to one of those before it.
+        places = jnp.arange(1, dim)
+        parents = jr.randint(parent_key, (dim - 1,), 0, places)
+        return jnp.stack([order[parents], order[places]], axis=1).astype(jnp.int32)
+
+    def update(
+        self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
+    ) -> tuple[Scopes, Scalar]:
+        return self.start(key, dim), jnp.ones(())
+
+
+class Sampled(AbstractStructure):
+    """Chains of Metropolis and Hastings over factors of up to `arity` variables.
+
+    Every variable has a factor of its own, and `factors` more may join any of them (by default as many
+    as there are variables). A move gives one of these, or one place of it, other variables or none;
+    `steps` are tried at every fit. The prior of a structure is exp(-penalty n), n the places taken.
+    """
+
+    arity: int = eqx.field(static=True, default=2)
+    factors: int | None = eqx.field(static=True, default=None)
+    count: int = eqx.field(static=True, default=4)
+    steps: int = eqx.field(static=True, default=100)
+    penalty: Scalar = eqx.field(converter=floating, default=1.0)
+
+    def __check_init__(self):
+        whole("arity", self.arity, least=2)
+        whole("count", self.count, least=1)
+        whole("steps", self.steps, least=1)
+        if self.factors is not None:
+            whole("factors", self.factors, least=1)
+
+    @property
+    def chains(self) -> int:
+        return self.count
+
+    def start(self, key: Key, dim: int) -> Scopes:
+        del key
+        more = dim if self.factors is None else self.factors
+        scopes = np.full((dim + more, self.arity), -1, np.int32)
+        scopes[:dim, 0] = np.arange(dim)
+        return jnp.asarray(scopes)
+
+    def update(
+        self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
+    ) -> tuple[Scopes, Scalar]:
+        chain = sample(
+            key,
+            scopes,
+            lambda s: log_evidence(s) - self.penalty * jnp.sum(s >= 0, dtype=self.penalty.dtype),
+            dim,
+            fixed=dim,
+            steps=self.steps,
+        )
+        return chain.scopes, chain.accepted
+
+
+class Chain(NamedTuple):
+    """The last structure of a chain, the share of moves accepted, and how often pairs shared a factor."""
+
+    scopes: Scopes
+    accepted: Scalar
+    pairs: Float[Array, "dim dim"]
+
+
+def sample(
+    key: Key,
+    scopes: Scopes,
+    log_density: Callable[[Scopes], Scalar],
+    dim: int,
+    *,
+    fixed: int = 0,
+    steps: int = 100,
+) -> Chain:
+    """`steps` moves from `scopes`, whose first `fixed` factors stay what they are.
+
+    A move is symmetric: one of the other factors, drawn uniformly, is given a variable or -1, drawn
+    uniformly, in one of its places or, every other time, in all of them; a factor that would name a
+    variable twice is not moved to.
+    """
+    arity = scopes.shape[1]
+
+    def step(
+        carry: tuple[Scopes, Scalar, Count, Array], key: Key
+    ) -> tuple[tuple[Scopes, Scalar, Count, Array], None]:
+        scopes, density, accepted, pairs = carry
+        row_key, place_key, value_key, accept_key = jr.split(key, 4)
+        row = fixed + jr.randint(row_key, (), 0, scopes.shape[0] - fixed)
+        place = jr.randint(place_key, (), -arity, arity)
+        values = jr.randint(value_key, (arity,), -1, dim).astype(scopes.dtype)
+        moved = jnp.where((place < 0) | (jnp.arange(arity) == place), values, scopes[row])
+        twice = (moved[:, None] == moved[None, :]) & ~jnp.eye(arity, dtype=bool)
+        valid = ~jnp.any(twice & (moved >= 0)[:, None])
+        proposed = scopes.at[row].set(moved)
+        new = log_density(proposed)
+        take = valid & (jnp.log(jr.uniform(accept_key)) < new - density)
+        scopes = jnp.where(take, proposed, scopes)
+        carry = (
+            scopes,
+            jnp.where(take, new, density),
+            accepted + take.astype(int),
+            pairs + shared(scopes, dim),
+        )
+        return carry, None
+
+    start = scopes, log_density(scopes), jnp.zeros((), int), jnp.zeros((dim, dim))
+    (scopes, _, accepted, pairs), _ = jax.lax.scan(step, start, jr.split(key, steps))
+    return Chain(scopes, accepted.astype(float) / steps, pairs / steps)
+
+
+def shared(scopes: Scopes, dim: int) -> Float[Array, "dim dim"]:
+    """1 for pairs of variables that share a factor, 0 for others and on the diagonal."""
+    has = jnp.any(scopes[:, :, None] == jnp.arange(dim)[None, None, :], axis=1).astype(float)
+    together = dot(has.T, has) > 0
+    return (together & ~jnp.eye(dim, dtype=bool)).astype(float)
+
+
+def padded(scopes: Sequence[Sequence[SupportsIndex]]) -> Int[np.ndarray, "factors arity"]:
+    """Scopes of any length, filled up by -1."""
+    arity = max(len(scope) for scope in scopes)
+    rows = [[int(v) for v in scope] + [-1] * (arity - len(scope)) for scope in scopes]
+    return np.array(rows, np.int32)

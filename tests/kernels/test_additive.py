@@ -1,0 +1,257 @@
+"""Additive processes: kernels, fits and tables against dense NumPy, and what structures are drawn."""
+
+import functools
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.kernels import additive, fit, structure
+from jaxbo.kernels.additive import AdditiveKernel
+from jaxbo.kernels.covariance import Matern52, SquaredExponential, gram
+from jaxbo.kernels.decomposed import Decomposed
+
+DIM, CAPACITY, GRID = 4, 12, 5
+SCOPES = ((0, 1), (2,), (1, 2, 3))
+FORMS = {"SE": SquaredExponential(0.3), "Matern 5/2": Matern52(0.4)}
+
+
+def kernel_of(form, tied):
+    scopes = structure.padded(SCOPES)
+    if tied:
+        return AdditiveKernel(scopes, form, jnp.array([0.3, 0.4, 0.2, 0.5]))
+    scales = 0.3 + jnp.arange(9.0).reshape(3, 3) / 20
+    return AdditiveKernel(scopes, form, scales, jnp.array([1.0, 0.5, 2.0]))
+
+
+def part(kernel, number, x, z):
+    """k_I by its definition, of plain kernels."""
+    scope = jnp.array(SCOPES[number])
+    one = kernel.form.with_hyperparameters(
+        kernel.length_scales[number, : len(scope)], kernel.variances[number]
+    )
+    return one(x[scope], z[scope])
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "per factor"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_kernel_is_the_sum_of_its_factors(form, tied, key):
+    kernel = kernel_of(FORMS[form], tied)
+    X = jr.uniform(key, (6, DIM))
+    pairs = lambda f: jax.jit(jax.vmap(lambda x: jax.vmap(lambda z: f(x, z))(X)))(X)  # noqa: E731
+    parts = pairs(kernel.parts)
+    for number in range(len(SCOPES)):
+        expected = pairs(functools.partial(part, kernel, number))
+        np.testing.assert_allclose(parts[..., number], expected, rtol=1e-5)
+    np.testing.assert_allclose(kernel(X[0], X[0]), jnp.sum(kernel.variances), rtol=1e-6)
+    np.testing.assert_allclose(kernel.of_squares(kernel.squares(X)), gram(kernel, X, X), rtol=1e-5)
+
+
+def test_variance_is_split_among_factors_that_have_variables():
+    kernel = AdditiveKernel(np.array([[0, 1], [-1, -1], [2, -1]]), SquaredExponential(0.3, 3.0))
+    np.testing.assert_allclose(kernel.variances, [1.5, 0, 1.5])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("many", [False, True], ids=["few variables", "many"])
+def test_the_evidence_has_the_gradient_that_differences_say(form, many, key, x64, monkeypatch):
+    if not x64:
+        pytest.skip("differences need float64")
+    if many:
+        monkeypatch.setattr(additive, "DENSE", 1)
+    kernel = kernel_of(FORMS[form], False)
+    X = jr.uniform(key, (8, DIM))
+    problem = fit.of_data(kernel, 1e-2, X, jnp.sin(5 * jnp.sum(X, axis=1)))
+    gradient = jax.grad(problem.log_evidence)(problem.theta)
+    step = 1e-6
+    for i in range(problem.theta.size):
+        move = jnp.zeros_like(problem.theta).at[i].set(step)
+        up, down = (problem.log_evidence(problem.theta + s * move) for s in (1, -1))
+        np.testing.assert_allclose(gradient[i], (up - down) / (2 * step), rtol=1e-4, atol=1e-6)
+
+
+def test_a_fit_has_a_variance_and_length_scales_for_every_factor(key):
+    kernel = kernel_of(FORMS["SE"], False)
+    X = jr.uniform(key, (40, DIM))
+    y = jnp.sin(6 * X[:, 2])  # of the second factor alone
+    bounds = fit.Bounds(noise=(1e-2, 1.0))  # above what float32 rounds
+    found = jax.jit(lambda y: fit.fit(kernel, 1e-2, X, y, bounds=bounds))(y)
+    dense = gram(found.kernel, X, X) + found.noise * jnp.eye(40)
+    sign, log_det = np.linalg.slogdet(np.asarray(dense, np.float64))
+    assert sign == 1
+    quadratic = np.asarray(y) @ np.linalg.solve(np.asarray(dense, np.float64), np.asarray(y))
+    expected = -0.5 * (quadratic + log_det + 40 * np.log(2 * np.pi))
+    np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-3)
+    assert found.kernel.variances[1] > 10 * found.kernel.variances[0]
+
+
+# ---------------------------------------------------------------- tables
+
+
+@functools.cache
+def observed(form, count):
+    """A kernel, the rows of L⁻¹ and outputs for `count` observations of `CAPACITY`, and the grid."""
+    kernel = kernel_of(FORMS[form], False)
+    X = jr.uniform(jr.key(1), (CAPACITY, DIM))
+    used = jnp.arange(CAPACITY) < count
+    K = gram(kernel, X, X) + 1e-2 * jnp.eye(CAPACITY)
+    K = jnp.where(used[:, None] & used[None, :], K, jnp.eye(CAPACITY))
+    inverse = jnp.linalg.inv(jnp.linalg.cholesky(K))
+    y = jr.normal(jr.key(2), (CAPACITY,))
+    outputs = jnp.where(used[None, :], jnp.stack([y, jnp.ones_like(y)]), 0)
+    points = jnp.stack([jnp.linspace(0, 1, GRID)] * DIM)
+    return kernel, points, X, inverse, outputs
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tables_are_the_posterior_of_every_factor(form):
+    count = 9
+    kernel, points, X, inverse, outputs = observed(form, count)
+    told = additive.tables(kernel, points, X, inverse, outputs)
+    K = np.asarray(gram(kernel, X[:count], X[:count]), np.float64) + 1e-2 * np.eye(count)
+    y = np.asarray(outputs[:, :count], np.float64)
+    for number, scope in enumerate(SCOPES):
+        cells = np.indices((GRID,) * len(scope))
+        x = np.zeros((*cells.shape[1:], DIM), np.float32)
+        for v, i in zip(scope, cells, strict=True):
+            x[..., v] = points[v][i]
+        of_pair = functools.partial(part, kernel, number)
+        each = jax.jit(jax.vmap(jax.vmap(of_pair, (None, 0)), (0, None)))
+        k = np.asarray(each(x.reshape(-1, DIM), X[:count]), np.float64)
+        weights = np.linalg.solve(K, k.T)
+        at = (..., *(0,) * (3 - len(scope)))
+        mean, variance = told.mean[number][at], told.variance[number][at]
+        np.testing.assert_allclose(mean, (y @ weights).reshape(mean.shape), atol=5e-4)
+        expected = float(kernel.variances[number]) - np.sum(k.T * weights, axis=0)
+        np.testing.assert_allclose(variance, expected.reshape(variance.shape), atol=5e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tables_brought_up_to_an_observation_are_those_made_anew(form):
+    kernel, points, X, inverse, outputs = observed(form, 8)
+    told = additive.tables(kernel, points, X, inverse, outputs)
+    for count in (9, 10, 11):
+        kernel, points, X, inverse, outputs = observed(form, count)
+        told = additive.extend(told, kernel, points, X, inverse[count - 1], outputs)
+    anew = additive.tables(kernel, points, X, inverse, outputs)
+    np.testing.assert_allclose(told.mean, anew.mean, atol=1e-3)
+    np.testing.assert_allclose(told.variance, anew.variance, atol=1e-4)
+
+
+# ---------------------------------------------------------------- the surrogate
+
+
+@eqx.filter_jit
+def believed(surrogate, X, y, fits=False):
+    shared = surrogate.setup(jr.key(0), X.shape[1])
+
+    def step(belief, observation):
+        return surrogate.condition(shared, belief, *observation), None
+
+    belief = jax.lax.scan(step, surrogate.start(shared), (X, y))[0]
+    return surrogate.refit(shared, belief) if fits else belief
+
+
+def test_the_factors_of_a_belief_add_up_to_its_mean(key):
+    X = jr.uniform(key, (10, DIM))
+    y = 100 + 7 * jnp.sin(4 * jnp.sum(X, axis=1))
+    surrogate = Decomposed(SCOPES, 12, grid=GRID)
+    for fits in (False, True):
+        belief = believed(surrogate, X, y, fits)
+        mean, variance = surrogate.factors(belief)
+        at = jnp.array([2, 0, 4, 1])
+        x = jnp.linspace(0, 1, GRID)[at]
+        total = mean[0, 0, 2, 0, 0] + mean[0, 1, 4, 0, 0] + mean[0, 2, 0, 4, 1]
+        expected, joint = surrogate.standardized(surrogate.setup(key, DIM), belief, x)
+        np.testing.assert_allclose(total, expected[0], atol=2e-3)
+        assert (variance >= 0).all()
+        deviations = jnp.sqrt(variance)[0]
+        most = deviations[0, 2, 0, 0] + deviations[1, 4, 0, 0] + deviations[2, 0, 4, 1]
+        assert jnp.sqrt(joint[0]) <= most + 1e-3  # the sum of deviations bounds that of the sum
+
+
+def test_a_failed_evaluation_leaves_no_mark_on_tables(key):
+    surrogate = Decomposed(SCOPES, 12, grid=GRID)
+    X = jr.uniform(key, (6, DIM))
+    y = jnp.arange(6.0)
+    before = believed(surrogate, X[:5], y[:5])
+    shared = surrogate.setup(jr.key(0), DIM)
+    after = eqx.filter_jit(surrogate.condition)(shared, before, X[5], jnp.asarray(jnp.nan))
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# ---------------------------------------------------------------- structures
+
+
+def test_a_random_tree_joins_all_variables():
+    draw = jax.jit(structure.RandomTree().start, static_argnums=1)
+    seen = set()
+    for seed in range(20):
+        scopes = np.asarray(draw(jr.key(seed), 6))
+        assert scopes.shape == (5, 2)
+        parts = [{v} for v in range(6)]
+        for a, b in scopes:
+            assert a != b
+            joined = [p for p in parts if a in p or b in p]
+            assert len(joined) == 2  # no cycle
+            parts = [p for p in parts if p not in joined] + [set.union(*joined)]
+        assert len(parts) == 1
+        seen.add(tuple(sorted(map(tuple, np.sort(scopes, axis=1).tolist()))))
+    assert len(seen) > 10
+
+
+def test_a_chain_draws_structures_in_proportion_to_their_density():
+    # Three variables, one place of pairs beside them: 16 states, of which three name one twice.
+    weights = jr.uniform(jr.key(5), (4, 4)) + 0.2
+    log_density = lambda scopes: jnp.log(weights[scopes[3, 0] + 1, scopes[3, 1] + 1])  # noqa: E731
+    start = jnp.array([[0, -1], [1, -1], [2, -1], [-1, -1]])
+    count, steps = 4000, 40
+
+    @jax.jit
+    def ends(keys):
+        one = lambda k: structure.sample(k, start, log_density, 3, fixed=3, steps=steps)  # noqa: E731
+        return jax.vmap(one)(keys)
+
+    chains = ends(jr.split(jr.key(6), count))
+    assert (chains.scopes[:, :3] == start[None, :3]).all()
+    found = np.zeros((4, 4))
+    np.add.at(found, tuple(np.asarray(chains.scopes[:, 3] + 1).T), 1)
+    expected = np.array(weights, np.float64)
+    expected[[1, 2, 3], [1, 2, 3]] = 0
+    expected /= expected.sum()
+    error = 5 * np.sqrt(expected * (1 - expected) / count)
+    assert (np.abs(found / count - expected) <= error).all()
+    assert 0.2 < chains.accepted.mean() < 1
+
+
+def test_pairs_that_matter_are_found():
+    key = jr.key(7)
+    X = jr.uniform(key, (80, 6))
+    y = jnp.sin(9 * X[:, 0] * X[:, 3]) + jnp.sin(9 * (X[:, 2] - X[:, 5]) ** 2)
+    surrogate = Decomposed(structure.Sampled(steps=200, count=4), 80, grid=3)
+    belief = believed(surrogate, X, y, True)
+    pairs = jnp.mean(jax.vmap(lambda s: structure.shared(s, 6))(surrogate.scopes(belief)), axis=0)
+    true = np.array([pairs[0, 3], pairs[2, 5]])
+    others = np.array([pairs[i, j] for i, j in itertools.combinations(range(6), 2)])
+    assert (true >= 0.75).all()
+    assert (others.sum() - true.sum()) / 13 < 0.3
+    assert (belief.accepted > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("scopes", "message"),
+    [
+        ([], "at least one factor"),
+        ([[]], "factor 0 has no variables"),
+        ([[0, 0]], "names a variable twice"),
+        ([[0, 9]], r"name variables \[9\], but there are 4"),
+    ],
+)
+def test_structures_that_make_no_sense_are_refused(scopes, message):
+    with pytest.raises(ValueError, match=message):
+        believed(Decomposed(scopes, 5), jnp.zeros((1, DIM)), jnp.zeros(1))
