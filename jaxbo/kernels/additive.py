@@ -84,7 +84,7 @@ class AdditiveKernel(AbstractKernel):
 
     def weights(self, dim: int) -> Float[Array, "factors dim"]:
         """1 / length_scale² where a factor has the variable, 0 elsewhere."""
-        at = self.scopes[:, :, None] == jnp.arange(dim)[None, None, :]
+        at = self.scopes[:, :, None] == jnp.arange(dim, dtype=self.scopes.dtype)[None, None, :]
         return jnp.sum(jnp.where(at, self.length_scales[:, :, None] ** -2, 0), axis=1)
 
     def __call__(self, x: Point, z: Point) -> Scalar:

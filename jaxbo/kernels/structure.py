@@ -197,7 +197,9 @@ def sample(
 
 def shared(scopes: Scopes, dim: int) -> Float[Array, "dim dim"]:
     """1 for pairs of variables that share a factor, 0 for others and on the diagonal."""
-    has = jnp.any(scopes[:, :, None] == jnp.arange(dim)[None, None, :], axis=1).astype(float)
+    has = jnp.any(
+        scopes[:, :, None] == jnp.arange(dim, dtype=scopes.dtype)[None, None, :], axis=1
+    ).astype(float)
     together = dot(has.T, has) > 0
     return (together & ~jnp.eye(dim, dtype=bool)).astype(float)
 
