@@ -10,7 +10,14 @@ from typing import Any
 import jax.random as jr
 import numpy as np
 
-from bench import speed_accuracy, speed_egp, speed_maximizer, speed_private, speed_rounds
+from bench import (
+    speed_accuracy,
+    speed_egp,
+    speed_maximizer,
+    speed_maxsum,
+    speed_private,
+    speed_rounds,
+)
 from bench.runner import Check, Experiment, Options, Result, progress
 from bench.speed_timing import HEADERS, Figure
 
@@ -22,7 +29,7 @@ def run(options: Options) -> Result:
     repeats = 3 if options.quick else 10
     sets = 3 if options.quick else 10
     seeds = 2 if options.quick else 100
-    keys = jr.split(jr.key(options.seed), 6)
+    keys = jr.split(jr.key(options.seed), 8)
     lines: list[str] = []
 
     def fts() -> list[Figure]:
@@ -39,6 +46,10 @@ def run(options: Options) -> Result:
         "ensembles": lambda: speed_egp.figures(
             keys[5], min(repeats, 3), speed_egp.NUMBERS[: 2 if options.quick else None]
         ),
+        "max-sum": lambda: [
+            *speed_maxsum.iteration_figures(keys[6], repeats),
+            *speed_maxsum.gap_figures(keys[7]),
+        ],
         "maximizer": lambda: speed_maximizer.figures(keys[3], runs),
     }
     figures = [figure for name in progress(parts, "speed") for figure in parts[name]()]

@@ -1,0 +1,125 @@
+"""Max-sum: an iteration beside reading its tables once, and its answers beside the exact maximum.
+
+The floor of an iteration is the bytes of all tables over the bandwidth with which an array that no
+cache holds is copied on the same machine. Answers are compared with those of toulbar2, an exact solver
+of weighted constraint networks, where `pytoulbar2` is installed.
+"""
+
+import importlib.util
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from bench.speed_timing import Figure, at_most, race
+from jaxbo.kernels import maxsum
+from jaxbo.kernels.factor_graph import FactorGraph, Tables
+from jaxbo.types import Key
+
+#: name -> factors, their arity, variables, grid points.
+SHAPES = {
+    "300 pairs of 100 variables on 50 points": (300, 2, 100, 50),
+    "100 triples of 60 variables on 30 points": (100, 3, 60, 30),
+    "1811 pairs of 1811 variables on 32 points": (1811, 2, 1811, 32),
+}
+ITERATIONS = 30
+#: Bytes that are copied to measure the bandwidth.
+BYTES = 2**28
+#: For the exact solver: graphs, and their shape.
+GRAPHS, SMALL = 20, (30, 2, 15, 12)
+
+
+def _graph(key: Key, shape: tuple[int, int, int, int]) -> tuple[FactorGraph, Tables]:
+    """Random scopes, every variable in at least one of them where there are enough, and tables."""
+    factors, arity, variables, points = shape
+    rng = np.random.default_rng(np.asarray(jr.key_data(key)))
+    scopes = []
+    for number in range(factors):
+        others = rng.permutation(variables)
+        first = number % variables
+        scopes.append([first, *[int(v) for v in others if v != first][: arity - 1]])
+    graph = FactorGraph((points,) * variables, scopes)
+    (group,) = graph.groups
+    return graph, (jr.normal(key, (len(group.variables), *group.shape)),)
+
+
+def bandwidth(repeats: int) -> float:
+    """Bytes a second, read and written, of the fastest copy of a large array."""
+    array = jnp.zeros((BYTES // 4,))
+    seconds = race({"copy": lambda: copied(array)}, repeats)["copy"]
+    return 2 * BYTES / float(seconds.min())
+
+
+@jax.jit
+def copied(array: Float[Array, " n"]) -> Float[Array, " n"]:
+    """With something added, or nothing would be copied."""
+    return array + 1
+
+
+def iteration_figures(key: Key, repeats: int) -> list[Figure]:
+    """Of every shape, a damped iteration without looking whether it has settled."""
+    found, rate = [], bandwidth(repeats)
+    for name, shape in SHAPES.items():
+        graph, tables = _graph(key, shape)
+
+        @jax.jit
+        def iterate(tables: Tables, graph: FactorGraph = graph) -> Any:
+            start = maxsum.start(graph, tables)
+            body = lambda _, messages: maxsum.step(graph, tables, messages, 0.5)  # noqa: E731
+            return jax.lax.fori_loop(0, ITERATIONS, body, start)
+
+        seconds = race({"iterations": lambda: iterate(tables)}, repeats)["iterations"]  # noqa: B023
+        each = float(seconds.min()) / ITERATIONS
+        floor = sum(table.nbytes for table in tables) / rate
+        found.append(
+            Figure(
+                f"max-sum, {name}: an iteration over its floor of {1e6 * floor:.0f} us",
+                each / floor,
+                "times",
+                **at_most(4, each / floor),
+                values=tuple(float(s) / ITERATIONS / floor for s in seconds),
+            )
+        )
+        found.append(Figure(f"max-sum, {name}: {ITERATIONS} iterations", each * ITERATIONS * 1e3, "ms"))
+    return found
+
+
+def gap_figures(key: Key) -> list[Figure]:
+    """How far answers of messages are below the maximum, and whether the bound was ever violated."""
+    if importlib.util.find_spec("pytoulbar2") is None:
+        return []
+    gaps, violated = [], 0
+    for one in jr.split(key, GRAPHS):
+        graph, tables = _graph(one, SMALL)
+        solution = jax.jit(lambda t, g=graph: maxsum.solve(g, t, most_cells=0))(tables)
+        most = exact(graph, tables)
+        gaps.append((most - float(solution.value)) / abs(most))
+        violated += float(solution.bound) < most - 1e-3 * abs(most)
+    median = float(np.median(gaps))
+    name = f"max-sum on {GRAPHS} loopy graphs of {SMALL[0]} pairs: "
+    return [
+        Figure(name + "median gap", median, "of the maximum", **at_most(0.01, median)),
+        Figure(name + "largest gap", max(gaps), "of the maximum"),
+        Figure(name + "bounds violated", violated, "graphs", **at_most(0, violated)),
+    ]
+
+
+def exact(graph: FactorGraph, tables: Tables) -> float:
+    """The maximum, by toulbar2: whole costs, so tables are rounded to 1e-4."""
+    import pytoulbar2
+
+    problem = pytoulbar2.CFN(vac=0)
+    for v, size in enumerate(graph.sizes):
+        problem.AddVariable(f"x{v}", range(size))
+    total = 0.0
+    for group, table in zip(graph.groups, tables, strict=True):
+        for scope, values in zip(np.asarray(group.variables), np.asarray(table), strict=True):
+            largest = float(values.max())
+            costs = np.round((largest - values) * 1e4).astype(int)
+            problem.AddFunction([int(v) for v in scope], costs.ravel().tolist())
+            total += largest
+    _, cost, _ = problem.Solve()
+    return total - cost / 1e4
