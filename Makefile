@@ -24,12 +24,14 @@ demo: $(VENV)/ready-demo
 
 test: test-float32 test-float64
 
-# What computes, as users have it; in either precision. Most of the time goes into compiling, which
-# is why the rest, and the second precision, is without LLVM's optimizations.
+# What computes, as users have it; in either precision, models only as far as every method can be
+# traced. Most of the time goes into compiling, which is why the rest, and the second precision, is
+# without LLVM's optimizations.
 COMPUTING := tests/algos/test_contract.py tests/kernels
 ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
 # Of those, the ones that compile most; what they are made of is tried as users have it.
 MODELS := $(patsubst %,tests/kernels/test_%.py,fitted ensemble policy marginal)
+TRACED := $(MODELS) $(patsubst %,tests/kernels/test_%.py,surrogate maximize)
 
 test-float32: $(VENV)/ready-test
 	JAX_ENABLE_X64=0 $(PYTEST) $(COMPUTING) $(MODELS:%=--ignore=%)
@@ -37,7 +39,7 @@ test-float32: $(VENV)/ready-test
 	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(COMPUTING:%=--ignore=%)
 
 test-float64: $(VENV)/ready-test
-	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(COMPUTING) $(filter-out %fitted.py,$(MODELS:%=--ignore=%))
+	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(COMPUTING) $(TRACED:%=--ignore=%)
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

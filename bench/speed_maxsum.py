@@ -4,6 +4,7 @@ The floor of an iteration is the bytes of all tables over the bandwidth with whi
 cache holds is copied on the same machine. Answers are compared with those of toulbar2, an exact solver
 of weighted constraint networks, where `pytoulbar2` is installed.
 """
+# pyright: reportMissingImports=false
 
 import importlib.util
 from typing import Any
@@ -83,7 +84,9 @@ def iteration_figures(key: Key, repeats: int) -> list[Figure]:
                 values=tuple(float(s) / ITERATIONS / floor for s in seconds),
             )
         )
-        found.append(Figure(f"max-sum, {name}: {ITERATIONS} iterations", each * ITERATIONS * 1e3, "ms"))
+        found.append(
+            Figure(f"max-sum, {name}: {ITERATIONS} iterations", each * ITERATIONS * 1e3, "ms")
+        )
     return found
 
 
