@@ -35,6 +35,12 @@ from jaxbo.domains import Cube
 from jaxbo.functions import TestFunction
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.decomposed import Decomposed
+from jaxbo.kernels.factor_policy import (
+    AbstractFactorPolicy,
+    FactorSample,
+    MaxValueEntropy,
+    UpperBound,
+)
 from jaxbo.kernels.fit import Priors
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.linalg import dot
@@ -58,20 +64,22 @@ GRIDS = {1: 64, 2: 32, 3: 16}
 Method = Callable[[int, int], AbstractAlgorithm]
 
 
-def _factors(size: int, *, warp: bool = True, **options: Any) -> Method:
+def _factors(
+    size: int, policy: AbstractFactorPolicy = UpperBound(BETA), *, warp: bool = True
+) -> Method:
     """All factors of so many variables."""
 
     def method(dim: int, evaluations: int) -> DECHBO:
         scopes = list(itertools.combinations(range(dim), size))
         model = _model(scopes, evaluations, GRIDS[size], warp)
-        return DECHBO(Cube(dim), model, BETA, **options)
+        return DECHBO(Cube(dim), model, policy)
 
     return method
 
 
 def _structured(structure: AbstractStructure) -> Method:
     return lambda dim, evaluations: DECHBO(
-        Cube(dim), _model(structure, evaluations, GRIDS[2], True), BETA
+        Cube(dim), _model(structure, evaluations, GRIDS[2], True), UpperBound(BETA)
     )
 
 
@@ -99,13 +107,17 @@ def _plain(policy: AbstractPolicy, *, scaled: bool) -> Method:
 
 
 METHODS: dict[str, Method] = {
-    "ADD-GP-UCB": _factors(1),
+    "ADD-GP-UCB": _factors(1, UpperBound(BETA, joint=False)),
+    "ADD-MES-G": _factors(1, MaxValueEntropy()),
+    "ADD-MES-R": _factors(1, MaxValueEntropy(paths=True)),
+    "DEC-HBO, one each": _factors(1),
     "DEC-HBO, pairs": _factors(2),
     "DEC-HBO, triples": _factors(3),
     "DEC-HBO, learned": _structured(Sampled()),
     "DEC-HBO, random trees": _structured(RandomTree()),
     "DEC-HBO, pairs, not warped": _factors(2, warp=False),
-    "DEC-HBO, pairs, as in the paper": _factors(2, joint=False),
+    "DEC-HBO, pairs, as in the paper": _factors(2, UpperBound(BETA, joint=False)),
+    "DEC-HBO, pairs, Thompson": _factors(2, FactorSample()),
     "GP-UCB": _plain(UCB(BETA), scaled=False),
     "plain GP, scaled priors, EI": _plain(EI(), scaled=True),
     "REMBO": _plain(EI(), scaled=False),  # of half the coordinates: see `rembo`

@@ -15,6 +15,7 @@ from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
 from jaxbo.kernels.decomposed import Decomposed
 from jaxbo.kernels.ensemble import Ensemble
+from jaxbo.kernels.factor_policy import FactorSample, MaxValueEntropy, UpperBound
 from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.marginal import Marginal
 from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
@@ -50,6 +51,7 @@ __all__ = [
     "Drawn",
     "Ensemble",
     "Exact",
+    "FactorSample",
     "Finite",
     "Fitted",
     "Fixed",
@@ -61,6 +63,7 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "MaxValueEntropy",
     "Mechanism",
     "OnFeatures",
     "Poisson",
@@ -74,6 +77,7 @@ __all__ = [
     "Thompson",
     "Timeline",
     "Trace",
+    "UpperBound",
     "Weighting",
     "accounting",
     "drive",

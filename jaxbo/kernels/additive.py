@@ -19,15 +19,20 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxbo._check import require
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
+from jaxbo.kernels.features import cos_turns, sin_turns
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Key, Point, Scalar, floating
 
 #: Up to so many variables all distances are one product of matrices; the rest of a sum's time is small.
 DENSE = 128
+#: Factors whose tables are brought up to an observation at the same time.
+_FACTORS = 16
 
 
 class AdditiveKernel(AbstractKernel):
@@ -129,7 +134,7 @@ class AdditiveKernel(AbstractKernel):
         raise ValueError("an additive kernel is no function of one distance.")
 
     def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
-        raise ValueError("an additive kernel has no Fourier features here.")
+        raise ValueError("an additive kernel has no Fourier features of its own: see `draw`.")
 
 
 @jax.custom_vjp
@@ -206,20 +211,106 @@ def extend(
     """The same tables after one more observation, whose row of L⁻¹ is `row`: O(grid^arity capacity)."""
     white = dot(outputs, row)
 
+    w = contract(kernel, points, X, row)
+    weight = white.reshape(1, -1, *(1,) * (w.ndim - 1))
+    return GridTables(told.mean + w[:, None] * weight, told.variance - w * w)
+
+
+def contract(
+    kernel: AdditiveKernel,
+    points: Float[Array, "variables grid"],
+    X: Float[Array, "capacity dim"],
+    v: Float[Array, " capacity"],
+) -> Float[Array, "factors ..."]:
+    """Σ_j v_j k_I(x_I, X_j) of every factor on its grid."""
+
     def one(factor: tuple[Array, Array, Array]) -> Array:
         scope, scales, variance = factor
         axes = _axes(kernel, points, X, scope, scales)
         if isinstance(kernel.form, SquaredExponential):
             *others, last = (jnp.exp(-axis / 2) for axis in axes)
             grid = tuple(len(axis) for axis in axes)
-            weighted = _product([row[None, :], *others]).reshape(-1, row.size)
+            weighted = _product([v[None, :], *others]).reshape(-1, v.size)
             return variance * dot(weighted, last.T).reshape(grid)
-        return variance * dot(_joined(kernel, axes), row)
+        return variance * dot(_joined(kernel, axes), v)
 
     factors = kernel.scopes, kernel.length_scales, kernel.variances
-    w = jax.lax.map(one, factors, batch_size=min(16, len(kernel.scopes)))
-    weight = white.reshape(1, -1, *(1,) * (w.ndim - 1))
-    return GridTables(told.mean + w[:, None] * weight, told.variance - w * w)
+    return jax.lax.map(one, factors, batch_size=min(_FACTORS, len(kernel.scopes)))
+
+
+class Sample(eqx.Module):
+    """A function drawn from an additive process: f_I(x_I) = φ_I(x_I)'w_I + Σ_j v_j k_I(x_I, X_j).
+
+    Random Fourier features of every factor, in turns, and what the data say otherwise.
+    """
+
+    kernel: AdditiveKernel
+    frequencies: Float[Array, "factors features arity"]
+    phases: Float[Array, "factors features"]
+    weights: Float[Array, "factors features"]
+    X: Float[Array, "capacity dim"]
+    v: Float[Array, " capacity"]
+
+    def __call__(self, x: Point) -> Scalar:
+        k = jax.vmap(lambda z: self.kernel(x, z))(self.X)
+        return jnp.sum(self._prior(x)) + dot(k, self.v)
+
+    def _prior(self, x: Point) -> Float[Array, " factors"]:
+        scopes = self.kernel.scopes
+        at = jnp.where(scopes < 0, 0, x[scopes])[:, None, :]
+        u = jnp.sum(self.frequencies * at, axis=2) + self.phases
+        return jnp.sum(self.weights * cos_turns(u), axis=1)
+
+    def tables(self, points: Float[Array, "variables grid"]) -> Float[Array, "factors ..."]:
+        """f_I of every factor on its grid."""
+
+        def one(factor: tuple[Array, Array, Array, Array]) -> Array:
+            scope, frequencies, phases, weights = factor
+            # cos and sin of a sum of angles, one axis of the grid after another.
+            c, s = weights * cos_turns(phases), weights * sin_turns(phases)
+            for axis in range(scope.size):
+                x = jnp.where(scope[axis] < 0, 0, points[scope[axis]])
+                u = x[:, None] * frequencies[None, :, axis]
+                cosine, sine = cos_turns(u), sin_turns(u)
+                shape = (1,) * (c.ndim - 1) + cosine.shape
+                cosine, sine = cosine.reshape(shape), sine.reshape(shape)
+                c, s = c[..., None, :], s[..., None, :]
+                c, s = c * cosine - s * sine, s * cosine + c * sine
+            return jnp.sum(c, axis=-1)
+
+        factors = self.kernel.scopes, self.frequencies, self.phases, self.weights
+        prior = jax.lax.map(one, factors)
+        return prior + contract(self.kernel, points, self.X, self.v)
+
+
+def draw(
+    key: Key,
+    kernel: AdditiveKernel,
+    noise: Scalar,
+    X: Float[Array, "capacity dim"],
+    y: Float[Array, " capacity"],
+    inverse: Float[Array, "capacity capacity"],
+    size: int,
+) -> Sample:
+    """A function given observations `y`, NaN where there is none; `inverse` as in `tables`.
+
+    A draw of the prior, with `size` features a factor, corrected through the data (Wilson et al., 2020).
+    """
+    direction_key, mixing_key, phase_key, weight_key, noise_key = jr.split(key, 5)
+    factors, arity = kernel.scopes.shape
+    z = jr.normal(direction_key, (factors, size, arity), X.dtype)
+    mixing = jax.vmap(lambda k: kernel.form.mixing(k, size))(jr.split(mixing_key, factors))
+    frequencies = z * mixing[:, :, None] / (2 * np.pi * kernel.length_scales[:, None, :])
+    scale = jnp.sqrt(2 * kernel.variances / size)[:, None]
+    weights = scale * jr.normal(weight_key, (factors, size), X.dtype)
+    phases = jr.uniform(phase_key, (factors, size), X.dtype)
+    prior = Sample(kernel, frequencies, phases, weights, X, jnp.zeros_like(y))
+    e = jnp.sqrt(noise) * jr.normal(noise_key, y.shape, X.dtype)
+    at_data = jax.vmap(lambda x: jnp.sum(prior._prior(x)))(X) + e
+    used = jnp.isfinite(y)
+    residual = jnp.where(used, y - at_data, 0)
+    v = jnp.where(used, dot(dot(inverse, residual), inverse), 0)
+    return eqx.tree_at(lambda f: f.v, prior, v)
 
 
 def _axes(

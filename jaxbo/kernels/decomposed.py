@@ -29,6 +29,9 @@ from jaxbo.kernels.structure import AbstractStructure, Given, Scopes
 from jaxbo.kernels.surrogate import AbstractSurrogate
 from jaxbo.types import Count, Function, Key, Point, Scalar, floating
 
+#: Features a factor of a sampled function.
+SIZE = 100
+
 
 class Shared(eqx.Module):
     """What the first structure is drawn with, and every later one."""
@@ -121,7 +124,7 @@ class Decomposed(AbstractSurrogate):
         return self.every
 
     def setup(self, key: Key, dim: int) -> Shared:
-        # An exact process needs no features but to be sampled.
+        # The exact process of `Fitted` needs no features; those of samples are drawn with them.
         return Shared(key, SineCosine(jnp.zeros((0, dim)), jnp.ones(()), jnp.ones(())))
 
     def points(self, dim: int) -> Float[Array, "variables grid"]:
@@ -187,7 +190,19 @@ class Decomposed(AbstractSurrogate):
         return belief.whole.moments.count[0]
 
     def sample(self, key: Key, shared: Shared, belief: Belief) -> Function:
-        raise ValueError("this model has no features to draw a function with: use DECHBO.")
+        chain_key, key = jr.split(key)
+        chain = jr.randint(chain_key, (), 0, self.structure.chains)
+        return jax.tree.map(lambda leaf: leaf[chain], self.draw(key, belief, SIZE))
+
+    def draw(self, key: Key, belief: Belief, size: int) -> additive.Sample:
+        """A function for standardized values from each chain, of `size` features a factor."""
+
+        def one(key: Key, belief: FittedBelief) -> additive.Sample:
+            kernel, inverse = _additive(belief), belief.model.matrix
+            y = belief.standardized
+            return additive.draw(key, kernel, belief.noise, belief.x, y, inverse, size)
+
+        return jax.vmap(one)(jr.split(key, self.structure.chains), belief.whole)
 
     def predict(self, shared: Shared, belief: Belief, x: Point) -> tuple[Scalar, Scalar]:
         one = lambda b: self._model(x.size).predict(shared.none, b, x)  # noqa: E731

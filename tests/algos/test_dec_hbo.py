@@ -13,6 +13,7 @@ from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.domains import Cube
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.decomposed import Decomposed
+from jaxbo.kernels.factor_policy import FactorSample, MaxValueEntropy, UpperBound, gumbel
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.structure import RandomTree, Sampled
 
@@ -32,33 +33,84 @@ def observed(algorithm, key, count=30):
     return eqx.filter_jit(algorithm.warm_start)(algorithm.init(key), X, y)
 
 
+POLICIES = {
+    "upper bound": UpperBound(),
+    "upper bound of the paper": UpperBound(joint=False),
+    "sample": FactorSample(),
+    "entropy": MaxValueEntropy(),
+    "entropy, paths": MaxValueEntropy(paths=True, samples=3),
+}
+
+
+def objective(algorithm, state, key):
+    """What `ask` maximizes for the first worker."""
+    prepare_key, query_key = jr.split(key)
+    candidates = algorithm.prepare(prepare_key)
+    arguments = algorithm.surrogate, state.shared, state.belief, candidates
+    return algorithm.policy(jr.fold_in(query_key, 0), *arguments)
+
+
 @pytest.mark.parametrize(
-    ("structure", "joint"),
-    [("given", True), ("given", False), ("random tree", True), ("learned", True)],
+    ("structure", "policy"),
+    [
+        ("given", "upper bound"),
+        ("given", "entropy"),
+        ("random tree", "upper bound of the paper"),
+        ("learned", "sample"),
+    ],
 )
-def test_a_query_maximizes_the_upper_bound(structure, joint, key):
+def test_a_query_maximizes_what_the_policy_says(structure, policy, key):
     surrogate = Decomposed(STRUCTURES[structure], 31, grid=12)
-    algorithm = DECHBO(Cube(DIM), surrogate, joint=joint)
+    algorithm = DECHBO(Cube(DIM), surrogate, POLICIES[policy])
     state = observed(algorithm, key)
     queries, _ = eqx.filter_jit(algorithm.ask)(key, state)
-    bound = algorithm.bound(state, state.belief)
 
     @jax.jit
     def values(points):
-        return jax.lax.map(bound, points, batch_size=1000)
+        return jax.lax.map(objective(algorithm, state, key).function, points, batch_size=1000)
 
     assert values(queries)[0] >= jnp.max(values(jr.uniform(key, (1000, DIM)))) - 1e-2
 
 
-def test_the_bound_of_the_paper_is_the_sum_of_its_tables(key):
-    algorithm = DECHBO(Cube(DIM), Decomposed(PAIRS, 31, grid=5), joint=False)
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "upper bound"])
+def test_on_the_grid_the_objective_is_the_sum_of_its_tables(policy, key):
+    algorithm = DECHBO(Cube(DIM), Decomposed(PAIRS, 31, grid=5), POLICIES[policy])
     state = observed(algorithm, key)
-    mean, variance = algorithm.surrogate.factors(state.belief)
-    table = (mean + jnp.sqrt(algorithm.beta * variance))[0]
     at = jnp.array([3, 0, 4, 1])
-    total = sum(table[i, at[u], at[v]] for i, (u, v) in enumerate(PAIRS))
-    found = algorithm.bound(state, state.belief)(jnp.linspace(0, 1, 5)[at])
-    np.testing.assert_allclose(found, total, atol=5e-3)
+
+    @jax.jit
+    def both(key):
+        found = objective(algorithm, state, key)
+        return found.tables[0, 0], found.function(jnp.linspace(0, 1, 5)[at])
+
+    tables, value = both(key)
+    total = sum(tables[i, at[u], at[v]] for i, (u, v) in enumerate(PAIRS))
+    np.testing.assert_allclose(total, value, rtol=5e-3, atol=5e-3)
+
+
+def test_samples_have_the_mean_and_the_variance_of_the_belief(key):
+    surrogate = Decomposed(PAIRS, 31, grid=5, every=None)
+    state = observed(DECHBO(Cube(DIM), surrogate), key)
+    x = jnp.array([0.3, 0.8, 0.1, 0.6])
+    keys = jr.split(key, 2000)
+    draw = lambda k: surrogate.sample(k, state.shared, state.belief)(x)  # noqa: E731
+    values = np.asarray(jax.jit(lambda keys: jax.lax.map(draw, keys, batch_size=100))(keys))
+    mean, variance = surrogate.standardized(state.shared, state.belief, x)
+    np.testing.assert_allclose(
+        values.mean(), mean[0], atol=5 * float(variance[0] / 2000) ** 0.5 + 1e-3
+    )
+    np.testing.assert_allclose(values.var(), variance[0], rtol=0.2)
+
+
+def test_the_largest_of_independent_normals_has_the_quartiles_of_its_gumbel(key):
+    mean = jr.normal(key, (50,))
+    variance = jnp.full((50,), 0.25)
+    drawn = np.asarray(jax.jit(lambda k: gumbel(k, mean, variance, 4000))(jr.key(1)))
+    normals = np.asarray(mean[None] + 0.5 * jr.normal(jr.key(2), (20_000, 50))).max(axis=1)
+    quartiles = [0.25, 0.5, 0.75]
+    np.testing.assert_allclose(
+        np.quantile(drawn, quartiles), np.quantile(normals, quartiles), atol=0.05
+    )
 
 
 def test_one_factor_of_all_variables_is_a_plain_process(key):
@@ -79,6 +131,11 @@ def test_one_factor_of_all_variables_is_a_plain_process(key):
 
     for x in jr.uniform(jr.key(1), (3, 2)):
         np.testing.assert_allclose(predicted(surrogate, x), predicted(plain, x), rtol=1e-4)
+
+
+def test_a_negative_beta_is_refused():
+    with pytest.raises(ValueError, match="beta must be at least 0"):
+        UpperBound(-1.0)
 
 
 def test_workers_ask_different_queries(key):
@@ -115,7 +172,7 @@ def test_agents_with_objectives_of_their_own_are_one_program(key):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beta": -1.0}, "beta must be at least 0"),
+        ({"candidates": 0}, "candidates"),
         ({"iterations": 0}, "iterations"),
     ],
 )

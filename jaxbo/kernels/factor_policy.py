@@ -1,0 +1,202 @@
+"""From a belief about a sum of factors to what is maximized, by messages and then point by point.
+
+    UpperBound         Σ_I mean_I + √β std_I on grids, mean + √β std of f itself      (DEC-HBO, eq. 2)
+    FactorSample       Σ_I f_I,  f ~ belief: the sum of its parts, on grids as anywhere
+    MaxValueEntropy    Σ_I of what is learned of the largest value of f_I             (ADD-MES)
+
+Each gives tables whose sum is easy to maximize, and the function that the answer is judged by.
+"""
+
+import abc
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float
+
+from jaxbo._check import require, whole
+from jaxbo.kernels import acquisition
+from jaxbo.kernels.decomposed import Belief, Decomposed, Shared
+from jaxbo.types import Function, Key, Point, Points, Scalar, floating
+
+
+class Objective(NamedTuple):
+    """`tables` are proposals: the maximizer of each is where a search for that of `function` begins."""
+
+    tables: Float[Array, "proposals chains factors ..."]
+    function: Function
+
+
+class AbstractFactorPolicy(eqx.Module):
+    """How the next query follows from what is believed of every factor."""
+
+    @abc.abstractmethod
+    def random(self) -> bool:
+        """Whether two queries from one belief differ by themselves."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
+    ) -> Objective:
+        """What to maximize; `candidates` are points of the domain."""
+
+
+class UpperBound(AbstractFactorPolicy):
+    """mean + √β std; `beta` is the squared number of standard deviations.
+
+    The sum of the factors' deviations, which the paper maximizes, is larger than the deviation of
+    their sum, which explores too much. With `joint`, messages propose the maximizers of that sum and of
+    the tighter Σ_I (mean_I + √β variance_I / 2s), s the deviation of f at the best of the candidates,
+    and the upper bound of f itself decides. Without, what is maximized is the paper's sum.
+    """
+
+    beta: Scalar = eqx.field(converter=floating, default=2.0)
+    joint: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        require(self.beta >= 0, f"beta must be at least 0, got {self.beta}.")
+
+    def random(self) -> bool:
+        return False
+
+    def __call__(
+        self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
+    ) -> Objective:
+        del key
+
+        def function(x: Point) -> Scalar:
+            if self.joint:
+                return jnp.mean(self._upper(*surrogate.standardized(shared, belief, x)))
+            return jnp.mean(jnp.sum(self._upper(*surrogate.parts(belief, x)), axis=1))
+
+        mean, variance = surrogate.factors(belief)
+        tables = self._upper(mean, variance)[None]
+        if self.joint:
+            best = candidates[jnp.argmax(jax.vmap(function)(candidates))]
+            _, joint = surrogate.standardized(shared, belief, best)
+            # √v ≤ v / 2s + s / 2 for any s > 0, with equality at s = √v.
+            squares = jax.vmap(lambda v, s: v / (2 * s))(variance, _std(joint))
+            root = jnp.sqrt(self.beta.astype(mean.dtype))
+            tables = jnp.concatenate([tables, (mean + root * squares)[None]])
+        return Objective(tables, function)
+
+    def _upper(self, mean: Float[Array, "*shape"], variance: Float[Array, "*shape"]) -> Array:
+        return mean + jnp.sqrt(self.beta.astype(mean.dtype)) * _std(variance)
+
+
+class FactorSample(AbstractFactorPolicy):
+    """Thompson sampling: the maximizer of a function drawn from the belief, which is a sum itself.
+
+    Drawn by Fourier features of every factor, `size` of them, and corrected through the data.
+    """
+
+    size: int = eqx.field(static=True, default=100)
+
+    def __check_init__(self):
+        whole("size", self.size, least=1)
+
+    def random(self) -> bool:
+        return True
+
+    def __call__(
+        self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
+    ) -> Objective:
+        chain_key, key = jr.split(key)
+        drawn = surrogate.draw(key, belief, self.size)
+        # Under several structures, of one of them; tables are averaged over all.
+        count = surrogate.structure.chains
+        chain = jr.randint(chain_key, (), 0, count)
+        points = surrogate.points(candidates.shape[1])
+        tables = jax.vmap(lambda f: f.tables(points))(drawn)
+        chosen = jax.vmap(lambda i, t: jnp.where(i == chain, count * t, 0))
+        function = jax.tree.map(lambda leaf: leaf[chain], drawn)
+        return Objective(chosen(jnp.arange(count), tables)[None], function)
+
+
+class MaxValueEntropy(AbstractFactorPolicy):
+    """What an evaluation of each factor would tell of its largest value (Wang and Jegelka, 2017).
+
+        Σ_I mean over m of  γ φ(γ) / 2Φ(γ) - log Φ(γ),    γ = (m - mean_I) / std_I
+
+    over `samples` of the largest value m: of a Gumbel distribution fitted to the quartiles of the
+    largest of all points of the grid, as if they were independent (ADD-MES-G), or with `paths` of
+    functions drawn from the belief (ADD-MES-R), `size` features each.
+    """
+
+    samples: int = eqx.field(static=True, default=10)
+    paths: bool = eqx.field(static=True, default=False)
+    size: int = eqx.field(static=True, default=100)
+
+    def __check_init__(self):
+        whole("samples", self.samples, least=1)
+        whole("size", self.size, least=1)
+
+    def random(self) -> bool:
+        return True
+
+    def __call__(
+        self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
+    ) -> Objective:
+        mean, variance = surrogate.factors(belief)
+        flat = mean.reshape(*mean.shape[:2], -1), variance.reshape(*mean.shape[:2], -1)
+        if self.paths:
+            points = surrogate.points(candidates.shape[1])
+
+            def largest(key: Key) -> Float[Array, "chains factors"]:
+                drawn = surrogate.draw(key, belief, self.size)
+                tables = jax.vmap(lambda f: f.tables(points))(drawn)
+                return jnp.max(tables.reshape(*tables.shape[:2], -1), axis=2)
+
+            most = jnp.moveaxis(jax.lax.map(largest, jr.split(key, self.samples)), 0, 2)
+        else:
+            draw = lambda m, v, k: gumbel(k, m, v, self.samples)  # noqa: E731
+            keys = jr.split(key, mean.shape[:2])
+            most = jax.vmap(jax.vmap(draw))(*flat, keys)
+        # A value below what is known of the factor already would be a mistake of the approximation.
+        most = jnp.maximum(most, jnp.max(flat[0], axis=2, keepdims=True) + 1e-3)
+
+        def gain(mean: Scalar, variance: Scalar, most: Float[Array, " samples"]) -> Scalar:
+            gamma = (most - mean) / _std(variance)
+            log_cdf = jax.scipy.stats.norm.logcdf(gamma)
+            log_pdf = jax.scipy.stats.norm.logpdf(gamma)
+            return jnp.mean(gamma * jnp.exp(log_pdf - log_cdf) / 2 - log_cdf)
+
+        each = jax.vmap(jax.vmap(jax.vmap(gain, (0, 0, None))))
+        tables = each(*flat, most).reshape(mean.shape)[None]
+
+        def function(x: Point) -> Scalar:
+            return jnp.mean(
+                jnp.sum(jax.vmap(jax.vmap(gain))(*surrogate.parts(belief, x), most), axis=1)
+            )
+
+        return Objective(tables, function)
+
+
+def gumbel(
+    key: Key, mean: Float[Array, " points"], variance: Float[Array, " points"], samples: int
+) -> Float[Array, " samples"]:
+    """Draws of about the largest of independent normals: a Gumbel with their quartiles of it."""
+    std = _std(variance)
+    low = jnp.max(mean) - 5 * jnp.max(std)
+    high = jnp.max(mean) + 10 * jnp.max(std)
+
+    def quantile(share: float) -> Scalar:
+        def halve(_: Array, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+            middle = (ends[0] + ends[1]) / 2
+            below = jnp.sum(jax.scipy.stats.norm.logcdf((middle - mean) / std)) < math.log(share)
+            return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
+
+        below, above = jax.lax.fori_loop(0, 30, halve, (low, high))
+        return (below + above) / 2
+
+    lower, median, upper = (quantile(share) for share in (0.25, 0.5, 0.75))
+    scale = (upper - lower) / (math.log(-math.log(0.25)) - math.log(-math.log(0.75)))
+    place = median + scale * math.log(-math.log(0.5))
+    return place + scale * jr.gumbel(key, (samples,), mean.dtype)
+
+
+def _std(variance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return jnp.sqrt(jnp.maximum(variance, acquisition.variance_floor(variance.dtype)))
