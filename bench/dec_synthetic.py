@@ -11,6 +11,7 @@ it is installed, is LogEI with its default model. REMBO (Wang et al., 2013) is E
 random subspace of half the dimension, drawn anew in every run.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -23,10 +24,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-import jaxbo
 from bench import egp_botorch, egp_synthetic
 from bench.egp_synthetic import BOTORCH, NOISE, figure, no_worse, rows
-from bench.runner import Check, Experiment, Options, Result, kept, progress
+from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo import functions
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
@@ -135,20 +135,20 @@ def _run(options: Options) -> Result:
         methods = (*methods, BOTORCH)
     names = ("Shekel-4",) if options.quick else tuple(FUNCTIONS)
     keys = jr.split(jr.key(options.seed), runs)
-    folder = options.out / f"dec-synthetic.parts-{jaxbo.__version__}-{options.seed}-{runs}-{rounds}"
-    folder.mkdir(parents=True, exist_ok=True)
-    curves = {}
-    for method, name in progress([(m, n) for m in methods for n in names], "dec-synthetic"):
 
-        def measure(method: str = method, function: TestFunction = FUNCTIONS[name]) -> Any:
-            if method == BOTORCH:
-                return egp_synthetic.botorch(function, keys, rounds)
-            if method == REMBO:
-                return rembo(function, keys, rounds)
-            return egp_synthetic.regret(METHODS[method], function, keys, rounds)
+    def measure(method: str, function: TestFunction) -> Any:
+        if method == BOTORCH:
+            return egp_synthetic.botorch(function, keys, rounds)
+        if method == REMBO:
+            return rembo(function, keys, rounds)
+        return egp_synthetic.regret(METHODS[method], function, keys, rounds)
 
-        path = folder / f"{name}, {method}.npy".replace("/", "-")
-        curves[f"{name}, {method}"] = kept(path, measure)
+    measures = {
+        f"{name}, {method}": functools.partial(measure, method, FUNCTIONS[name])
+        for method in methods
+        for name in names
+    }
+    curves, folder = parts(options, "dec-synthetic", runs, rounds, measures)
     return Result(
         settings={
             "runs": runs,

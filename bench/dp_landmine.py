@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from bench.landmine import FIELDS, Tuning, fields
 from bench.privacy_curve import Problem, measure
-from bench.runner import Experiment, Options, Result, progress
+from bench.runner import Experiment, Options, Result, kept, progress
 from jaxbo.domains import Finite
 from jaxbo.objectives import OnGrid
 
@@ -53,14 +53,9 @@ def trained(
     """The AUC of every field at every point; a field's row is saved as soon as it is there."""
     rows = []
     for field in progress(range(FIELDS), "dp-landmine, SVMs"):
-        path = folder / f"{field}.npy"
-        if not path.exists():
-            auc = functools.partial(Tuning(clean=True, seed=0), field)
-            row = np.asarray(list(executor.map(auc, points, chunksize=50)))
-            part = path.with_suffix(".part.npy")
-            np.save(part, row)
-            os.replace(part, path)
-        rows.append(np.load(path))
+        auc = functools.partial(Tuning(clean=True, seed=0), field)
+        row = functools.partial(executor.map, auc, points, chunksize=50)
+        rows.append(kept(folder / f"{field}.npy", lambda r=row: list(r())))
     return np.stack(rows)
 
 

@@ -9,6 +9,7 @@ longer than on flowers, so the two large sets have fewer runs, and fewer trainin
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -17,10 +18,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-import jaxbo
 from bench.egp_synthetic import INITIAL, METHODS, figure, no_worse, rows
 from bench.network import SPACE, TABLES, Network
-from bench.runner import Check, Experiment, Options, Result, kept, progress
+from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.loop import run
 from jaxbo.types import Key
@@ -42,20 +42,18 @@ def _run(options: Options) -> Result:
     rounds = options.rounds_or(50, 5)
     names = ("iris",) if options.quick else tuple(TABLES)
     methods = SHOWN[:2] if options.quick else SHOWN
-    folder = options.out / (
-        f"egp-network.parts-{jaxbo.__version__}-{options.seed}-{options.runs}-{rounds}"
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    curves = {}
-    for name, method in progress([(n, m) for n in names for m in methods], "egp-network"):
+
+    def measure(name: str, method: str) -> np.ndarray:
         runs, trainings = LARGE.get(name, SMALL)
         keys = jr.split(jr.key(options.seed), options.runs_or(runs, 2))
-        curves[f"{name}, {method}"] = kept(
-            folder / f"{name}, {method}.npy".replace("/", "-"),
-            lambda n=name, m=method, k=keys, t=trainings: best(
-                m, Network(TABLES[n](), t), k, rounds
-            ),
-        )
+        return best(method, Network(TABLES[name](), trainings), keys, rounds)
+
+    measures = {
+        f"{name}, {method}": functools.partial(measure, name, method)
+        for name in names
+        for method in methods
+    }
+    curves, folder = parts(options, "egp-network", options.runs, rounds, measures)
     return Result(
         settings={
             "runs": {name: len(curves[f"{name}, {OURS}"]) for name in names},

@@ -8,6 +8,7 @@ every worker goes on at once. Both are compiled whole, durations included.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -17,9 +18,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-import jaxbo
 from bench.egp_synthetic import BATCH, INITIAL, METHODS, Method, no_worse
-from bench.runner import Check, Experiment, Options, Result, kept, number, progress
+from bench.runner import Check, Experiment, Options, Result, number, parts
 from jaxbo import functions, metrics, plotting
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
@@ -46,20 +46,17 @@ def _run(options: Options) -> Result:
     runs, evaluations = options.runs_or(30, 4), options.rounds_or(96, 16)
     workers = (1, 4) if options.quick else WORKERS
     keys = jr.split(jr.key(options.seed), runs)
-    folder = (
-        options.out / f"egp-parallel.parts-{jaxbo.__version__}-{options.seed}-{runs}-{evaluations}"
-    )
-    folder.mkdir(parents=True, exist_ok=True)
     asked = {f"{K} waiting": (OURS, K, True) for K in workers}
     asked |= {f"{K} not waiting": (OURS, K, False) for K in workers if K > 1}
     if not options.quick:
         asked |= {f"{RIVAL_WORKERS} waiting, {r}": (r, RIVAL_WORKERS, True) for r in RIVALS}
-    curves, ends = {}, {}
-    for name, (method, K, waiting) in progress(list(asked.items()), "egp-parallel"):
-        curves[name], ends[name] = kept(
-            folder / f"{name}.npy",
-            lambda m=METHODS[method], K=K, w=waiting: measured(m, K, w, keys, evaluations),
-        )
+    measures = {
+        name: functools.partial(measured, METHODS[method], K, waiting, keys, evaluations)
+        for name, (method, K, waiting) in asked.items()
+    }
+    found, folder = parts(options, "egp-parallel", runs, evaluations, measures)
+    curves = {name: both[0] for name, both in found.items()}
+    ends = {name: both[1] for name, both in found.items()}
     times = np.linspace(0, evaluations, evaluations + 1)[1:]
     by_time = {name: at_times(curves[name], ends[name], times) for name in curves}
     return Result(

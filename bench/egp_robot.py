@@ -7,13 +7,14 @@ Ten goals, one run each. The least distance is as good as 0 everywhere, so the d
 Methods are those of `egp_synthetic`.
 """
 
+import functools
+
 import jax.random as jr
 import numpy as np
 
-import jaxbo
 from bench.egp_synthetic import INITIAL, METHODS, SINGLE, Method, figure, no_worse, rows
 from bench.robot import GOALS, Pushing
-from bench.runner import Check, Experiment, Options, Result, kept, progress
+from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo.loop import drive
 
 DIMS = (3, 4)
@@ -24,16 +25,16 @@ def _run(options: Options) -> Result:
     goals, rounds = options.runs_or(GOALS, 2), options.rounds_or(100, 10)
     names = QUICK if options.quick else tuple(METHODS)
     dims = DIMS[:1] if options.quick else DIMS
-    folder = options.out / f"egp-robot.parts-{jaxbo.__version__}-{options.seed}-{goals}-{rounds}"
-    folder.mkdir(parents=True, exist_ok=True)
-    curves = {}
-    for name, dim in progress([(n, d) for n in names for d in dims], "egp-robot"):
-        curves[f"{dim}-D, {name}"] = kept(
-            folder / f"{dim}-D, {name}.npy".replace("/", "-"),
-            lambda m=METHODS[name], d=dim: np.stack(
-                [regret(m, d, goal, rounds, options.seed) for goal in range(goals)]
-            ),
-        )
+
+    def measure(method: Method, dim: int) -> np.ndarray:
+        return np.stack([regret(method, dim, goal, rounds, options.seed) for goal in range(goals)])
+
+    measures = {
+        f"{dim}-D, {name}": functools.partial(measure, METHODS[name], dim)
+        for name in names
+        for dim in dims
+    }
+    curves, folder = parts(options, "egp-robot", goals, rounds, measures)
     return Result(
         settings={"goals": goals, "evaluations": rounds, "initial points": INITIAL},
         curves=curves,

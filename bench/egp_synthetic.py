@@ -10,6 +10,7 @@ time. "Warped" are settings of ours: the exact process, one length scale a coord
 `Priors.scaled`, values warped. BoTorch, where it is installed, is LogEI with its default model.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-import jaxbo
 from bench import egp_botorch
-from bench.runner import Check, Experiment, Options, Result, kept, number, progress
+from bench.runner import Check, Experiment, Options, Result, number, parts, progress
 from jaxbo import functions, metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
@@ -157,18 +157,18 @@ def _run(options: Options) -> Result:
         methods = (*methods, BOTORCH)
     names = ("drop-wave",) if options.quick else tuple(FUNCTIONS)
     keys = jr.split(jr.key(options.seed), runs)
-    folder = options.out / f"egp-synthetic.parts-{jaxbo.__version__}-{options.seed}-{runs}-{rounds}"
-    folder.mkdir(parents=True, exist_ok=True)
-    curves = {}
-    for method, name in progress([(m, n) for m in methods for n in names], "egp-synthetic"):
 
-        def measure(method: str = method, function: TestFunction = FUNCTIONS[name]) -> Any:
-            if method == BOTORCH:
-                return botorch(function, keys, rounds)
-            return regret(METHODS[method], function, keys, rounds)
+    def measure(method: str, function: TestFunction) -> Any:
+        if method == BOTORCH:
+            return botorch(function, keys, rounds)
+        return regret(METHODS[method], function, keys, rounds)
 
-        path = folder / f"{name}, {method}.npy".replace("/", "-")
-        curves[f"{name}, {method}"] = kept(path, measure)
+    measures = {
+        f"{name}, {method}": functools.partial(measure, method, FUNCTIONS[name])
+        for method in methods
+        for name in names
+    }
+    curves, folder = parts(options, "egp-synthetic", runs, rounds, measures)
     return Result(
         settings={
             "runs": runs,

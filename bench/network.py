@@ -27,7 +27,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bench.data import load
-from jaxbo.space import Integer, Real, Space
+from jaxbo.parameters import Integer, Real
+from jaxbo.space import Space
 from jaxbo.types import Count, Key, Point, Scalar
 
 EPOCHS, RUNS = 20, 10

@@ -10,6 +10,7 @@ hyperparameters fitted by maximum evidence, a length scale for each coordinate. 
 regions is the same program: z, q and S are numbers.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,10 +21,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-import jaxbo
 from bench.fts_synthetic import random_cosines
 from bench.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.runner import Check, Options, Result, kept, number, progress
+from bench.runner import Check, Options, Result, number, parts
 from bench.speed_timing import race
 from jaxbo import metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
@@ -86,14 +86,11 @@ def measure(problem: Problem, options: Options, name: str, runs: int, rounds: in
     """
     settings = QUICK if options.quick else SETTINGS
     keys = jr.split(jr.key(options.seed), runs)
-    folder = options.out / f"{name}.parts-{jaxbo.__version__}-{options.seed}-{runs}-{rounds}"
-    folder.mkdir(parents=True, exist_ok=True)
-    curves = {}
-    for setting in progress(settings, name):
-        curves[setting] = kept(
-            folder / f"{setting}.npy",
-            lambda s=SETTINGS[setting]: shortfall(problem, s, keys, rounds),
-        )
+    measures = {
+        setting: functools.partial(shortfall, problem, SETTINGS[setting], keys, rounds)
+        for setting in settings
+    }
+    curves, folder = parts(options, name, runs, rounds, measures)
     losses = {
         setting: loss(SETTINGS[setting].mechanism, problem.agents, rounds) for setting in settings
     }

@@ -31,6 +31,7 @@ import jax
 import numpy as np
 
 import bench
+import jaxbo
 from bench.data import DataMissingError
 from jaxbo import metrics, plotting
 
@@ -135,6 +136,26 @@ def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:
         np.save(part, np.asarray(compute()))
         os.replace(part, path)
     return np.load(path)
+
+
+def parts(
+    options: Options,
+    name: str,
+    runs: int | None,
+    rounds: int,
+    measures: dict[str, Callable[[], Any]],
+) -> tuple[dict[str, np.ndarray], Path]:
+    """What is measured, by its name, and the folder that keeps each as it ends.
+
+    An experiment that was interrupted goes on where it was, if the version and its size are the same.
+    """
+    size = f"{jaxbo.__version__}-{options.seed}-{runs}-{rounds}"
+    folder = options.out / f"{name}.parts-{size}"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for label, measure in progress(list(measures.items()), name):
+        found[label] = kept(folder / f"{label}.npy".replace("/", "-"), measure)
+    return found, folder
 
 
 def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterable[T]:

@@ -24,7 +24,8 @@ from jaxbo.kernels.structure import RandomTree, Sampled
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.loop import Trace, drive, replay, run
-from jaxbo.space import Categorical, Integer, Real, Space
+from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.space import Space
 from jaxbo.workers import Desk, Timeline, drive_async, simulate
 
 __version__ = "0.1.0"

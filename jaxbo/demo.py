@@ -42,7 +42,8 @@ from jaxbo.algos.ts import TS
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import drive
-from jaxbo.space import Real, Space
+from jaxbo.parameters import Real
+from jaxbo.space import Space
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,13 +11,13 @@ only static fields: equal ones do not retrace. `space.Space` is the domain of na
 import functools
 import math
 from abc import abstractmethod
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxbo._check import require
 from jaxbo.types import Count, Flag, Key, Point, Points, floating
@@ -32,6 +32,24 @@ MOST_CELLS: Final = 2**20
 LATTICE_DIM: Final = 3
 #: From here on Sobol points cover no better than independent draws.
 SOBOL_DIM: Final = 20
+
+
+class Axes(NamedTuple):
+    """The variables of a domain, each with a grid of its own, for searches variable by variable.
+
+    A variable has one coordinate or, a choice, several.
+    """
+
+    columns: Int[np.ndarray, "variables width"]  # its coordinates, -1 fills up
+    points: Float[Array, "dim grid"]  # of every coordinate, at each point of its variable's grid
+    ordered: Bool[np.ndarray, " dim"]  # whether a part of the axis is an interval
+
+    @property
+    def owners(self) -> Int[np.ndarray, " dim"]:
+        """The variable of every coordinate."""
+        return np.argmax(
+            np.any(self.columns[:, :, None] == np.arange(len(self.ordered)), axis=1), axis=0
+        )
 
 
 class AbstractDomain(eqx.Module):
@@ -54,6 +72,11 @@ class AbstractDomain(eqx.Module):
     @abstractmethod
     def contains(self, x: Point) -> Flag:
         """Whether `x` is in the domain."""
+
+    def axes(self, grid: int) -> Axes:
+        """A grid of `grid` points for every variable: here each coordinate is one, evenly cut."""
+        points = jnp.broadcast_to(jnp.linspace(0, 1, grid), (self.dim, grid))
+        return Axes(np.arange(self.dim)[:, None], points, np.ones(self.dim, bool))
 
 
 class Cube(AbstractDomain):

@@ -1,4 +1,4 @@
-"""Round -> probability of using one's own sample: pₜ ∈ (0, 1], for rounds t = 1, 2, ...
+"""Round -> a number, for rounds t = 1, 2, ...: mostly the probability pₜ ∈ (0, 1] of one's own sample.
 
     Constant         pₜ = probability
     InverseSqrt      pₜ = 1 - 1/√t
@@ -6,6 +6,7 @@
     InverseSquare    pₜ = 1 - 1/t²
     Power            pₜ = 1 - max(t + shift, 2)^(-exponent)
     Table            pₜ = probabilities[min(t, length) - 1]
+    Confidence       βₜ = 2 log(points π² t² / 6δ), of upper bounds that hold together
 
 Round t = 1 is the first one after the initial points. Theorem 1 of FTS (Dai, Low and Jaillet,
 2020) bounds the regret when pₜ never falls, tends to 1, and, for every t > 1,
@@ -17,6 +18,7 @@ the theorem's own βₜ, which grows with the information gain, the condition as
 """
 
 import abc
+import math
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -160,6 +162,39 @@ class Table(AbstractSchedule):
 
     def __call__(self, t: Count) -> Scalar:
         return self.probabilities[jnp.clip(t - 1, 0, self.probabilities.size - 1)]
+
+
+class Confidence(AbstractSchedule):
+    """βₜ = 2 log(points π² t² / 6 δ): with probability 1 - δ, mean + √βₜ std bounds every one of
+    `points` values in all rounds (Srinivas et al., 2010).
+
+    For DEC-HBO's Theorem 1, `points` is the size of the domain times the number of factors. Its union
+    need only go over the points of each factor's own grid, Σ_I grid^|I|, which is far less.
+
+    `ValueError` for points below 1 or a delta outside (0, 1).
+    """
+
+    points: int | float = eqx.field(static=True)
+    delta: Scalar = eqx.field(converter=floating, default=0.1)
+
+    def __check_init__(self):
+        require(self.points >= 1, f"points must be at least 1, got {self.points}.")
+        require((self.delta > 0) & (self.delta < 1), f"delta must lie in (0, 1), got {self.delta}.")
+
+    def __call__(self, t: Count) -> Scalar:
+        # Both logarithms by themselves: the points of a domain overflow float32.
+        size = math.log(self.points) + math.log(math.pi**2 / 6)
+        return 2 * (size + 2 * jnp.log(t.astype(self.delta.dtype)) - jnp.log(self.delta))
+
+
+def number_or_schedule(value: ArrayLike | AbstractSchedule) -> Scalar | AbstractSchedule:
+    """A schedule as it is, a number as an array: what a field that takes both is converted by."""
+    return value if isinstance(value, AbstractSchedule) else floating(value)
+
+
+def at(value: Scalar | AbstractSchedule, t: Count) -> Scalar:
+    """The value in round t of what may be a number."""
+    return value(t) if isinstance(value, AbstractSchedule) else value
 
 
 def _own(rounds: Scalar, exponent: Scalar | float) -> Scalar:

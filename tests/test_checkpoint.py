@@ -27,8 +27,9 @@ from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import drive
 from jaxbo.objectives import Same
+from jaxbo.parameters import Real
 from jaxbo.schedules import Constant
-from jaxbo.space import Real, Space
+from jaxbo.space import Space
 
 RANDOM = RandomSearch(Cube(2), 3)
 quiet = functools.partial(drive, progress=False)

@@ -14,7 +14,8 @@ from scipy.spatial import cKDTree
 from scipy.stats import kstest
 
 from jaxbo.domains import Cube, Finite, Regions
-from jaxbo.space import Categorical, Integer, Real, Space
+from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.space import Space
 
 DTYPE = jax.dtypes.canonicalize_dtype(float)
 #: One number of points wherever it does not matter, so that compiled programs are shared.

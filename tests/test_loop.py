@@ -26,8 +26,9 @@ from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import Failure, Trace, drive, replay, run
 from jaxbo.objectives import Same
+from jaxbo.parameters import Categorical, Integer, Real
 from jaxbo.schedules import Constant
-from jaxbo.space import Categorical, Integer, Real, Space
+from jaxbo.space import Space
 
 POINTS = Finite(np.random.default_rng(1).random((40, 2)))
 SMALL = Fixed(size=16)

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 
 import jaxbo.space
-from jaxbo.space import Categorical, Integer, Real, Space
+from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.space import Space
 
 DTYPE = jax.dtypes.canonicalize_dtype(float)
 BITS = 8 * np.dtype(DTYPE).itemsize

@@ -20,7 +20,8 @@ from jaxbo.kernels.policy import EI, Thompson
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import drive, run
 from jaxbo.objectives import Same
-from jaxbo.space import Categorical, Real, Space
+from jaxbo.parameters import Categorical, Real
+from jaxbo.space import Space
 from jaxbo.workers import Desk, drive_async, simulate
 
 BRANIN = branin_rescaled()

@@ -16,7 +16,7 @@ from jaxbo._check import is_a, whole
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.domains import AbstractDomain, Finite
 from jaxbo.kernels import maxsum
-from jaxbo.kernels.decomposed import Belief, Decomposed
+from jaxbo.kernels.decomposed import Belief, Decomposed, Shared
 from jaxbo.kernels.factor_graph import AbstractGraph, DataGraph, FactorGraph, Tables
 from jaxbo.kernels.factor_policy import AbstractFactorPolicy, UpperBound
 from jaxbo.kernels.maximize import ascend
@@ -44,8 +44,7 @@ class DECHBO(AbstractOneModel):
 
     Under several structures what is maximized is averaged (eq. 5). Where two queries from one belief do
     not differ by themselves, busy workers are taken to observe what is expected. On a finite domain all
-    its points are looked at. A `Space` is searched coordinate by coordinate, those of one choice too.
-    Memory: that of `surrogate`.
+    its points are looked at. Memory: that of `surrogate`.
     """
 
     domain: AbstractDomain
@@ -70,6 +69,9 @@ class DECHBO(AbstractOneModel):
     def random(self) -> bool:
         return self.policy.random()
 
+    def setup(self, key: Key) -> Shared:
+        return self.surrogate.over(self.domain, key)
+
     def prepare(self, key: Key) -> Points:
         return self.domain.candidates(key, self.candidates)
 
@@ -78,17 +80,21 @@ class DECHBO(AbstractOneModel):
         values = jax.vmap(objective.function)(prepared)
         if isinstance(self.domain, Finite):
             return prepared[jnp.argmax(values)]
-        graph = self._graph(belief)
-        dim, points = self.domain.dim, self.surrogate.points(self.domain.dim)
+        graph = self._graph(state, belief)
+        owners = self.domain.axes(self.surrogate.grid).owners
 
-        def solved(tables: Float[Array, "chains factors ..."]) -> Point:
+        def solved(
+            points: Float[Array, "dim grid"], tables: Float[Array, "chains factors ..."]
+        ) -> Point:
             packed = self._pack(graph, tables)
             found = maxsum.solve(graph, packed, iterations=self.iterations, sweeps=1)
-            return self.domain.project(points[jnp.arange(dim), found.x[:dim]])
+            return self.domain.project(points[jnp.arange(len(owners)), found.x[owners]])
 
         # Before there is anything to tell points apart, the first of these is as good as any.
         best = prepared[jax.lax.top_k(values, min(STARTS, len(values)))[1]]
-        proposals = jax.vmap(solved)(objective.tables)
+        boxes = jax.vmap(solved)
+        proposals = jax.vmap(boxes, (None, 0))(belief.points[0], objective.tables)
+        proposals = proposals.reshape(-1, self.domain.dim)
         starts = jnp.concatenate([best, proposals, belief.incumbent()[None]])
 
         def climb(x: Point) -> tuple[Point, Scalar]:
@@ -97,13 +103,13 @@ class DECHBO(AbstractOneModel):
         ends, values = jax.vmap(climb)(starts)
         return ends[jnp.argmax(values)]
 
-    def _graph(self, belief: Belief) -> AbstractGraph:
-        fixed = self.surrogate.structure.fixed
+    def _graph(self, state: State, belief: Belief) -> AbstractGraph:
+        grid, fixed = self.surrogate.grid, self.surrogate.structure.fixed
+        variables = len(self.domain.axes(grid).columns)
         if fixed is not None:
-            return FactorGraph((self.surrogate.grid,) * self.domain.dim, fixed)
-        scopes = self.surrogate.scopes(belief)
-        scopes = scopes.reshape(-1, scopes.shape[-1])
-        return DataGraph(scopes, self.domain.dim, self.surrogate.grid)
+            return FactorGraph((grid,) * variables, fixed)
+        scopes = self.surrogate.scopes(state.shared, belief)
+        return DataGraph(scopes.reshape(-1, scopes.shape[-1]), variables, grid)
 
     def _pack(self, graph: AbstractGraph, tables: Float[Array, "chains factors ..."]) -> Tables:
         """The tables of a graph, averaged over chains, from those padded to the largest factor."""

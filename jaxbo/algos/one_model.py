@@ -78,8 +78,12 @@ class AbstractOneModel(AbstractAlgorithm):
         """Rows that queries which are still out may take up while the next one is sought."""
         return 0 if self.random() else self.targets - 1
 
+    def setup(self, key: Key) -> Any:
+        """What the model draws before the first observation."""
+        return self.surrogate.setup(key, self.domain.dim)
+
     def init(self, key: Key) -> State:
-        shared = self.surrogate.setup(key, self.domain.dim)
+        shared = self.setup(key)
         zero = jnp.zeros((), int)
         return State(zero, zero, shared, self.surrogate.start(shared))
 

@@ -42,10 +42,13 @@ class AdditiveKernel(AbstractKernel):
     structure can be learned inside of a program. A length scale is one number, one for each
     coordinate, or one for each variable of each factor [factors, arity]. A variance is one number,
     split evenly among the factors that have variables, or one for each factor.
+
+    Where a variable has several coordinates, a scope lists them, `width` places a variable.
     """
 
     scopes: Int[Array, "factors arity"] = eqx.field(default=None)
     form: AbstractKernel = eqx.field(default=None)
+    width: int = eqx.field(static=True, default=1)
 
     def __init__(
         self,
@@ -53,7 +56,9 @@ class AdditiveKernel(AbstractKernel):
         form: AbstractKernel,
         length_scale: Float[Array, "..."] | float | None = None,
         variance: Float[Array, "..."] | float | None = None,
+        width: int = 1,
     ):
+        self.width = width
         self.scopes = jnp.asarray(scopes, jnp.int32)
         self.form = form
         self.length_scale = floating(form.length_scale if length_scale is None else length_scale)
@@ -61,6 +66,10 @@ class AdditiveKernel(AbstractKernel):
 
     def check_shapes(self) -> None:
         factors, arity = self.scopes.shape
+        require(
+            arity % self.width == 0,
+            f"scopes of {arity} places do not hold whole variables of width {self.width}.",
+        )
         require(
             self.length_scale.ndim < 2 or self.length_scale.shape == (factors, arity),
             f"length_scale must be a number, a vector or of shape ({factors}, {arity}), one for each "
@@ -174,7 +183,7 @@ class GridTables(NamedTuple):
 
 def tables(
     kernel: AdditiveKernel,
-    points: Float[Array, "variables grid"],
+    points: Float[Array, "dim grid"],
     X: Float[Array, "capacity dim"],
     inverse: Float[Array, "capacity capacity"],
     outputs: Float[Array, "outputs capacity"],
@@ -203,7 +212,7 @@ def tables(
 def extend(
     told: GridTables,
     kernel: AdditiveKernel,
-    points: Float[Array, "variables grid"],
+    points: Float[Array, "dim grid"],
     X: Float[Array, "capacity dim"],
     row: Float[Array, " capacity"],
     outputs: Float[Array, "outputs capacity"],
@@ -218,7 +227,7 @@ def extend(
 
 def contract(
     kernel: AdditiveKernel,
-    points: Float[Array, "variables grid"],
+    points: Float[Array, "dim grid"],
     X: Float[Array, "capacity dim"],
     v: Float[Array, " capacity"],
 ) -> Float[Array, "factors ..."]:
@@ -261,16 +270,18 @@ class Sample(eqx.Module):
         u = jnp.sum(self.frequencies * at, axis=2) + self.phases
         return jnp.sum(self.weights * cos_turns(u), axis=1)
 
-    def tables(self, points: Float[Array, "variables grid"]) -> Float[Array, "factors ..."]:
+    def tables(self, points: Float[Array, "dim grid"]) -> Float[Array, "factors ..."]:
         """f_I of every factor on its grid."""
 
         def one(factor: tuple[Array, Array, Array, Array]) -> Array:
             scope, frequencies, phases, weights = factor
             # cos and sin of a sum of angles, one axis of the grid after another.
             c, s = weights * cos_turns(phases), weights * sin_turns(phases)
-            for axis in range(scope.size):
-                x = jnp.where(scope[axis] < 0, 0, points[scope[axis]])
-                u = x[:, None] * frequencies[None, :, axis]
+            for axis in range(0, scope.size, self.kernel.width):
+                u = jnp.zeros((points.shape[1], len(phases)), points.dtype)
+                for place in range(axis, axis + self.kernel.width):
+                    x = jnp.where(scope[place] < 0, 0, points[scope[place]])
+                    u += x[:, None] * frequencies[None, :, place]
                 cosine, sine = cos_turns(u), sin_turns(u)
                 shape = (1,) * (c.ndim - 1) + cosine.shape
                 cosine, sine = cosine.reshape(shape), sine.reshape(shape)
@@ -315,18 +326,21 @@ def draw(
 
 def _axes(
     kernel: AdditiveKernel,
-    points: Float[Array, "variables grid"],
+    points: Float[Array, "dim grid"],
     X: Float[Array, "capacity dim"],
     scope: Int[Array, " arity"],
     scales: Float[Array, " arity"],
 ) -> list[Float[Array, "grid capacity"]]:
     """Squared distances in length scales from the grid to the observations, of each variable."""
-    found = []
-    for axis in range(kernel.scopes.shape[1]):
-        v = scope[axis]
-        s = ((points[v][:, None] - X[:, v][None, :]) / scales[axis]) ** 2
-        found.append(jnp.where(v < 0, 0, s))
-    return found
+    places = []
+    for place in range(scope.size):
+        v = scope[place]
+        s = ((points[v][:, None] - X[:, v][None, :]) / scales[place]) ** 2
+        places.append(jnp.where(v < 0, 0, s))
+    return [
+        sum(places[i + 1 : i + kernel.width], places[i])
+        for i in range(0, len(places), kernel.width)
+    ]
 
 
 def _joined(

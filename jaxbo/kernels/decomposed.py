@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int
 
-from jaxbo._check import whole
+from jaxbo._check import require, whole
+from jaxbo.domains import AbstractDomain, Axes, Cube, Finite, Regions
 from jaxbo.kernels import additive, fit
 from jaxbo.kernels.additive import AdditiveKernel, GridTables
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
@@ -34,20 +35,23 @@ SIZE = 100
 
 
 class Shared(eqx.Module):
-    """What the first structure is drawn with, and every later one."""
+    """What the first structure is drawn with, and every later one, and whose variables they join."""
 
     key: Key
     none: SineCosine
+    domain: AbstractDomain
 
 
 class Belief(eqx.Module):
-    """What is believed of f, and of every factor on its grid; both with an axis of chains.
+    """What is believed of f, and of every factor on its grids; all with an axis of chains.
 
-    `accepted` is the share of structural moves that were taken at the last fit.
+    `points` are the grids [boxes, dim, grid], `accepted` is the share of structural moves that were
+    taken at the last fit.
     """
 
     whole: FittedBelief
     tables: GridTables
+    points: Float[Array, "..."]
     accepted: Scalar | Float[Array, " chains"]
 
     def incumbent(self) -> Point:
@@ -60,13 +64,16 @@ class Decomposed(AbstractSurrogate):
     """An additive process whose hyperparameters are fitted by maximum evidence every `every` evaluations.
 
     `structure` says which variables share a factor: scopes, or `RandomTree()`, or `Sampled()`, which
-    learns it. `form` is the kernel of every factor and where fitting starts, `grid` the number of points
-    along each coordinate, `per_factor` whether every factor has a variance and length scales of its own;
-    else factors share the variance evenly, and one length scale or, where `form` has them, one for each
-    coordinate. `noise`, `warp` and
-    `priors` are those of `Fitted`.
+    learns it. Variables are coordinates; of a `Space`, parameters, a choice with all its coordinates.
+    `form` is the kernel of every factor and where fitting starts, `per_factor` whether every factor has
+    a variance and length scales of its own; else factors share the variance evenly, and one length scale
+    or, where `form` has them, one for each coordinate. `noise`, `warp` and `priors` are as in `Fitted`.
 
-    Memory: (3 + observations²) numbers a chain, and 3 grid^arity a factor.
+    A variable is looked at on `grid` points; integers and choices on all their values, if they are no
+    more. With `regions` each of these boxes has a grid of its own; with `zoom` there is one more, that
+    share of every axis around the best point observed, placed anew at every fit.
+
+    Memory: (3 + observations²) numbers a chain, and 3 grid^arity a factor and box.
     """
 
     structure: AbstractStructure
@@ -78,6 +85,8 @@ class Decomposed(AbstractSurrogate):
     grid: int = eqx.field(static=True)
     per_factor: bool = eqx.field(static=True)
     priors: Priors | None
+    regions: Regions | None = eqx.field(static=True)
+    zoom: float | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -91,6 +100,8 @@ class Decomposed(AbstractSurrogate):
         grid: int = 32,
         per_factor: bool = False,
         priors: Priors | None = None,
+        regions: Regions | None = None,
+        zoom: float | None = None,
     ):
         given = isinstance(structure, AbstractStructure)
         self.structure = structure if given else Given(structure)
@@ -98,13 +109,16 @@ class Decomposed(AbstractSurrogate):
         self.form = SquaredExponential(0.3) if form is None else form
         self.noise = floating(noise)
         self.every, self.warp, self.grid, self.per_factor = every, warp, grid, per_factor
-        self.priors = priors
+        self.priors, self.regions, self.zoom = priors, regions, zoom
 
     def __check_init__(self):
         whole("grid", self.grid, least=2)
-        self._model(1)  # which checks the rest
+        zoom = self.zoom
+        require(zoom is None or 0 < zoom < 1, f"zoom must be a share of an axis, got {zoom}.")
+        self._model  # noqa: B018  (checks the rest)
 
-    def _model(self, dim: int) -> Fitted:
+    @property
+    def _model(self) -> Fitted:
         return Fitted(
             self.capacity,
             self.form,
@@ -124,63 +138,97 @@ class Decomposed(AbstractSurrogate):
         return self.every
 
     def setup(self, key: Key, dim: int) -> Shared:
-        # The exact process of `Fitted` needs no features; those of samples are drawn with them.
-        return Shared(key, SineCosine(jnp.zeros((0, dim)), jnp.ones(()), jnp.ones(())))
+        return self.over(Cube(dim), key)
 
-    def points(self, dim: int) -> Float[Array, "variables grid"]:
-        """The grid of every coordinate."""
-        return jnp.broadcast_to(jnp.linspace(0, 1, self.grid), (dim, self.grid))
+    def over(self, domain: AbstractDomain, key: Key) -> Shared:
+        """`setup` for the variables of a domain, which need not be coordinates."""
+        dim, regions = domain.dim, self.regions
+        require(
+            regions is None or regions.dim == dim,
+            f"regions have {regions and regions.dim} dimensions, the domain has {dim}.",
+        )
+        domain = Cube(dim) if isinstance(domain, Finite) else domain
+        # The exact process of `Fitted` needs no features; those of samples are drawn with them.
+        none = SineCosine(jnp.zeros((0, dim)), jnp.ones(()), jnp.ones(()))
+        return Shared(key, none, domain)
+
+    @property
+    def cover(self) -> int:
+        """How many boxes cover the domain: the first ones."""
+        return 1 if self.regions is None else self.regions.count
 
     def start(self, shared: Shared) -> Belief:
-        dim = shared.none.frequencies.shape[1]
+        axes = shared.domain.axes(self.grid)
+        points = self._points(shared, jnp.full(shared.domain.dim, 0.5))
 
         def one(key: Key) -> Belief:
-            kernel = self._kernel(self.structure.start(key, dim))
-            belief = self._model(dim).start(shared.none)
+            kernel = self._kernel(axes, self.structure.start(key, len(axes.columns)))
+            belief = self._model.start(shared.none)
             belief = eqx.tree_at(lambda b: b.kernel, belief, kernel)
-            return Belief(belief, self._tables(belief), jnp.zeros(()))
+            return Belief(belief, self._tables(belief, points), points, jnp.zeros(()))
 
         return jax.vmap(one)(jr.split(shared.key, self.structure.chains))
 
-    def _kernel(self, scopes: Scopes) -> AdditiveKernel:
-        form = self.form
+    def _points(self, shared: Shared, center: Point) -> Float[Array, "boxes dim grid"]:
+        axes, regions = shared.domain.axes(self.grid), self.regions
+        lower = jnp.zeros((1, center.size)) if regions is None else regions.lower
+        upper = jnp.ones((1, center.size)) if regions is None else regions.upper
+        if self.zoom is not None:
+            corner = jnp.clip(center - self.zoom / 2, 0, 1 - self.zoom)[None, :]
+            lower = jnp.concatenate([lower, corner])
+            upper = jnp.concatenate([upper, corner + self.zoom])
+
+        def within(lower: Point, upper: Point) -> Float[Array, "dim grid"]:
+            points = lower[:, None] + (upper - lower)[:, None] * axes.points
+            points = jnp.where(axes.ordered[:, None], points, axes.points)
+            return jax.vmap(shared.domain.project, 1, 1)(points)
+
+        return jax.vmap(within)(lower, upper)
+
+    def _kernel(self, axes: Axes, scopes: Scopes) -> AdditiveKernel:
+        form, width = self.form, axes.columns.shape[1]
+        scopes = _coordinates(axes, scopes)
         if not self.per_factor:
-            return AdditiveKernel(scopes, form)
+            return AdditiveKernel(scopes, form, width=width)
         scales = jnp.broadcast_to(form.length_scale, scopes.shape)
         variances = jnp.broadcast_to(form.variance / len(scopes), scopes.shape[:1])
-        return AdditiveKernel(scopes, form, scales, variances)
+        return AdditiveKernel(scopes, form, scales, variances, width)
 
     def condition(self, shared: Shared, belief: Belief, x: Point, y: Scalar) -> Belief:
-        points = self.points(x.size)
-
         def one(belief: Belief) -> Belief:
             row = belief.whole.moments.count
-            new = self._model(x.size).condition(shared.none, belief.whole, x, y)
+            new = self._model.condition(shared.none, belief.whole, x, y)
             added = new.model.matrix.at[row].get(mode="fill", fill_value=0)
-            kernel = _additive(new)
-            told = additive.extend(belief.tables, kernel, points, new.x, added, _outputs(new))
+
+            def extended(tables: GridTables, points: Float[Array, "dim grid"]) -> GridTables:
+                kernel, outputs = _additive(new), _outputs(new)
+                return additive.extend(tables, kernel, points, new.x, added, outputs)
+
+            told = jax.vmap(extended)(belief.tables, belief.points)
             usable = new.moments.count > row
             tables = jax.tree.map(lambda a, b: jnp.where(usable, a, b), told, belief.tables)
-            return Belief(new, tables, belief.accepted)
+            return Belief(new, tables, belief.points, belief.accepted)
 
         return jax.vmap(one)(belief)
 
     def refit(self, shared: Shared, belief: Belief) -> Belief:
-        dim = shared.none.frequencies.shape[1]
-        model = self._model(dim)
+        axes, model = shared.domain.axes(self.grid), self._model
+        points = self._points(shared, belief.incumbent())
 
         def one(key: Key, belief: Belief) -> Belief:
             old = model.rewarped(belief.whole)
             problem = fit.of_data(old.kernel, old.noise, old.x, old.standardized)
 
             def log_evidence(scopes: Scopes) -> Scalar:
+                scopes = _coordinates(axes, scopes)
                 other = eqx.tree_at(lambda p: p.kernel.scopes, problem, scopes)
                 return other.log_evidence(problem.theta)
 
-            scopes, accepted = self.structure.update(key, _additive(old).scopes, dim, log_evidence)
-            old = eqx.tree_at(lambda b: b.kernel.scopes, old, scopes)
+            scopes, variables = _variables(axes, _additive(old)), len(axes.columns)
+            scopes, accepted = self.structure.update(key, scopes, variables, log_evidence)
+            old = eqx.tree_at(lambda b: b.kernel.scopes, old, _coordinates(axes, scopes))
             new = model.refit(shared.none, old)
-            return Belief(new, self._tables(new), accepted)
+            return Belief(new, self._tables(new, points), points, accepted)
 
         count = self.count(belief)
         keys = jax.vmap(lambda k: jr.fold_in(k, count))(jr.split(shared.key, self.structure.chains))
@@ -205,7 +253,7 @@ class Decomposed(AbstractSurrogate):
         return jax.vmap(one)(jr.split(key, self.structure.chains), belief.whole)
 
     def predict(self, shared: Shared, belief: Belief, x: Point) -> tuple[Scalar, Scalar]:
-        one = lambda b: self._model(x.size).predict(shared.none, b, x)  # noqa: E731
+        one = lambda b: self._model.predict(shared.none, b, x)  # noqa: E731
         means, variances = jax.vmap(one)(belief.whole)
         return mixed(jnp.full(means.shape, 1 / means.size, means.dtype), means, variances)
 
@@ -213,7 +261,7 @@ class Decomposed(AbstractSurrogate):
         self, shared: Shared, belief: Belief, x: Point
     ) -> tuple[Float[Array, " chains"], Float[Array, " chains"]]:
         """Mean and variance of f for standardized values, of every chain."""
-        one = lambda b: self._model(x.size).standardized(shared.none, b, x)  # noqa: E731
+        one = lambda b: self._model.standardized(shared.none, b, x)  # noqa: E731
         return jax.vmap(one)(belief.whole)
 
     def parts(
@@ -233,30 +281,43 @@ class Decomposed(AbstractSurrogate):
 
     def factors(
         self, belief: Belief
-    ) -> tuple[Float[Array, "chains factors ..."], Float[Array, "chains factors ..."]]:
-        """Mean and variance of every factor on its grid, for standardized values."""
+    ) -> tuple[Float[Array, "boxes chains factors ..."], Float[Array, "boxes chains factors ..."]]:
+        """Mean and variance of every factor on its grids, for standardized values."""
 
         def one(belief: Belief) -> tuple[Array, Array]:
             moments = belief.whole.moments
-            of_values, of_one = belief.tables.mean[:, 0], belief.tables.mean[:, 1]
+            of_values, of_one = belief.tables.mean[:, :, 0], belief.tables.mean[:, :, 1]
             mean = (of_values - moments.mean * of_one) / moments.deviation
             return mean, jnp.maximum(belief.tables.variance, 0)
 
-        return jax.vmap(one)(belief)
+        return jax.vmap(one, out_axes=1)(belief)
 
-    def scopes(self, belief: Belief) -> Int[Array, "chains factors arity"]:
-        """The structure of every chain."""
-        return _additive(belief.whole).scopes
+    def scopes(self, shared: Shared, belief: Belief) -> Int[Array, "chains factors arity"]:
+        """The variables of every factor of every chain."""
+        axes = shared.domain.axes(self.grid)
+        return jax.vmap(lambda b: _variables(axes, _additive(b)))(belief.whole)
 
-    def _tables(self, belief: FittedBelief) -> GridTables:
-        points = self.points(belief.x.shape[1])
-        kernel, outputs = _additive(belief), _outputs(belief)
-        return additive.tables(kernel, points, belief.x, belief.model.matrix, outputs)
+    def _tables(self, belief: FittedBelief, points: Float[Array, "boxes dim grid"]) -> GridTables:
+        kernel, outputs, inverse = _additive(belief), _outputs(belief), belief.model.matrix
+        return jax.vmap(lambda p: additive.tables(kernel, p, belief.x, inverse, outputs))(points)
 
 
 def _additive(belief: FittedBelief) -> AdditiveKernel:
     assert isinstance(belief.kernel, AdditiveKernel)
     return belief.kernel
+
+
+def _coordinates(axes: Axes, scopes: Scopes) -> Int[Array, "factors places"]:
+    """The coordinates of every factor, those of one variable side by side."""
+    columns = jnp.asarray(axes.columns, scopes.dtype)
+    each = jnp.where(scopes[:, :, None] < 0, -1, columns[scopes])
+    return each.reshape(len(scopes), -1)
+
+
+def _variables(axes: Axes, kernel: AdditiveKernel) -> Scopes:
+    """The variables of every factor, from its coordinates."""
+    first = kernel.scopes[:, :: kernel.width]
+    return jnp.where(first < 0, -1, jnp.asarray(axes.owners, first.dtype)[first])
 
 
 def _outputs(belief: FittedBelief) -> Float[Array, "2 capacity"]:

@@ -17,16 +17,21 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from jaxbo._check import require, whole
-from jaxbo.kernels import acquisition
+from jaxbo._check import whole
+from jaxbo.kernels import acquisition, additive
 from jaxbo.kernels.decomposed import Belief, Decomposed, Shared
-from jaxbo.types import Function, Key, Point, Points, Scalar, floating
+from jaxbo.kernels.policy import nonnegative
+from jaxbo.schedules import AbstractSchedule, at, number_or_schedule
+from jaxbo.types import Function, Key, Point, Points, Scalar
 
 
 class Objective(NamedTuple):
-    """`tables` are proposals: the maximizer of each is where a search for that of `function` begins."""
+    """`tables` are proposals: the maximizer of each is where a search for that of `function` begins.
 
-    tables: Float[Array, "proposals chains factors ..."]
+    For every grid of the belief there may be several kinds of them.
+    """
+
+    tables: Float[Array, "kinds boxes chains factors ..."]
     function: Function
 
 
@@ -45,7 +50,8 @@ class AbstractFactorPolicy(eqx.Module):
 
 
 class UpperBound(AbstractFactorPolicy):
-    """mean + √β std; `beta` is the squared number of standard deviations.
+    """mean + √β std; `beta` is the squared number of standard deviations, or a schedule of it
+    (`schedules.Confidence` is the theorem's) over the evaluations that the model has seen.
 
     The sum of the factors' deviations, which the paper maximizes, is larger than the deviation of
     their sum, which explores too much. With `joint`, messages propose the maximizers of that sum and of
@@ -53,11 +59,11 @@ class UpperBound(AbstractFactorPolicy):
     and the upper bound of f itself decides. Without, what is maximized is the paper's sum.
     """
 
-    beta: Scalar = eqx.field(converter=floating, default=2.0)
+    beta: Scalar | AbstractSchedule = eqx.field(converter=number_or_schedule, default=2.0)
     joint: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        require(self.beta >= 0, f"beta must be at least 0, got {self.beta}.")
+        nonnegative(self.beta)
 
     def random(self) -> bool:
         return False
@@ -66,25 +72,25 @@ class UpperBound(AbstractFactorPolicy):
         self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
     ) -> Objective:
         del key
+        mean, variance = surrogate.factors(belief)
+        root = jnp.sqrt(at(self.beta, surrogate.count(belief) + 1).astype(mean.dtype))
+
+        def upper(mean: Float[Array, "*shape"], variance: Float[Array, "*shape"]) -> Array:
+            return mean + root * _std(variance)
 
         def function(x: Point) -> Scalar:
             if self.joint:
-                return jnp.mean(self._upper(*surrogate.standardized(shared, belief, x)))
-            return jnp.mean(jnp.sum(self._upper(*surrogate.parts(belief, x)), axis=1))
+                return jnp.mean(upper(*surrogate.standardized(shared, belief, x)))
+            return jnp.mean(jnp.sum(upper(*surrogate.parts(belief, x)), axis=1))
 
-        mean, variance = surrogate.factors(belief)
-        tables = self._upper(mean, variance)[None]
+        tables = upper(mean, variance)[None]
         if self.joint:
             best = candidates[jnp.argmax(jax.vmap(function)(candidates))]
             _, joint = surrogate.standardized(shared, belief, best)
             # √v ≤ v / 2s + s / 2 for any s > 0, with equality at s = √v.
-            squares = jax.vmap(lambda v, s: v / (2 * s))(variance, _std(joint))
-            root = jnp.sqrt(self.beta.astype(mean.dtype))
+            squares = jax.vmap(lambda v, s: v / (2 * s), (1, 0), 1)(variance, _std(joint))
             tables = jnp.concatenate([tables, (mean + root * squares)[None]])
         return Objective(tables, function)
-
-    def _upper(self, mean: Float[Array, "*shape"], variance: Float[Array, "*shape"]) -> Array:
-        return mean + jnp.sqrt(self.beta.astype(mean.dtype)) * _std(variance)
 
 
 class FactorSample(AbstractFactorPolicy):
@@ -109,11 +115,10 @@ class FactorSample(AbstractFactorPolicy):
         # Under several structures, of one of them; tables are averaged over all.
         count = surrogate.structure.chains
         chain = jr.randint(chain_key, (), 0, count)
-        points = surrogate.points(candidates.shape[1])
-        tables = jax.vmap(lambda f: f.tables(points))(drawn)
-        chosen = jax.vmap(lambda i, t: jnp.where(i == chain, count * t, 0))
+        chosen = jax.vmap(lambda i, t: jnp.where(i == chain, count * t, 0), (0, 1), 1)
+        tables = chosen(jnp.arange(count), _tabulated(drawn, belief.points[0]))
         function = jax.tree.map(lambda leaf: leaf[chain], drawn)
-        return Objective(chosen(jnp.arange(count), tables)[None], function)
+        return Objective(tables[None], function)
 
 
 class MaxValueEntropy(AbstractFactorPolicy):
@@ -141,22 +146,25 @@ class MaxValueEntropy(AbstractFactorPolicy):
         self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
     ) -> Objective:
         mean, variance = surrogate.factors(belief)
-        flat = mean.reshape(*mean.shape[:2], -1), variance.reshape(*mean.shape[:2], -1)
+
+        def everywhere(tables: Float[Array, "boxes chains factors ..."]) -> Array:
+            """Every factor at all points of the grids that cover the domain."""
+            tables = jnp.moveaxis(tables[: surrogate.cover], 0, 2)
+            return tables.reshape(*tables.shape[:2], -1)
+
         if self.paths:
-            points = surrogate.points(candidates.shape[1])
 
             def largest(key: Key) -> Float[Array, "chains factors"]:
                 drawn = surrogate.draw(key, belief, self.size)
-                tables = jax.vmap(lambda f: f.tables(points))(drawn)
-                return jnp.max(tables.reshape(*tables.shape[:2], -1), axis=2)
+                return jnp.max(everywhere(_tabulated(drawn, belief.points[0])), axis=2)
 
             most = jnp.moveaxis(jax.lax.map(largest, jr.split(key, self.samples)), 0, 2)
         else:
             draw = lambda m, v, k: gumbel(k, m, v, self.samples)  # noqa: E731
-            keys = jr.split(key, mean.shape[:2])
-            most = jax.vmap(jax.vmap(draw))(*flat, keys)
+            keys = jr.split(key, mean.shape[1:3])
+            most = jax.vmap(jax.vmap(draw))(everywhere(mean), everywhere(variance), keys)
         # A value below what is known of the factor already would be a mistake of the approximation.
-        most = jnp.maximum(most, jnp.max(flat[0], axis=2, keepdims=True) + 1e-3)
+        most = jnp.maximum(most, jnp.max(everywhere(mean), axis=2, keepdims=True) + 1e-3)
 
         def gain(mean: Scalar, variance: Scalar, most: Float[Array, " samples"]) -> Scalar:
             gamma = (most - mean) / _std(variance)
@@ -164,8 +172,9 @@ class MaxValueEntropy(AbstractFactorPolicy):
             log_pdf = jax.scipy.stats.norm.logpdf(gamma)
             return jnp.mean(gamma * jnp.exp(log_pdf - log_cdf) / 2 - log_cdf)
 
-        each = jax.vmap(jax.vmap(jax.vmap(gain, (0, 0, None))))
-        tables = each(*flat, most).reshape(mean.shape)[None]
+        each = jax.vmap(jax.vmap(jax.vmap(jax.vmap(gain, (0, 0, None)))), (0, 0, None))
+        flat = (*mean.shape[:3], -1)
+        tables = each(mean.reshape(flat), variance.reshape(flat), most).reshape(mean.shape)[None]
 
         def function(x: Point) -> Scalar:
             return jnp.mean(
@@ -173,6 +182,13 @@ class MaxValueEntropy(AbstractFactorPolicy):
             )
 
         return Objective(tables, function)
+
+
+def _tabulated(
+    drawn: additive.Sample, points: Float[Array, "boxes dim grid"]
+) -> Float[Array, "boxes chains factors ..."]:
+    """A function of every chain on every grid."""
+    return jax.vmap(lambda p: jax.vmap(lambda f: f.tables(p))(drawn))(points)
 
 
 def gumbel(

@@ -22,7 +22,8 @@ from jaxbo.kernels import acquisition
 from jaxbo.kernels.ensemble import AbstractEnsemble, mixed
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import AbstractSurrogate
-from jaxbo.types import Function, Key, Point, Scalar, floating
+from jaxbo.schedules import AbstractSchedule, at, number_or_schedule
+from jaxbo.types import Function, Key, Point, Scalar
 
 
 class AbstractPolicy(eqx.Module):
@@ -85,24 +86,26 @@ class EI(AbstractPolicy):
 
 
 class UCB(AbstractPolicy):
-    """mean + √beta std; `beta` is the squared number of standard deviations."""
+    """mean + √beta std; `beta` is the squared number of standard deviations, or a schedule of it
+    over the evaluations that the model has seen."""
 
-    beta: Scalar = eqx.field(converter=floating, default=4.0)
+    beta: Scalar | AbstractSchedule = eqx.field(converter=number_or_schedule, default=4.0)
 
     def random(self) -> bool:
         return False
 
     def __check_init__(self):
-        require(self.beta >= 0, f"beta must be at least 0, got {self.beta}.")
+        nonnegative(self.beta)
 
     def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
         del key
         weights, predict, _ = surrogate.mixture(shared, belief)
+        beta = at(self.beta, surrogate.count(belief) + 1)
 
         def bound(x: Point) -> Scalar:
             mean, variance = mixed(jnp.exp(weights), *predict(x))
             std = jnp.sqrt(jnp.maximum(variance, acquisition.variance_floor(variance.dtype)))
-            return acquisition.upper_confidence_bound(mean, std, self.beta.astype(mean.dtype))
+            return acquisition.upper_confidence_bound(mean, std, beta.astype(mean.dtype))
 
         return bound
 
@@ -145,6 +148,13 @@ class Largest(AbstractPolicy):
 
     def check(self, surrogate: AbstractSurrogate) -> None:
         _of_several(surrogate)
+
+
+def nonnegative(beta: Scalar | AbstractSchedule) -> None:
+    """`ValueError` for a number below 0."""
+    require(
+        isinstance(beta, AbstractSchedule) or beta >= 0, f"beta must be at least 0, got {beta}."
+    )
 
 
 def _of_several(surrogate: AbstractSurrogate) -> AbstractEnsemble:

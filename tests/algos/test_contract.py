@@ -35,8 +35,9 @@ from jaxbo.kernels.policy import Thompson
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.objectives import AbstractObjective
+from jaxbo.parameters import Categorical, Integer, Real
 from jaxbo.schedules import InverseSquare
-from jaxbo.space import Categorical, Integer, Real, Space
+from jaxbo.space import Space
 from jaxbo.types import Scalar, floating
 
 

@@ -1,5 +1,6 @@
 """DEC-HBO: that its queries maximize what they should, on any structure, for one worker and for many."""
 
+import functools
 import itertools
 
 import equinox as eqx
@@ -10,29 +11,31 @@ import numpy as np
 import pytest
 
 from jaxbo.algos.dec_hbo import DECHBO
-from jaxbo.domains import Cube
+from jaxbo.domains import Cube, Regions
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.decomposed import Decomposed
 from jaxbo.kernels.factor_policy import FactorSample, MaxValueEntropy, UpperBound, gumbel
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.structure import RandomTree, Sampled
+from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.schedules import Confidence
+from jaxbo.space import Space
 
 DIM = 4
 PAIRS = tuple(itertools.combinations(range(DIM), 2))
-STRUCTURES = {
-    "given": PAIRS,
-    "random tree": RandomTree(),
-    "learned": Sampled(steps=20, count=2),
+SPACE = Space(
+    rate=Real(0, 1), depth=Integer(1, 3), act=Categorical("a", "b", "c"), other=Real(0, 1)
+)
+DOMAINS = {"cube": Cube(DIM), "space": SPACE}
+MODELS = {
+    "plain": (Cube(DIM), Decomposed(PAIRS, 31, grid=5)),
+    "boxes": (Cube(DIM), Decomposed(PAIRS, 31, grid=5, regions=Regions((2, 1, 2, 1)), zoom=0.2)),
+    "space": (SPACE, Decomposed(PAIRS, 31, grid=5, zoom=0.3)),
+    "fine": (Cube(DIM), Decomposed(PAIRS, 31, grid=12)),
+    "fine space": (SPACE, Decomposed(PAIRS, 31, grid=12)),
+    "random tree": (Cube(DIM), Decomposed(RandomTree(), 31, grid=12)),
+    "learned": (SPACE, Decomposed(Sampled(steps=20, count=2), 31, grid=12)),
 }
-
-
-def observed(algorithm, key, count=30):
-    """A state after some observations of a sum of two functions of two variables."""
-    X = jr.uniform(key, (count, 1, DIM))
-    y = jnp.sin(5 * X[..., 0] * X[..., 2]) + jnp.cos(4 * (X[..., 1] - X[..., 3]))
-    return eqx.filter_jit(algorithm.warm_start)(algorithm.init(key), X, y)
-
-
 POLICIES = {
     "upper bound": UpperBound(),
     "upper bound of the paper": UpperBound(joint=False),
@@ -40,6 +43,17 @@ POLICIES = {
     "entropy": MaxValueEntropy(),
     "entropy, paths": MaxValueEntropy(paths=True, samples=3),
 }
+
+
+@functools.cache
+def observed(model):
+    """Domain, model and a state after 30 observations of a sum of two functions of two variables."""
+    domain, surrogate = MODELS[model]
+    algorithm = DECHBO(domain, surrogate)
+    X = domain.sample(jr.key(1), 30)[:, None, :]
+    y = jnp.sin(5 * X[..., 0] * X[..., 2]) + jnp.cos(4 * (X[..., 1] - X[..., -1]))
+    state = eqx.filter_jit(algorithm.warm_start)(algorithm.init(jr.key(0)), X, y)
+    return domain, surrogate, state
 
 
 def objective(algorithm, state, key):
@@ -51,46 +65,91 @@ def objective(algorithm, state, key):
 
 
 @pytest.mark.parametrize(
-    ("structure", "policy"),
+    ("model", "policy"),
     [
-        ("given", "upper bound"),
-        ("given", "entropy"),
+        ("fine", "upper bound"),
+        ("fine", "entropy"),
+        ("fine space", "upper bound"),
         ("random tree", "upper bound of the paper"),
         ("learned", "sample"),
     ],
 )
-def test_a_query_maximizes_what_the_policy_says(structure, policy, key):
-    surrogate = Decomposed(STRUCTURES[structure], 31, grid=12)
-    algorithm = DECHBO(Cube(DIM), surrogate, POLICIES[policy])
-    state = observed(algorithm, key)
+def test_a_query_maximizes_what_the_policy_says(model, policy, key):
+    domain, surrogate, state = observed(model)
+    algorithm = DECHBO(domain, surrogate, POLICIES[policy])
     queries, _ = eqx.filter_jit(algorithm.ask)(key, state)
 
     @jax.jit
     def values(points):
         return jax.lax.map(objective(algorithm, state, key).function, points, batch_size=1000)
 
-    assert values(queries)[0] >= jnp.max(values(jr.uniform(key, (1000, DIM)))) - 1e-2
+    assert domain.contains(queries[0])
+    assert values(queries)[0] >= jnp.max(values(domain.sample(key, 1000))) - 1e-2
 
 
 @pytest.mark.parametrize("policy", [p for p in POLICIES if p != "upper bound"])
-def test_on_the_grid_the_objective_is_the_sum_of_its_tables(policy, key):
-    algorithm = DECHBO(Cube(DIM), Decomposed(PAIRS, 31, grid=5), POLICIES[policy])
-    state = observed(algorithm, key)
+@pytest.mark.parametrize("model", ["plain", "boxes", "space"])
+def test_on_its_grids_the_objective_is_the_sum_of_its_tables(model, policy, key):
+    domain, surrogate, state = observed(model)
+    algorithm = DECHBO(domain, surrogate, POLICIES[policy])
+    owners = domain.axes(5).owners
     at = jnp.array([3, 0, 4, 1])
+    points = state.belief.points[0][:, jnp.arange(len(owners)), at[owners]]
 
     @jax.jit
     def both(key):
         found = objective(algorithm, state, key)
-        return found.tables[0, 0], found.function(jnp.linspace(0, 1, 5)[at])
+        return found.tables[0, :, 0], jax.vmap(found.function)(points)
 
-    tables, value = both(key)
-    total = sum(tables[i, at[u], at[v]] for i, (u, v) in enumerate(PAIRS))
-    np.testing.assert_allclose(total, value, rtol=5e-3, atol=5e-3)
+    tables, values = both(key)
+    for box, table in enumerate(tables):
+        total = sum(table[i, at[u], at[v]] for i, (u, v) in enumerate(PAIRS))
+        np.testing.assert_allclose(total, values[box], rtol=5e-3, atol=5e-3)
+
+
+def test_every_value_of_a_parameter_is_on_the_grid():
+    axes = SPACE.axes(5)
+    np.testing.assert_array_equal(axes.columns, [[0, -1, -1], [1, -1, -1], [2, 3, 4], [5, -1, -1]])
+    np.testing.assert_array_equal(axes.owners, [0, 1, 2, 2, 2, 3])
+    points = [SPACE.decode(p) for p in np.asarray(axes.points).T]
+    assert {p["depth"] for p in points} == {1, 2, 3}
+    assert {p["act"] for p in points} == {"a", "b", "c"}
+    assert [p["rate"] for p in points] == [0, 0.25, 0.5, 0.75, 1]
+    assert all(SPACE.contains(p) for p in axes.points.T)
+    with pytest.raises(ValueError, match="'act': 3 choices are more than a grid of 2"):
+        SPACE.axes(2)
+
+
+def test_variables_of_a_space_are_its_parameters():
+    with pytest.raises(ValueError, match=r"variables \[4\], but there are 4"):
+        DECHBO(SPACE, Decomposed([(0, 4)], 31)).init(jr.key(0))
+
+
+def test_regions_have_grids_of_their_own_and_a_zoom_follows_the_best_point():
+    _, surrogate, state = observed("boxes")
+    corners = surrogate.regions.lower, surrogate.regions.upper
+    *regions, near = state.belief.points[0]
+    for box, lower, upper in zip(regions, *corners, strict=True):
+        np.testing.assert_allclose(box, np.linspace(lower, upper, 5).T)
+    np.testing.assert_allclose(near[:, -1] - near[:, 0], 0.2, rtol=1e-5)
+    middle = jnp.clip(state.belief.incumbent(), 0.1, 0.9)
+    np.testing.assert_allclose(near[:, 2], middle, atol=1e-6)
+
+
+def test_bounds_may_grow_as_the_theorem_says(key):
+    schedule = Confidence(6 * 12**2, 0.1)
+    fixed = float(schedule(jnp.asarray(31)))
+    np.testing.assert_allclose(fixed, 2 * np.log(6 * 144 * np.pi**2 * 31**2 / 6 / 0.1), rtol=1e-6)
+    domain, surrogate, state = observed("fine")  # of 30 points
+    asked = [
+        eqx.filter_jit(DECHBO(domain, surrogate, UpperBound(beta)).ask)(key, state)[0]
+        for beta in (schedule, fixed)
+    ]
+    np.testing.assert_allclose(*asked, atol=1e-3)
 
 
 def test_samples_have_the_mean_and_the_variance_of_the_belief(key):
-    surrogate = Decomposed(PAIRS, 31, grid=5, every=None)
-    state = observed(DECHBO(Cube(DIM), surrogate), key)
+    _, surrogate, state = observed("plain")
     x = jnp.array([0.3, 0.8, 0.1, 0.6])
     keys = jr.split(key, 2000)
     draw = lambda k: surrogate.sample(k, state.shared, state.belief)(x)  # noqa: E731

@@ -24,8 +24,9 @@ from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.mechanism import AdaptiveClip, FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger
+from jaxbo.parameters import Categorical, Real
 from jaxbo.schedules import Constant, Table
-from jaxbo.space import Categorical, Real, Space
+from jaxbo.space import Space
 
 NEVER = 1e-9
 SMALL = Fixed(SquaredExponential(0.2), size=20)

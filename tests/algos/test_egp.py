@@ -35,6 +35,10 @@ def egp(policy=None, workers=1, **options):
     return EGP(DOMAIN, Ensemble(KERNELS, expert(**options)), policy, workers, candidates=64)
 
 
+#: How far two programs may be apart: near a maximum the square root of rounding changes nothing.
+PLACE = 1e-3
+
+
 # Compiled, as users have them: a loop inside would otherwise be compiled anew at every call.
 init = eqx.filter_jit(EGP.init)
 ask, ask_one = eqx.filter_jit(EGP.ask), eqx.filter_jit(EGP.ask_one)
@@ -84,7 +88,8 @@ def test_a_query_maximizes_a_sample_of_the_surrogate(key):
     candidate_key, policy_key = jr.split(jr.fold_in(key, 2))
     sampled = algorithm.surrogate.sample(jr.fold_in(policy_key, 0), state.shared, state.belief)
     expected, _ = maximize(sampled, DOMAIN, DOMAIN.candidates(candidate_key, 64))
-    close(queries[0], expected, 1e-5)
+    close(sampled(queries[0]), sampled(expected), 1e-5)
+    close(queries[0], expected, PLACE)
 
 
 @pytest.mark.parametrize("policy", [Thompson(), Drawn(UCB(2.0)), Largest()])
@@ -93,7 +98,7 @@ def test_one_worker_asks_the_same_alone_and_in_a_round(policy, key):
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
     nobody = jnp.zeros((1, 2)), jnp.zeros((1,), bool)
     alone = ask_one(algorithm, jr.fold_in(key, 2), state, *nobody)
-    close(alone, ask(algorithm, jr.fold_in(key, 2), state)[0][0], 1e-5)
+    close(alone, ask(algorithm, jr.fold_in(key, 2), state)[0][0], PLACE)
 
 
 def test_workers_with_thompson_sampling_ask_independently(key):
@@ -101,7 +106,7 @@ def test_workers_with_thompson_sampling_ask_independently(key):
     state, _, _ = told(egp(workers=3), jr.fold_in(key, 1))
     three, _ = ask(egp(workers=3), jr.fold_in(key, 2), state)
     one, _ = ask(egp(workers=1), jr.fold_in(key, 2), state)
-    close(three[0], one[0], 1e-5)
+    close(three[0], one[0], PLACE)
     assert len(np.unique(np.asarray(three), axis=0)) == 3
 
 

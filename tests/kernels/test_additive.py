@@ -165,11 +165,12 @@ def test_the_factors_of_a_belief_add_up_to_its_mean(key):
         mean, variance = surrogate.factors(belief)
         at = jnp.array([2, 0, 4, 1])
         x = jnp.linspace(0, 1, GRID)[at]
-        total = mean[0, 0, 2, 0, 0] + mean[0, 1, 4, 0, 0] + mean[0, 2, 0, 4, 1]
+        of_f = mean[0, 0]
+        total = of_f[0, 2, 0, 0] + of_f[1, 4, 0, 0] + of_f[2, 0, 4, 1]
         expected, joint = surrogate.standardized(surrogate.setup(key, DIM), belief, x)
         np.testing.assert_allclose(total, expected[0], atol=2e-3)
         assert (variance >= 0).all()
-        deviations = jnp.sqrt(variance)[0]
+        deviations = jnp.sqrt(variance)[0, 0]
         most = deviations[0, 2, 0, 0] + deviations[1, 4, 0, 0] + deviations[2, 0, 4, 1]
         assert jnp.sqrt(joint[0]) <= most + 1e-3  # the sum of deviations bounds that of the sum
 
@@ -235,7 +236,8 @@ def test_pairs_that_matter_are_found():
     y = jnp.sin(9 * X[:, 0] * X[:, 3]) + jnp.sin(9 * (X[:, 2] - X[:, 5]) ** 2)
     surrogate = Decomposed(structure.Sampled(steps=200, count=4), 80, grid=3)
     belief = believed(surrogate, X, y, True)
-    pairs = jnp.mean(jax.vmap(lambda s: structure.shared(s, 6))(surrogate.scopes(belief)), axis=0)
+    scopes = surrogate.scopes(surrogate.setup(key, 6), belief)
+    pairs = jnp.mean(jax.vmap(lambda s: structure.shared(s, 6))(scopes), axis=0)
     true = np.array([pairs[0, 3], pairs[2, 5]])
     others = np.array([pairs[i, j] for i, j in itertools.combinations(range(6), 2)])
     assert true.mean() > 0.4 + (others.sum() - true.sum()) / 13

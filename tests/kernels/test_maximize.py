@@ -16,7 +16,8 @@ from jaxbo.kernels import features
 from jaxbo.kernels.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.maximize import Pieces, ascend, maximize
-from jaxbo.space import Categorical, Integer, Real, Space
+from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.space import Space
 
 MAPS = [features.cosine, features.sine_cosine]
 SPACE = Space(rate=Real(1e-4, 1.0, log=True), layers=Integer(1, 5), kind=Categorical("a", "b", "c"))
