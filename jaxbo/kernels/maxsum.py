@@ -317,12 +317,10 @@ def solve(
 
     Messages are followed by `decode`, `improve` and `upper_bound`, the latter of `sweeps` sweeps.
     """
-    if isinstance(graph, FactorGraph):
-        order, cells = elimination.order(graph)
-        if cells <= most_cells:
-            x = elimination.maximize(graph, tables, order)
-            reached = factor_graph.value(graph, tables, x)
-            return Solution(x, reached, reached, True)
+    if isinstance(graph, FactorGraph) and elimination.cells(graph) <= most_cells:
+        x = elimination.maximize(graph, tables)
+        reached = factor_graph.value(graph, tables, x)
+        return Solution(x, reached, reached, True)
     messages, _ = settle(graph, tables, iterations=iterations, damping=damping)
     x = improve(graph, tables, decode(graph, tables, messages))
     bound, _ = upper_bound(graph, tables, sweeps=sweeps)

@@ -18,6 +18,7 @@ TREES = {
     "star": ((4, 3, 3, 2), ((0, 1), (2, 0), (0, 3), (0,))),
     "ternary": ((3, 2, 4, 2, 3), ((0, 1, 2), (2, 3, 4), (4,))),
     "parts": ((3, 3, 2, 2, 4), ((1, 0), (2, 3))),
+    "alike": ((3, 2, 3, 2, 3, 2), ((3, 2), (0, 1), (4, 5), (5,), (2,), (0,))),
     "one": ((5,), ((0,),)),
 }
 CYCLES = {
@@ -250,10 +251,9 @@ def test_many_tables_on_one_graph_are_those_one_by_one(key):
 def test_elimination_finds_a_maximum_of_any_graph(name, whole, key):
     sizes, scopes = GRAPHS[name]
     graph = FactorGraph(sizes, scopes)
-    order, cells = elimination.order(graph)
-    assert sorted(order) == list(range(len(sizes)))
-    assert cells <= np.prod(sizes)
-    maximum = jax.jit(lambda packed: elimination.maximize(graph, packed, order))
+    assert sorted(elimination.order(graph)[0]) == list(range(len(sizes)))
+    assert elimination.cells(graph) <= np.prod(sizes)
+    maximum = jax.jit(lambda packed: elimination.maximize(graph, packed))
     for k in jr.split(key, 10):
         tables = tables_of(k, sizes, scopes, whole)
         total = sums(sizes, scopes, tables)
@@ -266,6 +266,27 @@ def test_a_long_chain_is_eliminated_in_small_tables():
     assert elimination.order(graph)[1] == 16
     ring = FactorGraph((4,) * 60, [(i, (i + 1) % 60) for i in range(60)])
     assert elimination.order(ring)[1] == 64
+
+
+def test_parts_of_one_form_are_one_program(key):
+    # Two forms: chains of three, and single variables; variable 1 is of no factor.
+    chains = [(v, v + 1) for start in range(2, 302, 3) for v in (start, start + 1)]
+    graph = FactorGraph((4,) * 352, [*chains, (0,), *((v,) for v in range(302, 352))])
+    few = FactorGraph((4,) * 9, [(0,), (2, 3), (3, 4), (5, 6), (6, 7), (8,)])
+    assert sorted(len(some.variables) for some in elimination.parts(graph)) == [51, 100]
+
+    def size(graph):
+        tables = graph.pack([jnp.zeros((4,) * len(scope)) for scope in graph.scopes])
+        program = jax.make_jaxpr(lambda tables: elimination.maximize(graph, tables))(tables)
+        return len(program.jaxpr.eqns)
+
+    assert size(graph) == size(few)
+    tables = tables_of(key, graph.sizes, graph.scopes)
+    x = np.asarray(elimination.maximize(graph, graph.pack(tables)))
+    chain = tables[0][:, :, None] + tables[1][None]
+    np.testing.assert_array_equal(x[2:5], np.unravel_index(np.argmax(chain), chain.shape))
+    np.testing.assert_array_equal(x[302:], [np.argmax(table) for table in tables[201:]])
+    assert x[1] == 0
 
 
 @pytest.mark.parametrize("most_cells", [0, 10**6], ids=["messages", "elimination"])
