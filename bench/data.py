@@ -37,6 +37,14 @@ SOURCES = {
         "48204 hours of traffic on a highway in Minnesota, weather and time, and the quarter of the "
         "volume (arrays X, y, feature_names, weather_main): UCI's Metro Interstate Traffic Volume"
     ),
+    "protein_casp.npz": (
+        "45730 proteins' residues, nine physicochemical attributes and their size in angstrom (arrays "
+        "X, y): UCI's Physicochemical Properties of Protein Tertiary Structure (Rana, 2013)"
+    ),
+    "cifar10_7000.npz": (
+        "7000 of CIFAR-10's images (arrays images, y, split: 0 to train, 1 to validate, 2 to test): "
+        "Krizhevsky, Learning Multiple Layers of Features from Tiny Images (2009)"
+    ),
 }
 
 
