@@ -9,8 +9,8 @@ The structure is that of the example of keras which the paper takes. It trains f
 2000 images of 16 x 16, the mean of 2 x 2 pixels, a fourth of the channels or less, 5 to 20 epochs, and
 batches of 20 to 200. Validation and test are the 1000 images each of `cifar10_7000.npz`.
 
-The objective is a JAX function: a run of an optimizer, training included, is one program. A batch has a
-room of fixed size; images beyond its own have no weight.
+The objective is a JAX function: a run of an optimizer, training included, is one program. The slope of a
+batch of any size is a sum over pieces of 20 images; those beyond its own have no weight.
 """
 
 import functools
@@ -43,8 +43,8 @@ SPACE = Space(
 CHANNELS, DENSE, CLASSES = (8, 16), 64, 10
 #: Side of a patch, and of the squares that are pooled.
 WIDTH, POOL = 3, 2
-#: How many images a batch may have room for; each is one more loop to compile.
-ROOMS: Final = (50, 200)
+#: Images of a piece of a batch: one loop to compile for all sizes.
+PIECE: Final = 20
 #: Images that are trained on.
 TRAINING = 2000
 #: A dropout rate of 1 leaves nothing to divide by: the largest that is used.
@@ -158,7 +158,7 @@ def trained(key: Key, theta: PyTree, pictures: Pictures, x: Point) -> PyTree:
     order_key, drop_key = jr.split(key)
     steps = (count + batch - 1) // batch
 
-    def loss(theta: PyTree, key: Key, rows: Array, share: Float[Array, " room"]) -> Scalar:
+    def loss(theta: PyTree, key: Key, rows: Array, share: Float[Array, " piece"]) -> Scalar:
         found = scores(theta, pictures.X[rows], key, rates)
         return jnp.sum(
             share * optax.softmax_cross_entropy_with_integer_labels(found, pictures.y[rows])
@@ -166,21 +166,24 @@ def trained(key: Key, theta: PyTree, pictures: Pictures, x: Point) -> PyTree:
 
     def epoch(t: Count, theta: PyTree) -> PyTree:
         # Filled up, since a slice across the end would be moved to before it.
-        order = jnp.pad(shuffle(order_key, t, count), (0, ROOMS[-1]))
+        order = jnp.pad(shuffle(order_key, t, count), (0, PIECE))
         epoch_key = jr.fold_in(drop_key, t)
 
-        def step(room: int, i: Count, theta: PyTree) -> PyTree:
-            rows = jax.lax.dynamic_slice(order, (i * batch,), (room,))
-            size = jnp.minimum(batch, count - i * batch)
-            taken = jnp.arange(room, dtype=size.dtype) < size
-            share = taken.astype(x.dtype) / size.astype(x.dtype)
-            slope = jax.grad(loss)(theta, jr.fold_in(epoch_key, i), rows, share)
+        def step(i: Count, theta: PyTree) -> PyTree:
+            size, step_key = jnp.minimum(batch, count - i * batch), jr.fold_in(epoch_key, i)
+
+            def add(j: Count, slope: PyTree) -> PyTree:
+                rows = jax.lax.dynamic_slice(order, (i * batch + j * PIECE,), (PIECE,))
+                taken = j * PIECE + jnp.arange(PIECE, dtype=size.dtype) < size
+                share = taken.astype(x.dtype) / size.astype(x.dtype)
+                more = jax.grad(loss)(theta, jr.fold_in(step_key, j), rows, share)
+                return jax.tree.map(jnp.add, slope, more)
+
+            none = jax.tree.map(jnp.zeros_like, theta)
+            slope = jax.lax.fori_loop(0, (size + PIECE - 1) // PIECE, add, none)
             return jax.tree.map(lambda a, g: a - chosen["rate"] * g, theta, slope)
 
-        for room, tighter in zip(ROOMS, (0, *ROOMS), strict=False):
-            length = jnp.where((tighter < batch) & (batch <= room), steps, 0)
-            theta = jax.lax.fori_loop(0, length, functools.partial(step, room), theta)
-        return theta
+        return jax.lax.fori_loop(0, steps, step, theta)
 
     return jax.lax.fori_loop(0, chosen["epochs"], epoch, theta)
 

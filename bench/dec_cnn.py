@@ -12,8 +12,6 @@ import itertools
 from collections.abc import Callable
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
@@ -21,6 +19,7 @@ from jaxtyping import Array, Float
 import jaxbo
 from bench import cifar, dec_synthetic
 from bench.cifar import SPACE, Cifar
+from bench.dec_gp import incumbents
 from bench.egp_synthetic import INITIAL, no_worse
 from bench.runner import Check, Experiment, Options, Result, kept, number, progress
 from jaxbo import metrics
@@ -75,9 +74,7 @@ def _run(options: Options) -> Result:
     for i, method in progress([(i, m) for i in range(runs) for m in methods], "dec-cnn"):
         path = folder / f"{method}, {jr.key_data(keys[i])[1]}.npy"
         found[method].append(
-            kept(
-                path, lambda m=method, k=keys[i]: _errors(METHODS[m](rounds), objective, k, rounds)
-            )
+            kept(path, lambda m=method, k=keys[i]: errors(m, objective, rounds, k))
         )
     curves = {method: np.stack(some)[:, 1] for method, some in found.items()}
     validation = {method: np.stack(some)[:, 0] for method, some in found.items()}
@@ -102,26 +99,30 @@ def _run(options: Options) -> Result:
     )
 
 
-@eqx.filter_jit
-def _errors(
-    algorithm: AbstractAlgorithm, objective: Cifar, key: Key, rounds: int
-) -> Float[Array, "2 rounds"]:
+def errors(method: str, objective: Cifar, rounds: int, key: Key) -> Float[np.ndarray, "2 rounds"]:
     """Validation error of the best so far, and the test error of a network trained like it."""
     run_key, test_key = jr.split(key)
-    _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL)
-    values = jnp.nan_to_num(trace.values[:, 0], nan=-jnp.inf)
-    best = jax.lax.cummax(values)
+    queries, values = _trace(METHODS[method](rounds), objective, rounds, run_key)
+    best = incumbents(values)
+    # Trained anew, with the same draws for all: not with those that made it the best.
+    tested = {
+        i: float(_tested(objective, test_key, queries[i])) for i in sorted(set(best.tolist()))
+    }
+    found = [1 - np.asarray(values)[best], [1 - tested[i] for i in best.tolist()]]
+    return np.stack(found)[:, INITIAL:]
 
-    def tested(share: Scalar, item: tuple[Scalar, Scalar, Point]) -> tuple[Scalar, Scalar]:
-        value, most, x = item
-        # Trained anew, with the same draws for all: not with those that made it the best.
-        train = lambda: objective.shares(test_key, x)[1]  # noqa: E731
-        share = jax.lax.cond(value == most, train, lambda: share)
-        return share, share
 
-    start = jnp.zeros((), values.dtype)
-    _, tests = jax.lax.scan(tested, start, (values, best, trace.queries[:, 0]))
-    return (1 - jnp.stack([best, tests]))[:, INITIAL:]
+@eqx.filter_jit
+def _trace(
+    algorithm: AbstractAlgorithm, objective: Cifar, rounds: int, key: Key
+) -> tuple[Float[Array, "points dim"], Float[Array, " points"]]:
+    _, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
+    return trace.queries[:, 0], trace.values[:, 0]
+
+
+@eqx.filter_jit
+def _tested(objective: Cifar, key: Key, x: Point) -> Scalar:
+    return objective.shares(key, x)[1]
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:

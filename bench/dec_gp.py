@@ -178,7 +178,7 @@ def errors(
         matrix_key, key = jr.split(key)
         objective = Embedded(objective, jr.normal(matrix_key, (_dim(inducing), SUBSPACE)))
     queries, values = _trace(algorithm, objective, rounds, key)
-    best = np.asarray(_incumbents(values))
+    best = incumbents(values)
     # Each is tested once, however long it stays the best.
     tested = {i: float(_tested(objective, queries[i])) for i in sorted(set(best.tolist()))}
     return np.stack([-np.asarray(values)[best], [tested[i] for i in best.tolist()]])[:, INITIAL:]
@@ -192,7 +192,7 @@ def _trace(
     return trace.queries[:, 0], trace.values[:, 0]
 
 
-def _incumbents(values: Float[Array, " points"]) -> np.ndarray:
+def incumbents(values: Float[Array, " points"]) -> np.ndarray:
     """Which is the best of those up to each."""
     told = np.nan_to_num(np.asarray(values), nan=-np.inf)
     return np.array([int(np.argmax(told[: t + 1])) for t in range(len(told))])

@@ -61,7 +61,7 @@ def test_scores_are_those_of_xlas_convolution(key):
 
 
 def test_training_is_plain_descent_on_the_batches_of_a_shuffle(key):
-    pictures, x = made_up(45), point()
+    pictures, x = made_up(65), point(batch=30)  # two pieces, two pieces, one
     theta = cifar.start(key, 16, x)
     train = jax.jit(lambda theta, x: cifar.trained(key, theta, pictures, x))
     found = train(theta, x)
@@ -75,8 +75,8 @@ def test_training_is_plain_descent_on_the_batches_of_a_shuffle(key):
         return jax.tree.map(lambda a, g: a - 0.05 * g, theta, jax.grad(loss)(theta))
 
     for epoch in range(5):
-        order = cifar.shuffle(order_key, jnp.asarray(epoch), 45)
-        for rows in (order[:20], order[20:40], order[40:]):
+        order = cifar.shuffle(order_key, jnp.asarray(epoch), 65)
+        for rows in (order[:30], order[30:60], order[60:]):
             theta = step(theta, pictures.X[rows], pictures.y[rows])
     for (W, b), (V, c) in zip(found, theta, strict=True):
         np.testing.assert_allclose(W, V, rtol=1e-2, atol=2e-3)
@@ -125,11 +125,11 @@ def test_every_method_has_room_for_its_evaluations(name):
     assert algorithm.capacity in (40, None)
 
 
-def test_a_batch_and_its_room_cover_the_range():
+def test_corners_of_the_cube_are_the_ends_of_the_ranges():
     lowest, highest = SPACE.decode(np.zeros(6)), SPACE.decode(np.ones(6))
-    assert (lowest["batch"], highest["batch"]) == (20, cifar.ROOMS[-1])
+    assert (lowest["batch"], highest["batch"]) == (cifar.PIECE, 200)
     assert (lowest["rate"], highest["rate"]) == (1e-5, 1.0)
-    assert list(cifar.ROOMS) == sorted(cifar.ROOMS)
+    assert (lowest["epochs"], highest["epochs"]) == (5, 20)
 
 
 def test_claims_are_about_the_ends_of_runs():

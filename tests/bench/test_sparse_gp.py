@@ -175,7 +175,7 @@ def test_every_method_has_room_for_its_evaluations(name):
 
 def test_the_best_so_far_is_the_first_of_equals_and_never_a_failure():
     values = jnp.asarray([jnp.nan, -3.0, -4.0, -2.0, -2.0, jnp.nan])
-    assert dec_gp._incumbents(values)[1:].tolist() == [1, 1, 3, 3, 3]
+    assert dec_gp.incumbents(values)[1:].tolist() == [1, 1, 3, 3, 3]
 
 
 def test_claims_are_about_the_ends_of_runs():
