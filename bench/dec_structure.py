@@ -87,7 +87,8 @@ class Sum(eqx.Module):
         points = jnp.linspace(0, 1, grid)
         each = jax.vmap(jax.vmap(self.part, (None, None, 0)), (None, None, 0))
         square = jnp.stack(jnp.meshgrid(points, points, indexing="ij"), axis=2)
-        tables = (jax.lax.map(lambda of: each(*of, square), (self.frequencies, self.weights)),)
+        functions = self.frequencies, self.weights
+        tables = (jax.lax.map(lambda of: each(of[0], of[1], square), functions),)
         graph = DataGraph(self.scopes, dim, grid)
         # No path in a tree is longer than `dim`; without damping messages are then exact.
         messages, _ = maxsum.settle(graph, tables, iterations=dim, damping=0.0, tolerance=0.0)
