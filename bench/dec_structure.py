@@ -171,7 +171,8 @@ QUICK = (LEARNED, "random search")
 
 
 def _run(options: Options) -> Result:
-    rounds = options.rounds_or(200, 10)
+    # Whole periods between fits, after each of which the structure is looked at.
+    rounds = -(-options.rounds_or(200, 10) // REFIT) * REFIT
     dims = (6,) if options.quick else tuple(DIMS)
     methods = QUICK if options.quick else tuple(METHODS)
     designs = () if options.quick else tuple(AT_RANDOM)
