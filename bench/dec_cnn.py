@@ -8,6 +8,7 @@ run has 10 random points of its own, the same for all methods. Factors are all p
 the six. Random search is not in the paper.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -16,12 +17,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-import jaxbo
 from bench import cifar, dec_synthetic
 from bench.cifar import SPACE, Cifar
 from bench.dec_gp import incumbents
 from bench.egp_synthetic import INITIAL, no_worse
-from bench.runner import Check, Experiment, Options, Result, kept, number, progress
+from bench.runner import Check, Experiment, Options, Result, number, parts
 from jaxbo import metrics
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
@@ -67,17 +67,16 @@ def _run(options: Options) -> Result:
     methods = QUICK if options.quick else tuple(METHODS)
     objective = cifar.cifar(100) if options.quick else cifar.cifar()
     images = len(objective.train.y)
-    folder = options.out / f"dec-cnn.parts-{jaxbo.__version__}-{options.seed}-{rounds}-{images}"
-    folder.mkdir(parents=True, exist_ok=True)
     keys = jr.split(jr.key(options.seed), runs)
-    found: dict[str, list[np.ndarray]] = {method: [] for method in methods}
-    for i, method in progress([(i, m) for i in range(runs) for m in methods], "dec-cnn"):
-        path = folder / f"{method}, {jr.key_data(keys[i])[1]}.npy"
-        found[method].append(
-            kept(path, lambda m=method, k=keys[i]: errors(m, objective, rounds, k))
-        )
-    curves = {method: np.stack(some)[:, 1] for method, some in found.items()}
-    validation = {method: np.stack(some)[:, 0] for method, some in found.items()}
+    measures = {
+        f"{method}, {run}": functools.partial(errors, method, objective, rounds, key)
+        for run, key in enumerate(keys)
+        for method in methods
+    }
+    found, folder = parts(options, "dec-cnn", (rounds, images), measures)
+    both = {m: np.stack([found[f"{m}, {run}"] for run in range(runs)]) for m in methods}
+    curves = {method: some[:, 1] for method, some in both.items()}
+    validation = {method: some[:, 0] for method, some in both.items()}
     return Result(
         settings={
             "runs": runs,

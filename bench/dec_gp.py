@@ -12,6 +12,7 @@ Beside it, seconds of an iteration, without the objective: a query and an observ
 those the fit, which is made every 10 evaluations; as dimensions, factors and observations grow.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -24,10 +25,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-import jaxbo
 from bench import dec_synthetic, sparse_gp
 from bench.egp_synthetic import INITIAL, NOISE, no_worse
-from bench.runner import Check, Experiment, Options, Result, kept, number, progress
+from bench.embedding import Embedded, embedded
+from bench.runner import Check, Experiment, Options, Result, number, parts
 from bench.sparse_gp import ATTRIBUTES, INDUCING, PIC, Rows
 from bench.speed_timing import compiled, race
 from jaxbo import metrics, plotting
@@ -36,9 +37,8 @@ from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains import Cube
 from jaxbo.kernels.decomposed import Decomposed
-from jaxbo.kernels.linalg import dot
 from jaxbo.loop import run
-from jaxbo.types import Count, Key, Point, Scalar
+from jaxbo.types import Key, Point, Scalar
 
 REFIT = dec_synthetic.REFIT
 #: The best of Table 2.
@@ -103,45 +103,24 @@ QUICK = ("DEC-HBO, pairs", "random search")
 OURS = ("DEC-HBO, pairs", "DEC-HBO, triples")
 
 
-class Embedded(eqx.Module):
-    """The objective on a random subspace: x = A z clipped to [-1, 1], on the scale of cubes."""
-
-    objective: PIC
-    matrix: Float[Array, "dim subspace"]
-
-    def __call__(self, key: Key, agent: Count, z: Point) -> Scalar:
-        return self.objective(key, agent, self.point(z))
-
-    def point(self, z: Point) -> Point:
-        """The point of the cube."""
-        x = dot(self.matrix, (2 * z - 1) * math.sqrt(z.size))
-        return (jnp.clip(x, -1, 1) + 1) / 2
-
-
 def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(5, 2), options.rounds_or(100, 4)
     methods = QUICK if options.quick else tuple(METHODS)
     inducing, most = (5, 1500) if options.quick else (INDUCING, None)
     rows = sparse_gp.protein(most)
-    folder = options.out / f"dec-gp.parts-{jaxbo.__version__}-{options.seed}-{rounds}-{inducing}"
-    folder.mkdir(parents=True, exist_ok=True)
     keys = jr.split(jr.key(options.seed), runs)
-    found: dict[str, list[np.ndarray]] = {method: [] for method in methods}
-    # One run of each first, so that all can be seen soon.
-    for i, method in progress([(i, m) for i in range(runs) for m in methods], "dec-gp"):
-        path = folder / f"{method}, {jr.key_data(keys[i])[1]}.npy"
-        found[method].append(
-            kept(path, lambda m=method, k=keys[i]: errors(m, rows, inducing, rounds, k))
-        )
-    curves = {method: np.stack(some)[:, 1] for method, some in found.items()}
-    folds = {method: np.stack(some)[:, 0] for method, some in found.items()}
     timed = () if options.quick else TIMED
-    seconds = {
-        one: kept(
-            folder / f"seconds, {one}.npy".replace(", ", "-"), lambda one=one: iteration(*one)
-        )
-        for one in progress(timed, "dec-gp, seconds")
-    }
+    # One run of each first, so that all can be seen soon.
+    measures = {
+        f"{method}, {run}": functools.partial(errors, method, rows, inducing, rounds, key)
+        for run, key in enumerate(keys)
+        for method in methods
+    } | {f"seconds, {_label(*one)}": functools.partial(iteration, *one) for one in timed}
+    found, folder = parts(options, "dec-gp", (rounds, inducing), measures)
+    both = {m: np.stack([found[f"{m}, {run}"] for run in range(runs)]) for m in methods}
+    curves = {method: some[:, 1] for method, some in both.items()}
+    folds = {method: some[:, 0] for method, some in both.items()}
+    seconds = {one: found[f"seconds, {_label(*one)}"] for one in timed}
     return Result(
         settings={
             "runs": runs,
@@ -176,11 +155,12 @@ def errors(
     algorithm, objective = METHODS[method](inducing, rounds), PIC(rows)
     if method == REMBO:
         matrix_key, key = jr.split(key)
-        objective = Embedded(objective, jr.normal(matrix_key, (_dim(inducing), SUBSPACE)))
+        objective = embedded(matrix_key, objective, _dim(inducing), SUBSPACE)
     queries, values = _trace(algorithm, objective, rounds, key)
     best = incumbents(values)
     # Each is tested once, however long it stays the best.
-    tested = {i: float(_tested(objective, queries[i])) for i in sorted(set(best.tolist()))}
+    points = jax.vmap(objective.point)(queries) if isinstance(objective, Embedded) else queries
+    tested = {i: float(_tested(rows, points[i])) for i in sorted(set(best.tolist()))}
     return np.stack([-np.asarray(values)[best], [tested[i] for i in best.tolist()]])[:, INITIAL:]
 
 
@@ -199,10 +179,8 @@ def incumbents(values: Float[Array, " points"]) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _tested(objective: PIC | Embedded, x: Point) -> Scalar:
-    if isinstance(objective, Embedded):
-        objective, x = objective.objective, objective.point(x)
-    return sparse_gp.test(objective.rows.unpack(x), objective.rows)
+def _tested(rows: Rows, x: Point) -> Scalar:
+    return sparse_gp.test(rows.unpack(x), rows)
 
 
 #: What an iteration is made of.

@@ -12,13 +12,12 @@ the same for all methods.
     found    of the pairs in the tree, how many share a factor, mean over chains
     false    of the pairs that share a factor, how many are not in the tree
 
-"Longer" takes 1000 instead of 100 steps of its chains at every fit, and has pairs rarer a priori. "At
-random points" has the same models learn from uniform points instead of a method's own. All processes are
-exact and fitted every 10 evaluations. The plain one has one length scale a coordinate with the prior of
-`Priors.scaled`, and EI.
+"Longer" takes 1000 instead of 100 steps of its chains at every fit. "At random points" has the same
+models learn from uniform points instead of a method's own. All processes are exact and fitted every 10
+evaluations. The plain one has one length scale a coordinate with the prior of `Priors.scaled`, and EI.
 """
 
-import math
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,13 +26,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-import jaxbo
 from bench import dec_synthetic
 from bench.dec_synthetic import GRIDS, REFIT
 from bench.egp_synthetic import INITIAL, NOISE, figure, no_worse
-from bench.runner import Check, Experiment, Options, Result, kept, number, progress
+from bench.runner import Check, Experiment, Options, Result, number, parts
 from jaxbo import metrics
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
@@ -146,9 +144,9 @@ def _single(dim: int, function: Sum, evaluations: int) -> DECHBO:
     return DECHBO(Cube(dim), _model(alone, evaluations, GRIDS[1]))
 
 
-def _patient(dim: int) -> Sampled:
-    """Ten times as many steps; pairs are so much less likely a priori as there are more of them."""
-    return Sampled(steps=1000, penalty=math.log(dim))
+def _patient() -> Sampled:
+    """Ten times as many steps."""
+    return Sampled(steps=1000)
 
 
 PLAIN = "plain GP, scaled priors, EI"
@@ -156,7 +154,7 @@ LEARNED, PATIENT, TRUE = "DEC-HBO, learned", "DEC-HBO, learned longer", "DEC-HBO
 METHODS: dict[str, Method] = {
     TRUE: lambda dim, function, n: DECHBO(Cube(dim), _model(Known(function.scopes), n)),
     LEARNED: _structured(Sampled()),
-    PATIENT: lambda dim, function, n: DECHBO(Cube(dim), _model(_patient(dim), n)),
+    PATIENT: lambda dim, function, n: DECHBO(Cube(dim), _model(_patient(), n)),
     "DEC-HBO, random trees": _structured(RandomTree()),
     "ADD-GP-UCB": _single,
     PLAIN: lambda dim, function, n: dec_synthetic.METHODS[PLAIN](dim, n),
@@ -165,7 +163,7 @@ METHODS: dict[str, Method] = {
 #: What learns at points that it did not choose.
 AT_RANDOM: dict[str, Callable[[int], Sampled]] = {
     "at random points": lambda dim: Sampled(),
-    "at random points, longer": _patient,
+    "at random points, longer": lambda dim: _patient(),
 }
 QUICK = (LEARNED, "random search")
 
@@ -176,25 +174,24 @@ def _run(options: Options) -> Result:
     dims = (6,) if options.quick else tuple(DIMS)
     methods = QUICK if options.quick else tuple(METHODS)
     designs = () if options.quick else tuple(AT_RANDOM)
-    folder = options.out / f"dec-structure.parts-{jaxbo.__version__}-{options.seed}-{rounds}"
-    folder.mkdir(parents=True, exist_ok=True)
     runs = {dim: options.runs_or(DIMS.get(dim, 2), 2) for dim in dims}
     keys = {dim: jr.split(jr.key(options.seed), runs[dim]) for dim in dims}
+    work = [(dim, name) for dim in dims for name in (*methods, *designs)]
+    measures = {
+        f"{dim}, {name}, {run}": functools.partial(
+            _learning if name in AT_RANDOM else _searching, key, dim, name, rounds
+        )
+        for dim, name in work
+        for run, key in enumerate(keys[dim])
+    }
+    measured, folder = parts(options, "dec-structure", (rounds,), measures)
     curves: dict[str, np.ndarray] = {}
     found: dict[str, np.ndarray] = {}
-    work = [(dim, name) for dim in dims for name in (*methods, *designs)]
-    for dim, name in progress(work, "dec-structure"):
-        measure = _learning if name in AT_RANDOM else _searching
-        parts = [
-            kept(
-                folder / f"{dim}, {name}, {jr.key_data(key)[1]}.npy",
-                lambda key=key, m=measure, d=dim, n=name: m(key, d, n, rounds),
-            )
-            for key in keys[dim]
-        ]
-        if measure is _searching:
-            curves[_title(dim, name)] = np.stack([part[:rounds] for part in parts])
-        pairs = np.stack([part[-2 * (rounds // REFIT) :].reshape(2, -1) for part in parts])
+    for dim, name in work:
+        some = [measured[f"{dim}, {name}, {run}"] for run in range(runs[dim])]
+        if name not in AT_RANDOM:
+            curves[_title(dim, name)] = np.stack([part[:rounds] for part in some])
+        pairs = np.stack([part[-2 * (rounds // REFIT) :].reshape(2, -1) for part in some])
         if np.isfinite(pairs).any():
             found[_title(dim, name)] = pairs
     return Result(
@@ -257,12 +254,12 @@ def _pairs(algorithm: AbstractAlgorithm, state: Any, function: Sum, dim: int) ->
     """What is found and what is false; NaN where no model has a structure."""
     if not isinstance(algorithm, DECHBO):
         return jnp.full((2,), jnp.nan)
-    return held(algorithm.surrogate, state.belief, function, dim)
+    return held(algorithm.surrogate.scopes(state.shared, state.belief), function, dim)
 
 
-def held(model: Decomposed, belief: Belief, function: Sum, dim: int) -> Float[Array, "2"]:
+def held(scopes: Int[Array, "chains factors arity"], function: Sum, dim: int) -> Float[Array, "2"]:
     """Of the function's pairs how many share a factor, and of those that do how many are not its."""
-    share = jnp.mean(jax.vmap(lambda s: structure.shared(s, dim))(model.scopes(belief)), axis=0)
+    share = jnp.mean(jax.vmap(lambda s: structure.shared(s, dim))(scopes), axis=0)
     pairs, total = structure.shared(function.scopes, dim), jnp.sum(share)
     right = jnp.sum(share * pairs)
     false = jnp.where(total > 0, 1 - right / jnp.where(total > 0, total, 1), 0)
@@ -290,7 +287,7 @@ def _learned(
 
     def stage(belief: Belief, some: tuple[Array, Array]) -> tuple[Belief, Array]:
         belief = model.refit(shared, jax.lax.scan(observe, belief, some)[0])
-        return belief, held(model, belief, function, dim)
+        return belief, held(model.scopes(shared, belief), function, dim)
 
     first = points[:INITIAL], values[:INITIAL]
     belief = jax.lax.scan(observe, model.start(shared), first)[0]

@@ -13,19 +13,18 @@ random subspace of half the dimension, drawn anew in every run.
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
 from bench import egp_botorch, egp_synthetic
 from bench.egp_synthetic import BOTORCH, NOISE, figure, no_worse, rows
+from bench.embedding import embedded
 from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo import functions
 from jaxbo.algos.base import AbstractAlgorithm
@@ -43,11 +42,11 @@ from jaxbo.kernels.factor_policy import (
 )
 from jaxbo.kernels.fit import Priors
 from jaxbo.kernels.fitted import Exact, Fitted
-from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.policy import EI, UCB, AbstractPolicy
 from jaxbo.kernels.structure import AbstractStructure, RandomTree, Sampled
 from jaxbo.loop import run
-from jaxbo.types import Count, Key, Point, Scalar
+from jaxbo.objectives import Same
+from jaxbo.types import Key
 
 INITIAL, REFIT, BETA = egp_synthetic.INITIAL, 10, 2.0
 FUNCTIONS = {
@@ -148,7 +147,7 @@ def _run(options: Options) -> Result:
         for method in methods
         for name in names
     }
-    curves, folder = parts(options, "dec-synthetic", runs, rounds, measures)
+    curves, folder = parts(options, "dec-synthetic", (runs, rounds), measures)
     return Result(
         settings={
             "runs": runs,
@@ -168,18 +167,13 @@ def _run(options: Options) -> Result:
 
 @eqx.filter_jit
 def rembo(function: TestFunction, keys: Array, rounds: int) -> Float[Array, "runs rounds"]:
-    """x = A z clipped to [-1, 1]^dim, z in [-√d, √d]^d, d half of dim; on the scale of cubes."""
-    d = function.dim // 2
-    algorithm = METHODS[REMBO](d, rounds)
+    """The regret of REMBO in half of the dimensions."""
+    subspace = function.dim // 2
+    algorithm = METHODS[REMBO](subspace, rounds)
 
     def one(key: Key) -> Array:
         matrix_key, key = jr.split(key)
-        A = jr.normal(matrix_key, (function.dim, d))
-
-        def objective(key: Key, agent: Count, z: Point) -> Scalar:
-            x = dot(A, (2 * z - 1) * math.sqrt(d))
-            return function((jnp.clip(x, -1, 1) + 1) / 2)
-
+        objective = embedded(matrix_key, Same(function=function), function.dim, subspace)
         _, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
         return function.maximum - jax.lax.cummax(trace.values[:, 0])[INITIAL:]
 

@@ -53,7 +53,7 @@ def _run(options: Options) -> Result:
         for name in names
         for method in methods
     }
-    curves, folder = parts(options, "egp-network", options.runs, rounds, measures)
+    curves, folder = parts(options, "egp-network", (options.runs, rounds), measures)
     return Result(
         settings={
             "runs": {name: len(curves[f"{name}, {OURS}"]) for name in names},

@@ -54,7 +54,7 @@ def _run(options: Options) -> Result:
         name: functools.partial(measured, METHODS[method], K, waiting, keys, evaluations)
         for name, (method, K, waiting) in asked.items()
     }
-    found, folder = parts(options, "egp-parallel", runs, evaluations, measures)
+    found, folder = parts(options, "egp-parallel", (runs, evaluations), measures)
     curves = {name: both[0] for name, both in found.items()}
     ends = {name: both[1] for name, both in found.items()}
     times = np.linspace(0, evaluations, evaluations + 1)[1:]

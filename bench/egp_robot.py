@@ -34,7 +34,7 @@ def _run(options: Options) -> Result:
         for name in names
         for dim in dims
     }
-    curves, folder = parts(options, "egp-robot", goals, rounds, measures)
+    curves, folder = parts(options, "egp-robot", (goals, rounds), measures)
     return Result(
         settings={"goals": goals, "evaluations": rounds, "initial points": INITIAL},
         curves=curves,

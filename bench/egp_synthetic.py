@@ -168,7 +168,7 @@ def _run(options: Options) -> Result:
         for method in methods
         for name in names
     }
-    curves, folder = parts(options, "egp-synthetic", runs, rounds, measures)
+    curves, folder = parts(options, "egp-synthetic", (runs, rounds), measures)
     return Result(
         settings={
             "runs": runs,

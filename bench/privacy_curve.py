@@ -90,7 +90,7 @@ def measure(problem: Problem, options: Options, name: str, runs: int, rounds: in
         setting: functools.partial(shortfall, problem, SETTINGS[setting], keys, rounds)
         for setting in settings
     }
-    curves, folder = parts(options, name, runs, rounds, measures)
+    curves, folder = parts(options, name, (runs, rounds), measures)
     losses = {
         setting: loss(SETTINGS[setting].mechanism, problem.agents, rounds) for setting in settings
     }

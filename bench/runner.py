@@ -141,16 +141,15 @@ def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:
 def parts(
     options: Options,
     name: str,
-    runs: int | None,
-    rounds: int,
+    size: Sequence[object],
     measures: dict[str, Callable[[], Any]],
 ) -> tuple[dict[str, np.ndarray], Path]:
     """What is measured, by its name, and the folder that keeps each as it ends.
 
-    An experiment that was interrupted goes on where it was, if the version and its size are the same.
+    An experiment that was interrupted goes on where it was, if version, seed and size are the same.
     """
-    size = f"{jaxbo.__version__}-{options.seed}-{runs}-{rounds}"
-    folder = options.out / f"{name}.parts-{size}"
+    stamp = "-".join(str(item) for item in (jaxbo.__version__, options.seed, *size))
+    folder = options.out / f"{name}.parts-{stamp}"
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for label, measure in progress(list(measures.items()), name):

@@ -7,6 +7,7 @@ same time, one of each chain, so that an acquisition can be averaged over them (
 """
 
 import abc
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, SupportsIndex, TypeAlias
 
@@ -101,14 +102,18 @@ class Sampled(AbstractStructure):
 
     Every variable has a factor of its own, and `factors` more may join any of them (by default as many
     as there are variables). A move gives one of these, or one place of it, other variables or none;
-    `steps` are tried at every fit. The prior of a structure is exp(-penalty n), n the places taken.
+    `steps` are tried at every fit; tens of variables need a thousand. The prior of a structure is
+    exp(-penalty n), n the places taken. The default is the log of the number of variables: a place is
+    then as likely taken as empty, however many there are to take it.
     """
 
     arity: int = eqx.field(static=True, default=2)
     factors: int | None = eqx.field(static=True, default=None)
     count: int = eqx.field(static=True, default=4)
     steps: int = eqx.field(static=True, default=100)
-    penalty: Scalar = eqx.field(converter=floating, default=1.0)
+    penalty: Scalar | None = eqx.field(
+        converter=lambda penalty: None if penalty is None else floating(penalty), default=None
+    )
 
     def __check_init__(self):
         whole("arity", self.arity, least=2)
@@ -131,10 +136,11 @@ class Sampled(AbstractStructure):
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
     ) -> tuple[Scopes, Scalar]:
+        penalty = floating(math.log(dim)) if self.penalty is None else self.penalty
         chain = sample(
             key,
             scopes,
-            lambda s: log_evidence(s) - self.penalty * jnp.sum(s >= 0, dtype=self.penalty.dtype),
+            lambda s: log_evidence(s) - penalty * jnp.sum(s >= 0, dtype=penalty.dtype),
             dim,
             fixed=dim,
             steps=self.steps,
