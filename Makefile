@@ -24,22 +24,20 @@ demo: $(VENV)/ready-demo
 
 test: test-float32 test-float64
 
-# What computes, as users have it; in either precision, models only as far as every method can be
-# traced. Most of the time goes into compiling, which is why the rest, and the second precision, is
-# without LLVM's optimizations.
-COMPUTING := tests/algos/test_contract.py tests/kernels
+# Most of the time goes into compiling, so only what is held to the last bit, and what rounding could
+# spoil, is compiled as users have it; the rest, and the second precision, without LLVM's optimizations.
+EXACT := tests/algos/test_contract.py \
+	$(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
 ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
-# Of those, the ones that compile most; what they are made of is tried as users have it.
-MODELS := $(patsubst %,tests/kernels/test_%.py,fitted ensemble policy marginal)
-TRACED := $(MODELS) $(patsubst %,tests/kernels/test_%.py,surrogate maximize)
+# In float64, models only as far as the contract traces every method.
+TRACED := $(patsubst %,tests/kernels/test_%.py,fitted ensemble policy marginal surrogate maximize)
 
 test-float32: $(VENV)/ready-test
-	JAX_ENABLE_X64=0 $(PYTEST) $(COMPUTING) $(MODELS:%=--ignore=%)
-	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(MODELS)
-	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(COMPUTING:%=--ignore=%)
+	JAX_ENABLE_X64=0 $(PYTEST) $(EXACT)
+	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(EXACT:%=--ignore=%)
 
 test-float64: $(VENV)/ready-test
-	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(COMPUTING) $(TRACED:%=--ignore=%)
+	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) tests/algos/test_contract.py tests/kernels $(TRACED:%=--ignore=%)
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

@@ -124,5 +124,6 @@ def exact(graph: FactorGraph, tables: Tables) -> float:
             costs = np.round((largest - values) * 1e4).astype(int)
             problem.AddFunction([int(v) for v in scope], costs.ravel().tolist())
             total += largest
-    _, cost, _ = problem.Solve()
-    return total - cost / 1e4
+    solved = problem.Solve()
+    assert solved is not None, "there is always a solution"
+    return total - solved[1] / 1e4

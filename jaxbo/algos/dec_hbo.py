@@ -24,6 +24,8 @@ from jaxbo.types import Key, Point, Points, Scalar
 
 #: Points from which the search goes on beside those that max-sum finds.
 STARTS = 4
+#: Points of the grid looked at on the way of messages; a search goes on from the best anyway.
+DECODINGS = 10
 
 
 class DECHBO(AbstractOneModel):
@@ -87,7 +89,9 @@ class DECHBO(AbstractOneModel):
             points: Float[Array, "dim grid"], tables: Float[Array, "chains factors ..."]
         ) -> Point:
             packed = self._pack(graph, tables)
-            found = maxsum.solve(graph, packed, iterations=self.iterations, sweeps=1)
+            found = maxsum.solve(
+                graph, packed, iterations=self.iterations, decodings=DECODINGS, sweeps=1
+            )
             return self.domain.project(points[jnp.arange(len(owners)), found.x[owners]])
 
         # Before there is anything to tell points apart, the first of these is as good as any.

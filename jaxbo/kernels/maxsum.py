@@ -90,6 +90,7 @@ def _marginals(
 def settle(
     graph: AbstractGraph,
     tables: Tables,
+    messages: Messages | None = None,
     *,
     iterations: Int[Array, ""] | int = 30,
     damping: Scalar | float = 0.5,
@@ -97,7 +98,8 @@ def settle(
 ) -> tuple[Messages, Int[Array, ""]]:
     """Messages once none moves by more than `tolerance` of the largest, and after how many rounds.
 
-    At most `iterations`. On a tree without damping they settle after as many rounds as it is long.
+    At most `iterations`, from `messages` if there are some already. On a tree without damping they
+    settle after as many rounds as it is long.
     """
 
     def unsettled(carry: tuple[Messages, Int[Array, ""], Scalar]) -> Bool[Array, ""]:
@@ -112,12 +114,12 @@ def settle(
         largest = jnp.max(jnp.stack(size))
         return new, count + 1, jnp.max(jnp.stack(moved)) / jnp.where(largest > 0, largest, 1)
 
-    first = start(graph, tables)
+    first = start(graph, tables) if messages is None else messages
     infinite = jnp.full((), jnp.inf, first[0].dtype)
-    messages, count, _ = jax.lax.while_loop(
+    last, count, _ = jax.lax.while_loop(
         unsettled, body, (first, jnp.zeros((), jnp.int32), infinite)
     )
-    return messages, count
+    return last, count
 
 
 # ---------------------------------------------------------------- from messages to a point
@@ -160,12 +162,9 @@ def improve(
     """
     plan = graph.incidence(tuple(range(len(graph.sizes))))
     inside = jnp.asarray(graph.inside)
-    known = jnp.ones((len(graph.sizes),), bool)
-    nothing = start(graph, tables)
 
     def move(i: Int[Array, ""], x: Array) -> Array:
-        score = _told(graph, tables, plan, i, nothing, nothing, x, known)
-        score = jnp.where(inside[i], score, -jnp.inf)
+        score = jnp.where(inside[i], _around(graph, tables, plan, i, x), -jnp.inf)
         # Where nothing is gained, nothing moves: so it ends.
         best = jnp.argmax(score).astype(x.dtype)
         return x.at[i].set(jnp.where(jnp.max(score) > score[x[i]], best, x[i]))
@@ -179,6 +178,34 @@ def improve(
         return carry[1] & (carry[2] < sweeps)
 
     return jax.lax.while_loop(going, sweep, (x, jnp.asarray(True), jnp.asarray(0)))[0]
+
+
+def _around(
+    graph: AbstractGraph,
+    tables: Tables,
+    plan: factor_graph.Incidence,
+    place: Int[Array, ""],
+    x: Int[Array, " variables"],
+) -> Float[Array, " points"]:
+    """What its factors are worth at every point of a variable, all others being where they are."""
+    score = jnp.zeros((graph.points,), tables[0].dtype)
+    for g, (group, table) in enumerate(zip(graph.groups, tables, strict=True)):
+        for axis, size in enumerate(group.shape):
+            members = jnp.asarray(plan.factors[g][axis])[place]
+            scopes = jnp.asarray(group.variables)[jnp.maximum(members, 0)]
+
+            def worth(
+                member: Int[Array, ""],
+                scope: Int[Array, " arity"],
+                table: Array = table,
+                axis: int = axis,
+            ) -> Float[Array, " _"]:
+                at = (slice(None) if i == axis else x[v] for i, v in enumerate(scope))
+                return table[(jnp.maximum(member, 0), *at)]
+
+            here = jnp.where((members >= 0)[:, None], jax.vmap(worth)(members, scopes), 0)
+            score = score.at[:size].add(jnp.sum(here, axis=0))
+    return score
 
 
 def _told(
@@ -310,18 +337,37 @@ def solve(
     *,
     iterations: int = 30,
     damping: Scalar | float = 0.5,
+    decodings: int = 30,
     sweeps: int = 30,
     most_cells: int = 100_000,
 ) -> Solution:
     """The maximum by elimination where no table on the way exceeds `most_cells`, else by messages.
 
-    Messages are followed by `decode`, `improve` and `upper_bound`, the latter of `sweeps` sweeps.
+    Messages that do not settle still pass by good points: of `decodings` that are looked at on the way,
+    by `decode` and `improve`, the best is kept. `upper_bound` follows, of `sweeps` sweeps.
     """
     if isinstance(graph, FactorGraph) and elimination.cells(graph) <= most_cells:
         x = elimination.maximize(graph, tables)
         reached = factor_graph.value(graph, tables, x)
         return Solution(x, reached, reached, True)
-    messages, _ = settle(graph, tables, iterations=iterations, damping=damping)
-    x = improve(graph, tables, decode(graph, tables, messages))
+    between = -(-iterations // decodings)
+
+    def going(carry: tuple[Messages, Array, Scalar, Array, Array]) -> Array:
+        *_, looked, settled = carry
+        return (looked < -(-iterations // between)) & ~settled
+
+    def look(carry: tuple[Messages, Array, Scalar, Array, Array]) -> Any:
+        messages, best, most, looked, _ = carry
+        messages, rounds = settle(graph, tables, messages, iterations=between, damping=damping)
+        x = improve(graph, tables, decode(graph, tables, messages))
+        reached = factor_graph.value(graph, tables, x)
+        better = reached > most
+        best, most = jnp.where(better, x, best), jnp.where(better, reached, most)
+        return messages, best, most, looked + 1, rounds < between
+
+    x = jnp.zeros((len(graph.sizes),), jnp.int32)
+    nothing = start(graph, tables), x, factor_graph.value(graph, tables, x)
+    first = (*nothing, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+    _, x, reached, _, _ = jax.lax.while_loop(going, look, first)
     bound, _ = upper_bound(graph, tables, sweeps=sweeps)
-    return Solution(x, factor_graph.value(graph, tables, x), bound, False)
+    return Solution(x, reached, bound, False)
