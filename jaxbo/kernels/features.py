@@ -23,7 +23,8 @@ from jaxbo._check import positive, require
 from jaxbo.domains import GRID, SOBOL_DIM, Cube
 from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.linalg import dot, inner
-from jaxbo.types import Count, Features, Key, Point, Scalar, floating
+from jaxbo.kernels.nystrom import Nystrom, feature_map
+from jaxbo.types import Count, Features, Function, Key, Point, Scalar, floating
 
 #: Draws `count` standard normal vectors of `dim` coordinates, not necessarily independent.
 Directions: TypeAlias = Callable[[Key, int, int], Float[Array, "count dim"]]
@@ -166,9 +167,9 @@ class SineCosine(eqx.Module):
 
 
 #: Any feature map here. `with_kernel` gives it other hyperparameters.
-FeatureMap: TypeAlias = Cosine | SineCosine
+FeatureMap: TypeAlias = Cosine | SineCosine | Nystrom
 
-#: `cosine` or `sine_cosine`: draws a map for a kernel, a dimension and a number of features.
+#: `cosine`, `sine_cosine` or `nystrom.basis()`: draws a map for a kernel, a dimension and a number of features.
 Basis: TypeAlias = Callable[[Key, AbstractKernel, int, int], FeatureMap]
 
 #: Multiplies a direction by the Hessian of a function.
@@ -180,7 +181,7 @@ LARGEST_FORMED_HESSIAN = 8
 
 
 class FourierFunction(eqx.Module):
-    """f(x) = φ(x)'w: a sampled function, with its derivatives in closed form."""
+    """f(x) = φ(x)'w: a sampled function, on Fourier features with its derivatives in closed form."""
 
     features: FeatureMap
     weights: Features
@@ -191,6 +192,8 @@ class FourierFunction(eqx.Module):
     def expansion(self, x: Point) -> tuple[Scalar, Point, Curvature]:
         """Value, gradient and Hessian at `x` from one evaluation of all cosines and sines."""
         phi = self.features
+        if isinstance(phi, Nystrom):
+            return expansion(self, x)
         scales = jnp.broadcast_to(phi.length_scale, x.shape)[None, :]
         slopes = 2 * np.pi * phi.frequencies / scales
         u = dot(x / phi.length_scale, phi.frequencies.T)
@@ -217,6 +220,16 @@ class FourierFunction(eqx.Module):
             return outer(p) + (3 * f_b * beta - alpha) * beta_p - beta * alpha_p / b
 
         return f, f_b * beta - alpha, curvature
+
+
+def expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
+    """Value, gradient and Hessian of any smooth function at `x`."""
+    (value, gradient), push = jax.linearize(jax.value_and_grad(function), x)
+    if x.size > LARGEST_FORMED_HESSIAN:
+        return value, gradient, lambda p: push(p)[1]
+    # All products at once: one copy of the program, where each of a step's products would be another.
+    matrix = jax.vmap(lambda p: push(p)[1])(jnp.eye(x.size, dtype=x.dtype))
+    return value, gradient, lambda p: dot(matrix, p)
 
 
 def _weighted_outer(
@@ -257,7 +270,9 @@ def sine_cosine(
 
 
 def with_kernel(features: FeatureMap, kernel: AbstractKernel) -> FeatureMap:
-    """The same frequencies under the length scale and variance of `kernel` (of the same form)."""
+    """The same frequencies, or inducing points, under the hyperparameters of `kernel` (of the same form)."""
+    if isinstance(features, Nystrom):
+        return feature_map(kernel, features.z, jnp.arange(features.size) < features.count)
     return eqx.tree_at(
         lambda m: (m.length_scale, m.variance), features, (kernel.length_scale, kernel.variance)
     )

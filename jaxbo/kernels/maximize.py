@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxbo.domains import AbstractDomain, Finite, Regions, clip
-from jaxbo.kernels.features import LARGEST_FORMED_HESSIAN, Curvature, FourierFunction
+from jaxbo.kernels.features import Curvature, FourierFunction, expansion
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Function, Point, Points, Scalar
 
@@ -147,12 +147,7 @@ def _expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
     """Value, gradient, and product with the Hessian."""
     if isinstance(function, FourierFunction):
         return function.expansion(x)
-    (value, gradient), push = jax.linearize(jax.value_and_grad(function), x)
-    if x.size > LARGEST_FORMED_HESSIAN:
-        return value, gradient, lambda p: push(p)[1]
-    # All products at once: one copy of the program, where each of a step's products would be another.
-    matrix = jax.vmap(lambda p: push(p)[1])(jnp.eye(x.size, dtype=x.dtype))
-    return value, gradient, lambda p: dot(matrix, p)
+    return expansion(function, x)
 
 
 def _newton_step(

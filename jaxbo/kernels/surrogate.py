@@ -117,7 +117,8 @@ def condition(belief: Belief, phi: Features, y: Scalar, standardize: bool = True
 def check_basis(basis: object) -> None:
     """`ValueError` unless it can draw features."""
     require(
-        callable(basis), f"basis must be features.cosine or features.sine_cosine, got {basis!r}."
+        callable(basis),
+        f"basis must be features.cosine, features.sine_cosine or nystrom.basis(), got {basis!r}.",
     )
 
 
