@@ -3,6 +3,7 @@
 from jaxbo import accounting, functions, metrics, objectives, schedules
 from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo.algos.cepe import CEPE, Sketch
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
@@ -31,6 +32,7 @@ from jaxbo.workers import Desk, Timeline, drive_async, simulate
 __version__ = "0.1.0"
 
 __all__ = [
+    "CEPE",
     "DECHBO",
     "DPFTSDE",
     "EGP",
@@ -73,6 +75,7 @@ __all__ = [
     "Real",
     "Regions",
     "Sampled",
+    "Sketch",
     "Space",
     "SquaredExponential",
     "Thompson",

@@ -186,6 +186,11 @@ def _check_sizes(
         f"algorithm's capacity of {algorithm.capacity} observations: give its surrogate a "
         "larger one.",
     )
+    most = algorithm.initial_capacity
+    require(
+        most is None or initial <= most,
+        f"{initial} initial points exceed the {most} for which the algorithm has room.",
+    )
     shape, dtype = getattr(present, "shape", ()), getattr(present, "dtype", None)
     require(
         present is None or (len(shape) == 2 and shape[0] == rounds and dtype == np.bool_),

@@ -13,6 +13,9 @@ Round t = 1 is the first one after the initial points. Theorem 1 of FTS (Dai, Lo
 
     (1 - pₜ) cₜ ≤ (1 - p₁) c₁,    cₜ = βₜ (1 + √(2 log(n t²))),    n the points of the domain.
 
+In CEPE `exploration` says in which rounds agents explore, from how often they may have done so by then:
+`growing`, `optimal` and `first` are such numbers.
+
 Each class says where it stands for β constant, which is how the paper runs its experiments. With
 the theorem's own βₜ, which grows with the information gain, the condition asks for more.
 """
@@ -23,9 +26,10 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxbo._check import positive_number, require
+from jaxbo._check import positive_number, require, whole
 from jaxbo.types import Count, Scalar, floating
 
 #: 1 - 1/t is 0 at t = 1, no probability of (0, 1], so the paper sets p₁ = p₂.
@@ -199,3 +203,64 @@ def at(value: Scalar | AbstractSchedule, t: Count) -> Scalar:
 
 def _own(rounds: Scalar, exponent: Scalar | float) -> Scalar:
     return 1 - jnp.maximum(rounds, _FIRST) ** exponent
+
+
+# ---------------------------------------------------------------- epochs of exploration
+
+
+def exploration(numbers: ArrayLike | Sequence[float]) -> np.ndarray:
+    """Whether CEPE explores in round t = 1, 2, …: if it has explored fewer than N_t times (Algorithm 1).
+
+    `numbers` are N_t for every round, not decreasing. Host side. (Salgia, Vakili and Zhao, 2022; their
+    section 3.1 says "at most N_t" once, their algorithm and their example "fewer".)
+
+    `ValueError` for numbers that decrease, are not finite, or do not even explore once.
+    """
+    numbers = np.asarray(numbers, np.float64)
+    require(
+        numbers.ndim == 1 and numbers.size > 0,
+        f"expected N_t for every round, got an array of shape {numbers.shape}.",
+    )
+    require(np.isfinite(numbers), "N_t must be finite in every round; some are not.")
+    falls = np.flatnonzero(np.diff(numbers) < 0)
+    require(
+        falls.size == 0,
+        f"N_t must not decrease, but does after round {falls[:1] + 1}: exploration that was made cannot "
+        "be taken back.",
+    )
+    require(
+        numbers[-1] > 0,
+        f"N_t ends at {numbers[-1]}: with no round of exploration there is nothing to exploit.",
+    )
+    explores, count = np.zeros(numbers.size, bool), 0
+    for t, most in enumerate(numbers):
+        explores[t] = count < most
+        count += int(explores[t])
+    return explores
+
+
+def growing(rounds: int, exponent: float = 2 / 3, scale: float = 1.0) -> np.ndarray:
+    """N_t = scale t^exponent for every round: the example of CEPE's section 3.1.1."""
+    whole("rounds", rounds, least=1)
+    positive_number("exponent", exponent)
+    positive_number("scale", scale)
+    # A power of 2/3 that rounding puts above a whole number would add a round of exploration.
+    return np.round(scale * np.arange(1.0, rounds + 1) ** exponent, 9)
+
+
+def optimal(rounds: int, kappa: float, delta: float, scale: float = 1.0) -> np.ndarray:
+    """N_t = scale t^(2 / (3 - κ)) log(t / δ)^(1/3) for every round: the order in Theorem 3.1 of CEPE.
+
+    κ: the information gain of the kernel grows like t^κ, so d / (2ν + d) for a Matern kernel of
+    smoothness ν and 0, but for logarithms, for the squared exponential. The theorem leaves `scale` open.
+    """
+    require(0 <= kappa <= 1, f"kappa must be in [0, 1], got {kappa}.")
+    require(0 < delta < 1, f"delta must lie between 0 and 1, got {delta}.")
+    t = np.arange(1.0, rounds + 1)
+    return growing(rounds, 2 / (3 - kappa), scale) * np.log(t / delta) ** (1 / 3)
+
+
+def first(rounds: int) -> np.ndarray:
+    """N_t with which the first `rounds` rounds explore and no others: S-CEPE's."""
+    whole("rounds", rounds, least=1)
+    return np.full(rounds, float(rounds))

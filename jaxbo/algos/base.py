@@ -57,6 +57,11 @@ class AbstractAlgorithm(eqx.Module):
     def capacity(self) -> int | None:
         """The most observations an agent can hold, if there is a limit."""
 
+    @property
+    def initial_capacity(self) -> int | None:
+        """The most of them that were made before the first round, if there is a limit of its own."""
+        return None
+
     def initial(self, key: Key, agent: Count) -> Point:
         """A point of an agent's initial design: uniform in the domain, unless a method says otherwise."""
         del agent

@@ -143,6 +143,11 @@ class Cosine(eqx.Module):
         """Number of features."""
         return self.frequencies.shape[0]
 
+    @property
+    def dim(self) -> int:
+        """Coordinates of a point."""
+        return self.frequencies.shape[1]
+
     def __call__(self, x: Point) -> Features:
         c = cos_turns(dot(x / self.length_scale, self.frequencies.T) + self.phases)
         return c * (jnp.sqrt(self.variance) * jax.lax.rsqrt(inner(c, c)))
@@ -160,6 +165,11 @@ class SineCosine(eqx.Module):
         """Number of features, twice the number of frequencies."""
         return 2 * self.frequencies.shape[0]
 
+    @property
+    def dim(self) -> int:
+        """Coordinates of a point."""
+        return self.frequencies.shape[1]
+
     def __call__(self, x: Point) -> Features:
         u = dot(x / self.length_scale, self.frequencies.T)
         scale = jnp.sqrt(self.variance / self.frequencies.shape[0])
@@ -169,7 +179,8 @@ class SineCosine(eqx.Module):
 #: Any feature map here. `with_kernel` gives it other hyperparameters.
 FeatureMap: TypeAlias = Cosine | SineCosine | Nystrom
 
-#: `cosine`, `sine_cosine` or `nystrom.basis()`: draws a map for a kernel, a dimension and a number of features.
+#: `cosine`, `sine_cosine` or `nystrom.basis()`: draws a map for a kernel, a dimension and a number of
+#: features.
 Basis: TypeAlias = Callable[[Key, AbstractKernel, int, int], FeatureMap]
 
 #: Multiplies a direction by the Hessian of a function.
@@ -270,7 +281,7 @@ def sine_cosine(
 
 
 def with_kernel(features: FeatureMap, kernel: AbstractKernel) -> FeatureMap:
-    """The same frequencies, or inducing points, under the hyperparameters of `kernel` (of the same form)."""
+    """The same frequencies, or inducing points, under those of `kernel` (of the same form)."""
     if isinstance(features, Nystrom):
         return feature_map(kernel, features.z, jnp.arange(features.size) < features.count)
     return eqx.tree_at(

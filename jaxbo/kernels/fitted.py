@@ -288,7 +288,7 @@ class Fitted(AbstractSurrogate):
     def start(self, shared: FeatureMap) -> FittedBelief:
         dtype = self.noise.dtype
         return FittedBelief(
-            x=jnp.zeros((self.capacity, shared.frequencies.shape[1]), dtype),
+            x=jnp.zeros((self.capacity, shared.dim), dtype),
             y=jnp.full((self.capacity,), jnp.nan, dtype),
             warping=warping.identity(dtype) if self.warp else None,
             kernel=self.kernel,

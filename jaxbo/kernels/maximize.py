@@ -19,7 +19,6 @@ from jaxtyping import Array, Float, Int
 
 from jaxbo.domains import AbstractDomain, Finite, Regions, clip
 from jaxbo.kernels.features import Curvature, FourierFunction, expansion
-from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Function, Point, Points, Scalar
 
 

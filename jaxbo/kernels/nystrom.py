@@ -36,7 +36,7 @@ from jaxbo.kernels import posterior
 from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.linalg import dot, inverse_lower
 from jaxbo.kernels.posterior import Posterior
-from jaxbo.types import Count, Features, Flag, Key, Point, Points, Scalar
+from jaxbo.types import Count, Features, Key, Point, Points, Scalar
 
 #: A pivot's least variance, in units of the kernel's and of its precision. At 1/4 rounding can leave
 #: nothing but itself, and NaN follows; with 16 the mean errs by up to five times as much as with 4, since
@@ -179,6 +179,11 @@ class Nystrom(eqx.Module):
     def size(self) -> int:
         """Number of features; those beyond `count` are 0."""
         return self.z.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of a point."""
+        return self.z.shape[1]
 
     def __call__(self, x: Point) -> Features:
         return dot(self.inverse, self.covariances(x))

@@ -16,6 +16,7 @@ from scipy import stats
 
 import jaxbo
 from jaxbo.algos.base import AbstractAlgorithm, AbstractIndependent
+from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
@@ -86,6 +87,21 @@ def decomposed(domain, workers, rounds):
     return DECHBO(domain, model, workers=workers, candidates=64, iterations=10, steps=3)
 
 
+def cepe(domain, agents, rounds, **options):
+    """Explores in every second round, the first and the last of them too."""
+    numbers = np.arange(1, rounds + 1) / 2
+    return CEPE(
+        domain,
+        agents,
+        numbers,
+        kernel=kernel(domain),
+        noise=1e-3,
+        room=4,
+        candidates=128,
+        **options,
+    )
+
+
 #: name -> (domain, agents, rounds) -> the algorithm; `rounds` counts all observations.
 PROPER = {
     "random search": lambda d, n, t: RandomSearch(d, n),
@@ -94,6 +110,7 @@ PROPER = {
     "DP-FTS-DE": lambda d, n, t: private(d, n),
     "EGP-TS": lambda d, n, t: egp(d, n, t, Thompson(), every=None),
     "DEC-HBO": decomposed,
+    "CEPE": lambda d, n, t: cepe(d, n, t),
     "EXP3BO": lambda d, n, t: EXP3BO(d, ensemble(d, t, every=None), candidates=128),
 }
 #: Other settings of them, for what must be true to the last bit.

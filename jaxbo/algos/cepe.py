@@ -1,0 +1,390 @@
+"""Collaborative exploration with personalized exploitation (Salgia, Vakili and Zhao, 2022).
+
+    f_i = α_i h_i + (1 - α_i) Σ_j w_j h_j            what agent i maximizes; it observes h_i alone
+    explore while fewer than N_t times:   x_i = argmax variance_i,      and (x_i, y_i) is sent to all
+    else exploit:                         x_i = argmax α_i mean_i + (1 - α_i) Σ_j w_j mean_j
+
+S-CEPE explores first, then sends its inducing points and their weights instead, one a round
+(`kernels.nystrom`), while it queries the maximizer of its own mean.
+"""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+
+from jaxbo import schedules
+from jaxbo._check import is_a, positive, positive_number, require, whole
+from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated, FederatedState
+from jaxbo.domains import AbstractDomain, Finite
+from jaxbo.kernels import exploration, gp, nystrom
+from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
+from jaxbo.kernels.exploration import (
+    AbstractExploration,
+    Anywhere,
+    Design,
+    Expansion,
+    Mean,
+    OnPoints,
+)
+from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
+
+#: Of an agent that has not observed anything yet.
+_NEVER = BEFORE_FIRST_ROUND - 1
+
+
+class Sketch(eqx.Module):
+    """S-CEPE: observation x becomes an inducing point with probability `q0` variance(x).
+
+    In the paper q0 is 6 (1 + ε) / (1 - ε) log(8 T K / δ) / ε². With `exact` an agent uses its own mean
+    where the paper has its sketch of it: it costs nothing.
+    """
+
+    q0: Scalar = eqx.field(converter=floating)
+    exact: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        positive_number("q0", self.q0)
+
+
+class Sketched(eqx.Module):
+    """What an agent observed, and the mean of its sketch of that, with `count` inducing points."""
+
+    x: Float[Array, "capacity dim"]
+    y: Float[Array, " capacity"]
+    mean: Mean
+    count: Count
+
+
+class Client(eqx.Module):
+    """One agent; `last` is the round of its last observation, `draws` the key of its inducing points."""
+
+    index: Count
+    draws: Key
+    belief: PyTree
+    sketched: Sketched | None
+    observations: Count
+    last: Count
+
+
+class Message(eqx.Module):
+    """What the server has of an agent by now: the mean given all that was sent, as receivers compute it.
+
+    `count` is how many inducing points there are to send.
+    """
+
+    mean: Mean
+    count: Count
+
+
+class Broadcast(eqx.Module):
+    """The weighted sum of the means that are present; `pending` while inducing points are being sent."""
+
+    round: Count
+    key: Key
+    mean: Mean
+    present: Bool[Array, " agents"]
+    pending: Flag
+
+
+class Info(eqx.Module):
+    """`scalars` is how many numbers the agent sent since its last query, and `bytes` what they take.
+
+    A point and its value, or its weight, are dim + 1 numbers.
+    """
+
+    exploring: Flag
+    scalars: Count
+    bytes: Count
+
+
+class CEPE(AbstractFederated):
+    """Agents explore for each other, and exploit for themselves.
+
+    `numbers` is N_t for rounds t = 1, 2, …, such as `schedules.growing(rounds)`; beyond its end nobody
+    explores. `alpha`, in [0, 1], is one number or one for each agent: 1 learns alone, 0 knows no
+    personal taste. `weights` are w, by default 1 / agents.
+
+    `kernel` and `noise`, the variance of an evaluation, are common to all agents or have an axis of them
+    (`eqx.filter_vmap(SquaredExponential)(scales)`). The prior mean is 0, and values are not standardized,
+    since they are added up: bring them to mean 0 and the kernel's variance. Where kernel and noise are
+    common the points explored are settled before the start, so that an agent takes O(points) of memory on
+    a finite domain and O(exploration) elsewhere. With kernels of their own, or with `room` for so many
+    observations made before the first round, agents keep covariances of their own.
+
+    `sketch` makes it S-CEPE: `numbers` must then explore first (`schedules.first`). Inducing points are
+    sent until nobody has any left, which the paper's length of that phase bounds. An agent with none of
+    them counts as unknown, mean 0.
+
+    A failed evaluation is not learned from: the agent explores the same point again. `present` says whose
+    observations the server has in a round; of an agent that is absent the others know nothing, mean 0,
+    and it still knows itself. Values observed while exploiting are not used, as in the paper.
+    """
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True)
+    explores: Bool[Array, " rounds"]
+    alpha: Float[Array, " agents"]
+    kernel: AbstractKernel
+    noise: Float[Array, "*agents"]
+    weights: Float[Array, " agents"]
+    sketch: Sketch | None
+    steps: int = eqx.field(static=True)
+    room: int = eqx.field(static=True)
+    candidates: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        domain: AbstractDomain,
+        agents: int,
+        numbers: ArrayLike | Sequence[float],
+        *,
+        alpha: ArrayLike | Sequence[float] = 0.5,
+        kernel: AbstractKernel | None = None,
+        noise: ArrayLike | Sequence[float] = 1e-2,
+        weights: ArrayLike | Sequence[float] | None = None,
+        sketch: Sketch | None = None,
+        room: int = 0,
+        candidates: int = 1000,
+    ):
+        explores = schedules.exploration(np.asarray(numbers))
+        steps = int(explores.sum())
+        require(
+            sketch is None or bool(explores[:steps].all()),
+            "with a sketch all exploration comes first: give schedules.first(rounds).",
+        )
+        whole("agents", agents, least=1)
+        self.domain = domain
+        self.agents = agents
+        self.explores = jnp.asarray(explores)
+        self.alpha = _of_agents("alpha", alpha, agents)
+        require(
+            (self.alpha >= 0) & (self.alpha <= 1), f"alpha must be in [0, 1], got {self.alpha}."
+        )
+        self.kernel = SquaredExponential(0.2) if kernel is None else kernel
+        self.noise = floating(jnp.asarray(noise))
+        self.weights = _of_agents("weights", 1 / agents if weights is None else weights, agents)
+        self.sketch = sketch
+        self.steps = steps
+        self.room = room
+        self.candidates = candidates
+
+    def __check_init__(self):
+        is_a("kernel", self.kernel, AbstractKernel)
+        for name, value in (("kernel's variance", self.kernel.variance), ("noise", self.noise)):
+            require(
+                value.shape in ((), (self.agents,)),
+                f"the {name} must be one number or one for each of {self.agents} agents, got shape "
+                f"{value.shape}.",
+            )
+            positive(name, value)
+        require(
+            (self.weights >= 0) & jnp.isfinite(self.weights),
+            f"weights must be finite and not negative, got {self.weights}.",
+        )
+        whole("room", self.room)
+        whole("candidates", self.candidates, least=1)
+
+    @property
+    def targets(self) -> int:
+        return self.agents
+
+    @property
+    def capacity(self) -> None:
+        """No limit: rounds that exploit hold nothing."""
+        return None
+
+    @property
+    def common(self) -> bool:
+        """Whether all agents explore one design."""
+        return not (self.room or self.kernel.variance.ndim or self.noise.ndim)
+
+    @property
+    def exploration(self) -> AbstractExploration:
+        """How beliefs are held."""
+        capacity = self.steps + self.room
+        if isinstance(self.domain, Finite):
+            return OnPoints(capacity=capacity, domain=self.domain)
+        return Anywhere(capacity=capacity, domain=self.domain, candidates=self.candidates)
+
+    @property
+    def initial_capacity(self) -> int:
+        return self.room
+
+    def warm_start(
+        self,
+        state: FederatedState,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+    ) -> FederatedState:
+        count = state.told + values.shape[0]
+        require(
+            count <= self.room,
+            f"there is room for {self.room} observations of an agent before the first round, not for "
+            f"{count}: make room for them with CEPE(…, room=…).",
+        )
+        return super().warm_start(state, queries, values)
+
+    # ------------------------------------------------------------ the six functions
+
+    def setup(self, key: Key) -> Design | None:
+        return self.exploration.design(key, self.kernel, self.noise) if self.common else None
+
+    def join(self, key: Key, shared: Design | None, index: Count) -> Client:
+        if shared is None:
+            belief = self.exploration.start(*self._model(index))
+        else:
+            belief = exploration.no_answers(shared)
+        sketched = None
+        if self.sketch is not None:
+            capacity = self.steps + self.room
+            x = jnp.zeros((capacity, self.domain.dim), self.alpha.dtype)
+            y = jnp.full((capacity,), jnp.nan, x.dtype)
+            sketched = self._sketched(key, index, x, y)
+        zero = jnp.zeros((), int)
+        return Client(index, key, belief, sketched, zero, jnp.full((), _NEVER))
+
+    def message(self, key: Key, shared: Design | None, client: Client) -> Message:
+        del key, shared
+        if client.sketched is not None:
+            return Message(client.sketched.mean, client.sketched.count)
+        return Message(self.exploration.mean(client.belief), jnp.zeros((), int))
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: Design | None,
+        round: Count,
+        messages: Message,
+        present: Bool[Array, " agents"],
+    ) -> Broadcast:
+        del shared
+        mean = exploration.total(messages.mean, jnp.where(present, self.weights, 0))
+        most = jnp.max(jnp.where(present, messages.count, 0))
+        return Broadcast(round, key, mean, present, round - self.steps < most)
+
+    def choose(
+        self,
+        key: Key,
+        shared: Design | None,
+        client: Client,
+        message: Message,
+        broadcast: Broadcast,
+    ) -> tuple[Point, Info]:
+        del key
+        exploring = self._exploring(broadcast.round)
+        # `round` is common to all agents: under vmap these stay branches.
+        x = jax.lax.cond(
+            exploring,
+            lambda: self._explore(shared, client, broadcast),
+            lambda: self._exploit(shared, client, message, broadcast),
+        )
+        scalars = (self.domain.dim + 1) * self._sent(client, message, broadcast.round)
+        return x, Info(exploring, scalars, scalars * x.dtype.itemsize)
+
+    def learn(
+        self, shared: Design | None, round: Count, client: Client, x: Point, value: Scalar
+    ) -> Client:
+        used = self._exploring(round) | (round == BEFORE_FIRST_ROUND)
+        known = client.belief, client.sketched, client.observations, client.last
+        known = jax.lax.cond(
+            used, lambda: self._learn(shared, round, client, x, value), lambda: known
+        )
+        return Client(client.index, client.draws, *known)
+
+    # ------------------------------------------------------------ their parts
+
+    def _exploring(self, round: Count) -> Flag:
+        last = self.explores.shape[0] - 1
+        return self.explores[jnp.clip(round, 0, last)] & (round >= 0) & (round <= last)
+
+    def _explore(self, shared: Design | None, client: Client, broadcast: Broadcast) -> Point:
+        if shared is None:
+            return self.exploration.explore(broadcast.key, client.belief)
+        return shared.x[jnp.minimum(client.belief.count, self.steps - 1)]
+
+    def _exploit(
+        self, shared: Design | None, client: Client, message: Message, broadcast: Broadcast
+    ) -> Point:
+        alpha, weight = self.alpha[client.index], self.weights[client.index]
+        exact = self.exploration.mean(client.belief)
+        if self.sketch is None:
+            own = message.mean
+        elif self.sketch.exact:
+            own = exact
+        else:
+            own = message.mean
+        # The server's sum lacks an agent whose message was lost; the agent itself does not.
+        lost = jnp.where(broadcast.present[client.index], 0, weight)
+        terms = [(alpha, own), (1 - alpha, broadcast.mean), ((1 - alpha) * lost, message.mean)]
+        best = lambda terms: self.exploration.best(broadcast.key, shared, terms)  # noqa: E731
+        if self.sketch is None:
+            return best(terms)
+        alone = [(jnp.ones_like(alpha), exact)]
+        return jax.lax.cond(broadcast.pending, lambda: best(alone), lambda: best(terms))
+
+    def _sent(self, client: Client, message: Message, round: Count) -> Count:
+        """How many points with a value or a weight the agent has sent since its last query."""
+        if self.sketch is not None:
+            step = round - self.steps
+            return ((step >= 0) & (step < message.count)).astype(int)
+        since = (client.last == round - 1).astype(int)
+        return jnp.where(round == 0, client.observations, since)
+
+    def _learn(
+        self, shared: Design | None, round: Count, client: Client, x: Point, value: Scalar
+    ) -> tuple[PyTree, Sketched | None, Count, Count]:
+        """What changes in a client by a value that is used."""
+        fine = jnp.isfinite(value)
+        if shared is None:
+            belief = self.exploration.observe(client.belief, x, value)
+        else:
+            belief = exploration.answered(shared, client.belief, x, value)
+        sketched = client.sketched
+        if sketched is not None:
+            n = jnp.where(fine, client.observations, sketched.y.shape[0])
+            xs, ys = sketched.x.at[n].set(x, mode="drop"), sketched.y.at[n].set(value, mode="drop")
+            sketched = self._sketched(client.draws, client.index, xs, ys)
+        last = jnp.where(fine, round, client.last)
+        return belief, sketched, client.observations + fine.astype(int), last
+
+    def _model(self, index: Count) -> tuple[AbstractKernel, Scalar]:
+        """An agent's kernel and noise."""
+        kernel, noise = self.kernel, self.noise
+        if kernel.variance.ndim:
+            kernel = jax.tree.map(lambda leaf: leaf[index], kernel)
+        return kernel, noise[index] if noise.ndim else noise
+
+    def _sketched(
+        self,
+        key: Key,
+        index: Count,
+        x: Float[Array, "capacity dim"],
+        y: Float[Array, " capacity"],
+    ) -> Sketched:
+        """Inducing points drawn from the observations, and the posterior mean that follows from them."""
+        assert self.sketch is not None
+        kernel, noise = self._model(index)
+        known = jnp.isfinite(y)
+        process = gp.build(kernel, noise, x, y)  # which has them in the same order
+        _, variances = jax.vmap(lambda z: gp.predict(process, z))(x)
+        drawn = nystrom.draw(key, jnp.where(known, self.sketch.q0 * variances, 0))
+        used = jnp.arange(y.shape[0]) < drawn.count
+        phi = nystrom.feature_map(kernel, x[drawn.indices], used)
+        weights = nystrom.weights(phi, nystrom.condition(phi, noise, x, y))
+        mean = self.exploration.of(Expansion(kernel, phi.z, weights))
+        return Sketched(x, y, mean, drawn.count)
+
+
+def _of_agents(
+    name: str, value: ArrayLike | Sequence[float], agents: int
+) -> Float[Array, " agents"]:
+    value = floating(jnp.asarray(value))
+    require(
+        value.shape in ((), (agents,)),
+        f"{name} must be one number or one for each of {agents} agents, got shape {value.shape}.",
+    )
+    return jnp.broadcast_to(value, (agents,))

@@ -1,0 +1,310 @@
+"""Exact processes that are explored where their variance is largest, and whose means are added up.
+
+    x_n = argmax variance(x | x_1 … x_{n-1})
+    pivot² = variance(x_n) + noise,   d_n(x) = covariance(x, x_n) / pivot       given x_1 … x_{n-1}
+    mean ← mean + d_n (y_n - mean(x_n)) / pivot
+    variance ← variance - d_n²
+
+Variance does not depend on values, so processes with the same kernel and noise explore the same points:
+their `Design` is made once, before anything is observed, and of each process only its mean is kept
+(`Answers`). An evaluation that failed is asked for again, so a process is always as far as it has
+observations. Processes with kernels of their own, or that know other points, keep their own (`Table` on a
+finite domain, `Grown` elsewhere).
+
+A mean is held by numbers in which it is linear: its values at all points of a finite domain, or weights
+of k(·, x_n) for the points of a design. Elsewhere it is an `Expansion`.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Int
+
+from jaxbo.domains import AbstractDomain, Finite
+from jaxbo.kernels import gp, linalg
+from jaxbo.kernels.covariance import AbstractKernel, gram
+from jaxbo.kernels.gp import GP
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.maximize import maximize
+from jaxbo.types import Count, Key, Point, Points, Scalar
+
+#: A mean: an array of coordinates that processes have in common, or an `Expansion` of its own.
+Mean: TypeAlias = Any
+
+
+#: Means, each with a factor.
+Terms: TypeAlias = Sequence[tuple[Scalar, Any]]
+
+
+class Expansion(eqx.Module):
+    """Σ weights_n k(x, x_n), or the sum of such sums where there is an axis of them."""
+
+    kernel: AbstractKernel
+    x: Float[Array, "*agents points dim"]
+    weights: Float[Array, "*agents points"]
+
+    def __call__(self, x: Point) -> Scalar:
+        if self.weights.ndim > 1:
+            return jnp.sum(jax.vmap(lambda one: one(x))(self))
+        return dot(self.weights, jax.vmap(lambda z: self.kernel(z, x))(self.x))
+
+
+def total(means: Any, weights: Float[Array, " agents"]) -> Any:
+    """Σ weights_j mean_j of means with an agents axis."""
+    if isinstance(means, Expansion):
+        return Expansion(means.kernel, means.x, weights[:, None] * means.weights)
+    return dot(weights, means)
+
+
+# ---------------------------------------------------------------- on finitely many points
+
+
+class Table(eqx.Module):
+    """Mean and variance at all points of a finite domain, and the n-th observation's d_n in row n.
+
+    `at` is where it was made, a number of a point.
+    """
+
+    kernel: AbstractKernel
+    noise: Scalar
+    mean: Float[Array, " points"]
+    variance: Float[Array, " points"]
+    rows: Float[Array, "capacity points"]
+    pivots: Float[Array, " capacity"]
+    at: Int[Array, " capacity"]
+    count: Count
+
+
+def table(kernel: AbstractKernel, noise: Scalar, points: Points, capacity: int) -> Table:
+    """Nothing observed yet, and room for `capacity` observations."""
+    prior = jax.vmap(lambda x: kernel(x, x))(points)
+    rows = jnp.zeros((capacity, points.shape[0]), prior.dtype)
+    ones, none = jnp.ones((capacity,), prior.dtype), jnp.zeros((capacity,), int)
+    noise = noise.astype(prior.dtype)
+    return Table(kernel, noise, jnp.zeros_like(prior), prior, rows, ones, none, jnp.zeros((), int))
+
+
+def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
+    """The table given a value at point number i; O(capacity points).
+
+    One that is not finite, or beyond the capacity, leaves everything as it was, bit for bit.
+    """
+    capacity = belief.at.shape[0]
+    accepted = jnp.isfinite(y) & (belief.count < capacity)
+    x = points[i]
+    prior = belief.kernel(x, x)
+    k = jax.vmap(lambda z: belief.kernel(x, z))(points)
+    pivot = jnp.sqrt(belief.variance[i] + belief.noise)
+    # |cov(x, z)|² ≤ variance(x) variance(z), which rounding must not exceed.
+    bound = jnp.sqrt(belief.variance)
+    row = jnp.clip((k - dot(belief.rows[:, i], belief.rows)) / pivot, -bound, bound)
+    # No more can be known at a point than as many observations there would tell.
+    seen = (belief.count + 1).astype(y.dtype)
+    least = prior * belief.noise / (belief.noise + seen * prior)
+    mean = belief.mean + row * ((y - belief.mean[i]) / pivot)
+    variance = jnp.maximum(belief.variance - row**2, jnp.minimum(least, belief.variance))
+    slot = jnp.where(accepted, belief.count, capacity)
+    return Table(
+        belief.kernel,
+        belief.noise,
+        jnp.where(accepted, mean, belief.mean),
+        jnp.where(accepted, variance, belief.variance),
+        belief.rows.at[slot].set(row, mode="drop"),
+        belief.pivots.at[slot].set(pivot, mode="drop"),
+        belief.at.at[slot].set(i, mode="drop"),
+        belief.count + accepted.astype(int),
+    )
+
+
+def nearest(points: Points, x: Point) -> Count:
+    """The number of the point that x is, the first of equals."""
+    return jnp.argmin(jnp.sum((points - x[None, :]) ** 2, axis=1)).astype(int)
+
+
+def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
+    """Where the largest value is; if it is there several times, at any of them."""
+    ties = values == jnp.max(values)
+    return jnp.argmax(jnp.where(ties, jr.uniform(key, values.shape), -1)).astype(int)
+
+
+# ---------------------------------------------------------------- points that all explore
+
+
+class Design(eqx.Module):
+    """The points that are explored, in order, and how a mean changes with the value at each.
+
+    On coordinates c of a mean, `readings[n]`'c is its value at x[n], or c[at[n]] on a finite domain,
+    where there are no readings; `changes[n]` is d_n.
+    """
+
+    kernel: AbstractKernel
+    x: Float[Array, "capacity dim"]
+    at: Int[Array, " capacity"]
+    readings: Float[Array, "capacity capacity"] | None
+    changes: Float[Array, "capacity coordinates"]
+    pivots: Float[Array, " capacity"]
+
+
+class Answers(eqx.Module):
+    """The mean of a process that has observed the first `count` points of a design."""
+
+    mean: Float[Array, " coordinates"]
+    count: Count
+
+
+def no_answers(design: Design) -> Answers:
+    """Nothing observed yet."""
+    return Answers(jnp.zeros_like(design.changes[0]), jnp.zeros((), int))
+
+
+def answered(design: Design, answers: Answers, x: Point, y: Scalar) -> Answers:
+    """With the value at the next point of the design; a failed one, or one elsewhere, leaves no mark."""
+    capacity = design.pivots.shape[0]
+    n = jnp.minimum(answers.count, capacity - 1)
+    asked = jnp.all(design.x[n] == x.astype(design.x.dtype))
+    accepted = jnp.isfinite(y) & (answers.count < capacity) & asked
+    mean = answers.mean
+    value = mean[design.at[n]] if design.readings is None else dot(design.readings[n], mean)
+    new = mean + design.changes[n] * ((y - value) / design.pivots[n])
+    return Answers(jnp.where(accepted, new, mean), answers.count + accepted.astype(int))
+
+
+class Grown(eqx.Module):
+    """A process and the weights of its mean's expansion."""
+
+    process: GP
+    weights: Float[Array, " capacity"]
+
+
+# ---------------------------------------------------------------- what a method needs of either domain
+
+
+class AbstractExploration(eqx.Module):
+    """How beliefs about functions on a domain are held, with room for `capacity` observations each."""
+
+    capacity: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def start(self, kernel: AbstractKernel, noise: Scalar) -> Any:
+        """A belief of an agent's own, with nothing observed."""
+
+    @abc.abstractmethod
+    def explore(self, key: Key, belief: Any) -> Point:
+        """Where the variance is largest; the key draws candidates, or one of several such points."""
+
+    @abc.abstractmethod
+    def observe(self, belief: Any, x: Point, y: Scalar) -> Any:
+        """The belief given one more value; one that is not finite leaves no mark."""
+
+    @abc.abstractmethod
+    def mean(self, belief: Any) -> Mean:
+        """What `total` adds up."""
+
+    @abc.abstractmethod
+    def of(self, expansion: Expansion) -> Mean:
+        """Another mean, such as a sketch's, as one that `best` takes."""
+
+    @abc.abstractmethod
+    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
+        """The maximizer of a sum of means, each with its factor."""
+
+    @abc.abstractmethod
+    def designed(self, belief: Any) -> Design:
+        """The points that a belief has observed."""
+
+    def design(self, key: Key, kernel: AbstractKernel, noise: Scalar) -> Design:
+        """As many points as there is room for, each of the largest variance given those before."""
+
+        def step(belief: Any, key: Key) -> tuple[Any, None]:
+            x = self.explore(key, belief)
+            return self.observe(belief, x, jnp.zeros((), x.dtype)), None
+
+        keys = jr.split(key, self.capacity)
+        return self.designed(jax.lax.scan(step, self.start(kernel, noise), keys)[0])
+
+
+class OnPoints(AbstractExploration):
+    """All points of a finite domain, exactly: O(capacity points) an observation and in memory."""
+
+    domain: Finite
+    capacity: int = eqx.field(static=True)
+
+    def start(self, kernel: AbstractKernel, noise: Scalar) -> Table:
+        return table(kernel, noise, self.domain.points, self.capacity)
+
+    def explore(self, key: Key, belief: Table) -> Point:
+        return self.domain.points[any_largest(key, belief.variance)]
+
+    def observe(self, belief: Table, x: Point, y: Scalar) -> Table:
+        return observed(belief, self.domain.points, nearest(self.domain.points, x), y)
+
+    def mean(self, belief: Table | Answers) -> Mean:
+        return belief.mean
+
+    def of(self, expansion: Expansion) -> Mean:
+        return jax.vmap(expansion)(self.domain.points)
+
+    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
+        del key, design
+        values = sum(factor * mean for factor, mean in terms)
+        return self.domain.points[jnp.argmax(jnp.asarray(values))]
+
+    def designed(self, belief: Table) -> Design:
+        x = self.domain.points[belief.at]
+        return Design(belief.kernel, x, belief.at, None, belief.rows, belief.pivots)
+
+
+class Anywhere(AbstractExploration):
+    """Any other domain: maximizers are looked for among `candidates` and climbed to."""
+
+    domain: AbstractDomain
+    capacity: int = eqx.field(static=True)
+    candidates: int = eqx.field(static=True)
+
+    def start(self, kernel: AbstractKernel, noise: Scalar) -> Grown:
+        process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
+        return Grown(process, jnp.zeros_like(process.y))
+
+    def explore(self, key: Key, belief: Grown) -> Point:
+        variance = lambda x: gp.predict(belief.process, x)[1]  # noqa: E731
+        return maximize(variance, self.domain, self.domain.candidates(key, self.candidates))[0]
+
+    def observe(self, belief: Grown, x: Point, y: Scalar) -> Grown:
+        process = gp.append(belief.process, x, y)
+        return Grown(process, linalg.solve_upper(process.chol, process.white))
+
+    def mean(self, belief: Grown | Answers) -> Mean:
+        if isinstance(belief, Answers):
+            return belief.mean
+        return Expansion(belief.process.kernel, belief.process.x, belief.weights)
+
+    def of(self, expansion: Expansion) -> Mean:
+        return expansion
+
+    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
+        expansions = [(factor, _expanded(design, mean)) for factor, mean in terms]
+
+        def function(x: Point) -> Scalar:
+            return jnp.sum(jnp.stack([factor * mean(x) for factor, mean in expansions]))
+
+        return maximize(function, self.domain, self.domain.candidates(key, self.candidates))[0]
+
+    def designed(self, belief: Grown) -> Design:
+        process = belief.process
+        K = gram(process.kernel, process.x, process.x)
+        inverse = linalg.inverse_lower(process.chol)
+        none = jnp.zeros((self.capacity,), int)
+        pivots = jnp.diagonal(process.chol)
+        return Design(process.kernel, process.x, none, K, inverse, pivots)
+
+
+def _expanded(design: Design | None, mean: Mean) -> Expansion:
+    if isinstance(mean, Expansion):
+        return mean
+    assert design is not None  # there are no coordinates without one
+    return Expansion(design.kernel, design.x, mean)

@@ -1,0 +1,477 @@
+"""CEPE and S-CEPE beside Algorithm 1 in NumPy, and their limits."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo import schedules
+from jaxbo.algos.cepe import CEPE, Sketch
+from jaxbo.domains import Cube, Finite
+from jaxbo.kernels.covariance import Matern32, Matern52, SquaredExponential, stack
+from jaxbo.loop import Trace, drive, replay, run
+from jaxbo.objectives import AbstractObjective
+from jaxbo.types import floating
+
+AGENTS, ROUNDS, NOISE = 4, 40, 1e-2
+POINTS = Finite(np.random.default_rng(3).random((150, 2)))  # no two alike by symmetry
+NUMBERS = schedules.growing(ROUNDS)
+ALPHA = jnp.asarray([0.0, 0.3, 0.7, 1.0])
+
+
+class Waves(AbstractObjective):
+    """Every agent has a wave of its own. Agents listed in `silent` fail, others every so many values."""
+
+    failing: jax.Array = eqx.field(converter=floating, default=0.0)
+    silent: jax.Array = eqx.field(converter=jnp.asarray, default=-1)
+    noise: jax.Array = eqx.field(converter=floating, default=0.1)
+
+    def noiseless(self, agent, x):
+        phase = agent.astype(x.dtype)
+        return jnp.sin(5 * x[0] + phase) * jnp.cos(4 * x[1] - phase)
+
+    def optimum(self, agent):
+        return jnp.ones(())
+
+    def __call__(self, key, agent, x):
+        noise_key, failure_key = jr.split(key)
+        value = self.noiseless(agent, x) + self.noise * jr.normal(noise_key, dtype=x.dtype)
+        failed = (jr.uniform(failure_key) < self.failing) | (agent == self.silent)
+        return jnp.where(failed, jnp.nan, value)
+
+
+def cepe(domain=POINTS, numbers=NUMBERS, alpha=ALPHA, **options):
+    options = {"kernel": SquaredExponential(0.25), "candidates": 300} | options
+    return CEPE(domain, AGENTS, numbers, alpha=alpha, noise=NOISE, **options)
+
+
+#: Own kernels, without anything observed before.
+KERNELS = stack([SquaredExponential(s) for s in (0.2, 0.25, 0.3, 0.35)], 2)
+
+
+# ---------------------------------------------------------------- Algorithm 1
+
+
+def covariance(kernel, X, Z):
+    """In float64, of one of the kernels above."""
+    squares = ((np.asarray(X, float)[:, None] - np.asarray(Z, float)[None]) ** 2).sum(-1)
+    squares = squares / float(kernel.length_scale) ** 2
+    if isinstance(kernel, Matern52):
+        a = np.sqrt(5 * squares)
+        return float(kernel.variance) * (1 + a + a**2 / 3) * np.exp(-a)
+    assert isinstance(kernel, SquaredExponential)
+    return float(kernel.variance) * np.exp(-squares / 2)
+
+
+def posterior(kernel, x, y, points):
+    """Mean and variance, eq. 4 and 5."""
+    prior = np.full(len(points), float(kernel.variance))
+    if len(x) == 0:
+        return np.zeros(len(points)), prior
+    K = covariance(kernel, x, x) + NOISE * np.eye(len(x))
+    k = covariance(kernel, x, points)
+    return k.T @ np.linalg.solve(K, y), prior - np.einsum("np,np->p", k, np.linalg.solve(K, k))
+
+
+def algorithm1(trace, kernels, alpha, weights, explores, points, present=None):
+    """What every agent of a trace was to maximize in every round, given the trace up to then."""
+    agents = len(kernels)
+    present = np.ones((len(explores), agents), bool) if present is None else np.asarray(present)
+    queries, values = np.asarray(trace.queries, float), np.asarray(trace.values, float)
+    start = trace.initial
+    data = [
+        [(queries[r, j], values[r, j]) for r in range(start) if np.isfinite(values[r, j])]
+        for j in range(agents)
+    ]
+    scores = []
+    for t, explore in enumerate(explores):
+        sets = [
+            (np.array([x for x, _ in d]).reshape(-1, 2), np.array([y for _, y in d])) for d in data
+        ]
+        both = [posterior(kernels[j], *sets[j], points) for j in range(agents)]
+        if explore:
+            scores.append([variance for _, variance in both])
+        else:
+            rows = []
+            for i in range(agents):
+                known = present[t].copy()
+                known[i] = True
+                mean = sum(
+                    w * m for w, (m, _), here in zip(weights, both, known, strict=True) if here
+                )
+                rows.append(alpha[i] * both[i][0] + (1 - alpha[i]) * mean)
+            scores.append(rows)
+        for j in range(agents):
+            y = values[start + t, j]
+            if explore and np.isfinite(y):
+                data[j].append((queries[start + t, j], y))
+    return np.array(scores)
+
+
+def assert_maximized(trace, scores, tolerance):
+    """On `POINTS`: every query has the largest score, to within a tolerance."""
+    queries = np.asarray(trace.queries[trace.initial :])
+    points = np.asarray(POINTS.points)
+    places = ((queries[:, :, None] - points) ** 2).sum(-1).argmin(-1)
+    got = np.take_along_axis(scores, places[:, :, None], 2)[:, :, 0]
+    assert (scores.max(2) - got).max() < tolerance
+    return places
+
+
+def settings():
+    every = np.full(AGENTS, 1 / AGENTS)
+    return {
+        "one covariance": ({}, every),
+        "weights": ({"weights": [0.1, 0.2, 0.3, 0.4]}, np.array([0.1, 0.2, 0.3, 0.4])),
+        "covariances of their own": ({"room": 3}, every),
+        "kernels of their own": ({"kernel": KERNELS}, every),
+        "another kernel": ({"kernel": Matern52(0.3, 2.0)}, every),
+    }
+
+
+@functools.cache
+def ran(name, failing):
+    options, _ = settings()[name]
+    initial = options.get("room", 0)
+    present = jr.uniform(jr.key(9), (ROUNDS, AGENTS)) < 0.8
+    return run(
+        cepe(**options),
+        Waves(failing),
+        ROUNDS,
+        jr.key(1),
+        initial=initial,
+        present=present,
+    ), present
+
+
+@pytest.mark.parametrize("failing", [0.0, 0.3])
+@pytest.mark.parametrize("name", settings())
+def test_every_query_is_that_of_algorithm_1(name, failing, x64):
+    options, weights = settings()[name]
+    (_, trace), present = ran(name, failing)
+    kernel = options.get("kernel", SquaredExponential(0.25))
+    kernels = [
+        jax.tree.map(lambda leaf, j=j: leaf[j] if leaf.ndim else leaf, kernel)
+        for j in range(AGENTS)
+    ]
+    explores = schedules.exploration(NUMBERS)
+    np.testing.assert_array_equal(trace.info.exploring, explores[:, None] * np.ones(AGENTS, bool))
+    args = trace, kernels, np.asarray(ALPHA), weights, explores, np.asarray(POINTS.points)
+    scores = algorithm1(*args, present)
+    places = assert_maximized(trace, scores, 1e-9 if x64 else 3e-4)
+    if x64:  # but for the first point, where all variances are equal
+        first = 1 if trace.initial == 0 else 0
+        np.testing.assert_array_equal(places[first:], scores.argmax(2)[first:])
+    if failing:
+        assert np.isnan(trace.values[trace.initial :][explores]).any()
+        everyone = algorithm1(*args)
+        assert np.abs(everyone - scores).max() > 0.1  # absence made a difference
+
+
+def test_on_a_cube_every_query_is_that_of_algorithm_1(x64):
+    side = np.linspace(0, 1, 80)
+    grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+    explores = schedules.exploration(NUMBERS[:12])
+    for options in ({}, {"room": 1}):
+        algorithm = cepe(Cube(2), NUMBERS[:12], **options)
+        _, trace = run(algorithm, Waves(0.2), 12, jr.key(1))
+        points = np.concatenate([grid, np.asarray(trace.queries, float).reshape(-1, 2)])
+        kernels = [SquaredExponential(0.25)] * AGENTS
+        weights = np.full(AGENTS, 1 / AGENTS)
+        scores = algorithm1(trace, kernels, np.asarray(ALPHA), weights, explores, points)
+        own = len(grid) + np.arange(12 * AGENTS).reshape(12, AGENTS)
+        got = np.take_along_axis(scores, own[:, :, None], 2)[:, :, 0]
+        # The best of a grid is less than 1e-3 below the maximum.
+        assert (scores.max(2) - got).max() < 1e-3
+
+
+# ---------------------------------------------------------------- what agents learn of
+
+
+def changed(trace, rows, agents, value):
+    values = trace.values.at[rows, agents].set(value)
+    return Trace(trace.queries, values, trace.info, trace.initial)
+
+
+def next_queries(algorithm, trace):
+    state = replay(algorithm, trace, jr.key(1))
+    return algorithm.ask(jr.key(5), state)[0]
+
+
+def test_one_covariance_is_the_same_as_one_for_each():
+    common, own = cepe(), cepe(kernel=stack([SquaredExponential(0.25)] * AGENTS, 2))
+    assert common.common
+    assert not own.common
+    _, trace = run(common, Waves(0.2), ROUNDS, jr.key(1))
+    states = [replay(algorithm, trace, jr.key(1)) for algorithm in (common, own)]
+    means = [
+        algorithm.messages(jr.key(0), state).mean
+        for algorithm, state in zip((common, own), states, strict=True)
+    ]
+    np.testing.assert_allclose(*means, atol=2e-4)
+    np.testing.assert_array_equal(states[0].clients.belief.count, states[1].clients.belief.count)
+
+
+def test_what_is_observed_while_exploiting_is_not_learned():
+    algorithm = cepe()
+    state, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
+    exploiting = np.flatnonzero(~schedules.exploration(NUMBERS))
+    assert exploiting.size > 20
+    other = replay(algorithm, changed(trace, exploiting, slice(None), 7.0), jr.key(1))
+    same = [
+        np.array_equal(a, b)
+        for a, b in zip(
+            jax.tree.leaves(state.clients.belief), jax.tree.leaves(other.clients.belief)
+        )
+    ]
+    assert all(same)
+
+
+def test_with_alpha_one_others_do_not_matter_and_with_alpha_zero_all_do_the_same():
+    algorithm = cepe()
+    _, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
+    assert not schedules.exploration(NUMBERS)[-1]
+    base = next_queries(algorithm, trace)
+    other = next_queries(algorithm, changed(trace, slice(None), jnp.asarray([0, 1, 2]), 3.0))
+    np.testing.assert_array_equal(base[3], other[3])
+    assert (base[:3] != other[:3]).any(axis=1).all()
+    together = cepe(alpha=0.0)
+    _, trace = run(together, Waves(), ROUNDS, jr.key(1))
+    assert (trace.queries == trace.queries[:, :1]).all()
+
+
+def test_with_all_weight_on_one_agent_the_others_maximize_its_function():
+    algorithm = cepe(alpha=[0.0, 0.0, 0.0, 1.0], weights=[0.0, 0.0, 0.0, 1.0])
+    _, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
+    exploit = ~schedules.exploration(NUMBERS)
+    queries = np.asarray(trace.queries)[exploit]
+    np.testing.assert_array_equal(queries, queries[:, 3:] * np.ones((1, AGENTS, 1)))
+
+
+def test_a_failed_point_is_explored_again_and_nobody_else_notices():
+    algorithm = cepe()
+    _, trace = run(algorithm, Waves(), 3, jr.key(1))
+    assert schedules.exploration(NUMBERS)[:3].all()
+    failed = changed(trace, 2, 1, jnp.nan)
+    state, other = replay(algorithm, trace, jr.key(1)), replay(algorithm, failed, jr.key(1))
+    state, other = (eqx.tree_at(lambda s: s.round, s, jnp.asarray(0)) for s in (state, other))
+    fine, again = algorithm.ask(jr.key(5), state)[0], algorithm.ask(jr.key(5), other)[0]
+    np.testing.assert_array_equal(again[1], trace.queries[2, 1])
+    assert (fine[1] != again[1]).any()
+    np.testing.assert_array_equal(fine[jnp.asarray([0, 2, 3])], again[jnp.asarray([0, 2, 3])])
+
+
+def test_an_agent_that_never_answers_is_unknown_to_the_others():
+    for room in (0, 1):
+        algorithm = cepe(room=room)
+        state, trace = run(algorithm, Waves(silent=2), ROUNDS, jr.key(1))
+        explores = schedules.exploration(NUMBERS)
+        assert (trace.queries[explores, 2] == trace.queries[:1, 2]).all() or room
+        assert state.clients.belief.count[2] == 0
+        np.testing.assert_array_equal(algorithm.messages(jr.key(0), state).mean[2], 0)
+        kernels = [SquaredExponential(0.25)] * AGENTS
+        weights = np.full(AGENTS, 1 / AGENTS)
+        points = np.asarray(POINTS.points)
+        scores = algorithm1(trace, kernels, np.asarray(ALPHA), weights, explores, points)
+        assert_maximized(trace, scores, 3e-4)
+
+
+def test_seeds_and_settings_are_mapped_over():
+    @jax.jit
+    def queries(alpha, key):
+        algorithm = eqx.tree_at(lambda a: a.alpha, cepe(), jnp.full(AGENTS, alpha))
+        return run(algorithm, Waves(), 12, key)[1].queries
+
+    keys = jr.split(jr.key(2), 3)
+    alphas = jnp.asarray([0.0, 0.5, 1.0])
+    together = jax.vmap(queries)(alphas, keys)
+    for i in range(3):
+        alone = queries(alphas[i], keys[i])
+        assert (together[i] == alone).mean() > 0.9  # rounding may decide between two points
+
+
+# ---------------------------------------------------------------- what is sent
+
+
+def test_what_is_sent_is_counted():
+    _, trace = run(cepe(), Waves(), ROUNDS, jr.key(1))
+    explores = schedules.exploration(NUMBERS)
+    sent = np.concatenate([[False], explores[:-1]])  # before the query that follows
+    np.testing.assert_array_equal(trace.info.scalars, 3 * sent[:, None] * np.ones(AGENTS, int))
+    np.testing.assert_array_equal(
+        trace.info.bytes, trace.info.scalars * trace.queries.dtype.itemsize
+    )
+
+
+def test_failures_are_not_sent_and_what_was_known_before_is():
+    _, trace = run(cepe(room=5), Waves(0.3), ROUNDS, jr.key(1), initial=5)
+    fine = np.isfinite(trace.values)
+    explores = schedules.exploration(NUMBERS)
+    expected = fine[:5].sum(0) + (fine[5:-1] & explores[:-1, None]).sum(0)
+    np.testing.assert_array_equal(trace.info.scalars.sum(0), 3 * expected)
+
+
+# ---------------------------------------------------------------- S-CEPE
+
+EXPLORED = 12
+
+
+def sketching(q0, domain=POINTS, exact=False, **options):
+    return cepe(domain, schedules.first(EXPLORED), sketch=Sketch(q0, exact), **options)
+
+
+def test_with_every_point_inducing_s_cepe_is_cepe(x64):
+    whole, algorithm = cepe(numbers=schedules.first(EXPLORED)), sketching(1e6)
+    state, trace = run(algorithm, Waves(0.1), 2 * EXPLORED + 3, jr.key(1))
+    count = np.isfinite(trace.values[:EXPLORED]).sum(0)
+    np.testing.assert_array_equal(state.clients.sketched.count, count)
+    np.testing.assert_array_equal(trace.info.scalars.sum(0), 3 * count)
+    means = [
+        method.messages(jr.key(0), known).mean
+        for method, known in ((algorithm, state), (whole, replay(whole, trace, jr.key(1))))
+    ]
+    np.testing.assert_allclose(*means, atol=1e-9 if x64 else 1e-3)
+
+
+def test_inducing_points_are_sent_one_a_round_while_agents_follow_their_own_mean():
+    algorithm = sketching(60.0)
+    state, trace = run(algorithm, Waves(), 2 * EXPLORED, jr.key(1))
+    count = np.asarray(state.clients.sketched.count)
+    assert (count > 0).all()
+    assert len(set(count.tolist())) > 1
+    assert count.max() < EXPLORED
+    since = np.arange(2 * EXPLORED)[:, None] - EXPLORED
+    np.testing.assert_array_equal(trace.info.scalars, 3 * ((since >= 0) & (since < count)))
+    alone = cepe(numbers=schedules.first(EXPLORED), alpha=1.0)
+    own = alone.ask(jr.key(5), replay(alone, trace, jr.key(1)))[0]
+    sending = np.asarray(trace.queries[EXPLORED : EXPLORED + count.max()])
+    np.testing.assert_array_equal(sending, np.asarray(own)[None] * np.ones((count.max(), 1, 1)))
+    assert (trace.queries[-1] != own).any()
+
+
+def test_the_sketch_is_the_dense_formula_of_its_inducing_points(x64):
+    algorithm = sketching(60.0, Cube(2))
+    state, trace = jax.jit(lambda key: run(algorithm, Waves(), EXPLORED, key))(jr.key(1))
+    points = np.asarray(POINTS.points, float)
+    kernel = SquaredExponential(0.25)
+    for j in range(AGENTS):
+        mean = jax.tree.map(lambda leaf, j=j: leaf[j], state.clients.sketched.mean)
+        used = np.asarray(mean.weights) != 0
+        z, x = np.asarray(mean.x)[used], np.asarray(trace.queries[:, j])
+        assert used.sum() == state.clients.sketched.count[j]
+        Kzx, kz = covariance(kernel, z, x), covariance(kernel, z, points)
+        y = np.asarray(trace.values[:, j], float)
+        inner = NOISE * covariance(kernel, z, z) + Kzx @ Kzx.T
+        expected = kz.T @ np.linalg.solve(inner, Kzx @ y)
+        got = jax.vmap(mean)(POINTS.points)
+        np.testing.assert_allclose(got, expected, atol=1e-9 if x64 else 1e-3)
+
+
+def test_inducing_points_are_drawn_in_proportion_to_the_posterior_variance():
+    q0, keys = 60.0, jr.split(jr.key(4), 100)
+    algorithm = sketching(q0)
+
+    def one(key):
+        state, trace = run(algorithm, Waves(), EXPLORED, key)
+        return state.clients.sketched.count, trace.queries[:, 0]
+
+    counts, queries = jax.jit(jax.vmap(one))(keys)
+    kernel = SquaredExponential(0.25)
+    expected = []
+    for x in np.asarray(queries):
+        _, variance = posterior(kernel, x, np.zeros(len(x)), x)
+        expected.append(np.minimum(q0 * variance, 1).sum())
+    deviation = np.asarray(counts).std() / np.sqrt(counts.size)
+    assert abs(np.mean(counts) - np.mean(expected)) < 4 * deviation
+
+
+def test_an_empty_inducing_set_is_an_unknown_function():
+    algorithm = sketching(1e-9, exact=True)
+    state, trace = run(algorithm, Waves(), EXPLORED + 3, jr.key(1))
+    np.testing.assert_array_equal(state.clients.sketched.count, 0)
+    assert trace.info.scalars.sum() == 0
+    # Nothing is sent, so each follows what it knows itself: but with alpha 0, who knows nothing.
+    alone = cepe(numbers=schedules.first(EXPLORED), alpha=1.0)
+    own = alone.ask(jr.key(5), replay(alone, trace, jr.key(1)))[0]
+    np.testing.assert_array_equal(trace.queries[-1, 1:], own[1:])
+    assert jax.vmap(POINTS.contains)(trace.queries[-1]).all()
+    papers = sketching(1e-9)
+    _, trace = run(papers, Waves(), EXPLORED + 3, jr.key(1))
+    assert jax.vmap(POINTS.contains)(trace.queries[-1]).all()
+
+
+# ---------------------------------------------------------------- as any other method
+
+
+@pytest.mark.parametrize("make", [cepe, lambda: sketching(60.0)], ids=["CEPE", "S-CEPE"])
+def test_run_drive_and_replay_agree_bit_for_bit(make, tmp_path):
+    algorithm, rounds = make(), EXPLORED + 6
+    with jax.debug_key_reuse(True):
+        state, trace = run(algorithm, Rounded(0.2), rounds, jr.key(1))
+    file = tmp_path / "run.npz"
+    go = functools.partial(drive, algorithm, Rounded(0.2), key=jr.key(1), progress=False)
+    go(rounds=9, checkpoint=file)
+    driven, same = go(rounds=rounds, checkpoint=file)  # goes on
+    again = replay(algorithm, trace, jr.key(1))
+    np.testing.assert_array_equal(trace.queries, same.queries)
+    np.testing.assert_array_equal(trace.values, same.values)
+    for other in (driven, again):
+        pairs = zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True)
+        assert all(data(a) == data(b) for a, b in pairs)
+
+
+class Rounded(Waves):
+    """Compilers may round the objective itself otherwise in `run` than in `drive`."""
+
+    def __call__(self, key, agent, x):
+        return jnp.round(super().__call__(key, agent, x) * 1024) / 1024
+
+
+def data(leaf):
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jr.key_data(leaf)
+    return np.asarray(leaf).tobytes()
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 1.1}, "alpha"),
+        ({"alpha": [0.5, 0.5, 0.5, -0.1]}, "alpha"),
+        ({"alpha": float("nan")}, "alpha"),
+        ({"alpha": [0.5, 0.5]}, "alpha"),
+        ({"numbers": [3.0, 2.0, 1.0]}, "decrease"),
+        ({"numbers": [0.0, 0.0]}, "no round of exploration"),
+        ({"numbers": [1.0, float("nan")]}, "finite"),
+        ({"numbers": []}, "N_t for every round"),
+        ({"weights": [0.5, 0.5, 0.5, -0.5]}, "weights"),
+        ({"weights": [1.0]}, "weights"),
+        ({"sketch": Sketch(1.0)}, "exploration comes first"),
+        ({"room": -1}, "room"),
+        ({"kernel": stack([Matern32(0.1), Matern32(0.2)], 2)}, "4 agents"),
+    ],
+)
+def test_bad_input_is_one_clear_error(options, message):
+    with pytest.raises(ValueError, match=message):
+        cepe(**options)
+
+
+def test_a_sketch_needs_a_positive_q0():
+    with pytest.raises(ValueError, match="q0"):
+        Sketch(0.0)
+
+
+def test_observations_before_the_start_need_room():
+    with pytest.raises(ValueError, match="room"):
+        run(cepe(), Waves(), 3, jr.key(0), initial=1)
+    algorithm = cepe()
+    state = algorithm.init(jr.key(0))
+    with pytest.raises(ValueError, match="room"):
+        algorithm.warm_start(state, jnp.zeros((1, AGENTS, 2)), jnp.zeros((1, AGENTS)))
