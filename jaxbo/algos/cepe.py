@@ -160,13 +160,13 @@ class CEPE(AbstractFederated):
         self.domain = domain
         self.agents = agents
         self.explores = jnp.asarray(explores)
-        self.alpha = _of_agents("alpha", alpha, agents)
+        self.alpha = of_agents("alpha", alpha, agents)
         require(
             (self.alpha >= 0) & (self.alpha <= 1), f"alpha must be in [0, 1], got {self.alpha}."
         )
         self.kernel = SquaredExponential(0.2) if kernel is None else kernel
         self.noise = floating(jnp.asarray(noise))
-        self.weights = _of_agents("weights", 1 / agents if weights is None else weights, agents)
+        self.weights = of_agents("weights", 1 / agents if weights is None else weights, agents)
         self.sketch = sketch
         self.steps = steps
         self.room = room
@@ -379,7 +379,7 @@ class CEPE(AbstractFederated):
         return Sketched(x, y, mean, drawn.count)
 
 
-def _of_agents(
+def of_agents(
     name: str, value: ArrayLike | Sequence[float], agents: int
 ) -> Float[Array, " agents"]:
     value = floating(jnp.asarray(value))

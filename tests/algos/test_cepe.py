@@ -225,7 +225,9 @@ def test_what_is_observed_while_exploiting_is_not_learned():
     same = [
         np.array_equal(a, b)
         for a, b in zip(
-            jax.tree.leaves(state.clients.belief), jax.tree.leaves(other.clients.belief)
+            jax.tree.leaves(state.clients.belief),
+            jax.tree.leaves(other.clients.belief),
+            strict=True,
         )
     ]
     assert all(same)

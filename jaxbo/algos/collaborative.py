@@ -1,0 +1,262 @@
+"""CEPE's rivals: agents share every observation, and each follows an index of what it wants itself.
+
+    f_i = α_i h_i + (1 - α_i) Σ_j w_j h_j = Σ_j c_ij h_j
+    x_i = argmax index(mean_i, std_i),   mean_i = Σ_j c_ij mean_j,   std_i² = Σ_j c_ij² variance_j
+
+IGP-UCB, EI and PI as in section 6.2 and appendix D of Salgia, Vakili and Zhao (2022). Nobody explores for
+others: h_j is learned where agent j looks for the maximum of f_j.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from jaxbo._check import is_a, positive_number, require, whole
+from jaxbo.algos.base import AbstractFederated
+from jaxbo.algos.cepe import Info, of_agents
+from jaxbo.domains import Finite
+from jaxbo.kernels import acquisition, nystrom
+from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
+from jaxbo.kernels.exploration import any_largest, nearest
+from jaxbo.kernels.linalg import dot, inner
+from jaxbo.types import Count, Key, Point, Scalar, floating
+
+
+class AbstractIndex(eqx.Module):
+    """How good a point looks in round t = 1, 2, …; `best` is the largest mean at a point observed."""
+
+    @abc.abstractmethod
+    def __call__(self, t: Count, mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+        """The index of one point."""
+
+
+class IGPUCB(AbstractIndex):
+    """mean + β_t std,   β_t = B + R √(2 (γ_{t-1} + 1 + log 1/δ)),   γ_t = log t.
+
+    `bound` is B, of the norm of the functions; `noise` is R, of the noise (Chowdhury and Gopalan, 2017).
+    """
+
+    bound: Scalar = eqx.field(converter=floating, default=15.0)
+    noise: Scalar = eqx.field(converter=floating, default=1e-2)
+    delta: Scalar = eqx.field(converter=floating, default=1e-3)
+
+    def __check_init__(self):
+        require(self.bound >= 0, f"bound must be at least 0, got {self.bound}.")
+        require(self.noise >= 0, f"noise must be at least 0, got {self.noise}.")
+        require((self.delta > 0) & (self.delta < 1), f"delta must lie in (0, 1), got {self.delta}.")
+
+    def __call__(self, t: Count, mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+        del best
+        gain = jnp.log(jnp.maximum(t - 1, 1).astype(mean.dtype))
+        return mean + std * (
+            self.bound + self.noise * jnp.sqrt(2 * (gain + 1 - jnp.log(self.delta)))
+        )
+
+
+class Improvement(AbstractIndex):
+    """Expected improvement over the best mean by more than `margin`; its logarithm."""
+
+    margin: Scalar = eqx.field(converter=floating, default=1e-2)
+
+    def __call__(self, t: Count, mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+        del t
+        return acquisition.log_expected_improvement(mean, std, best + self.margin)
+
+
+class Probability(AbstractIndex):
+    """Probability of improving on the best mean by more than `margin`; its logarithm."""
+
+    margin: Scalar = eqx.field(converter=floating, default=1e-2)
+
+    def __call__(self, t: Count, mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
+        del t
+        return acquisition.log_probability_of_improvement(mean, std, best + self.margin)
+
+
+class Belief(eqx.Module):
+    """Mean and variance at all points, and the root of the features' covariance they follow from."""
+
+    mean: Float[Array, " points"]
+    variance: Float[Array, " points"]
+    root: Float[Array, "features features"]
+    count: Count
+
+
+class Client(eqx.Module):
+    """One agent: what all know of its function, where it has been, and when it last succeeded."""
+
+    index: Count
+    belief: Belief
+    seen: Bool[Array, " points"]
+    last: Count
+
+
+class Message(eqx.Module):
+    """What receivers compute from the observations of an agent."""
+
+    mean: Float[Array, " points"]
+    variance: Float[Array, " points"]
+
+
+class Broadcast(eqx.Module):
+    """Σ_j w_j mean_j and Σ_j w_j² variance_j of the agents present."""
+
+    round: Count
+    key: Key
+    mean: Float[Array, " points"]
+    variance: Float[Array, " points"]
+    present: Bool[Array, " agents"]
+
+
+class Collaborative(AbstractFederated):
+    """Every observation is sent to all, whatever the round; `index` says what an agent then queries.
+
+    `alpha` and `weights` are those of `CEPE`, on a finite domain; so are prior mean and values. Processes
+    are exact as far as `size` features tell points apart (`kernels.nystrom.greedy`): with a squared
+    exponential kernel of a fifth of a square, 128 leave 1e-6 of the variance. Memory size² + points an
+    agent, for any number of rounds.
+    """
+
+    domain: Finite
+    agents: int = eqx.field(static=True)
+    index: AbstractIndex
+    alpha: Float[Array, " agents"]
+    kernel: AbstractKernel
+    noise: Scalar
+    weights: Float[Array, " agents"]
+    size: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        domain: Finite,
+        agents: int,
+        index: AbstractIndex,
+        *,
+        alpha: ArrayLike = 0.5,
+        kernel: AbstractKernel | None = None,
+        noise: float | Scalar = 1e-2,
+        weights: ArrayLike | None = None,
+        size: int = 128,
+    ):
+        is_a("domain", domain, Finite)
+        is_a("index", index, AbstractIndex)
+        whole("agents", agents, least=1)
+        whole("size", size, least=1)
+        positive_number("noise", noise)
+        self.domain = domain
+        self.agents = agents
+        self.index = index
+        self.alpha = of_agents("alpha", alpha, agents)
+        require(
+            (self.alpha >= 0) & (self.alpha <= 1), f"alpha must be in [0, 1], got {self.alpha}."
+        )
+        self.kernel = SquaredExponential(0.2) if kernel is None else kernel
+        self.noise = floating(noise)
+        self.weights = of_agents("weights", 1 / agents if weights is None else weights, agents)
+        require(self.weights >= 0, f"weights must not be negative, got {self.weights}.")
+        self.size = size
+
+    @property
+    def targets(self) -> int:
+        return self.agents
+
+    @property
+    def capacity(self) -> None:
+        return None
+
+    def setup(self, key: Key) -> Float[Array, "points features"]:
+        """Features of all points."""
+        return nystrom.greedy(key, self.kernel, self.domain.points, self.size).rows.T
+
+    def join(self, key: Key, shared: Float[Array, "points features"], index: Count) -> Client:
+        del key
+        prior = jax.vmap(lambda x: self.kernel(x, x))(self.domain.points)
+        root = jnp.eye(self.size, dtype=prior.dtype)
+        zero = jnp.zeros((), int)
+        belief = Belief(jnp.zeros_like(prior), prior, root, zero)
+        return Client(index, belief, jnp.zeros(prior.shape, bool), zero - 2)
+
+    def message(self, key: Key, shared: Float[Array, "points features"], client: Client) -> Message:
+        del key, shared
+        return Message(client.belief.mean, client.belief.variance)
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: Float[Array, "points features"],
+        round: Count,
+        messages: Message,
+        present: Bool[Array, " agents"],
+    ) -> Broadcast:
+        del shared
+        weights = jnp.where(present, self.weights, 0)
+        mean, variance = dot(weights, messages.mean), dot(weights**2, messages.variance)
+        return Broadcast(round, key, mean, variance, present)
+
+    def choose(
+        self,
+        key: Key,
+        shared: Float[Array, "points features"],
+        client: Client,
+        message: Message,
+        broadcast: Broadcast,
+    ) -> tuple[Point, Info]:
+        del key, shared
+        alpha, weight = self.alpha[client.index], self.weights[client.index]
+        others = 1 - alpha
+        # In the sum an agent has its weight, unless its message was lost; c_ii is alpha more than that.
+        held = jnp.where(broadcast.present[client.index], weight, 0)
+        own = alpha + others * weight
+        mean = (own - others * held) * message.mean + others * broadcast.mean
+        variance = (own**2 - (others * held) ** 2) * message.variance
+        variance = jnp.maximum(variance + others**2 * broadcast.variance, 0)
+        best = jnp.max(jnp.where(client.seen, mean, -jnp.inf))
+        best = jnp.where(jnp.any(client.seen), best, 0)  # the prior mean
+        t = broadcast.round + 1
+        scores = jax.vmap(lambda m, s: self.index(t, m, s, best))(mean, jnp.sqrt(variance))
+        x = self.domain.points[any_largest(broadcast.key, scores)]
+        scalars = (self.domain.dim + 1) * (client.last == broadcast.round - 1).astype(int)
+        return x, Info(jnp.ones((), bool), scalars, scalars * x.dtype.itemsize)
+
+    def learn(
+        self,
+        shared: Float[Array, "points features"],
+        round: Count,
+        client: Client,
+        x: Point,
+        value: Scalar,
+    ) -> Client:
+        fine = jnp.isfinite(value)
+        i = nearest(self.domain.points, x)
+        belief = _observed(self, shared, client.belief, i, jnp.where(fine, value, 0))
+        belief = jax.tree.map(lambda a, b: jnp.where(fine, a, b), belief, client.belief)
+        seen = client.seen.at[i].set(client.seen[i] | fine)
+        return Client(client.index, belief, seen, jnp.where(fine, round, client.last))
+
+
+def _observed(
+    method: Collaborative,
+    phi: Float[Array, "points features"],
+    belief: Belief,
+    i: Count,
+    y: Scalar,
+) -> Belief:
+    """Potter's update (`kernels.posterior`) of the root, and of what it means at all points."""
+    noise = method.noise
+    v = dot(phi[i], belief.root)
+    s = inner(v, v) + noise
+    u = dot(belief.root, v)
+    change = dot(phi, u)  # the covariance of every point with this one
+    x = method.domain.points[i]
+    prior = method.kernel(x, x)
+    least = prior * noise / (noise + (belief.count + 1).astype(y.dtype) * prior)
+    variance = jnp.maximum(belief.variance - change**2 / s, jnp.minimum(least, belief.variance))
+    return Belief(
+        belief.mean + change * ((y - belief.mean[i]) / s),
+        variance,
+        belief.root - (u / (s + jnp.sqrt(noise * s)))[:, None] * v[None, :],
+        belief.count + 1,
+    )
