@@ -12,6 +12,7 @@ import numpy as np
 
 from bench import (
     speed_accuracy,
+    speed_cepe,
     speed_egp,
     speed_maximizer,
     speed_maxsum,
@@ -30,6 +31,7 @@ def run(options: Options) -> Result:
     sets = 3 if options.quick else 10
     seeds = 2 if options.quick else 100
     keys = jr.split(jr.key(options.seed), 8)
+    cepe_key = jr.fold_in(jr.key(options.seed), len(keys))
     lines: list[str] = []
 
     def fts() -> list[Figure]:
@@ -50,6 +52,7 @@ def run(options: Options) -> Result:
             *speed_maxsum.iteration_figures(keys[6], repeats),
             *speed_maxsum.gap_figures(keys[7]),
         ],
+        "CEPE": lambda: speed_cepe.figures(cepe_key, min(repeats, 5), options.quick),
         "maximizer": lambda: speed_maximizer.figures(keys[3], runs),
     }
     figures = [figure for name in progress(parts, "speed") for figure in parts[name]()]

@@ -1,0 +1,130 @@
+"""CEPE, Fig. 1a: S-CEPE sends its sketches instead of its observations.
+
+    the setting of `cepe` on Branin; N_T = 64 rounds of exploration, all of them first
+    x: numbers that CEPE sends over those that S-CEPE sends;   y: regret of S-CEPE over CEPE's
+
+q_0 makes the inducing sets larger or smaller. CEPE explores first too, so that both know the same.
+S-CEPE's agents send until all have sent everything. "own mean" is S-CEPE with an agent's exact mean in the
+place of its own sketch of it, which costs nothing to send.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array
+
+from bench.cepe import cepe, cumulative, outcomes, settings
+from bench.runner import Check, Experiment, Options, Result, kept, number, progress
+from jaxbo import metrics, plotting, schedules
+from jaxbo.algos.cepe import CEPE, Sketch
+
+EXPLORED, FUNCTION = 64, "Branin"
+Q0 = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0)
+#: The paper's claim: so many times less communication at less than so many times the regret.
+REDUCTION, COST = 14.0, 2.0
+PAPER, OWN = "S-CEPE", "S-CEPE, own mean"
+
+
+def sketched(q0: float, exact: bool) -> CEPE:
+    """S-CEPE."""
+    sketch = Sketch(q0, exact)  # pyright: ignore[reportArgumentType]
+    return cepe(schedules.first(EXPLORED), sketch=sketch)
+
+
+def _run(options: Options) -> Result:
+    runs, rounds = options.runs_or(20, 3), options.rounds_or(2000, 200)
+    scales = Q0[1::3] if options.quick else Q0
+    keys = jr.split(jr.key(options.seed), runs)
+    folder = options.out / f"cepe-communication.parts-{options.seed}-{runs}-{rounds}"
+    folder.mkdir(parents=True, exist_ok=True)
+    asked: dict[str, CEPE] = {"CEPE": cepe(schedules.first(EXPLORED))}
+    asked |= {
+        f"{name}, q0 = {q0:g}": sketched(q0, exact)
+        for name, exact in ((PAPER, False), (OWN, True))[: 1 if options.quick else None]
+        for q0 in scales
+    }
+    curves, sent = {}, {}
+    for name, algorithm in progress(asked.items(), "cepe-communication", len(asked)):
+        found = kept(folder / f"{name}.npy", lambda a=algorithm: _both(a, rounds, keys))
+        curves[name], sent[name] = cumulative(found[0]), found[1].sum(axis=1)
+    ratios = {name: (sent["CEPE"] / np.maximum(sent[name], 1)) for name in curves}
+    relative = {name: curves[name][:, -1] / curves["CEPE"][:, -1] for name in curves}
+    rows = [
+        (name, *(number(float(v.mean())) for v in (sent[name], ratios[name], relative[name])))
+        for name in curves
+    ]
+    return Result(
+        settings=settings(runs, rounds)
+        | {
+            "rounds of exploration": EXPLORED,
+            "numbers sent": {name: float(v.mean()) for name, v in sent.items()},
+            "reduction": {name: float(v.mean()) for name, v in ratios.items()},
+            "regret over CEPE's": {name: float(v.mean()) for name, v in relative.items()},
+        },
+        curves=curves,
+        checks=checks(ratios, relative),
+        headers=("method", "numbers sent", "times fewer", "regret over CEPE's"),
+        rows=rows,
+        figure=_figure(ratios, relative),
+        scratch=folder,
+    )
+
+
+def _both(algorithm: CEPE, rounds: int, keys: Array) -> np.ndarray:
+    found = outcomes(algorithm, jnp.asarray(jnp.nan), FUNCTION, rounds, keys)
+    return np.stack([np.asarray(found.regret), np.asarray(found.scalars)])
+
+
+def checks(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> dict[str, Check]:
+    """Whether some q0 sends `REDUCTION` times less at less than `COST` times the regret."""
+    found = {}
+    for method in (PAPER, OWN):
+        names = [name for name in ratios if name.startswith(f"{method}, q0")]
+        enough = [
+            name for name in names if metrics.confidence_interval(ratios[name])[0] >= REDUCTION
+        ]
+        costs = {name: float(metrics.confidence_interval(relative[name])[1]) for name in enough}
+        claim = f"{method}: {REDUCTION:g} times fewer numbers at under {COST:g} times the regret"
+        if names:
+            least = min(costs.values(), default=np.inf)
+            found[f"{claim}, upper end of its interval"] = Check(bool(least < COST), least)
+    return found
+
+
+def _figure(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.6), dpi=plotting.DPI, layout="constrained")
+    ax = figure.subplots()
+    for color, marker, method in ((plotting.BLUE, "o", PAPER), (plotting.RED, "s", OWN)):
+        names = [name for name in ratios if name.startswith(f"{method}, q0")]
+        if not names:
+            continue
+        x = [ratios[name].mean() for name in names]
+        means = [relative[name].mean() for name in names]
+        low, high = zip(*(metrics.confidence_interval(relative[n]) for n in names), strict=True)
+        ax.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
+        ax.plot(x, means, color=color, marker=marker, label=method)
+        for name, at, mean in zip(names, x, means, strict=True):
+            if method == PAPER:
+                ax.annotate(
+                    name.split("= ")[1], (at, mean), (3, 5), textcoords="offset points", fontsize=8
+                )
+    ax.axhline(1, color=plotting.SOFT, lw=0.8)
+    ax.plot([REDUCTION], [COST], marker="x", color=plotting.INK, ls="", label="the paper's claim")
+    ax.set_xscale("log")
+    ax.set_xlabel("times fewer numbers sent than by CEPE (labels: q0)")
+    ax.set_ylabel("regret over CEPE's")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    source="CEPE, Fig. 1a",
+    about="S-CEPE against CEPE: regret over numbers sent, for several q0",
+    time="20 min",
+    run=_run,
+)
