@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bench.runner import Check, Experiment, Options, Result, kept, progress
 from jaxbo import functions, metrics, plotting, schedules
@@ -42,7 +42,7 @@ class Federation(eqx.Module):
     """What one run's agents see, each of them at all points, and how much they want it alone."""
 
     function: TestFunction
-    powers: Int[Array, "agents 2"]
+    powers: Float[Array, "agents 2"]
     alpha: Float[Array, " agents"]
 
     def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
@@ -70,7 +70,7 @@ def grid() -> Points:
 def federation(key: Key, name: str, agents: int = AGENTS) -> Federation:
     """Drawn for one run."""
     power_key, alpha_key = jr.split(key)
-    powers = jr.randint(power_key, (agents, 2), POWERS[0], POWERS[1] + 1)
+    powers = jr.randint(power_key, (agents, 2), POWERS[0], POWERS[1] + 1).astype(float)
     alpha = jr.uniform(alpha_key, (agents,), minval=ALPHAS[0], maxval=ALPHAS[1])
     return Federation(FUNCTIONS[name](), powers, alpha)
 

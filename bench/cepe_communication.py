@@ -4,8 +4,8 @@
     x: numbers that CEPE sends over those that S-CEPE sends;   y: regret of S-CEPE over CEPE's
 
 q_0 makes the inducing sets larger or smaller. CEPE explores first too, so that both know the same.
-S-CEPE's agents send until all have sent everything. "own mean" is S-CEPE with an agent's exact mean in the
-place of its own sketch of it, which costs nothing to send.
+S-CEPE's agents send until all have sent everything. "own mean" is S-CEPE with an agent's exact mean in
+the place of its own sketch of it, which costs nothing to send.
 """
 
 from typing import Any

@@ -73,8 +73,9 @@ def _figure(curves: dict[str, np.ndarray], slopes: dict[str, np.ndarray]) -> Any
 
     figure = Figure(figsize=(7, 4.6), dpi=plotting.DPI, layout="constrained")
     ax = figure.subplots()
+    T = np.arange(1, next(iter(curves.values())).shape[1] + 1)
     for index, (name, values) in enumerate(curves.items()):
-        T, mean = np.arange(1, values.shape[1] + 1), values.mean(axis=0)
+        mean = values.mean(axis=0)
         low, high = metrics.confidence_interval(values)
         color = plotting.PALETTE[index]
         ax.fill_between(T, np.maximum(low, mean / 10), high, color=color, alpha=0.16, lw=0)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxbo import schedules
 from jaxbo.schedules import Constant, Inverse, InverseSqrt, InverseSquare, Power, Table
 
 ROUNDS = np.arange(1, 3001)
@@ -109,3 +110,51 @@ def test_an_exponent_that_is_not_positive_is_refused(exponent):
 def test_a_negative_shift_is_refused(shift):
     with pytest.raises(ValueError, match="shift"):
         Power(1.0, shift)
+
+
+# ---------------------------------------------------------------- epochs of exploration
+
+
+def test_the_papers_example_explores_in_the_rounds_it_names():
+    explores = schedules.exploration(schedules.growing(6))
+    assert explores.tolist() == [True, True, True, False, False, True]
+
+
+@pytest.mark.parametrize("numbers", [schedules.growing(500), schedules.optimal(500, 0.2, 0.1, 0.5)])
+def test_exploration_is_never_behind_nor_more_than_one_ahead(numbers):
+    explored = np.cumsum(schedules.exploration(numbers))
+    assert (explored < numbers + 1).all()
+    caught_up = explored >= numbers
+    assert caught_up[20:].all()
+
+
+def test_the_first_rounds_explore_and_no_others():
+    assert schedules.exploration(schedules.first(7)).all()
+    assert schedules.exploration(np.full(20, 7.0)).tolist() == [True] * 7 + [False] * 13
+
+
+def test_the_theorems_numbers_are_its_formula():
+    t = np.arange(1, 51)
+    expected = 2 * t ** (2 / 2.5) * np.log(t / 0.05) ** (1 / 3)
+    np.testing.assert_allclose(schedules.optimal(50, 0.5, 0.05, 2.0), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([2.0, 1.0], "decrease"),
+        ([0.0, -0.0], "no round of exploration"),
+        ([1.0, np.inf], "finite"),
+        ([], "every round"),
+        ([[1.0]], "every round"),
+    ],
+)
+def test_numbers_that_cannot_be_explored_by_are_refused(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        schedules.exploration(np.asarray(numbers))
+
+
+@pytest.mark.parametrize(("kappa", "delta"), [(-0.1, 0.1), (1.1, 0.1), (0.5, 0.0), (0.5, 1.0)])
+def test_the_theorems_constants_are_checked(kappa, delta):
+    with pytest.raises(ValueError, match=r"kappa|delta"):
+        schedules.optimal(10, kappa, delta)
