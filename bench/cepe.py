@@ -9,6 +9,7 @@ What the paper leaves open: N_t = t^(2/3); f* of EI and PI is the largest mean a
 itself has queried. Every run has powers and alphas of its own, which all methods share.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.runner import Check, Experiment, Options, Result, kept, progress
+from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo import functions, metrics, plotting, schedules
 from jaxbo.algos.base import AbstractFederated
 from jaxbo.algos.cepe import CEPE
@@ -136,18 +137,16 @@ def cumulative(regret: Array | np.ndarray) -> Float[np.ndarray, "runs rounds"]:
 def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(20, 3), options.rounds_or(2000, 200)
     keys = jr.split(jr.key(options.seed), runs)
-    folder = options.out / f"cepe.parts-{options.seed}-{runs}-{rounds}"
-    folder.mkdir(parents=True, exist_ok=True)
     names = list(FUNCTIONS)[: 1 if options.quick else None]
     asked = [(name, method) for name in names for method in methods(rounds)]
-    curves = {}
-    for name, method in progress(asked, "cepe"):
 
-        def compute(name: str = name, method: str = method) -> np.ndarray:
-            algorithm, alpha = methods(rounds)[method]
-            return np.asarray(outcomes(algorithm, jnp.asarray(alpha), name, rounds, keys).regret)
+    def measure(name: str, method: str) -> Array:
+        algorithm, alpha = methods(rounds)[method]
+        return outcomes(algorithm, jnp.asarray(alpha), name, rounds, keys).regret
 
-        curves[f"{name}, {method}"] = cumulative(kept(folder / f"{name}-{method}.npy", compute))
+    measures = {f"{n}, {m}": functools.partial(measure, n, m) for n, m in asked}
+    regrets, folder = parts(options, "cepe", (runs, rounds), measures)
+    curves = {name: cumulative(regret) for name, regret in regrets.items()}
     return Result(
         settings=settings(runs, rounds) | {"N_t": "t^(2/3)"},
         curves=curves,

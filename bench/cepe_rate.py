@@ -7,37 +7,36 @@ horizons up to its own. The slope of log R over log T is that of a line through 
 Agents a thousand in number are beyond the paper.
 """
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jaxtyping import Array
 
 from bench.cepe import AGENTS, cepe, cumulative, outcomes, settings
-from bench.runner import Check, Experiment, Options, Result, kept, progress
+from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo import metrics, plotting, schedules
 
 FUNCTION, ORDER = "Branin", 2 / 3
 DOUBLINGS = 3
-MANY, MANY_RUNS = 1000, 3
+MANY, MANY_RUNS = 1000, 5
 
 
 def _run(options: Options) -> Result:
-    runs, rounds = options.runs_or(20, 3), options.rounds_or(8000, 400)
-    folder = options.out / f"cepe-rate.parts-{options.seed}-{runs}-{rounds}"
-    folder.mkdir(parents=True, exist_ok=True)
+    runs, rounds = options.runs_or(20, 3), options.rounds_or(4000, 400)
     numbers = (AGENTS,) if options.quick else (AGENTS, MANY)
-    curves = {}
-    for agents in progress(numbers, "cepe-rate"):
 
-        def compute(agents: int = agents) -> np.ndarray:
-            few = runs if agents == AGENTS else min(runs, MANY_RUNS)
-            keys = jr.split(jr.key(options.seed), few)
-            algorithm = cepe(schedules.growing(rounds), agents)
-            found = outcomes(algorithm, jnp.asarray(jnp.nan), FUNCTION, rounds, keys)
-            return np.asarray(found.regret) / agents
+    def measure(agents: int) -> Array:
+        few = runs if agents == AGENTS else min(runs, MANY_RUNS)
+        keys = jr.split(jr.key(options.seed), few)
+        algorithm = cepe(schedules.growing(rounds), agents)
+        return outcomes(algorithm, jnp.asarray(jnp.nan), FUNCTION, rounds, keys).regret / agents
 
-        curves[f"{agents} agents"] = cumulative(kept(folder / f"{agents}.npy", compute))
+    measures = {f"{agents} agents": functools.partial(measure, agents) for agents in numbers}
+    regrets, folder = parts(options, "cepe-rate", (runs, rounds), measures)
+    curves = {name: cumulative(regret) for name, regret in regrets.items()}
     slopes = {name: slope(values) for name, values in curves.items()}
     return Result(
         settings=settings(runs, rounds)

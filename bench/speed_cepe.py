@@ -80,9 +80,9 @@ def _memory(key: Key) -> list[Figure]:
     numbers = np.minimum(schedules.growing(max(HORIZONS)), 159.0)
     sizes = []
     for rounds in HORIZONS:
-        program, _ = compiled(_program(AGENTS, rounds, numbers), key)
-        trace = sum(np.prod(a.shape) * 4 for a in jax.eval_shape(program, key))
-        stats = program.memory_analysis()
+        one = _program(AGENTS, rounds, numbers)
+        trace = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.eval_shape(one, key))
+        stats = compiled(one, key)[0].memory_analysis()
         # The table of what is returned is carried through the loop, and is no state of the method.
         sizes.append(max(stats.temp_size_in_bytes + stats.output_size_in_bytes - trace, 0) / 2**20)
     few, many = HORIZONS

@@ -90,11 +90,12 @@ def decomposed(domain, workers, rounds):
 def cepe(domain, agents, rounds, **options):
     """Explores in seven rounds of eight, the last of them too: what is best is looked up, not sought."""
     numbers = 0.88 * np.arange(1, rounds + 1)
-    smooth = SquaredExponential(0.18 * domain.dim**0.5, 10.0)
+    smooth = SquaredExponential(0.25 * domain.dim**0.5, 10.0)
     return CEPE(
         domain,
         agents,
         numbers,
+        alpha=0.0,
         kernel=smooth,
         noise=1e-3,
         room=4,
