@@ -24,20 +24,20 @@ demo: $(VENV)/ready-demo
 
 test: test-float32 test-float64
 
-# Most of the time goes into compiling, so only what is held to the last bit, and what rounding could
-# spoil, is compiled as users have it; the rest, and the second precision, without LLVM's optimizations.
-EXACT := tests/algos/test_contract.py \
-	$(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
+# Most of the time goes into compiling, so only two methods, and what rounding could spoil, are compiled
+# as users have them; all else, and the second precision, without LLVM's optimizations.
+CONTRACT := tests/algos/test_contract.py
+EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
 ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
 # In float64, models only as far as the contract traces every method.
 TRACED := $(patsubst %,tests/kernels/test_%.py,fitted ensemble policy marginal surrogate maximize)
 
 test-float32: $(VENV)/ready-test
-	JAX_ENABLE_X64=0 $(PYTEST) $(EXACT)
+	JAX_ENABLE_X64=0 $(PYTEST) $(CONTRACT) $(EXACT) -k "FTS or not contract"
 	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(EXACT:%=--ignore=%)
 
 test-float64: $(VENV)/ready-test
-	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) tests/algos/test_contract.py tests/kernels $(TRACED:%=--ignore=%)
+	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(CONTRACT) tests/kernels $(TRACED:%=--ignore=%)
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

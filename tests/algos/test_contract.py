@@ -80,8 +80,8 @@ def egp(domain, workers, rounds, policy, **options):
 
 
 def decomposed(domain, workers, rounds):
-    """All pairs of coordinates, as good as can be on a coarse grid."""
-    pairs = list(itertools.combinations(range(domain.dim), 2))
+    """All pairs of variables, as good as can be on a coarse grid."""
+    pairs = list(itertools.combinations(range(len(domain.axes(6).columns)), 2))
     room = workers * (rounds + 1)
     model = Decomposed(pairs, room, form=kernel(domain), grid=6, every=None)
     return DECHBO(domain, model, workers=workers, candidates=64, iterations=10, steps=3)
