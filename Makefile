@@ -1,5 +1,6 @@
 # make demo   twenty owners tune an SVM: alone, federated, at random (a table and a picture in out/)
-# make test   the tests, in float32 and in float64
+# make test   the tests, in float32 and, of the numerics and the contract, in float64
+# make test-bench   those of the experiments
 # make lint   ruff and pyright
 #
 # Each sets up what it needs in .venv and needs only make and Python 3.11 or newer:
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
 test-%: export OMP_NUM_THREADS = 1
 test-%: export OPENBLAS_NUM_THREADS = 1
 
-.PHONY: demo test test-float32 test-float64 lint format clean
+.PHONY: demo test test-float32 test-float64 test-bench lint format clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready-demo
@@ -29,15 +30,17 @@ test: test-float32 test-float64
 CONTRACT := tests/algos/test_contract.py
 EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
 ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
-# In float64, models only as far as the contract traces every method.
-TRACED := $(patsubst %,tests/kernels/test_%.py,fitted ensemble policy marginal surrogate maximize)
 
 test-float32: $(VENV)/ready-test
 	JAX_ENABLE_X64=0 $(PYTEST) $(CONTRACT) $(EXACT) -k "FTS or not contract"
-	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(EXACT:%=--ignore=%)
+	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(EXACT:%=--ignore=%) --ignore=tests/bench
 
+# The contract traces every method in float64.
 test-float64: $(VENV)/ready-test
-	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(CONTRACT) tests/kernels $(TRACED:%=--ignore=%)
+	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(CONTRACT) $(EXACT)
+
+test-bench: $(VENV)/ready-test
+	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) tests/bench
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .
