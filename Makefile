@@ -25,14 +25,14 @@ demo: $(VENV)/ready-demo
 
 test: test-float32 test-float64
 
-# Most of the time goes into compiling, so only two methods, and what rounding could spoil, are compiled
-# as users have them; all else, and the second precision, without LLVM's optimizations.
+# Most of the time goes into compiling, so only FTS, and what rounding could spoil, is compiled
+# as users have it; all else, and the second precision, without LLVM's optimizations.
 CONTRACT := tests/algos/test_contract.py
 EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
 ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
 
 test-float32: $(VENV)/ready-test
-	JAX_ENABLE_X64=0 $(PYTEST) $(CONTRACT) $(EXACT) -k "FTS or not contract"
+	JAX_ENABLE_X64=0 $(PYTEST) $(CONTRACT) $(EXACT) -k "FTS and not DP or not contract"
 	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(EXACT:%=--ignore=%) --ignore=tests/bench
 
 # The contract traces every method in float64.
