@@ -191,16 +191,6 @@ class Confidence(AbstractSchedule):
         return 2 * (size + 2 * jnp.log(t.astype(self.delta.dtype)) - jnp.log(self.delta))
 
 
-def number_or_schedule(value: ArrayLike | AbstractSchedule) -> Scalar | AbstractSchedule:
-    """A schedule as it is, a number as an array: what a field that takes both is converted by."""
-    return value if isinstance(value, AbstractSchedule) else floating(value)
-
-
-def at(value: Scalar | AbstractSchedule, t: Count) -> Scalar:
-    """The value in round t of what may be a number."""
-    return value(t) if isinstance(value, AbstractSchedule) else value
-
-
 def _own(rounds: Scalar, exponent: Scalar | float) -> Scalar:
     return 1 - jnp.maximum(rounds, _FIRST) ** exponent
 

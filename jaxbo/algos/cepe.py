@@ -33,7 +33,7 @@ from jaxbo.kernels.exploration import (
 from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
 
 #: Of an agent that has not observed anything yet.
-_NEVER = BEFORE_FIRST_ROUND - 1
+NEVER = BEFORE_FIRST_ROUND - 1
 
 
 class Sketch(eqx.Module):
@@ -156,17 +156,12 @@ class CEPE(AbstractFederated):
             sketch is None or bool(explores[:steps].all()),
             "with a sketch all exploration comes first: give schedules.first(rounds).",
         )
-        whole("agents", agents, least=1)
         self.domain = domain
         self.agents = agents
         self.explores = jnp.asarray(explores)
-        self.alpha = of_agents("alpha", alpha, agents)
-        require(
-            (self.alpha >= 0) & (self.alpha <= 1), f"alpha must be in [0, 1], got {self.alpha}."
-        )
+        self.alpha, self.weights = wants(alpha, weights, agents)
         self.kernel = SquaredExponential(0.2) if kernel is None else kernel
         self.noise = floating(jnp.asarray(noise))
-        self.weights = of_agents("weights", 1 / agents if weights is None else weights, agents)
         self.sketch = sketch
         self.steps = steps
         self.room = room
@@ -181,10 +176,6 @@ class CEPE(AbstractFederated):
                 f"{value.shape}.",
             )
             positive(name, value)
-        require(
-            (self.weights >= 0) & jnp.isfinite(self.weights),
-            f"weights must be finite and not negative, got {self.weights}.",
-        )
         whole("room", self.room)
         whole("candidates", self.candidates, least=1)
 
@@ -245,7 +236,7 @@ class CEPE(AbstractFederated):
             y = jnp.full((capacity,), jnp.nan, x.dtype)
             sketched = self._sketched(key, index, x, y)
         zero = jnp.zeros((), int)
-        return Client(index, key, belief, sketched, zero, jnp.full((), _NEVER))
+        return Client(index, key, belief, sketched, zero, jnp.full((), NEVER))
 
     def message(self, key: Key, shared: Design | None, client: Client) -> Message:
         del key, shared
@@ -379,7 +370,22 @@ class CEPE(AbstractFederated):
         return Sketched(x, y, mean, drawn.count)
 
 
-def of_agents(
+def wants(
+    alpha: ArrayLike | Sequence[float], weights: ArrayLike | Sequence[float] | None, agents: int
+) -> tuple[Float[Array, " agents"], Float[Array, " agents"]]:
+    """alpha and w of every agent, w by default 1 / agents. `ValueError` for impossible ones."""
+    whole("agents", agents, least=1)
+    alpha = _of_agents("alpha", alpha, agents)
+    require((alpha >= 0) & (alpha <= 1), f"alpha must be in [0, 1], got {alpha}.")
+    weights = _of_agents("weights", 1 / agents if weights is None else weights, agents)
+    require(
+        (weights >= 0) & jnp.isfinite(weights),
+        f"weights must be finite and not negative, got {weights}.",
+    )
+    return alpha, weights
+
+
+def _of_agents(
     name: str, value: ArrayLike | Sequence[float], agents: int
 ) -> Float[Array, " agents"]:
     value = floating(jnp.asarray(value))

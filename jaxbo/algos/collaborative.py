@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import is_a, positive_number, require, whole
 from jaxbo.algos.base import AbstractFederated
-from jaxbo.algos.cepe import Info, of_agents
+from jaxbo.algos.cepe import NEVER, Info, wants
 from jaxbo.domains import Finite
 from jaxbo.kernels import acquisition, nystrom
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
@@ -143,20 +143,14 @@ class Collaborative(AbstractFederated):
     ):
         is_a("domain", domain, Finite)
         is_a("index", index, AbstractIndex)
-        whole("agents", agents, least=1)
         whole("size", size, least=1)
         positive_number("noise", noise)
         self.domain = domain
         self.agents = agents
         self.index = index
-        self.alpha = of_agents("alpha", alpha, agents)
-        require(
-            (self.alpha >= 0) & (self.alpha <= 1), f"alpha must be in [0, 1], got {self.alpha}."
-        )
+        self.alpha, self.weights = wants(alpha, weights, agents)
         self.kernel = SquaredExponential(0.2) if kernel is None else kernel
         self.noise = floating(noise)
-        self.weights = of_agents("weights", 1 / agents if weights is None else weights, agents)
-        require(self.weights >= 0, f"weights must not be negative, got {self.weights}.")
         self.size = size
 
     @property
@@ -175,9 +169,8 @@ class Collaborative(AbstractFederated):
         del key
         prior = jax.vmap(lambda x: self.kernel(x, x))(self.domain.points)
         root = jnp.eye(self.size, dtype=prior.dtype)
-        zero = jnp.zeros((), int)
-        belief = Belief(jnp.zeros_like(prior), prior, root, zero)
-        return Client(index, belief, jnp.zeros(prior.shape, bool), zero - 2)
+        belief = Belief(jnp.zeros_like(prior), prior, root, jnp.zeros((), int))
+        return Client(index, belief, jnp.zeros(prior.shape, bool), jnp.full((), NEVER))
 
     def message(self, key: Key, shared: Float[Array, "points features"], client: Client) -> Message:
         del key, shared

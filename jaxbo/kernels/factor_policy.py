@@ -20,8 +20,7 @@ from jaxtyping import Array, Float
 from jaxbo._check import whole
 from jaxbo.kernels import acquisition, additive
 from jaxbo.kernels.decomposed import Belief, Decomposed, Shared
-from jaxbo.kernels.policy import nonnegative
-from jaxbo.schedules import AbstractSchedule, at, number_or_schedule
+from jaxbo.kernels.policy import Beta, as_beta, beta_at, check_beta
 from jaxbo.types import Function, Key, Point, Points, Scalar
 
 
@@ -59,11 +58,11 @@ class UpperBound(AbstractFactorPolicy):
     and the upper bound of f itself decides. Without, what is maximized is the paper's sum.
     """
 
-    beta: Scalar | AbstractSchedule = eqx.field(converter=number_or_schedule, default=2.0)
+    beta: Beta = eqx.field(converter=as_beta, default=2.0)
     joint: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        nonnegative(self.beta)
+        check_beta(self.beta)
 
     def random(self) -> bool:
         return False
@@ -73,7 +72,7 @@ class UpperBound(AbstractFactorPolicy):
     ) -> Objective:
         del key
         mean, variance = surrogate.factors(belief)
-        root = jnp.sqrt(at(self.beta, surrogate.count(belief) + 1).astype(mean.dtype))
+        root = jnp.sqrt(beta_at(self.beta, surrogate.count(belief) + 1).astype(mean.dtype))
 
         def upper(mean: Float[Array, "*shape"], variance: Float[Array, "*shape"]) -> Array:
             return mean + root * _std(variance)

@@ -15,6 +15,7 @@ for any λ. Bounded max-sum (Rogers et al., 2011) is one choice of λ; here they
 variables at a time, so that the bound never rises.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -188,24 +189,17 @@ def _around(
     x: Int[Array, " variables"],
 ) -> Float[Array, " points"]:
     """What its factors are worth at every point of a variable, all others being where they are."""
-    score = jnp.zeros((graph.points,), tables[0].dtype)
-    for g, (group, table) in enumerate(zip(graph.groups, tables, strict=True)):
-        for axis, size in enumerate(group.shape):
-            members = jnp.asarray(plan.factors[g][axis])[place]
-            scopes = jnp.asarray(group.variables)[jnp.maximum(members, 0)]
 
-            def worth(
-                member: Int[Array, ""],
-                scope: Int[Array, " arity"],
-                table: Array = table,
-                axis: int = axis,
-            ) -> Float[Array, " _"]:
-                at = (slice(None) if i == axis else x[v] for i, v in enumerate(scope))
-                return table[(jnp.maximum(member, 0), *at)]
+    def worth(g: int, axis: int, members: Int[Array, " most"]) -> Float[Array, "most _"]:
+        scopes = jnp.asarray(graph.groups[g].variables)[members]
 
-            here = jnp.where((members >= 0)[:, None], jax.vmap(worth)(members, scopes), 0)
-            score = score.at[:size].add(jnp.sum(here, axis=0))
-    return score
+        def one(member: Int[Array, ""], scope: Int[Array, " arity"]) -> Float[Array, " _"]:
+            at = (slice(None) if i == axis else x[v] for i, v in enumerate(scope))
+            return tables[g][(member, *at)]
+
+        return jax.vmap(one)(members, scopes)
+
+    return _over_factors(graph, tables, plan, place, worth)
 
 
 def _told(
@@ -219,14 +213,29 @@ def _told(
     known: Bool[Array, " variables"],
 ) -> Float[Array, " points"]:
     """What its factors tell a variable, given those that are known, less what their messages say."""
+
+    def change(g: int, axis: int, members: Int[Array, " most"]) -> Float[Array, "most _"]:
+        group = graph.groups[g]
+        here = _given(group, axis, tables[g], incoming[g], members, chosen, known)
+        return here - messages[g][members, axis, : group.shape[axis]]
+
+    return _over_factors(graph, tables, plan, place, change)
+
+
+def _over_factors(
+    graph: AbstractGraph,
+    tables: Tables,
+    plan: factor_graph.Incidence,
+    place: Int[Array, ""],
+    each: Callable[[int, int, Int[Array, " most"]], Float[Array, "most _"]],
+) -> Float[Array, " points"]:
+    """The sum over the factors of a variable, at its points; `each` is given their group and its axis."""
     score = jnp.zeros((graph.points,), tables[0].dtype)
-    for g, (group, table) in enumerate(zip(graph.groups, tables, strict=True)):
+    for g, group in enumerate(graph.groups):
         for axis, size in enumerate(group.shape):
             members = jnp.asarray(plan.factors[g][axis])[place]
-            here = _given(group, axis, table, incoming[g], members, chosen, known)
-            own = messages[g][jnp.maximum(members, 0), axis, :size]
-            change = jnp.where((members >= 0)[:, None], here - own, 0)
-            score = score.at[:size].add(jnp.sum(change, axis=0))
+            found = jnp.where((members >= 0)[:, None], each(g, axis, jnp.maximum(members, 0)), 0)
+            score = score.at[:size].add(jnp.sum(found, axis=0))
     return score
 
 
@@ -242,13 +251,13 @@ def _given(
     """max over what is not known of table + incoming, at what is known, of some factors of a group."""
 
     def one(member: Int[Array, ""]) -> Float[Array, " _"]:
-        total = table[jnp.maximum(member, 0)]
-        scope = jnp.asarray(group.variables)[jnp.maximum(member, 0)]
+        total = table[member]
+        scope = jnp.asarray(group.variables)[member]
         for other, size in enumerate(group.shape):
             if other == axis:
                 continue
             at, points = chosen[scope[other]], jnp.arange(size, dtype=chosen.dtype)
-            message = incoming[jnp.maximum(member, 0), other, :size]
+            message = incoming[member, other, :size]
             # A known variable is where it is; others are anywhere, and say what they are worth.
             fixed = jnp.where(points == at, 0, -jnp.inf).astype(total.dtype)
             weight = jnp.where(known[scope[other]], fixed, message)

@@ -10,20 +10,39 @@ For a model of one kernel the mixture is that model.
 """
 
 import abc
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jaxtyping import ArrayLike
 
 from jaxbo._check import is_a, require
 from jaxbo.kernels import acquisition
 from jaxbo.kernels.ensemble import AbstractEnsemble, mixed
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import AbstractSurrogate
-from jaxbo.schedules import AbstractSchedule, at, number_or_schedule
-from jaxbo.types import Function, Key, Point, Scalar
+from jaxbo.types import Count, Function, Key, Point, Scalar, floating
+
+#: A squared number of standard deviations, or one for each t: a function such as `schedules.Confidence`.
+Beta: TypeAlias = Scalar | Callable[[Count], Scalar]
+
+
+def as_beta(value: ArrayLike | Callable[[Count], Scalar]) -> Beta:
+    """A function as it is, a number as an array."""
+    return value if callable(value) else floating(value)
+
+
+def check_beta(beta: Beta) -> None:
+    """`ValueError` for a number below 0."""
+    require(callable(beta) or beta >= 0, f"beta must be at least 0, got {beta}.")
+
+
+def beta_at(beta: Beta, t: Count) -> Scalar:
+    """Its value at t."""
+    return beta(t) if callable(beta) else beta
 
 
 class AbstractPolicy(eqx.Module):
@@ -89,18 +108,18 @@ class UCB(AbstractPolicy):
     """mean + √beta std; `beta` is the squared number of standard deviations, or a schedule of it
     over the evaluations that the model has seen."""
 
-    beta: Scalar | AbstractSchedule = eqx.field(converter=number_or_schedule, default=4.0)
+    beta: Beta = eqx.field(converter=as_beta, default=4.0)
 
     def random(self) -> bool:
         return False
 
     def __check_init__(self):
-        nonnegative(self.beta)
+        check_beta(self.beta)
 
     def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
         del key
         weights, predict, _ = surrogate.mixture(shared, belief)
-        beta = at(self.beta, surrogate.count(belief) + 1)
+        beta = beta_at(self.beta, surrogate.count(belief) + 1)
 
         def bound(x: Point) -> Scalar:
             mean, variance = mixed(jnp.exp(weights), *predict(x))
@@ -148,13 +167,6 @@ class Largest(AbstractPolicy):
 
     def check(self, surrogate: AbstractSurrogate) -> None:
         _of_several(surrogate)
-
-
-def nonnegative(beta: Scalar | AbstractSchedule) -> None:
-    """`ValueError` for a number below 0."""
-    require(
-        isinstance(beta, AbstractSchedule) or beta >= 0, f"beta must be at least 0, got {beta}."
-    )
 
 
 def _of_several(surrogate: AbstractSurrogate) -> AbstractEnsemble:

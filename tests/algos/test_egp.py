@@ -98,7 +98,7 @@ def test_one_worker_asks_the_same_alone_and_in_a_round(policy, key):
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
     nobody = jnp.zeros((1, 2)), jnp.zeros((1,), bool)
     alone = ask_one(algorithm, jr.fold_in(key, 2), state, *nobody)
-    close(alone, ask(algorithm, jr.fold_in(key, 2), state)[0][0], PLACE)
+    close(alone, ask(algorithm, jr.fold_in(key, 2), state)[0][0], 1e-5)
 
 
 def test_workers_with_thompson_sampling_ask_independently(key):
@@ -106,6 +106,10 @@ def test_workers_with_thompson_sampling_ask_independently(key):
     state, _, _ = told(egp(workers=3), jr.fold_in(key, 1))
     three, _ = ask(egp(workers=3), jr.fold_in(key, 2), state)
     one, _ = ask(egp(workers=1), jr.fold_in(key, 2), state)
+    policy_key = jr.split(jr.fold_in(key, 2))[1]
+    surrogate = egp().surrogate
+    sampled = surrogate.sample(jr.fold_in(policy_key, 0), state.shared, state.belief)
+    close(sampled(three[0]), sampled(one[0]), 1e-5)
     close(three[0], one[0], PLACE)
     assert len(np.unique(np.asarray(three), axis=0)) == 3
 
