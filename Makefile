@@ -26,21 +26,26 @@ demo: $(VENV)/ready-demo
 test: test-float32 test-float64
 
 # Most of the time goes into compiling, so only FTS, and what rounding could spoil, is compiled
-# as users have it; all else, and the second precision, without LLVM's optimizations.
+# as users have it.
 CONTRACT := tests/algos/test_contract.py
 EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
-ROUGHLY := XLA_FLAGS=--xla_backend_optimization_level=0
+FTS := FTS and not DP
 
+test-float32: export JAX_ENABLE_X64 = 0
 test-float32: $(VENV)/ready-test
-	JAX_ENABLE_X64=0 $(PYTEST) $(CONTRACT) $(EXACT) -k "FTS and not DP or not contract"
-	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) $(EXACT:%=--ignore=%) --ignore=tests/bench
+	$(PYTEST) $(CONTRACT) $(EXACT) -k "$(FTS) or not contract"
+	$(PYTEST) --compile bitwise -k "contract and not ($(FTS)) or not contract and bit_for_bit"
+	$(PYTEST) --compile roughly $(patsubst %,--ignore=%,$(CONTRACT) $(EXACT) tests/bench) \
+		-k "not bit_for_bit"
 
 # The contract traces every method in float64.
+test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
-	JAX_ENABLE_X64=1 $(ROUGHLY) $(PYTEST) $(CONTRACT) $(EXACT)
+	$(PYTEST) --compile bitwise $(CONTRACT) $(EXACT)
 
+test-bench: export JAX_ENABLE_X64 = 0
 test-bench: $(VENV)/ready-test
-	JAX_ENABLE_X64=0 $(ROUGHLY) $(PYTEST) tests/bench
+	$(PYTEST) --compile roughly tests/bench
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

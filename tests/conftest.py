@@ -1,10 +1,12 @@
 """The harshest settings: annotations checked at run time, strict promotion, warnings are errors."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import jax
 import jax.random as jr
+import jaxlib
 import pytest
 from jaxtyping import install_import_hook
 
@@ -13,6 +15,23 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 if not jax.config.jax_enable_x64:  # annotations are the same in either precision
     install_import_hook("jaxbo", "beartype.beartype").__enter__()
+
+#: XLA's flags. Without LLVM's optimizations compiling takes two thirds of the time, and without the
+#: newer emitters, where they can still be done without, one third; but then `run` and `drive` no
+#: longer agree in every bit.
+COMPILE = {"users": [], "bitwise": ["--xla_backend_optimization_level=0"]}
+COMPILE["roughly"] = COMPILE["bitwise"].copy()
+if jaxlib.version.__version_info__ < (0, 12):
+    COMPILE["roughly"] += ["--xla_cpu_use_fusion_emitters=false"]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--compile", choices=COMPILE, default="users", help="as users do, or faster")
+
+
+def pytest_configure(config):
+    flags = COMPILE[config.getoption("compile")]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
 
 
 #: A third of what Linux grants a process by default. Every compiled program takes some, and one that
