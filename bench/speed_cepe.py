@@ -57,7 +57,7 @@ def _runs(key: Key, rounds: int, repeats: int) -> list[Figure]:
     program, compiling = compiled(_program(AGENTS, rounds, numbers), key)
     seconds = race({"ours": lambda: program(key)}, repeats)["ours"]
     drawn = federation(key, "Branin", AGENTS)
-    plain = race({"plain": lambda: algorithm1(drawn, schedules.exploration(numbers))}, 1)["plain"]
+    plain = race({"plain": lambda: algorithm1(drawn, schedules.explores(numbers))}, 1)["plain"]
     best = float(seconds.min())
     name = f"CEPE, {AGENTS} agents, 900 points, {rounds} rounds"
     return [

@@ -13,7 +13,7 @@ Round t = 1 is the first one after the initial points. Theorem 1 of FTS (Dai, Lo
 
     (1 - pₜ) cₜ ≤ (1 - p₁) c₁,    cₜ = βₜ (1 + √(2 log(n t²))),    n the points of the domain.
 
-In CEPE `exploration` says in which rounds agents explore, from how often they may have done so by then:
+In CEPE `explores` says in which rounds agents explore, from how often they may have done so by then:
 `growing`, `optimal` and `first` are such numbers.
 
 Each class says where it stands for β constant, which is how the paper runs its experiments. With
@@ -198,7 +198,7 @@ def _own(rounds: Scalar, exponent: Scalar | float) -> Scalar:
 # ---------------------------------------------------------------- epochs of exploration
 
 
-def exploration(numbers: ArrayLike | Sequence[float]) -> np.ndarray:
+def explores(numbers: ArrayLike | Sequence[float]) -> np.ndarray:
     """Whether CEPE explores in round t = 1, 2, …: if it has explored fewer than N_t times (Algorithm 1).
 
     `numbers` are N_t for every round, not decreasing. Host side. (Salgia, Vakili and Zhao, 2022; their
@@ -222,11 +222,11 @@ def exploration(numbers: ArrayLike | Sequence[float]) -> np.ndarray:
         numbers[-1] > 0,
         f"N_t ends at {numbers[-1]}: with no round of exploration there is nothing to exploit.",
     )
-    explores, count = np.zeros(numbers.size, bool), 0
+    found, count = np.zeros(numbers.size, bool), 0
     for t, most in enumerate(numbers):
-        explores[t] = count < most
-        count += int(explores[t])
-    return explores
+        found[t] = count < most
+        count += int(found[t])
+    return found
 
 
 def growing(rounds: int, exponent: float = 2 / 3, scale: float = 1.0) -> np.ndarray:

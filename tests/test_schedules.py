@@ -116,21 +116,21 @@ def test_a_negative_shift_is_refused(shift):
 
 
 def test_the_papers_example_explores_in_the_rounds_it_names():
-    explores = schedules.exploration(schedules.growing(6))
+    explores = schedules.explores(schedules.growing(6))
     assert explores.tolist() == [True, True, True, False, False, True]
 
 
 @pytest.mark.parametrize("numbers", [schedules.growing(500), schedules.optimal(500, 0.2, 0.1, 0.5)])
 def test_exploration_is_never_behind_nor_more_than_one_ahead(numbers):
-    explored = np.cumsum(schedules.exploration(numbers))
+    explored = np.cumsum(schedules.explores(numbers))
     assert (explored < numbers + 1).all()
     caught_up = explored >= numbers
     assert caught_up[20:].all()
 
 
 def test_the_first_rounds_explore_and_no_others():
-    assert schedules.exploration(schedules.first(7)).all()
-    assert schedules.exploration(np.full(20, 7.0)).tolist() == [True] * 7 + [False] * 13
+    assert schedules.explores(schedules.first(7)).all()
+    assert schedules.explores(np.full(20, 7.0)).tolist() == [True] * 7 + [False] * 13
 
 
 def test_the_theorems_numbers_are_its_formula():
@@ -151,7 +151,7 @@ def test_the_theorems_numbers_are_its_formula():
 )
 def test_numbers_that_cannot_be_explored_by_are_refused(numbers, message):
     with pytest.raises(ValueError, match=message):
-        schedules.exploration(np.asarray(numbers))
+        schedules.explores(np.asarray(numbers))
 
 
 @pytest.mark.parametrize(("kappa", "delta"), [(-0.1, 0.1), (1.1, 0.1), (0.5, 0.0), (0.5, 1.0)])

@@ -8,6 +8,7 @@ S-CEPE explores first, then sends its inducing points and their weights instead,
 (`kernels.nystrom`), while it queries the maximizer of its own mean.
 """
 
+import abc
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -30,17 +31,37 @@ from jaxbo.kernels.exploration import (
     Mean,
     OnPoints,
 )
-from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
+from jaxbo.kernels.nystrom import Inducing
+from jaxbo.types import Count, Flag, Key, Point, Points, Scalar, floating
 
 #: Of an agent that has not observed anything yet.
 NEVER = BEFORE_FIRST_ROUND - 1
 
 
-class Sketch(eqx.Module):
-    """S-CEPE: observation x becomes an inducing point with probability `q0` variance(x).
+class AbstractSketch(eqx.Module):
+    """S-CEPE: which observations are inducing points.
 
-    In the paper q0 is 6 (1 + ε) / (1 - ε) log(8 T K / δ) / ε². With `exact` an agent uses its own mean
-    where the paper has its sketch of it: it costs nothing.
+    With `exact` an agent uses its own mean where the paper has its sketch of it: it costs nothing. In the
+    average of all, where it counts like any other, there is still the sketch.
+    """
+
+    exact: eqx.AbstractVar[bool]
+
+    @abc.abstractmethod
+    def size(self, observations: int) -> int:
+        """The most that there may be."""
+
+    @abc.abstractmethod
+    def draw(
+        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+    ) -> Inducing:
+        """Some of the points x, at which the posterior has this variance; 0 where x is no observation."""
+
+
+class Sketch(AbstractSketch):
+    """An observation x becomes an inducing point with probability `q0` variance(x) (Algorithm 2).
+
+    In the paper q0 is 6 (1 + ε) / (1 - ε) log(8 T K / δ) / ε².
     """
 
     q0: Scalar = eqx.field(converter=floating)
@@ -48,6 +69,38 @@ class Sketch(eqx.Module):
 
     def __check_init__(self):
         positive_number("q0", self.q0)
+
+    def size(self, observations: int) -> int:
+        return observations
+
+    def draw(
+        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+    ) -> Inducing:
+        del kernel, x
+        return nystrom.draw(key, self.q0 * variance)
+
+
+class Pivoted(AbstractSketch):
+    """`count` observations by pivoted Cholesky, `nystrom.greedy` or `nystrom.random`.
+
+    Beyond the paper: the same error takes fewer points, and how many is known in advance.
+    """
+
+    count: int = eqx.field(static=True)
+    select: nystrom.Selector = eqx.field(static=True, default=nystrom.greedy)
+    exact: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        whole("count", self.count, least=1)
+
+    def size(self, observations: int) -> int:
+        return min(self.count, observations)
+
+    def draw(
+        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+    ) -> Inducing:
+        chosen = self.select(key, kernel, x, self.size(x.shape[0]), variance > 0)
+        return Inducing(chosen.indices, chosen.count)
 
 
 class Sketched(eqx.Module):
@@ -111,17 +164,19 @@ class CEPE(AbstractFederated):
     `kernel` and `noise`, the variance of an evaluation, are common to all agents or have an axis of them
     (`eqx.filter_vmap(SquaredExponential)(scales)`). The prior mean is 0, and values are not standardized,
     since they are added up: bring them to mean 0 and the kernel's variance. Where kernel and noise are
-    common the points explored are settled before the start, so that an agent takes O(points) of memory on
-    a finite domain and O(exploration) elsewhere. With kernels of their own, or with `room` for so many
-    observations made before the first round, agents keep covariances of their own.
+    common all agents explore the same points in the same order, so that an agent takes O(points) of
+    memory on a finite domain and O(exploration) elsewhere; a value from another point is then not
+    learned from. With kernels of their own, or with `room` for so many observations made before the
+    first round, agents keep covariances of their own.
 
-    `sketch` makes it S-CEPE: `numbers` must then explore first (`schedules.first`). Inducing points are
-    sent until nobody has any left, which the paper's length of that phase bounds. An agent with none of
-    them counts as unknown, mean 0.
+    `sketch`, a `Sketch` or `Pivoted`, makes it S-CEPE: `numbers` must then explore first
+    (`schedules.first`). Inducing points are sent until nobody has any left, which the paper's length of
+    that phase bounds. An agent with none of them counts as unknown, mean 0.
 
     A failed evaluation is not learned from: the agent explores the same point again. `present` says whose
-    observations the server has in a round; of an agent that is absent the others know nothing, mean 0,
-    and it still knows itself. Values observed while exploiting are not used, as in the paper.
+    observations the server has in a round, exploiting rounds included, since a server remembers nothing
+    here: of an agent that is absent the others know nothing in that round, mean 0, and it still knows
+    itself. Values observed while exploiting are not used, as in the paper.
     """
 
     domain: AbstractDomain
@@ -131,7 +186,7 @@ class CEPE(AbstractFederated):
     kernel: AbstractKernel
     noise: Float[Array, "*agents"]
     weights: Float[Array, " agents"]
-    sketch: Sketch | None
+    sketch: AbstractSketch | None
     steps: int = eqx.field(static=True)
     room: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
@@ -146,11 +201,11 @@ class CEPE(AbstractFederated):
         kernel: AbstractKernel | None = None,
         noise: ArrayLike | Sequence[float] = 1e-2,
         weights: ArrayLike | Sequence[float] | None = None,
-        sketch: Sketch | None = None,
+        sketch: AbstractSketch | None = None,
         room: int = 0,
         candidates: int = 1000,
     ):
-        explores = schedules.exploration(np.asarray(numbers))
+        explores = schedules.explores(np.asarray(numbers))
         steps = int(explores.sum())
         require(
             sketch is None or bool(explores[:steps].all()),
@@ -211,7 +266,7 @@ class CEPE(AbstractFederated):
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
     ) -> FederatedState:
-        count = state.told + values.shape[0]
+        count = state.told + jnp.max(jnp.sum(jnp.isfinite(values), axis=0), initial=0)
         require(
             count <= self.room,
             f"there is room for {self.room} observations of an agent before the first round, not for "
@@ -219,10 +274,26 @@ class CEPE(AbstractFederated):
         )
         return super().warm_start(state, queries, values)
 
+    def tell(
+        self,
+        state: FederatedState,
+        queries: Float[Array, "targets dim"],
+        values: Float[Array, " targets"],
+    ) -> FederatedState:
+        if state.shared is not None:
+            shared = jax.lax.cond(
+                self._exploring(state.round),
+                lambda: self._designed(state.shared, state.clients, queries),
+                lambda: state.shared,
+            )
+            state = FederatedState(state.round, state.told, shared, state.clients)
+        return super().tell(state, queries, values)
+
     # ------------------------------------------------------------ the six functions
 
     def setup(self, key: Key) -> Design | None:
-        return self.exploration.design(key, self.kernel, self.noise) if self.common else None
+        del key
+        return self.exploration.no_design(self.kernel, self.noise) if self.common else None
 
     def join(self, key: Key, shared: Design | None, index: Count) -> Client:
         if shared is None:
@@ -234,7 +305,10 @@ class CEPE(AbstractFederated):
             capacity = self.steps + self.room
             x = jnp.zeros((capacity, self.domain.dim), self.alpha.dtype)
             y = jnp.full((capacity,), jnp.nan, x.dtype)
-            sketched = self._sketched(key, index, x, y)
+            z = x[: self.sketch.size(capacity)]
+            kernel, _ = self._model(index)
+            nothing = self.exploration.of(Expansion(kernel, z, jnp.zeros_like(z[:, 0])))
+            sketched = Sketched(x, y, nothing, jnp.zeros((), int))
         zero = jnp.zeros((), int)
         return Client(index, key, belief, sketched, zero, jnp.full((), NEVER))
 
@@ -295,19 +369,27 @@ class CEPE(AbstractFederated):
     def _explore(self, shared: Design | None, client: Client, broadcast: Broadcast) -> Point:
         if shared is None:
             return self.exploration.explore(broadcast.key, client.belief)
-        return shared.x[jnp.minimum(client.belief.count, self.steps - 1)]
+        # The next point of all, computed once; an agent that is behind goes where the others have been.
+        x = self.exploration.explore(broadcast.key, shared)
+        n = client.belief.count
+        return jnp.where(n < shared.count, shared.x[jnp.minimum(n, self.steps - 1)], x)
+
+    def _designed(
+        self, shared: Design, clients: Client, queries: Float[Array, "agents dim"]
+    ) -> Design:
+        """With the point that those were sent to who have answered all before."""
+        ahead = clients.belief.count == shared.count
+        x = queries[jnp.argmax(ahead)]
+        return jax.lax.cond(
+            jnp.any(ahead), lambda: self.exploration.designed(shared, x), lambda: shared
+        )
 
     def _exploit(
         self, shared: Design | None, client: Client, message: Message, broadcast: Broadcast
     ) -> Point:
         alpha, weight = self.alpha[client.index], self.weights[client.index]
         exact = self.exploration.mean(client.belief)
-        if self.sketch is None:
-            own = message.mean
-        elif self.sketch.exact:
-            own = exact
-        else:
-            own = message.mean
+        own = exact if self.sketch is not None and self.sketch.exact else message.mean
         # The server's sum lacks an agent whose message was lost; the agent itself does not.
         lost = jnp.where(broadcast.present[client.index], 0, weight)
         terms = [(alpha, own), (1 - alpha, broadcast.mean), ((1 - alpha) * lost, message.mean)]
@@ -337,8 +419,14 @@ class CEPE(AbstractFederated):
         sketched = client.sketched
         if sketched is not None:
             n = jnp.where(fine, client.observations, sketched.y.shape[0])
-            xs, ys = sketched.x.at[n].set(x, mode="drop"), sketched.y.at[n].set(value, mode="drop")
-            sketched = self._sketched(client.draws, client.index, xs, ys)
+            x, y = sketched.x.at[n].set(x, mode="drop"), sketched.y.at[n].set(value, mode="drop")
+            before = sketched.mean, sketched.count
+            mean, count = jax.lax.cond(
+                round == self.steps - 1,  # the last of exploration
+                lambda: self._drawn(client.draws, client.index, x, y),
+                lambda: before,
+            )
+            sketched = Sketched(x, y, mean, count)
         last = jnp.where(fine, round, client.last)
         return belief, sketched, client.observations + fine.astype(int), last
 
@@ -349,25 +437,25 @@ class CEPE(AbstractFederated):
             kernel = jax.tree.map(lambda leaf: leaf[index], kernel)
         return kernel, noise[index] if noise.ndim else noise
 
-    def _sketched(
+    def _drawn(
         self,
         key: Key,
         index: Count,
         x: Float[Array, "capacity dim"],
         y: Float[Array, " capacity"],
-    ) -> Sketched:
-        """Inducing points drawn from the observations, and the posterior mean that follows from them."""
+    ) -> tuple[Mean, Count]:
+        """The posterior mean that follows from inducing points among the observations; how many."""
         assert self.sketch is not None
         kernel, noise = self._model(index)
         known = jnp.isfinite(y)
         process = gp.build(kernel, noise, x, y)  # which has them in the same order
         _, variances = jax.vmap(lambda z: gp.predict(process, z))(x)
-        drawn = nystrom.draw(key, jnp.where(known, self.sketch.q0 * variances, 0))
-        used = jnp.arange(y.shape[0]) < drawn.count
+        drawn = self.sketch.draw(key, kernel, x, jnp.where(known, variances, 0))
+        used = jnp.arange(drawn.indices.shape[0]) < drawn.count
         phi = nystrom.feature_map(kernel, x[drawn.indices], used)
         weights = nystrom.weights(phi, nystrom.condition(phi, noise, x, y))
         mean = self.exploration.of(Expansion(kernel, phi.z, weights))
-        return Sketched(x, y, mean, drawn.count)
+        return mean, drawn.count
 
 
 def wants(

@@ -4,7 +4,8 @@
     x_i = argmax index(mean_i, std_i),   mean_i = Σ_j c_ij mean_j,   std_i² = Σ_j c_ij² variance_j
 
 IGP-UCB, EI and PI as in section 6.2 and appendix D of Salgia, Vakili and Zhao (2022). Nobody explores for
-others: h_j is learned where agent j looks for the maximum of f_j.
+others: h_j is learned where agent j looks for the maximum of f_j. Appendix A bounds what is known of f_i
+by std_i = Σ_j c_ij std_j instead, which is larger: `joint=False`.
 """
 
 import abc
@@ -102,12 +103,11 @@ class Message(eqx.Module):
 
 
 class Broadcast(eqx.Module):
-    """Σ_j w_j mean_j and Σ_j w_j² variance_j of the agents present."""
+    """Σ_j w_j mean_j and Σ_j w_j² variance_j, or Σ_j w_j std_j, of the agents present."""
 
     round: Count
-    key: Key
     mean: Float[Array, " points"]
-    variance: Float[Array, " points"]
+    spread: Float[Array, " points"]
     present: Bool[Array, " agents"]
 
 
@@ -117,7 +117,8 @@ class Collaborative(AbstractFederated):
     `alpha` and `weights` are those of `CEPE`, on a finite domain; so are prior mean and values. Processes
     are exact as far as `size` features tell points apart (`kernels.nystrom.greedy`): with a squared
     exponential kernel of a fifth of a square, 128 leave 1e-6 of the variance. Memory size² + points an
-    agent, for any number of rounds.
+    agent, for any number of rounds. Of points that look equally good an agent takes any, so that agents
+    who know nothing yet begin apart; the paper does not say.
     """
 
     domain: Finite
@@ -127,6 +128,7 @@ class Collaborative(AbstractFederated):
     kernel: AbstractKernel
     noise: Scalar
     weights: Float[Array, " agents"]
+    joint: bool = eqx.field(static=True)
     size: int = eqx.field(static=True)
 
     def __init__(
@@ -139,6 +141,7 @@ class Collaborative(AbstractFederated):
         kernel: AbstractKernel | None = None,
         noise: float | Scalar = 1e-2,
         weights: ArrayLike | None = None,
+        joint: bool = True,
         size: int = 128,
     ):
         is_a("domain", domain, Finite)
@@ -151,11 +154,24 @@ class Collaborative(AbstractFederated):
         self.alpha, self.weights = wants(alpha, weights, agents)
         self.kernel = SquaredExponential(0.2) if kernel is None else kernel
         self.noise = floating(noise)
+        self.joint = joint
         self.size = size
+
+    def __check_init__(self):
+        is_a("kernel", self.kernel, AbstractKernel)
+        require(
+            self.kernel.variance.ndim == 0,
+            f"all agents have one kernel, got one of variance shape {self.kernel.variance.shape}.",
+        )
 
     @property
     def targets(self) -> int:
         return self.agents
+
+    @property
+    def _power(self) -> int:
+        """Of the standard deviations that add up."""
+        return 2 if self.joint else 1
 
     @property
     def capacity(self) -> None:
@@ -184,10 +200,11 @@ class Collaborative(AbstractFederated):
         messages: Message,
         present: Bool[Array, " agents"],
     ) -> Broadcast:
-        del shared
+        del key, shared
         weights = jnp.where(present, self.weights, 0)
-        mean, variance = dot(weights, messages.mean), dot(weights**2, messages.variance)
-        return Broadcast(round, key, mean, variance, present)
+        power = self._power
+        spread = dot(weights**power, messages.variance ** (power / 2))
+        return Broadcast(round, dot(weights, messages.mean), spread, present)
 
     def choose(
         self,
@@ -197,21 +214,23 @@ class Collaborative(AbstractFederated):
         message: Message,
         broadcast: Broadcast,
     ) -> tuple[Point, Info]:
-        del key, shared
+        del shared
         alpha, weight = self.alpha[client.index], self.weights[client.index]
-        others = 1 - alpha
+        others, power = 1 - alpha, self._power
         # In the sum an agent has its weight, unless its message was lost; c_ii is alpha more than that.
         held = jnp.where(broadcast.present[client.index], weight, 0)
         own = alpha + others * weight
         mean = (own - others * held) * message.mean + others * broadcast.mean
-        variance = (own**2 - (others * held) ** 2) * message.variance
-        variance = jnp.maximum(variance + others**2 * broadcast.variance, 0)
+        spread = (own**power - (others * held) ** power) * message.variance ** (power / 2)
+        spread = jnp.maximum(spread + others**power * broadcast.spread, 0) ** (1 / power)
         best = jnp.max(jnp.where(client.seen, mean, -jnp.inf))
         best = jnp.where(jnp.any(client.seen), best, 0)  # the prior mean
         t = broadcast.round + 1
-        scores = jax.vmap(lambda m, s: self.index(t, m, s, best))(mean, jnp.sqrt(variance))
-        x = self.domain.points[any_largest(broadcast.key, scores)]
-        scalars = (self.domain.dim + 1) * (client.last == broadcast.round - 1).astype(int)
+        scores = jax.vmap(lambda m, s: self.index(t, m, s, best))(mean, spread)
+        x = self.domain.points[any_largest(key, scores)]
+        since = (client.last == broadcast.round - 1).astype(int)
+        since = jnp.where(broadcast.round == 0, client.belief.count, since)
+        scalars = (self.domain.dim + 1) * since
         return x, Info(jnp.ones((), bool), scalars, scalars * x.dtype.itemsize)
 
     def learn(

@@ -6,10 +6,9 @@
     variance ← variance - d_n²
 
 Variance does not depend on values, so processes with the same kernel and noise explore the same points:
-their `Design` is made once, before anything is observed, and of each process only its mean is kept
-(`Answers`). An evaluation that failed is asked for again, so a process is always as far as it has
-observations. Processes with kernels of their own, or that know other points, keep their own (`Table` on a
-finite domain, `Grown` elsewhere).
+their `Design` is common, and of each process only its mean is kept (`Answers`). An evaluation that failed
+is asked for again, so a process is always as far as it has observations. Processes with kernels of their
+own, or that know other points, keep their own (`Table` on a finite domain, `Grown` elsewhere).
 
 A mean is held by numbers in which it is linear: its values at all points of a finite domain, or weights
 of k(·, x_n) for the points of a design. Elsewhere it is an `Expansion`.
@@ -27,7 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxbo.domains import AbstractDomain, Finite
 from jaxbo.kernels import gp, linalg
-from jaxbo.kernels.covariance import AbstractKernel, gram
+from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.gp import GP
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
@@ -65,18 +64,13 @@ def total(means: Any, weights: Float[Array, " agents"]) -> Any:
 
 
 class Table(eqx.Module):
-    """Mean and variance at all points of a finite domain, and the n-th observation's d_n in row n.
-
-    `at` is where it was made, a number of a point.
-    """
+    """Mean and variance at all points of a finite domain, and the n-th observation's d_n in row n."""
 
     kernel: AbstractKernel
     noise: Scalar
     mean: Float[Array, " points"]
     variance: Float[Array, " points"]
     rows: Float[Array, "capacity points"]
-    pivots: Float[Array, " capacity"]
-    at: Int[Array, " capacity"]
     count: Count
 
 
@@ -84,9 +78,8 @@ def table(kernel: AbstractKernel, noise: Scalar, points: Points, capacity: int) 
     """Nothing observed yet, and room for `capacity` observations."""
     prior = jax.vmap(lambda x: kernel(x, x))(points)
     rows = jnp.zeros((capacity, points.shape[0]), prior.dtype)
-    ones, none = jnp.ones((capacity,), prior.dtype), jnp.zeros((capacity,), int)
     noise = noise.astype(prior.dtype)
-    return Table(kernel, noise, jnp.zeros_like(prior), prior, rows, ones, none, jnp.zeros((), int))
+    return Table(kernel, noise, jnp.zeros_like(prior), prior, rows, jnp.zeros((), int))
 
 
 def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
@@ -94,7 +87,7 @@ def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
 
     One that is not finite, or beyond the capacity, leaves everything as it was, bit for bit.
     """
-    capacity = belief.at.shape[0]
+    capacity = belief.rows.shape[0]
     accepted = jnp.isfinite(y) & (belief.count < capacity)
     x = points[i]
     prior = belief.kernel(x, x)
@@ -115,8 +108,6 @@ def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
         jnp.where(accepted, mean, belief.mean),
         jnp.where(accepted, variance, belief.variance),
         belief.rows.at[slot].set(row, mode="drop"),
-        belief.pivots.at[slot].set(pivot, mode="drop"),
-        belief.at.at[slot].set(i, mode="drop"),
         belief.count + accepted.astype(int),
     )
 
@@ -136,18 +127,24 @@ def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
 
 
 class Design(eqx.Module):
-    """The points that are explored, in order, and how a mean changes with the value at each.
+    """The points explored so far, in order, and how a mean changes with the value at each.
 
     On coordinates c of a mean, `readings[n]`'c is its value at x[n], or c[at[n]] on a finite domain,
-    where there are no readings; `changes[n]` is d_n.
+    where there are no readings; `changes[n]` is d_n. `process` has observed 0 at all of them: its
+    variance says where to explore next.
     """
 
-    kernel: AbstractKernel
+    process: Any
     x: Float[Array, "capacity dim"]
     at: Int[Array, " capacity"]
     readings: Float[Array, "capacity capacity"] | None
     changes: Float[Array, "capacity coordinates"]
     pivots: Float[Array, " capacity"]
+
+    @property
+    def count(self) -> Count:
+        """How many points there are by now."""
+        return self.process.count
 
 
 class Answers(eqx.Module):
@@ -164,10 +161,9 @@ def no_answers(design: Design) -> Answers:
 
 def answered(design: Design, answers: Answers, x: Point, y: Scalar) -> Answers:
     """With the value at the next point of the design; a failed one, or one elsewhere, leaves no mark."""
-    capacity = design.pivots.shape[0]
-    n = jnp.minimum(answers.count, capacity - 1)
-    asked = jnp.all(design.x[n] == x.astype(design.x.dtype))
-    accepted = jnp.isfinite(y) & (answers.count < capacity) & asked
+    n = jnp.minimum(answers.count, design.pivots.shape[0] - 1)
+    asked = (answers.count < design.count) & jnp.all(design.x[n] == x.astype(design.x.dtype))
+    accepted = jnp.isfinite(y) & asked
     mean = answers.mean
     value = mean[design.at[n]] if design.readings is None else dot(design.readings[n], mean)
     new = mean + design.changes[n] * ((y - value) / design.pivots[n])
@@ -195,7 +191,10 @@ class AbstractExploration(eqx.Module):
 
     @abc.abstractmethod
     def explore(self, key: Key, belief: Any) -> Point:
-        """Where the variance is largest; the key draws candidates, or one of several such points."""
+        """Where the variance of a belief, or of a design, is largest.
+
+        The key draws candidates, or one of several such points.
+        """
 
     @abc.abstractmethod
     def observe(self, belief: Any, x: Point, y: Scalar) -> Any:
@@ -214,18 +213,12 @@ class AbstractExploration(eqx.Module):
         """The maximizer of a sum of means, each with its factor."""
 
     @abc.abstractmethod
-    def designed(self, belief: Any) -> Design:
-        """The points that a belief has observed."""
+    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+        """Of no points yet, with room for `capacity`."""
 
-    def design(self, key: Key, kernel: AbstractKernel, noise: Scalar) -> Design:
-        """As many points as there is room for, each of the largest variance given those before."""
-
-        def step(belief: Any, key: Key) -> tuple[Any, None]:
-            x = self.explore(key, belief)
-            return self.observe(belief, x, jnp.zeros((), x.dtype)), None
-
-        keys = jr.split(key, self.capacity)
-        return self.designed(jax.lax.scan(step, self.start(kernel, noise), keys)[0])
+    @abc.abstractmethod
+    def designed(self, design: Design, x: Point) -> Design:
+        """With one point more; the same if there is no room."""
 
 
 class OnPoints(AbstractExploration):
@@ -237,8 +230,9 @@ class OnPoints(AbstractExploration):
     def start(self, kernel: AbstractKernel, noise: Scalar) -> Table:
         return table(kernel, noise, self.domain.points, self.capacity)
 
-    def explore(self, key: Key, belief: Table) -> Point:
-        return self.domain.points[any_largest(key, belief.variance)]
+    def explore(self, key: Key, belief: Table | Design) -> Point:
+        process = belief.process if isinstance(belief, Design) else belief
+        return self.domain.points[any_largest(key, process.variance)]
 
     def observe(self, belief: Table, x: Point, y: Scalar) -> Table:
         return observed(belief, self.domain.points, nearest(self.domain.points, x), y)
@@ -254,9 +248,25 @@ class OnPoints(AbstractExploration):
         values = sum(factor * mean for factor, mean in terms)
         return self.domain.points[jnp.argmax(jnp.asarray(values))]
 
-    def designed(self, belief: Table) -> Design:
-        x = self.domain.points[belief.at]
-        return Design(belief.kernel, x, belief.at, None, belief.rows, belief.pivots)
+    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+        process, points = self.start(kernel, noise), self.domain.points
+        x, none = jnp.zeros((self.capacity, points.shape[1]), points.dtype), jnp.zeros((), int)
+        at, pivots = jnp.full((self.capacity,), none), jnp.ones((self.capacity,), points.dtype)
+        return Design(process, x, at, None, process.rows, pivots)
+
+    def designed(self, design: Design, x: Point) -> Design:
+        old = design.process
+        i = nearest(self.domain.points, x)
+        process = observed(old, self.domain.points, i, jnp.zeros((), old.mean.dtype))
+        n = old.count  # beyond the end, writes are dropped
+        return Design(
+            process,
+            design.x.at[n].set(x.astype(design.x.dtype), mode="drop"),
+            design.at.at[n].set(i, mode="drop"),
+            None,
+            process.rows,
+            design.pivots.at[n].set(jnp.sqrt(old.variance[i] + old.noise), mode="drop"),
+        )
 
 
 class Anywhere(AbstractExploration):
@@ -270,7 +280,7 @@ class Anywhere(AbstractExploration):
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
         return Grown(process, jnp.zeros_like(process.y))
 
-    def explore(self, key: Key, belief: Grown) -> Point:
+    def explore(self, key: Key, belief: Grown | Design) -> Point:
         variance = lambda x: gp.predict(belief.process, x)[1]  # noqa: E731
         return maximize(variance, self.domain, self.domain.candidates(key, self.candidates))[0]
 
@@ -294,17 +304,33 @@ class Anywhere(AbstractExploration):
 
         return maximize(function, self.domain, self.domain.candidates(key, self.candidates))[0]
 
-    def designed(self, belief: Grown) -> Design:
-        process = belief.process
-        K = gram(process.kernel, process.x, process.x)
-        inverse = linalg.inverse_lower(process.chol)
-        none = jnp.zeros((self.capacity,), int)
-        pivots = jnp.diagonal(process.chol)
-        return Design(process.kernel, process.x, none, K, inverse, pivots)
+    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+        process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
+        none, at = jnp.zeros_like(process.chol), jnp.zeros((self.capacity,), int)
+        return Design(process, process.x, at, none, none, jnp.ones_like(process.y))
+
+    def designed(self, design: Design, x: Point) -> Design:
+        process = gp.append(design.process, x, jnp.zeros((), x.dtype))
+        n = design.count  # beyond the end, writes are dropped
+        row = process.chol[n]  # the coordinates of k(x, ·), then the pivot, then 0
+        pivot = row[jnp.minimum(n, self.capacity - 1)]
+        here = jnp.arange(self.capacity) == n
+        row = jnp.where(here, 0, row)
+        change = (here.astype(row.dtype) - dot(row, design.changes)) / pivot
+        reading = jax.vmap(lambda z: process.kernel(process.x[n], z))(process.x)
+        assert design.readings is not None
+        return Design(
+            process,
+            process.x,
+            design.at,
+            design.readings.at[n].set(reading, mode="drop"),
+            design.changes.at[n].set(change, mode="drop"),
+            design.pivots.at[n].set(pivot, mode="drop"),
+        )
 
 
 def _expanded(design: Design | None, mean: Mean) -> Expansion:
     if isinstance(mean, Expansion):
         return mean
     assert design is not None  # there are no coordinates without one
-    return Expansion(design.kernel, design.x, mean)
+    return Expansion(design.process.kernel, design.x, mean)

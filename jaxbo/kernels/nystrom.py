@@ -48,8 +48,8 @@ _ROUNDING = 4
 #: Picks a point given its number in the order and what variance is left at every point.
 Pick: TypeAlias = Callable[[Count, Float[Array, " points"]], Count]
 
-#: `greedy` or `random`: picks `size` of some points.
-Selector: TypeAlias = Callable[[Key, AbstractKernel, Points, int], "Selection"]
+#: `greedy` or `random`: (key, kernel, points, size, used) picks `size` of the points that are used.
+Selector: TypeAlias = Callable[..., "Selection"]
 
 
 class Selection(eqx.Module):
@@ -65,38 +65,51 @@ class Selection(eqx.Module):
     count: Count
 
 
-def greedy(key: Key, kernel: AbstractKernel, points: Points, size: int) -> Selection:
+def greedy(
+    key: Key,
+    kernel: AbstractKernel,
+    points: Points,
+    size: int,
+    used: Bool[Array, " points"] | None = None,
+) -> Selection:
     """Pivoted Cholesky: `size` points, each where the most variance is left by those before it.
 
-    Fewer where nothing but rounding is left. O(size² points), and O(size points) of memory: the matrix of
-    all pairs is never formed. Deterministic, but for ties: the first is any point.
+    Fewer where nothing but rounding is left, and only such as are `used`. O(size² points), and
+    O(size points) of memory: the matrix of all pairs is never formed. Deterministic, but for ties: the
+    first is any point.
     """
-    first = jr.randint(key, (), 0, points.shape[0])
+    used = _all(points) if used is None else used
+    first = jr.categorical(key, jnp.where(used, 0.0, -jnp.inf))
 
     def pick(k: Count, residual: Float[Array, " points"]) -> Count:
         return jnp.where(k == 0, first, jnp.argmax(residual))
 
-    return _pivoted(pick, kernel, points, size)
+    return _pivots(pick, kernel, points, used, size)
 
 
-def random(key: Key, kernel: AbstractKernel, points: Points, size: int) -> Selection:
+def random(
+    key: Key,
+    kernel: AbstractKernel,
+    points: Points,
+    size: int,
+    used: Bool[Array, " points"] | None = None,
+) -> Selection:
     """Randomly pivoted Cholesky: a point is drawn in proportion to the variance left at it."""
 
     def pick(k: Count, residual: Float[Array, " points"]) -> Count:
         return jr.categorical(jr.fold_in(key, k), jnp.log(residual))
 
-    return _pivoted(pick, kernel, points, size)
+    return _pivots(pick, kernel, points, _all(points) if used is None else used, size)
 
 
-def _pivoted(pick: Pick, kernel: AbstractKernel, points: Points, size: int) -> Selection:
-    whole("size", size, least=1)
-    used = jnp.ones(points.shape[:1], bool)
-    return _pivots(pick, kernel, points, used, size)
+def _all(points: Points) -> Bool[Array, " points"]:
+    return jnp.ones(points.shape[:1], bool)
 
 
 def _pivots(
     pick: Pick, kernel: AbstractKernel, points: Points, used: Bool[Array, " points"], size: int
 ) -> Selection:
+    whole("size", size, least=1)
     prior = jnp.where(used, jax.vmap(lambda x: kernel(x, x))(points), 0)
     floor = _ROUNDING * jnp.finfo(prior.dtype).eps * jnp.max(prior)
 
@@ -203,7 +216,7 @@ def feature_map(
 
     Points that follow from others to within rounding, such as repeated ones, are left out.
     """
-    used = jnp.ones(z.shape[:1], bool) if used is None else used
+    used = _all(z) if used is None else used
     size = z.shape[0]
     chosen = _pivots(lambda k, residual: jnp.argmax(residual), kernel, z, used, size)
     slots = jnp.arange(size)

@@ -158,7 +158,7 @@ def test_every_query_is_that_of_algorithm_1(name, failing, x64):
         jax.tree.map(lambda leaf, j=j: leaf[j] if leaf.ndim else leaf, kernel)
         for j in range(AGENTS)
     ]
-    explores = schedules.exploration(NUMBERS)
+    explores = schedules.explores(NUMBERS)
     np.testing.assert_array_equal(trace.info.exploring, explores[:, None] * np.ones(AGENTS, bool))
     args = trace, kernels, np.asarray(ALPHA), weights, explores, np.asarray(POINTS.points)
     scores = algorithm1(*args, present)
@@ -175,7 +175,7 @@ def test_every_query_is_that_of_algorithm_1(name, failing, x64):
 def test_on_a_cube_every_query_is_that_of_algorithm_1(x64):
     side = np.linspace(0, 1, 80)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
-    explores = schedules.exploration(NUMBERS[:12])
+    explores = schedules.explores(NUMBERS[:12])
     for options in ({}, {"room": 1}):
         algorithm = cepe(Cube(2), NUMBERS[:12], **options)
         _, trace = run(algorithm, Waves(0.2), 12, jr.key(1))
@@ -219,7 +219,7 @@ def test_one_covariance_is_the_same_as_one_for_each():
 def test_what_is_observed_while_exploiting_is_not_learned():
     algorithm = cepe()
     state, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
-    exploiting = np.flatnonzero(~schedules.exploration(NUMBERS))
+    exploiting = np.flatnonzero(~schedules.explores(NUMBERS))
     assert exploiting.size > 20
     other = replay(algorithm, changed(trace, exploiting, slice(None), 7.0), jr.key(1))
     same = [
@@ -236,7 +236,7 @@ def test_what_is_observed_while_exploiting_is_not_learned():
 def test_with_alpha_one_others_do_not_matter_and_with_alpha_zero_all_do_the_same():
     algorithm = cepe()
     _, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
-    assert not schedules.exploration(NUMBERS)[-1]
+    assert not schedules.explores(NUMBERS)[-1]
     base = next_queries(algorithm, trace)
     other = next_queries(algorithm, changed(trace, slice(None), jnp.asarray([0, 1, 2]), 3.0))
     np.testing.assert_array_equal(base[3], other[3])
@@ -249,7 +249,7 @@ def test_with_alpha_one_others_do_not_matter_and_with_alpha_zero_all_do_the_same
 def test_with_all_weight_on_one_agent_the_others_maximize_its_function():
     algorithm = cepe(alpha=[0.0, 0.0, 0.0, 1.0], weights=[0.0, 0.0, 0.0, 1.0])
     _, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
-    exploit = ~schedules.exploration(NUMBERS)
+    exploit = ~schedules.explores(NUMBERS)
     queries = np.asarray(trace.queries)[exploit]
     np.testing.assert_array_equal(queries, queries[:, 3:] * np.ones((1, AGENTS, 1)))
 
@@ -257,7 +257,7 @@ def test_with_all_weight_on_one_agent_the_others_maximize_its_function():
 def test_a_failed_point_is_explored_again_and_nobody_else_notices():
     algorithm = cepe()
     _, trace = run(algorithm, Waves(), 3, jr.key(1))
-    assert schedules.exploration(NUMBERS)[:3].all()
+    assert schedules.explores(NUMBERS)[:3].all()
     failed = changed(trace, 2, 1, jnp.nan)
     state, other = replay(algorithm, trace, jr.key(1)), replay(algorithm, failed, jr.key(1))
     state, other = (eqx.tree_at(lambda s: s.round, s, jnp.asarray(0)) for s in (state, other))
@@ -271,7 +271,7 @@ def test_an_agent_that_never_answers_is_unknown_to_the_others():
     for room in (0, 1):
         algorithm = cepe(room=room)
         state, trace = run(algorithm, Waves(silent=2), ROUNDS, jr.key(1))
-        explores = schedules.exploration(NUMBERS)
+        explores = schedules.explores(NUMBERS)
         assert (trace.queries[explores, 2] == trace.queries[:1, 2]).all() or room
         assert state.clients.belief.count[2] == 0
         np.testing.assert_array_equal(algorithm.messages(jr.key(0), state).mean[2], 0)
@@ -301,7 +301,7 @@ def test_seeds_and_settings_are_mapped_over():
 
 def test_what_is_sent_is_counted():
     _, trace = run(cepe(), Waves(), ROUNDS, jr.key(1))
-    explores = schedules.exploration(NUMBERS)
+    explores = schedules.explores(NUMBERS)
     sent = np.concatenate([[False], explores[:-1]])  # before the query that follows
     np.testing.assert_array_equal(trace.info.scalars, 3 * sent[:, None] * np.ones(AGENTS, int))
     np.testing.assert_array_equal(
@@ -312,7 +312,7 @@ def test_what_is_sent_is_counted():
 def test_failures_are_not_sent_and_what_was_known_before_is():
     _, trace = run(cepe(room=5), Waves(0.3), ROUNDS, jr.key(1), initial=5)
     fine = np.isfinite(trace.values)
-    explores = schedules.exploration(NUMBERS)
+    explores = schedules.explores(NUMBERS)
     expected = fine[:5].sum(0) + (fine[5:-1] & explores[:-1, None]).sum(0)
     np.testing.assert_array_equal(trace.info.scalars.sum(0), 3 * expected)
 

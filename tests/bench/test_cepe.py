@@ -39,7 +39,7 @@ def test_the_plain_implementation_explores_and_exploits_as_ours(x64):
     # Of the same design: variances of a grid are equal by symmetry, and rounding picks one of them.
     numbers = schedules.growing(ROUNDS)
     drawn = cepe.federation(jr.key(3), "Branin", 6)
-    explores = schedules.exploration(numbers)
+    explores = schedules.explores(numbers)
     plain = speed_cepe.algorithm1(drawn, explores)
     assert plain.shape == (ROUNDS, 6)
     assert (plain[explores] == plain[explores][:, :1]).all()
