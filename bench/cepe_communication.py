@@ -1,11 +1,13 @@
 """CEPE, Fig. 1a: S-CEPE sends its sketches instead of its observations.
 
-    the setting of `cepe` on Branin; N_T = 64 rounds of exploration, all of them first
+    the setting of `cepe` on Branin; N_T = 64 rounds of exploration
     x: numbers that CEPE sends over those that S-CEPE sends;   y: regret of S-CEPE over CEPE's
 
-q_0 makes the inducing sets larger or smaller. CEPE explores first too, so that both know the same.
-S-CEPE's agents send until all have sent everything. "own mean" is S-CEPE with an agent's exact mean in
-the place of its own sketch of it, which costs nothing to send. "alone" is CEPE with alpha = 1, for which
+q_0 makes the inducing sets larger or smaller. As in the paper CEPE's exploration is interleaved, here
+with N_t = 64 (t / T)^(2/3), and S-CEPE's comes first. "CEPE, first" explores first too, so that it knows
+what S-CEPE knows. S-CEPE's agents send until all have sent everything. "own mean" is S-CEPE with an
+agent's exact mean in the place of its own sketch of it, which costs nothing to send; "greedy" picks its
+inducing points by pivoted Cholesky instead of drawing them. "alone" is CEPE with alpha = 1, for which
 nobody needs to send anything.
 """
 
@@ -17,35 +19,42 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from bench.cepe import cepe, cumulative, outcomes, settings
+from bench.cepe import SHORT, cepe, cumulative, outcomes, settings, shorter
 from bench.runner import Check, Experiment, Options, Result, number, parts
 from jaxbo import metrics, plotting, schedules
-from jaxbo.algos.cepe import CEPE, Sketch
+from jaxbo.algos.cepe import CEPE, AbstractSketch, Pivoted, Sketch
 
-EXPLORED, FUNCTION = 64, "Branin"
+FUNCTION = "Branin"
 Q0 = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0)
 #: The paper's claim: so many times less communication at less than so many times the regret.
 REDUCTION, COST = 14.0, 2.0
-PAPER, OWN, ALONE = "S-CEPE", "S-CEPE, own mean", "alone"
+#: Inducing points of the greedy sketches.
+COUNTS = (4, 5, 8, 16, 32)
+PAPER, OWN, GREEDY = "S-CEPE", "S-CEPE, own mean", "S-CEPE, greedy"
+FIRST, ALONE = "CEPE, first", "alone"
 
 
-def sketched(q0: float, exact: bool) -> CEPE:
+def sketched(sketch: AbstractSketch) -> CEPE:
     """S-CEPE."""
-    sketch = Sketch(q0, exact)  # pyright: ignore[reportArgumentType]
-    return cepe(schedules.first(EXPLORED), sketch=sketch)
+    return cepe(schedules.first(SHORT), sketch=sketch)
+
+
+def _sketches(quick: bool) -> dict[str, AbstractSketch]:
+    found: dict[str, AbstractSketch] = {
+        f"{name}, q0 = {q0:g}": Sketch(q0, exact)  # pyright: ignore[reportArgumentType]
+        for name, exact in ((PAPER, False), (OWN, True))
+        for q0 in Q0
+    }
+    found |= {f"{GREEDY}, m = {m}": Pivoted(count=m) for m in COUNTS}
+    return dict(list(found.items())[1::7]) if quick else found
 
 
 def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(20, 3), options.rounds_or(2000, 200)
-    scales = Q0[1::3] if options.quick else Q0
     keys = jr.split(jr.key(options.seed), runs)
-    whole = cepe(schedules.first(EXPLORED))
-    asked: dict[str, CEPE] = {"CEPE": whole, ALONE: whole}
-    asked |= {
-        f"{name}, q0 = {q0:g}": sketched(q0, exact)
-        for name, exact in ((PAPER, False), (OWN, True))[: 1 if options.quick else None]
-        for q0 in scales
-    }
+    first = cepe(schedules.first(SHORT))
+    asked: dict[str, CEPE] = {"CEPE": cepe(shorter(rounds)), FIRST: first, ALONE: first}
+    asked |= {name: sketched(sketch) for name, sketch in _sketches(options.quick).items()}
     measures = {
         name: functools.partial(
             _both, algorithm, jnp.asarray(1.0 if name == ALONE else jnp.nan), rounds, keys
@@ -59,26 +68,31 @@ def _run(options: Options) -> Result:
     sends = [name for name in curves if name != ALONE]
     ratios = {name: sent["CEPE"] / np.maximum(sent[name], 1) for name in sends}
     relative = {name: curves[name][:, -1] / curves["CEPE"][:, -1] for name in curves}
+    beside = {name: curves[name][:, -1] / curves[FIRST][:, -1] for name in curves}
     rows = [
         (
             name,
             number(float(sent[name].mean())),
             number(float(ratios[name].mean()) if name in ratios else None),
             number(float(relative[name].mean())),
+            number(float(beside[name].mean())),
         )
         for name in curves
     ]
     return Result(
         settings=settings(runs, rounds)
         | {
-            "rounds of exploration": EXPLORED,
+            "rounds of exploration": SHORT,
             "numbers sent": {name: float(v.mean()) for name, v in sent.items()},
             "reduction": {name: float(v.mean()) for name, v in ratios.items()},
             "regret over CEPE's": {name: float(v.mean()) for name, v in relative.items()},
+            "regret over that of CEPE that explores first": {
+                name: float(v.mean()) for name, v in beside.items()
+            },
         },
         curves=curves,
         checks=checks(ratios, relative),
-        headers=("method", "numbers sent", "times fewer", "regret over CEPE's"),
+        headers=("method", "numbers sent", "times fewer", "regret over CEPE's", "over CEPE, first"),
         rows=rows,
         figure=_figure(ratios, relative),
         scratch=folder,
@@ -93,8 +107,8 @@ def _both(algorithm: CEPE, alpha: Array, rounds: int, keys: Array) -> np.ndarray
 def checks(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> dict[str, Check]:
     """Whether some q0 sends `REDUCTION` times less at less than `COST` times the regret."""
     found = {}
-    for method in (PAPER, OWN):
-        names = [name for name in ratios if name.startswith(f"{method}, q0")]
+    for method in (PAPER, OWN, GREEDY):
+        names = _of(method, ratios)
         enough = [
             name for name in names if metrics.confidence_interval(ratios[name])[0] >= REDUCTION
         ]
@@ -106,13 +120,18 @@ def checks(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> di
     return found
 
 
+def _of(method: str, ratios: dict[str, np.ndarray]) -> list[str]:
+    return [name for name in ratios if name.startswith((f"{method}, q0", f"{method}, m"))]
+
+
 def _figure(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.6), dpi=plotting.DPI, layout="constrained")
     ax = figure.subplots()
-    for color, marker, method in ((plotting.BLUE, "o", PAPER), (plotting.RED, "s", OWN)):
-        names = [name for name in ratios if name.startswith(f"{method}, q0")]
+    looks = zip(plotting.PALETTE, "os^", (PAPER, OWN, GREEDY), strict=False)
+    for color, marker, method in looks:
+        names = _of(method, ratios)
         if not names:
             continue
         x = [ratios[name].mean() for name in names]
@@ -127,6 +146,7 @@ def _figure(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> A
                 )
     ax.axhline(1, color=plotting.SOFT, lw=0.8)
     ax.axhline(relative[ALONE].mean(), color=plotting.INK, lw=1, ls=":", label=ALONE)
+    ax.axhline(relative[FIRST].mean(), color=plotting.SOFT, lw=1, ls="--", label=FIRST)
     ax.plot([REDUCTION], [COST], marker="x", color=plotting.INK, ls="", label="the paper's claim")
     ax.set_xscale("log")
     ax.set_xlabel("times fewer numbers sent than by CEPE (labels: q0)")

@@ -1,13 +1,12 @@
 """Beyond the papers: FTS whose messages are functions on Nystrom features instead of Fourier ones.
 
-    f ~ GP(0, SE(length_scale)) on 1000 points of [0, 1]^D, scaled to [0, 1]
-    agent n:  f ± 0.02, the sign drawn at every point;   y has noise of variance 0.01
-    regret_t = 1 - max over an agent's queries up to round t of f, the mean of all agents
+    f ~ GP(0, SE(length_scale)) on 1000 points of [0, 1]^D; the rest as in `fts-synthetic`: 50 peers with
+    100 observations each of f ± 0.02, a target with one, p_t = 1 - 1/√t
 
 A message is M numbers on either kind. Fourier features have the kernel's variance everywhere and err
 in its correlations; Nystrom features, whose inducing points are common to all and picked without any
-data, are right near their points and have no variance far from them. All agents' own samples come from
-one model of 300 Fourier features, so that nothing but the messages differs.
+data, are right near their points and have no variance far from them. The target's own samples come from
+one model of 300 Fourier features, alone and in FTS, so that nothing but the messages differs.
 """
 
 import functools
@@ -20,10 +19,22 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.fts_synthetic import ALIKE, NOISE, OWN_FEATURES, POINTS, VALUES_VARIANCE
+from bench.fts_synthetic import (
+    ALIKE,
+    INITIAL,
+    NOISE,
+    OWN_FEATURES,
+    PEERS,
+    POINTS,
+    SLOW,
+    VALUES_VARIANCE,
+    keys_of,
+    noiseless,
+    peers_data,
+    start,
+)
 from bench.runner import Experiment, Options, Result, number, parts
 from jaxbo import metrics, plotting
-from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
@@ -31,12 +42,11 @@ from jaxbo.kernels import features, nystrom
 from jaxbo.kernels.covariance import SquaredExponential, gram
 from jaxbo.kernels.features import Basis
 from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import run
-from jaxbo.objectives import OnGrid, gp_draws, perturbed, unit_range
+from jaxbo.objectives import gp_draws, unit_range
 from jaxbo.schedules import Power
 from jaxbo.types import Key, Points
 
-AGENTS = 20
+OBSERVATIONS = 100
 #: Length scale by dimension: some 35, 50 and 150 features hold nearly all variance.
 LENGTH_SCALES = {1: 0.03, 2: 0.12, 4: 0.4}
 SIZES = (10, 20, 40, 80, 160)
@@ -59,34 +69,59 @@ def points(dim: int) -> Points:
     return Cube(dim).candidates(jr.key(0), POINTS)
 
 
-def method(dim: int, rounds: int, basis: Basis | None = None, size: int = 0) -> AbstractAlgorithm:
-    """FTS with messages of `size` numbers on such features, or without any every agent alone."""
+def model(dim: int, size: int, **options: Any) -> Fixed:
+    """Of `size` features."""
     kernel, noise = SquaredExponential(LENGTH_SCALES[dim]), NOISE / VALUES_VARIANCE
-    own = Fixed(kernel=kernel, size=OWN_FEATURES, noise=noise, capacity=1 + rounds)
-    domain = Finite(points(dim))
-    if basis is None:
-        return TS(domain, AGENTS, own)
-    sent = Fixed(kernel=kernel, size=size, noise=noise, basis=basis)
-    return FTS(domain, AGENTS, features=sent, own=own, mixing=Power(0.5))
+    return Fixed(kernel=kernel, size=size, noise=noise, **options)
+
+
+def own_model(dim: int, rounds: int) -> Fixed:
+    """The target's of its own function."""
+    return model(dim, OWN_FEATURES, capacity=INITIAL + rounds)
+
+
+def federated(dim: int, basis: Basis, size: int, own: Fixed | None) -> FTS:
+    """The target, agent 0, and its peers, with messages of `size` numbers. Without `own`, the peers."""
+    return FTS(
+        Finite(points(dim)),
+        1 + PEERS,
+        features=model(dim, size, basis=basis),
+        own=own,
+        mixing=Power(SLOW),
+        once=True,
+        targets=1,
+    )
 
 
 @eqx.filter_jit
 def regret(
-    algorithm: AbstractAlgorithm, dim: int, rounds: int, keys: Array
+    peers: FTS | None,
+    algorithm: FTS | TS,
+    functions: Float[Array, "runs points"],
+    at: Points,
+    rounds: int,
+    keys: Array,
 ) -> Float[Array, "runs rounds"]:
-    """Mean over the agents."""
-    at = points(dim)
+    """The target's; without peers, alone."""
 
-    def one(key: Key) -> Array:
-        function_key, sign_key, run_key = jr.split(key, 3)
-        f = unit_range(gp_draws(function_key, SquaredExponential(LENGTH_SCALES[dim]), at, 1))[0]
-        objective = OnGrid(perturbed(sign_key, f, ALIKE, AGENTS), at, NOISE**0.5)
-        _, trace = run(algorithm, objective, rounds, run_key, initial=1)
-        clean = OnGrid(values=f[None, :], points=at)
-        values = jax.vmap(jax.vmap(lambda x: clean.noiseless(jnp.zeros((), int), x)))(trace.queries)
-        return 1 - jax.lax.cummax(values, axis=0).mean(axis=1)[1:]
+    def one(item: tuple[Array, Key]) -> Array:
+        f, key = item
+        run_key, init_key, peer_key = keys_of(key)
+        state = None
+        if peers is not None:
+            assert isinstance(algorithm, FTS)
+            known = peers_data(peer_key, f, at, ALIKE, OBSERVATIONS)
+            state = start(peers, algorithm, init_key, *known)
+        values = noiseless(algorithm, f, at, run_key, rounds, state)
+        return 1 - jax.lax.cummax(values)[INITIAL:]
 
-    return jax.lax.map(one, keys, batch_size=BATCH)
+    return jax.lax.map(one, (functions, keys), batch_size=BATCH)
+
+
+@eqx.filter_jit
+def drawn(key: Key, dim: int, runs: int) -> Float[Array, "runs points"]:
+    """Functions to maximize."""
+    return unit_range(gp_draws(key, SquaredExponential(LENGTH_SCALES[dim]), points(dim), runs))
 
 
 @eqx.filter_jit
@@ -104,19 +139,24 @@ def kernel_error(basis: Basis, dim: int, size: int, key: Key) -> Array:
 
 
 def _run(options: Options) -> Result:
-    runs, rounds = options.runs_or(50, 3), options.rounds_or(30, 10)
+    runs, rounds = options.runs_or(100, 3), options.rounds_or(30, 10)
     dims = tuple(LENGTH_SCALES)[: 1 if options.quick else None]
     sizes = SIZES[::3] if options.quick else SIZES
-    run_key, feature_key = jr.split(jr.key(options.seed))
+    bases = dict(list(BASES.items())[1 if options.quick else 0 :])
+    run_key, function_key, feature_key = jr.split(jr.key(options.seed), 3)
     keys = jr.split(run_key, runs)
     measures, errors = {}, {}
     for dim in dims:
-        alone = method(dim, rounds)
-        measures[_name(dim, ALONE)] = functools.partial(regret, alone, dim, rounds, keys)
-        for label, basis in BASES.items():
+        own, at = own_model(dim, rounds), points(dim)
+        functions = drawn(function_key, dim, runs)
+        rest = functions, at, rounds, keys
+        alone = TS(Finite(points(dim)), surrogate=own)
+        measures[_name(dim, ALONE)] = functools.partial(regret, None, alone, *rest)
+        for label, basis in bases.items():
             for size in sizes:
-                algorithm, name = method(dim, rounds, basis, size), _name(dim, label, size)
-                measures[name] = functools.partial(regret, algorithm, dim, rounds, keys)
+                name = _name(dim, label, size)
+                both = federated(dim, basis, size, None), federated(dim, basis, size, own)
+                measures[name] = functools.partial(regret, *both, *rest)
                 errors[name] = float(kernel_error(basis, dim, size, feature_key))
     curves, folder = parts(options, "fts-nystrom", (runs, rounds), measures)
     means = {name: curve.mean(axis=1) for name, curve in curves.items()}
@@ -128,8 +168,9 @@ def _run(options: Options) -> Result:
         settings={
             "runs": runs,
             "rounds": rounds,
-            "initial points": 1,
-            "agents": AGENTS,
+            "initial points": INITIAL,
+            "peers": PEERS,
+            "observations of a peer": OBSERVATIONS,
             "points of the domain": POINTS,
             "length scales": LENGTH_SCALES,
             "noise variance": NOISE,
@@ -139,7 +180,7 @@ def _run(options: Options) -> Result:
         curves=curves,
         headers=("messages", "error of the kernel", "mean regret", "s.e."),
         rows=rows,
-        figure=_figure(means, dims, sizes),
+        figure=_figure(means, dims, list(bases), sizes),
         scratch=folder,
     )
 
@@ -148,13 +189,17 @@ def _name(dim: int, label: str, size: int | None = None) -> str:
     return f"D = {dim}, {label}" + ("" if size is None else f", M = {size}")
 
 
-def _figure(means: dict[str, np.ndarray], dims: tuple[int, ...], sizes: tuple[int, ...]) -> Any:
+def _figure(
+    means: dict[str, np.ndarray],
+    dims: tuple[int, ...],
+    bases: list[str],
+    sizes: tuple[int, ...],
+) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6 * len(dims), 4), dpi=plotting.DPI, layout="constrained")
-    colors = (plotting.SOFT, plotting.BLUE, plotting.RED)
     for ax, dim in zip(np.atleast_1d(figure.subplots(1, len(dims))), dims, strict=True):
-        for color, label in zip(colors, BASES, strict=True):
+        for color, label in zip(plotting.PALETTE, bases, strict=False):
             found = [means[_name(dim, label, size)] for size in sizes]
             low, high = zip(*map(metrics.confidence_interval, found), strict=True)
             ax.fill_between(sizes, low, high, color=color, alpha=0.16, lw=0)

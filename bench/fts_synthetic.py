@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from bench.runner import Check, Experiment, Options, Result, progress
 from jaxbo import metrics, plotting
@@ -175,7 +175,7 @@ def _alone(
 ) -> Float[Array, "runs rows"]:
     def one(item: tuple[Array, Key]) -> Array:
         function, key = item
-        return _noiseless(algorithm, function, jr.split(key)[0], rounds, None)
+        return noiseless(algorithm, function, grid(), keys_of(key)[0], rounds, None)
 
     return jax.lax.map(one, (functions, keys), batch_size=BATCH)
 
@@ -192,15 +192,15 @@ def _with_peers(
 ) -> Float[Array, "runs rows"]:
     def one(item: tuple[Array, Key]) -> Array:
         function, key = item
-        key, init_key, peer_key = _keys(key)
-        known = peers_data(peer_key, function, distance, observations)
+        key, init_key, peer_key = keys_of(key)
+        known = peers_data(peer_key, function, grid(), distance, observations)
         state = start(peers, algorithm, init_key, *known)
-        return _noiseless(algorithm, function, key, rounds, state)
+        return noiseless(algorithm, function, grid(), key, rounds, state)
 
     return jax.lax.map(one, (functions, keys), batch_size=BATCH)
 
 
-def _keys(key: Key) -> tuple[Key, Key, Key]:
+def keys_of(key: Key) -> tuple[Key, Key, Key]:
     """Of the run itself, which TS has too; of the features; of the peers."""
     run_key, other = jr.split(key)
     init_key, peer_key = jr.split(other)
@@ -220,24 +220,34 @@ def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -
 
 
 def peers_data(
-    key: Key, function: Float[Array, " points"], distance: Scalar, observations: int
-) -> tuple[Float[Array, "observations agents 1"], Float[Array, "observations agents"]]:
+    key: Key,
+    function: Float[Array, " points"],
+    points: Points,
+    distance: ArrayLike,
+    observations: int,
+) -> tuple[Float[Array, "observations agents dim"], Float[Array, "observations agents"]]:
     """What the agents know before the start: the peers their observations, the target nothing."""
     sign_key, place_key, noise_key = jr.split(key, 3)
     values = perturbed(sign_key, function, distance, PEERS)
-    places = jax.vmap(lambda k: jr.choice(k, POINTS, (observations,), replace=False))(
+    places = jax.vmap(lambda k: jr.choice(k, len(points), (observations,), replace=False))(
         jr.split(place_key, PEERS)
     )
     seen = jnp.take_along_axis(values, places, axis=1)
     seen = seen + NOISE**0.5 * jr.normal(noise_key, seen.shape, seen.dtype)
-    queries = jnp.concatenate([jnp.zeros((observations, 1, 1)), grid()[places.T]], axis=1)
+    queries = jnp.concatenate([points[:observations, None], points[places.T]], axis=1)
     return queries, jnp.concatenate([jnp.full((observations, 1), jnp.nan), seen.T], axis=1)
 
 
-def _noiseless(
-    algorithm: AbstractAlgorithm, function: Array, key: Key, rounds: int, state: Any
+def noiseless(
+    algorithm: AbstractAlgorithm,
+    function: Float[Array, " points"],
+    points: Points,
+    key: Key,
+    rounds: int,
+    state: Any,
 ) -> Float[Array, " rows"]:
-    objective = OnGrid(function[None, :], grid(), NOISE**0.5)
+    """A run's values at what the target queries, its initial point first."""
+    objective = OnGrid(function[None, :], points, NOISE**0.5)
     _, trace = run(algorithm, objective, rounds, key, initial=INITIAL, state=state)
     return jax.vmap(lambda x: objective.noiseless(jnp.zeros((), int), x))(trace.queries[:, 0])
 

@@ -101,7 +101,7 @@ def algorithm1(drawn: Any, explores: np.ndarray) -> Float[np.ndarray, "rounds ag
     points, rng = np.asarray(grid(), np.float64), np.random.default_rng(0)
     squares = ((points[:, None] - points[None]) ** 2).sum(-1)
     K = np.exp(-squares / 2 / LENGTH_SCALE**2)
-    own = jax.vmap(lambda p: jax.vmap(drawn.function)(grid() ** p[None, :]))(drawn.powers)
+    own = jax.vmap(lambda p: jax.vmap(lambda x: drawn.value(p, x))(grid()))(drawn.powers)
     h, alpha = np.asarray(own, np.float64), np.asarray(drawn.alpha, np.float64)[:, None]
     agents = len(h)
     means, variances = np.zeros_like(h), np.ones_like(h)

@@ -27,8 +27,8 @@ def test_the_scaled_functions_have_the_variance_that_the_noise_of_the_model_is_t
 @pytest.mark.parametrize("distance", [experiment.ALIKE, experiment.UNLIKE])
 def test_peers_see_the_functions_values_off_by_the_distance_and_the_target_nothing(key, distance):
     function = waves(1)[0]
-    queries, values = jax.jit(experiment.peers_data, static_argnums=3)(
-        key, function, jnp.asarray(distance), 40
+    queries, values = jax.jit(experiment.peers_data, static_argnums=4)(
+        key, function, experiment.grid(), jnp.asarray(distance), 40
     )
     assert queries.shape == (40, 51, 1)
     assert np.isnan(values[:, 0]).all()
@@ -47,7 +47,7 @@ def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
     peers = experiment.federated(setting, own=None)
     algorithm = experiment.federated(setting, own=experiment.own_model(rounds=3))
     function = waves(1)[0]
-    known = experiment.peers_data(key, function, jnp.asarray(0.02), 5)
+    known = experiment.peers_data(key, function, experiment.grid(), jnp.asarray(0.02), 5)
     cheap = jax.jit(experiment.start)(peers, algorithm, key, *known)
     whole = jax.jit(lambda a, k, *data: a.warm_start(a.init(k), *data))(algorithm, key, *known)
 
