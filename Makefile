@@ -1,6 +1,5 @@
 # make demo   twenty owners tune an SVM: alone, federated, at random (a table and a picture in out/)
 # make test   the tests, in float32 and, of the numerics and the contract, in float64
-# make test-bench   those of the experiments
 # make lint   ruff and pyright
 #
 # Each sets up what it needs in .venv and needs only make and Python 3.11 or newer:
@@ -17,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
 test-%: export OMP_NUM_THREADS = 1
 test-%: export OPENBLAS_NUM_THREADS = 1
 
-.PHONY: demo test test-float32 test-float64 test-bench lint format clean
+.PHONY: demo test test-float32 test-float64 lint format clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready-demo
@@ -35,17 +34,13 @@ test-float32: export JAX_ENABLE_X64 = 0
 test-float32: $(VENV)/ready-test
 	$(PYTEST) $(CONTRACT) $(EXACT) -k "$(FTS) or not contract"
 	$(PYTEST) --compile bitwise -k "contract and not ($(FTS)) or not contract and bit_for_bit"
-	$(PYTEST) --compile roughly $(patsubst %,--ignore=%,$(CONTRACT) $(EXACT) tests/bench) \
-		-k "not bit_for_bit"
+	$(PYTEST) --compile roughly $(patsubst %,--ignore=%,$(CONTRACT) $(EXACT)) -k "not bit_for_bit"
 
 # The contract traces every method in float64.
+DENSE := $(patsubst %,tests/%.py,kernels/test_nystrom kernels/test_exploration algos/test_cepe)
 test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
-	$(PYTEST) --compile bitwise $(CONTRACT) $(EXACT)
-
-test-bench: export JAX_ENABLE_X64 = 0
-test-bench: $(VENV)/ready-test
-	$(PYTEST) --compile roughly tests/bench
+	$(PYTEST) --compile bitwise $(CONTRACT) $(EXACT) $(DENSE) -k "not test_cepe or algorithm_1"
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

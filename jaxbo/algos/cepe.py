@@ -83,7 +83,7 @@ class Sketch(AbstractSketch):
 class Pivoted(AbstractSketch):
     """`count` observations by pivoted Cholesky, `nystrom.greedy` or `nystrom.random`.
 
-    Beyond the paper: the same error takes fewer points, and how many is known in advance.
+    Beyond the paper: how many is known in advance, and so is the time it takes to send them.
     """
 
     count: int = eqx.field(static=True)
@@ -281,11 +281,11 @@ class CEPE(AbstractFederated):
         values: Float[Array, " targets"],
     ) -> FederatedState:
         if state.shared is not None:
-            shared = jax.lax.cond(
-                self._exploring(state.round),
-                lambda: self._designed(state.shared, state.clients, queries),
-                lambda: state.shared,
-            )
+            # A point more: the one that those were sent to who have answered all before.
+            ahead = state.clients.belief.count == state.shared.count
+            wanted = self._exploring(state.round) & jnp.any(ahead)
+            x = queries[jnp.argmax(ahead)]
+            shared = self.exploration.designed(state.shared, x, wanted)
             state = FederatedState(state.round, state.told, shared, state.clients)
         return super().tell(state, queries, values)
 
@@ -373,16 +373,6 @@ class CEPE(AbstractFederated):
         x = self.exploration.explore(broadcast.key, shared)
         n = client.belief.count
         return jnp.where(n < shared.count, shared.x[jnp.minimum(n, self.steps - 1)], x)
-
-    def _designed(
-        self, shared: Design, clients: Client, queries: Float[Array, "agents dim"]
-    ) -> Design:
-        """With the point that those were sent to who have answered all before."""
-        ahead = clients.belief.count == shared.count
-        x = queries[jnp.argmax(ahead)]
-        return jax.lax.cond(
-            jnp.any(ahead), lambda: self.exploration.designed(shared, x), lambda: shared
-        )
 
     def _exploit(
         self, shared: Design | None, client: Client, message: Message, broadcast: Broadcast

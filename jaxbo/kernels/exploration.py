@@ -30,7 +30,7 @@ from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.gp import GP
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
-from jaxbo.types import Count, Key, Point, Points, Scalar
+from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 
 #: A mean: an array of coordinates that processes have in common, or an `Expansion` of its own.
 Mean: TypeAlias = Any
@@ -217,8 +217,8 @@ class AbstractExploration(eqx.Module):
         """Of no points yet, with room for `capacity`."""
 
     @abc.abstractmethod
-    def designed(self, design: Design, x: Point) -> Design:
-        """With one point more; the same if there is no room."""
+    def designed(self, design: Design, x: Point, wanted: Flag) -> Design:
+        """With one point more, if it is wanted; the same if it is not, or if there is no room."""
 
 
 class OnPoints(AbstractExploration):
@@ -254,11 +254,12 @@ class OnPoints(AbstractExploration):
         at, pivots = jnp.full((self.capacity,), none), jnp.ones((self.capacity,), points.dtype)
         return Design(process, x, at, None, process.rows, pivots)
 
-    def designed(self, design: Design, x: Point) -> Design:
+    def designed(self, design: Design, x: Point, wanted: Flag) -> Design:
         old = design.process
         i = nearest(self.domain.points, x)
-        process = observed(old, self.domain.points, i, jnp.zeros((), old.mean.dtype))
-        n = old.count  # beyond the end, writes are dropped
+        y = jnp.where(wanted, 0, jnp.nan).astype(old.mean.dtype)
+        process = observed(old, self.domain.points, i, y)
+        n = jnp.where(wanted, old.count, self.capacity)  # where writes are dropped
         return Design(
             process,
             design.x.at[n].set(x.astype(design.x.dtype), mode="drop"),
@@ -309,15 +310,14 @@ class Anywhere(AbstractExploration):
         none, at = jnp.zeros_like(process.chol), jnp.zeros((self.capacity,), int)
         return Design(process, process.x, at, none, none, jnp.ones_like(process.y))
 
-    def designed(self, design: Design, x: Point) -> Design:
-        process = gp.append(design.process, x, jnp.zeros((), x.dtype))
-        n = design.count  # beyond the end, writes are dropped
-        row = process.chol[n]  # the coordinates of k(x, ·), then the pivot, then 0
-        pivot = row[jnp.minimum(n, self.capacity - 1)]
-        here = jnp.arange(self.capacity) == n
-        row = jnp.where(here, 0, row)
+    def designed(self, design: Design, x: Point, wanted: Flag) -> Design:
+        process = gp.append(design.process, x, jnp.where(wanted, 0, jnp.nan).astype(x.dtype))
+        last = jnp.minimum(design.count, self.capacity - 1)
+        here = jnp.arange(self.capacity) == last
+        pivot, row = process.chol[last, last], jnp.where(here, 0, process.chol[last])
         change = (here.astype(row.dtype) - dot(row, design.changes)) / pivot
-        reading = jax.vmap(lambda z: process.kernel(process.x[n], z))(process.x)
+        reading = jax.vmap(lambda z: process.kernel(process.x[last], z))(process.x)
+        n = jnp.where(wanted, design.count, self.capacity)  # where writes are dropped
         assert design.readings is not None
         return Design(
             process,

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from jaxbo import schedules
-from jaxbo.algos.cepe import CEPE, Sketch
+from jaxbo.algos.cepe import CEPE, Pivoted, Sketch
+from jaxbo.algos.collaborative import IGPUCB, Collaborative
 from jaxbo.domains import Cube, Finite
+from jaxbo.kernels import nystrom
 from jaxbo.kernels.covariance import Matern32, Matern52, SquaredExponential, stack
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.objectives import AbstractObjective
@@ -216,6 +218,27 @@ def test_one_covariance_is_the_same_as_one_for_each():
     np.testing.assert_array_equal(states[0].clients.belief.count, states[1].clients.belief.count)
 
 
+def test_values_count_wherever_their_points_were_computed():
+    # Another compiler or device would have explored other points, by rounding; all agents the same.
+    algorithm = cepe(Cube(2), NUMBERS[:12], candidates=100)
+    _, trace = jax.jit(lambda key: run(algorithm, Waves(0.2), 12, key))(jr.key(1))
+    again = jax.jit(lambda trace: replay(algorithm, trace, jr.key(1)))
+    moved = Trace(trace.queries * (1 - 3e-5), trace.values, trace.info, trace.initial)
+    state, other = again(trace), again(moved)
+    explores = schedules.explores(NUMBERS[:12])
+    count = np.isfinite(trace.values[explores]).sum(0)
+    assert count.min() < count.max()
+    for each in (state, other):
+        np.testing.assert_array_equal(each.clients.belief.count, count)
+    assert (state.shared.x != other.shared.x).any()
+    means = [algorithm.messages(jr.key(0), each).mean for each in (state, other)]
+    readings = [
+        each.shared.readings @ mean.T for each, mean in zip((state, other), means, strict=True)
+    ]
+    known = int(count.min())
+    np.testing.assert_allclose(readings[0][:known], readings[1][:known], atol=1e-2)
+
+
 def test_what_is_observed_while_exploiting_is_not_learned():
     algorithm = cepe()
     state, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
@@ -309,6 +332,16 @@ def test_what_is_sent_is_counted():
     )
 
 
+def test_fewer_observations_than_rows_need_no_room():
+    algorithm = cepe(room=2)
+    queries = jnp.asarray(POINTS.points)[:5, None] * jnp.ones((1, AGENTS, 1))
+    values = jnp.full((5, AGENTS), jnp.nan).at[1:3].set(1.0).at[0, 0].set(1.0).at[1, 0].set(jnp.nan)
+    state = algorithm.warm_start(algorithm.init(jr.key(1)), queries, values)
+    np.testing.assert_array_equal(state.clients.belief.count, 2)
+    with pytest.raises(ValueError, match="room for 2"):
+        algorithm.warm_start(algorithm.init(jr.key(1)), queries, values.at[4, 1].set(0.0))
+
+
 def test_failures_are_not_sent_and_what_was_known_before_is():
     _, trace = run(cepe(room=5), Waves(0.3), ROUNDS, jr.key(1), initial=5)
     fine = np.isfinite(trace.values)
@@ -373,6 +406,32 @@ def test_the_sketch_is_the_dense_formula_of_its_inducing_points(x64):
         np.testing.assert_allclose(got, expected, atol=1e-9 if x64 else 1e-3)
 
 
+@pytest.mark.parametrize("select", [nystrom.greedy, nystrom.random])
+def test_a_pivoted_sketch_has_its_number_of_points_and_more_are_better(select):
+    keys, whole = jr.split(jr.key(4), 20), cepe(numbers=schedules.first(EXPLORED))
+
+    def errors(count, key):
+        algorithm = cepe(numbers=schedules.first(EXPLORED), sketch=Pivoted(count, select))
+        state, trace = run(algorithm, Waves(), EXPLORED + 1, key)
+        exact = whole.messages(key, replay(whole, trace, key)).mean
+        sketched = state.clients.sketched
+        return jnp.mean((sketched.mean - exact) ** 2), sketched.count
+
+    both = jax.jit(lambda keys: [jax.lax.map(functools.partial(errors, n), keys) for n in (4, 9)])
+    (few, fours), (many, nines) = both(keys)
+    np.testing.assert_array_equal(fours, 4)
+    np.testing.assert_array_equal(nines, 9)
+    assert many.mean() < 0.4 * few.mean()
+
+
+def test_a_pivoted_sketch_of_everything_leaves_out_what_failed():
+    algorithm = cepe(numbers=schedules.first(EXPLORED), sketch=Pivoted(EXPLORED))
+    state, trace = run(algorithm, Waves(0.3), EXPLORED, jr.key(1))
+    fine = np.isfinite(trace.values).sum(0)
+    assert fine.min() < EXPLORED
+    np.testing.assert_array_equal(state.clients.sketched.count, fine)
+
+
 def test_inducing_points_are_drawn_in_proportion_to_the_posterior_variance():
     q0, keys = 60.0, jr.split(jr.key(4), 100)
     algorithm = sketching(q0)
@@ -409,7 +468,15 @@ def test_an_empty_inducing_set_is_an_unknown_function():
 # ---------------------------------------------------------------- as any other method
 
 
-@pytest.mark.parametrize("make", [cepe, lambda: sketching(60.0)], ids=["CEPE", "S-CEPE"])
+def rival():
+    return Collaborative(POINTS, AGENTS, IGPUCB(), alpha=ALPHA, size=40)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [cepe, lambda: sketching(60.0), lambda: cepe(Cube(2), candidates=100), rival],
+    ids=["CEPE", "S-CEPE", "CEPE on a cube", "IGP-UCB"],
+)
 def test_run_drive_and_replay_agree_bit_for_bit(make, tmp_path):
     algorithm, rounds = make(), EXPLORED + 6
     with jax.debug_key_reuse(True):

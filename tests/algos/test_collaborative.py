@@ -9,6 +9,7 @@ from scipy import stats
 
 from jaxbo.algos.collaborative import IGPUCB, Collaborative, Improvement, Probability
 from jaxbo.domains import Finite
+from jaxbo.kernels.covariance import SquaredExponential, stack
 from jaxbo.loop import run
 from jaxbo.objectives import OnGrid
 
@@ -18,7 +19,7 @@ ALPHA = np.array([0.0, 0.4, 1.0])
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 
 
-def dense(trace, t, present):
+def dense(trace, t, present, joint):
     """Mean and deviation of every f_i at all points before round t, and the best means."""
     points = np.asarray(POINTS.points, float)
     squares = ((points[:, None] - points[None]) ** 2).sum(-1)
@@ -38,6 +39,7 @@ def dense(trace, t, present):
         c = (1 - ALPHA[i]) * WEIGHTS * (present | (np.arange(AGENTS) == i))
         c[i] += ALPHA[i]
         mean, std = c @ np.array(means), np.sqrt(c**2 @ np.array(variances))
+        std = std if joint else c @ np.sqrt(np.array(variances))
         found.append((mean, std, mean[seen[i]].max() if len(seen[i]) else 0.0))
     return found
 
@@ -57,13 +59,19 @@ def ucb(t, mean, std, best):
 
 
 @pytest.mark.parametrize(
-    ("index", "reference"),
-    [(IGPUCB(2.0, 0.1, 0.1), ucb), (Improvement(), improvement), (Probability(), probability)],
+    ("index", "reference", "joint"),
+    [
+        (IGPUCB(2.0, 0.1, 0.1), ucb, True),
+        (IGPUCB(2.0, 0.1, 0.1), ucb, False),
+        (Improvement(), improvement, True),
+        (Probability(), probability, True),
+    ],
 )
-def test_every_query_maximizes_the_index_of_what_the_agent_wants(index, reference):
+def test_every_query_maximizes_the_index_of_what_the_agent_wants(index, reference, joint):
     values = jr.normal(jr.key(0), (AGENTS, 120))
     values = values.at[1, :40].set(0.0)
-    method = Collaborative(POINTS, AGENTS, index, alpha=ALPHA, weights=WEIGHTS, size=100)
+    options = {"alpha": ALPHA, "weights": WEIGHTS, "joint": joint, "size": 100}
+    method = Collaborative(POINTS, AGENTS, index, **options)
     present = np.asarray(jr.uniform(jr.key(7), (ROUNDS, AGENTS)) < 0.7)
     grid = OnGrid(values, POINTS.points, 0.1)
 
@@ -75,12 +83,20 @@ def test_every_query_maximizes_the_index_of_what_the_agent_wants(index, referenc
     assert np.isnan(trace.values).any()
     points = np.asarray(POINTS.points, float)
     for t in range(ROUNDS):
-        for i, (mean, std, best) in enumerate(dense(trace, t, present[t])):
+        for i, (mean, std, best) in enumerate(dense(trace, t, present[t], joint)):
             scores = reference(t + 1, mean, std, best)
             at = ((np.asarray(trace.queries[t, i], float) - points) ** 2).sum(-1).argmin()
             assert scores[at] > scores.max() - 5e-3 * max(1, abs(scores.max()))
     fine = np.isfinite(np.asarray(trace.values))
     np.testing.assert_array_equal(trace.info.scalars[1:], 3 * fine[:-1])
+    assert len(np.unique(np.asarray(trace.queries[0]), axis=0)) > 1  # nobody knows anything
+
+
+def test_all_that_was_observed_before_the_start_is_sent_with_the_first_query():
+    method = Collaborative(POINTS, AGENTS, Improvement(), size=40)
+    grid = OnGrid(jr.normal(jr.key(0), (AGENTS, 120)), POINTS.points)
+    _, trace = run(method, grid, 2, jr.key(1), initial=5)
+    np.testing.assert_array_equal(trace.info.scalars, 3 * np.array([[5], [1]]) * np.ones(3, int))
 
 
 def test_a_long_run_stays_exact():
@@ -109,6 +125,7 @@ def test_a_long_run_stays_exact():
         ({"weights": np.array([1.0, -1.0, 0.0])}, "weights"),
         ({"noise": 0.0}, "noise"),
         ({"size": 0}, "size"),
+        ({"kernel": stack([SquaredExponential(0.2)] * 3, 2)}, "one kernel"),
     ],
 )
 def test_bad_input_is_one_clear_error(options, message):

@@ -291,5 +291,5 @@ def test_a_sampled_function_on_them_is_climbed(key):
 def test_fts_runs_on_them_and_optimizes():
     features = Fixed(SquaredExponential(0.2), size=40, noise=1e-3, basis=nystrom.basis())
     fts = FTS(Cube(2), 3, features=features, candidates=200)
-    _, trace = run(fts, Same(branin_rescaled()), 25, jr.key(2), initial=4)
+    _, trace = run(fts, Same(branin_rescaled()), 40, jr.key(2), initial=4)
     assert best_so_far(trace.values)[-1].min() > 1.0
