@@ -103,21 +103,23 @@ def _figure(curves: dict[str, np.ndarray], slopes: dict[str, np.ndarray]) -> Any
     figure = Figure(figsize=(7, 4.6), dpi=plotting.DPI, layout="constrained")
     ax = figure.subplots()
     T = np.arange(1, next(iter(curves.values())).shape[1] + 1)
-    for index, (name, values) in enumerate(curves.items()):
-        mean = values.mean(axis=0)
-        low, high = metrics.confidence_interval(values)
-        color = plotting.PALETTE[index]
-        ax.fill_between(T, np.maximum(low, mean / 10), high, color=color, alpha=0.16, lw=0)
-        label = f"{name}, slope {slopes[name].mean():.3f}"
-        ax.plot(T, mean, color=color, ls=plotting.DASHES[index], label=label)
-    end = next(iter(curves.values())).mean(axis=0)[-1]
+    whole = [name for name in curves if EXPLOITING not in name]
+    for color, name in zip(plotting.PALETTE, whole, strict=False):
+        for part, style in ((name, "-"), (f"{name}, {EXPLOITING}", "--")):
+            values = curves[part]
+            mean = values.mean(axis=0)
+            low, high = metrics.confidence_interval(values)
+            ax.fill_between(T, np.maximum(low, mean / 10), high, color=color, alpha=0.16, lw=0)
+            label = f"{part}, slope {slopes[part].mean():.2f}"
+            ax.plot(T, mean, color=color, ls=style, label=label)
+    end = curves[whole[0]].mean(axis=0)[-1]
     ax.plot(T, end * (T / T[-1]) ** ORDER, color=plotting.SOFT, lw=1, ls=":", label="slope 2/3")
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("horizon T")
     ax.set_ylabel("cumulative regret of an agent")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, loc="upper left", fontsize=8)
     return figure
 
 
