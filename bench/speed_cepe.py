@@ -4,6 +4,8 @@
 matrix after every exploration, in float64, and looks up its table of means in the rounds between.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -17,10 +19,12 @@ from scipy import linalg as dense
 from bench.cepe import AGENTS, LENGTH_SCALE, NOISE, cepe, federation, grid
 from bench.speed_timing import Figure, at_most, compiled, race
 from jaxbo import schedules
+from jaxbo.domains import Regions
 from jaxbo.kernels import nystrom
 from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.posterior import Posterior
 from jaxbo.loop import run
-from jaxbo.types import Key
+from jaxbo.types import Key, Point, Scalar
 
 ROUNDS, MANY = 2000, 1000
 #: Seconds that a run is to take, beside compilation.
@@ -29,6 +33,8 @@ GOAL = 2.0
 HORIZONS = (2000, 8000)
 #: Observations, inducing points and test points of the sketches.
 OBSERVATIONS, INDUCING, TESTED = (100, 1000, 10_000), 128, 200
+#: Observations of the wide domain, its length scale and its sub-regions.
+WIDE, SHORT_SCALE, REGIONS = 4000, 0.05, Regions((4, 4))
 
 
 def figures(key: Key, repeats: int, quick: bool) -> list[Figure]:
@@ -37,7 +43,7 @@ def figures(key: Key, repeats: int, quick: bool) -> list[Figure]:
     found = _runs(key, rounds, repeats)
     if not quick:
         found += _memory(key) + _many(key, rounds)
-    return found + _sketches(key, OBSERVATIONS[: 2 if quick else None], repeats)
+    return found + _sketches(key, OBSERVATIONS[: 2 if quick else None], repeats) + _regions(key)
 
 
 def _program(agents: int, rounds: int, numbers: np.ndarray) -> Any:
@@ -160,22 +166,72 @@ def _sketches(key: Key, numbers: tuple[int, ...], repeats: int) -> list[Figure]:
     return found
 
 
+def _regions(key: Key) -> list[Figure]:
+    """A wide domain: a sketch for each of its sub-regions beside one for all."""
+    x_key, noise_key, pick_key, test_key = jr.split(jr.fold_in(key, WIDE), 4)
+    x, tested = jr.uniform(x_key, (WIDE, 2)), jr.uniform(test_key, (TESTED, 2))
+    y = jnp.sin(30 * x[:, 0]) * jnp.cos(25 * x[:, 1]) + NOISE**0.5 * jr.normal(noise_key, (WIDE,))
+    kernel = SquaredExponential(SHORT_SCALE)
+
+    def local(pick: Key, x: Array, y: Array, tested: Array) -> Array:
+        xs, ys = nystrom.split(REGIONS, x, y, WIDE // 4, 2.5 * SHORT_SCALE)
+        sketches = jax.vmap(lambda x, y: sketch(pick, kernel, x, y))(xs, ys)
+
+        def mean(p: Point) -> Scalar:
+            phi, belief = jax.tree.map(lambda leaf: leaf[REGIONS.assign(p)], sketches)
+            return nystrom.predict(phi, belief, p)[0]
+
+        return jax.vmap(mean)(tested)
+
+    def one(key: Key, x: Array, y: Array, tested: Array) -> Array:
+        phi, belief = sketch(key, kernel, x, y)
+        return jax.vmap(lambda p: nystrom.predict(phi, belief, p)[0])(tested)
+
+    given = pick_key, x, y, tested
+    methods: dict[str, Callable[..., Array]] = {"local": local, "one": one}
+    programs = {name: compiled(method, *given)[0] for name, method in methods.items()}
+    calls = {name: functools.partial(program, *given) for name, program in programs.items()}
+    seconds = race(calls, 2)
+    best = {name: float(taken.min()) for name, taken in seconds.items()}
+    in_float64 = (np.asarray(a, np.float64) for a in (x, y, tested))
+    truth, _ = exact(*in_float64, scale=SHORT_SCALE)
+    errors = {
+        name: float(np.sqrt(np.mean((np.asarray(call()) - truth) ** 2)))
+        for name, call in calls.items()
+    }
+    each = f"{INDUCING} inducing points"
+    name = f"sketch of {WIDE} observations, {REGIONS.count} sub-regions of {each}"
+    return [
+        Figure(name, 1e3 * best["local"], "ms", f"one of {each}", best["one"] / best["local"]),
+        Figure(f"{name}: root mean square error of the mean", errors["local"], ""),
+        Figure(f"one of {each}: root mean square error of the mean", errors["one"], ""),
+    ]
+
+
+def sketch(
+    key: Key, kernel: SquaredExponential, x: Array, y: Array
+) -> tuple[nystrom.Nystrom, Posterior]:
+    """Features of greedy inducing points, and what the observations say of their weights."""
+    size = min(INDUCING, x.shape[0])
+    chosen = nystrom.greedy(key, kernel, x, size, jnp.isfinite(y))
+    phi = nystrom.feature_map(kernel, x[chosen.indices], jnp.arange(size) < chosen.count)
+    return phi, nystrom.condition(phi, NOISE, x, y)
+
+
 def sketched(key: Key, x: Array, y: Array, tested: Array) -> tuple[Array, Array]:
     """Mean and variance by inducing points."""
-    kernel = SquaredExponential(LENGTH_SCALE)
-    size = min(INDUCING, x.shape[0])
-    chosen = nystrom.greedy(key, kernel, x, size)
-    phi = nystrom.feature_map(kernel, x[chosen.indices], jnp.arange(size) < chosen.count)
-    belief = nystrom.condition(phi, NOISE, x, y)
+    phi, belief = sketch(key, SquaredExponential(LENGTH_SCALE), x, y)
     return jax.vmap(lambda p: nystrom.predict(phi, belief, p))(tested)
 
 
-def exact(x: np.ndarray, y: np.ndarray, tested: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def exact(
+    x: np.ndarray, y: np.ndarray, tested: np.ndarray, *, scale: float = LENGTH_SCALE
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the exact process in float64."""
 
     def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         squares = (a**2).sum(1)[:, None] - 2 * a @ b.T + (b**2).sum(1)[None]
-        return np.exp(-squares / 2 / LENGTH_SCALE**2)
+        return np.exp(-squares / 2 / scale**2)
 
     A = covariance(x, x)
     A[np.diag_indices_from(A)] += NOISE

@@ -144,7 +144,7 @@ class Design(eqx.Module):
     @property
     def count(self) -> Count:
         """How many points there are by now."""
-        return self.process.count
+        return self.process.count.astype(int)
 
 
 class Answers(eqx.Module):

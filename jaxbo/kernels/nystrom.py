@@ -33,7 +33,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import positive, positive_number, require, whole
-from jaxbo.domains import Cube
+from jaxbo.domains import Cube, Regions
 from jaxbo.kernels import posterior
 from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.linalg import dot, inverse_lower
@@ -271,3 +271,39 @@ def predict(phi: Nystrom, belief: Posterior, x: Point) -> tuple[Scalar, Scalar]:
 def weights(phi: Nystrom, belief: Posterior) -> Features:
     """w with mean(x) = k(z, x)'w: what a client of S-CEPE sends with its inducing points."""
     return dot(belief.mean, phi.inverse)
+
+
+# ---------------------------------------------------------------- over sub-regions
+
+
+def split(
+    regions: Regions,
+    x: Points,
+    y: Float[Array, " points"],
+    room: int,
+    margin: Scalar | float = 0.0,
+) -> tuple[Float[Array, "regions room dim"], Float[Array, "regions room"]]:
+    """The observations in each region, and up to `margin` beyond it along every axis; NaN is none.
+
+    Where a domain is many length scales wide, a sketch for each region, one `vmap` over these, needs far
+    fewer inducing points apiece than one for all. A margin of two or three length scales hides the
+    borders. Where a region has more observations than `room`, the run stops with an error.
+    """
+    whole("room", room, least=1)
+    index = jnp.arange(regions.count)
+
+    def within(region: Count) -> Bool[Array, " points"]:
+        lower, upper = regions.box(region, x.dtype)
+        inside = (x >= (lower - margin)[None, :]) & (x <= (upper + margin)[None, :])
+        return jnp.all(inside, axis=1) & jnp.isfinite(y)
+
+    held = jax.vmap(within)(index)
+    held = eqx.error_if(
+        held,
+        jnp.sum(held, axis=1) > room,
+        f"a region has more than {room} observations: give more room, or cut finer.",
+    )
+    order = jnp.argsort(~held, axis=1, stable=True)
+    order = jnp.pad(order, ((0, 0), (0, max(room - y.shape[0], 0))))[:, :room]
+    slots = jnp.arange(room)[None, :]
+    return x[order], jnp.where(slots < jnp.sum(held, axis=1, keepdims=True), y[order], jnp.nan)

@@ -46,7 +46,8 @@ def dense(trace, t, present, joint):
 
 def improvement(t, mean, std, best):
     z = (mean - best - 0.01) / std
-    return np.log(std * (z * stats.norm.cdf(z) + stats.norm.pdf(z)))
+    with np.errstate(divide="ignore"):  # far from the best
+        return np.log(std * (z * stats.norm.cdf(z) + stats.norm.pdf(z)))
 
 
 def probability(t, mean, std, best):

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from jaxbo.algos.fts import FTS
-from jaxbo.domains import Cube
+from jaxbo.domains import Cube, Regions
 from jaxbo.functions import branin_rescaled
 from jaxbo.kernels import gp, maximize, nystrom, posterior
 from jaxbo.kernels.covariance import Matern52, SquaredExponential, gram
@@ -293,3 +293,62 @@ def test_fts_runs_on_them_and_optimizes():
     fts = FTS(Cube(2), 3, features=features, candidates=200)
     _, trace = run(fts, Same(branin_rescaled()), 40, jr.key(2), initial=4)
     assert best_so_far(trace.values)[-1].min() > 1.0
+
+
+# ---------------------------------------------------------------- over sub-regions
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1])
+def test_every_region_has_the_observations_in_it_and_around(margin):
+    regions = Regions((3, 2))
+    x = np.random.default_rng(0).random((50, 2)).astype(np.float32)
+    y = np.arange(50.0)
+    y[7] = np.nan
+    xs, ys = jax.jit(lambda *args: nystrom.split(regions, *args, 40, margin))(x, jnp.asarray(y))
+    for region in range(6):
+        lower, upper = np.asarray(regions.lower[region]), np.asarray(regions.upper[region])
+        inside = ((x >= lower - margin) & (x <= upper + margin)).all(1) & np.isfinite(y)
+        found = np.asarray(ys[region])
+        assert sorted(found[np.isfinite(found)]) == sorted(y[inside])
+        held = np.isfinite(found)
+        np.testing.assert_array_equal(xs[region][held], x[found[held].astype(int)])
+
+
+def test_a_region_with_too_many_observations_stops_the_run():
+    x, y = jnp.full((9, 2), 0.1), jnp.ones(9)
+    with pytest.raises(Exception, match="more than 8"):
+        jax.block_until_ready(nystrom.split(Regions((2, 1)), x, y, 8))
+
+
+def test_sketches_of_sub_regions_are_the_exact_process_where_they_are_asked():
+    # Of a domain twenty length scales wide.
+    kernel, noise, regions = SquaredExponential(0.05), 1e-2, Regions((3, 3))
+    rng = np.random.default_rng(0)
+    x, tested = rng.random((400, 2)), rng.random((200, 2))
+    y = np.sin(20 * x[:, 0]) + np.cos(15 * x[:, 1]) + 0.1 * rng.normal(size=400)
+
+    def gram(a, b):
+        return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 2 / 0.05**2)
+
+    K, k = gram(x, x) + noise * np.eye(400), gram(x, tested)
+    mean, variance = k.T @ np.linalg.solve(K, y), 1 - (k * np.linalg.solve(K, k)).sum(0)
+
+    @jax.jit
+    def predicted(x, y, tested):
+        xs, ys = nystrom.split(regions, x, y, 320, 0.25)
+
+        def sketch(x, y):
+            phi = nystrom.feature_map(kernel, x, jnp.isfinite(y))
+            return phi, nystrom.condition(phi, noise, x, y)
+
+        sketches = jax.vmap(sketch)(xs, ys)
+
+        def predict(p):
+            own = jax.tree.map(lambda leaf: leaf[regions.assign(p)], sketches)
+            return nystrom.predict(*own, p)
+
+        return jax.vmap(predict)(tested)
+
+    found = predicted(*(jnp.asarray(a) for a in (x, y, tested)))
+    np.testing.assert_allclose(found[0], mean, atol=2e-2)
+    np.testing.assert_allclose(found[1], variance, rtol=5e-2, atol=1e-3)
