@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
@@ -413,7 +414,7 @@ class CEPE(AbstractFederated):
             before = sketched.mean, sketched.count
             mean, count = jax.lax.cond(
                 round == self.steps - 1,  # the last of exploration
-                lambda: self._drawn(client.draws, client.index, x, y),
+                lambda: self._drawn(jr.fold_in(client.draws, round), client.index, x, y),
                 lambda: before,
             )
             sketched = Sketched(x, y, mean, count)

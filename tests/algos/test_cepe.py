@@ -473,16 +473,23 @@ def rival():
 
 
 @pytest.mark.parametrize(
-    "make",
-    [cepe, lambda: sketching(60.0), lambda: cepe(Cube(2), candidates=100), rival],
-    ids=["CEPE", "S-CEPE", "CEPE on a cube", "IGP-UCB"],
+    ("make", "initial"),
+    [
+        (cepe, 0),
+        (lambda: sketching(60.0), 0),
+        (lambda: sketching(60.0, room=2), 2),
+        (lambda: cepe(Cube(2), candidates=100), 0),
+        (rival, 2),
+    ],
+    ids=["CEPE", "S-CEPE", "S-CEPE with room", "CEPE on a cube", "IGP-UCB"],
 )
-def test_run_drive_and_replay_agree_bit_for_bit(make, tmp_path):
+def test_run_drive_and_replay_agree_bit_for_bit(make, initial, tmp_path):
     algorithm, rounds = make(), EXPLORED + 6
     with jax.debug_key_reuse(True):
-        state, trace = run(algorithm, Rounded(0.2), rounds, jr.key(1))
+        state, trace = run(algorithm, Rounded(0.2), rounds, jr.key(1), initial=initial)
     file = tmp_path / "run.npz"
-    go = functools.partial(drive, algorithm, Rounded(0.2), key=jr.key(1), progress=False)
+    options = {"key": jr.key(1), "initial": initial, "progress": False}
+    go = functools.partial(drive, algorithm, Rounded(0.2), **options)
     go(rounds=9, checkpoint=file)
     driven, same = go(rounds=rounds, checkpoint=file)  # goes on
     again = replay(algorithm, trace, jr.key(1))

@@ -15,9 +15,8 @@ from jax import export
 from scipy import stats
 
 import jaxbo
-from jaxbo import schedules
 from jaxbo.algos.base import AbstractAlgorithm, AbstractIndependent
-from jaxbo.algos.cepe import CEPE, Sketch
+from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
@@ -105,21 +104,6 @@ def cepe(domain, agents, rounds, **options):
     )
 
 
-def sketched(domain, agents):
-    """Explores first, then sends its inducing points and exploits."""
-    explored, smooth = 20, SquaredExponential(0.25 * domain.dim**0.5, 10.0)
-    return CEPE(
-        domain,
-        agents,
-        schedules.first(explored),
-        kernel=smooth,
-        noise=1e-3,
-        sketch=Sketch(3.0),
-        room=4,
-        candidates=128,
-    )
-
-
 #: name -> (domain, agents, rounds) -> the algorithm; `rounds` counts all observations.
 PROPER = {
     "random search": lambda d, n, t: RandomSearch(d, n),
@@ -135,7 +119,6 @@ PROPER = {
 SETTINGS = {
     "FTS, once": lambda d, n, t: fts(d, n, once=True),
     "FTS, own fitted": lambda d, n, t: fts(d, n, own=fitted(d, t)),
-    "S-CEPE": lambda d, n, t: sketched(d, n),
     "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),
 }
 #: In float64 only what differs from method to method.
