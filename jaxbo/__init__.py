@@ -3,7 +3,7 @@
 from jaxbo import accounting, functions, metrics, objectives, schedules
 from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
-from jaxbo.algos.cepe import CEPE, Sketch
+from jaxbo.algos.cepe import CEPE, Pivoted, Sketch
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
@@ -69,6 +69,7 @@ __all__ = [
     "MaxValueEntropy",
     "Mechanism",
     "OnFeatures",
+    "Pivoted",
     "Poisson",
     "RandomSearch",
     "RandomTree",
