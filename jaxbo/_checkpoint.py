@@ -152,6 +152,8 @@ class Checkpoint:
         with self.journal.open("a") as file:
             # A line of its own, even after one that a kill cut off.
             file.write("\n" + json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def recorded(self, row: int) -> dict[int, tuple[float, str | None]]:
         """Value and error of each agent whose evaluation in `row` had ended."""
