@@ -50,7 +50,7 @@ SHORT = 64
 OURS, ALONE, TOGETHER = "CEPE", "CEPE, alpha = 1", "CEPE, alpha = 0"
 SHORTER = f"CEPE, N_T = {SHORT}"
 INDICES = {"IGP-UCB": IGPUCB, "EI": Improvement, "PI": Probability}
-#: With the paper's deviations, then with those of independent processes.
+#: With the paper's deviations (`joint=False`), then with those of independent processes.
 RIVALS = (*INDICES, *(f"{name}, independent" for name in INDICES))
 
 
@@ -240,6 +240,6 @@ def _figure(curves: dict[str, np.ndarray], names: list[str]) -> Any:
 EXPERIMENT = Experiment(
     source="CEPE, Fig. 1b, c",
     about="50 agents with mixed wants: cumulative regret of CEPE, IGP-UCB, EI and PI",
-    time="60 min",
+    time="30 min",
     run=_run,
 )

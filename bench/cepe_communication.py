@@ -6,9 +6,9 @@
 q_0 makes the inducing sets larger or smaller. As in the paper CEPE's exploration is interleaved, here
 with N_t = 64 (t / T)^(2/3), and S-CEPE's comes first. "CEPE, first" explores first too, so that it knows
 what S-CEPE knows. S-CEPE's agents send until all have sent everything. "own mean" is S-CEPE with an
-agent's exact mean in the place of its own sketch of it, which costs nothing to send; "greedy" picks its
-inducing points by pivoted Cholesky instead of drawing them. "alone" is CEPE with alpha = 1, for which
-nobody needs to send anything.
+agent's exact mean in the place of its own sketch of it, which costs nothing to send; "greedy" and
+"random" pick inducing points by pivoted Cholesky instead of drawing each by itself. "alone" is CEPE with
+alpha = 1, for which nobody needs to send anything.
 """
 
 import functools
@@ -19,10 +19,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from bench.cepe import SHORT, cepe, cumulative, outcomes, settings, shorter
+from bench.cepe import AGENTS, SHORT, cepe, cumulative, outcomes, settings, shorter
 from bench.runner import Check, Experiment, Options, Result, number, parts
 from jaxbo import metrics, plotting, schedules
 from jaxbo.algos.cepe import CEPE, AbstractSketch, Pivoted, Sketch
+from jaxbo.kernels import nystrom
 
 FUNCTION = "Branin"
 Q0 = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0)
@@ -30,13 +31,28 @@ Q0 = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0)
 REDUCTION, COST = 14.0, 2.0
 #: Inducing points of the greedy sketches.
 COUNTS = (4, 5, 8, 16, 32)
-PAPER, OWN, GREEDY = "S-CEPE", "S-CEPE, own mean", "S-CEPE, greedy"
+PAPER, OWN, GREEDY, RANDOM = "S-CEPE", "S-CEPE, own mean", "S-CEPE, greedy", "S-CEPE, random"
+#: Beyond the paper: so many agents in so many runs.
+MANY, MANY_RUNS = 1000, 5
 FIRST, ALONE = "CEPE, first", "alone"
 
 
-def sketched(sketch: AbstractSketch) -> CEPE:
+def sketched(sketch: AbstractSketch, agents: int = AGENTS) -> CEPE:
     """S-CEPE."""
-    return cepe(schedules.first(SHORT), sketch=sketch)
+    return cepe(schedules.first(SHORT), agents, sketch=sketch)
+
+
+def _many(rounds: int) -> dict[str, CEPE]:
+    """With a thousand agents."""
+    q0 = jnp.asarray(8.0)
+    return {
+        f"{name}, {MANY} agents": method
+        for name, method in {
+            "CEPE": cepe(shorter(rounds), MANY),
+            PAPER: sketched(Sketch(q0=q0), MANY),
+            OWN: sketched(Sketch(q0=q0, exact=True), MANY),
+        }.items()
+    }
 
 
 def _sketches(quick: bool) -> dict[str, AbstractSketch]:
@@ -45,7 +61,8 @@ def _sketches(quick: bool) -> dict[str, AbstractSketch]:
         for name, exact in ((PAPER, False), (OWN, True))
         for q0 in Q0
     }
-    found |= {f"{GREEDY}, m = {m}": Pivoted(count=m) for m in COUNTS}
+    for name, select in ((GREEDY, nystrom.greedy), (RANDOM, nystrom.random)):
+        found |= {f"{name}, m = {m}": Pivoted(count=m, select=select) for m in COUNTS}
     return dict(list(found.items())[1::7]) if quick else found
 
 
@@ -55,13 +72,20 @@ def _run(options: Options) -> Result:
     first = cepe(schedules.first(SHORT))
     asked: dict[str, CEPE] = {"CEPE": cepe(shorter(rounds)), FIRST: first, ALONE: first}
     asked |= {name: sketched(sketch) for name, sketch in _sketches(options.quick).items()}
+    wants = jnp.asarray(jnp.nan)
     measures = {
         name: functools.partial(
-            _both, algorithm, jnp.asarray(1.0 if name == ALONE else jnp.nan), rounds, keys
+            _both, algorithm, jnp.asarray(1.0) if name == ALONE else wants, rounds, keys
         )
         for name, algorithm in asked.items()
     }
+    many = {} if options.quick else _many(rounds)
+    measures |= {
+        name: functools.partial(_both, algorithm, wants, rounds, keys[:MANY_RUNS])
+        for name, algorithm in many.items()
+    }
     found, folder = parts(options, "cepe-communication", (runs, rounds), measures)
+    thousand = {name: found.pop(name) for name in many}
     curves = {name: cumulative(regret) for name, (regret, _) in found.items()}
     sent = {name: scalars.sum(axis=1) for name, (_, scalars) in found.items()}
     sent[ALONE] = np.zeros(runs)  # nobody listens
@@ -79,10 +103,16 @@ def _run(options: Options) -> Result:
         )
         for name in curves
     ]
+    for name, (regret, scalars) in thousand.items():
+        base = next(iter(thousand.values()))
+        R, S, base_R, base_S = (value.sum(axis=1) for value in (regret, scalars, *base))
+        fewer, more = (number(float(np.mean(share))) for share in (base_S / S, R / base_R))
+        rows.append((name, number(float(S.mean())), fewer, more, ""))
     return Result(
         settings=settings(runs, rounds)
         | {
             "rounds of exploration": SHORT,
+            f"{MANY} agents": {row[0]: row[1:4] for row in rows if row[0] in thousand},
             "numbers sent": {name: float(v.mean()) for name, v in sent.items()},
             "reduction": {name: float(v.mean()) for name, v in ratios.items()},
             "regret over CEPE's": {name: float(v.mean()) for name, v in relative.items()},
@@ -107,7 +137,7 @@ def _both(algorithm: CEPE, alpha: Array, rounds: int, keys: Array) -> np.ndarray
 def checks(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> dict[str, Check]:
     """Whether some q0 sends `REDUCTION` times less at less than `COST` times the regret."""
     found = {}
-    for method in (PAPER, OWN, GREEDY):
+    for method in (PAPER, OWN, GREEDY, RANDOM):
         names = _of(method, ratios)
         enough = [
             name for name in names if metrics.confidence_interval(ratios[name])[0] >= REDUCTION
@@ -129,7 +159,7 @@ def _figure(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> A
 
     figure = Figure(figsize=(7, 4.6), dpi=plotting.DPI, layout="constrained")
     ax = figure.subplots()
-    looks = zip(plotting.PALETTE, "os^", (PAPER, OWN, GREEDY), strict=False)
+    looks = zip(plotting.PALETTE, "os^v", (PAPER, OWN, GREEDY, RANDOM), strict=False)
     for color, marker, method in looks:
         names = _of(method, ratios)
         if not names:

@@ -69,6 +69,7 @@ def _run(options: Options) -> Result:
         | {
             "N_t": {name: numbers[-1] for name, (_, numbers) in asked.items()},
             "slopes of N_t": orders,
+            "2 / (3 - kappa)": {"squared exponential": ORDER, "Matern": 2 / (3 - KAPPA)},
             "slopes": {name: values.tolist() for name, values in slopes.items()},
         },
         curves=curves,
@@ -114,6 +115,11 @@ def _figure(curves: dict[str, np.ndarray], slopes: dict[str, np.ndarray]) -> Any
             ax.plot(T, mean, color=color, ls=style, label=label)
     end = curves[whole[0]].mean(axis=0)[-1]
     ax.plot(T, end * (T / T[-1]) ** ORDER, color=plotting.SOFT, lw=1, ls=":", label="slope 2/3")
+    if len(whole) > 1:
+        end = curves[whole[-1]].mean(axis=0)[-1]
+        order = 2 / (3 - KAPPA)
+        label = f"slope {order:.2f}"
+        ax.plot(T, end * (T / T[-1]) ** order, color=plotting.SOFT, lw=1, ls="-.", label=label)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("horizon T")

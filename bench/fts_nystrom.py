@@ -49,7 +49,7 @@ from jaxbo.types import Key, Points
 OBSERVATIONS = 100
 #: Length scale by dimension: some 35, 50 and 150 features hold nearly all variance.
 LENGTH_SCALES = {1: 0.03, 2: 0.12, 4: 0.4}
-SIZES = (10, 20, 40, 80, 160)
+SIZES = (10, 20, 40, 80)
 BASES: dict[str, Basis] = {
     "cosine": features.cosine,
     "sine-cosine": features.sine_cosine,
@@ -139,7 +139,7 @@ def kernel_error(basis: Basis, dim: int, size: int, key: Key) -> Array:
 
 
 def _run(options: Options) -> Result:
-    runs, rounds = options.runs_or(100, 3), options.rounds_or(30, 10)
+    runs, rounds = options.runs_or(40, 3), options.rounds_or(30, 10)
     dims = tuple(LENGTH_SCALES)[: 1 if options.quick else None]
     sizes = SIZES[::3] if options.quick else SIZES
     bases = dict(list(BASES.items())[1 if options.quick else 0 :])

@@ -174,7 +174,7 @@ def _regions(key: Key) -> list[Figure]:
     kernel = SquaredExponential(SHORT_SCALE)
 
     def local(pick: Key, x: Array, y: Array, tested: Array) -> Array:
-        xs, ys = nystrom.split(REGIONS, x, y, WIDE // 4, 2.5 * SHORT_SCALE)
+        xs, ys = nystrom.split(REGIONS, x, y, WIDE // 3, 2.5 * SHORT_SCALE)
         sketches = jax.vmap(lambda x, y: sketch(pick, kernel, x, y))(xs, ys)
 
         def mean(p: Point) -> Scalar:

@@ -135,7 +135,7 @@ class Message(eqx.Module):
 
 
 class Broadcast(eqx.Module):
-    """The weighted sum of the means that are present; `pending` while inducing points are being sent."""
+    """The weighted sum of the means that are present; `pending` until all inducing points are sent."""
 
     round: Count
     key: Key
@@ -174,7 +174,8 @@ class CEPE(AbstractFederated):
     (`schedules.first`). Inducing points are sent until nobody has any left, which the paper's length of
     that phase bounds. An agent with none of them counts as unknown, mean 0.
 
-    A failed evaluation is not learned from: the agent explores the same point again. `present` says whose
+    A failed evaluation is not learned from: the agent explores the same point again, or, where it failed
+    for all, what looks best then. `present` says whose
     observations the server has in a round, exploiting rounds included, since a server remembers nothing
     here: of an agent that is absent the others know nothing in that round, mean 0, and it still knows
     itself. Values observed while exploiting are not used, as in the paper.
@@ -282,8 +283,13 @@ class CEPE(AbstractFederated):
         values: Float[Array, " targets"],
     ) -> FederatedState:
         if state.shared is not None:
-            # A point more: the one that those were sent to who have answered all before.
-            ahead = state.clients.belief.count == state.shared.count
+            shape = (self.agents, self.domain.dim)
+            require(
+                queries.shape == shape, f"expected queries of shape {shape}, got {queries.shape}."
+            )
+            # A point more: the one where those were who had answered all before, and did again.
+            fine = jnp.isfinite(values) & jnp.all(jnp.isfinite(queries), axis=1)
+            ahead = fine & (state.clients.belief.count == state.shared.count)
             wanted = self._exploring(state.round) & jnp.any(ahead)
             x = queries[jnp.argmax(ahead)]
             shared = self.exploration.designed(state.shared, x, wanted)
@@ -329,8 +335,8 @@ class CEPE(AbstractFederated):
     ) -> Broadcast:
         del shared
         mean = exploration.total(messages.mean, jnp.where(present, self.weights, 0))
-        most = jnp.max(jnp.where(present, messages.count, 0))
-        return Broadcast(round, key, mean, present, round - self.steps < most)
+        pending = round - self.steps < jnp.max(messages.count)
+        return Broadcast(round, key, mean, present, pending)
 
     def choose(
         self,
@@ -407,6 +413,7 @@ class CEPE(AbstractFederated):
             belief = self.exploration.observe(client.belief, x, value)
         else:
             belief = exploration.answered(shared, client.belief, x, value)
+            fine = belief.count > client.belief.count
         sketched = client.sketched
         if sketched is not None:
             n = jnp.where(fine, client.observations, sketched.y.shape[0])

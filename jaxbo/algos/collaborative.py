@@ -114,7 +114,8 @@ class Broadcast(eqx.Module):
 class Collaborative(AbstractFederated):
     """Every observation is sent to all, whatever the round; `index` says what an agent then queries.
 
-    `alpha` and `weights` are those of `CEPE`, on a finite domain; so are prior mean and values. Processes
+    `alpha` and `weights` are those of `CEPE`, on a finite domain; so are prior mean and values. `joint`
+    has the deviation of a sum of independent processes, its contrary the paper's bound. Processes
     are exact as far as `size` features tell points apart (`kernels.nystrom.greedy`): with a squared
     exponential kernel of a fifth of a square, 128 leave 1e-6 of the variance. Memory size² + points an
     agent, for any number of rounds. Of points that look equally good an agent takes any, so that agents

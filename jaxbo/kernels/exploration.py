@@ -35,7 +35,6 @@ from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 #: A mean: an array of coordinates that processes have in common, or an `Expansion` of its own.
 Mean: TypeAlias = Any
 
-
 #: Means, each with a factor.
 Terms: TypeAlias = Sequence[tuple[Scalar, Any]]
 
@@ -130,16 +129,21 @@ class Design(eqx.Module):
     """The points explored so far, in order, and how a mean changes with the value at each.
 
     On coordinates c of a mean, `readings[n]`'c is its value at x[n], or c[at[n]] on a finite domain,
-    where there are no readings; `changes[n]` is d_n. `process` has observed 0 at all of them: its
-    variance says where to explore next.
+    where there are no readings; `changes[n]` is d_n: row n of `inverse`, or there of the table. `process`
+    has observed 0 at all of them: its variance says where to explore next.
     """
 
     process: Any
     x: Float[Array, "capacity dim"]
     at: Int[Array, " capacity"]
     readings: Float[Array, "capacity capacity"] | None
-    changes: Float[Array, "capacity coordinates"]
+    inverse: Float[Array, "capacity capacity"] | None
     pivots: Float[Array, " capacity"]
+
+    @property
+    def changes(self) -> Float[Array, "capacity coordinates"]:
+        """d_n of every point."""
+        return self.process.rows if self.inverse is None else self.inverse
 
     @property
     def count(self) -> Count:
@@ -162,7 +166,9 @@ def no_answers(design: Design) -> Answers:
 def answered(design: Design, answers: Answers, x: Point, y: Scalar) -> Answers:
     """With the value at the next point of the design; a failed one, or one elsewhere, leaves no mark."""
     n = jnp.minimum(answers.count, design.pivots.shape[0] - 1)
-    asked = (answers.count < design.count) & jnp.all(design.x[n] == x.astype(design.x.dtype))
+    # To within rounding: a user may have had the point in other units.
+    off = jnp.abs(design.x[n] - x.astype(design.x.dtype))
+    asked = (answers.count < design.count) & jnp.all(off <= 16 * jnp.finfo(off.dtype).eps)
     accepted = jnp.isfinite(y) & asked
     mean = answers.mean
     value = mean[design.at[n]] if design.readings is None else dot(design.readings[n], mean)
@@ -252,7 +258,7 @@ class OnPoints(AbstractExploration):
         process, points = self.start(kernel, noise), self.domain.points
         x, none = jnp.zeros((self.capacity, points.shape[1]), points.dtype), jnp.zeros((), int)
         at, pivots = jnp.full((self.capacity,), none), jnp.ones((self.capacity,), points.dtype)
-        return Design(process, x, at, None, process.rows, pivots)
+        return Design(process, x, at, None, None, pivots)
 
     def designed(self, design: Design, x: Point, wanted: Flag) -> Design:
         old = design.process
@@ -265,7 +271,7 @@ class OnPoints(AbstractExploration):
             design.x.at[n].set(x.astype(design.x.dtype), mode="drop"),
             design.at.at[n].set(i, mode="drop"),
             None,
-            process.rows,
+            None,
             design.pivots.at[n].set(jnp.sqrt(old.variance[i] + old.noise), mode="drop"),
         )
 
@@ -315,16 +321,17 @@ class Anywhere(AbstractExploration):
         last = jnp.minimum(design.count, self.capacity - 1)
         here = jnp.arange(self.capacity) == last
         pivot, row = process.chol[last, last], jnp.where(here, 0, process.chol[last])
-        change = (here.astype(row.dtype) - dot(row, design.changes)) / pivot
+        assert design.readings is not None
+        assert design.inverse is not None
+        change = (here.astype(row.dtype) - dot(row, design.inverse)) / pivot
         reading = jax.vmap(lambda z: process.kernel(process.x[last], z))(process.x)
         n = jnp.where(wanted, design.count, self.capacity)  # where writes are dropped
-        assert design.readings is not None
         return Design(
             process,
             process.x,
             design.at,
             design.readings.at[n].set(reading, mode="drop"),
-            design.changes.at[n].set(change, mode="drop"),
+            design.inverse.at[n].set(change, mode="drop"),
             design.pivots.at[n].set(pivot, mode="drop"),
         )
 

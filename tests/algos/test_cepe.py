@@ -239,6 +239,39 @@ def test_values_count_wherever_their_points_were_computed():
     np.testing.assert_allclose(readings[0][:known], readings[1][:known], atol=1e-2)
 
 
+@pytest.mark.parametrize("x", [0.0, jnp.nan, 0.5], ids=["zeros", "nan", "elsewhere"])
+@pytest.mark.parametrize("agent", [0, 3])
+def test_what_a_failed_agent_was_at_is_nothing_to_the_others(agent, x):
+    algorithm = cepe(numbers=schedules.first(6))
+    tell = jax.jit(lambda *args: algorithm.tell(*args))
+    ask = jax.jit(lambda *args: algorithm.ask(*args))
+    states = [algorithm.init(jr.key(1)) for _ in range(2)]
+    for t in range(6):
+        queries = [ask(jr.key(t), state)[0] for state in states]
+        values = jnp.ones(AGENTS).at[agent].set(jnp.nan if 0 < t < 3 else 1.0)
+        queries[1] = queries[1].at[agent].set(jnp.where((t > 0) & (t < 3), x, queries[1][agent]))
+        states = [tell(s, q, values) for s, q in zip(states, queries, strict=True)]
+    expected = np.full(AGENTS, 6)
+    expected[agent] = 4
+    for state in states:
+        np.testing.assert_array_equal(state.clients.belief.count, expected)
+    np.testing.assert_array_equal(states[0].shared.x, states[1].shared.x)
+
+
+def test_what_was_observed_elsewhere_is_neither_learned_nor_sent():
+    algorithm = cepe(numbers=schedules.first(4), sketch=Sketch(1e6))
+    state = algorithm.init(jr.key(1))
+    tell = jax.jit(lambda *args: algorithm.tell(*args))
+    ask = jax.jit(lambda *args: algorithm.ask(*args))
+    for t in range(4):
+        queries, _ = ask(jr.key(t), state)
+        queries = queries.at[2].set(jnp.asarray(POINTS.points)[7] if t == 1 else queries[2])
+        state = tell(state, queries, jnp.ones(AGENTS))
+    np.testing.assert_array_equal(state.clients.belief.count, [4, 4, 3, 4])
+    np.testing.assert_array_equal(state.clients.observations, [4, 4, 3, 4])
+    np.testing.assert_array_equal(state.clients.sketched.count, [4, 4, 3, 4])
+
+
 def test_what_is_observed_while_exploiting_is_not_learned():
     algorithm = cepe()
     state, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
