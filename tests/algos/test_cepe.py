@@ -274,7 +274,8 @@ def test_what_was_observed_elsewhere_is_neither_learned_nor_sent():
 
 def test_what_is_observed_while_exploiting_is_not_learned():
     algorithm = cepe()
-    state, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
+    _, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
+    state = replay(algorithm, trace, jr.key(1))
     exploiting = np.flatnonzero(~schedules.explores(NUMBERS))
     assert exploiting.size > 20
     other = replay(algorithm, changed(trace, exploiting, slice(None), 7.0), jr.key(1))
