@@ -219,6 +219,6 @@ def _figure(
 EXPERIMENT = Experiment(
     source="beyond the papers",
     about="FTS on Nystrom features and on Fourier features: regret against numbers a message",
-    time="10 min",
+    time="15 min",
     run=_run,
 )
