@@ -22,8 +22,9 @@ from jaxtyping import Array
 from bench.cepe import AGENTS, SHORT, cepe, cumulative, outcomes, settings, shorter
 from bench.runner import Check, Experiment, Options, Result, number, parts
 from jaxbo import metrics, plotting, schedules
-from jaxbo.algos.cepe import CEPE, AbstractSketch, Pivoted, Sketch
+from jaxbo.algos.cepe import CEPE
 from jaxbo.kernels import nystrom
+from jaxbo.kernels.sketch import AbstractSketch, Pivoted, Sketch
 
 FUNCTION = "Branin"
 Q0 = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0)

@@ -26,16 +26,13 @@ from bench.fts_synthetic import (
     OWN_FEATURES,
     PEERS,
     POINTS,
-    SLOW,
     VALUES_VARIANCE,
-    keys_of,
-    noiseless,
-    peers_data,
-    start,
+    regret,
+    target_and_peers,
+    values_of,
 )
 from bench.runner import Experiment, Options, Result, number, parts
 from jaxbo import metrics, plotting
-from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
 from jaxbo.kernels import features, nystrom
@@ -43,7 +40,6 @@ from jaxbo.kernels.covariance import SquaredExponential, gram
 from jaxbo.kernels.features import Basis
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.objectives import gp_draws, unit_range
-from jaxbo.schedules import Power
 from jaxbo.types import Key, Points
 
 OBSERVATIONS = 100
@@ -80,44 +76,6 @@ def own_model(dim: int, rounds: int) -> Fixed:
     return model(dim, OWN_FEATURES, capacity=INITIAL + rounds)
 
 
-def federated(dim: int, basis: Basis, size: int, own: Fixed | None) -> FTS:
-    """The target, agent 0, and its peers, with messages of `size` numbers. Without `own`, the peers."""
-    return FTS(
-        Finite(points(dim)),
-        1 + PEERS,
-        features=model(dim, size, basis=basis),
-        own=own,
-        mixing=Power(SLOW),
-        once=True,
-        targets=1,
-    )
-
-
-@eqx.filter_jit
-def regret(
-    peers: FTS | None,
-    algorithm: FTS | TS,
-    functions: Float[Array, "runs points"],
-    at: Points,
-    rounds: int,
-    keys: Array,
-) -> Float[Array, "runs rounds"]:
-    """The target's; without peers, alone."""
-
-    def one(item: tuple[Array, Key]) -> Array:
-        f, key = item
-        run_key, init_key, peer_key = keys_of(key)
-        state = None
-        if peers is not None:
-            assert isinstance(algorithm, FTS)
-            known = peers_data(peer_key, f, at, ALIKE, OBSERVATIONS)
-            state = start(peers, algorithm, init_key, *known)
-        values = noiseless(algorithm, f, at, run_key, rounds, state)
-        return 1 - jax.lax.cummax(values)[INITIAL:]
-
-    return jax.lax.map(one, (functions, keys), batch_size=BATCH)
-
-
 @eqx.filter_jit
 def drawn(key: Key, dim: int, runs: int) -> Float[Array, "runs points"]:
     """Functions to maximize."""
@@ -151,14 +109,18 @@ def _run(options: Options) -> Result:
         functions = drawn(function_key, dim, runs)
         rest = functions, at, rounds, keys
         alone = TS(Finite(points(dim)), surrogate=own)
-        measures[_name(dim, ALONE)] = functools.partial(regret, None, alone, *rest)
+        measures[_name(dim, ALONE)] = functools.partial(values_of, alone, *rest)
         for label, basis in bases.items():
             for size in sizes:
                 name = _name(dim, label, size)
-                both = federated(dim, basis, size, None), federated(dim, basis, size, own)
-                measures[name] = functools.partial(regret, *both, *rest)
+                features = model(dim, size, basis=basis)
+                peers, algorithm = (target_and_peers(at, features, o) for o in (None, own))
+                measures[name] = functools.partial(
+                    values_of, algorithm, *rest, peers, jnp.asarray(ALIKE), OBSERVATIONS
+                )
                 errors[name] = float(kernel_error(basis, dim, size, feature_key))
-    curves, folder = parts(options, "fts-nystrom", (runs, rounds), measures)
+    values, folder = parts(options, "fts-nystrom", (runs, rounds), measures)
+    curves = {name: regret(value) for name, value in values.items()}
     means = {name: curve.mean(axis=1) for name, curve in curves.items()}
     rows = []
     for name, values in means.items():

@@ -28,7 +28,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from bench.runner import Check, Experiment, Options, Result, progress
 from jaxbo import metrics, plotting
-from jaxbo.algos.base import AbstractAlgorithm, FederatedState
+from jaxbo.algos.base import FederatedState
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Finite
@@ -38,7 +38,7 @@ from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import run
 from jaxbo.objectives import OnGrid, gp_draws, perturbed, unit_range
 from jaxbo.schedules import Power
-from jaxbo.types import Key, Points, Scalar
+from jaxbo.types import Key, Points
 
 PEERS, POINTS, LENGTH_SCALE, NOISE = 50, 1000, 0.03, 0.01
 OBSERVATIONS, FEATURES, INITIAL = (40, 100), (20, 50, 100), 1
@@ -87,13 +87,11 @@ def _run(options: Options) -> Result:
     curves = {}
     for setting in progress([None, *alike, *unlike], "fts-synthetic"):
         if setting is None:
-            curves["TS"] = _regret(_alone(alone(rounds), functions, keys, rounds))
+            curves["TS"] = regret(values_of(alone(rounds), functions, grid(), rounds, keys))
             continue
-        peers, algorithm = federated(setting, own=None), federated(setting, own=own_model(rounds))
-        known = jnp.asarray(setting.distance), setting.observations
-        curves[setting.name] = _regret(
-            _with_peers(peers, algorithm, *known, functions, keys, rounds)
-        )
+        peers = federated(setting, own=None), jnp.asarray(setting.distance), setting.observations
+        algorithm = federated(setting, own=own_model(rounds))
+        curves[setting.name] = regret(values_of(algorithm, functions, grid(), rounds, keys, *peers))
     return Result(
         settings=_settings(runs, rounds),
         curves=curves,
@@ -150,12 +148,19 @@ def federated(setting: Setting, own: Fixed | None) -> FTS:
         noise=NOISE / VALUES_VARIANCE,
         basis=random_cosines,
     )
+    return target_and_peers(grid(), features, own, setting.exponent)
+
+
+def target_and_peers(
+    points: Points, features: Fixed, own: Fixed | None, exponent: float = SLOW
+) -> FTS:
+    """FTS whose agent 0 queries, on messages made before the start."""
     return FTS(
-        Finite(grid()),
+        Finite(points),
         1 + PEERS,
         features=features,
         own=own,
-        mixing=Power(setting.exponent),
+        mixing=Power(exponent),
         once=True,
         targets=1,
     )
@@ -170,37 +175,34 @@ def _functions(key: Key, runs: int) -> Float[Array, "runs points"]:
 
 
 @eqx.filter_jit
-def _alone(
-    algorithm: TS, functions: Float[Array, "runs points"], keys: Array, rounds: int
-) -> Float[Array, "runs rows"]:
-    def one(item: tuple[Array, Key]) -> Array:
-        function, key = item
-        return noiseless(algorithm, function, grid(), keys_of(key)[0], rounds, None)
-
-    return jax.lax.map(one, (functions, keys), batch_size=BATCH)
-
-
-@eqx.filter_jit
-def _with_peers(
-    peers: FTS,
-    algorithm: FTS,
-    distance: Scalar,
-    observations: int,
+def values_of(
+    algorithm: TS | FTS,
     functions: Float[Array, "runs points"],
-    keys: Array,
+    points: Points,
     rounds: int,
+    keys: Array,
+    peers: FTS | None = None,
+    distance: ArrayLike = 0.0,
+    observations: int = 0,
 ) -> Float[Array, "runs rows"]:
+    """At what the target queries, without noise; alone, or with `peers` who have seen so much."""
+
     def one(item: tuple[Array, Key]) -> Array:
         function, key = item
-        key, init_key, peer_key = keys_of(key)
-        known = peers_data(peer_key, function, grid(), distance, observations)
-        state = start(peers, algorithm, init_key, *known)
-        return noiseless(algorithm, function, grid(), key, rounds, state)
+        key, init_key, peer_key = _keys(key)
+        state = None
+        if peers is not None:
+            assert isinstance(algorithm, FTS)
+            known = peers_data(peer_key, function, points, distance, observations)
+            state = start(peers, algorithm, init_key, *known)
+        objective = OnGrid(function[None, :], points, NOISE**0.5)
+        _, trace = run(algorithm, objective, rounds, key, initial=INITIAL, state=state)
+        return jax.vmap(lambda x: objective.noiseless(jnp.zeros((), int), x))(trace.queries[:, 0])
 
     return jax.lax.map(one, (functions, keys), batch_size=BATCH)
 
 
-def keys_of(key: Key) -> tuple[Key, Key, Key]:
+def _keys(key: Key) -> tuple[Key, Key, Key]:
     """Of the run itself, which TS has too; of the features; of the peers."""
     run_key, other = jr.split(key)
     init_key, peer_key = jr.split(other)
@@ -238,23 +240,9 @@ def peers_data(
     return queries, jnp.concatenate([jnp.full((observations, 1), jnp.nan), seen.T], axis=1)
 
 
-def noiseless(
-    algorithm: AbstractAlgorithm,
-    function: Float[Array, " points"],
-    points: Points,
-    key: Key,
-    rounds: int,
-    state: Any,
-) -> Float[Array, " rows"]:
-    """A run's values at what the target queries, its initial point first."""
-    objective = OnGrid(function[None, :], points, NOISE**0.5)
-    _, trace = run(algorithm, objective, rounds, key, initial=INITIAL, state=state)
-    return jax.vmap(lambda x: objective.noiseless(jnp.zeros((), int), x))(trace.queries[:, 0])
-
-
-def _regret(values: Float[Array, "runs rows"]) -> Float[np.ndarray, "runs rounds"]:
-    regret = metrics.simple_regret(np.asarray(values)[..., None], 1.0)
-    return regret[:, INITIAL:, 0]
+def regret(values: Array | np.ndarray) -> Float[np.ndarray, "runs rounds"]:
+    """Simple regret after every round, of values [runs rows] in [0, 1]."""
+    return metrics.simple_regret(np.asarray(values)[..., None], 1.0)[:, INITIAL:, 0]
 
 
 # ---------------------------------------------------------------- what the paper claims

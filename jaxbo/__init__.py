@@ -3,7 +3,7 @@
 from jaxbo import accounting, functions, metrics, objectives, schedules
 from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
-from jaxbo.algos.cepe import CEPE, Pivoted, Sketch
+from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
@@ -21,6 +21,7 @@ from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.marginal import Marginal
 from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.sketch import Pivoted, Sketch
 from jaxbo.kernels.structure import RandomTree, Sampled
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger

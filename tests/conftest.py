@@ -19,12 +19,12 @@ if not jax.config.jax_enable_x64:  # annotations are the same in either precisio
 #: XLA's flags. Without LLVM's optimizations compiling takes two thirds of the time, and without the
 #: newer emitters, where they can still be done without, one third. But `run` and `drive` then agree in
 #: every bit no longer: without the emitters nowhere, without the optimizations from jaxlib 0.12 on.
-OLD = jaxlib.version.__version_info__ < (0, 12)
+BEFORE_0_12 = jaxlib.version.__version_info__ < (0, 12)
 FAST, FASTER = "--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"
 COMPILE = {
     "users": [],
-    "bitwise": [FAST] if OLD else [],
-    "roughly": [FAST, FASTER] if OLD else [FAST],
+    "bitwise": [FAST] if BEFORE_0_12 else [],
+    "roughly": [FAST, FASTER] if BEFORE_0_12 else [FAST],
 }
 
 

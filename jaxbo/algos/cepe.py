@@ -8,7 +8,6 @@ S-CEPE explores first, then sends its inducing points and their weights instead,
 (`kernels.nystrom`), while it queries the maximizer of its own mean.
 """
 
-import abc
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -19,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxbo import schedules
-from jaxbo._check import is_a, positive, positive_number, require, whole
+from jaxbo._check import is_a, positive, require, whole
 from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated, FederatedState
 from jaxbo.domains import AbstractDomain, Finite
 from jaxbo.kernels import exploration, gp, nystrom
@@ -32,76 +31,11 @@ from jaxbo.kernels.exploration import (
     Mean,
     OnPoints,
 )
-from jaxbo.kernels.nystrom import Inducing
-from jaxbo.types import Count, Flag, Key, Point, Points, Scalar, floating
+from jaxbo.kernels.sketch import AbstractSketch
+from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
 
 #: Of an agent that has not observed anything yet.
 NEVER = BEFORE_FIRST_ROUND - 1
-
-
-class AbstractSketch(eqx.Module):
-    """S-CEPE: which observations are inducing points.
-
-    With `exact` an agent uses its own mean where the paper has its sketch of it: it costs nothing. In the
-    average of all, where it counts like any other, there is still the sketch.
-    """
-
-    exact: eqx.AbstractVar[bool]
-
-    @abc.abstractmethod
-    def size(self, observations: int) -> int:
-        """The most that there may be."""
-
-    @abc.abstractmethod
-    def draw(
-        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
-    ) -> Inducing:
-        """Some of the points x, at which the posterior has this variance; 0 where x is no observation."""
-
-
-class Sketch(AbstractSketch):
-    """An observation x becomes an inducing point with probability `q0` variance(x) (Algorithm 2).
-
-    In the paper q0 is 6 (1 + ε) / (1 - ε) log(8 T K / δ) / ε².
-    """
-
-    q0: Scalar = eqx.field(converter=floating)
-    exact: bool = eqx.field(static=True, default=False)
-
-    def __check_init__(self):
-        positive_number("q0", self.q0)
-
-    def size(self, observations: int) -> int:
-        return observations
-
-    def draw(
-        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
-    ) -> Inducing:
-        del kernel, x
-        return nystrom.draw(key, self.q0 * variance)
-
-
-class Pivoted(AbstractSketch):
-    """`count` observations by pivoted Cholesky, `nystrom.greedy` or `nystrom.random`.
-
-    Beyond the paper: how many is known in advance, and so is the time it takes to send them.
-    """
-
-    count: int = eqx.field(static=True)
-    select: nystrom.Selector = eqx.field(static=True, default=nystrom.greedy)
-    exact: bool = eqx.field(static=True, default=False)
-
-    def __check_init__(self):
-        whole("count", self.count, least=1)
-
-    def size(self, observations: int) -> int:
-        return min(self.count, observations)
-
-    def draw(
-        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
-    ) -> Inducing:
-        chosen = self.select(key, kernel, x, self.size(x.shape[0]), variance > 0)
-        return Inducing(chosen.indices, chosen.count)
 
 
 class Sketched(eqx.Module):
@@ -175,10 +109,10 @@ class CEPE(AbstractFederated):
     that phase bounds. An agent with none of them counts as unknown, mean 0.
 
     A failed evaluation is not learned from: the agent explores the same point again, or, where it failed
-    for all, what looks best then. `present` says whose
-    observations the server has in a round, exploiting rounds included, since a server remembers nothing
-    here: of an agent that is absent the others know nothing in that round, mean 0, and it still knows
-    itself. Values observed while exploiting are not used, as in the paper.
+    for all, what looks best then. `present` says whose observations the server has in a round, exploiting
+    rounds included, since a server remembers nothing here: of an agent that is absent the others know
+    nothing in that round, mean 0, and it still knows itself. Values observed while exploiting are not
+    used, as in the paper.
     """
 
     domain: AbstractDomain
@@ -216,7 +150,7 @@ class CEPE(AbstractFederated):
         self.domain = domain
         self.agents = agents
         self.explores = jnp.asarray(explores)
-        self.alpha, self.weights = wants(alpha, weights, agents)
+        self.alpha, self.weights = personalization(alpha, weights, agents)
         self.kernel = SquaredExponential(0.2) if kernel is None else kernel
         self.noise = floating(jnp.asarray(noise))
         self.sketch = sketch
@@ -456,7 +390,7 @@ class CEPE(AbstractFederated):
         return mean, drawn.count
 
 
-def wants(
+def personalization(
     alpha: ArrayLike | Sequence[float], weights: ArrayLike | Sequence[float] | None, agents: int
 ) -> tuple[Float[Array, " agents"], Float[Array, " agents"]]:
     """alpha and w of every agent, w by default 1 / agents. `ValueError` for impossible ones."""

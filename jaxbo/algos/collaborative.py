@@ -17,9 +17,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import is_a, positive_number, require, whole
 from jaxbo.algos.base import AbstractFederated
-from jaxbo.algos.cepe import NEVER, Info, wants
+from jaxbo.algos.cepe import NEVER, Info, personalization
 from jaxbo.domains import Finite
-from jaxbo.kernels import acquisition, nystrom
+from jaxbo.kernels import acquisition, gp, nystrom
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.exploration import any_largest, nearest
 from jaxbo.kernels.linalg import dot, inner
@@ -152,7 +152,7 @@ class Collaborative(AbstractFederated):
         self.domain = domain
         self.agents = agents
         self.index = index
-        self.alpha, self.weights = wants(alpha, weights, agents)
+        self.alpha, self.weights = personalization(alpha, weights, agents)
         self.kernel = SquaredExponential(0.2) if kernel is None else kernel
         self.noise = floating(noise)
         self.joint = joint
@@ -265,7 +265,7 @@ def _observed(
     change = dot(phi, u)  # the covariance of every point with this one
     x = method.domain.points[i]
     prior = method.kernel(x, x)
-    least = prior * noise / (noise + (belief.count + 1).astype(y.dtype) * prior)
+    least = gp.least_variance(prior, noise, belief.count + 1)
     variance = jnp.maximum(belief.variance - change**2 / s, jnp.minimum(least, belief.variance))
     return Belief(
         belief.mean + change * ((y - belief.mean[i]) / s),

@@ -95,9 +95,7 @@ def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
     # |cov(x, z)|² ≤ variance(x) variance(z), which rounding must not exceed.
     bound = jnp.sqrt(belief.variance)
     row = jnp.clip((k - dot(belief.rows[:, i], belief.rows)) / pivot, -bound, bound)
-    # No more can be known at a point than as many observations there would tell.
-    seen = (belief.count + 1).astype(y.dtype)
-    least = prior * belief.noise / (belief.noise + seen * prior)
+    least = gp.least_variance(prior, belief.noise, belief.count + 1)
     mean = belief.mean + row * ((y - belief.mean[i]) / pivot)
     variance = jnp.maximum(belief.variance - row**2, jnp.minimum(least, belief.variance))
     slot = jnp.where(accepted, belief.count, capacity)

@@ -140,6 +140,11 @@ def log_evidence(gp: GP) -> Scalar:
     return -jnp.sum(gp.white**2) / 2 - jnp.sum(jnp.log(jnp.diagonal(gp.chol))) - constant
 
 
+def least_variance(prior: Scalar, noise: Scalar, count: Count) -> Scalar:
+    """Of f(x) given `count` observations: no more can be known than if all had been at x itself."""
+    return prior * noise / (noise + count.astype(prior.dtype) * prior)
+
+
 def _slots(gp: GP) -> Array:
     return jnp.arange(gp.y.shape[0], dtype=gp.count.dtype)
 
@@ -148,7 +153,6 @@ def _whitened(gp: GP, x: Point) -> tuple[Float[Array, " capacity"], Scalar]:
     """w(x), zero at the rows that hold no observation, and the variance at x."""
     k = jax.vmap(lambda z: gp.kernel(x, z))(gp.x)
     prior = gp.kernel(x, x)
-    # No more can be known of f(x) than `count` observations at x itself would tell.
-    least = prior * gp.noise / (gp.noise + gp.count.astype(gp.y.dtype) * prior)
+    least = least_variance(prior, gp.noise, gp.count)
     w = linalg.whiten(gp.chol, jnp.where(_slots(gp) < gp.count, k, 0), prior - least)
     return w, jnp.maximum(prior - linalg.dot(w, w), least)

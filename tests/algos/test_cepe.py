@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from jaxbo import schedules
-from jaxbo.algos.cepe import CEPE, Pivoted, Sketch
+from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.collaborative import IGPUCB, Collaborative
 from jaxbo.domains import Cube, Finite
 from jaxbo.kernels import nystrom
 from jaxbo.kernels.covariance import Matern32, Matern52, SquaredExponential, stack
+from jaxbo.kernels.sketch import Pivoted, Sketch
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.objectives import AbstractObjective
 from jaxbo.types import floating

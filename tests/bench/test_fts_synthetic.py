@@ -68,22 +68,21 @@ def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
 def test_both_methods_begin_at_the_same_point_of_the_same_function(key):
     functions, keys = waves(10), jr.split(key, 10)
     setting = Setting(observations=40, features=50)
-    alone = experiment._alone(experiment.alone(rounds=5), functions, keys, 5)
-    federated = experiment._with_peers(
-        experiment.federated(setting, None),
+    rest = functions, experiment.grid(), 5, keys
+    alone = experiment.values_of(experiment.alone(rounds=5), *rest)
+    federated = experiment.values_of(
         experiment.federated(setting, experiment.own_model(rounds=5)),
+        *rest,
+        experiment.federated(setting, None),
         jnp.asarray(0.02),
         40,
-        functions,
-        keys,
-        5,
     )
     np.testing.assert_array_equal(alone[:, 0], federated[:, 0])
-    regret = experiment._regret(federated)
+    regret = experiment.regret(federated)
     assert regret.shape == (10, 5)
     assert (np.diff(regret) <= 0).all()
     # Peers that know the target's function take it close to the optimum at once.
-    assert regret[:, -1].mean() < 0.6 * experiment._regret(alone)[:, -1].mean()
+    assert regret[:, -1].mean() < 0.6 * experiment.regret(alone)[:, -1].mean()
 
 
 def _curves(alone, others):
