@@ -20,8 +20,8 @@ from jaxtyping import Array, Float
 from bench import cifar, dec_synthetic
 from bench.cifar import SPACE, Cifar
 from bench.dec_gp import incumbents
-from bench.egp_synthetic import INITIAL, no_worse
-from bench.runner import Check, Experiment, Options, Result, number, parts
+from bench.egp_synthetic import INITIAL
+from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from jaxbo import metrics
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO

@@ -26,9 +26,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench import dec_synthetic, sparse_gp
-from bench.egp_synthetic import INITIAL, NOISE, no_worse
+from bench.egp_synthetic import INITIAL, NOISE
 from bench.embedding import Embedded, embedded
-from bench.runner import Check, Experiment, Options, Result, number, parts
+from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from bench.sparse_gp import ATTRIBUTES, INDUCING, PIC, Rows
 from bench.speed_timing import compiled, race
 from jaxbo import metrics, plotting

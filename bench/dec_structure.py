@@ -30,8 +30,8 @@ from jaxtyping import Array, Float, Int
 
 from bench import dec_synthetic
 from bench.dec_synthetic import GRIDS, REFIT
-from bench.egp_synthetic import INITIAL, NOISE, figure, no_worse
-from bench.runner import Check, Experiment, Options, Result, number, parts
+from bench.egp_synthetic import INITIAL, NOISE, figure
+from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from jaxbo import metrics
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO

@@ -23,9 +23,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench import egp_botorch, egp_synthetic
-from bench.egp_synthetic import BOTORCH, NOISE, figure, no_worse, rows
+from bench.egp_synthetic import BOTORCH, NOISE, figure, rows
 from bench.embedding import embedded
-from bench.runner import Check, Experiment, Options, Result, parts
+from bench.runner import Check, Experiment, Options, Result, no_worse, parts
 from jaxbo import functions
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO

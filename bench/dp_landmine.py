@@ -1,4 +1,4 @@
-"""DP-FTS-DE, Fig. 3a and d: the SVMs of 29 landmine fields (`landmine`), two hyperparameters.
+"""DP-FTS-DE, Fig. 3a, d and 11: the SVMs of 29 landmine fields (`landmine`), two hyperparameters.
 
 See `privacy_curve` for what is compared. Of the two scores of an SVM it is the clean one; the authors'
 own is the noisy one. The domain is a grid of 51 x 51 points: all SVMs there are trained beforehand, and
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bench.landmine import FIELDS, Tuning, fields
-from bench.privacy_curve import Problem, measure
+from bench.privacy_curve import FIXED_SIZE, Problem, measure
 from bench.runner import Experiment, Options, Result, kept, progress
 from jaxbo.domains import Finite
 from jaxbo.objectives import OnGrid
@@ -34,7 +34,9 @@ def _run(options: Options) -> Result:
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as executor:
         values = trained(folder, executor, points)
     objective = OnGrid(values=values, points=points)
-    problem = Problem(Finite(points), FIELDS, objective, "1 - AUC", batch=5, trains=False)
+    figures = {"Fig. 11: samples of a fixed size": FIXED_SIZE}
+    domain, unit = Finite(points), "1 - AUC"
+    problem = Problem(domain, FIELDS, objective, unit, batch=5, trains=False, figures=figures)
     runs, rounds = options.runs_or(20, 2), options.rounds_or(60, 5)
     result = measure(problem, options, "dp-landmine", runs, rounds)
     result.settings["grid"] = f"{side} x {side}"
@@ -60,7 +62,7 @@ def trained(
 
 
 EXPERIMENT = Experiment(
-    source="DP-FTS-DE, Fig. 3a, d",
+    source="DP-FTS-DE, Fig. 3a, d, 11",
     about="SVMs of 29 landmine fields: what privacy costs",
     time="20 min",
     run=_run,

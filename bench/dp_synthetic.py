@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from bench.fts_synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid, random_cosines
 from bench.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.runner import Check, Experiment, Options, Result, number, progress
+from bench.runner import Check, Experiment, Options, Result, below, no_worse, number, progress
 from jaxbo import metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -269,39 +269,35 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
     """The claims, each about the mean regret of rounds, run by run; "below" is by 95 % intervals."""
     found: dict[str, Check] = {}
 
-    def below(lower: str, upper: str) -> None:
+    def is_below(lower: str, upper: str) -> None:
         if lower in curves and upper in curves:
-            difference = curves[upper].mean(1) - curves[lower].mean(1)
-            low, _ = metrics.confidence_interval(difference)
             claim = f"{lower} below {upper.split(', ', 1)[1]}, mean regret"
-            found[claim] = Check(bool(low > 0), float(difference.mean()))
+            found[claim] = below(curves[lower].mean(1), curves[upper].mean(1))
 
     de = "2a: distributed exploration"
-    below(f"{de}, FTS", f"{de}, TS")
-    below(f"{de}, FTS-DE, P = 2", f"{de}, FTS")
-    below(f"{de}, FTS-DE, P = 3", f"{de}, FTS-DE, P = 2")
-    below(f"{de}, FTS-DE, P = 4", f"{de}, FTS-DE, P = 3")
+    is_below(f"{de}, FTS", f"{de}, TS")
+    is_below(f"{de}, FTS-DE, P = 2", f"{de}, FTS")
+    is_below(f"{de}, FTS-DE, P = 3", f"{de}, FTS-DE, P = 2")
+    is_below(f"{de}, FTS-DE, P = 4", f"{de}, FTS-DE, P = 3")
     for S in (2, 40):
-        below("2b: clipping, S = 11", f"2b: clipping, S = {S}")
-    below("2c: sampling, q = 0.5", "2c: sampling, q = 0.25")
-    below("2c: sampling, q = 0.25", "2c: sampling, q = 0.15")
-    below("2d: noise, z = 1.0", "2d: noise, z = 1.2")
-    below("2d: noise, z = 1.2", "2d: noise, z = 1.5")
-    below("4: without DE, DP-FTS-DE, S = 11", "4: without DE, DP-FTS, S = 8")
+        is_below("2b: clipping, S = 11", f"2b: clipping, S = {S}")
+    is_below("2c: sampling, q = 0.5", "2c: sampling, q = 0.25")
+    is_below("2c: sampling, q = 0.25", "2c: sampling, q = 0.15")
+    is_below("2d: noise, z = 1.0", "2d: noise, z = 1.2")
+    is_below("2d: noise, z = 1.2", "2d: noise, z = 1.5")
+    is_below("4: without DE, DP-FTS-DE, S = 11", "4: without DE, DP-FTS, S = 8")
     for without in ("equal weights", "initial points anywhere"):
-        below("5: components of DE, FTS-DE, P = 2", f"5: components of DE, {without}")
-    below("6: regions under privacy, P = 2", "6: regions under privacy, P = 1")
-    below("6: regions under privacy, P = 2", "6: regions under privacy, P = 8")
-    below("7a: alpha = 0.7, FTS-DE, alpha = 0.7", "7a: alpha = 0.7, TS, alpha = 0.7")
-    below("12a: weights, adaptive", "12a: weights, not adaptive")
+        is_below("5: components of DE, FTS-DE, P = 2", f"5: components of DE, {without}")
+    is_below("6: regions under privacy, P = 2", "6: regions under privacy, P = 1")
+    is_below("6: regions under privacy, P = 2", "6: regions under privacy, P = 8")
+    is_below("7a: alpha = 0.7, FTS-DE, alpha = 0.7", "7a: alpha = 0.7, TS, alpha = 0.7")
+    is_below("12a: weights, adaptive", "12a: weights, not adaptive")
     scale = "ours: one scale for all, FTS-DE, P = 4"
-    below(f"{scale}, one scale", f"{scale}, own scales")
+    is_below(f"{scale}, one scale", f"{scale}, own scales")
     fast, alone = "7b: alpha = 1, FTS-DE, alpha = 1, fast", "7b: alpha = 1, TS, alpha = 1"
     if fast in curves:
-        worse = curves[fast][:, -1] - curves[alone][:, -1]
-        low, _ = metrics.confidence_interval(worse)
         claim = f"{fast}: at the end no worse than TS, difference"
-        found[claim] = Check(bool(low <= 0), float(worse.mean()))
+        found[claim] = no_worse(curves[fast][:, -1], curves[alone][:, -1])
     return found
 
 

@@ -18,9 +18,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.egp_synthetic import INITIAL, METHODS, figure, no_worse, rows
+from bench.egp_synthetic import INITIAL, METHODS, figure, rows
 from bench.network import SPACE, TABLES, Network
-from bench.runner import Check, Experiment, Options, Result, parts
+from bench.runner import Check, Experiment, Options, Result, no_worse, parts
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.loop import run
 from jaxbo.types import Key

@@ -18,8 +18,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.egp_synthetic import BATCH, INITIAL, METHODS, Method, no_worse
-from bench.runner import Check, Experiment, Options, Result, number, parts
+from bench.egp_synthetic import BATCH, INITIAL, METHODS, Method
+from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from jaxbo import functions, metrics, plotting
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch

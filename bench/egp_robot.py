@@ -12,9 +12,9 @@ import functools
 import jax.random as jr
 import numpy as np
 
-from bench.egp_synthetic import INITIAL, METHODS, SINGLE, Method, figure, no_worse, rows
+from bench.egp_synthetic import INITIAL, METHODS, SINGLE, Method, figure, rows
 from bench.robot import GOALS, Pushing
-from bench.runner import Check, Experiment, Options, Result, parts
+from bench.runner import Check, Experiment, Options, Result, no_worse, parts
 from jaxbo.loop import drive
 
 DIMS = (3, 4)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench import egp_botorch
-from bench.runner import Check, Experiment, Options, Result, number, parts, progress
+from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts, progress
 from jaxbo import functions, metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
@@ -234,12 +234,6 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
                     claim = f"{name}: {ours} no worse than {rival}, difference"
                     found[claim] = no_worse(ends[ours], ends[rival])
     return found
-
-
-def no_worse(ours: np.ndarray, rival: np.ndarray) -> Check:
-    """Whether ours is not larger, by the 95 % interval of the runs' differences."""
-    low, _ = metrics.confidence_interval(ours - rival)
-    return Check(bool(low <= 0), float(np.mean(ours - rival)))
 
 
 def rows(

@@ -4,7 +4,7 @@ from functools import partial
 from typing import NamedTuple
 
 from jaxbo import accounting
-from jaxbo.kernels.mechanism import Mechanism
+from jaxbo.kernels.mechanism import FixedSize, Mechanism
 
 #: A δ that would do for many more agents than the paper's.
 STRICT = 1e-5
@@ -30,11 +30,13 @@ def delta(agents: int) -> float:
 
 
 def loss(mechanism: Mechanism, agents: int, rounds: int) -> Loss:
-    """Of a whole run; without noise there is none to state."""
+    """Of a whole run; without noise there is none to state, of samples of a fixed size only Rényi's."""
     if mechanism.z == 0:
         return Loss()
     cost = partial(accounting.epsilon, mechanism, rounds)
     paper = delta(agents)
+    if isinstance(mechanism.sampling, FixedSize):
+        return Loss(renyi=cost(paper, accounting.renyi))
     moments = cost(paper, accounting.moments)
     return Loss(
         moments,

@@ -79,6 +79,18 @@ class Check(NamedTuple):
     figure: float
 
 
+def below(ours: np.ndarray, rival: np.ndarray) -> Check:
+    """Whether ours is smaller, by the 95 % interval of the runs' differences; by how much."""
+    low, _ = metrics.confidence_interval(rival - ours)
+    return Check(bool(low > 0), float(np.mean(rival - ours)))
+
+
+def no_worse(ours: np.ndarray, rival: np.ndarray) -> Check:
+    """Whether ours is not larger, by the 95 % interval of the runs' differences; by how much it is."""
+    low, _ = metrics.confidence_interval(ours - rival)
+    return Check(bool(low <= 0), float(np.mean(ours - rival)))
+
+
 @dataclass
 class Result:
     """What an experiment found.

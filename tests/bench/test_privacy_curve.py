@@ -145,25 +145,60 @@ def test_what_is_measured_never_grows(key):
     assert (curve < 1).all()
 
 
+def _everything():
+    return (
+        experiment.SETTINGS
+        | experiment.WITHOUT_REGIONS
+        | experiment.WEIGHTS
+        | experiment.PARTITIONS
+        | experiment.FIXED_SIZE
+        | experiment.NOT_ADAPTIVE
+    )
+
+
 def test_every_setting_is_a_method_and_costs_what_its_mechanism_does():
     problem = experiment.Problem(Cube(3), 30, _bowl, "error", batch=1, trains=False)
     assert len(experiment.SETTINGS) == 12
-    for setting in experiment.SETTINGS.values():
-        algorithm = experiment.method(problem, setting.regions, setting.mechanism, 60)
+    for setting in _everything().values():
+        mechanism = setting.mechanism(30)
+        algorithm = experiment.method(problem, setting.regions, mechanism, setting.weighting, 60)
         assert isinstance(algorithm, DPFTSDE if setting.regions else TS)
         assert algorithm.capacity == 70
-    assert loss(experiment.SETTINGS["FTS-DE"].mechanism, 30, 60) == Loss()
-    cost = loss(experiment.SETTINGS["z = 4.0, q = 0.35"].mechanism, 30, 60)
-    assert 0 < cost.pld < cost.renyi < cost.moments
-    assert cost.pld < cost.strict
+
+    def cost(name):
+        return loss(_everything()[name].mechanism(30), 30, 60)
+
+    assert cost("FTS-DE") == Loss()
+    noisy = cost("z = 4.0, q = 0.35")
+    assert 0 < noisy.pld < noisy.renyi < noisy.moments
+    assert noisy.pld < noisy.strict
+    # The regions and their weights cost nothing: sensitivity is S, and noise z times it.
+    assert cost("z = 4.0, q = 0.35, one region") == noisy
+    fixed = cost("z = 4.0, q = 0.35, fixed size")
+    assert fixed.pld is fixed.moments is None
+    assert fixed.renyi > noisy.renyi  # one agent stands for another: twice the sensitivity
+
+
+def test_weights_fall_from_a_ratio_to_equality():
+    assigned = jnp.arange(6) % 2
+    weighting = experiment.Ratio(1000.0, hold=10, decay=30)
+    for t, ratio in (1, 1000), (11, 1000), (40, 1), (60, 1):
+        inside, outside = weighting(jnp.asarray(t), assigned, 2)[0, :2]
+        assert float(inside / outside) == pytest.approx(ratio, rel=1e-4)
+        assert float(3 * (inside + outside)) == pytest.approx(1, rel=1e-5)
+    middle = weighting(jnp.asarray(26), assigned, 2)[1]
+    assert float(middle[1] / middle[0]) == pytest.approx(1 + 999 * 14 / 29, rel=1e-4)
+    square = experiment.Ratio(40.0, 10, 30, power=2.0)(jnp.asarray(1), assigned, 2)[0]
+    assert float(square[0] / square[1]) == pytest.approx(1600, rel=1e-4)
 
 
 def test_claims_are_about_the_end():
     rng = np.random.default_rng(0)
-    names = list(experiment.SETTINGS)
+    names = list(_everything())
     losses = {name: Loss() for name in names}
     losses["z = 1.0, q = 0.1"] = Loss(3.0, 2.0, 1.0, 2.0)
     losses["z = 1.0, q = 0.35"] = Loss(13.0, 12.0, 11.0, 12.0)
+    losses["z = 1.0, q = 0.1, fixed size"] = Loss(renyi=4.0)
 
     def level(order):
         return {n: order[i] + 0.01 * rng.random((30, 5)) for i, n in enumerate(names)}
@@ -173,7 +208,16 @@ def test_claims_are_about_the_end():
     assert falling["z = 1.0, q = 0.1 below TS"].holds
     assert not rising["z = 1.0, q = 0.1 below TS"].holds
     assert "z = 1.0, q = 0.35 below TS" not in falling
-    assert len(falling) == 5
+    assert rising["z = 3.0, q = 0.35 below z = 3.0, q = 0.35, one region"].holds
+    assert not falling["z = 3.0, q = 0.35 below z = 3.0, q = 0.35, one region"].holds
+    later = "FTS-DE, P = 6 no worse than FTS-DE, difference"
+    assert falling[later].holds
+    assert not rising[later].holds
+    dear = "z = 1.0, q = 0.1, fixed size: Rényi loss below the moments of independent draws"
+    assert not falling[dear].holds
+    assert falling[dear].figure == 4.0
+    # Fig. 3, 8, 9 and 10, 11 with one loss of a fixed size, 12b.
+    assert len(falling) == 5 + 5 + 12 + (9 + 1) + 1
 
 
 @pytest.mark.parametrize(
