@@ -22,7 +22,7 @@ from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.features import FeatureMap, FourierFunction
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import ascend, maximize
-from jaxbo.types import Key, Point, Points, Scalar
+from jaxbo.types import Key, Points, Scalar
 
 #: The defaults of the methods.
 SIZE, CANDIDATES, NOISE = 100, 1000, 1e-2
@@ -147,11 +147,10 @@ def _best_on(
     """The largest value of every function on the points, a slice at a time."""
     slices = jnp.asarray(points, float)
 
-    def values(x: Point) -> Float[Array, " runs"]:
-        return dot(weights, phi(x))
-
     def best(best: Float[Array, " runs"], x: Float[Array, "slice dim"]):
-        return jnp.maximum(best, jnp.max(jax.vmap(values)(x), axis=0)), None
+        # jaxlib 0.10 crashes on CPU when it takes the largest of each column of a large product.
+        values = dot(weights, jax.vmap(phi)(x).T)
+        return jnp.maximum(best, jnp.max(values, axis=1)), None
 
     width = 5000
     padded = jnp.concatenate([slices, jnp.repeat(slices[-1:], -len(slices) % width, axis=0)])

@@ -11,6 +11,8 @@ from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.one_model import AbstractOneModel
 from jaxbo.algos.random_search import RandomSearch
+from jaxbo.algos.rgpe import RGPE
+from jaxbo.algos.taf import TAF
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
@@ -21,6 +23,7 @@ from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.marginal import Marginal
 from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.ranking import Ranked
 from jaxbo.kernels.sketch import Pivoted, Sketch
 from jaxbo.kernels.structure import RandomTree, Sampled
 from jaxbo.kernels.surrogate import Fixed
@@ -40,6 +43,8 @@ __all__ = [
     "EI",
     "EXP3BO",
     "FTS",
+    "RGPE",
+    "TAF",
     "TS",
     "UCB",
     "AbstractAlgorithm",
@@ -74,6 +79,7 @@ __all__ = [
     "Poisson",
     "RandomSearch",
     "RandomTree",
+    "Ranked",
     "Real",
     "Regions",
     "Sampled",

@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base import FederatedState
-from jaxbo.algos.thompson import AbstractThompson, Beliefs, Message, Shared
+from jaxbo.algos.thompson import AbstractThompson, Message
+from jaxbo.algos.two_models import Beliefs, Shared
 from jaxbo.domains import AbstractDomain, Finite, Regions
 from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.linalg import dot

@@ -15,10 +15,14 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
 from jaxbo.algos.base import BEFORE_FIRST_ROUND
-from jaxbo.algos.thompson import AbstractThompson, Beliefs, Message, Shared
+from jaxbo.algos.thompson import AbstractThompson, Message
+from jaxbo.algos.two_models import Beliefs, Shared
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.features import FourierFunction
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.ranking import Ranked
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.schedules import AbstractSchedule, Power
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
@@ -59,7 +63,9 @@ class FTS(AbstractThompson):
 
     `mixing` gives p_t, the probability of an own sample in round t = 1, 2, …
     `peers` is P_N up to scale: none for the uniform distribution, one weight for each agent, or a row
-    of weights for each target. A target's own weight is ignored.
+    of weights for each target. A target's own weight is ignored. `Ranked()` learns it, for each agent
+    from how well messages rank that agent's observations, which `own=Fitted(...)` keeps. With `once`
+    peers come in an order that is fixed before, and one that ranks badly is passed over.
 
     `once` is the paper's simple setting: one message an agent, drawn after the observations of
     `warm_start`, and a used peer is not drawn again. Without it, a new message every round from agents
@@ -80,7 +86,7 @@ class FTS(AbstractThompson):
     features: Fixed
     own: AbstractSurrogate | None
     mixing: AbstractSchedule
-    peers: Float[Array, " agents"] | Float[Array, "targets agents"] | None
+    peers: Float[Array, " agents"] | Float[Array, "targets agents"] | Ranked | None
     once: bool = eqx.field(static=True)
     _targets: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
@@ -93,13 +99,18 @@ class FTS(AbstractThompson):
         features: Fixed | None = None,
         own: AbstractSurrogate | None = None,
         mixing: AbstractSchedule | None = None,
-        peers: ArrayLike | None = None,
+        peers: ArrayLike | Ranked | None = None,
         once: bool = False,
         targets: int | None = None,
         candidates: int = 1000,
     ):
         targets = agents if targets is None else targets
-        if peers is not None:
+        if isinstance(peers, Ranked):
+            require(
+                isinstance(own, Fitted),
+                f"peers=Ranked() needs own=Fitted(...), which keeps observations to rank, got {own}.",
+            )
+        elif peers is not None:
             peers = floating(peers)
             require(
                 peers.shape in ((agents,), (targets, agents)),
@@ -149,7 +160,7 @@ class FTS(AbstractThompson):
         self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
     ) -> tuple[Point, Info]:
         own_key, peer_key = jr.split(key)
-        peer, found = self._peer(peer_key, client, broadcast)
+        peer, found = self._peer(peer_key, shared, client, broadcast)
         is_own = self._is_own(client.choices, broadcast.round) | ~found
         theirs = FourierFunction(shared.message, broadcast.weights[peer])
         if self.once and self.own is None:
@@ -178,16 +189,41 @@ class FTS(AbstractThompson):
 
     # ------------------------------------------------------------ whose function to maximize
 
-    def _peer(self, key: Key, client: Client, broadcast: Broadcast) -> tuple[Count, Flag]:
+    def _peer(
+        self, key: Key, shared: Shared, client: Client, broadcast: Broadcast
+    ) -> tuple[Count, Flag]:
         weights = broadcast.present.astype(broadcast.weights.dtype)
+        if isinstance(self.peers, Ranked):
+            return self._ranked_peer(key, self.peers, shared, client, broadcast)
         if self.peers is not None:
             row = self.peers if self.peers.ndim == 1 else self.peers[client.index]
             weights = weights * row
-        if not self.once:
-            return _draw_other(key, weights, client.index)
+        if self.once:
+            return self._next_peer(client, broadcast.round, weights)
+        return _draw_other(key, weights, client.index)
+
+    def _ranked_peer(
+        self, key: Key, ranked: Ranked, shared: Shared, client: Client, broadcast: Broadcast
+    ) -> tuple[Count, Flag]:
+        draw_key, listen_key = jr.split(key)
+        own, present = client.beliefs.own, broadcast.present
+        scores = dot(broadcast.weights, jax.vmap(shared.message)(own.x).T)
+        others = present & (jnp.arange(present.size) != client.index)
+        likely = ranked.probabilities(scores, own.standardized, own.used, others)
+        if self.once:
+            weights = present.astype(likely.dtype)
+            peer, found = self._next_peer(client, broadcast.round, weights)
+        else:
+            peer, found = _draw_other(draw_key, likely, client.index)
+        return peer, found & (jr.uniform(listen_key, dtype=likely.dtype) < 2 * likely[peer])
+
+    def _next_peer(
+        self, client: Client, round: Count, weights: Float[Array, " agents"]
+    ) -> tuple[Count, Flag]:
+        """The one whose turn it is, of those that are drawn once."""
         earlier = jax.lax.fori_loop(
             0,
-            broadcast.round,
+            round,
             lambda t, used: used + (~self._is_own(client.choices, t)).astype(int),
             jnp.zeros((), int),
         )

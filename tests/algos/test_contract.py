@@ -24,15 +24,19 @@ from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.one_model import AbstractOneModel
 from jaxbo.algos.random_search import RandomSearch
+from jaxbo.algos.rgpe import RGPE
+from jaxbo.algos.taf import TAF
+from jaxbo.algos.transfer import AbstractTransfer
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite, Regions
 from jaxbo.functions import TestFunction, branin_rescaled, hartmann6
 from jaxbo.kernels.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.decomposed import Decomposed
 from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.mechanism import Mechanism, Poisson
 from jaxbo.kernels.policy import Thompson
+from jaxbo.kernels.ranking import Ranked
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import Trace, drive, replay, run
 from jaxbo.objectives import AbstractObjective
@@ -104,6 +108,12 @@ def cepe(domain, agents, rounds, **options):
     )
 
 
+def transfer(kind, domain, agents, rounds, **options):
+    """The hyperparameters stay: fitting is that of `FTS, ranked peers`."""
+    model = Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=None, inference=Exact())
+    return kind(domain, agents, model, features=fixed(domain), candidates=64, **options)
+
+
 #: name -> (domain, agents, rounds) -> the algorithm; `rounds` counts all observations.
 PROPER = {
     "random search": lambda d, n, t: RandomSearch(d, n),
@@ -113,12 +123,14 @@ PROPER = {
     "EGP-TS": lambda d, n, t: egp(d, n, t, Thompson(), every=None),
     "DEC-HBO": decomposed,
     "CEPE": lambda d, n, t: cepe(d, n, t),
+    "RGPE": lambda d, n, t: transfer(RGPE, d, n, t, draws=20),
+    "TAF": lambda d, n, t: transfer(TAF, d, n, t),
     "EXP3BO": lambda d, n, t: EXP3BO(d, ensemble(d, t, every=None), candidates=128),
 }
 #: Other settings of them, for what must be true to the last bit.
 SETTINGS = {
     "FTS, once": lambda d, n, t: fts(d, n, once=True),
-    "FTS, own fitted": lambda d, n, t: fts(d, n, own=fitted(d, t)),
+    "FTS, ranked peers": lambda d, n, t: fts(d, n, own=fitted(d, t), peers=Ranked()),
     "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),
 }
 #: In float64 only what differs from method to method.
@@ -425,6 +437,8 @@ def one_round(name, agents, domain):
 def test_draws_do_not_depend_on_how_many_agents_there_are(name, algorithm):
     if isinstance(algorithm, AbstractOneModel) and not algorithm.random():
         pytest.skip("nothing is drawn")
+    if isinstance(algorithm, AbstractTransfer):
+        pytest.skip("nothing is drawn before there is something to rank")
     (few, info), (many, more) = one_round(name, 3, "finite"), one_round(name, 7, "finite")
     equal = (few == many[:, : few.shape[1]]).all(axis=2)
     if hasattr(info, "source"):

@@ -1,0 +1,129 @@
+"""Ranking-weighted ensembles of processes, in a federation (Feurer, Letham and Bakshy, 2018).
+
+    w_n = share of draws in which the model of agent n misranks the agent's observations least
+    x_t = argmax EI(x),   f(x) ~ N(Σ_n w_n μ_n(x), Σ_n w_n² σ_n²(x)),   the agent's own model among them
+
+Adapted as in FTS, section 3.2: the models of others are posteriors on shared features.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float
+
+from jaxbo._check import whole
+from jaxbo.algos.transfer import AbstractTransfer, Message
+from jaxbo.algos.two_models import Shared
+from jaxbo.domains import AbstractDomain
+from jaxbo.kernels import ranking
+from jaxbo.kernels.acquisition import LogExpectedImprovement
+from jaxbo.kernels.fitted import Fitted, FittedBelief, best
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.surrogate import Fixed
+from jaxbo.types import Function, Key, Point, Scalar
+
+
+class RGPE(AbstractTransfer):
+    """Agents exchange the mean and covariance of their posteriors: M + M² floats an agent and message.
+
+    `own` is the agent's own exact process, `Fitted(capacity, inference=Exact())`; `features` model the
+    objective for the messages, on a feature map that is common to all. Weights come from `draws` of every
+    model at the agent's observations, those of its own leave out the point they are at; models of others
+    that rank worse than chance of the own one are dropped (`kernels.ranking.ensemble_weights`). An agent
+    that has nothing to rank goes by its own model.
+
+    `once` is the setting of FTS: one message an agent, of the observations of `warm_start`. The first
+    `targets` agents query (default: all); the others only send.
+
+    `Trace.info` has the weights of all agents in each query, 0 for itself: the rest of 1 is its own.
+    Differs from the original in that a left-out draw is compared to the values at the other points, not
+    to draws there. A round takes O(agents M² (draws + candidates)) an agent: unlike that of FTS it grows
+    with the federation. Memory: that of `FTS`, and M² floats more with `once`.
+    """
+
+    sends_incumbent = False
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True)
+    own: Fitted
+    features: Fixed
+    once: bool = eqx.field(static=True)
+    _targets: int = eqx.field(static=True)
+    candidates: int = eqx.field(static=True)
+    draws: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        domain: AbstractDomain,
+        agents: int,
+        own: Fitted,
+        *,
+        features: Fixed | None = None,
+        once: bool = False,
+        targets: int | None = None,
+        candidates: int = 1000,
+        draws: int = 100,
+    ):
+        self.domain = domain
+        self.agents = agents
+        self.own = own
+        self.features = Fixed() if features is None else features
+        self.once = once
+        self._targets = agents if targets is None else targets
+        self.candidates = candidates
+        self.draws = draws
+
+    def __check_init__(self):
+        whole("draws", self.draws, least=1)
+
+    @property
+    def targets(self) -> int:
+        return self._targets
+
+    def acquisition(
+        self,
+        key: Key,
+        shared: Shared,
+        own: FittedBelief,
+        messages: Message,
+        others: Bool[Array, " agents"],
+    ) -> tuple[Function, Float[Array, " agents"]]:
+        weights, own_weight = self.weights(key, shared, own, messages, others)
+
+        def predict(x: Point) -> tuple[Scalar, Scalar]:
+            phi = shared.message(x)
+            means, variances = jax.vmap(lambda m: m.predict(phi))(messages)
+            mean, variance = self.own.standardized(shared.own, own, x)
+            return (
+                dot(weights, means) + own_weight * mean,
+                dot(weights**2, variances) + own_weight**2 * variance,
+            )
+
+        means = jax.vmap(lambda x: predict(x)[0])(own.x)
+        return LogExpectedImprovement(predict, best(means, own.used)), weights
+
+    def weights(
+        self,
+        key: Key,
+        shared: Shared,
+        own: FittedBelief,
+        messages: Message,
+        others: Bool[Array, " agents"],
+    ) -> tuple[Float[Array, " agents"], Scalar]:
+        """Those of the messages, and of the agent's own model."""
+        own_key, key = jr.split(key)
+        y, used, dtype = own.standardized, own.used, own.y.dtype
+        phis = jax.vmap(shared.message)(own.x)
+
+        def losses(key: Key, message: Message) -> Float[Array, " draws"]:
+            z = jr.normal(key, (self.draws, phis.shape[1]), dtype)
+            drawn = message.mean[None, :] + jax.vmap(message.root.times)(z)
+            return jax.vmap(lambda s: ranking.misranked(s, y, used))(dot(drawn, phis.T))
+
+        keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(self.agents))
+        mean, variance = ranking.leave_one_out(own.model.matrix, y, own.noise, used)
+        z = jr.normal(own_key, (self.draws, y.size), dtype)
+        drawn = mean[None, :] + jnp.sqrt(variance)[None, :] * z
+        own_losses = jax.vmap(lambda s: ranking.misranked_left_out(s, y, used))(drawn)
+        return ranking.ensemble_weights(jax.vmap(losses)(keys, messages).T, own_losses, others)

@@ -1,0 +1,114 @@
+"""The transfer acquisition function, in a federation (Wistuba, Schilling and Schmidt-Thieme, 2018).
+
+    x_t = argmax (w EI(x) + Σ_n w_n max(μ_n(x) - y*_n, 0)) / (w + Σ_n w_n),    w = ¾
+    w_n = ¾ (1 - (d_n / bandwidth)²)₊,   d_n the share of pairs of observations that μ_n misranks
+
+y*_n is the incumbent of agent n. Adapted as in FTS, section 3.2: the models of others are posteriors on
+shared features.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxbo._check import positive
+from jaxbo.algos.transfer import AbstractTransfer, Message
+from jaxbo.algos.two_models import Shared
+from jaxbo.domains import AbstractDomain
+from jaxbo.kernels import ranking
+from jaxbo.kernels.fitted import Fitted, FittedBelief
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.policy import EI
+from jaxbo.kernels.surrogate import Fixed
+from jaxbo.types import Function, Key, Point, Scalar, floating
+
+
+class TAF(AbstractTransfer):
+    """Agents exchange posteriors and incumbents: M + M² + 1 floats an agent and message.
+
+    `own`, `features`, `once`, `targets` and `candidates` are those of `RGPE`. `bandwidth` is the share of
+    misranked pairs from which on an agent is not listened to; while there is no pair to rank, all are.
+
+    As in FTS, section 3.2, improvement is over the incumbent that each agent sends. The original's is
+    over the best that agent n's model predicts where this agent has been, which needs no incumbent.
+    `Trace.info` has w_n / (w + Σ_n w_n). Cost and memory are those of `RGPE` without its draws.
+
+    `ValueError` for a bandwidth that is not positive.
+    """
+
+    sends_incumbent = True
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True)
+    own: Fitted
+    features: Fixed
+    once: bool = eqx.field(static=True)
+    _targets: int = eqx.field(static=True)
+    candidates: int = eqx.field(static=True)
+    bandwidth: Scalar
+
+    def __init__(
+        self,
+        domain: AbstractDomain,
+        agents: int,
+        own: Fitted,
+        *,
+        features: Fixed | None = None,
+        once: bool = False,
+        targets: int | None = None,
+        candidates: int = 1000,
+        bandwidth: float | Scalar = 0.5,
+    ):
+        self.domain = domain
+        self.agents = agents
+        self.own = own
+        self.features = Fixed() if features is None else features
+        self.once = once
+        self._targets = agents if targets is None else targets
+        self.candidates = candidates
+        self.bandwidth = floating(bandwidth)
+
+    def __check_init__(self):
+        positive("bandwidth", self.bandwidth)
+
+    @property
+    def targets(self) -> int:
+        return self._targets
+
+    def acquisition(
+        self,
+        key: Key,
+        shared: Shared,
+        own: FittedBelief,
+        messages: Message,
+        others: Bool[Array, " agents"],
+    ) -> tuple[Function, Float[Array, " agents"]]:
+        weights = jnp.where(others, self.weights(shared, own, messages), 0)
+        own_weight = ranking.epanechnikov(jnp.zeros_like(self.bandwidth))
+        log_improvement = EI()(key, self.own, shared.own, own)
+        incumbents = messages.incumbent
+        assert incumbents is not None
+        # Where nothing was observed there is no incumbent, and nothing to improve on.
+        incumbents = jnp.where(incumbents > -jnp.inf, incumbents, jnp.inf)
+
+        def function(x: Point) -> Scalar:
+            """The logarithm of the sum: it has slopes where an improvement is next to nothing."""
+            means = dot(messages.mean, shared.message(x))
+            theirs = dot(weights, jnp.maximum(means - incumbents, 0))
+            some = theirs > 0
+            mine = jnp.log(own_weight) + log_improvement(x)
+            both = jnp.logaddexp(mine, jnp.log(jnp.where(some, theirs, 1)))
+            return jnp.where(some, both, mine)
+
+        return function, weights / (own_weight + jnp.sum(weights))
+
+    def weights(
+        self, shared: Shared, own: FittedBelief, messages: Message
+    ) -> Float[Array, " agents"]:
+        """w_n of all agents, however they are heard."""
+        y, used = own.standardized, own.used
+        phis = jax.vmap(shared.message)(own.x)
+        count = jnp.maximum(jnp.sum(ranking.pairs(y, used), dtype=y.dtype), 1)
+        wrong = jax.vmap(lambda s: ranking.misranked(s, y, used))(dot(messages.mean, phis.T))
+        return jax.vmap(ranking.epanechnikov)(wrong / count / self.bandwidth)

@@ -1,0 +1,148 @@
+"""What RGPE and TAF share: an agent sends its posterior on the shared features, and hears all others'.
+
+    ν_n, R_n                      the message, R_n R_n' = Cov(weights): M + M² numbers
+    μ_n(x) = φ(x)'ν_n,   σ_n²(x) = |R_n'φ(x)|²
+
+Both were made for learning from earlier tasks; FTS, section 3.2, adapts them to a federation.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxbo._check import require
+from jaxbo.algos.base import BEFORE_FIRST_ROUND
+from jaxbo.algos.two_models import AbstractTwoModels, Beliefs, Shared
+from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
+from jaxbo.kernels.linalg import dot, inner
+from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.posterior import AbstractRoot
+from jaxbo.types import Count, Features, Function, Key, Point, Scalar
+
+
+class Message(eqx.Module):
+    """Posterior mean and root of the covariance of the weights for standardized values.
+
+    `incumbent` is the largest standardized value observed, where a method asks for it.
+    """
+
+    mean: Features
+    root: AbstractRoot
+    incumbent: Scalar | None
+
+    def predict(self, phi: Features) -> tuple[Scalar, Scalar]:
+        """Mean and variance at features `phi`."""
+        v = self.root.transpose_times(phi)
+        return dot(self.mean, phi), inner(v, v)
+
+
+class Client(eqx.Module):
+    """One agent; `largest` is its best value, `sent` its one message, with `once`."""
+
+    index: Count
+    beliefs: Beliefs
+    largest: Scalar
+    sent: Message | None
+
+
+class Broadcast(eqx.Module):
+    """All messages as they came, whom they are from, and the round's common random key."""
+
+    key: Key
+    messages: Message
+    present: Bool[Array, " agents"]
+
+
+class AbstractTransfer(AbstractTwoModels):
+    """An agent's next query maximizes a function of its own exact process and of all messages.
+
+    Subclasses say which. `sends_incumbent` is whether the best value leaves an agent, too.
+    """
+
+    own: eqx.AbstractVar[Fitted]
+    once: eqx.AbstractVar[bool]
+    sends_incumbent: eqx.AbstractClassVar[bool]
+
+    def __check_init__(self):
+        require(
+            isinstance(self.own, Fitted) and isinstance(self.own.inference, Exact),
+            f"own must be Fitted(..., inference=Exact()), which keeps the observations to rank, got "
+            f"{self.own}.",
+        )
+
+    @abc.abstractmethod
+    def acquisition(
+        self,
+        key: Key,
+        shared: Shared,
+        own: FittedBelief,
+        messages: Message,
+        others: Bool[Array, " agents"],
+    ) -> tuple[Function, Float[Array, " agents"]]:
+        """What to maximize, and how much each agent's message counts in it.
+
+        `messages` are all agents', `others` says which to listen to.
+        """
+
+    def join(self, key: Key, shared: Shared, index: Count) -> Client:
+        del key
+        beliefs = self._start(shared)
+        largest = jnp.full_like(beliefs.message.moments.mean, -jnp.inf)
+        return self._with_message(Client(index, beliefs, largest, None), self.once)
+
+    def message(self, key: Key, shared: Shared, client: Client) -> Message:
+        del key, shared
+        return self._posterior(client) if client.sent is None else client.sent
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: Shared,
+        round: Count,
+        messages: Message,
+        present: Bool[Array, " agents"],
+    ) -> Broadcast:
+        del shared, round
+        return Broadcast(key, messages, present)
+
+    def choose(
+        self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
+    ) -> tuple[Point, Float[Array, " agents"]]:
+        del message
+        others = broadcast.present & (jnp.arange(broadcast.present.size) != client.index)
+        own, messages = client.beliefs.own, broadcast.messages
+        function, weights = self.acquisition(key, shared, own, messages, others)
+        candidates = self.domain.candidates(broadcast.key, self.candidates)
+        return maximize(function, self.domain, candidates)[0], weights
+
+    def learn(
+        self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
+    ) -> Client:
+        beliefs = self._update(shared, round, client.beliefs, x, value)
+        counted = beliefs.message.posterior.count > client.beliefs.message.posterior.count
+        largest = jnp.where(counted, jnp.maximum(client.largest, value), client.largest)
+        told = Client(client.index, beliefs, largest, client.sent)
+        # Until the first round the one message keeps up with the observations.
+        return self._with_message(told, self.once, round == BEFORE_FIRST_ROUND)
+
+    def _posterior(self, client: Client) -> Message:
+        belief = client.beliefs.message
+        incumbent = None
+        if self.sends_incumbent:
+            moments = belief.moments
+            incumbent = (client.largest - moments.offset) / moments.deviation
+        return Message(belief.mean_weights(), belief.posterior.root, incumbent)
+
+    def _with_message(
+        self, client: Client, once: bool, anew: Bool[Array, ""] | bool = True
+    ) -> Client:
+        if not once:
+            return client
+        message = self._posterior(client)
+        if client.sent is not None:
+            choose = lambda new, old: jnp.where(anew, new, old)  # noqa: E731
+            message = jax.tree.map(choose, message, client.sent)
+        return Client(client.index, client.beliefs, client.largest, message)
