@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import whole
 from jaxbo.algos.transfer import AbstractTransfer, Message
@@ -33,8 +33,9 @@ class RGPE(AbstractTransfer):
     that rank worse than chance of the own one are dropped (`kernels.ranking.ensemble_weights`). An agent
     that has nothing to rank goes by its own model.
 
-    `once` is the setting of FTS: one message an agent, of the observations of `warm_start`. The first
-    `targets` agents query (default: all); the others only send.
+    `peers` says whom to listen to: nothing is everybody, or yes or no for each agent, or a row of these
+    for each target. `once` is the setting of FTS: one message an agent, of the observations of
+    `warm_start`. The first `targets` agents query (default: all); the others only send.
 
     `Trace.info` has the weights of all agents in each query, 0 for itself: the rest of 1 is its own.
     Differs from the original in that a left-out draw is compared to the values at the other points, not
@@ -48,6 +49,7 @@ class RGPE(AbstractTransfer):
     agents: int = eqx.field(static=True)
     own: Fitted
     features: Fixed
+    peers: Bool[Array, " agents"] | Bool[Array, "targets agents"] | None
     once: bool = eqx.field(static=True)
     _targets: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
@@ -60,6 +62,7 @@ class RGPE(AbstractTransfer):
         own: Fitted,
         *,
         features: Fixed | None = None,
+        peers: ArrayLike | None = None,
         once: bool = False,
         targets: int | None = None,
         candidates: int = 1000,
@@ -69,6 +72,7 @@ class RGPE(AbstractTransfer):
         self.agents = agents
         self.own = own
         self.features = Fixed() if features is None else features
+        self.peers = None if peers is None else jnp.asarray(peers, bool)
         self.once = once
         self._targets = agents if targets is None else targets
         self.candidates = candidates

@@ -10,7 +10,7 @@ shared features.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import positive
 from jaxbo.algos.transfer import AbstractTransfer, Message
@@ -27,8 +27,9 @@ from jaxbo.types import Function, Key, Point, Scalar, floating
 class TAF(AbstractTransfer):
     """Agents exchange posteriors and incumbents: M + M² + 1 floats an agent and message.
 
-    `own`, `features`, `once`, `targets` and `candidates` are those of `RGPE`. `bandwidth` is the share of
-    misranked pairs from which on an agent is not listened to; while there is no pair to rank, all are.
+    `own`, `features`, `peers`, `once`, `targets` and `candidates` are those of `RGPE`. `bandwidth` is the
+    share of misranked pairs from which on an agent is not listened to; while there is no pair to rank,
+    all are.
 
     As in FTS, section 3.2, improvement is over the incumbent that each agent sends. The original's is
     over the best that agent n's model predicts where this agent has been, which needs no incumbent.
@@ -43,6 +44,7 @@ class TAF(AbstractTransfer):
     agents: int = eqx.field(static=True)
     own: Fitted
     features: Fixed
+    peers: Bool[Array, " agents"] | Bool[Array, "targets agents"] | None
     once: bool = eqx.field(static=True)
     _targets: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
@@ -55,6 +57,7 @@ class TAF(AbstractTransfer):
         own: Fitted,
         *,
         features: Fixed | None = None,
+        peers: ArrayLike | None = None,
         once: bool = False,
         targets: int | None = None,
         candidates: int = 1000,
@@ -64,6 +67,7 @@ class TAF(AbstractTransfer):
         self.agents = agents
         self.own = own
         self.features = Fixed() if features is None else features
+        self.peers = None if peers is None else jnp.asarray(peers, bool)
         self.once = once
         self._targets = agents if targets is None else targets
         self.candidates = candidates

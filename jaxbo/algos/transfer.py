@@ -63,6 +63,7 @@ class AbstractTransfer(AbstractTwoModels):
     """
 
     own: eqx.AbstractVar[Fitted]
+    peers: eqx.AbstractVar[Bool[Array, " agents"] | Bool[Array, "targets agents"] | None]
     once: eqx.AbstractVar[bool]
     sends_incumbent: eqx.AbstractClassVar[bool]
 
@@ -72,6 +73,12 @@ class AbstractTransfer(AbstractTwoModels):
             f"own must be Fitted(..., inference=Exact()), which keeps the observations to rank, got "
             f"{self.own}.",
         )
+        if self.peers is not None:
+            shapes = (self.agents,), (self.targets, self.agents)
+            require(
+                self.peers.shape in shapes,
+                f"peers must have shape {shapes[0]} or {shapes[1]}, got {self.peers.shape}.",
+            )
 
     @abc.abstractmethod
     def acquisition(
@@ -113,6 +120,8 @@ class AbstractTransfer(AbstractTwoModels):
     ) -> tuple[Point, Float[Array, " agents"]]:
         del message
         others = broadcast.present & (jnp.arange(broadcast.present.size) != client.index)
+        if self.peers is not None:
+            others = others & (self.peers if self.peers.ndim == 1 else self.peers[client.index])
         own, messages = client.beliefs.own, broadcast.messages
         function, weights = self.acquisition(key, shared, own, messages, others)
         candidates = self.domain.candidates(broadcast.key, self.candidates)

@@ -217,7 +217,24 @@ def test_the_own_model_keeps_observations(kind, surrogate):
         kind(Cube(2), 3, surrogate)
 
 
+@pytest.mark.parametrize("kind", [RGPE, TAF])
+def test_only_those_named_are_listened_to(kind, data, key):
+    state = told(make(kind), data, jr.key(1))
+    rows = ~np.eye(AGENTS, dtype=bool)
+    rows[0], rows[1, 3] = False, False
+    _, weights = make(kind, peers=rows).ask(key, state)
+    np.testing.assert_array_equal(weights[0], 0)
+    assert float(weights[1, 3]) == 0
+    assert float(weights[1].sum()) > 0
+    _, everybody = make(kind).ask(key, state)
+    np.testing.assert_allclose(weights[2], everybody[2], atol=1e-6)
+    _, some = make(kind, peers=np.array([True, False, False, True])).ask(key, state)
+    np.testing.assert_array_equal(some[:, 1:3], 0)
+
+
 def test_other_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"peers must have shape \(4,\) or \(4, 4\)"):
+        make(TAF, peers=np.array([True, False]))
     with pytest.raises(ValueError, match="bandwidth"):
         make(TAF, bandwidth=0.0)
     with pytest.raises(ValueError, match="draws"):
