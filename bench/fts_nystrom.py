@@ -27,6 +27,7 @@ from bench.fts_synthetic import (
     PEERS,
     POINTS,
     VALUES_VARIANCE,
+    Shifted,
     regret,
     target_and_peers,
     values_of,
@@ -116,7 +117,7 @@ def _run(options: Options) -> Result:
                 features = model(dim, size, basis=basis)
                 peers, algorithm = (target_and_peers(at, features, o) for o in (None, own))
                 measures[name] = functools.partial(
-                    values_of, algorithm, *rest, peers, jnp.asarray(ALIKE), OBSERVATIONS
+                    values_of, algorithm, *rest, peers, Shifted(ALIKE), OBSERVATIONS
                 )
                 errors[name] = float(kernel_error(basis, dim, size, feature_key))
     values, folder = parts(options, "fts-nystrom", (runs, rounds), measures)

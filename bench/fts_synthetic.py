@@ -17,6 +17,7 @@ paper leaves open is chosen here as follows.
 - For d_n = 1.2 peers have 100 observations and 100 features: as sure of themselves as they get.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from bench.runner import Check, Experiment, Options, Result, progress
 from jaxbo import metrics, plotting
@@ -34,7 +35,7 @@ from jaxbo.algos.ts import TS
 from jaxbo.domains import Finite
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.features import Cosine, cosine, independent
-from jaxbo.kernels.surrogate import Fixed
+from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.loop import run
 from jaxbo.objectives import OnGrid, gp_draws, perturbed, unit_range
 from jaxbo.schedules import Power
@@ -81,7 +82,7 @@ def _run(options: Options) -> Result:
     most = Setting(OBSERVATIONS[-1], FEATURES[-1])
     unlike = [most._replace(distance=UNLIKE, exponent=p) for p in (SLOW, FAST)]
     function_key, run_key = jr.split(jr.key(options.seed))
-    functions = _functions(function_key, runs)
+    functions = draws(function_key, runs)
     keys = jr.split(run_key, runs)
 
     curves = {}
@@ -89,7 +90,7 @@ def _run(options: Options) -> Result:
         if setting is None:
             curves["TS"] = regret(values_of(alone(rounds), functions, grid(), rounds, keys))
             continue
-        peers = federated(setting, own=None), jnp.asarray(setting.distance), setting.observations
+        peers = federated(setting, own=None), Shifted(setting.distance), setting.observations
         algorithm = federated(setting, own=own_model(rounds))
         curves[setting.name] = regret(values_of(algorithm, functions, grid(), rounds, keys, *peers))
     return Result(
@@ -140,37 +141,50 @@ def alone(rounds: int) -> TS:
     return TS(domain=Finite(grid()), surrogate=own_model(rounds))
 
 
+def message_model(features: int) -> Fixed:
+    """What messages are drawn from."""
+    kernel, noise = SquaredExponential(LENGTH_SCALE), NOISE / VALUES_VARIANCE
+    return Fixed(kernel=kernel, size=features, noise=noise, basis=random_cosines)
+
+
 def federated(setting: Setting, own: Fixed | None) -> FTS:
     """The target, agent 0, and its peers. Without `own`, what the peers need."""
-    features = Fixed(
-        kernel=SquaredExponential(LENGTH_SCALE),
-        size=setting.features,
-        noise=NOISE / VALUES_VARIANCE,
-        basis=random_cosines,
-    )
-    return target_and_peers(grid(), features, own, setting.exponent)
+    return target_and_peers(grid(), message_model(setting.features), own, setting.exponent)
 
 
 def target_and_peers(
-    points: Points, features: Fixed, own: Fixed | None, exponent: float = SLOW
+    points: Points,
+    features: Fixed,
+    own: AbstractSurrogate | None,
+    exponent: float = SLOW,
+    **options: Any,
 ) -> FTS:
-    """FTS whose agent 0 queries, on messages made before the start."""
+    """FTS whose agent 0 queries, on messages made before the start unless `options` say otherwise."""
+    options = {"once": True} | options
+    mixing = Power(exponent)
     return FTS(
-        Finite(points),
-        1 + PEERS,
-        features=features,
-        own=own,
-        mixing=Power(exponent),
-        once=True,
-        targets=1,
+        Finite(points), 1 + PEERS, features=features, own=own, mixing=mixing, targets=1, **options
     )
+
+
+class Shifted(eqx.Module):
+    """The functions of peers: f ± distance, the sign drawn at every point."""
+
+    distance: Array = eqx.field(converter=jnp.asarray)
+
+    def __call__(self, key: Key, function: Float[Array, " points"]) -> Float[Array, "peers points"]:
+        return perturbed(key, function, self.distance, PEERS)
+
+
+#: (key, function of the target) -> the functions of its peers
+Relatives = Callable[[Key, Float[Array, " points"]], Float[Array, "peers points"]]
 
 
 # ---------------------------------------------------------------- compiled, all runs at once
 
 
 @eqx.filter_jit
-def _functions(key: Key, runs: int) -> Float[Array, "runs points"]:
+def draws(key: Key, runs: int) -> Float[Array, "runs points"]:
     return unit_range(gp_draws(key, SquaredExponential(LENGTH_SCALE), grid(), runs))
 
 
@@ -182,7 +196,7 @@ def values_of(
     rounds: int,
     keys: Array,
     peers: FTS | None = None,
-    distance: ArrayLike = 0.0,
+    relatives: Relatives | None = None,
     observations: int = 0,
 ) -> Float[Array, "runs rows"]:
     """At what the target queries, without noise; alone, or with `peers` who have seen so much."""
@@ -193,7 +207,8 @@ def values_of(
         state = None
         if peers is not None:
             assert isinstance(algorithm, FTS)
-            known = peers_data(peer_key, function, points, distance, observations)
+            assert relatives is not None
+            known = peers_data(peer_key, function, points, relatives, observations)
             state = start(peers, algorithm, init_key, *known)
         objective = OnGrid(function[None, :], points, NOISE**0.5)
         _, trace = run(algorithm, objective, rounds, key, initial=INITIAL, state=state)
@@ -218,19 +233,24 @@ def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -
     light = eqx.tree_at(lambda s: (s.shared.own, s.clients.beliefs.own), state, (None, None))
     informed = peers.warm_start(light, queries, values).clients
     known = informed.beliefs.message, informed.sent
-    return eqx.tree_at(lambda s: (s.clients.beliefs.message, s.clients.sent), state, known)
+    return eqx.tree_at(
+        lambda s: (s.clients.beliefs.message, s.clients.sent),
+        state,
+        known,
+        is_leaf=lambda leaf: leaf is None,
+    )
 
 
 def peers_data(
     key: Key,
     function: Float[Array, " points"],
     points: Points,
-    distance: ArrayLike,
+    relatives: Relatives,
     observations: int,
 ) -> tuple[Float[Array, "observations agents dim"], Float[Array, "observations agents"]]:
     """What the agents know before the start: the peers their observations, the target nothing."""
-    sign_key, place_key, noise_key = jr.split(key, 3)
-    values = perturbed(sign_key, function, distance, PEERS)
+    function_key, place_key, noise_key = jr.split(key, 3)
+    values = relatives(function_key, function)
     places = jax.vmap(lambda k: jr.choice(k, len(points), (observations,), replace=False))(
         jr.split(place_key, PEERS)
     )

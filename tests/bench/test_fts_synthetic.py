@@ -18,7 +18,7 @@ def waves(count):
 
 
 def test_the_scaled_functions_have_the_variance_that_the_noise_of_the_model_is_taken_from(key):
-    values = experiment._functions(key, 300)
+    values = experiment.draws(key, 300)
     assert float(jnp.min(values)) == 0
     variance = float(jnp.mean(jnp.var(values, axis=1)))
     np.testing.assert_allclose(variance, experiment.VALUES_VARIANCE, rtol=0.1)
@@ -28,7 +28,7 @@ def test_the_scaled_functions_have_the_variance_that_the_noise_of_the_model_is_t
 def test_peers_see_the_functions_values_off_by_the_distance_and_the_target_nothing(key, distance):
     function = waves(1)[0]
     queries, values = jax.jit(experiment.peers_data, static_argnums=4)(
-        key, function, experiment.grid(), jnp.asarray(distance), 40
+        key, function, experiment.grid(), experiment.Shifted(distance), 40
     )
     assert queries.shape == (40, 51, 1)
     assert np.isnan(values[:, 0]).all()
@@ -47,7 +47,7 @@ def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
     peers = experiment.federated(setting, own=None)
     algorithm = experiment.federated(setting, own=experiment.own_model(rounds=3))
     function = waves(1)[0]
-    known = experiment.peers_data(key, function, experiment.grid(), jnp.asarray(0.02), 5)
+    known = experiment.peers_data(key, function, experiment.grid(), experiment.Shifted(0.02), 5)
     cheap = jax.jit(experiment.start)(peers, algorithm, key, *known)
     whole = jax.jit(lambda a, k, *data: a.warm_start(a.init(k), *data))(algorithm, key, *known)
 
@@ -74,7 +74,7 @@ def test_both_methods_begin_at_the_same_point_of_the_same_function(key):
         experiment.federated(setting, experiment.own_model(rounds=5)),
         *rest,
         experiment.federated(setting, None),
-        jnp.asarray(0.02),
+        experiment.Shifted(0.02),
         40,
     )
     np.testing.assert_array_equal(alone[:, 0], federated[:, 0])
