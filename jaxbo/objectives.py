@@ -168,7 +168,8 @@ def gp_draws(
     factor; directions below the rounding error are left out. O(points³).
     """
     at_least(count, 1)
-    eigenvalues, vectors = jnp.linalg.eigh(gram(kernel, points, points))
+    spectrum: tuple[Array, Array] = jnp.linalg.eigh(gram(kernel, points, points))
+    eigenvalues, vectors = spectrum
     rounding = _RANK_TOLERANCE * jnp.finfo(points.dtype).eps * eigenvalues[-1]
     scales = jnp.sqrt(jnp.where(eigenvalues > rounding, eigenvalues, 0))
     z = jr.normal(key, (count, points.shape[0]), points.dtype)

@@ -161,7 +161,7 @@ class Space(AbstractDomain):
         """User units of the real coordinates; the others hold nothing of use."""
         tables, largest = self._tables, np.finfo(x.dtype).max
         low, high, least, most = np.clip(tables.bounds, -largest, largest)
-        value = low.astype(x.dtype) * (1 - x) + high.astype(x.dtype) * x
+        value: Point = low.astype(x.dtype) * (1 - x) + high.astype(x.dtype) * x
         # exp only where it is meant: elsewhere it may overflow and spoil the derivative.
         power = jnp.exp(jnp.where(tables.log, value, jnp.zeros_like(value)))
         value = jnp.where(tables.log, power, value)

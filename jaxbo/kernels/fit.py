@@ -324,7 +324,12 @@ def _box(
     return jnp.where(fitted, ends[0], theta), jnp.where(fitted, ends[1], theta)
 
 
-def _starts(theta, low, high, restarts: int) -> Float[Array, "restarts parameters"]:
+def _starts(
+    theta: Float[Array, " parameters"],
+    low: Float[Array, " parameters"],
+    high: Float[Array, " parameters"],
+    restarts: int,
+) -> Float[Array, "restarts parameters"]:
     """Free coordinates of theta and of further points: a Kronecker sequence in the box.
 
     Its steps are powers of the generalized golden ratio, the root of r^(d + 1) = r + 1 (Roberts).

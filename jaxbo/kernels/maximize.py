@@ -132,7 +132,8 @@ def ascend(
         jnp.zeros_like(x),
         jnp.full_like(value, _RADIUS / _GROW),
     )
-    end, end_value, _, _ = jax.lax.fori_loop(0, steps + 1, step, start)
+    last: tuple[Point, Scalar, Point, Scalar] = jax.lax.fori_loop(0, steps + 1, step, start)
+    end, end_value, _, _ = last
     better = end_value > value
     return jnp.where(better, end, x), jnp.where(better, end_value, value)
 

@@ -190,10 +190,13 @@ def _most_likely(t: Float[Array, " capacity"], used: Bool[Array, " capacity"]) -
     return jnp.where(low == 0, low, jnp.where(high == 2, high, 0.5 * (low + high)))
 
 
-def _score(t, used, power) -> Scalar:
+def _score(t: Float[Array, " n"], used: Bool[Array, " n"], power: Scalar) -> Scalar:
     """The derivative in λ of -n/2 log var(u) + (λ - 1) Σ sign(t) log(1 + |t|), over n."""
     count = jnp.maximum(jnp.sum(used, dtype=t.dtype), 1)
-    mean = lambda values: jnp.sum(jnp.where(used, values, 0)) / count  # noqa: E731
+
+    def mean(values: Float[Array, " n"]) -> Scalar:
+        return jnp.sum(jnp.where(used, values, 0)) / count
+
     u, (_, slope) = _yeo_johnson(t, power), _slopes(t, power)
     centred = u - mean(u)
     variance = mean(centred**2)
