@@ -63,7 +63,7 @@ class Mixed(eqx.Module):
         if self.strangers is None:
             unlike = jnp.broadcast_to(1 - function, like.shape)
         else:
-            unlike = jr.choice(key, self.strangers, (PEERS,))
+            unlike = jr.choice(key, self.strangers, (PEERS,), replace=False)
         return jnp.where(jnp.arange(PEERS)[:, None] < self.alike, like, unlike)
 
 

@@ -22,7 +22,7 @@ from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
-from jaxbo.kernels.ranking import Ranked
+from jaxbo.kernels.ranking import STRANGERS, Ranked
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.schedules import AbstractSchedule, Power
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
@@ -205,14 +205,16 @@ class FTS(AbstractThompson):
     def _ranked_peer(
         self, key: Key, ranked: Ranked, shared: Shared, client: Client, broadcast: Broadcast
     ) -> tuple[Count, Flag]:
-        draw_key, listen_key = jr.split(key)
-        own, present = client.beliefs.own, broadcast.present
-        scores = dot(broadcast.weights, jax.vmap(shared.message)(own.x).T)
+        draw_key, listen_key, stranger_key = jr.split(key, 3)
+        own, present, weights = client.beliefs.own, broadcast.present, broadcast.weights
+        phis = jax.vmap(shared.message)(own.x)
+        z = jr.normal(stranger_key, (STRANGERS, phis.shape[1]), phis.dtype)
         others = present & (jnp.arange(present.size) != client.index)
-        likely = ranked.probabilities(scores, own.standardized, own.used, others)
+        scores, strangers = dot(weights, phis.T), dot(z, phis.T)
+        likely = ranked.probabilities(scores, strangers, own.y, own.used, others)
         if self.once:
-            weights = present.astype(likely.dtype)
-            peer, found = self._next_peer(client, broadcast.round, weights)
+            turns = present.astype(likely.dtype)
+            peer, found = self._next_peer(client, broadcast.round, turns)
         else:
             peer, found = _draw_other(draw_key, likely, client.index)
         return peer, found & (jr.uniform(listen_key, dtype=likely.dtype) < 2 * likely[peer])

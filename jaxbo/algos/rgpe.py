@@ -13,7 +13,7 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import whole
-from jaxbo.algos.transfer import AbstractTransfer, Message
+from jaxbo.algos.transfer import AbstractTransfer, Message, yes_or_no
 from jaxbo.algos.two_models import Shared
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import ranking
@@ -29,9 +29,10 @@ class RGPE(AbstractTransfer):
 
     `own` is the agent's own exact process, `Fitted(capacity, inference=Exact())`; `features` model the
     objective for the messages, on a feature map that is common to all. Weights come from `draws` of every
-    model at the agent's observations, those of its own leave out the point they are at; models of others
-    that rank worse than chance of the own one are dropped (`kernels.ranking.ensemble_weights`). An agent
-    that has nothing to rank goes by its own model.
+    model at the agent's observations, those of its own leave out the point they are at. A model of
+    another agent is dropped if its median loss is above the 95 % quantile of the own losses
+    (`kernels.ranking.ensemble_weights`). Improvement is over the largest mean of the ensemble at an own
+    observation. An agent that has nothing to rank goes by its own model.
 
     `peers` says whom to listen to: nothing is everybody, or yes or no for each agent, or a row of these
     for each target. `once` is the setting of FTS: one message an agent, of the observations of
@@ -39,8 +40,9 @@ class RGPE(AbstractTransfer):
 
     `Trace.info` has the weights of all agents in each query, 0 for itself: the rest of 1 is its own.
     Differs from the original in that a left-out draw is compared to the values at the other points, not
-    to draws there. A round takes O(agents M² (draws + candidates)) an agent: unlike that of FTS it grows
-    with the federation. Memory: that of `FTS`, and M² floats more with `once`.
+    to draws there. A round takes O(agents (M² (draws + candidates) + draws capacity²)) an agent: unlike
+    that of FTS it grows with the federation. Memory: that of `FTS`, M² floats more with `once`, and in a
+    round agents (draws + candidates) M a target.
     """
 
     sends_incumbent = False
@@ -72,7 +74,7 @@ class RGPE(AbstractTransfer):
         self.agents = agents
         self.own = own
         self.features = Fixed() if features is None else features
-        self.peers = None if peers is None else jnp.asarray(peers, bool)
+        self.peers = None if peers is None else yes_or_no("peers", peers)
         self.once = once
         self._targets = agents if targets is None else targets
         self.candidates = candidates
@@ -122,8 +124,8 @@ class RGPE(AbstractTransfer):
 
         def losses(key: Key, message: Message) -> Float[Array, " draws"]:
             z = jr.normal(key, (self.draws, phis.shape[1]), dtype)
-            drawn = message.mean[None, :] + jax.vmap(message.root.times)(z)
-            return jax.vmap(lambda s: ranking.misranked(s, y, used))(dot(drawn, phis.T))
+            scores = dot(message.sample(z), phis.T)
+            return jax.vmap(lambda s: ranking.misranked(s, y, used))(scores)
 
         keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(self.agents))
         mean, variance = ranking.leave_one_out(own.model.matrix, y, own.noise, used)

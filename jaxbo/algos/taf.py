@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxbo._check import positive
-from jaxbo.algos.transfer import AbstractTransfer, Message
+from jaxbo._check import positive_number
+from jaxbo.algos.transfer import AbstractTransfer, Message, yes_or_no
 from jaxbo.algos.two_models import Shared
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import ranking
@@ -67,14 +67,14 @@ class TAF(AbstractTransfer):
         self.agents = agents
         self.own = own
         self.features = Fixed() if features is None else features
-        self.peers = None if peers is None else jnp.asarray(peers, bool)
+        self.peers = None if peers is None else yes_or_no("peers", peers)
         self.once = once
         self._targets = agents if targets is None else targets
         self.candidates = candidates
         self.bandwidth = floating(bandwidth)
 
     def __check_init__(self):
-        positive("bandwidth", self.bandwidth)
+        positive_number("bandwidth", self.bandwidth)
 
     @property
     def targets(self) -> int:
@@ -111,7 +111,7 @@ class TAF(AbstractTransfer):
         self, shared: Shared, own: FittedBelief, messages: Message
     ) -> Float[Array, " agents"]:
         """w_n of all agents, however they are heard."""
-        y, used = own.standardized, own.used
+        y, used = own.y, own.used
         phis = jax.vmap(shared.message)(own.x)
         count = jnp.maximum(jnp.sum(ranking.pairs(y, used), dtype=y.dtype), 1)
         wrong = jax.vmap(lambda s: ranking.misranked(s, y, used))(dot(messages.mean, phis.T))

@@ -1,7 +1,7 @@
 """What RGPE and TAF share: an agent sends its posterior on the shared features, and hears all others'.
 
-    ν_n, R_n                      the message, R_n R_n' = Cov(weights): M + M² numbers
-    μ_n(x) = φ(x)'ν_n,   σ_n²(x) = |R_n'φ(x)|²
+    ν_n, U_n                      the message, U_n'U_n = Cov(weights): M + M² numbers
+    μ_n(x) = φ(x)'ν_n,   σ_n²(x) = |U_n φ(x)|²
 
 Both were made for learning from earlier tasks; FTS, section 3.2, adapts them to a federation.
 """
@@ -11,7 +11,7 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
 from jaxbo.algos.base import BEFORE_FIRST_ROUND
@@ -19,24 +19,28 @@ from jaxbo.algos.two_models import AbstractTwoModels, Beliefs, Shared
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
 from jaxbo.kernels.linalg import dot, inner
 from jaxbo.kernels.maximize import maximize
-from jaxbo.kernels.posterior import AbstractRoot
 from jaxbo.types import Count, Features, Function, Key, Point, Scalar
 
 
 class Message(eqx.Module):
-    """Posterior mean and root of the covariance of the weights for standardized values.
+    """Posterior mean and covariance of the weights for standardized values: cov = factor' factor.
 
-    `incumbent` is the largest standardized value observed, where a method asks for it.
+    `factor` is triangular with a positive diagonal: there is one such, so it tells no more than the
+    covariance does. `incumbent` is the largest standardized value, where a method asks for it.
     """
 
     mean: Features
-    root: AbstractRoot
+    factor: Float[Array, "features features"]
     incumbent: Scalar | None
 
     def predict(self, phi: Features) -> tuple[Scalar, Scalar]:
         """Mean and variance at features `phi`."""
-        v = self.root.transpose_times(phi)
+        v = dot(self.factor, phi)
         return dot(self.mean, phi), inner(v, v)
+
+    def sample(self, z: Float[Array, "draws features"]) -> Float[Array, "draws features"]:
+        """Weights, from standard normal numbers."""
+        return self.mean[None, :] + dot(z, self.factor)
 
 
 class Client(eqx.Module):
@@ -72,6 +76,10 @@ class AbstractTransfer(AbstractTwoModels):
             isinstance(self.own, Fitted) and isinstance(self.own.inference, Exact),
             f"own must be Fitted(..., inference=Exact()), which keeps the observations to rank, got "
             f"{self.own}.",
+        )
+        require(
+            self.features.standardize,
+            "features must standardize values: the own model does, and the two are compared.",
         )
         if self.peers is not None:
             shapes = (self.agents,), (self.targets, self.agents)
@@ -123,6 +131,10 @@ class AbstractTransfer(AbstractTwoModels):
         if self.peers is not None:
             others = others & (self.peers if self.peers.ndim == 1 else self.peers[client.index])
         own, messages = client.beliefs.own, broadcast.messages
+        # What is not heard may hold anything, such as NaN, which no weight of 0 makes vanish.
+        others = others & _usable(messages)
+        hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
+        messages = hear(others, messages)
         function, weights = self.acquisition(key, shared, own, messages, others)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         return maximize(function, self.domain, candidates)[0], weights
@@ -143,7 +155,11 @@ class AbstractTransfer(AbstractTwoModels):
         if self.sends_incumbent:
             moments = belief.moments
             incumbent = (client.largest - moments.offset) / moments.deviation
-        return Message(belief.mean_weights(), belief.posterior.root, incumbent)
+        mean = belief.mean_weights()
+        transposed = jax.vmap(belief.posterior.root.times)(jnp.eye(mean.size, dtype=mean.dtype))
+        triangle = jnp.linalg.qr(transposed, mode="r")
+        factor = triangle * jnp.where(jnp.diagonal(triangle) < 0, -1, 1)[:, None]
+        return Message(mean, factor, incumbent)
 
     def _with_message(
         self, client: Client, once: bool, anew: Bool[Array, ""] | bool = True
@@ -155,3 +171,19 @@ class AbstractTransfer(AbstractTwoModels):
             choose = lambda new, old: jnp.where(anew, new, old)  # noqa: E731
             message = jax.tree.map(choose, message, client.sent)
         return Client(client.index, client.beliefs, client.largest, message)
+
+
+def _usable(messages: Message) -> Bool[Array, " agents"]:
+    """Which messages are finite; who has observed nothing has an incumbent of -inf."""
+    fine = jnp.all(jnp.isfinite(messages.mean), axis=1)
+    fine = fine & jnp.all(jnp.isfinite(messages.factor), axis=(1, 2))
+    if messages.incumbent is None:
+        return fine
+    return fine & (messages.incumbent < jnp.inf)
+
+
+def yes_or_no(name: str, value: ArrayLike) -> Bool[Array, "*shape"]:
+    """An array of truths. `ValueError` for numbers: these are no weights."""
+    value = jnp.asarray(value)
+    require(value.dtype == bool, f"{name} must say yes or no, got numbers of {value.dtype}.")
+    return value

@@ -21,8 +21,11 @@ from jaxbo.types import Count, Scalar, floating
 
 #: A peer is dropped whose median loss is above this quantile of the agent's own: RGPE's rule.
 DILUTION = 0.95
-#: Of expectation maximization for the share of related peers, and the least there is.
-_STEPS, _LEAST_SHARE = 30, 1e-4
+#: Draws of the prior that tell how far ranks are from even by chance.
+STRANGERS = 64
+_LEAST_VARIANCE = 1e-4
+#: Of expectation maximization for the share of related peers.
+_STEPS = 30
 
 
 def pairs(y: Float[Array, " points"], used: Bool[Array, " points"]) -> Bool[Array, "points points"]:
@@ -35,8 +38,14 @@ def misranked(
     scores: Float[Array, " points"], y: Float[Array, " points"], used: Bool[Array, " points"]
 ) -> Scalar:
     """How many pairs of observations `scores` puts in another order than `y`; a tie is one."""
-    same = jnp.sign(scores[:, None] - scores[None, :]) == jnp.sign(y[:, None] - y[None, :])
-    return jnp.sum(pairs(y, used) & ~same, dtype=scores.dtype)
+
+    # One point after the other, so that many scores at once take O(points) memory each.
+    def add(wrong: Scalar, j: Count) -> tuple[Scalar, None]:
+        same = jnp.sign(scores[j] - scores) == jnp.sign(y[j] - y)
+        later = used[j] & used & (y[j] != y) & (jnp.arange(y.size) > j)
+        return wrong + jnp.sum(later & ~same, dtype=wrong.dtype), None
+
+    return jax.lax.scan(add, jnp.zeros((), scores.dtype), jnp.arange(y.size))[0]
 
 
 def misranked_left_out(
@@ -46,10 +55,12 @@ def misranked_left_out(
 
     Every pair counts half as seen from either of its points.
     """
-    higher = scores[:, None] > y[None, :]
-    wrong = higher != (y[:, None] > y[None, :])
-    both = pairs(y, used)
-    return jnp.sum((both | both.T) & wrong, dtype=scores.dtype) / 2
+
+    def add(wrong: Scalar, j: Count) -> tuple[Scalar, None]:
+        missed = used[j] & used & (y[j] != y) & ((scores[j] > y) != (y[j] > y))
+        return wrong + jnp.sum(missed, dtype=wrong.dtype) / 2, None
+
+    return jax.lax.scan(add, jnp.zeros((), scores.dtype), jnp.arange(y.size))[0]
 
 
 def ensemble_weights(
@@ -101,15 +112,15 @@ def leave_one_out(
 class Ranked(eqx.Module):
     """Whom to listen to, learned: peers whose messages put an agent's own observations in order.
 
-        z_n = τ_n / sd,   τ_n = 1 - 2 share_n,   sd² = 2 (2t + 5) / (9 t (t - 1))   after t observations
-        r_n = N(z_n | μ, 1) / N(z_n | 0, 1) = exp(z_n μ - μ² / 2),   μ = effect / sd
-        P_n = π r_n / (π r_n + 1 - π),   π the most likely share of related peers
+        τ_n = 1 - 2 share_n,   sd² = mean τ² of strangers
+        r_n = N(τ_n | effect, sd²) / N(τ_n | 0, sd²)
+        P_n = π r_n / (π r_n + 1 - π),   π the share of related peers, as is likeliest under a Beta(2, 2)
 
-    Where ranks are chance z_n is about normal (Kendall, 1938), and about μ higher where a peer is related
-    by τ = `effect`. A peer is drawn with a probability proportional to P_n and listened to with
-    probability min(1, 2 P_n); else the own sample is maximized. All P_n are 1/2 at first, which is the
-    uniform P_N, and part as √t. However many peers there are, few are taken for related by chance, since
-    π falls where most are not. All scores are one matrix product; nothing more is sent.
+    Strangers are draws of the prior on the messages' features, as smooth as messages are: the smoother,
+    the further τ is from 0 by chance. A peer is drawn with a probability proportional to P_n and listened
+    to with probability min(1, 2 P_n); else the own sample is maximized. All P_n are 1/2 before there is a
+    pair to order, which is the uniform P_N, and part with the evidence. Where most peers are strangers π
+    falls, and few are taken for related by chance. All scores are one matrix product; no more is sent.
 
     `ValueError` for an effect outside (0, 1].
     """
@@ -117,6 +128,7 @@ class Ranked(eqx.Module):
     effect: Scalar = eqx.field(converter=floating, default=0.3)
 
     def __check_init__(self):
+        require(self.effect.ndim == 0, f"effect must be one number, got shape {self.effect.shape}.")
         require(
             (self.effect > 0) & (self.effect <= 1), f"effect must be in (0, 1], got {self.effect}."
         )
@@ -124,26 +136,28 @@ class Ranked(eqx.Module):
     def probabilities(
         self,
         scores: Float[Array, "peers points"],
+        strangers: Float[Array, "draws points"],
         y: Float[Array, " points"],
         used: Bool[Array, " points"],
         others: Bool[Array, " peers"],
     ) -> Float[Array, " peers"]:
         """P_n of each peer, from its values at the agent's observations; 0 but for `others`."""
         effect = self.effect.astype(y.dtype)
-        wrong = jax.vmap(lambda s: misranked(s, y, used))(scores)
         count = jnp.sum(pairs(y, used), dtype=y.dtype)
-        t = jnp.maximum(jnp.sum(used, dtype=y.dtype), 2)
-        variance = 2 * (2 * t + 5) / (9 * t * (t - 1))
-        tau = jnp.where(count > 0, 1 - 2 * wrong / jnp.maximum(count, 1), effect / 2)
-        log_ratio = (effect * tau - effect**2 / 2) / variance
+
+        def taus(scores: Float[Array, "many points"]) -> Float[Array, " many"]:
+            wrong = jax.vmap(lambda s: misranked(s, y, used))(scores)
+            return jnp.where(count > 0, 1 - 2 * wrong / jnp.maximum(count, 1), effect / 2)
+
+        variance = jnp.maximum(jnp.mean(taus(strangers) ** 2), _LEAST_VARIANCE)
+        log_ratio = (effect * taus(scores) - effect**2 / 2) / variance
         among = others.astype(y.dtype)
 
         def posterior(share: Scalar) -> Float[Array, " peers"]:
             return jax.nn.sigmoid(log_ratio + jnp.log(share) - jnp.log1p(-share)) * among
 
         def step(_: Count, share: Scalar) -> Scalar:
-            # Expectation maximization. A share of 0 or 1 is never left again, and has no odds.
-            mean = jnp.sum(posterior(share)) / jnp.maximum(jnp.sum(among), 1)
-            return jnp.clip(mean, _LEAST_SHARE, 1 - _LEAST_SHARE)
+            # Expectation maximization.
+            return (jnp.sum(posterior(share)) + 1) / (jnp.sum(among) + 2)
 
         return posterior(jax.lax.fori_loop(0, _STEPS, step, jnp.full_like(effect, 0.5)))

@@ -12,7 +12,7 @@ from bench.fts_synthetic import PEERS, draws, grid
 @pytest.mark.parametrize("alike", [0, 20, PEERS])
 def test_so_many_peers_are_alike_and_the_others_are_strangers(alike, key):
     function = draws(key, 1)[0]
-    pool = draws(jr.key(5), 7)
+    pool = draws(jr.key(5), 60)
     for strangers in (None, pool):
         values = np.asarray(experiment.Mixed(jnp.asarray(alike), strangers)(jr.key(1), function))
         assert values.shape == (PEERS, len(grid()))
