@@ -67,7 +67,7 @@ def rows_of(trace):
 # ---------------------------------------------------------------- run
 
 
-def test_a_run_is_init_then_ask_evaluate_tell(key):
+def test_a_run_is_init_then_ask_evaluate_tell_bit_for_bit(key):
     state, trace = run(TS4, compiled_bowl, 3, key)
     assert trace.queries.shape == (3, 4, 2)
     for row in range(3):

@@ -114,7 +114,9 @@ class FactorSample(AbstractFactorPolicy):
         # Under several structures, of one of them; tables are averaged over all.
         count = surrogate.structure.chains
         chain = jr.randint(chain_key, (), 0, count)
-        chosen = jax.vmap(lambda i, t: t * (count * (i == chain)).astype(t.dtype), (0, 1), 1)
+        chosen = jax.vmap(
+            lambda i, t: t * jnp.where(i == chain, count, 0).astype(t.dtype), (0, 1), 1
+        )
         tables = chosen(jnp.arange(count), _tabulated(drawn, belief.points[0]))
         function = jax.tree.map(lambda leaf: leaf[chain], drawn)
         return Objective(tables[None], function)

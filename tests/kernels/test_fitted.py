@@ -426,7 +426,7 @@ def test_bad_configuration_is_refused(build, message):
 
 
 @pytest.mark.parametrize("inference", INFERENCES)
-def test_before_the_first_refit_the_warping_is_the_identity(inference, shared, points, others):
+def test_before_the_first_refit_nothing_is_warped_bit_for_bit(inference, shared, points, others):
     plain, warped = (
         told(model_of(inference, warp), shared, points, values(points)) for warp in (False, True)
     )
