@@ -319,7 +319,7 @@ def test_peers_that_rank_well_are_listened_to():
     source = listening([1, 1, 1, -1, -1])
     asked = source[source != 0]
     assert asked.size > 30
-    assert np.isin(asked, [1, 2]).mean() > 0.95
+    assert np.isin(asked, [1, 2]).mean() > 0.85  # uniformly drawn it would be half
     assert {1, 2} <= set(asked)
 
 
