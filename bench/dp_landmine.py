@@ -64,6 +64,6 @@ def trained(
 EXPERIMENT = Experiment(
     source="DP-FTS-DE, Fig. 3a, d, 11",
     about="SVMs of 29 landmine fields: what privacy costs",
-    time="20 min",
+    time="40 min",
     run=_run,
 )

@@ -164,6 +164,6 @@ def _figure(curves: dict[str, np.ndarray], shares: tuple[float, ...]) -> Any:
 EXPERIMENT = Experiment(
     source="no paper; FTS, section 7",
     about="peers alike among strangers: P_N uniform, or learned from ranks",
-    time="20 min",
+    time="5 min",
     run=_run,
 )

@@ -148,7 +148,6 @@ def _best_on(
     slices = jnp.asarray(points, float)
 
     def best(best: Float[Array, " runs"], x: Float[Array, "slice dim"]):
-        # jaxlib 0.10 crashes on CPU when it takes the largest of each column of a large product.
         values = dot(weights, jax.vmap(phi)(x).T)
         return jnp.maximum(best, jnp.max(values, axis=1)), None
 

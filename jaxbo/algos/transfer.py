@@ -19,7 +19,7 @@ from jaxbo.algos.two_models import AbstractTwoModels, Beliefs, Shared
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
 from jaxbo.kernels.linalg import dot, inner
 from jaxbo.kernels.maximize import maximize
-from jaxbo.types import Count, Features, Function, Key, Point, Scalar
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
 
 class Message(eqx.Module):
@@ -106,7 +106,7 @@ class AbstractTransfer(AbstractTwoModels):
         del key
         beliefs = self._start(shared)
         largest = jnp.full_like(beliefs.message.moments.mean, -jnp.inf)
-        return self._with_message(Client(index, beliefs, largest, None), self.once)
+        return self._with_message(Client(index, beliefs, largest, None))
 
     def message(self, key: Key, shared: Shared, client: Client) -> Message:
         del key, shared
@@ -147,7 +147,7 @@ class AbstractTransfer(AbstractTwoModels):
         largest = jnp.where(counted, jnp.maximum(client.largest, value), client.largest)
         told = Client(client.index, beliefs, largest, client.sent)
         # Until the first round the one message keeps up with the observations.
-        return self._with_message(told, self.once, round == BEFORE_FIRST_ROUND)
+        return self._with_message(told, round == BEFORE_FIRST_ROUND)
 
     def _posterior(self, client: Client) -> Message:
         belief = client.beliefs.message
@@ -161,10 +161,9 @@ class AbstractTransfer(AbstractTwoModels):
         factor = triangle * jnp.where(jnp.diagonal(triangle) < 0, -1, 1)[:, None]
         return Message(mean, factor, incumbent)
 
-    def _with_message(
-        self, client: Client, once: bool, anew: Bool[Array, ""] | bool = True
-    ) -> Client:
-        if not once:
+    def _with_message(self, client: Client, anew: Flag | bool = True) -> Client:
+        """With `once`, the client and what it will send: its posterior `anew`, or what it had."""
+        if not self.once:
             return client
         message = self._posterior(client)
         if client.sent is not None:
