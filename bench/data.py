@@ -21,6 +21,10 @@ SOURCES = {
         "10299 windows of 30 people's movements, 561 features and one of 6 activities (arrays X, y, "
         "subject): UCI's Human Activity Recognition Using Smartphones (Anguita and others, 2013)"
     ),
+    "extrasensory_eating.npz": (
+        "80576 minutes of 30 people, 57 features of a phone's and a watch's accelerometers and whether "
+        "they eat (arrays X, y, user, balanced): ExtraSensory (Vaizman, Ellis and Lanckriet, 2017)"
+    ),
     "digits_by_writer.npz": (
         "5281 MNIST images of NIST's writers 0 to 49 (arrays images, y, writer, is_test): MNIST's "
         "training set, with the writers that QMNIST (Yadav and Bottou, 2019) traced"

@@ -1,82 +1,21 @@
 """What is tuned under privacy, against plain training; the settings, the losses and the claims."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 import pytest
 
-from bench import digits, dp_landmine, har, landmine, network
+from bench import digits, dp_landmine, eating, har, landmine, network
 from bench import privacy_curve as experiment
 from bench.data import DataMissingError
 from bench.privacy_loss import Loss, loss
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube
-
-
-@pytest.fixture
-def movements(tmp_path, monkeypatch):
-    """30 made-up subjects, each of as many windows as their number asks for."""
-    rng = np.random.default_rng(0)
-    subject = np.repeat(np.arange(1, 31), 10 + np.arange(30) % 7)
-    y = rng.integers(1, 7, len(subject)).astype(np.uint8)
-    X = rng.standard_normal((len(y), 12)) + 0.7 * np.eye(12)[y]
-    X[:, 3] = 0.25  # a feature that does not change
-    np.savez(tmp_path / "uci_har.npz", X=X.astype(np.float32), y=y, subject=subject)
-    monkeypatch.setenv("JAXBO_DATA", str(tmp_path))
-    har.movements.cache_clear()
-    yield X, y - 1, subject
-    har.movements.cache_clear()
-
-
-@jax.jit
-def plainly_trained(X, labels, l2, rate):
-    def loss(theta):
-        scores = X @ theta[0] + theta[1][None, :]
-        return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
-
-    def step(_, theta):
-        slope = jax.grad(loss)(theta)
-        return (theta[0] - rate * slope[0]) / (1 + rate * l2), theta[1] - rate * slope[1]
-
-    start = jnp.zeros((X.shape[1], har.CLASSES)), jnp.zeros(har.CLASSES)
-    return jax.lax.fori_loop(0, har.STEPS, step, start)
-
-
-@pytest.mark.parametrize("x", [(0.0, 0.0, 0.3), (0.5, 0.01, 1.0)])
-def test_logistic_regression_is_that_of_the_weights_themselves(x, movements):
-    # Each training half is a batch: the shuffle does not matter.
-    X, y, subject = movements
-    objective = jax.jit(lambda *given: har.movements()(*given))
-    rng, found, expected = np.random.default_rng(0), [], []
-    _, l2, rate = har.LOWEST + np.asarray(x) * (har.HIGHEST - har.LOWEST)
-    for agent in range(30):
-        rows = rng.permutation(np.flatnonzero(subject == agent + 1))
-        if agent % 7:  # as many windows as the first has
-            continue
-        middle = (len(rows) + 1) // 2
-        data = X[rows].astype(np.float32).astype(float)
-        data = (data - data[:middle].mean(0)) / (data[:middle].std(0) + 1e-6)
-        train, test, labels = jnp.asarray(data[:middle]), data[middle:], y[rows].astype(np.int32)
-        W, b = plainly_trained(train, jnp.asarray(labels[:middle]), float(l2), float(rate))
-        guess = np.argmax(test @ np.asarray(W, float) + np.asarray(b, float), axis=1)
-        expected.append(np.mean(guess == labels[middle:]))
-        found.append(float(objective(jr.key(1), jnp.asarray(agent), jnp.asarray(x))))
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert len(set(found)) > 1
-
-
-def test_a_step_is_on_a_batch_and_batches_are_taken_in_turn(movements, monkeypatch):
-    # Batches of 5 windows: another shuffle trains another model.
-    monkeypatch.setattr(har, "LOWEST", np.array([5, 1e-6, 0.5]))
-    objective = har.movements()
-    x = jnp.zeros(3)
-    train = jax.jit(jax.vmap(lambda key: objective(key, jnp.asarray(6), x)))
-    assert len(np.unique(train(jr.split(jr.key(0), 30)))) > 1
 
 
 def test_digits_are_cut_into_the_patches_of_a_convolution(key):
@@ -223,7 +162,8 @@ def test_claims_are_about_the_end():
 @pytest.mark.parametrize(
     "load",
     [
-        har.movements,
+        partial(har.movements, har.PRIVATE),
+        eating.meals,
         digits.writers,
         landmine.fields,
         network.mnist,
@@ -233,6 +173,6 @@ def test_claims_are_about_the_end():
 )
 def test_missing_data_is_named_with_its_source(load, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXBO_DATA", str(tmp_path))
-    load.cache_clear()
+    getattr(load, "func", load).cache_clear()
     with pytest.raises(DataMissingError, match=r"npz is missing: .* It holds"):
         load()
