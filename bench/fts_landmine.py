@@ -1,19 +1,13 @@
-"""FTS, Fig. 2a, 3a and 5: the SVMs of 29 landmine fields, two hyperparameters each.
+"""FTS, Fig. 2a, 3a and 5: the SVMs of 29 landmine fields, two hyperparameters each (`fts_rivals`).
 
-    target f in {0, ..., 5}:  3 initial points, then rounds of TS, FTS, RGPE or TAF;   p_t = 1 - 1/t²
-    peer n ≠ f:  one message after 50 observations of its own TS: M numbers to FTS, M + M² to the others
     best_t = max of the AUC over the initial points and rounds 1, ..., t
 
 Once for each of two objectives (`landmine`): `predict_proba` is the authors', noisy and often upside
 down, and their published figures belong to it alone; `decision_function` is the clean one.
 
-As the authors have it: messages on M features of length scale 0.01 with noise 1e-6; the target's own
-samples on 200 features with hyperparameters refitted by maximum evidence every 5 rounds. That each
-coordinate has a length scale of its own is our choice. The target's own model in RGPE and TAF is the
-exact process, fitted likewise. A run is one initialization of all fields; all methods share its initial
-points and, at equal points, the noise. The peers of a run are that run's own TS runs of the other
-fields, their first 50 observations. An evaluation's best AUC is what was observed, noise included, as in
-the paper.
+A run is one initialization of all fields; all methods share its initial points and, at equal points, the
+noise. The peers of a run are that run's own TS runs of the other fields, their first 50 observations.
+An evaluation's best AUC is what was observed, noise included, as in the paper.
 
 Every part is saved as it goes: an interrupted run, started again, continues.
 """
@@ -27,14 +21,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 import jaxbo
-from bench.fts_synthetic import random_cosines, start
+from bench import fts_rivals
+from bench.fts_rivals import (
+    ALONE,
+    FEATURES,
+    FEDERATED,
+    INITIAL,
+    LENGTH_SCALE,
+    NOISE,
+    OBSERVATIONS,
+    OWN_FEATURES,
+    QUICK_FEATURES,
+    REFIT,
+    SHOWN,
+    TARGETS,
+    Problem,
+)
 from bench.landmine import FIELDS, Tuning, fields
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, progress
 from jaxbo import metrics, plotting
@@ -42,23 +50,10 @@ from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
-from jaxbo.algos.ts import TS
-from jaxbo.domains import Cube
-from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.fitted import Exact, Fitted
-from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import drive
-from jaxbo.schedules import InverseSquare
 from jaxbo.types import Key
 
-TARGETS, INITIAL, OBSERVATIONS = 6, 3, 50
-FEATURES, QUICK_FEATURES = (50, 100, 150, 200), (100,)
-ALONE, FEDERATED = "TS", ("FTS", "RGPE", "TAF")
-#: Of the messages.
-LENGTH_SCALE, NOISE = 0.01, 1e-6
-OWN_FEATURES, REFIT = 200, 5
-#: Fig. 3a and 5 show single targets at this M.
-SHOWN = 100
+PROBLEM = Problem(FIELDS, dim=2)
 #: The objectives by name: the authors', and the clean one.
 AUTHORS, CLEAN = "predict_proba", "decision_function"
 #: The authors' best AUC after 3 + 50 points, by method and M (TS sends nothing: 0).
@@ -73,7 +68,6 @@ PUBLISHED_ERROR = 0.008
 PUBLISHED_ROUNDS = 50
 #: Seconds a round, evaluation included, that the authors took.
 PUBLISHED_SECONDS = {"TS": 59 / 50, "FTS": 50 / 50, "RGPE": 7378 / 50, "TAF": 4254 / 50}
-COLORS = {"FTS": plotting.BLUE, "RGPE": plotting.PALETTE[2], "TAF": plotting.PALETTE[3]}
 
 
 class Method(NamedTuple):
@@ -151,64 +145,6 @@ def _settings(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- the methods
-
-
-def own_model(rounds: int) -> Fitted:
-    """A target's model of its own objective, the same alone and in FTS."""
-    kernel = SquaredExponential(np.full(2, 0.2))
-    return Fitted(INITIAL + rounds, kernel, size=OWN_FEATURES, every=REFIT)
-
-
-def message_model(features: int) -> Fixed:
-    """What a message is drawn from, on the features of appendix A."""
-    kernel = SquaredExponential(LENGTH_SCALE)
-    return Fixed(kernel=kernel, size=features, noise=NOISE, basis=random_cosines)
-
-
-def alone(rounds: int) -> TS:
-    """All fields, each for itself: the targets' TS, and the peers' past."""
-    return TS(domain=Cube(2), agents=FIELDS, surrogate=own_model(rounds))
-
-
-def federated(kind: str, features: int, own: Fitted) -> FTS | RGPE | TAF:
-    """Agents 0 to 5 are the targets; then come all fields as they stand after their own TS."""
-    common = {"features": message_model(features), "once": True, "targets": TARGETS}
-    if kind == "FTS":
-        return FTS(
-            Cube(2), TARGETS + FIELDS, own=own, peers=others(), mixing=InverseSquare(), **common
-        )
-    exact = eqx.tree_at(lambda model: model.inference, own, Exact())
-    transfer = {"RGPE": RGPE, "TAF": TAF}[kind]
-    return transfer(Cube(2), TARGETS + FIELDS, exact, peers=others() > 0, **common)
-
-
-def others() -> Float[np.ndarray, "targets agents"]:
-    """P_N of each target: uniform over the fields that are not its own."""
-    return np.concatenate([np.zeros((TARGETS, TARGETS)), 1 - np.eye(TARGETS, FIELDS)], axis=1)
-
-
-def informed(algorithm: FTS | RGPE | TAF, key: Key, past: Part) -> FederatedState:
-    """The state before the first round: peers know their past, targets nothing."""
-    queries, values = past.queries[:OBSERVATIONS], past.values[:OBSERVATIONS]
-    rows = len(values)
-    blank = np.zeros((rows, TARGETS, 2), queries.dtype)
-    unknown = np.full((rows, TARGETS), np.nan, values.dtype)
-    known = jnp.asarray(np.hstack([blank, queries])), jnp.asarray(np.hstack([unknown, values]))
-    if isinstance(algorithm, FTS):
-        peers = eqx.tree_at(lambda a: a.own, algorithm, None)
-        return _start(peers, algorithm, key, *known)
-    return _warm_start(algorithm, key, *known)
-
-
-@eqx.filter_jit
-def _warm_start(algorithm: RGPE | TAF, key: Key, queries: Array, values: Array) -> FederatedState:
-    return algorithm.warm_start(algorithm.init(key), queries, values)
-
-
-_start = eqx.filter_jit(start)
-
-
 # ---------------------------------------------------------------- evaluations
 
 
@@ -222,26 +158,34 @@ def _all(
     for run, method in progress(steps, "fts-landmine"):
         key = jr.fold_in(jr.key(seed), run)
         init_key, run_key = jr.split(key)
-        algorithm: AbstractAlgorithm = alone(rounds)
+        algorithm: AbstractAlgorithm = fts_rivals.alone(PROBLEM, rounds)
         state = None
         if method.features:
-            algorithm = federated(method.kind, method.features, own_model(rounds))
+            algorithm = fts_rivals.federated(PROBLEM, method.kind, method.features, rounds)
             past = parts[Method(method.objective, ALONE, 0)][run]
             state = informed(algorithm, init_key, past)
-        tuning = Tuning(method.objective == CLEAN, _noise_seed(seed, run))
+        tuning = Tuning(method.objective == CLEAN, noise_seed(seed, run))
         path = folder / f"{method.objective}-run{run}-{method.kind}{method.features}.npz"
-        part = _part(path, algorithm, tuning, rounds, run_key, executor, state)
+        part = driven(path, algorithm, tuning, rounds, run_key, executor, state)
         parts.setdefault(method, []).append(part)
     found = {method: _best(some) for method, some in parts.items()}
     earlier = [p.seconds for some in parts.values() for p in some if p.earlier]
     return found, float(np.nansum(earlier))
 
 
-def _noise_seed(seed: int, run: int) -> int:
+def informed(algorithm: FTS | RGPE | TAF, key: Key, past: Part) -> FederatedState:
+    """The state before the first round: peers know their past, targets nothing."""
+    return _informed(algorithm, key, jnp.asarray(past.queries), jnp.asarray(past.values))
+
+
+_informed = eqx.filter_jit(fts_rivals.informed)
+
+
+def noise_seed(seed: int, run: int) -> int:
     return int(np.random.SeedSequence([seed, run]).generate_state(1)[0])
 
 
-def _part(
+def driven(
     path: Path,
     algorithm: AbstractAlgorithm,
     tuning: Tuning,
@@ -328,14 +272,8 @@ def checks(found: Found, rounds: int) -> dict[str, Check]:
 
 
 def _floats(method: Method) -> tuple[bool, int]:
-    """What one message holds, read off its shape: whether that is what it should be, and how much."""
-    M = method.features
-    algorithm = federated(method.kind, M, own_model(PUBLISHED_ROUNDS))
-    state = jax.eval_shape(algorithm.init, jr.key(0))
-    client = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.clients
-    )
-    sent = metrics.floats(jax.eval_shape(algorithm.message, jr.key(0), state.shared, client))
+    """What one message holds: whether that is what it should be, and how much."""
+    sent, M = fts_rivals.sent(PROBLEM, method.kind, method.features), method.features
     return sent == {"FTS": M, "RGPE": M + M**2, "TAF": M + M**2 + 1}[method.kind], sent
 
 
@@ -378,24 +316,15 @@ def _draw_curves(ax: Any, found: Found, objective: str) -> None:
 
 def _draw_messages(ax: Any, found: Found, objective: str, rounds: int) -> None:
     """Fig. 2a: what is reached against what is sent."""
-    finals = {m: _flat(best)[:, -1] for m, (best, _) in found.items() if m.objective == objective}
+    methods = [method for method in found if method.objective == objective]
     comparable = objective == AUTHORS and rounds == PUBLISHED_ROUNDS
-    for kind, color in COLORS.items():
-        methods = [m for m in finals if m.kind == kind]
-        sent = [_floats(m)[1] for m in methods]
-        means, errors = zip(*(metrics.mean_and_error(finals[m]) for m in methods), strict=True)
-        ax.errorbar(sent, means, errors, fmt="o", color=color, capsize=4, label=kind)
-        if comparable:
-            theirs = [m.published for m in methods]
-            style = {"marker": "s", "facecolor": "none", "edgecolor": color}
-            ax.scatter(sent, theirs, **style, label=f"{kind}, the authors")
-    ours = finals[Method(objective, ALONE, 0)].mean()
-    ax.axhline(ours, color="0.5", ls="--", label="TS")
-    if comparable:
-        ax.axhline(PUBLISHED[ALONE, 0], color="0.5", ls=":", label="TS, the authors")
-    ax.set(xlabel="floats an agent sends, once", ylabel="best AUC at the end", xscale="log")
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, ncols=4, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
+    fts_rivals.draw_messages(
+        ax,
+        {(m.kind, m.features): _flat(found[m][0])[:, -1] for m in methods},
+        {(m.kind, m.features): _floats(m)[1] for m in methods if m.features},
+        PUBLISHED if comparable else {},
+        "best AUC",
+    )
 
 
 def _draw_target(ax: Any, found: Found, target: int) -> None:

@@ -225,11 +225,13 @@ def _keys(key: Key) -> tuple[Key, Key, Key]:
 
 
 def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -> FederatedState:
-    """The state before the first round, as `algorithm.warm_start` has it, but for the peers' own models.
+    """The state before the first round, as `algorithm.warm_start` has it; `peers` do the learning.
 
-    These are never asked, and teaching them would be most of the work.
+    Without `own` they have no models of their own, which are never asked, and are most of the work.
     """
     state = algorithm.init(key)
+    if peers.own is not None:
+        return peers.warm_start(state, queries, values)
     light = eqx.tree_at(lambda s: (s.shared.own, s.clients.beliefs.own), state, (None, None))
     informed = peers.warm_start(light, queries, values).clients
     known = informed.beliefs.message, informed.sent

@@ -50,22 +50,27 @@ def fields() -> list[Field]:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The objective of agent n, field n; `seed` is for the authors' noise, `clean` has none."""
+    """The objective of agent n, field n; `seed` is for the authors' noise, `clean` has none.
+
+    With `targets` so many of the first fields come first, and then all of them.
+    """
 
     clean: bool
     seed: int
+    targets: int = 0
 
     def __call__(self, agent: int, x: np.ndarray) -> float:
         """The AUC; the same for the same agent, point and seed, in whatever order or process."""
         from sklearn.metrics import roc_auc_score
 
-        field = fields()[agent]
-        scores = _decision(field, x) if self.clean else _probability(field, x, self._seed(agent, x))
+        number = agent if agent < self.targets else agent - self.targets
+        field, seed = fields()[number], self._seed(number, x)
+        scores = _decision(field, x) if self.clean else _probability(field, x, seed)
         return float(roc_auc_score(field.y_test, scores))
 
-    def _seed(self, agent: int, x: np.ndarray) -> int:
+    def _seed(self, field: int, x: np.ndarray) -> int:
         bits = np.asarray(x, np.float64).view(np.uint32)
-        return int(np.random.SeedSequence([self.seed, agent, *bits]).generate_state(1)[0])
+        return int(np.random.SeedSequence([self.seed, field, *bits]).generate_state(1)[0])
 
 
 def _decision(field: Field, x: np.ndarray) -> np.ndarray:

@@ -153,6 +153,14 @@ def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:
     return np.load(path)
 
 
+def scratch(options: Options, name: str, size: Sequence[object]) -> Path:
+    """The folder for what an experiment of that version, seed and size has finished."""
+    stamp = "-".join(str(item) for item in (jaxbo.__version__, options.seed, *size))
+    folder = options.out / f"{name}.parts-{stamp}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def parts(
     options: Options,
     name: str,
@@ -163,9 +171,7 @@ def parts(
 
     An experiment that was interrupted goes on where it was, if version, seed and size are the same.
     """
-    stamp = "-".join(str(item) for item in (jaxbo.__version__, options.seed, *size))
-    folder = options.out / f"{name}.parts-{stamp}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = scratch(options, name, size)
     found = {}
     for label, measure in progress(list(measures.items()), name):
         found[label] = kept(folder / f"{label}.npy".replace("/", "-"), measure)

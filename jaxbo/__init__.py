@@ -23,6 +23,7 @@ from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.marginal import Marginal
 from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.pooled import Pooled
 from jaxbo.kernels.ranking import Ranked
 from jaxbo.kernels.sketch import Pivoted, Sketch
 from jaxbo.kernels.structure import RandomTree, Sampled
@@ -77,6 +78,7 @@ __all__ = [
     "OnFeatures",
     "Pivoted",
     "Poisson",
+    "Pooled",
     "RandomSearch",
     "RandomTree",
     "Ranked",

@@ -22,6 +22,7 @@ from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.pooled import Pooled
 from jaxbo.kernels.ranking import STRANGERS, Ranked
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.schedules import AbstractSchedule, Power
@@ -39,12 +40,16 @@ class Client(eqx.Module):
 
 
 class Broadcast(eqx.Module):
-    """All messages as they came, whom they are from, and the round's common random key."""
+    """All messages as they came, whom they are from, and the round's common random key.
+
+    Of the evidences the sum over who is present.
+    """
 
     round: Count
     key: Key
     weights: Float[Array, "agents features"]
     present: Bool[Array, " agents"]
+    evidence: Float[Array, " settings"] | None
 
 
 class Info(eqx.Module):
@@ -63,9 +68,14 @@ class FTS(AbstractThompson):
 
     `mixing` gives p_t, the probability of an own sample in round t = 1, 2, …
     `peers` is P_N up to scale: none for the uniform distribution, one weight for each agent, or a row
-    of weights for each target. A target's own weight is ignored. `Ranked()` learns it, for each agent
-    from how well messages rank that agent's observations, which `own=Fitted(...)` keeps. With `once`
-    peers come in an order that is fixed before, and one that ranks badly is passed over.
+    of weights for each target. A target's own weight is ignored. `Ranked(start=...)` learns it from such
+    weights, for each agent by how well messages rank that agent's observations, which `own=Fitted(...)`
+    keeps. With `once` peers come in an order that is fixed before, and one that ranks badly is passed
+    over.
+
+    `pooled=Pooled()` has agents agree on the hyperparameters of their own models, `own=Fitted(...)`, by
+    the evidence of all who are present (`kernels.pooled`): `Pooled.settings` floats more a message. It
+    takes the place of the agent's own fit: give `every=None`.
 
     `once` is the paper's simple setting: one message an agent, drawn after the observations of
     `warm_start`, and a used peer is not drawn again. Without it, a new message every round from agents
@@ -87,6 +97,7 @@ class FTS(AbstractThompson):
     own: AbstractSurrogate | None
     mixing: AbstractSchedule
     peers: Float[Array, " agents"] | Float[Array, "targets agents"] | Ranked | None
+    pooled: Pooled | None
     once: bool = eqx.field(static=True)
     _targets: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
@@ -100,6 +111,7 @@ class FTS(AbstractThompson):
         own: AbstractSurrogate | None = None,
         mixing: AbstractSchedule | None = None,
         peers: ArrayLike | Ranked | None = None,
+        pooled: Pooled | None = None,
         once: bool = False,
         targets: int | None = None,
         candidates: int = 1000,
@@ -112,13 +124,19 @@ class FTS(AbstractThompson):
             )
         elif peers is not None:
             peers = floating(peers)
+        require(
+            pooled is None or (isinstance(own, Fitted) and own.every is None),
+            f"pooled=Pooled() needs own=Fitted(..., every=None), to set its hyperparameters, got {own}.",
+        )
+        weights = peers.start if isinstance(peers, Ranked) else peers
+        if weights is not None:
             require(
-                peers.shape in ((agents,), (targets, agents)),
-                f"peers must have shape ({agents},) or ({targets}, {agents}), got {peers.shape}.",
+                weights.shape in ((agents,), (targets, agents)),
+                f"peers must have shape ({agents},) or ({targets}, {agents}), got {weights.shape}.",
             )
             require(
-                (peers >= 0) & jnp.isfinite(peers),
-                f"peers must be at least 0, got {peers}.",
+                (weights >= 0) & jnp.isfinite(weights),
+                f"peers must be at least 0, got {weights}.",
             )
         self.domain = domain
         self.agents = agents
@@ -126,6 +144,7 @@ class FTS(AbstractThompson):
         self.own = own
         self.mixing = Power(0.5, shift=1) if mixing is None else mixing
         self.peers = peers
+        self.pooled = pooled
         self.once = once
         self._targets = targets
         self.candidates = candidates
@@ -137,13 +156,13 @@ class FTS(AbstractThompson):
     def join(self, key: Key, shared: Shared, index: Count) -> Client:
         choices_key, order_key, start_key = jr.split(key, 3)
         beliefs = self._start(shared)
-        sent = self._draw(start_key, shared, beliefs) if self.once else None
+        sent = self._message(start_key, shared, beliefs) if self.once else None
         return Client(index, choices_key, order_key, beliefs, sent)
 
     def message(self, key: Key, shared: Shared, client: Client) -> Message:
         if client.sent is not None:
             return client.sent
-        return self._draw(key, shared, client.beliefs)
+        return self._message(key, shared, client.beliefs)
 
     def aggregate(
         self,
@@ -154,12 +173,16 @@ class FTS(AbstractThompson):
         present: Bool[Array, " agents"],
     ) -> Broadcast:
         del shared
-        return Broadcast(round, key, messages.weights, present)
+        total = None
+        if messages.evidence is not None:
+            total = jnp.sum(jnp.where(present[:, None], messages.evidence, 0), axis=0)
+        return Broadcast(round, key, messages.weights, present, total)
 
     def choose(
         self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
     ) -> tuple[Point, Info]:
         own_key, peer_key = jr.split(key)
+        client = self._agreed(shared, client, message, broadcast)
         peer, found = self._peer(peer_key, shared, client, broadcast)
         is_own = self._is_own(client.choices, broadcast.round) | ~found
         theirs = FourierFunction(shared.message, broadcast.weights[peer])
@@ -180,12 +203,35 @@ class FTS(AbstractThompson):
             # Until the first round the one message keeps up with the observations.
             sent = jax.lax.cond(
                 round == BEFORE_FIRST_ROUND,
-                lambda: self._draw(jr.fold_in(client.order, 1 + count), shared, beliefs),
+                lambda: self._message(jr.fold_in(client.order, 1 + count), shared, beliefs),
                 lambda: client.sent,
             )
             drawn = jnp.isfinite(value)
             sent = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), sent, client.sent)
         return Client(client.index, client.choices, client.order, beliefs, sent)
+
+    def _message(self, key: Key, shared: Shared, beliefs: Beliefs) -> Message:
+        message = self._draw(key, shared, beliefs)
+        if self.pooled is None:
+            return message
+        assert isinstance(self.own, Fitted)
+        return Message(message.weights, self.pooled.evidence(self.own, beliefs.own))
+
+    # ------------------------------------------------------------ hyperparameters in common
+
+    def _agreed(
+        self, shared: Shared, client: Client, message: Message, broadcast: Broadcast
+    ) -> Client:
+        """The client, its own model under what all agree on: the others' evidence, and its own by now."""
+        sent, heard = message.evidence, broadcast.evidence
+        if self.pooled is None or sent is None or heard is None:
+            return client
+        assert isinstance(self.own, Fitted)
+        own = client.beliefs.own
+        counted = jnp.where(broadcast.present[client.index], sent, jnp.zeros_like(sent))
+        total = heard + (self.pooled.evidence(self.own, own) - counted)
+        agreed = self.own.under(shared.own, own, *self.pooled.agreed(self.own, own, total))
+        return eqx.tree_at(lambda c: c.beliefs.own, client, agreed)
 
     # ------------------------------------------------------------ whose function to maximize
 
@@ -193,30 +239,35 @@ class FTS(AbstractThompson):
         self, key: Key, shared: Shared, client: Client, broadcast: Broadcast
     ) -> tuple[Count, Flag]:
         weights = broadcast.present.astype(broadcast.weights.dtype)
+        given = self.peers.start if isinstance(self.peers, Ranked) else self.peers
+        if given is not None:
+            weights = weights * (given if given.ndim == 1 else given[client.index])
         if isinstance(self.peers, Ranked):
-            return self._ranked_peer(key, self.peers, shared, client, broadcast)
-        if self.peers is not None:
-            row = self.peers if self.peers.ndim == 1 else self.peers[client.index]
-            weights = weights * row
+            return self._ranked_peer(key, self.peers, shared, client, broadcast, weights)
         if self.once:
             return self._next_peer(client, broadcast.round, weights)
         return _draw_other(key, weights, client.index)
 
     def _ranked_peer(
-        self, key: Key, ranked: Ranked, shared: Shared, client: Client, broadcast: Broadcast
+        self,
+        key: Key,
+        ranked: Ranked,
+        shared: Shared,
+        client: Client,
+        broadcast: Broadcast,
+        weights: Float[Array, " agents"],
     ) -> tuple[Count, Flag]:
         draw_key, listen_key, stranger_key = jr.split(key, 3)
-        own, present, weights = client.beliefs.own, broadcast.present, broadcast.weights
+        own = client.beliefs.own
         phis = jax.vmap(shared.message)(own.x)
         z = jr.normal(stranger_key, (STRANGERS, phis.shape[1]), phis.dtype)
-        others = present & (jnp.arange(present.size) != client.index)
-        scores, strangers = dot(weights, phis.T), dot(z, phis.T)
+        others = (weights > 0) & (jnp.arange(weights.size) != client.index)
+        scores, strangers = dot(broadcast.weights, phis.T), dot(z, phis.T)
         likely = ranked.probabilities(scores, strangers, own.y, own.used, others)
         if self.once:
-            turns = present.astype(likely.dtype)
-            peer, found = self._next_peer(client, broadcast.round, turns)
+            peer, found = self._next_peer(client, broadcast.round, weights)
         else:
-            peer, found = _draw_other(draw_key, likely, client.index)
+            peer, found = _draw_other(draw_key, weights * likely, client.index)
         return peer, found & (jr.uniform(listen_key, dtype=likely.dtype) < 2 * likely[peer])
 
     def _next_peer(

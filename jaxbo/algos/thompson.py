@@ -6,6 +6,7 @@ own sample with probability p_t,     otherwise what came from the others
 
 import equinox as eqx
 import jax.random as jr
+from jaxtyping import Array, Float
 
 from jaxbo._check import is_a
 from jaxbo.algos.two_models import AbstractTwoModels, Beliefs, Shared
@@ -15,9 +16,13 @@ from jaxbo.types import Count, Features, Flag, Function, Key
 
 
 class Message(eqx.Module):
-    """A sampled function on the shared features, FTS section 3.1: all that leaves an agent."""
+    """A sampled function on the shared features, FTS section 3.1: all that leaves an agent.
+
+    Where agents agree on hyperparameters, also the log `evidence` of each setting (`kernels.pooled`).
+    """
 
     weights: Features
+    evidence: Float[Array, " settings"] | None = None
 
 
 class AbstractThompson(AbstractTwoModels):

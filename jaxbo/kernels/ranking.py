@@ -122,10 +122,16 @@ class Ranked(eqx.Module):
     pair to order, which is the uniform P_N, and part with the evidence. Where most peers are strangers π
     falls, and few are taken for related by chance. All scores are one matrix product; no more is sent.
 
+    `start` is P_N up to scale before there is evidence, as `FTS` takes it (default: uniform); a peer is
+    then drawn in proportion to start_n P_n, and one of weight 0 never. Here, too, P_n are 1/2 at first.
+
     `ValueError` for an effect outside (0, 1].
     """
 
     effect: Scalar = eqx.field(converter=floating, default=0.3)
+    start: Float[Array, " agents"] | Float[Array, "targets agents"] | None = eqx.field(
+        converter=lambda weights: None if weights is None else floating(weights), default=None
+    )
 
     def __check_init__(self):
         require(self.effect.ndim == 0, f"effect must be one number, got shape {self.effect.shape}.")

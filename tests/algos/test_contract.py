@@ -36,6 +36,7 @@ from jaxbo.kernels.ensemble import Ensemble
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.mechanism import Mechanism, Poisson
 from jaxbo.kernels.policy import Thompson
+from jaxbo.kernels.pooled import Pooled
 from jaxbo.kernels.ranking import Ranked
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import Trace, drive, replay, run
@@ -114,6 +115,11 @@ def transfer(kind, domain, agents, rounds, **options):
     return kind(domain, agents, model, features=fixed(domain), candidates=64, **options)
 
 
+def pooled_model(domain, rounds):
+    """The agents' own, whose hyperparameters are those that all agree on."""
+    return Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=None)
+
+
 #: name -> (domain, agents, rounds) -> the algorithm; `rounds` counts all observations.
 PROPER = {
     "random search": lambda d, n, t: RandomSearch(d, n),
@@ -131,7 +137,9 @@ PROPER = {
 SETTINGS = {
     "FTS, once": lambda d, n, t: fts(d, n, once=True),
     "FTS, ranked peers": lambda d, n, t: fts(d, n, own=fitted(d, t), peers=Ranked()),
-    "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),
+    "FTS, one target, pooled": lambda d, n, t: fts(
+        d, n, targets=1, mixing=InverseSquare(), own=pooled_model(d, t), pooled=Pooled(16)
+    ),
 }
 #: In float64 only what differs from method to method.
 METHODS = PROPER if jax.config.jax_enable_x64 else PROPER | SETTINGS

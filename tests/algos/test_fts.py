@@ -18,6 +18,7 @@ from jaxbo.domains import Cube, Finite
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.fitted import Exact, Fitted
+from jaxbo.kernels.pooled import Pooled
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.schedules import Constant, Table
 
@@ -304,3 +305,47 @@ def test_peers_that_know_the_objective_help_in_the_first_rounds(key):
     helped = jax.jit(jax.vmap(lambda k: best(Constant(0.5), k)))(keys)
     alone = jax.jit(jax.vmap(lambda k: best(Constant(1), k)))(keys)
     assert stats.wilcoxon(helped, alone, alternative="greater").pvalue < 1e-6
+
+
+# ---------------------------------------------------------------- hyperparameters in common
+
+AGREEING = Fitted(40, SquaredExponential(0.3), size=60, every=None)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_agents_agree_by_the_evidence_of_all_who_are_present(once, key):
+    pooled = Pooled(16)
+    algorithm = FTS(Cube(1), 4, features=GOOD, own=AGREEING, pooled=pooled, once=once)
+    state = informed(algorithm, key)
+    # What is observed after the one message counts for the agent itself.
+    state = algorithm.tell(state, jnp.full((4, 1), 0.2), jnp.arange(4.0))
+    present = np.array([True, False, True, True])
+    send = lambda client: algorithm.message(jr.key(1), state.shared, client)  # noqa: E731
+    messages = jax.vmap(send)(state.clients)
+    now = np.asarray(jax.vmap(lambda c: pooled.evidence(AGREEING, c.beliefs.own))(state.clients))
+    sent = np.asarray(messages.evidence)
+    assert np.allclose(sent, now) == (not once)
+    given = jr.key(2), state.shared, jnp.asarray(1), messages, jnp.asarray(present)
+    broadcast = algorithm.aggregate(*given)
+    for agent in range(4):
+        client, message = jax.tree.map(lambda leaf, n=agent: leaf[n], (state.clients, messages))
+        agreed = algorithm._agreed(state.shared, client, message, broadcast).beliefs.own
+        others = present & (np.arange(4) != agent)
+        total = jnp.asarray(sent[others].sum(0) + now[agent])
+        kernel, noise = pooled.agreed(AGREEING, client.beliefs.own, total)
+        np.testing.assert_allclose(agreed.kernel.length_scale, kernel.length_scale, rtol=1e-3)
+        np.testing.assert_allclose(agreed.noise, noise, rtol=1e-3)
+        assert abs(float(kernel.length_scale) - 0.3) > 0.02
+
+
+def test_agreeing_takes_a_number_for_each_setting(key):
+    algorithm = FTS(Cube(1), 2, features=GOOD, own=AGREEING, pooled=Pooled(16))
+    state = algorithm.init(key)
+    client = jax.tree.map(lambda leaf: leaf[0], state.clients)
+    assert metrics.floats(algorithm.message(key, state.shared, client)) == GOOD.size + 16
+
+
+@pytest.mark.parametrize("own", [None, GOOD, Fitted(9)], ids=["none", "fixed", "fits its own"])
+def test_what_is_agreed_on_must_be_free(own):
+    with pytest.raises(ValueError, match=r"pooled=Pooled\(\) needs own=Fitted\(..., every=None\)"):
+        FTS(Cube(1), 2, own=own, pooled=Pooled())

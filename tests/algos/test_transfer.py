@@ -302,17 +302,17 @@ def shifted(signs):
     return objective
 
 
-def listening(signs, once=False, runs=20):
+def listening(signs, once=False, runs=20, start=None, since=14):
     """Whom agent 0 listens to after 14 rounds, if it is up to p_t = 1/2; all keep observing."""
     agents = len(signs)
     model = Fitted(24, KERNEL, size=M, noise=NOISE, every=None)
     peers = FTS(
         Cube(2), agents, features=FEATURES, own=model, mixing=Constant(0.5),
-        peers=Ranked(), once=once,
+        peers=Ranked(start=start), once=once,
     )  # fmt: skip
     keys = jr.split(jr.key(3), runs)
     trace = jax.vmap(lambda k: run(peers, shifted(signs), 20, k, initial=4)[1])(keys)
-    return np.asarray(trace.info.source)[:, 14:, 0]
+    return np.asarray(trace.info.source)[:, since:, 0]
 
 
 def test_peers_that_rank_well_are_listened_to():
@@ -327,6 +327,29 @@ def test_peers_that_rank_well_are_listened_to():
 def test_nobody_is_listened_to_where_all_rank_badly(once):
     source = listening([1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1], once=once)
     assert (source == 0).mean() > 0.85  # by p_t alone it would be half
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_whom_not_to_listen_to_can_be_known_before(once):
+    start = np.array([1.0, 0.0, 1.0, 1.0])
+    start = np.tile(start, (4, 1)) if once else start
+    source = listening([1, 1, 1, -1], once=once, start=start, since=0)
+    assert 1 not in source
+    assert 2 in source
+
+
+def test_of_two_alike_the_one_that_weighed_more_before_is_listened_to_more():
+    source = listening([1, 1, 1], start=np.array([0.0, 9.0, 1.0]))
+    asked = source[source != 0]
+    assert asked.size > 30
+    assert (asked == 1).mean() > 0.75  # uniformly drawn it would be half
+
+
+def test_weights_of_ranked_peers_are_checked_like_others():
+    own = Fitted(24, KERNEL)
+    for start in (np.ones(2), np.ones((2, 3)), np.array([1, -1, 1]), np.array([1, np.nan, 1])):
+        with pytest.raises(ValueError, match="peers must"):
+            FTS(Cube(2), 3, own=own, peers=Ranked(start=start))
 
 
 def test_ranking_needs_what_was_observed():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench import fts_landmine as experiment
-from bench import landmine
+from bench import fts_rivals, landmine
 from bench.landmine import Tuning
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains import Cube
@@ -64,7 +64,7 @@ def test_the_corners_of_the_square_are_the_ends_of_the_authors_ranges():
 
 
 def test_a_target_hears_all_fields_but_its_own():
-    weights = experiment.others()
+    weights = fts_rivals.others(experiment.PROBLEM)
     assert weights.shape == (6, 35)
     assert (weights[:, :6] == 0).all()
     assert (weights.sum(1) == 28).all()
@@ -78,7 +78,7 @@ def test_before_the_start_peers_know_fifty_points_and_targets_none(kind, key):
     past = experiment.Part(
         rng.random((53, 29, 2)).astype(dtype), rng.random((53, 29)).astype(dtype), 0.0
     )
-    algorithm = experiment.federated(kind, 20, experiment.own_model(rounds=50))
+    algorithm = fts_rivals.federated(experiment.PROBLEM, kind, 20, rounds=50)
     state = experiment.informed(algorithm, key, past)
     counts = np.asarray(state.clients.beliefs.message.posterior.count)
     np.testing.assert_array_equal(counts, [0] * 6 + [50] * 29)
@@ -105,7 +105,7 @@ def test_a_part_goes_on_where_it_was_stopped_and_is_not_evaluated_again(
     def part(path) -> experiment.Part:
         tuning = Tuning(clean=True, seed=0)
         with ThreadPoolExecutor(1) as executor:
-            return experiment._part(tmp_path / path, algorithm, tuning, 4, key, executor, None)
+            return experiment.driven(tmp_path / path, algorithm, tuning, 4, key, executor, None)
 
     with pytest.raises(RuntimeError, match="stopped"):
         part("a.npz")

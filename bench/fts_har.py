@@ -1,0 +1,21 @@
+"""FTS, Fig. 2c, 3c and 7: logistic regression for 30 people's movements (`har`).
+
+See `fts_activity` for what is compared, `logistic` for what is tuned.
+"""
+
+from bench.fts_activity import measure
+from bench.fts_rivals import Problem
+from bench.har import FEDERATED, SUBJECTS, movements
+from bench.runner import Experiment, Options, Result
+
+
+def _run(options: Options) -> Result:
+    return measure(Problem(SUBJECTS, dim=3), movements(FEDERATED), options, "fts-har")
+
+
+EXPERIMENT = Experiment(
+    source="FTS, Fig. 2c, 3c and 7",
+    about="logistic regression for 30 people's movements by TS, FTS, RGPE and TAF",
+    time="30 min",
+    run=_run,
+)
