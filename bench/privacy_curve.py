@@ -337,6 +337,7 @@ def _draw_ends(ax: Any, curves: dict[str, np.ndarray], names: Sequence[str], uni
         mean, error = metrics.mean_and_error(curves[name][:, -1])
         ax.errorbar(mean, place, xerr=error, fmt="o", color=plotting.BLUE, capsize=3)
     ax.set_yticks(range(len(names)), reversed(names))
+    ax.locator_params(axis="x", nbins=4)
     ax.set_xlabel(f"{unit} at the end")
     ax.spines[["top", "right"]].set_visible(False)
 
@@ -348,6 +349,8 @@ def _draw_trade_off(
     unit: str,
 ) -> None:
     """Loss against utility, by the paper's accountant (open) and the tight one (filled)."""
+    from matplotlib import ticker
+
     for group, label, color in (
         (BY_NOISE, "z = 1 to 4, q = 0.35", plotting.PALETTE[2]),
         (BY_SAMPLE, "q = 0.1 to 0.35, z = 1", plotting.RED),
@@ -361,5 +364,8 @@ def _draw_trade_off(
     for name, style in ((TS_ALONE, "--"), (WITHOUT_DE, ":"), (WITH_DE, "-")):
         ax.axhline(curves[name][:, -1].mean(), color="0.5", ls=style, label=name)
     ax.set(xlabel="privacy loss ε", ylabel=f"{unit} at the end", xscale="log")
+    ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter("")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize=8, ncols=2)
+    ax.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
