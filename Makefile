@@ -37,7 +37,7 @@ test-float32: $(VENV)/ready-test
 	$(PYTEST) --compile roughly $(patsubst %,--ignore=%,$(CONTRACT) $(EXACT)) -k "not bit_for_bit"
 
 # The contract traces every method in float64.
-DENSE := $(patsubst %,tests/%.py,kernels/test_nystrom kernels/test_exploration algos/test_cepe)
+DENSE := $(patsubst %,tests/%.py,kernels/test_nystrom kernels/test_exploration kernels/test_pooled algos/test_cepe)
 test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
 	$(PYTEST) --compile bitwise $(CONTRACT) $(EXACT) $(DENSE) \

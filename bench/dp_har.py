@@ -3,8 +3,8 @@
 Three hyperparameters. See `privacy_curve` for what is compared, `logistic` for what is tuned.
 """
 
-from bench import privacy_curve
-from bench.har import PRIVATE, SUBJECTS, movements
+from bench import har, privacy_curve
+from bench.har import SUBJECTS, movements
 from bench.privacy_curve import Problem, measure
 from bench.runner import Experiment, Options, Result
 from jaxbo.domains import Cube
@@ -17,7 +17,7 @@ def _run(options: Options) -> Result:
         "Fig. 10: regions": privacy_curve.PARTITIONS,
         "Fig. 12b: weights that do not adapt": privacy_curve.NOT_ADAPTIVE,
     }
-    objective, unit = movements(PRIVATE), "validation error"
+    objective, unit = movements(har.DP_FTS_DE), "validation error"
     problem = Problem(Cube(3), SUBJECTS, objective, unit, batch=5, trains=True, figures=figures)
     runs, rounds = options.runs_or(10, 2), options.rounds_or(60, 5)
     return measure(problem, options, "dp-har", runs, rounds)

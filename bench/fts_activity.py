@@ -9,9 +9,8 @@ paper. Beside the paper's four methods: FTS that learns whom to listen to.
 """
 
 import functools
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -60,15 +59,8 @@ class Owned(eqx.Module):
         return self.objective(key, person, x)
 
 
-class Found(NamedTuple):
-    """Of one method: the error by run, target and round; seconds a round and target."""
-
-    errors: Float[np.ndarray, "runs targets rounds"]
-    seconds: float
-
-    @property
-    def flat(self) -> Float[np.ndarray, "pairs rounds"]:
-        return self.errors.reshape(-1, self.errors.shape[-1])
+#: The error of each method by run, target and round.
+Found = dict[Method, Float[np.ndarray, "runs targets rounds"]]
 
 
 def measure(problem: Problem, objective: Compiled, options: Options, name: str) -> Result:
@@ -80,22 +72,26 @@ def measure(problem: Problem, objective: Compiled, options: Options, name: str) 
     keys = jr.split(jr.key(options.seed), runs)
     past = functools.cache(lambda: past_of(problem, objective, rounds, keys))
     measures = {
-        label(method): functools.partial(_timed, problem, objective, method, rounds, keys, past)
+        label(method): functools.partial(errors, problem, objective, method, rounds, keys, past)
         for method in methods
     }
     tables, folder = parts(options, name, (runs, rounds), measures)
-    found = {method: _found(tables[label(method)]) for method in methods}
+    found = {method: tables[label(method)] for method in methods}
     sent = {method: fts_rivals.sent(problem, *method) for method in methods if method[1]}
     return Result(
         settings=_settings(problem, runs, rounds, sizes),
-        curves={label(method): some.flat for method, some in found.items()},
+        curves={label(method): flat(errors) for method, errors in found.items()},
         checks=checks(found),
         unit=UNIT,
-        headers=("method", UNIT, "s.e.", "runs x targets", "floats sent", "s a round"),
-        rows=[_row(method, some, sent.get(method, 0)) for method, some in found.items()],
+        headers=("method", UNIT, "s.e.", "runs x targets", "floats sent"),
+        rows=[_row(method, errors, sent.get(method, 0)) for method, errors in found.items()],
         figure=_figure(found, sent),
         scratch=folder,
     )
+
+
+def flat(errors: Float[np.ndarray, "runs targets rounds"]) -> Float[np.ndarray, "pairs rounds"]:
+    return errors.reshape(-1, errors.shape[-1])
 
 
 def label(method: Method) -> str:
@@ -149,9 +145,10 @@ def values_of(
         key, past = given
         init_key, run_key = jr.split(key)
         state = fts_rivals.informed(algorithm, init_key, *past)
-        tuned = Owned(objective)
-        trace = run(algorithm, tuned, rounds, run_key, initial=INITIAL, state=state)[1]
-        return trace.values[:, :TARGETS]
+        known = fts_rivals.first_row(algorithm)
+        initial = INITIAL - known
+        trace = run(algorithm, Owned(objective), rounds, run_key, initial=initial, state=state)[1]
+        return jnp.concatenate([past[1][:known, :TARGETS], trace.values[:, :TARGETS]])
 
     return jax.lax.map(one, (keys, past), batch_size=BATCH)
 
@@ -162,40 +159,25 @@ def errors_of(values: Array | np.ndarray) -> Float[np.ndarray, "runs targets rou
     return 1 - np.moveaxis(best, 1, 2)
 
 
-def _timed(
+def errors(
     problem: Problem,
     objective: Compiled,
     method: Method,
     rounds: int,
     keys: Array,
     past: Callable[[], Past],
-) -> np.ndarray:
-    """A row for each run and target: seconds a round and agent that queries, then the errors."""
-    function: Any = past_of
-    given: tuple[Any, ...] = (problem, objective, rounds, keys)
-    if method[1]:
-        function, given = values_of, (problem, objective, method, rounds, keys, past())
-    compiled = function.lower(*given).compile()
-    begun = time.perf_counter()
-    found = jax.block_until_ready(compiled(*given))
-    elapsed = time.perf_counter() - begun
-    values = found if method[1] else found[1][:, :, :TARGETS]
-    queries = len(keys) * (INITIAL + rounds) * (TARGETS if method[1] else problem.owners)
-    seconds = elapsed / queries
-    errors = errors_of(values)
-    return np.concatenate([np.full((*errors.shape[:2], 1), seconds), errors], axis=2)
-
-
-def _found(table: np.ndarray) -> Found:
-    return Found(table[:, :, 1:], float(table[0, 0, 0]))
+) -> Float[np.ndarray, "runs targets rounds"]:
+    if not method[1]:
+        return errors_of(past()[1][:, :, :TARGETS])
+    return errors_of(values_of(problem, objective, method, rounds, keys, past()))
 
 
 # ---------------------------------------------------------------- what came out
 
 
-def checks(found: dict[Method, Found]) -> dict[str, Check]:
+def checks(found: Found) -> dict[str, Check]:
     """The paper's claims about the end, by the 95 % interval of the runs' and targets' differences."""
-    ends = {method: some.flat[:, -1] for method, some in found.items()}
+    ends = {method: flat(errors)[:, -1] for method, errors in found.items()}
     claims = {}
     for method, end in ends.items():
         kind, M = method
@@ -212,29 +194,29 @@ def checks(found: dict[Method, Found]) -> dict[str, Check]:
     return claims
 
 
-def _row(method: Method, found: Found, sent: int) -> tuple[str, ...]:
-    mean, error = metrics.mean_and_error(found.flat[:, -1])
-    cells = (number(float(mean)), number(float(error)), str(len(found.flat)), str(sent))
-    return (label(method), *cells, f"{found.seconds:.2g}")
+def _row(method: Method, errors: np.ndarray, sent: int) -> tuple[str, ...]:
+    ends = flat(errors)[:, -1]
+    mean, error = metrics.mean_and_error(ends)
+    return (label(method), number(float(mean)), number(float(error)), str(len(ends)), str(sent))
 
 
-def _figure(found: dict[Method, Found], sent: dict[Method, int]) -> Any:
+def _figure(found: Found, sent: dict[Method, int]) -> Any:
     """Means over all targets; what each method sends and reaches (Fig. 2); each target (Fig. 3, 6, 7)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 12), dpi=plotting.DPI, layout="constrained")
-    parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.35))
-    top, bottom = parts
+    halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.35))
+    top, bottom = halves
     left, right = top.subplots(1, 2, width_ratios=(1.6, 1))
-    shown = {method: some for method, some in found.items() if method[1] in (0, SHOWN)}
-    means = {kind: some.flat for (kind, _), some in shown.items()}
+    shown = {kind: errors for (kind, M), errors in found.items() if M in (0, SHOWN)}
+    means = {kind: flat(errors) for kind, errors in shown.items()}
     plotting.regret(means, left, ylabel=UNIT, band="error")
     left.set_title(f"mean over all targets and runs, M = {SHOWN}")
-    ends = {method: some.flat[:, -1] for method, some in found.items()}
+    ends = {method: flat(errors)[:, -1] for method, errors in found.items()}
     fts_rivals.draw_messages(right, ends, sent, {}, UNIT)
     bottom.suptitle(f"each target, M = {SHOWN}: mean and standard error over its runs")
     for target, ax in enumerate(bottom.subplots(2, 3).flat):
-        some = {kind: found.errors[:, target] for (kind, _), found in shown.items()}
-        plotting.regret(some, ax, ylabel=UNIT, band="error")
+        of_target = {kind: errors[:, target] for kind, errors in shown.items()}
+        plotting.regret(of_target, ax, ylabel=UNIT, band="error")
         ax.set_title(f"target {target}")
     return figure

@@ -1,33 +1,32 @@
 """FTS, Fig. 4: peers that keep observing and send every round, or one message before the start.
 
     one message      ω_n of 50 observations, drawn before the first round, used once
-    peers go on      each round every peer asks and observes once more by TS, and sends a new ω_n
+    peers go on      a new ω_n before every round, of 50, 51, 52, ... observations of the peer's own TS
 
 On the problems of `fts_landmine` (the authors' objective), `fts_eating` and `fts_har`, with M = 100 and
-all else as there. Who has nobody to listen to goes on with TS: both sides are one `FTS`.
+all else as there. The peers that go on are targets of the same `FTS` that listen to nobody.
 """
 
 import functools
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from bench import fts_activity, fts_landmine, fts_rivals
+from bench import fts_activity, fts_landmine, fts_rivals, har
 from bench.eating import PEOPLE, meals
+from bench.fts_activity import flat
 from bench.fts_landmine import PROBLEM, Part, driven, noise_seed
 from bench.fts_rivals import ALONE, GROWING, INITIAL, OBSERVATIONS, SHOWN, TARGETS, Problem
-from bench.har import FEDERATED, SUBJECTS, movements
 from bench.landmine import Tuning, fields
 from bench.runner import Check, Experiment, Options, Result, below, no_worse, parts, scratch
 from jaxbo import plotting
-from jaxbo.loop import Compiled
 
 ONCE = "FTS"
 KINDS = (ALONE, ONCE, GROWING)
@@ -40,14 +39,15 @@ def _run(options: Options) -> Result:
     keys = jr.split(jr.key(options.seed), runs)
     activities = {
         "eating": (Problem(PEOPLE, dim=3), meals()),
-        "har": (Problem(SUBJECTS, dim=3), movements(FEDERATED)),
+        "har": (Problem(har.SUBJECTS, dim=3), har.movements(har.FTS)),
     }
     measures: dict[str, Callable[[], Any]] = {}
     for name, activity in activities.items():
         past = functools.cache(functools.partial(fts_activity.past_of, *activity, rounds, keys))
         for kind in KINDS:
-            given = (*activity, kind, rounds, keys, past)
-            measures[label(name, kind)] = functools.partial(_activity, *given)
+            method = kind, 0 if kind == ALONE else SHOWN
+            given = (*activity, method, rounds, keys, past)
+            measures[label(name, kind)] = functools.partial(fts_activity.errors, *given)
     size = "fts-growing", (runs, rounds)
     for kind in () if options.quick else KINDS:
         given = (scratch(options, *size), kind, runs, rounds, options.seed)
@@ -59,7 +59,7 @@ def _run(options: Options) -> Result:
             "rounds": rounds,
             "initial points": INITIAL,
             "targets": TARGETS,
-            "observations of a peer before the start": OBSERVATIONS,
+            "observations of a peer before the start": min(OBSERVATIONS, INITIAL + rounds),
             "M": SHOWN,
         },
         curves={name: flat(table) for name, table in tables.items()},
@@ -75,45 +75,32 @@ def label(problem: str, kind: str) -> str:
     return f"{problem}: {kind}"
 
 
-def flat(errors: Float[np.ndarray, "runs targets rounds"]) -> Float[np.ndarray, "pairs rounds"]:
-    return errors.reshape(-1, errors.shape[-1])
-
-
-def _activity(
-    problem: Problem,
-    objective: Compiled,
-    kind: str,
-    rounds: int,
-    keys: Array,
-    past: Callable[[], fts_activity.Past],
-) -> np.ndarray:
-    if kind == ALONE:
-        return fts_activity.errors_of(past()[1][:, :, :TARGETS])
-    method = kind, SHOWN
-    values = fts_activity.values_of(problem, objective, method, rounds, keys, past())
-    return fts_activity.errors_of(values)
-
-
 def _landmine(folder: Path, kind: str, runs: int, rounds: int, seed: int) -> np.ndarray:
     """As `fts_landmine` has it; the runs are saved one by one, TS is first."""
-    values = []
     with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn")) as executor:
-        for run in range(runs):
-            init_key, run_key = jr.split(jr.fold_in(jr.key(seed), run))
-
-            def one(kind: str, run: int = run, keys: Any = (init_key, run_key)) -> Part:
-                algorithm: Any = fts_rivals.alone(PROBLEM, rounds)
-                tuning, state = Tuning(False, noise_seed(seed, run)), None
-                if kind != ALONE:
-                    past = one(ALONE)
-                    algorithm = fts_rivals.federated(PROBLEM, kind, SHOWN, rounds)
-                    state = fts_landmine.informed(algorithm, keys[0], past)
-                    tuning = Tuning(False, tuning.seed, TARGETS)
-                path = folder / f"landmine-{kind}-{run}.npz"
-                return driven(path, algorithm, tuning, rounds, keys[1], executor, state)
-
-            values.append(one(kind).values[:, :TARGETS])
+        values = [_one(folder, kind, run, rounds, seed, executor) for run in range(runs)]
     return fts_activity.errors_of(np.stack(values))
+
+
+def _one(
+    folder: Path, kind: str, run: int, rounds: int, seed: int, executor: Executor
+) -> Float[np.ndarray, "rows targets"]:
+    init_key, run_key = jr.split(jr.fold_in(jr.key(seed), run))
+
+    def part(kind: str, *given: Any) -> Part:
+        return driven(folder / f"landmine-{kind}-{run}.npz", *given)
+
+    noise = noise_seed(seed, run)
+    alone = fts_rivals.alone(PROBLEM, rounds)
+    past = part(ALONE, alone, Tuning(False, noise), rounds, run_key, executor, None)
+    if kind == ALONE:
+        return past.values[:, :TARGETS]
+    algorithm = fts_rivals.federated(PROBLEM, kind, SHOWN, rounds)
+    state = fts_landmine.informed(algorithm, init_key, past)
+    tuning = Tuning(False, noise, TARGETS)
+    known = fts_rivals.first_row(algorithm)
+    found = part(kind, algorithm, tuning, rounds, run_key, executor, state, INITIAL - known)
+    return np.concatenate([past.values[:known, :TARGETS], found.values[:, :TARGETS]])
 
 
 # ---------------------------------------------------------------- what came out

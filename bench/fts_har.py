@@ -3,14 +3,15 @@
 See `fts_activity` for what is compared, `logistic` for what is tuned.
 """
 
+from bench import har
 from bench.fts_activity import measure
 from bench.fts_rivals import Problem
-from bench.har import FEDERATED, SUBJECTS, movements
+from bench.har import SUBJECTS, movements
 from bench.runner import Experiment, Options, Result
 
 
 def _run(options: Options) -> Result:
-    return measure(Problem(SUBJECTS, dim=3), movements(FEDERATED), options, "fts-har")
+    return measure(Problem(SUBJECTS, dim=3), movements(har.FTS), options, "fts-har")
 
 
 EXPERIMENT = Experiment(

@@ -193,6 +193,7 @@ def driven(
     key: Key,
     executor: Executor,
     state: Any,
+    initial: int = INITIAL,
 ) -> Part:
     """One driven run: from its file if it has ended before, continued if it has begun."""
     if path.exists():
@@ -207,7 +208,7 @@ def driven(
         tuning,
         rounds,
         key,
-        initial=INITIAL,
+        initial=initial,
         executor=executor,
         checkpoint=unfinished,
         catch=(),

@@ -109,17 +109,32 @@ def informed(
     queries: Float[Array, "rows owners dim"],
     values: Float[Array, "rows owners"],
 ) -> FederatedState:
-    """The state before the first round: peers know the first of these observations, targets nothing."""
+    """The state before the first round: peers know the first of these observations, targets nothing.
+
+    Where peers go on targets are agents like others: they know their initial points, and all own models
+    have hyperparameters of what they know.
+    """
     queries, values = queries[:OBSERVATIONS], values[:OBSERVATIONS]
-    (rows, owners, dim), agents = queries.shape, algorithm.agents
-    blank = jnp.zeros((rows, agents - owners, dim), queries.dtype)
-    unknown = jnp.full((rows, agents - owners), jnp.nan, values.dtype)
-    queries = jnp.concatenate([blank, queries], axis=1)
-    values = jnp.concatenate([unknown, values], axis=1)
-    if isinstance(algorithm, FTS) and algorithm.once:
+    targets = algorithm.agents - queries.shape[1]
+    mine, seen = queries[:, :targets], values[:, :targets]
+    known = (jnp.arange(len(values)) < first_row(algorithm))[:, None]
+    queries = jnp.concatenate([mine, queries], axis=1)
+    values = jnp.concatenate([jnp.where(known, seen, jnp.nan), values], axis=1)
+    if not isinstance(algorithm, FTS):
+        return algorithm.warm_start(algorithm.init(key), queries, values)
+    if algorithm.once:
         peers = eqx.tree_at(lambda a: a.own, algorithm, None)
         return start(peers, algorithm, key, queries, values)
-    return algorithm.warm_start(algorithm.init(key), queries, values)
+    state = algorithm.warm_start(algorithm.init(key), queries, values)
+    own = algorithm.own
+    assert isinstance(own, Fitted)
+    refitted = jax.vmap(lambda belief: own.refit(state.shared.own, belief))
+    return eqx.tree_at(lambda s: s.clients.beliefs.own, state, refitted(state.clients.beliefs.own))
+
+
+def first_row(algorithm: TS | FTS | RGPE | TAF) -> int:
+    """How many initial points the targets know before a run begins, which are then not its own."""
+    return INITIAL if isinstance(algorithm, FTS) and not algorithm.once else 0
 
 
 def sent(problem: Problem, kind: str, features: int) -> int:

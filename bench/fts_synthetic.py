@@ -227,7 +227,8 @@ def _keys(key: Key) -> tuple[Key, Key, Key]:
 def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -> FederatedState:
     """The state before the first round, as `algorithm.warm_start` has it; `peers` do the learning.
 
-    Without `own` they have no models of their own, which are never asked, and are most of the work.
+    Where these have no `own`, agents learn nothing for their own models: peers' are never asked, and
+    teaching them would be most of the work.
     """
     state = algorithm.init(key)
     if peers.own is not None:

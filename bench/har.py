@@ -9,8 +9,8 @@ from bench.logistic import Ranges, Training, training
 
 SUBJECTS, CLASSES = 30, 6
 #: What DP-FTS-DE tunes, and what FTS does.
-PRIVATE = Ranges(batch=(128, 512), l2=(1e-6, 10), rate=(1e-6, 1))
-FEDERATED = Ranges(batch=(20, 60), l2=(1e-6, 1), rate=(0.01, 0.1))
+DP_FTS_DE = Ranges(batch=(128, 512), l2=(1e-6, 10), rate=(1e-6, 1))
+FTS = Ranges(batch=(20, 60), l2=(1e-6, 1), rate=(0.01, 0.1))
 
 
 @functools.cache

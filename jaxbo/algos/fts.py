@@ -14,16 +14,17 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
-from jaxbo.algos.base import BEFORE_FIRST_ROUND
+from jaxbo.algos.base import BEFORE_FIRST_ROUND, FederatedState
 from jaxbo.algos.thompson import AbstractThompson, Message
 from jaxbo.algos.two_models import Beliefs, Shared
 from jaxbo.domains import AbstractDomain
+from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
 from jaxbo.kernels.pooled import Pooled
-from jaxbo.kernels.ranking import STRANGERS, Ranked
+from jaxbo.kernels.ranking import STRANGERS, Ranked, check_weights
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.schedules import AbstractSchedule, Power
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
@@ -42,7 +43,7 @@ class Client(eqx.Module):
 class Broadcast(eqx.Module):
     """All messages as they came, whom they are from, and the round's common random key.
 
-    Of the evidences the sum over who is present.
+    Of the evidences the sum over who is present and sent finite ones.
     """
 
     round: Count
@@ -52,10 +53,21 @@ class Broadcast(eqx.Module):
     evidence: Float[Array, " settings"] | None
 
 
+class Agreed(eqx.Module):
+    """The hyperparameters of an agent's own model in one query."""
+
+    kernel: AbstractKernel
+    noise: Scalar
+
+
 class Info(eqx.Module):
-    """`source` is the agent whose sampled function was maximized: the agent itself, or a peer."""
+    """`source` is the agent whose sampled function was maximized: the agent itself, or a peer.
+
+    `agreed` is there where hyperparameters are `pooled`; a state holds those that these began with.
+    """
 
     source: Count
+    agreed: Agreed | None = None
 
 
 class FTS(AbstractThompson):
@@ -68,14 +80,15 @@ class FTS(AbstractThompson):
 
     `mixing` gives p_t, the probability of an own sample in round t = 1, 2, …
     `peers` is P_N up to scale: none for the uniform distribution, one weight for each agent, or a row
-    of weights for each target. A target's own weight is ignored. `Ranked(start=...)` learns it from such
-    weights, for each agent by how well messages rank that agent's observations, which `own=Fitted(...)`
-    keeps. With `once` peers come in an order that is fixed before, and one that ranks badly is passed
-    over.
+    of weights for each target. A target's own weight is ignored. `Ranked()` learns it: each agent listens
+    to those whose messages rank its own observations well, which `own=Fitted(...)` keeps; such weights
+    may be where that starts. With `once` peers come in an order that is fixed before, and one that ranks
+    badly is passed over.
 
     `pooled=Pooled()` has agents agree on the hyperparameters of their own models, `own=Fitted(...)`, by
     the evidence of all who are present (`kernels.pooled`): `Pooled.settings` floats more a message. It
-    takes the place of the agent's own fit: give `every=None`.
+    takes the place of the agent's own fit: give `every=None`. With `once`, of observations before the
+    start, and the asking agent's since.
 
     `once` is the paper's simple setting: one message an agent, drawn after the observations of
     `warm_start`, and a used peer is not drawn again. Without it, a new message every round from agents
@@ -125,8 +138,9 @@ class FTS(AbstractThompson):
         elif peers is not None:
             peers = floating(peers)
         require(
-            pooled is None or (isinstance(own, Fitted) and own.every is None),
-            f"pooled=Pooled() needs own=Fitted(..., every=None), to set its hyperparameters, got {own}.",
+            pooled is None or (isinstance(own, Fitted) and own.every is None and not own.warp),
+            f"pooled=Pooled() needs own=Fitted(..., every=None, warp=False), to set its "
+            f"hyperparameters, got {own}.",
         )
         weights = peers.start if isinstance(peers, Ranked) else peers
         if weights is not None:
@@ -134,10 +148,7 @@ class FTS(AbstractThompson):
                 weights.shape in ((agents,), (targets, agents)),
                 f"peers must have shape ({agents},) or ({targets}, {agents}), got {weights.shape}.",
             )
-            require(
-                (weights >= 0) & jnp.isfinite(weights),
-                f"peers must be at least 0, got {weights}.",
-            )
+            check_weights("peers", weights)
         self.domain = domain
         self.agents = agents
         self.features = Fixed() if features is None else features
@@ -153,16 +164,24 @@ class FTS(AbstractThompson):
     def targets(self) -> int:
         return self._targets
 
+    @property
+    def peer_capacity(self) -> int | None:
+        # Peers' own models are asked for their evidence.
+        return super().peer_capacity if self.pooled is None else self.capacity
+
     def join(self, key: Key, shared: Shared, index: Count) -> Client:
         choices_key, order_key, start_key = jr.split(key, 3)
         beliefs = self._start(shared)
-        sent = self._message(start_key, shared, beliefs) if self.once else None
+        sent = None
+        if self.once:
+            sent = Message(self._draw(start_key, shared, beliefs).weights, self._evidence(beliefs))
         return Client(index, choices_key, order_key, beliefs, sent)
 
     def message(self, key: Key, shared: Shared, client: Client) -> Message:
         if client.sent is not None:
             return client.sent
-        return self._message(key, shared, client.beliefs)
+        drawn = self._draw(key, shared, client.beliefs)
+        return Message(drawn.weights, self._evidence(client.beliefs))
 
     def aggregate(
         self,
@@ -175,14 +194,15 @@ class FTS(AbstractThompson):
         del shared
         total = None
         if messages.evidence is not None:
-            total = jnp.sum(jnp.where(present[:, None], messages.evidence, 0), axis=0)
+            counted = jax.vmap(_counted)(messages.evidence, present)
+            total = jnp.sum(counted, axis=0)
         return Broadcast(round, key, messages.weights, present, total)
 
     def choose(
         self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
     ) -> tuple[Point, Info]:
         own_key, peer_key = jr.split(key)
-        client = self._agreed(shared, client, message, broadcast)
+        client, agreed = self._agreed(shared, client, message, broadcast)
         peer, found = self._peer(peer_key, shared, client, broadcast)
         is_own = self._is_own(client.choices, broadcast.round) | ~found
         theirs = FourierFunction(shared.message, broadcast.weights[peer])
@@ -192,46 +212,62 @@ class FTS(AbstractThompson):
         mine = self._own_function(own_key, shared, client.beliefs, message)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         x, _ = maximize(_either(is_own, mine, theirs), self.domain, candidates)
-        return x, Info(jnp.where(is_own, client.index, peer))
+        return x, Info(jnp.where(is_own, client.index, peer), agreed)
 
     def learn(
         self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
     ) -> Client:
         beliefs, sent = self._update(shared, round, client.beliefs, x, value), client.sent
         if sent is not None:
-            count = beliefs.message.moments.count
+            old, count = sent.weights, beliefs.message.moments.count
             # Until the first round the one message keeps up with the observations.
-            sent = jax.lax.cond(
+            new = jax.lax.cond(
                 round == BEFORE_FIRST_ROUND,
-                lambda: self._message(jr.fold_in(client.order, 1 + count), shared, beliefs),
-                lambda: client.sent,
+                lambda: self._draw(jr.fold_in(client.order, 1 + count), shared, beliefs).weights,
+                lambda: old,
             )
-            drawn = jnp.isfinite(value)
-            sent = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), sent, client.sent)
+            sent = Message(jax.lax.select(jnp.isfinite(value), new, old), sent.evidence)
         return Client(client.index, client.choices, client.order, beliefs, sent)
-
-    def _message(self, key: Key, shared: Shared, beliefs: Beliefs) -> Message:
-        message = self._draw(key, shared, beliefs)
-        if self.pooled is None:
-            return message
-        assert isinstance(self.own, Fitted)
-        return Message(message.weights, self.pooled.evidence(self.own, beliefs.own))
 
     # ------------------------------------------------------------ hyperparameters in common
 
+    def warm_start(
+        self,
+        state: FederatedState,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+    ) -> FederatedState:
+        state = super().warm_start(state, queries, values)
+        if not self.once or self.pooled is None:
+            return state
+        # The one message has the evidence of all that came before the start.
+        evidence = jax.vmap(lambda client: self._evidence(client.beliefs))(state.clients)
+        return eqx.tree_at(lambda s: s.clients.sent.evidence, state, evidence)
+
+    def _evidence(self, beliefs: Beliefs) -> Float[Array, " settings"] | None:
+        if self.pooled is None:
+            return None
+        assert isinstance(self.own, Fitted)
+        return self.pooled.evidence(self.own, beliefs.own)
+
     def _agreed(
         self, shared: Shared, client: Client, message: Message, broadcast: Broadcast
-    ) -> Client:
-        """The client, its own model under what all agree on: the others' evidence, and its own by now."""
+    ) -> tuple[Client, Agreed | None]:
+        """The client with its own model under what all agree on, and what that is.
+
+        With `once` messages are old: what an agent has seen since counts for itself.
+        """
         sent, heard = message.evidence, broadcast.evidence
         if self.pooled is None or sent is None or heard is None:
-            return client
+            return client, None
         assert isinstance(self.own, Fitted)
         own = client.beliefs.own
-        counted = jnp.where(broadcast.present[client.index], sent, jnp.zeros_like(sent))
-        total = heard + (self.pooled.evidence(self.own, own) - counted)
-        agreed = self.own.under(shared.own, own, *self.pooled.agreed(self.own, own, total))
-        return eqx.tree_at(lambda c: c.beliefs.own, client, agreed)
+        others = heard - _counted(sent, broadcast.present[client.index])
+        kernel, noise = self.pooled.agreed(
+            self.own, own, others + self.pooled.evidence(self.own, own)
+        )
+        under = self.own.under(shared.own, own, kernel, noise)
+        return eqx.tree_at(lambda c: c.beliefs.own, client, under), Agreed(kernel, noise)
 
     # ------------------------------------------------------------ whose function to maximize
 
@@ -281,6 +317,12 @@ class FTS(AbstractThompson):
             jnp.zeros((), int),
         )
         return _nth_other(jr.fold_in(client.order, 0), weights, client.index, earlier)
+
+
+def _counted(evidence: Float[Array, " settings"], present: Flag) -> Float[Array, " settings"]:
+    """What one agent's evidence adds to the sum, to which one that is not finite would be the end."""
+    usable = present & jnp.all(jnp.isfinite(evidence))
+    return jnp.where(usable, evidence, jnp.zeros_like(evidence))
 
 
 def _draw_other(key: Key, weights: Float[Array, " agents"], index: Count) -> tuple[Count, Flag]:

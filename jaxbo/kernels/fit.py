@@ -324,19 +324,25 @@ def _box(
     return jnp.where(fitted, ends[0], theta), jnp.where(fitted, ends[1], theta)
 
 
+def kronecker(count: int, dim: int) -> Float[np.ndarray, "count dim"]:
+    """Points of low discrepancy in the unit cube, always the same, the first in its middle.
+
+    The steps are powers of the generalized golden ratio, the root of r^(d + 1) = r + 1 (Roberts).
+    """
+    ratio = np.roots([1.0] + [0.0] * (dim - 1) + [-1.0, -1.0]).real.max()
+    shifts = np.arange(count)[:, None] * ratio ** -np.arange(1.0, dim + 1)
+    return (0.5 + shifts) % 1.0
+
+
 def _starts(
     theta: Float[Array, " parameters"],
     low: Float[Array, " parameters"],
     high: Float[Array, " parameters"],
     restarts: int,
 ) -> Float[Array, "restarts parameters"]:
-    """Free coordinates of theta and of further points: a Kronecker sequence in the box.
-
-    Its steps are powers of the generalized golden ratio, the root of r^(d + 1) = r + 1 (Roberts).
-    """
-    ratio = np.roots([1.0] + [0.0] * (len(theta) - 1) + [-1.0, -1.0]).real.max()
-    shifts = np.arange(restarts)[:, None] * ratio ** -np.arange(1.0, len(theta) + 1)
-    spread = _SPREAD_MARGIN + (1 - 2 * _SPREAD_MARGIN) * ((0.5 + shifts) % 1.0)
+    """Free coordinates of theta and of further points, spread over the box."""
+    shares = kronecker(restarts, len(theta))
+    spread = _SPREAD_MARGIN + (1 - 2 * _SPREAD_MARGIN) * shares
     width = jnp.where(high > low, high - low, 1)
     given = jnp.clip((theta - low) / width, _MARGIN, 1 - _MARGIN)
     shares = jnp.asarray(spread, dtype=float).at[0].set(given)

@@ -109,6 +109,11 @@ def leave_one_out(
 # ------------------------------------------------------------------------- whom FTS listens to
 
 
+def check_weights(name: str, weights: Float[Array, "*shape"]) -> None:
+    """`ValueError` unless all could be probabilities up to scale."""
+    require((weights >= 0) & jnp.isfinite(weights), f"{name} must be at least 0, got {weights}.")
+
+
 class Ranked(eqx.Module):
     """Whom to listen to, learned: peers whose messages put an agent's own observations in order.
 
@@ -125,7 +130,7 @@ class Ranked(eqx.Module):
     `start` is P_N up to scale before there is evidence, as `FTS` takes it (default: uniform); a peer is
     then drawn in proportion to start_n P_n, and one of weight 0 never. Here, too, P_n are 1/2 at first.
 
-    `ValueError` for an effect outside (0, 1].
+    `ValueError` for an effect outside (0, 1], or weights that are negative or not finite.
     """
 
     effect: Scalar = eqx.field(converter=floating, default=0.3)
@@ -138,6 +143,8 @@ class Ranked(eqx.Module):
         require(
             (self.effect > 0) & (self.effect <= 1), f"effect must be in (0, 1], got {self.effect}."
         )
+        if self.start is not None:
+            check_weights("start", self.start)
 
     def probabilities(
         self,

@@ -312,30 +312,73 @@ def test_peers_that_know_the_objective_help_in_the_first_rounds(key):
 AGREEING = Fitted(40, SquaredExponential(0.3), size=60, every=None)
 
 
-@pytest.mark.parametrize("once", [False, True])
-def test_agents_agree_by_the_evidence_of_all_who_are_present(once, key):
-    pooled = Pooled(16)
-    algorithm = FTS(Cube(1), 4, features=GOOD, own=AGREEING, pooled=pooled, once=once)
+def agreement(once, key):
+    """Agents that agree, after what came before the start and one round."""
+    algorithm = FTS(
+        Cube(1), 4, features=GOOD, own=AGREEING, pooled=Pooled(16), once=once, mixing=Constant(1)
+    )
     state = informed(algorithm, key)
     # What is observed after the one message counts for the agent itself.
     state = algorithm.tell(state, jnp.full((4, 1), 0.2), jnp.arange(4.0))
-    present = np.array([True, False, True, True])
-    send = lambda client: algorithm.message(jr.key(1), state.shared, client)  # noqa: E731
-    messages = jax.vmap(send)(state.clients)
+    return algorithm, state
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_agents_agree_by_the_evidence_of_all_who_are_present(once, key):
+    algorithm, state = agreement(once, key)
+    pooled, present = algorithm.pooled, np.array([True, False, True, True])
     now = np.asarray(jax.vmap(lambda c: pooled.evidence(AGREEING, c.beliefs.own))(state.clients))
-    sent = np.asarray(messages.evidence)
+    sent = np.asarray(algorithm.messages(jr.key(2), state).evidence)
     assert np.allclose(sent, now) == (not once)
-    given = jr.key(2), state.shared, jnp.asarray(1), messages, jnp.asarray(present)
-    broadcast = algorithm.aggregate(*given)
+    _, info = algorithm.ask(jr.key(1), state, jnp.asarray(present))
     for agent in range(4):
-        client, message = jax.tree.map(lambda leaf, n=agent: leaf[n], (state.clients, messages))
-        agreed = algorithm._agreed(state.shared, client, message, broadcast).beliefs.own
+        belief = jax.tree.map(lambda leaf, n=agent: leaf[n], state.clients.beliefs.own)
         others = present & (np.arange(4) != agent)
         total = jnp.asarray(sent[others].sum(0) + now[agent])
-        kernel, noise = pooled.agreed(AGREEING, client.beliefs.own, total)
-        np.testing.assert_allclose(agreed.kernel.length_scale, kernel.length_scale, rtol=1e-3)
-        np.testing.assert_allclose(agreed.noise, noise, rtol=1e-3)
+        kernel, noise = pooled.agreed(AGREEING, belief, total)
+        found = jax.tree.map(lambda leaf, n=agent: leaf[n], info.agreed)
+        np.testing.assert_allclose(found.kernel.length_scale, kernel.length_scale, rtol=1e-3)
+        np.testing.assert_allclose(found.kernel.variance, kernel.variance, rtol=1e-3)
+        np.testing.assert_allclose(found.noise, noise, rtol=1e-3)
         assert abs(float(kernel.length_scale) - 0.3) > 0.02
+
+
+def test_queries_are_those_of_the_hyperparameters_agreed_on(key):
+    algorithm, state = agreement(False, key)
+    queries, info = algorithm.ask(jr.key(1), state)
+    same = FTS(Cube(1), 4, features=GOOD, own=AGREEING, mixing=Constant(1))
+    start, _ = same.ask(jr.key(1), state)
+    for agent in range(4):
+        agreed = info.agreed.kernel, info.agreed.noise
+        agreed = jax.tree.map(lambda leaf, n=agent: leaf[n], agreed)
+        under = jax.vmap(lambda b, a=agreed: AGREEING.under(state.shared.own, b, *a))
+        plain = eqx.tree_at(
+            lambda s: s.clients.beliefs.own, state, under(state.clients.beliefs.own)
+        )
+        expected, _ = same.ask(jr.key(1), plain)
+        np.testing.assert_allclose(queries[agent], expected[agent], atol=1e-3)
+    assert np.abs(np.asarray(queries - start)).max() > 0.01
+
+
+def test_an_agent_that_sends_nonsense_does_not_decide_for_all(key):
+    algorithm, state = agreement(True, key)
+    broken = eqx.tree_at(
+        lambda s: s.clients.sent.evidence, state, replace_fn=lambda e: e.at[1].set(jnp.nan)
+    )
+    without = algorithm.ask(jr.key(1), state, jnp.arange(4) != 1)[1].agreed
+    for present in (jnp.arange(4) != 1, jnp.ones(4, bool)):
+        found = algorithm.ask(jr.key(1), broken, present)[1].agreed
+        np.testing.assert_allclose(
+            found.kernel.length_scale, without.kernel.length_scale, rtol=1e-5
+        )
+
+
+def test_peers_whose_evidence_is_asked_must_hold_what_they_saw(key):
+    own = Fitted(5, SquaredExponential(0.3), every=None)
+    algorithm = FTS(Cube(1), 3, features=SMALL, own=own, pooled=Pooled(4), targets=1)
+    x, y = jnp.zeros((9, 3, 1)), jnp.zeros((9, 3)).at[:, 0].set(jnp.nan)
+    with pytest.raises(ValueError, match="exceed the capacity of 5"):
+        algorithm.warm_start(algorithm.init(key), x, y)
 
 
 def test_agreeing_takes_a_number_for_each_setting(key):
@@ -345,7 +388,7 @@ def test_agreeing_takes_a_number_for_each_setting(key):
     assert metrics.floats(algorithm.message(key, state.shared, client)) == GOOD.size + 16
 
 
-@pytest.mark.parametrize("own", [None, GOOD, Fitted(9)], ids=["none", "fixed", "fits its own"])
+@pytest.mark.parametrize("own", [None, GOOD, Fitted(9), Fitted(9, every=None, warp=True)], ids=repr)
 def test_what_is_agreed_on_must_be_free(own):
-    with pytest.raises(ValueError, match=r"pooled=Pooled\(\) needs own=Fitted\(..., every=None\)"):
+    with pytest.raises(ValueError, match=r"pooled=Pooled\(\) needs own=Fitted\(..., every=None"):
         FTS(Cube(1), 2, own=own, pooled=Pooled())

@@ -5,7 +5,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench import fts_activity, fts_agents, fts_growing, fts_rivals
+from bench import fts_activity, fts_agents, fts_growing, fts_pooled, fts_rivals
 from bench.fts_rivals import ALONE, GROWING, INITIAL, RANKED, SHOWN, TARGETS, Problem
 from jaxbo.kernels.ranking import Ranked
 
@@ -47,6 +47,22 @@ def test_peers_go_on_alone_and_nobody_hears_its_own_past():
     np.testing.assert_array_equal(ranked.peers.start, fts_rivals.others(PROBLEM))
 
 
+def test_peers_that_go_on_begin_with_what_others_send_and_targets_with_their_initial_points(key):
+    problem, rows = Problem(owners=7, dim=2), 53
+    X, y = jr.uniform(key, (rows, 7, 2)), jr.normal(key, (rows, 7))
+    states = {}
+    for kind in ("FTS", GROWING):
+        algorithm = fts_rivals.federated(problem, kind, 20, rounds=5)
+        states[kind] = fts_rivals.informed(algorithm, key, X, y).clients.beliefs
+    counts = {kind: np.asarray(b.message.moments.count) for kind, b in states.items()}
+    np.testing.assert_array_equal(counts["FTS"], [0] * TARGETS + [50] * 7)
+    np.testing.assert_array_equal(counts[GROWING], [INITIAL] * TARGETS + [50] * 7)
+    own = states[GROWING].own
+    np.testing.assert_array_equal(own.y[:TARGETS, :INITIAL], y[:INITIAL, :TARGETS].T)
+    np.testing.assert_array_equal(own.y[TARGETS:, :50], y[:50].T)
+    assert len(np.unique(np.asarray(own.noise))) > TARGETS  # each fitted to what it knows
+
+
 def test_the_error_is_the_least_so_far_without_what_failed():
     values = np.full((1, INITIAL + 3, 2), 0.5)
     values[0, 1, 0], values[0, INITIAL + 1, 0], values[0, INITIAL + 2, 1] = 0.75, np.nan, 0.875
@@ -62,8 +78,7 @@ def made_up(levels):
 def test_claims_are_about_what_ended_below():
     levels = {(ALONE, 0): 0.1, ("FTS", SHOWN): 0.08, ("RGPE", SHOWN): 0.09, ("TAF", SHOWN): 0.07}
     levels[RANKED, SHOWN] = 0.2
-    found = {key: fts_activity.Found(e, 0.1) for key, e in made_up(levels).items()}
-    checks = fts_activity.checks(found)
+    checks = fts_activity.checks(made_up(levels))
     # Not above TS, below RGPE and not TAF; the ranked one above both.
     assert [check.holds for check in checks.values()] == [True, True, False, False, False]
 
@@ -82,11 +97,23 @@ def test_fts_that_grows_with_its_peers_is_told():
     flat, growing = np.array([[1.0, 1.5], [1.2, 1.4]]), np.array([[1.0, 9.0], [1.0, 8.0]])
     found = fts_agents.checks({"FTS": flat, "RGPE": growing, "TAF": flat}, (10, 100))
     assert [check.holds for check in found.values()] == [True, True, False]
-    assert found["RGPE: a round at N = 100 grows more than that of FTS"].figure == 8.0
+    assert found["RGPE: a query at N = 100 grows more than that of FTS"].figure == 8.0
     assert not next(iter(fts_agents.checks({"FTS": growing}, (10, 100)).values())).holds
 
 
-def test_a_round_is_timed_for_each_method():
-    seconds = fts_agents.seconds_of("FTS", 10, rounds=2, repeats=3, seed=0)
-    assert seconds.shape == (3,)
-    assert (seconds > 0).all()
+def test_a_query_is_timed_for_each_method():
+    seconds = fts_agents.seconds_of(3, repeats=2, seed=0)
+    assert list(seconds) == ["FTS", "RGPE", "TAF"]
+    assert all(times.shape == (2,) and (times > 0).all() for times in seconds.values())
+
+
+def test_pooled_is_compared_to_a_fit_of_ones_own_and_to_knowing():
+    levels = {"known": 0.1, "its own": 0.2, "pooled": 0.15}
+    levels = {fts_pooled.name(kind): level for kind, level in levels.items()}
+    curves = made_up(levels | {fts_pooled.ALONE_KNOWN: 0.3, fts_pooled.ALONE_OWN: 0.12})
+    curves = {name: fts_activity.flat(errors) for name, errors in curves.items()}
+    assert [check.holds for check in fts_pooled.checks(curves).values()] == [True, False, False]
+    rows = {name: fts_pooled._row(name, curve) for name, curve in curves.items()}
+    assert rows["FTS, pooled"][-1] == "228"
+    assert rows["FTS, known"][-1] == "100"
+    assert rows["TS, known"][-1] == "0"

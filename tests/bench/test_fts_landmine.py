@@ -57,6 +57,13 @@ def test_an_evaluation_is_the_same_in_any_order_and_only_the_authors_depends_on_
     assert (turned < 0.03).any()
 
 
+def test_targets_come_first_with_the_noise_of_their_fields(small_fields):
+    x = np.array([0.3, 0.02], np.float32)
+    alone, together = Tuning(False, 3), Tuning(False, 3, targets=6)
+    for agent in (0, 5, 6, 11, 12, 34):
+        assert together(agent, x) == alone(agent if agent < 6 else agent - 6, x)
+
+
 def test_the_corners_of_the_square_are_the_ends_of_the_authors_ranges():
     low, high = landmine._svm(np.zeros(2)), landmine._svm(np.ones(2))
     np.testing.assert_allclose([low.C, low.gamma], [1e-4, 0.01])

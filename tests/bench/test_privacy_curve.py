@@ -162,7 +162,7 @@ def test_claims_are_about_the_end():
 @pytest.mark.parametrize(
     "load",
     [
-        partial(har.movements, har.PRIVATE),
+        partial(har.movements, har.DP_FTS_DE),
         eating.meals,
         digits.writers,
         landmine.fields,

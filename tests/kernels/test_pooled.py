@@ -37,7 +37,7 @@ def data(seed, scale=0.3, noise=0.01, dim=2):
 def hyperparameters(own, pooled, belief):
     """Length scales, variances and noises of all settings."""
     problem = module._problem(own, belief)
-    kernels, noises = jax.vmap(problem.unpack)(pooled._points(problem))
+    kernels, noises = jax.vmap(problem.unpack)(pooled._points(own, problem))
     return np.asarray(kernels.length_scale), np.asarray(kernels.variance), np.asarray(noises)
 
 
@@ -45,7 +45,7 @@ def dense(y, K):
     """Log density of contrasts, at the scale that is likeliest."""
     contrasts = np.linalg.svd(np.ones((1, len(y))))[2][1:]
     K, z = contrasts @ K @ contrasts.T, contrasts @ y
-    v = z @ np.linalg.solve(K, z) / len(z)
+    v = z @ np.linalg.solve(K, z) / len(z)  # that of y'C'(CKC')⁻¹Cy / (n - 1)
     return multivariate_normal(np.zeros(len(z)), v * K).logpdf(z), v
 
 
@@ -69,33 +69,45 @@ def test_an_agent_has_a_scale_of_its_own():
     own = Fitted(CAPACITY, Matern52(0.2, 1.5), every=None)
     X, y = data(0)
     belief = told(own, X, y)
-    # All evidence is for the last setting.
-    pooled, total = Pooled(20), jnp.where(jnp.arange(20) == 19, 1e4, 0.0)
-    kernel, noise = pooled.agreed(own, belief, total.astype(y.dtype))
+    pooled = Pooled(1)  # there is nothing to choose from
+    kernel, noise = pooled.agreed(own, belief, jnp.zeros(1, y.dtype))
     setting = [values[-1] for values in hyperparameters(own, pooled, belief)]
     _, v = dense((y - y.mean()) / y.std(), covariance(X, *setting))
-    scale = (2 + v * (POINTS - 1)) / (2 + POINTS - 1)
+    scale = (2 * 1.5 + v * (POINTS - 1)) / (2 + POINTS - 1)
     np.testing.assert_allclose(kernel.length_scale, setting[0], rtol=1e-4)
-    np.testing.assert_allclose(kernel.variance, scale * 1.5, rtol=1e-3)
-    np.testing.assert_allclose(noise, scale * setting[2], rtol=1e-3)
+    np.testing.assert_allclose(kernel.variance, np.clip(scale, *own.limits.variance), rtol=1e-3)
+    np.testing.assert_allclose(noise, kernel.variance * setting[2], rtol=1e-3)
 
 
-def test_settings_lie_in_the_box_and_keep_the_variance():
-    own, pooled = Fitted(CAPACITY, SquaredExponential(np.full(2, 0.2), 1.5), every=None), Pooled(64)
+def test_so_many_settings_count_that_what_lies_between_is_found():
+    rng = np.random.default_rng(0)
+    for spread in (0.1, 1.0, 1e2, 1e5):
+        logs = jnp.asarray(-spread * rng.random(50), float)
+        weights = np.asarray(module._tempered(logs, 4))
+        count = 1 / np.sum(weights**2)
+        plain = 1 / np.sum(np.asarray(jax.nn.softmax(logs)) ** 2)
+        np.testing.assert_allclose(count, max(4, plain), rtol=1e-2)
+        np.testing.assert_allclose(weights.sum(), 1, rtol=1e-5)
+
+
+def test_settings_fill_the_box_and_are_relative_to_the_variance():
+    own, pooled = Fitted(CAPACITY, SquaredExponential(np.full(2, 0.2), 5.0), every=None), Pooled(64)
     scales, variances, noises = hyperparameters(own, pooled, told(own, *data(0)))
-    np.testing.assert_allclose(variances, 1.5, rtol=1e-6)
-    for values, (low, high) in ((scales, own.limits.length_scale), (noises, own.limits.noise)):
-        assert (values >= low * (1 - 1e-5)).all()
-        assert (values <= high * (1 + 1e-5)).all()
-        # Each quarter of the logarithms has its share.
+    np.testing.assert_allclose(variances, 1, rtol=1e-6)
+    limits = own.limits
+    for values, (low, high) in zip(
+        (*scales.T, noises), (*[limits.length_scale] * 2, limits.noise), strict=True
+    ):
         shares = (np.log(values) - np.log(low)) / (np.log(high) - np.log(low))
-        counts, _ = np.histogram(shares[..., 0] if shares.ndim > 1 else shares, 4, (0, 1))
-        assert (np.abs(counts - 16) <= 2).all()
+        # Each quarter of the logarithms has its share, and nothing lies outside.
+        counts, _ = np.histogram(shares, 4, (-1e-6, 1 + 1e-6))
+        assert counts.sum() == 64
+        assert (np.abs(counts - 16) <= 5).all()
 
 
 @pytest.mark.parametrize("truth", [0.1, 0.3, 1.0])
 def test_many_agents_find_the_length_scale_that_few_observations_do_not_tell(truth):
-    own, pooled = Fitted(CAPACITY, SquaredExponential(0.05), every=None), Pooled(512)
+    own, pooled = Fitted(CAPACITY, SquaredExponential(0.05), every=None), Pooled()
     X, y = map(jnp.stack, zip(*(data(seed, truth) for seed in range(40)), strict=True))
     beliefs = jax.vmap(lambda X, y: told(own, X, y))(X, y)
     evidences = jax.vmap(lambda belief: pooled.evidence(own, belief))(beliefs)
@@ -108,7 +120,15 @@ def test_many_agents_find_the_length_scale_that_few_observations_do_not_tell(tru
     assert missed.mean() > 1.5 * abs(np.log(float(kernel.length_scale) / truth))
 
 
-@pytest.mark.parametrize("values", [[], [3.0], [3.0, 3.0, 3.0]])
+DTYPE = jnp.zeros(()).dtype
+UNDER = np.nextafter(np.asarray(0.7, DTYPE), np.asarray(0, DTYPE))
+#: The square of which is next to nothing.
+SMALL = 1e-3 * np.sqrt(float(jnp.finfo(DTYPE).tiny))
+
+
+@pytest.mark.parametrize(
+    "values", [[], [3.0], [3.0, 3.0, 3.0], [0.7, UNDER, 0.7], [SMALL, -SMALL, 3 * SMALL]]
+)
 def test_values_that_do_not_differ_tell_nothing(values):
     own, pooled = Fitted(CAPACITY, every=None), Pooled(32)
     X, y = np.random.default_rng(0).random((len(values), 2)), np.array(values)
@@ -117,8 +137,9 @@ def test_values_that_do_not_differ_tell_nothing(values):
     evidence = pooled.evidence(own, belief)
     np.testing.assert_array_equal(evidence, np.zeros(32))
     kernel, _ = pooled.agreed(own, belief, evidence)
-    middle = np.exp(np.log(np.asarray(own.limits.length_scale)).mean())
-    np.testing.assert_allclose(kernel.length_scale, middle, rtol=0.2)
+    low, high = np.log(np.asarray(own.limits.length_scale))
+    share = (np.log(float(kernel.length_scale)) - low) / (high - low)
+    np.testing.assert_allclose(share, 0.5, atol=0.06)
     assert np.isfinite(kernel.variance)
 
 
