@@ -65,10 +65,11 @@ Found = dict[Method, Float[np.ndarray, "runs targets rounds"]]
 
 def measure(problem: Problem, objective: Compiled, options: Options, name: str) -> Result:
     """All methods and messages, the claims and the picture."""
-    runs, rounds = options.runs_or(20, 2), options.rounds_or(50, 10)
+    runs, rounds = options.runs_or(10, 2), options.rounds_or(50, 5)
     sizes = QUICK_FEATURES if options.quick else FEATURES
     methods: list[Method] = [(ALONE, 0), *((kind, M) for M in sizes for kind in FEDERATED)]
-    methods.append((RANKED, SHOWN))
+    if not options.quick:
+        methods.append((RANKED, SHOWN))
     keys = jr.split(jr.key(options.seed), runs)
     past = functools.cache(lambda: past_of(problem, objective, rounds, keys))
     measures = {

@@ -35,7 +35,7 @@ UNIT = {"landmine": "1 - best AUC", "eating": "validation error", "har": "valida
 
 def _run(options: Options) -> Result:
     fields()  # says at once if the data is missing
-    runs, rounds = options.runs_or(20, 2), options.rounds_or(50, 5)
+    runs, rounds = options.runs_or(10, 2), options.rounds_or(50, 5)
     keys = jr.split(jr.key(options.seed), runs)
     activities = {
         "eating": (Problem(PEOPLE, dim=3), meals()),

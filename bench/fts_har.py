@@ -17,6 +17,6 @@ def _run(options: Options) -> Result:
 EXPERIMENT = Experiment(
     source="FTS, Fig. 2c, 3c and 7",
     about="logistic regression for 30 people's movements by TS, FTS, RGPE and TAF",
-    time="30 min",
+    time="25 min",
     run=_run,
 )
