@@ -103,6 +103,6 @@ def _figure(seconds: dict[str, np.ndarray], peers: tuple[int, ...], sent: dict[s
 EXPERIMENT = Experiment(
     source="FTS, Fig. 3d",
     about="seconds a query against the number of peers, by FTS, RGPE and TAF",
-    time="5 min",
+    time="3 min",
     run=_run,
 )

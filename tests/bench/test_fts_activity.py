@@ -112,7 +112,7 @@ def test_pooled_is_compared_to_a_fit_of_ones_own_and_to_knowing():
     levels = {fts_pooled.name(kind): level for kind, level in levels.items()}
     curves = made_up(levels | {fts_pooled.ALONE_KNOWN: 0.3, fts_pooled.ALONE_OWN: 0.12})
     curves = {name: fts_activity.flat(errors) for name, errors in curves.items()}
-    assert [check.holds for check in fts_pooled.checks(curves).values()] == [True, False, False]
+    assert [c.holds for c in fts_pooled.checks(curves).values()] == [True, True, False, False]
     rows = {name: fts_pooled._row(name, curve) for name, curve in curves.items()}
     assert rows["FTS, pooled"][-1] == "228"
     assert rows["FTS, known"][-1] == "100"
