@@ -25,13 +25,8 @@ from bench.fts_rivals import (
     FEATURES,
     FEDERATED,
     INITIAL,
-    LENGTH_SCALE,
-    NOISE,
-    OBSERVATIONS,
-    OWN_FEATURES,
     QUICK_FEATURES,
     RANKED,
-    REFIT,
     SHOWN,
     TARGETS,
     Problem,
@@ -80,7 +75,7 @@ def measure(problem: Problem, objective: Compiled, options: Options, name: str) 
     found = {method: tables[label(method)] for method in methods}
     sent = {method: fts_rivals.sent(problem, *method) for method in methods if method[1]}
     return Result(
-        settings=_settings(problem, runs, rounds, sizes),
+        settings={"people": problem.owners, **fts_rivals.described(runs, rounds, sizes)},
         curves={label(method): flat(errors) for method, errors in found.items()},
         checks=checks(found),
         unit=UNIT,
@@ -98,22 +93,6 @@ def flat(errors: Float[np.ndarray, "runs targets rounds"]) -> Float[np.ndarray, 
 def label(method: Method) -> str:
     kind, M = method
     return f"{kind}, M = {M}" if M else kind
-
-
-def _settings(problem: Problem, runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
-    return {
-        "initializations": runs,
-        "rounds": rounds,
-        "initial points": INITIAL,
-        "people": problem.owners,
-        "targets": TARGETS,
-        "observations of a peer": min(OBSERVATIONS, INITIAL + rounds),
-        "M": sizes,
-        "length scale of the messages": LENGTH_SCALE,
-        "noise of the messages": NOISE,
-        "features of the target's own model": OWN_FEATURES,
-        "rounds between refits": REFIT,
-    }
 
 
 # ---------------------------------------------------------------- compiled

@@ -23,7 +23,7 @@ from bench import fts_activity, fts_landmine, fts_rivals, har
 from bench.eating import PEOPLE, meals
 from bench.fts_activity import flat
 from bench.fts_landmine import PROBLEM, Part, driven, noise_seed
-from bench.fts_rivals import ALONE, GROWING, INITIAL, OBSERVATIONS, SHOWN, TARGETS, Problem
+from bench.fts_rivals import ALONE, GROWING, INITIAL, SHOWN, TARGETS, Problem
 from bench.landmine import Tuning, fields
 from bench.runner import Check, Experiment, Options, Result, below, no_worse, parts, scratch
 from jaxbo import plotting
@@ -54,14 +54,7 @@ def _run(options: Options) -> Result:
         measures[label("landmine", kind)] = functools.partial(_landmine, *given)
     tables, folder = parts(options, *size, measures)
     return Result(
-        settings={
-            "initializations": runs,
-            "rounds": rounds,
-            "initial points": INITIAL,
-            "targets": TARGETS,
-            "observations of a peer before the start": min(OBSERVATIONS, INITIAL + rounds),
-            "M": SHOWN,
-        },
+        settings=fts_rivals.described(runs, rounds, (SHOWN,)),
         curves={name: flat(table) for name, table in tables.items()},
         checks=checks(tables),
         unit="error at the end",

@@ -33,12 +33,7 @@ from bench.fts_rivals import (
     FEATURES,
     FEDERATED,
     INITIAL,
-    LENGTH_SCALE,
-    NOISE,
-    OBSERVATIONS,
-    OWN_FEATURES,
     QUICK_FEATURES,
-    REFIT,
     SHOWN,
     TARGETS,
     Problem,
@@ -106,7 +101,8 @@ def _run(options: Options) -> Result:
     fields()  # says at once if the data is missing
     runs, rounds = options.runs_or(5, 2), options.rounds_or(50, 10)
     sizes = QUICK_FEATURES if options.quick else FEATURES
-    settings = _settings(runs, rounds, sizes)
+    objectives = {AUTHORS: "the authors', noisy", CLEAN: "without noise, not the authors'"}
+    settings = {"objectives": objectives, **fts_rivals.described(runs, rounds, sizes)}
     made_by = {"version": jaxbo.__version__, "seed": options.seed, **settings, "initializations": 0}
     digest = hashlib.sha256(repr(sorted(made_by.items())).encode()).hexdigest()[:12]
     folder = options.out / f"fts-landmine.parts-{digest}"
@@ -126,23 +122,6 @@ def _run(options: Options) -> Result:
         earlier=earlier,
         scratch=folder,
     )
-
-
-def _settings(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
-    return {
-        "initializations": runs,
-        "rounds": rounds,
-        "initial points": INITIAL,
-        "targets": list(range(TARGETS)),
-        "observations of a peer": min(OBSERVATIONS, INITIAL + rounds),
-        "M": sizes,
-        "length scale of the messages": LENGTH_SCALE,
-        "noise of the messages": NOISE,
-        "features of the target's own model": OWN_FEATURES,
-        "rounds between refits": REFIT,
-        "length scales of the target's own model": "one a coordinate",
-        "objectives": {AUTHORS: "the authors', noisy", CLEAN: "without noise, not the authors'"},
-    }
 
 
 # ---------------------------------------------------------------- evaluations

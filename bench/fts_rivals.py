@@ -57,6 +57,23 @@ class Problem(NamedTuple):
     targets: int = TARGETS
 
 
+def described(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """What a result says of how it was made."""
+    return {
+        "initializations": runs,
+        "rounds": rounds,
+        "initial points": INITIAL,
+        "targets": TARGETS,
+        "observations of a peer": min(OBSERVATIONS, INITIAL + rounds),
+        "M": sizes,
+        "length scale of the messages": LENGTH_SCALE,
+        "noise of the messages": NOISE,
+        "features of the target's own model": OWN_FEATURES,
+        "length scales of the target's own model": "one a coordinate",
+        "rounds between refits": REFIT,
+    }
+
+
 def own_model(problem: Problem, rounds: int) -> Fitted:
     """A target's model of its own objective, the same alone and in FTS."""
     kernel = SquaredExponential(np.full(problem.dim, 0.2))
