@@ -129,6 +129,6 @@ def _figure(errors: dict[str, np.ndarray]) -> Any:
 EXPERIMENT = Experiment(
     source="FTS, Fig. 4",
     about="peers that keep observing and send every round, or one message",
-    time="40 min",
+    time="15 min",
     run=_run,
 )
