@@ -5,7 +5,8 @@
 The objective is a JAX function: a run with all its training is one program. A run is one initialization
 of all people; all methods share its initial points, and the peers of a run are that run's own TS runs
 of the others, their first 50 observations. What is best is what was observed, noise included, as in the
-paper. Beside the paper's four methods: FTS that learns whom to listen to.
+paper. Beside the paper's four methods: FTS that learns whom to listen to. Fig. 3 has seconds where ours
+has rounds; `fts_agents` has what a query takes.
 """
 
 import functools
@@ -68,7 +69,7 @@ def measure(problem: Problem, objective: Compiled, options: Options, name: str) 
     keys = jr.split(jr.key(options.seed), runs)
     past = functools.cache(lambda: past_of(problem, objective, rounds, keys))
     measures = {
-        label(method): functools.partial(errors, problem, objective, method, rounds, keys, past)
+        label(method): functools.partial(reached, problem, objective, method, rounds, keys, past)
         for method in methods
     }
     tables, folder = parts(options, name, (runs, rounds), measures)
@@ -125,7 +126,7 @@ def values_of(
         key, past = given
         init_key, run_key = jr.split(key)
         state = fts_rivals.informed(algorithm, init_key, *past)
-        known = fts_rivals.first_row(algorithm)
+        known = fts_rivals.given_points(algorithm)
         initial = INITIAL - known
         trace = run(algorithm, Owned(objective), rounds, run_key, initial=initial, state=state)[1]
         return jnp.concatenate([past[1][:known, :TARGETS], trace.values[:, :TARGETS]])
@@ -139,7 +140,7 @@ def errors_of(values: Array | np.ndarray) -> Float[np.ndarray, "runs targets rou
     return 1 - np.moveaxis(best, 1, 2)
 
 
-def errors(
+def reached(
     problem: Problem,
     objective: Compiled,
     method: Method,
@@ -147,6 +148,7 @@ def errors(
     keys: Array,
     past: Callable[[], Past],
 ) -> Float[np.ndarray, "runs targets rounds"]:
+    """By one method; the past is only asked for where the result is not there yet."""
     if not method[1]:
         return errors_of(past()[1][:, :, :TARGETS])
     return errors_of(values_of(problem, objective, method, rounds, keys, past()))

@@ -47,7 +47,7 @@ def _run(options: Options) -> Result:
         for kind in KINDS:
             method = kind, 0 if kind == ALONE else SHOWN
             given = (*activity, method, rounds, keys, past)
-            measures[label(name, kind)] = functools.partial(fts_activity.errors, *given)
+            measures[label(name, kind)] = functools.partial(fts_activity.reached, *given)
     size = "fts-growing", (runs, rounds)
     for kind in () if options.quick else KINDS:
         given = (scratch(options, *size), kind, runs, rounds, options.seed)
@@ -91,7 +91,7 @@ def _one(
     algorithm = fts_rivals.federated(PROBLEM, kind, SHOWN, rounds)
     state = fts_landmine.informed(algorithm, init_key, past)
     tuning = Tuning(False, noise, TARGETS)
-    known = fts_rivals.first_row(algorithm)
+    known = fts_rivals.given_points(algorithm)
     found = part(kind, algorithm, tuning, rounds, run_key, executor, state, INITIAL - known)
     return np.concatenate([past.values[:known, :TARGETS], found.values[:, :TARGETS]])
 

@@ -96,14 +96,7 @@ def _run(options: Options) -> Result:
     values, folder = parts(options, "fts-mixed", (runs, rounds), measures)
     curves = {name: regret(value) for name, value in values.items()}
     return Result(
-        settings={
-            "runs": runs,
-            "rounds": rounds,
-            "initial points": INITIAL,
-            "peers": PEERS,
-            "observations of a peer": MESSAGES.observations,
-            "M": MESSAGES.features,
-        },
+        settings=described(runs, rounds),
         curves=curves,
         checks=checks(curves, shares),
         headers=("peers", "mean regret", "s.e.", "at the end", "s.e."),
@@ -111,6 +104,18 @@ def _run(options: Options) -> Result:
         figure=_figure(curves, shares),
         scratch=folder,
     )
+
+
+def described(runs: int, rounds: int) -> dict[str, Any]:
+    """What a result says of how it was made."""
+    return {
+        "runs": runs,
+        "rounds": rounds,
+        "initial points": INITIAL,
+        "peers": PEERS,
+        "observations of a peer": MESSAGES.observations,
+        "M": MESSAGES.features,
+    }
 
 
 def own_model(rounds: int) -> Fitted:

@@ -19,7 +19,7 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 
-from bench.fts_mixed import MESSAGES
+from bench.fts_mixed import MESSAGES, described
 from bench.fts_synthetic import (
     ALIKE,
     FAST,
@@ -27,7 +27,6 @@ from bench.fts_synthetic import (
     LENGTH_SCALE,
     NOISE,
     OWN_FEATURES,
-    PEERS,
     VALUES_VARIANCE,
     Shifted,
     draws,
@@ -81,15 +80,7 @@ def _run(options: Options) -> Result:
     values, folder = parts(options, "fts-pooled", (runs, rounds), measures)
     curves = {label: regret(value) for label, value in values.items()}
     return Result(
-        settings={
-            "runs": runs,
-            "rounds": rounds,
-            "initial points": INITIAL,
-            "peers": PEERS,
-            "observations of a peer": MESSAGES.observations,
-            "M": MESSAGES.features,
-            "settings": Pooled().settings,
-        },
+        settings=described(runs, rounds) | {"settings": Pooled().settings},
         curves=curves,
         checks=checks(curves),
         headers=("target's model", "mean regret", "s.e.", "at the end", "s.e.", "floats a message"),

@@ -93,11 +93,8 @@ def alone(problem: Problem, rounds: int) -> TS:
 
 def federated(problem: Problem, kind: str, features: int, rounds: int) -> FTS | RGPE | TAF:
     """FTS, one of its variants here, or a rival."""
-    domain, agents, own = (
-        Cube(problem.dim),
-        problem.targets + problem.owners,
-        own_model(problem, rounds),
-    )
+    domain, agents = Cube(problem.dim), problem.targets + problem.owners
+    own = own_model(problem, rounds)
     common = {"features": message_model(features), "once": True, "targets": problem.targets}
     if kind in ("RGPE", "TAF"):
         exact = eqx.tree_at(lambda model: model.inference, own, Exact())
@@ -134,7 +131,7 @@ def informed(
     queries, values = queries[:OBSERVATIONS], values[:OBSERVATIONS]
     targets = algorithm.agents - queries.shape[1]
     mine, seen = queries[:, :targets], values[:, :targets]
-    known = (jnp.arange(len(values)) < first_row(algorithm))[:, None]
+    known = (jnp.arange(len(values)) < given_points(algorithm))[:, None]
     queries = jnp.concatenate([mine, queries], axis=1)
     values = jnp.concatenate([jnp.where(known, seen, jnp.nan), values], axis=1)
     if not isinstance(algorithm, FTS):
@@ -149,7 +146,7 @@ def informed(
     return eqx.tree_at(lambda s: s.clients.beliefs.own, state, refitted(state.clients.beliefs.own))
 
 
-def first_row(algorithm: TS | FTS | RGPE | TAF) -> int:
+def given_points(algorithm: TS | FTS | RGPE | TAF) -> int:
     """How many initial points the targets know before a run begins, which are then not its own."""
     return INITIAL if isinstance(algorithm, FTS) and not algorithm.once else 0
 

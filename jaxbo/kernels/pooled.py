@@ -50,11 +50,11 @@ class Restricted(NamedTuple):
 class Pooled(eqx.Module):
     """Agents agree on length scales and noise over signal variance, a mean weighted by evidence.
 
-    One length scale and the noise are within about a tenth of where the evidence is largest; with one a
-    coordinate, take more `settings`. An agent keeps a scale of its own: the signal variance that its
-    values have under the agreed setting, drawn towards that of `Fitted.kernel` while there are few, and
-    within its bounds. Sends `settings` floats an agent and message. An agent's evidence takes
-    O(settings capacity³), and 16 capacity² floats at once.
+    With one length scale that is within about a tenth of where the evidence is largest, the noise within
+    a factor of 1.8; with one a coordinate, take more `settings`. An agent keeps a scale of its own: the
+    signal variance that its values have under the agreed setting, drawn towards that of `Fitted.kernel`
+    while there are few, and within its bounds. Sends `settings` floats an agent and message. An agent's
+    evidence takes O(settings capacity³), and 16 capacity² floats at once.
 
     `ValueError` for less than one setting.
     """

@@ -137,9 +137,8 @@ PROPER = {
 SETTINGS = {
     "FTS, once": lambda d, n, t: fts(d, n, once=True),
     "FTS, ranked peers": lambda d, n, t: fts(d, n, own=fitted(d, t), peers=Ranked()),
-    "FTS, one target, pooled": lambda d, n, t: fts(
-        d, n, targets=1, mixing=InverseSquare(), own=pooled_model(d, t), pooled=Pooled(16)
-    ),
+    "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),
+    "FTS, pooled": lambda d, n, t: fts(d, n, own=pooled_model(d, t), pooled=Pooled(16)),
 }
 #: In float64 only what differs from method to method.
 METHODS = PROPER if jax.config.jax_enable_x64 else PROPER | SETTINGS
