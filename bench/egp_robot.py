@@ -15,7 +15,7 @@ import numpy as np
 from bench.egp_synthetic import INITIAL, METHODS, SINGLE, Method, figure, rows
 from bench.robot import GOALS, Pushing
 from bench.runner import Check, Experiment, Options, Result, no_worse, parts
-from jaxbo.loop import drive
+from jaxbo.driver import drive
 
 DIMS = (3, 4)
 QUICK = ("EGP-TS", "GP-TS, SE")

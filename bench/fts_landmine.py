@@ -45,7 +45,7 @@ from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
-from jaxbo.loop import drive
+from jaxbo.driver import drive
 from jaxbo.types import Key
 
 PROBLEM = Problem(FIELDS, dim=2)

@@ -15,6 +15,7 @@ from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite, Regions
+from jaxbo.driver import drive, replay
 from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
 from jaxbo.kernels.decomposed import Decomposed
 from jaxbo.kernels.ensemble import Ensemble
@@ -29,9 +30,10 @@ from jaxbo.kernels.sketch import Pivoted, Sketch
 from jaxbo.kernels.structure import RandomTree, Sampled
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger
-from jaxbo.loop import Trace, drive, replay, run
+from jaxbo.loop import run
 from jaxbo.parameters import Categorical, Integer, Real
 from jaxbo.space import Space
+from jaxbo.trace import Summary, Trace, summary
 from jaxbo.workers import Desk, Timeline, drive_async, simulate
 
 __version__ = "0.1.0"
@@ -88,6 +90,7 @@ __all__ = [
     "Sketch",
     "Space",
     "SquaredExponential",
+    "Summary",
     "Thompson",
     "Timeline",
     "Trace",
@@ -103,4 +106,5 @@ __all__ = [
     "run",
     "schedules",
     "simulate",
+    "summary",
 ]

@@ -3,41 +3,17 @@
 import dataclasses
 import secrets
 from collections.abc import Callable
-from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows
 from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.ledger import Ledger
-
-
-class Failure(NamedTuple):
-    """An evaluation that raised: its row of the trace, its agent, and what it raised."""
-
-    row: int
-    agent: int
-    error: str
-
-
-class Trace(eqx.Module):
-    """What was asked and observed. The first `initial` rows are the initial design.
-
-    `values` is NaN where an evaluation failed. `info` is what the algorithm tells about each of its
-    rounds, without the initial design. `ledger` is the one given to `drive`, with all its charges.
-    """
-
-    queries: Float[Array, "rows targets dim"]
-    values: Float[Array, "rows targets"]
-    info: PyTree
-    initial: int = eqx.field(static=True, default=0)
-    failures: tuple[Failure, ...] = eqx.field(static=True, default=())
-    ledger: Ledger | None = eqx.field(static=True, default=None)
+from jaxbo.trace import Failure, Trace
 
 
 class Record:

@@ -39,9 +39,9 @@ from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
+from jaxbo.driver import drive
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import drive
 from jaxbo.parameters import Real
 from jaxbo.space import Space
 

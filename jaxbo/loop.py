@@ -1,41 +1,32 @@
-"""The one loop: init, then ask → evaluate → tell, round after round.
+"""The one loop: init, then ask → evaluate → tell, round after round, compiled with its objective.
 
-`run` compiles all rounds, objective included, to one program. `drive` runs the same compiled parts
-around a Python objective, which may be slow, parallel and unreliable. `replay` rebuilds a state from
-what was observed: ask changes nothing and tell draws nothing, so a state is a function of the key and
-the observations.
+`run` makes all rounds one program, laid out over agents as its `mesh` and `chunk` say. `jaxbo.driver`
+runs the same parts around a Python objective.
 """
 
-import bisect
 from collections.abc import Callable
-from concurrent.futures import Executor
-from os import PathLike
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PyTree
 
-import jaxbo
-from jaxbo._check import is_a, require, whole
-from jaxbo._checkpoint import Checkpoint, fingerprint
-from jaxbo._evaluate import BlackBox, Evaluator
+from jaxbo._check import require, whole
 from jaxbo._keys import barrier
-from jaxbo._record import Failure, Record, Trace
-from jaxbo.accounting import Event, event
-from jaxbo.algos.base import AbstractAlgorithm, FederatedState
-from jaxbo.kernels.mechanism import Mechanism
-from jaxbo.ledger import BudgetError, Ledger
+from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, FederatedState
+from jaxbo.layout import Each, layout
 from jaxbo.objectives import AbstractObjective
+from jaxbo.trace import Round, Trace, everything
 from jaxbo.types import Count, Key, Point, Scalar
-
-__all__ = ["Failure", "Trace", "drive", "replay", "run"]
 
 #: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
 Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
+#: What is recorded of a round.
+Row = TypeVar("Row")
 
 
 class Keys(NamedTuple):
@@ -51,9 +42,6 @@ def split_key(key: Key) -> Keys:
     return Keys(*jr.split(key, 3))
 
 
-# ---------------------------------------------------------------- compiled
-
-
 def run(
     algorithm: AbstractAlgorithm,
     objective: Compiled,
@@ -63,7 +51,11 @@ def run(
     initial: int = 0,
     present: Bool[Array, "rounds agents"] | None = None,
     state: PyTree | None = None,
-) -> tuple[PyTree, Trace]:
+    every: int = 1,
+    record: Callable[[Round], Row] = everything,
+    mesh: Mesh | None = None,
+    chunk: int | None = None,
+) -> tuple[PyTree, Row]:
     """`rounds` rounds as one compiled program; returns the last state and the trace.
 
     `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
@@ -72,16 +64,26 @@ def run(
     says whose messages arrive each round. `state`, if given, is where to start instead of
     `algorithm.init`, for instance after `warm_start`.
 
+    For a population: of every `every` rounds the last one is recorded, and `record` says what of it,
+    such as `summary`; what it returns comes back with an axis of rounds, in the place of the trace.
+    `mesh` lays the agents over all devices of a `jax.sharding.Mesh`, and `chunk` is how many of them a
+    device computes at the same time (`jaxbo.layout`): the results are those of one device to rounding.
+    They come back laid out in the same way if the devices divide the agents evenly, else whole on each
+    device. Where workers share one model every device computes it, and only evaluations are spread.
+
     Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
-    structure: an objective that is a new lambda each time is compiled each time. A run that goes on from
-    a `state` takes a new key: with the old one it would draw the same numbers again.
+    structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
+    goes on from a `state` takes a new key: with the old one it would draw the same numbers again.
 
     Raises `ValueError` where sizes do not fit or the objective does not return one number.
     """
-    _check_sizes(algorithm, rounds, initial, present, state)
+    check_sizes(algorithm, rounds, initial, present, state)
     check_objective(algorithm, objective)
+    whole("every", every, least=1)
     # Without rounds there is nobody to be present.
-    return _run(algorithm, objective, rounds, key, initial, present if rounds else None, state)
+    present = present if rounds else None
+    each = layout(mesh, chunk)
+    return _run(algorithm, objective, rounds, key, initial, present, state, every, record, each)
 
 
 @eqx.filter_jit
@@ -93,54 +95,84 @@ def _run(
     initial: int,
     present: Bool[Array, "rounds agents"] | None,
     state: PyTree | None,
-) -> tuple[PyTree, Trace]:
+    every: int,
+    record: Callable[[Round], Any],
+    each: Each,
+) -> tuple[PyTree, Any]:
     keys = split_key(key)
+    # Agents with a model in common have no axis of agents but that of their evaluations.
+    over = {"each": each} if isinstance(algorithm, AbstractFederated) else {}
     # The barriers keep the parts from being fused across, and a number of rounds that the compiler does
     # not know keeps the loop's body from being specialized: both stay what `drive` compiles, to the bit.
-    state = barrier(algorithm.init(keys.init) if state is None else state)
+    state = barrier(algorithm.init(keys.init, **over) if state is None else state)
+    assert state is not None
 
-    def initial_row(i: Count, nothing: tuple[()]) -> tuple[tuple[()], tuple[Array, Array]]:
-        queries = barrier(design_row(algorithm, keys, i))
-        return nothing, (queries, barrier(_evaluate(objective, design_noise(keys, i), queries)))
+    def initial_row(i: Count, best: Array) -> tuple[Array, tuple[Array, Array]]:
+        queries = barrier(design_row(algorithm, keys, i, each))
+        values = barrier(evaluate_all(objective, design_noise(keys, i), queries, each))
+        return _better(best, values), (queries, values)
 
-    _, design = _table(initial_row, initial, ())
+    best = jnp.full((algorithm.targets,), -jnp.inf)
+    best, design = _table(initial_row, initial, best)
     if initial:
-        state = barrier(algorithm.warm_start(state, *barrier(design)))
+        state = barrier(algorithm.warm_start(state, *barrier(design), **over))
 
-    def one_round(t: Count, state: PyTree) -> tuple[PyTree, PyTree]:
+    def one_round(t: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
+        state, best = carry
         ask_key, noise_key = round_keys(keys, t)
         here = None if present is None else present[t]
-        queries, info = barrier(algorithm.ask(ask_key, state, here))
-        values = barrier(_evaluate(objective, noise_key, queries))
-        return barrier(algorithm.tell(state, queries, values)), (queries, values, info)
+        queries, info = barrier(algorithm.ask(ask_key, state, here, **over))
+        values = barrier(evaluate_all(objective, noise_key, queries, each))
+        best = _better(best, values)
+        state = barrier(algorithm.tell(state, queries, values, **over))
+        return (state, best), Round(queries, values, info, best)
 
-    state, rows = _table(one_round, rounds, state)
-    queries, values, info = rows
-    queries, values = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), design, (queries, values))
-    return state, Trace(queries, values, info, initial)
+    (state, _), rows = _table(one_round, rounds, (state, best), every, record)
+    if isinstance(rows, Trace):
+        pairs = zip(design, (rows.queries, rows.values), strict=True)
+        queries, values = (jnp.concatenate(pair) for pair in pairs)
+        rows = Trace(queries, values, rows.info, initial, every=every)
+    return state, rows
+
+
+def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:
+    return jnp.where(values > best, values, best)
 
 
 def _table(
-    step: Callable[[Count, PyTree], tuple[PyTree, PyTree]], count: int, state: PyTree
-) -> tuple[PyTree, PyTree]:
-    """The last state, and a row of each of `count` steps: `lax.scan` with a hidden number of steps."""
+    step: Callable[[Count, PyTree], tuple[PyTree, Any]],
+    count: int,
+    state: PyTree,
+    every: int = 1,
+    record: Callable[[Any], PyTree] = lambda row: row,
+) -> tuple[PyTree, Any]:
+    """The last state, and a row of each `every`-th of `count` steps: `lax.scan` with a hidden number of
+    steps."""
 
     def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         state, row = step(t, carry[0])
-        return state, jax.tree.map(lambda table, one: table.at[t].set(one), carry[1], row)
 
-    shapes = jax.eval_shape(step, jnp.zeros((), int), state)[1]
-    rows = jax.tree.map(lambda one: jnp.zeros((count, *one.shape), one.dtype), shapes)
+        def write(rows: PyTree) -> PyTree:
+            return jax.tree.map(lambda rows, one: rows.at[t // every].set(one), rows, record(row))
+
+        if every == 1:
+            return state, write(carry[1])
+        return state, jax.lax.cond((t + 1) % every == 0, write, lambda rows: rows, carry[1])
+
+    shapes = jax.eval_shape(lambda t, s: record(step(t, s)[1]), jnp.zeros((), int), state)
+    rows = jax.tree.map(lambda one: jnp.zeros((count // every, *one.shape), one.dtype), shapes)
     if not count:
         return state, rows
     return jax.lax.fori_loop(0, barrier(count), body, (state, rows))
 
 
-def design_row(algorithm: AbstractAlgorithm, keys: Keys, row: Count) -> Float[Array, "targets dim"]:
+def design_row(
+    algorithm: AbstractAlgorithm, keys: Keys, row: Count, each: Each = jax.vmap
+) -> Float[Array, "targets dim"]:
     """A row of the initial design."""
     key, _ = jr.split(jr.fold_in(keys.design, row))
     agents = jnp.arange(algorithm.targets)
-    return jax.vmap(lambda i: algorithm.initial(jr.fold_in(key, i), i))(agents)
+    return each(lambda i: algorithm.initial(jr.fold_in(key, i), i))(agents)
 
 
 def design_noise(keys: Keys, row: Count) -> Key:
@@ -154,17 +186,19 @@ def round_keys(keys: Keys, index: Count) -> tuple[Key, Key]:
     return ask_key, noise_key
 
 
-def _evaluate(
-    objective: Compiled, key: Key, queries: Float[Array, "targets dim"]
+def evaluate_all(
+    objective: Compiled, key: Key, queries: Float[Array, "targets dim"], each: Each = jax.vmap
 ) -> Float[Array, " targets"]:
+    """A value of each target; NaN where it is not finite."""
     agents = jnp.arange(queries.shape[0])
-    values = jax.vmap(lambda i, x: objective(jr.fold_in(key, i), i, x))(agents, queries)
+    values: Array = each(lambda i, x: objective(jr.fold_in(key, i), i, x))(agents, queries)
     return jnp.where(jnp.isfinite(values), values, jnp.nan)
 
 
-def _check_sizes(
+def check_sizes(
     algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any, state: PyTree
 ) -> None:
+    """`ValueError` where these do not fit the algorithm or each other."""
     whole("rounds", rounds)
     whole("initial", initial)
     held = 0
@@ -217,235 +251,3 @@ def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
         known is None or known >= algorithm.targets,
         f"the objective has functions for {known} agents, the algorithm asks {algorithm.targets}.",
     )
-
-
-# ---------------------------------------------------------------- around a Python objective
-
-_init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
-_ask = eqx.filter_jit(lambda algorithm, key, state, present: algorithm.ask(key, state, present))
-_tell = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell(state, x, y))
-_warm_start = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.warm_start(state, x, y))
-_compiled_design = eqx.filter_jit(design_row)
-_compiled_evaluate = eqx.filter_jit(_evaluate)
-
-
-def drive(
-    algorithm: AbstractAlgorithm,
-    objective: BlackBox | AbstractObjective,
-    rounds: int,
-    key: Key,
-    *,
-    initial: int = 0,
-    executor: Executor | None = None,
-    checkpoint: str | PathLike | None = None,
-    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
-    progress: bool = True,
-    present: Bool[Array, "rounds agents"] | None = None,
-    state: PyTree | None = None,
-    ledger: Ledger | None = None,
-) -> tuple[PyTree, Trace]:
-    """`run` for an objective in Python: `objective(agent, x)` with `x` a NumPy array.
-
-    On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective` is compiled and
-    evaluated for all agents at once, and without a `ledger` gives the trace that `run` gives; to the
-    last bit if its own values do not depend on what they are compiled with.
-
-    `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
-    for an `AbstractObjective`.
-    `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
-    most the evaluations in flight, and asks what an undisturbed run would have asked. That the Python
-    objective is still the same one cannot be checked.
-    `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
-    warning, and survived. Others are raised as they are, with the agent and the point in a note; so is
-    the first one of an objective that has not succeeded once by the end of a row.
-    `progress`: a bar, if `tqdm` is installed.
-    `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
-    Each release is charged and the charge saved with its queries before any of them is evaluated; a run
-    that continues goes on with its own charges, given the ledger that it began with, and never releases
-    again what it has. Noise must not be guessed nor ever be added to two sums: what is asked then comes
-    from random numbers of the operating system's, not from `key`, so that no two runs share any. The
-    checkpoint has them: guard it like the data. The run that follows begins with `Trace.ledger`.
-
-    Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
-    that is corrupt or of another run, before anything is evaluated; so it does `BudgetError` if the
-    ledger's budget does not pay for all releases.
-    """
-    _check_sizes(algorithm, rounds, initial, present, state)
-    _check_way(algorithm, objective, executor, catch)
-    keys = split_key(key)
-    start = _init(algorithm, keys.init) if state is None else state
-    releases = _releases(algorithm, start, rounds, ledger)
-    require(
-        ledger is None or checkpoint is not None,
-        "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",
-    )
-    saved = None
-    if checkpoint is not None:
-        identity = _identity(algorithm, objective, key, initial, present, state, ledger)
-        saved = Checkpoint(checkpoint, identity)
-    here = None if present is None or not rounds else present[0]
-    shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start, here)
-    given = None if present is None else np.asarray(present)
-    record = Record(shapes, initial, rounds, saved, ledger, given, jr.key_data(key).size)
-    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
-
-    def evaluate(row: int, key: Key) -> None:
-        if row < record.told:
-            return
-        if isinstance(objective, AbstractObjective):
-            queries = jnp.asarray(record.queries[row])
-            record.values[row] = _compiled_evaluate(objective, key, queries)
-        else:
-            evaluator(row)
-        record.close(row)
-
-    with _Bar(initial + rounds, progress) as bar:
-        for row in range(initial):
-            key_of_row = design_noise(keys, jnp.asarray(row))
-            record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))
-            evaluate(row, key_of_row)
-            bar.advance(record.values)
-        state = start
-        if initial:
-            state = _warm_start(algorithm, start, *record.observations(slice(initial)))
-        for row in range(initial, initial + rounds):
-            t = row - initial
-            ask_key, noise_key = round_keys(keys, jnp.asarray(t))
-            if record.secret is not None:
-                secret = jr.wrap_key_data(jnp.asarray(record.secret), impl=jr.key_impl(key))
-                ask_key = jr.fold_in(secret, t)
-            here = None if present is None else present[t]
-            asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
-            record.ask(row, asking, releases[t])
-            evaluate(row, noise_key)
-            state = _tell(algorithm, state, *record.observations(row))
-            bar.advance(record.values)
-    return state, record.trace()
-
-
-def _check_way(
-    algorithm: AbstractAlgorithm, objective: Any, executor: Executor | None, catch: Any
-) -> None:
-    """How `drive` is to evaluate, and what it is to survive."""
-    compiled = isinstance(objective, AbstractObjective)
-    if compiled:
-        check_objective(algorithm, objective)
-    require(
-        executor is None or not compiled,
-        "an executor is for a Python objective; this one is compiled for all agents at once.",
-    )
-    kinds = catch if isinstance(catch, tuple) else (catch,)
-    require(
-        all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds),
-        f"catch must be types of exceptions, got {catch!r}.",
-    )
-
-
-def _identity(
-    algorithm: AbstractAlgorithm,
-    objective: BlackBox | AbstractObjective,
-    key: Key,
-    initial: int,
-    present: Any,
-    state: PyTree | None,
-    ledger: Ledger | None,
-) -> dict[str, str]:
-    """What makes a run this one, as far as it can be seen."""
-    return fingerprint(
-        version=jaxbo.__version__,
-        algorithm=algorithm,
-        objective=objective if isinstance(objective, AbstractObjective) else None,
-        key=key,
-        initial=initial,
-        present=present is not None,  # which rows, the rows say
-        state=state,
-        precision=jnp.zeros(()),
-        ledger=None if ledger is None else ledger.events,
-    )
-
-
-def _releases(
-    algorithm: AbstractAlgorithm, start: PyTree, rounds: int, ledger: Ledger | None
-) -> list[Mechanism | None]:
-    """The private release of each round; `BudgetError` if a ledger cannot pay for all of them."""
-    first = int(start.round) if isinstance(start, FederatedState) else 0
-    releases = [algorithm.released(first + t) for t in range(rounds)]
-    paid = [mechanism for mechanism in releases if mechanism is not None]
-    if ledger is None:
-        return releases
-    is_a("ledger", ledger, Ledger)
-    require(
-        len(paid) > 0 or not releases,
-        "there is a ledger, but nothing that this method releases is private: leave it out.",
-    )
-    if not _affords(ledger, paid):
-        enough = bisect.bisect_left(
-            range(len(paid)), True, key=lambda n: not _affords(ledger, paid[: n + 1])
-        )
-        raise BudgetError(
-            f"the budget of epsilon {ledger.budget:.4g} at delta {ledger.delta:.4g} pays for {enough} of "
-            f"the {len(paid)} releases asked for: with releases={enough} agents go on by themselves "
-            "afterwards; or add noise, or ask for fewer rounds."
-        )
-    return releases
-
-
-def _affords(ledger: Ledger, mechanisms: list[Mechanism]) -> bool:
-    """Whether all of them can be charged; alike ones at once."""
-    counts: dict[Event, tuple[Mechanism, int]] = {}
-    for mechanism in mechanisms:
-        alike = event(mechanism)
-        counts[alike] = mechanism, counts.get(alike, (mechanism, 0))[1] + 1
-    try:
-        for mechanism, count in counts.values():
-            ledger = ledger.charge(mechanism, count)
-    except BudgetError:
-        return False
-    return True
-
-
-class _Bar:
-    """A progress bar with the best value so far, where `tqdm` is installed."""
-
-    def __init__(self, rows: int, shown: bool):
-        self.bar = None
-        if shown:
-            try:
-                from tqdm import tqdm
-            except ImportError:
-                return
-            self.bar = tqdm(total=rows, unit="round")
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def advance(self, values: np.ndarray) -> None:
-        if self.bar is None:
-            return
-        known = values[np.isfinite(values)]
-        if known.size:
-            self.bar.set_postfix(best=f"{known.max():.4g}", refresh=False)
-        self.bar.update()
-
-
-# ---------------------------------------------------------------- from observations
-
-
-def replay(
-    algorithm: AbstractAlgorithm, trace: Trace, key: Key, *, state: PyTree | None = None
-) -> PyTree:
-    """The state after all rows of `trace`, rebuilt from the key and the observations.
-
-    The `key` and, if it was given, the `state` that the run began with.
-    """
-    state = _init(algorithm, split_key(key).init) if state is None else state
-    first = trace.initial
-    if first:
-        state = _warm_start(algorithm, state, trace.queries[:first], trace.values[:first])
-    for queries, values in zip(trace.queries[first:], trace.values[first:], strict=True):
-        state = _tell(algorithm, state, queries, values)
-    return state

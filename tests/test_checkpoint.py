@@ -23,9 +23,9 @@ from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
+from jaxbo.driver import drive
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import drive
 from jaxbo.objectives import Same
 from jaxbo.parameters import Real
 from jaxbo.schedules import Constant
@@ -215,7 +215,7 @@ SCRIPT = textwrap.dedent("""
     from jaxbo.algos.fts import FTS
     from jaxbo.domains import Finite
     from jaxbo.kernels.surrogate import Fixed
-    from jaxbo.loop import drive
+    from jaxbo.driver import drive
 
     log, path, result = sys.argv[1:]
     log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

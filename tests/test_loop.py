@@ -21,14 +21,16 @@ from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite
+from jaxbo.driver import drive, replay
 from jaxbo.functions import branin
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import Failure, Trace, drive, replay, run
+from jaxbo.loop import run
 from jaxbo.objectives import Same
 from jaxbo.parameters import Categorical, Integer, Real
 from jaxbo.schedules import Constant
 from jaxbo.space import Space
+from jaxbo.trace import Failure, Trace
 
 POINTS = Finite(np.random.default_rng(1).random((40, 2)))
 SMALL = Fixed(size=16)

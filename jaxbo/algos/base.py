@@ -13,7 +13,9 @@ A federated method is written from the two sides that exist in the world:
 
 and `AbstractFederated` composes the three functions above from these, once:
 
-    ask = vmap(message) → aggregate → vmap(choose),    tell = vmap(learn)
+    ask = each(message) → aggregate → each(choose),    tell = each(learn)
+
+where `each`, by default `vmap`, makes of a function of one agent that of all (`jaxbo.layout`).
 
 `message` is all that ever leaves a client. What it learns of others reaches its query through the
 broadcast alone, so a simulation and a deployment run the same functions.
@@ -32,6 +34,7 @@ from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.mechanism import Mechanism
+from jaxbo.layout import Each
 from jaxbo.types import Count, Key, Point, Scalar
 
 #: The round of observations that were made before the first.
@@ -176,11 +179,11 @@ class AbstractFederated(AbstractAlgorithm):
 
     # ------------------------------------------------------------ the composition
 
-    def init(self, key: Key) -> FederatedState:
+    def init(self, key: Key, *, each: Each = jax.vmap) -> FederatedState:
         shared_key, client_key = jr.split(key)
         shared = self.setup(shared_key)
         index = jnp.arange(self.agents)
-        clients = jax.vmap(lambda i: self.join(jr.fold_in(client_key, i), shared, i))(index)
+        clients = each(lambda i: self.join(jr.fold_in(client_key, i), shared, i))(index)
         zero = jnp.zeros((), int)
         return FederatedState(zero, zero, shared, clients)
 
@@ -188,7 +191,12 @@ class AbstractFederated(AbstractAlgorithm):
         return state.told
 
     def ask(
-        self, key: Key, state: FederatedState, present: Bool[Array, " agents"] | None = None
+        self,
+        key: Key,
+        state: FederatedState,
+        present: Bool[Array, " agents"] | None = None,
+        *,
+        each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
         if present is None:
             present = jnp.ones((self.agents,), bool)
@@ -198,7 +206,7 @@ class AbstractFederated(AbstractAlgorithm):
         )
         message_key, server_key, choice_key = jr.split(key, 3)
         index = jnp.arange(self.agents)
-        messages = self.messages(message_key, state)
+        messages = self.messages(message_key, state, each=each)
         broadcast = self.aggregate(server_key, state.shared, state.round, messages, present)
 
         # The broadcast is closed over, not mapped: what all agents share is computed once.
@@ -206,9 +214,9 @@ class AbstractFederated(AbstractAlgorithm):
             return self.choose(jr.fold_in(choice_key, i), state.shared, client, message, broadcast)
 
         first = self._first(self.targets, (index, state.clients, messages))
-        return jax.vmap(query)(*first)
+        return each(query)(*first)
 
-    def messages(self, key: Key, state: FederatedState) -> PyTree:
+    def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
         """What all agents send, with the agents axis."""
 
         # An agent's draws come from its number, so they depend neither on how many share the batch
@@ -216,15 +224,17 @@ class AbstractFederated(AbstractAlgorithm):
         def send(i: Count, client: Any) -> PyTree:
             return self.message(jr.fold_in(key, i), state.shared, client)
 
-        return jax.vmap(send)(jnp.arange(self.agents), state.clients)
+        return each(send)(jnp.arange(self.agents), state.clients)
 
     def tell(
         self,
         state: FederatedState,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        *,
+        each: Each = jax.vmap,
     ) -> FederatedState:
-        clients = self._observe(state.shared, state.clients, state.round, queries, values)
+        clients = self._observe(each, state.shared, state.clients, state.round, queries, values)
         return FederatedState(state.round + 1, state.told + 1, state.shared, clients)
 
     def warm_start(
@@ -232,6 +242,8 @@ class AbstractFederated(AbstractAlgorithm):
         state: FederatedState,
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
+        *,
+        each: Each = jax.vmap,
     ) -> FederatedState:
         require(
             values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
@@ -253,13 +265,14 @@ class AbstractFederated(AbstractAlgorithm):
         before = jnp.asarray(BEFORE_FIRST_ROUND)
 
         def step(clients: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
-            return self._observe(state.shared, clients, before, *observation), None
+            return self._observe(each, state.shared, clients, before, *observation), None
 
         clients, _ = jax.lax.scan(step, state.clients, (queries, values))
         return FederatedState(state.round, told, state.shared, clients)
 
     def _observe(
         self,
+        each: Each,
         shared: PyTree,
         clients: PyTree,
         round: Count,
@@ -276,7 +289,7 @@ class AbstractFederated(AbstractAlgorithm):
         def learn(client: Any, x: Point, value: Scalar) -> PyTree:
             return self.learn(shared, round, client, x, value)
 
-        new = jax.vmap(learn)(self._first(count, clients), queries, values)
+        new = each(learn)(self._first(count, clients), queries, values)
         if count < self.agents:
             new = jax.tree.map(
                 lambda old, some: old.at[:count].set(some), unwrap(clients), unwrap(new)

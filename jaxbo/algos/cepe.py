@@ -32,6 +32,7 @@ from jaxbo.kernels.exploration import (
     OnPoints,
 )
 from jaxbo.kernels.sketch import AbstractSketch
+from jaxbo.layout import Each
 from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
 
 #: Of an agent that has not observed anything yet.
@@ -201,6 +202,8 @@ class CEPE(AbstractFederated):
         state: FederatedState,
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
+        *,
+        each: Each = jax.vmap,
     ) -> FederatedState:
         count = state.told + jnp.max(jnp.sum(jnp.isfinite(values), axis=0), initial=0)
         require(
@@ -208,13 +211,15 @@ class CEPE(AbstractFederated):
             f"there is room for {self.room} observations of an agent before the first round, not for "
             f"{count}: make room for them with CEPE(…, room=…).",
         )
-        return super().warm_start(state, queries, values)
+        return super().warm_start(state, queries, values, each=each)
 
     def tell(
         self,
         state: FederatedState,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        *,
+        each: Each = jax.vmap,
     ) -> FederatedState:
         if state.shared is not None:
             shape = (self.agents, self.domain.dim)
@@ -228,7 +233,7 @@ class CEPE(AbstractFederated):
             x = queries[jnp.argmax(ahead)]
             shared = self.exploration.designed(state.shared, x, wanted)
             state = FederatedState(state.round, state.told, shared, state.clients)
-        return super().tell(state, queries, values)
+        return super().tell(state, queries, values, each=each)
 
     # ------------------------------------------------------------ the six functions
 

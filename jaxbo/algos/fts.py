@@ -26,6 +26,7 @@ from jaxbo.kernels.maximize import maximize
 from jaxbo.kernels.pooled import Pooled
 from jaxbo.kernels.ranking import STRANGERS, Ranked, check_weights
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
+from jaxbo.layout import Each
 from jaxbo.schedules import AbstractSchedule, Power
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 
@@ -236,12 +237,14 @@ class FTS(AbstractThompson):
         state: FederatedState,
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
+        *,
+        each: Each = jax.vmap,
     ) -> FederatedState:
-        state = super().warm_start(state, queries, values)
+        state = super().warm_start(state, queries, values, each=each)
         if not self.once or self.pooled is None:
             return state
         # The one message has the evidence of all that came before the start.
-        evidence = jax.vmap(lambda client: self._evidence(client.beliefs))(state.clients)
+        evidence = each(lambda client: self._evidence(client.beliefs))(state.clients)
         return eqx.tree_at(lambda s: s.clients.sent.evidence, state, evidence)
 
     def _evidence(self, beliefs: Beliefs) -> Float[Array, " settings"] | None:

@@ -13,11 +13,13 @@ from jaxbo import schedules
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.collaborative import IGPUCB, Collaborative
 from jaxbo.domains import Cube, Finite
+from jaxbo.driver import drive, replay
 from jaxbo.kernels import nystrom
 from jaxbo.kernels.covariance import Matern32, Matern52, SquaredExponential, stack
 from jaxbo.kernels.sketch import Pivoted, Sketch
-from jaxbo.loop import Trace, drive, replay, run
+from jaxbo.loop import run
 from jaxbo.objectives import AbstractObjective
+from jaxbo.trace import Trace
 from jaxbo.types import floating
 
 AGENTS, ROUNDS, NOISE = 4, 40, 1e-2

@@ -29,6 +29,7 @@ from jaxbo.algos.taf import TAF
 from jaxbo.algos.transfer import AbstractTransfer
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite, Regions
+from jaxbo.driver import drive, replay
 from jaxbo.functions import TestFunction, branin_rescaled, hartmann6
 from jaxbo.kernels.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.decomposed import Decomposed
@@ -39,11 +40,12 @@ from jaxbo.kernels.policy import Thompson
 from jaxbo.kernels.pooled import Pooled
 from jaxbo.kernels.ranking import Ranked
 from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import Trace, drive, replay, run
+from jaxbo.loop import run
 from jaxbo.objectives import AbstractObjective
 from jaxbo.parameters import Categorical, Integer, Real
 from jaxbo.schedules import InverseSquare
 from jaxbo.space import Space
+from jaxbo.trace import Trace
 from jaxbo.types import Scalar, floating
 
 

@@ -1,0 +1,268 @@
+"""Rounds around a Python objective, which may be slow, parallel and unreliable.
+
+`drive` runs the parts that `run` compiles. `replay` rebuilds a state from what was observed: ask changes
+nothing and tell draws nothing, so a state is a function of the key and the observations.
+"""
+
+import bisect
+from concurrent.futures import Executor
+from os import PathLike
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+import jaxbo
+from jaxbo._check import is_a, require
+from jaxbo._checkpoint import Checkpoint, fingerprint
+from jaxbo._evaluate import BlackBox, Evaluator
+from jaxbo._record import Record
+from jaxbo.accounting import Event, event
+from jaxbo.algos.base import AbstractAlgorithm, FederatedState
+from jaxbo.kernels.mechanism import Mechanism
+from jaxbo.ledger import BudgetError, Ledger
+from jaxbo.loop import (
+    check_objective,
+    check_sizes,
+    design_noise,
+    design_row,
+    evaluate_all,
+    round_keys,
+    split_key,
+)
+from jaxbo.objectives import AbstractObjective
+from jaxbo.trace import Trace
+from jaxbo.types import Key
+
+_init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
+_ask = eqx.filter_jit(lambda algorithm, key, state, present: algorithm.ask(key, state, present))
+_tell = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell(state, x, y))
+_warm_start = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.warm_start(state, x, y))
+_compiled_design = eqx.filter_jit(design_row)
+_compiled_evaluate = eqx.filter_jit(evaluate_all)
+
+
+def drive(
+    algorithm: AbstractAlgorithm,
+    objective: BlackBox | AbstractObjective,
+    rounds: int,
+    key: Key,
+    *,
+    initial: int = 0,
+    executor: Executor | None = None,
+    checkpoint: str | PathLike | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    progress: bool = True,
+    present: Bool[Array, "rounds agents"] | None = None,
+    state: PyTree | None = None,
+    ledger: Ledger | None = None,
+) -> tuple[PyTree, Trace]:
+    """`run` for an objective in Python: `objective(agent, x)` with `x` a NumPy array.
+
+    On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective` is compiled and
+    evaluated for all agents at once, and without a `ledger` gives the trace that `run` gives; to the
+    last bit if its own values do not depend on what they are compiled with.
+
+    `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
+    for an `AbstractObjective`.
+    `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
+    most the evaluations in flight, and asks what an undisturbed run would have asked. That the Python
+    objective is still the same one cannot be checked.
+    `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
+    warning, and survived. Others are raised as they are, with the agent and the point in a note; so is
+    the first one of an objective that has not succeeded once by the end of a row.
+    `progress`: a bar, if `tqdm` is installed.
+    `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
+    Each release is charged and the charge saved with its queries before any of them is evaluated; a run
+    that continues goes on with its own charges, given the ledger that it began with, and never releases
+    again what it has. Noise must not be guessed nor ever be added to two sums: what is asked then comes
+    from random numbers of the operating system's, not from `key`, so that no two runs share any. The
+    checkpoint has them: guard it like the data. The run that follows begins with `Trace.ledger`.
+
+    Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
+    that is corrupt or of another run, before anything is evaluated; so it does `BudgetError` if the
+    ledger's budget does not pay for all releases.
+    """
+    check_sizes(algorithm, rounds, initial, present, state)
+    _check_way(algorithm, objective, executor, catch)
+    keys = split_key(key)
+    start = _init(algorithm, keys.init) if state is None else state
+    releases = _releases(algorithm, start, rounds, ledger)
+    require(
+        ledger is None or checkpoint is not None,
+        "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",
+    )
+    saved = None
+    if checkpoint is not None:
+        identity = _identity(algorithm, objective, key, initial, present, state, ledger)
+        saved = Checkpoint(checkpoint, identity)
+    here = None if present is None or not rounds else present[0]
+    shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start, here)
+    given = None if present is None else np.asarray(present)
+    record = Record(shapes, initial, rounds, saved, ledger, given, jr.key_data(key).size)
+    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
+
+    def evaluate(row: int, key: Key) -> None:
+        if row < record.told:
+            return
+        if isinstance(objective, AbstractObjective):
+            queries = jnp.asarray(record.queries[row])
+            record.values[row] = _compiled_evaluate(objective, key, queries)
+        else:
+            evaluator(row)
+        record.close(row)
+
+    with _Bar(initial + rounds, progress) as bar:
+        for row in range(initial):
+            key_of_row = design_noise(keys, jnp.asarray(row))
+            record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))
+            evaluate(row, key_of_row)
+            bar.advance(record.values)
+        state = start
+        if initial:
+            state = _warm_start(algorithm, start, *record.observations(slice(initial)))
+        for row in range(initial, initial + rounds):
+            t = row - initial
+            ask_key, noise_key = round_keys(keys, jnp.asarray(t))
+            if record.secret is not None:
+                secret = jr.wrap_key_data(jnp.asarray(record.secret), impl=jr.key_impl(key))
+                ask_key = jr.fold_in(secret, t)
+            here = None if present is None else present[t]
+            asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
+            record.ask(row, asking, releases[t])
+            evaluate(row, noise_key)
+            state = _tell(algorithm, state, *record.observations(row))
+            bar.advance(record.values)
+    return state, record.trace()
+
+
+def _check_way(
+    algorithm: AbstractAlgorithm, objective: Any, executor: Executor | None, catch: Any
+) -> None:
+    """How `drive` is to evaluate, and what it is to survive."""
+    compiled = isinstance(objective, AbstractObjective)
+    if compiled:
+        check_objective(algorithm, objective)
+    require(
+        executor is None or not compiled,
+        "an executor is for a Python objective; this one is compiled for all agents at once.",
+    )
+    kinds = catch if isinstance(catch, tuple) else (catch,)
+    require(
+        all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds),
+        f"catch must be types of exceptions, got {catch!r}.",
+    )
+
+
+def _identity(
+    algorithm: AbstractAlgorithm,
+    objective: BlackBox | AbstractObjective,
+    key: Key,
+    initial: int,
+    present: Any,
+    state: PyTree | None,
+    ledger: Ledger | None,
+) -> dict[str, str]:
+    """What makes a run this one, as far as it can be seen."""
+    return fingerprint(
+        version=jaxbo.__version__,
+        algorithm=algorithm,
+        objective=objective if isinstance(objective, AbstractObjective) else None,
+        key=key,
+        initial=initial,
+        present=present is not None,  # which rows, the rows say
+        state=state,
+        precision=jnp.zeros(()),
+        ledger=None if ledger is None else ledger.events,
+    )
+
+
+def _releases(
+    algorithm: AbstractAlgorithm, start: PyTree, rounds: int, ledger: Ledger | None
+) -> list[Mechanism | None]:
+    """The private release of each round; `BudgetError` if a ledger cannot pay for all of them."""
+    first = int(start.round) if isinstance(start, FederatedState) else 0
+    releases = [algorithm.released(first + t) for t in range(rounds)]
+    paid = [mechanism for mechanism in releases if mechanism is not None]
+    if ledger is None:
+        return releases
+    is_a("ledger", ledger, Ledger)
+    require(
+        len(paid) > 0 or not releases,
+        "there is a ledger, but nothing that this method releases is private: leave it out.",
+    )
+    if not _affords(ledger, paid):
+        enough = bisect.bisect_left(
+            range(len(paid)), True, key=lambda n: not _affords(ledger, paid[: n + 1])
+        )
+        raise BudgetError(
+            f"the budget of epsilon {ledger.budget:.4g} at delta {ledger.delta:.4g} pays for {enough} of "
+            f"the {len(paid)} releases asked for: with releases={enough} agents go on by themselves "
+            "afterwards; or add noise, or ask for fewer rounds."
+        )
+    return releases
+
+
+def _affords(ledger: Ledger, mechanisms: list[Mechanism]) -> bool:
+    """Whether all of them can be charged; alike ones at once."""
+    counts: dict[Event, tuple[Mechanism, int]] = {}
+    for mechanism in mechanisms:
+        alike = event(mechanism)
+        counts[alike] = mechanism, counts.get(alike, (mechanism, 0))[1] + 1
+    try:
+        for mechanism, count in counts.values():
+            ledger = ledger.charge(mechanism, count)
+    except BudgetError:
+        return False
+    return True
+
+
+class _Bar:
+    """A progress bar with the best value so far, where `tqdm` is installed."""
+
+    def __init__(self, rows: int, shown: bool):
+        self.bar = None
+        if shown:
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self.bar = tqdm(total=rows, unit="round")
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def advance(self, values: np.ndarray) -> None:
+        if self.bar is None:
+            return
+        known = values[np.isfinite(values)]
+        if known.size:
+            self.bar.set_postfix(best=f"{known.max():.4g}", refresh=False)
+        self.bar.update()
+
+
+def replay(
+    algorithm: AbstractAlgorithm, trace: Trace, key: Key, *, state: PyTree | None = None
+) -> PyTree:
+    """The state after all rows of `trace`, rebuilt from the key and the observations.
+
+    The `key` and, if it was given, the `state` that the run began with. `ValueError` for a trace that
+    does not have all rounds.
+    """
+    require(
+        trace.every == 1, f"the trace has every {trace.every}th round only, which says too little."
+    )
+    state = _init(algorithm, split_key(key).init) if state is None else state
+    first = trace.initial
+    if first:
+        state = _warm_start(algorithm, state, trace.queries[:first], trace.values[:first])
+    for queries, values in zip(trace.queries[first:], trace.values[first:], strict=True):
+        state = _tell(algorithm, state, queries, values)
+    return state
