@@ -23,8 +23,9 @@ from jaxtyping import PyTree
 from jaxbo._check import is_a, whole
 from jaxbo._keys import unwrap, wrap
 
-#: From a function of one agent to one of all: arguments and results get a first axis, that of agents.
-Each: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+#: `each(f, in_axes)`, of a function of one agent, is that of all. As for `jax.vmap`, `in_axes` is 0, or
+#: says of each argument whether it has an axis of agents, 0, or is common to all, None.
+Each: TypeAlias = Callable[..., Callable[..., Any]]
 
 
 class Layout(NamedTuple):
@@ -33,30 +34,35 @@ class Layout(NamedTuple):
     mesh: Mesh | None = None
     chunk: int | None = None
 
-    def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(
+        self, f: Callable[..., Any], in_axes: int | tuple[int | None, ...] = 0
+    ) -> Callable[..., Any]:
         def mapped(*arguments: PyTree) -> PyTree:
-            agents = jax.tree.leaves(arguments)[0].shape[0]
+            axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(arguments)
+            own = [argument for argument, axis in zip(arguments, axes, strict=True) if axis == 0]
+            agents = jax.tree.leaves(own)[0].shape[0]
             devices = 1 if self.mesh is None else self.mesh.size
             local = -(-agents // devices)
             chunks = 1 if self.chunk is None else -(-local // self.chunk)
             size = -(-local // chunks)
             missing = devices * chunks * size - agents
-
-            def on_a_device(*arguments: PyTree) -> PyTree:
-                if chunks == 1:
-                    return jax.vmap(f)(*arguments)
-                return jax.lax.map(lambda one: f(*one), arguments, batch_size=size)
-
+            on_a_device = _in_chunks(f, axes, size) if chunks > 1 else jax.vmap(f, axes)
             if self.mesh is not None:
-                on_all = PartitionSpec(self.mesh.axis_names)
-                # No collective is written in `f`, so there is nothing to check.
+                mine, common = PartitionSpec(self.mesh.axis_names), PartitionSpec()
                 on_a_device = jax.shard_map(
-                    on_a_device, mesh=self.mesh, in_specs=on_all, out_specs=on_all, check_vma=False
+                    on_a_device,
+                    mesh=self.mesh,
+                    in_specs=tuple(mine if axis == 0 else common for axis in axes),
+                    out_specs=mine,
+                    check_vma=False,  # no collective is written in `f`
                 )
             if not missing:
                 return on_a_device(*arguments)
-            results = on_a_device(*_resized(arguments, agents + missing))
-            return _resized(results, agents)
+            more = [
+                _resized(argument, agents + missing) if axis == 0 else argument
+                for argument, axis in zip(arguments, axes, strict=True)
+            ]
+            return _resized(on_a_device(*more), agents)
 
         return mapped
 
@@ -73,6 +79,27 @@ def layout(mesh: Mesh | None = None, chunk: int | None = None) -> Each:
     is_a("mesh", mesh, Mesh)
     # Whatever its axes are for elsewhere, here the compiler propagates.
     return Layout(Mesh(mesh.devices, mesh.axis_names), chunk)
+
+
+def _in_chunks(
+    f: Callable[..., Any], axes: tuple[int | None, ...], size: int
+) -> Callable[..., Any]:
+    """`vmap` for `size` agents after the other."""
+
+    def mapped(*arguments: PyTree) -> PyTree:
+        def one(own: list[PyTree]) -> PyTree:
+            mine = iter(own)
+            return f(
+                *(
+                    next(mine) if axis == 0 else argument
+                    for argument, axis in zip(arguments, axes, strict=True)
+                )
+            )
+
+        own = [argument for argument, axis in zip(arguments, axes, strict=True) if axis == 0]
+        return jax.lax.map(one, own, batch_size=size)
+
+    return mapped
 
 
 def _resized(tree: PyTree, count: int) -> PyTree:

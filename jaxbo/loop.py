@@ -157,6 +157,8 @@ def _table(
 
         if every == 1:
             return state, write(carry[1])
+        if count < every:
+            return state, carry[1]
         return state, jax.lax.cond((t + 1) % every == 0, write, lambda rows: rows, carry[1])
 
     shapes = jax.eval_shape(lambda t, s: record(step(t, s)[1]), jnp.zeros((), int), state)

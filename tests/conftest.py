@@ -26,6 +26,8 @@ COMPILE = {
     "bitwise": [FAST] if BEFORE_0_12 else [],
     "roughly": [FAST, FASTER] if BEFORE_0_12 else [FAST],
 }
+#: What `test_layout` lays agents over; everything else is on the first of them.
+DEVICES = "--xla_force_host_platform_device_count=8"
 
 
 def pytest_addoption(parser):
@@ -33,7 +35,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    flags = COMPILE[config.getoption("compile")]
+    flags = [DEVICES, *COMPILE[config.getoption("compile")]]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
 
 

@@ -16,6 +16,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from jaxbo import metrics
 from jaxbo.algos.base import AbstractFederated
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
@@ -30,7 +31,7 @@ from jaxbo.objectives import Same
 from jaxbo.parameters import Categorical, Integer, Real
 from jaxbo.schedules import Constant
 from jaxbo.space import Space
-from jaxbo.trace import Failure, Trace
+from jaxbo.trace import QUANTILES, Failure, Trace, summary
 
 POINTS = Finite(np.random.default_rng(1).random((40, 2)))
 SMALL = Fixed(size=16)
@@ -45,6 +46,11 @@ def bowl(agent, x):
 
 def compiled_bowl(key, agent, x):
     return -jnp.sum((x - 0.1 * agent.astype(x.dtype)) ** 2)
+
+
+def flaky_bowl(key, agent, x):
+    """Fails in half of the domain, and for agent 1 always."""
+    return jnp.where((x[0] > 0.5) | (agent == 1), jnp.nan, compiled_bowl(key, agent, x))
 
 
 def equal(one, other):
@@ -94,6 +100,44 @@ def test_the_initial_design_is_the_same_for_all_methods(one_target, key):
         assert design.queries.shape == (4, targets, 2)
         np.testing.assert_array_equal(design.queries, designs[0].queries)
     assert len(np.unique(designs[0].queries.reshape(-1, 2), axis=0)) == 4 * targets
+
+
+@pytest.mark.parametrize("every", [1, 3, 5, 8])
+def test_of_every_few_rounds_the_last_is_recorded(every, key):
+    state, whole = run(TS4, compiled_bowl, 7, key, initial=2)
+    last, trace = run(TS4, compiled_bowl, 7, key, initial=2, every=every)
+    kept = [0, 1, *range(1 + every, 9, every)]
+    assert equal(state, last)
+    np.testing.assert_array_equal(trace.queries, whole.queries[jnp.asarray(kept)])
+    np.testing.assert_array_equal(trace.values, whole.values[jnp.asarray(kept)])
+    assert trace.every == every
+    if every > 1:
+        with pytest.raises(ValueError, match=f"every {every}th round only"):
+            replay(TS4, trace, key)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_rounds_are_summed_up_while_they_run(every, key):
+    state, trace = run(TS4, flaky_bowl, 6, key, initial=3)
+    last, rows = run(TS4, flaky_bowl, 6, key, initial=3, every=every, record=summary)
+    assert equal(state, last)
+    best = metrics.best_so_far(trace.values)[3 + every - 1 :: every]
+    best = np.where(np.isfinite(best), best, np.nan)
+    np.testing.assert_allclose(rows.mean, np.nanmean(best, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(rows.largest, np.nanmax(best, axis=1), rtol=1e-6)
+    quantiles = np.nanquantile(best, QUANTILES, axis=1).T
+    np.testing.assert_allclose(rows.quantiles, quantiles, rtol=1e-4, atol=1e-6)
+    failed = np.isnan(trace.values[3:]).sum(axis=1)[every - 1 :: every]
+    assert failed.sum() > 0
+    np.testing.assert_array_equal(rows.failed, failed)
+
+
+def test_what_is_recorded_is_up_to_the_user(key):
+    _, trace = run(TS4, compiled_bowl, 4, key)
+    _, first = run(TS4, compiled_bowl, 4, key, record=lambda round: round.queries[0])
+    np.testing.assert_array_equal(first, trace.queries[:, 0])
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1"):
+        run(TS4, compiled_bowl, 4, key, every=0)
 
 
 def test_another_key_is_another_run(key):

@@ -183,7 +183,11 @@ class AbstractFederated(AbstractAlgorithm):
         shared_key, client_key = jr.split(key)
         shared = self.setup(shared_key)
         index = jnp.arange(self.agents)
-        clients = each(lambda i: self.join(jr.fold_in(client_key, i), shared, i))(index)
+
+        def start(shared: PyTree, i: Count) -> PyTree:
+            return self.join(jr.fold_in(client_key, i), shared, i)
+
+        clients = each(start, in_axes=(None, 0))(shared, index)
         zero = jnp.zeros((), int)
         return FederatedState(zero, zero, shared, clients)
 
@@ -209,22 +213,25 @@ class AbstractFederated(AbstractAlgorithm):
         messages = self.messages(message_key, state, each=each)
         broadcast = self.aggregate(server_key, state.shared, state.round, messages, present)
 
-        # The broadcast is closed over, not mapped: what all agents share is computed once.
-        def query(i: Count, client: Any, message: PyTree) -> tuple[Point, PyTree]:
-            return self.choose(jr.fold_in(choice_key, i), state.shared, client, message, broadcast)
+        # What all agents share is not mapped, so that what follows from it is computed once.
+        def query(
+            shared: PyTree, broadcast: PyTree, i: Count, client: Any, message: PyTree
+        ) -> tuple[Point, PyTree]:
+            return self.choose(jr.fold_in(choice_key, i), shared, client, message, broadcast)
 
         first = self._first(self.targets, (index, state.clients, messages))
-        return each(query)(*first)
+        return each(query, in_axes=(None, None, 0, 0, 0))(state.shared, broadcast, *first)
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
         """What all agents send, with the agents axis."""
 
         # An agent's draws come from its number, so they depend neither on how many share the batch
         # nor on how they are laid over devices.
-        def send(i: Count, client: Any) -> PyTree:
-            return self.message(jr.fold_in(key, i), state.shared, client)
+        def send(shared: PyTree, i: Count, client: Any) -> PyTree:
+            return self.message(jr.fold_in(key, i), shared, client)
 
-        return each(send)(jnp.arange(self.agents), state.clients)
+        index = jnp.arange(self.agents)
+        return each(send, in_axes=(None, 0, 0))(state.shared, index, state.clients)
 
     def tell(
         self,
@@ -286,10 +293,9 @@ class AbstractFederated(AbstractAlgorithm):
             f"got {queries.shape} and {values.shape}.",
         )
 
-        def learn(client: Any, x: Point, value: Scalar) -> PyTree:
-            return self.learn(shared, round, client, x, value)
-
-        new = each(learn)(self._first(count, clients), queries, values)
+        first = self._first(count, clients)
+        axes = (None, None, 0, 0, 0)
+        new = each(self.learn, in_axes=axes)(shared, round, first, queries, values)
         if count < self.agents:
             new = jax.tree.map(
                 lambda old, some: old.at[:count].set(some), unwrap(clients), unwrap(new)

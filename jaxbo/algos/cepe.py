@@ -230,7 +230,10 @@ class CEPE(AbstractFederated):
             fine = jnp.isfinite(values) & jnp.all(jnp.isfinite(queries), axis=1)
             ahead = fine & (state.clients.belief.count == state.shared.count)
             wanted = self._exploring(state.round) & jnp.any(ahead)
-            x = queries[jnp.argmax(ahead)]
+            # The first of theirs, as a sum, which is less to send than all queries.
+            index = jnp.arange(self.agents)
+            first = index == jnp.min(jnp.where(ahead, index, self.agents))
+            x = jnp.sum(jnp.where(first[:, None], queries, 0), axis=0)
             shared = self.exploration.designed(state.shared, x, wanted)
             state = FederatedState(state.round, state.told, shared, state.clients)
         return super().tell(state, queries, values, each=each)

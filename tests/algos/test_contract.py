@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import itertools
+import math
+import re
 
 import equinox as eqx
 import jax
@@ -12,10 +14,12 @@ import jax.random as jr
 import numpy as np
 import pytest
 from jax import export
+from jax.sharding import Mesh
 from scipy import stats
 
 import jaxbo
-from jaxbo.algos.base import AbstractAlgorithm, AbstractIndependent
+from jaxbo import metrics
+from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -459,6 +463,37 @@ def test_draws_do_not_depend_on_how_many_agents_there_are(name, algorithm):
     # Rounding may decide between two candidates with the same value.
     assert equal.mean() > 0.98
     assert len(np.unique(few.reshape(-1, 2), axis=0)) > 10
+
+
+@pytest.mark.parametrize("name", PROPER)
+@once
+def test_devices_change_nothing_and_hear_only_what_is_sent(name):
+    agents, rounds = 16, 3
+    algorithm = METHODS[name](FINITE, agents, ROWS)
+    mesh = Mesh(np.asarray(jax.devices()).reshape(4, 2), ("a", "b"))
+
+    def queries(key):
+        return run(algorithm, OBJECTIVE, rounds, key, initial=2, mesh=mesh)[1].queries
+
+    compiled = jax.jit(queries).lower(seed()).compile()
+    _, one = run(algorithm, OBJECTIVE, rounds, seed(), initial=2)
+    # Rounding may decide between two points.
+    assert np.mean(compiled(seed()) == np.asarray(one.queries)) > 0.98
+    kinds = (
+        "all-reduce|all-gather|all-to-all|collective-permute|collective-broadcast|reduce-scatter"
+    )
+    crossing = re.findall(rf"= \w+\[([\d,]*)\]\S* ({kinds})", compiled.as_text())
+    assert {kind for _, kind in crossing} <= {"all-reduce", "all-gather"}
+    sizes = {kind: [] for kind in kinds.split("|")}
+    for shape, kind in crossing:
+        sizes[kind].append(math.prod(int(n) for n in shape.split(",") if n))
+    if isinstance(algorithm, AbstractFederated):
+        state = jax.eval_shape(algorithm.init, seed())
+        messages = jax.eval_shape(algorithm.messages, seed(), state)
+        heard = isinstance(algorithm, FTS | AbstractTransfer)
+        # All hear all messages, or sums of which none has an axis of agents.
+        assert sum(sizes["all-gather"]) == (metrics.floats(messages) if heard else 0)
+        assert all(size <= max(FINITE.points.shape[0], 2 * 60) for size in sizes["all-reduce"])
 
 
 # ---------------------------------------------------------------- queries

@@ -1,0 +1,234 @@
+"""Agents in chunks and over devices, of which conftest simulates eight: the same results."""
+
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+from jaxbo.algos.cepe import CEPE
+from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.fts import FTS
+from jaxbo.domains import Finite
+from jaxbo.kernels.mechanism import Mechanism, Poisson
+from jaxbo.kernels.surrogate import Fixed
+from jaxbo.layout import layout
+from jaxbo.loop import run
+from jaxbo.trace import summary
+
+DOMAIN = Finite(np.random.default_rng(2).random((60, 2)))
+SMALL = Fixed(size=16)
+METHODS = {
+    "FTS": lambda n: FTS(DOMAIN, n, features=SMALL),
+    "DP-FTS-DE": lambda n: DPFTSDE(DOMAIN, n, Mechanism(0.1, 5.0, Poisson(0.9)), features=SMALL),
+    "CEPE": lambda n: CEPE(DOMAIN, n, [1.0, 2.0, 2.0, 3.0]),
+}
+
+
+def devices(*shape):
+    return Mesh(np.asarray(jax.devices()).reshape(shape), ("a", "b", "c")[: len(shape)])
+
+
+def bowl(key, agent, x):
+    return -jnp.sum((x - 0.05 * agent.astype(x.dtype)) ** 2) + 0.01 * jr.normal(key, dtype=x.dtype)
+
+
+# ---------------------------------------------------------------- one map
+
+
+def summed(shared, key, x):
+    return jr.normal(jr.fold_in(key, 1)) + shared["weight"] * jnp.sum(x), {"x": x}
+
+
+@pytest.mark.parametrize(
+    ("shape", "agents", "chunk"),
+    [
+        (None, 12, 5),
+        (None, 12, 100),
+        (None, 1, 1),
+        ((8,), 16, None),
+        ((2, 4), 16, 2),
+        ((8,), 13, None),
+        ((8,), 3, 1),
+        ((2, 2, 2), 29, 3),
+    ],
+)
+def test_a_function_of_one_agent_is_mapped_over_all(shape, agents, chunk, key):
+    each = layout(None if shape is None else devices(*shape), chunk)
+    keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(agents))
+    x = jr.normal(key, (agents, 3))
+    shared = {"weight": jnp.asarray(2.0), "nothing": None}
+    axes = (None, 0, 0)
+    mapped = jax.jit(lambda *a: each(summed, in_axes=axes)(*a))(shared, keys, x)
+    expected = jax.vmap(summed, in_axes=axes)(shared, keys, x)
+    assert jax.tree.structure(mapped) == jax.tree.structure(expected)
+    np.testing.assert_allclose(mapped[0], expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(mapped[1]["x"], x)
+
+
+def test_a_chunk_is_what_is_computed_at_the_same_time():
+    def f(x):
+        return jnp.max(jnp.sin(x * jnp.arange(10_000.0)))
+
+    def bytes_of(chunk):
+        each = layout(None, chunk)
+        compiled = jax.jit(lambda x: each(lambda one: jax.lax.optimization_barrier(f(one)))(x))
+        return compiled.lower(jnp.zeros(256)).compile().memory_analysis().temp_size_in_bytes
+
+    # Sixteen times less, and some bytes of the loop.
+    assert bytes_of(16) < bytes_of(None) / 8
+
+
+def test_a_layout_that_cannot_be_is_refused():
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="chunk must be a whole number of at least 1"):
+            layout(None, wrong)
+
+
+# ---------------------------------------------------------------- a run
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "agents", "chunk"),
+    [
+        ("FTS", None, 13, 4),
+        ("FTS", (8,), 13, None),
+        ("FTS", (4, 2), 32, 2),
+        ("DP-FTS-DE", (8,), 13, 1),
+        ("CEPE", (8,), 13, 1),
+        ("CEPE", None, 13, 4),
+    ],
+)
+def test_a_run_is_that_of_one_device(name, shape, agents, chunk, key):
+    algorithm = METHODS[name](agents)
+    present = jr.bernoulli(key, 0.8, (4, agents))
+    _, one = run(algorithm, bowl, 4, key, initial=2 * (name != "CEPE"), present=present)
+    mesh = None if shape is None else devices(*shape)
+    _, other = run(
+        algorithm,
+        bowl,
+        4,
+        key,
+        initial=2 * (name != "CEPE"),
+        present=present,
+        mesh=mesh,
+        chunk=chunk,
+    )
+    # Points of a finite set: rounding rarely decides between two.
+    same = np.all(np.asarray(one.queries) == np.asarray(other.queries), axis=2)
+    assert same.mean() > 0.97
+    np.testing.assert_allclose(one.values[same], other.values[same], atol=1e-5)
+
+
+def test_agents_come_back_on_their_devices(key):
+    mesh = devices(4, 2)
+    state, trace = run(METHODS["FTS"](16), bowl, 2, key, initial=1, mesh=mesh)
+    over_all = mesh.axis_names
+    assert trace.values.sharding.spec == PartitionSpec(None, over_all)
+    specs = {leaf.sharding.spec[0] for leaf in jax.tree.leaves(state.clients)}
+    assert specs == {over_all}
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.shared))
+    # Where they do not divide evenly, all are on each.
+    _, uneven = run(METHODS["FTS"](13), bowl, 2, key, mesh=mesh)
+    assert uneven.values.sharding.is_fully_replicated
+
+
+def test_a_run_goes_on_over_devices(key):
+    first, second = jr.split(key)
+    algorithm, mesh = METHODS["FTS"](16), devices(8)
+    state, _ = run(algorithm, bowl, 2, first, mesh=mesh)
+    last, trace = run(algorithm, bowl, 2, second, state=state, mesh=mesh)
+    state, _ = run(algorithm, bowl, 2, first)
+    _, one = run(algorithm, bowl, 2, second, state=state)
+    assert int(last.round) == 4
+    assert np.mean(np.asarray(trace.queries) == np.asarray(one.queries)) > 0.95
+
+
+def test_any_mesh_will_do(key):
+    mesh = jax.make_mesh((8,), ("batch",), axis_types=(AxisType.Explicit,))
+    _, trace = run(METHODS["FTS"](8), bowl, 1, key, mesh=mesh)
+    _, one = run(METHODS["FTS"](8), bowl, 1, key)
+    np.testing.assert_array_equal(trace.queries, one.queries)
+
+
+def test_seeds_are_vmapped_over_what_is_laid_out(key):
+    algorithm, keys = METHODS["FTS"](16), jr.split(key, 3)
+    together = jax.vmap(
+        lambda key: run(algorithm, bowl, 2, key, mesh=devices(8), chunk=1, record=summary)[1]
+    )(keys)
+    assert together.mean.shape == (3, 2)
+    for mean, key in zip(together.mean, keys, strict=True):
+        alone = run(algorithm, bowl, 2, key, record=summary)[1]
+        np.testing.assert_allclose(mean, alone.mean, rtol=1e-3, atol=1e-4)
+
+
+def test_what_crosses_devices_does_not_grow_with_agents_where_there_is_a_sum(key):
+    def crossing(name, agents):
+        def queries(key):
+            return run(METHODS[name](agents), bowl, 3, key, mesh=devices(8))[1].queries
+
+        text = jax.jit(queries).lower(key).compile().as_text()
+        kinds = r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
+        return re.findall(rf"= \w+\[([\d,]*)\]\S* ({kinds})\(", text)
+
+    for name in ("DP-FTS-DE", "CEPE"):
+        assert sorted(crossing(name, 64)) == sorted(crossing(name, 16)) != []
+        assert {kind for _, kind in crossing(name, 16)} == {"all-reduce"}
+    # Agents of FTS hear each other.
+    assert crossing("FTS", 64) == [("64,16", "all-gather")]
+
+
+PROCESS = """
+    import sys
+
+    import jax
+
+    jax.distributed.initialize("127.0.0.1:" + sys.argv[2], 2, int(sys.argv[1]))
+    import jax.random as jr
+    import numpy as np
+    from jax.experimental import multihost_utils
+    from jax.sharding import Mesh
+
+    from tests.test_layout import METHODS, bowl
+    from jaxbo.loop import run
+
+    assert jax.process_count() == 2 and jax.device_count() == 4
+    mesh = Mesh(np.asarray(jax.devices()), ("agents",))
+    for name, agents in ("FTS", 16), ("DP-FTS-DE", 13):
+        _, trace = run(METHODS[name](agents), bowl, 4, jr.key(0), initial=2, mesh=mesh)
+        queries = multihost_utils.process_allgather(trace.queries, tiled=True)
+        _, one = run(METHODS[name](agents), bowl, 4, jr.key(0), initial=2)
+        assert queries.shape == one.queries.shape
+        assert np.mean(queries == np.asarray(one.queries)) > 0.95
+    print("alike")
+"""
+
+
+def test_two_processes_run_it_together(pytestconfig, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    command = [sys.executable, "-c", textwrap.dedent(PROCESS)]
+    both = [
+        subprocess.Popen(
+            [*command, rank, port],
+            cwd=pytestconfig.rootpath,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    for process in both:
+        out, error = process.communicate(timeout=300)
+        assert process.returncode == 0, error
+        assert out.endswith("alike\n")
