@@ -18,6 +18,6 @@ def _run(options: Options) -> Result:
 EXPERIMENT = Experiment(
     source="DP-FTS-DE, Fig. 3c, f, on a stand-in",
     about="a network for 50 people's handwritten digits: what privacy costs",
-    time="2 h",
+    time="40 min",
     run=_run,
 )
