@@ -5,11 +5,13 @@ nothing and tell draws nothing, so a state is a function of the key and the obse
 """
 
 import bisect
+import functools
 from concurrent.futures import Executor
 from os import PathLike
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -39,10 +41,26 @@ from jaxbo.types import Key
 
 _init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
 _ask = eqx.filter_jit(lambda algorithm, key, state, present: algorithm.ask(key, state, present))
-_tell = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell(state, x, y))
-_warm_start = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.warm_start(state, x, y))
 _compiled_design = eqx.filter_jit(design_row)
 _compiled_evaluate = eqx.filter_jit(evaluate_all)
+
+
+# A state is given up for the next one, which takes its memory: a population's is held once.
+@functools.partial(eqx.filter_jit, donate="all-except-first")
+def _told(news: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
+    algorithm, queries, values = news
+    return algorithm.tell(state, queries, values)
+
+
+@functools.partial(eqx.filter_jit, donate="all-except-first")
+def _warmed(news: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
+    algorithm, queries, values = news
+    return algorithm.warm_start(state, queries, values)
+
+
+def _own(state: PyTree) -> PyTree:
+    """A copy that may be given up."""
+    return jax.tree.map(jnp.copy, state)
 
 
 def drive(
@@ -121,9 +139,9 @@ def drive(
             record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))
             evaluate(row, key_of_row)
             bar.advance(record.values)
-        state = start
+        state = _own(start)
         if initial:
-            state = _warm_start(algorithm, start, *record.observations(slice(initial)))
+            state = _warmed((algorithm, *record.observations(slice(initial))), state)
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
@@ -134,7 +152,7 @@ def drive(
             asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
             record.ask(row, asking, releases[t])
             evaluate(row, noise_key)
-            state = _tell(algorithm, state, *record.observations(row))
+            state = _told((algorithm, *record.observations(row)), state)
             bar.advance(record.values)
     return state, record.trace()
 
@@ -259,10 +277,10 @@ def replay(
     require(
         trace.every == 1, f"the trace has every {trace.every}th round only, which says too little."
     )
-    state = _init(algorithm, split_key(key).init) if state is None else state
+    state = _own(_init(algorithm, split_key(key).init) if state is None else state)
     first = trace.initial
     if first:
-        state = _warm_start(algorithm, state, trace.queries[:first], trace.values[:first])
+        state = _warmed((algorithm, trace.queries[:first], trace.values[:first]), state)
     for queries, values in zip(trace.queries[first:], trace.values[first:], strict=True):
-        state = _tell(algorithm, state, queries, values)
+        state = _told((algorithm, queries, values), state)
     return state
