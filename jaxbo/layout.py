@@ -22,6 +22,7 @@ from jaxtyping import PyTree
 
 from jaxbo._check import is_a, whole
 from jaxbo._keys import unwrap, wrap
+from jaxbo.types import Count
 
 #: `each(f, in_axes)`, of a function of one agent, is that of all. As for `jax.vmap`, `in_axes` is 0, or
 #: says of each argument whether it has an axis of agents, 0, or is common to all, None.
@@ -84,22 +85,50 @@ def layout(mesh: Mesh | None = None, chunk: int | None = None) -> Each:
 def _in_chunks(
     f: Callable[..., Any], axes: tuple[int | None, ...], size: int
 ) -> Callable[..., Any]:
-    """`vmap` for `size` agents after the other."""
+    """`vmap` of `size` agents after the other; `size` divides their number.
+
+    Where the results take the place of an argument, such as the clients after what they learned, they
+    are written over it.
+    """
 
     def mapped(*arguments: PyTree) -> PyTree:
-        def one(own: list[PyTree]) -> PyTree:
+        def chunk(own: list[PyTree]) -> PyTree:
             mine = iter(own)
-            return f(
-                *(
-                    next(mine) if axis == 0 else argument
-                    for argument, axis in zip(arguments, axes, strict=True)
-                )
-            )
+            pairs = zip(arguments, axes, strict=True)
+            return jax.vmap(f, axes)(*(next(mine) if axis == 0 else all_ for all_, axis in pairs))
 
         own = [argument for argument, axis in zip(arguments, axes, strict=True) if axis == 0]
-        return jax.lax.map(one, own, batch_size=size)
+        results = jax.eval_shape(chunk, own)
+        chunks = jax.tree.leaves(own)[0].shape[0] // size
+        place = next((i for i, argument in enumerate(own) if _alike(argument, results)), None)
+        if place is None:
+            blocks = jax.tree.map(lambda leaf: leaf.reshape(chunks, size, *leaf.shape[1:]), own)
+            return jax.tree.map(
+                lambda leaf: leaf.reshape(chunks * size, *leaf.shape[2:]),
+                jax.lax.map(chunk, blocks),
+            )
+
+        def step(i: Count, results: PyTree) -> PyTree:
+            now = [*own[:place], results, *own[place + 1 :]]
+            first = i * size
+            some = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), now)
+            return jax.tree.map(
+                lambda leaf, new: jax.lax.dynamic_update_slice_in_dim(leaf, new, first, 0),
+                results,
+                chunk(some),
+            )
+
+        return jax.lax.fori_loop(0, chunks, step, own[place])
 
     return mapped
+
+
+def _alike(one: PyTree, other: PyTree) -> bool:
+    """Whether these are trees of the same arrays, but for what is in them."""
+    if jax.tree.structure(one) != jax.tree.structure(other):
+        return False
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
 
 
 def _resized(tree: PyTree, count: int) -> PyTree:

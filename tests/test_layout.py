@@ -86,6 +86,27 @@ def test_a_chunk_is_what_is_computed_at_the_same_time():
     assert bytes_of(16) < bytes_of(None) / 8
 
 
+def test_what_agents_learned_is_written_over_what_they_knew(key):
+    def bytes_of(chunk):
+        each = layout(None, chunk)
+
+        def rounds(x):
+            learn = lambda x: jnp.cumsum(jnp.sin(x))  # noqa: E731
+            return jax.lax.fori_loop(0, 10, lambda _, x: each(learn)(x), x)
+
+        compiled = jax.jit(rounds, donate_argnums=0).lower(jnp.zeros((256, 1000))).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    held = 256 * 1000 * jnp.zeros(()).nbytes
+    assert bytes_of(None) > held / 2
+    assert bytes_of(16) < held / 4
+    x = jr.normal(key, (12, 5))
+    learned = layout(None, 4)(lambda key, x: (x[::-1], key), (None, 0))
+    np.testing.assert_array_equal(learned(key, x)[0], x[:, ::-1])
+    back = layout(None, 4)(lambda x: x[::-1])(x)
+    np.testing.assert_array_equal(back, x[:, ::-1])
+
+
 def test_a_layout_that_cannot_be_is_refused():
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="chunk must be a whole number of at least 1"):

@@ -203,7 +203,8 @@ class AbstractFederated(AbstractAlgorithm):
         each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
         if present is None:
-            present = jnp.ones((self.agents,), bool)
+            # Behind a barrier, or the compiler spends its time on sums over a constant of all agents.
+            (present,) = jax.lax.optimization_barrier((jnp.ones((self.agents,), bool),))
         require(
             present.shape == (self.agents,),
             f"present must say yes or no for each of {self.agents} agents, got {present.shape}.",

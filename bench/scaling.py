@@ -1,0 +1,337 @@
+"""How rounds scale: agents, devices, features, dimensions; each beside the floor of its machine.
+
+    floor of an agent and round = max(bytes / bandwidth, operations / rate)
+
+`bytes` is the agents' state, read once to ask and once to tell, `operations` a sampled function at all
+candidates; bandwidth and the rate of such a product of matrices are measured in the same process.
+Random numbers and the search for the maximum's place are not counted: the floor is what no program of the
+method could beat.
+
+Each measurement is a process of its own, `python -m bench.scaling CASE`: FTS and DP-FTS-DE, every agent
+a target, all rounds one program with the objective inside, and of each round a `summary` recorded.
+Devices of a CPU are simulated: they share its cores, so that more of them show what laying out costs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+
+from bench import speed_botorch
+from bench.runner import Check, Experiment, Options, Result, progress
+from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.fts import FTS
+from jaxbo.domains import Cube
+from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.mechanism import Mechanism, Poisson
+from jaxbo.kernels.surrogate import Fixed
+from jaxbo.loop import run
+from jaxbo.trace import Summary, summary
+from jaxbo.types import Key
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CANDIDATES, CHUNK = 1000, 10_000
+#: Times of the floor that a round may take.
+ALLOWED = {"cpu": 5.0, "gpu": 3.0}
+#: A federation of so many on one accelerator, in so many seconds.
+POPULATION, POPULATION_ROUNDS, POPULATION_GOAL = 1_000_000, 60, 20.0
+KINDS = ("FTS", "DP-FTS-DE")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size; `chunk` agents of a device are computed at the same time."""
+
+    kind: str = "FTS"
+    agents: int = 1000
+    rounds: int = 20
+    features: int = 100
+    dim: int = 2
+    devices: int = 1
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds to compile and to run all rounds, bytes that the program holds, and the floor's parts.
+
+    `floor` is in seconds of all rounds, `device` the machine's name for its device.
+    """
+
+    compile: float
+    seconds: float
+    memory: int
+    state: int
+    bandwidth: float
+    rate: float
+    floor: float
+    device: str
+    platform: str
+
+
+def algorithm(case: Case) -> FTS | DPFTSDE:
+    kernel = SquaredExponential(0.2 * (case.dim / 2) ** 0.5)
+    features = Fixed(kernel, size=case.features, noise=1e-2, capacity=case.rounds)
+    domain = Cube(case.dim)
+    if case.kind == "FTS":
+        return FTS(domain, case.agents, features=features, candidates=CANDIDATES)
+    mechanism = Mechanism(1.0, 11.0, Poisson(0.25))
+    return DPFTSDE(domain, case.agents, mechanism, features=features, candidates=CANDIDATES)
+
+
+# ---------------------------------------------------------------- one measurement
+
+
+def measured(case: Case, repeats: int) -> Measured:
+    """The case on the devices of this process."""
+    method = algorithm(case)
+    mesh = None
+    if case.devices > 1:
+        mesh = Mesh(np.asarray(jax.devices()[: case.devices]), ("agents",))
+    optima = jr.uniform(jr.key(1), (case.agents, case.dim), minval=0.4, maxval=0.6)
+
+    def rounds(key: Key) -> Summary:
+        def objective(key: Key, agent: Any, x: Any) -> Any:
+            return -jnp.sum((x - optima[agent]) ** 2) + 0.01 * jr.normal(key)
+
+        return run(
+            method, objective, case.rounds, key, record=summary, mesh=mesh, chunk=case.chunk
+        )[1]
+
+    start = time.perf_counter()
+    program: Any = jax.jit(rounds).lower(jr.key(0)).compile()
+    compiling = time.perf_counter() - start
+    sizes = program.memory_analysis()
+    held = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+    seconds = _best(partial(program, jr.key(0)), repeats)
+    clients = jax.eval_shape(method.init, jr.key(0)).clients
+    state = sum(
+        np.prod(leaf.shape) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(clients)
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    )
+    bandwidth, rate = _bandwidth(), _rate(case)
+    operations = 2.0 * case.agents * CANDIDATES * case.features
+    floor = case.rounds * max(2 * state / bandwidth, operations / rate)
+    device = jax.devices()[0]
+    return Measured(
+        compiling,
+        seconds,
+        held * case.devices,
+        int(state),
+        bandwidth,
+        rate,
+        floor,
+        device.device_kind,
+        device.platform,
+    )
+
+
+def _bandwidth() -> float:
+    """Bytes a second, read and written."""
+    x = jnp.zeros(2**26, jnp.float32)
+    add = jax.jit(lambda x: x + 1)
+    return 2 * x.nbytes / _best(lambda: add(x), 5)
+
+
+def _rate(case: Case) -> float:
+    """Operations a second of the product that has a sampled function of each agent at all candidates."""
+    agents = min(case.agents, 4096)
+    a, b = jnp.ones((CANDIDATES, case.features)), jnp.ones((case.features, agents))
+    product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
+    return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 5)
+
+
+def _best(call: Any, repeats: int) -> float:
+    """Seconds of the fastest call, after one that does not count."""
+    jax.block_until_ready(call())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def elsewhere(case: Case, repeats: int) -> Measured:
+    """The same in a process of its own, with as many simulated devices as the case asks for."""
+    environment = dict(os.environ)
+    if jax.default_backend() == "cpu":
+        flag = f"--xla_force_host_platform_device_count={case.devices}"
+        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {flag}"
+    command = [sys.executable, "-m", "bench.scaling", json.dumps(asdict(case)), str(repeats)]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        command, cwd=root, check=True, capture_output=True, text=True, env=environment
+    )
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+
+
+# ---------------------------------------------------------------- all of them
+
+
+def cases(quick: bool) -> list[Case]:
+    """Agents by method, then devices, features and dimensions."""
+    accelerator = jax.default_backend() != "cpu"
+    numbers = [100, 1000] if quick else [100, 1000, 10_000, 100_000]
+    if accelerator and not quick:
+        numbers.append(1_000_000)
+    found = [Case(kind, agents) for kind in KINDS for agents in numbers]
+    if not quick:
+        found += [Case(agents=100_000, chunk=CHUNK)]
+    devices = (2,) if quick else (2, 4, 8)
+    available = jax.local_device_count() if accelerator else max(devices)
+    some = 1000 if quick else 10_000
+    found += [
+        Case(kind, some, devices=count) for kind in KINDS for count in devices if count <= available
+    ]
+    found += [Case(features=count) for count in ((50,) if quick else (50, 200, 500, 1000))]
+    found += [Case(dim=dim) for dim in ((5,) if quick else (1, 5, 10, 20))]
+    if accelerator and not quick:
+        found.append(Case("DP-FTS-DE", POPULATION, POPULATION_ROUNDS))
+    return found
+
+
+def _run(options: Options) -> Result:
+    """All cases; --runs is how often each is timed."""
+    repeats = options.runs_or(full=3, quick=1)
+    results = [
+        (case, elsewhere(case, repeats)) for case in progress(cases(options.quick), "scaling")
+    ]
+    theirs = _botorch()
+    checks = {}
+    for case, found in results:
+        allowed = ALLOWED.get(found.platform, ALLOWED["gpu"])
+        ratio = found.seconds / found.floor
+        if case.devices == 1:
+            checks[f"{_name(case)}: at most {allowed:g} times the floor"] = Check(
+                ratio <= allowed, ratio
+            )
+        if case == Case("DP-FTS-DE", POPULATION, POPULATION_ROUNDS):
+            checks["a million agents in seconds"] = Check(
+                found.seconds <= POPULATION_GOAL, found.seconds
+            )
+    return Result(
+        {
+            "candidates": CANDIDATES,
+            "repeats": repeats,
+            "device of the measurements": results[0][1].device,
+            "BoTorch's microseconds a round": theirs,
+            "cases": [asdict(case) | asdict(found) for case, found in results],
+        },
+        finals={_name(case): np.asarray([_each(case, found)]) for case, found in results},
+        checks=checks,
+        headers=HEADERS,
+        rows=[_cells(case, found) for case, found in results],
+        figure=picture(results, theirs),
+    )
+
+
+HEADERS = ("case", "µs an agent and round", "x floor", "compilation, s", "MiB", "bytes an agent")
+
+
+def _each(case: Case, found: Measured) -> float:
+    """Microseconds an agent and round."""
+    return 1e6 * found.seconds / (case.agents * case.rounds)
+
+
+def _cells(case: Case, found: Measured) -> tuple[str, ...]:
+    return (
+        _name(case),
+        f"{_each(case, found):.3g}",
+        f"{found.seconds / found.floor:.2f}",
+        f"{found.compile:.1f}",
+        f"{found.memory / 2**20:.0f}",
+        f"{found.memory / case.agents:.0f}",
+    )
+
+
+def _name(case: Case) -> str:
+    name = f"{case.kind}, {case.agents} agents"
+    if case.rounds != Case.rounds:
+        name += f", {case.rounds} rounds"
+    if case.devices > 1:
+        name += f", {case.devices} devices"
+    if case.features != Case.features:
+        name += f", {case.features} features"
+    if case.dim != Case.dim:
+        name += f", {case.dim} dimensions"
+    return name + ("" if case.chunk is None else f", in chunks of {case.chunk}")
+
+
+def _botorch() -> float | None:
+    """Microseconds of one agent's round in BoTorch, halfway through, where it is installed."""
+    X = np.random.default_rng(0).random((Case.rounds // 2, Case.dim))
+    y = -np.sum((X - 0.5) ** 2, axis=1)
+    y = (y - y.mean()) / y.std()
+    calls = speed_botorch.calls(X, y, 1e-2, 0.2, CANDIDATES, 4, seed=0)
+    return None if calls is None else 1e6 * _best(calls.round, 3)
+
+
+# ---------------------------------------------------------------- picture
+
+
+def picture(results: list[tuple[Case, Measured]], theirs: float | None) -> "Figure":
+    """Left: agents. Right: features, dimensions and devices as times of the floor."""
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    plain = [(c, m) for c, m in results if c == Case(c.kind, c.agents)]
+    for kind, color in zip(KINDS, ("C0", "C1"), strict=True):
+        mine = sorted(((c, m) for c, m in plain if c.kind == kind), key=lambda pair: pair[0].agents)
+        agents = [c.agents for c, _ in mine]
+        left.plot(agents, [_each(c, m) for c, m in mine], "o-", color=color, label=kind)
+    floors = sorted((c.agents, 1e6 * m.floor / (c.agents * c.rounds)) for c, m in plain)
+    left.plot(*np.transpose(floors), ":", color="0.4", label="floor of this machine")
+    if theirs is not None:
+        left.axhline(theirs, ls="--", color="0.6", label="BoTorch, one agent")
+    left.set(xscale="log", yscale="log", xlabel="agents", ylabel="µs an agent and round")
+    left.legend(frameon=False)
+    sweeps = {
+        "features": [(c.features, c, m) for c, m in results if c == Case(features=c.features)],
+        "dimensions": [(c.dim, c, m) for c, m in results if c == Case(dim=c.dim)],
+    }
+    for kind in KINDS:
+        some = max((c.agents for c, _ in results if c.devices > 1), default=0)
+        sweeps[f"devices ({kind}, {some} agents)"] = [
+            (c.devices, c, m) for c, m in results if c == Case(kind, some, devices=c.devices)
+        ]
+    for i, (name, points) in enumerate(sweeps.items()):
+        points = sorted(points, key=lambda point: point[0])
+        right.plot(
+            [x for x, _, _ in points],
+            [_each(c, m) for _, c, m in points],
+            "o-",
+            color=f"C{i + 2}",
+            label=name,
+        )
+    right.set(xscale="log", yscale="log", xlabel="number of", ylabel="µs an agent and round")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    source="no paper; beside the machine's own floor and BoTorch",
+    about="from a hundred agents to a million, on one device and many",
+    time="8 min",
+    run=_run,
+)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(measured(Case(**json.loads(sys.argv[1])), int(sys.argv[2])))))
