@@ -71,6 +71,10 @@ def run(
     They come back laid out in the same way if the devices divide the agents evenly, else whole on each
     device. Where workers share one model every device computes it, and only evaluations are spread.
 
+    Memory: the agents' state (a method's docstring says how much that is), and while they are asked some
+    8 bytes a candidate and agent, which `chunk` bounds. A `state` that is given is kept: donate it to the
+    `jit` that `run` is called in, if it is not needed any more.
+
     Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
     structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
     goes on from a `state` takes a new key: with the old one it would draw the same numbers again.

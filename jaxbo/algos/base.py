@@ -204,7 +204,8 @@ class AbstractFederated(AbstractAlgorithm):
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
         if present is None:
             # Behind a barrier, or the compiler spends its time on sums over a constant of all agents.
-            (present,) = jax.lax.optimization_barrier((jnp.ones((self.agents,), bool),))
+            everyone: Array = jax.lax.optimization_barrier(jnp.ones((self.agents,), bool))
+            present = everyone
         require(
             present.shape == (self.agents,),
             f"present must say yes or no for each of {self.agents} agents, got {present.shape}.",

@@ -304,6 +304,9 @@ def test_a_run_lowers_for_every_platform(algorithm):
     exported = export.export(jax.jit(whole), platforms=platforms)(jr.key(0))
     assert exported.platforms == platforms
     assert exported.out_avals[0].shape == (5, algorithm.targets, CUBE.dim)
+    text = exported.mlir_module()
+    assert "callback" not in text
+    assert ("f64" in text) == jax.config.jax_enable_x64
 
 
 # ---------------------------------------------------------------- one run, three ways
