@@ -3,10 +3,11 @@
     first       seconds of a process's first call of `run`: tracing, compiling, running
     cached      the same in a second process, with JAX's persistent compilation cache
     state       bytes of an agent's state
-    peak        bytes that the compiled program holds at once, an agent
+    peak        bytes that the compiled program and its results hold at once, an agent
 
-Each is a process of its own, `python -m bench.methods METHOD FOLDER`. Agents are those of a small
-federation, as a user would begin with: defaults but for what has none.
+Bytes are those that an agent more takes, between 10 and 30 agents; where workers share a model, those of
+one worker and the model. Each is a process of its own, `python -m bench.methods METHOD FOLDER`. Agents
+are those of a small federation, as a user would begin with: defaults but for what has none.
 """
 
 import itertools
@@ -83,15 +84,13 @@ def measured(name: str) -> Cost:
     """In this process, which has compiled nothing yet."""
     algorithm = METHODS[name](AGENTS)
 
-    def values(algorithm: AbstractAlgorithm) -> Callable[[Key], Any]:
-        return lambda key: run(algorithm, objective, ROUNDS, key, initial=INITIAL)[1].values
-
     start = time.perf_counter()
     jax.block_until_ready(run(algorithm, objective, ROUNDS, jr.key(0), initial=INITIAL))
     first = time.perf_counter() - start
 
     def held(algorithm: AbstractAlgorithm) -> int:
-        program: Any = jax.jit(values(algorithm)).lower(jr.key(0)).compile()
+        whole = lambda key: run(algorithm, objective, ROUNDS, key, initial=INITIAL)  # noqa: E731
+        program: Any = jax.jit(whole).lower(jr.key(0)).compile()
         sizes = program.memory_analysis()
         return sizes.temp_size_in_bytes + sizes.output_size_in_bytes
 
@@ -121,10 +120,7 @@ def elsewhere(name: str, folder: str) -> Cost:
 
 def _import_seconds() -> float:
     """Seconds to import jaxbo where JAX is imported already, the best of three processes."""
-    code = (
-        "import time, jax, equinox, optax; t = time.perf_counter(); import jaxbo;"
-        "print(time.perf_counter() - t)"
-    )
+    code = "import time, jax; t = time.perf_counter(); import jaxbo; print(time.perf_counter() - t)"
     root = Path(__file__).resolve().parent.parent
     calls = [
         subprocess.run(

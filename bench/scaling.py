@@ -2,10 +2,12 @@
 
     floor of an agent and round = max(bytes / bandwidth, operations / rate)
 
-`bytes` is the agents' state, read once to ask and once to tell, `operations` a sampled function at all
-candidates; bandwidth and the rate of such a product of matrices are measured in the same process.
-Random numbers and the search for the maximum's place are not counted: the floor is what no program of the
-method could beat.
+`bytes` is what an agent has observed by then, on features, half of its room on average, read once to ask
+and once to tell. `operations` are those of the sampled function at all candidates (where DP-FTS-DE
+follows the broadcast that is one function for all), and of value, gradient and products with the
+Hessian at every point that the search for its maximum visits; random numbers and cosines are not
+counted. Bandwidth, and the rate of a product of matrices like the first, are measured in the same
+process.
 
 Each measurement is a process of its own, `python -m bench.scaling CASE`: FTS and DP-FTS-DE, every agent
 a target, all rounds one program with the objective inside, and of each round a `summary` recorded.
@@ -27,12 +29,15 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array, Float
 
 from bench import speed_botorch
 from bench.runner import Check, Experiment, Options, Result, progress
+from bench.speed_timing import bandwidth
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.fts import FTS
 from jaxbo.domains import Cube
+from jaxbo.kernels import maximize
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.mechanism import Mechanism, Poisson
 from jaxbo.kernels.surrogate import Fixed
@@ -66,9 +71,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds to compile and to run all rounds, bytes that the program holds, and the floor's parts.
+    """Seconds to compile and to run all rounds, and bytes: of the program's buffers and of the state.
 
-    `floor` is in seconds of all rounds, `device` the machine's name for its device.
+    `bandwidth` in bytes and `rate` in operations a second, `floor` in seconds of all rounds on a device.
     """
 
     compile: float
@@ -103,7 +108,7 @@ def measured(case: Case, repeats: int) -> Measured:
         mesh = Mesh(np.asarray(jax.devices()[: case.devices]), ("agents",))
     optima = jr.uniform(jr.key(1), (case.agents, case.dim), minval=0.4, maxval=0.6)
 
-    def rounds(key: Key) -> Summary:
+    def rounds(key: Key, optima: Float[Array, "agents dim"]) -> Summary:
         def objective(key: Key, agent: Any, x: Any) -> Any:
             return -jnp.sum((x - optima[agent]) ** 2) + 0.01 * jr.normal(key)
 
@@ -112,27 +117,26 @@ def measured(case: Case, repeats: int) -> Measured:
         )[1]
 
     start = time.perf_counter()
-    program: Any = jax.jit(rounds).lower(jr.key(0)).compile()
+    program: Any = jax.jit(rounds).lower(jr.key(0), optima).compile()
     compiling = time.perf_counter() - start
     sizes = program.memory_analysis()
     held = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes + sizes.output_size_in_bytes
-    seconds = _best(partial(program, jr.key(0)), repeats)
+    seconds = _best(partial(program, jr.key(0), optima), repeats)
     clients = jax.eval_shape(method.init, jr.key(0)).clients
     state = sum(
         np.prod(leaf.shape) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(clients)
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     )
-    bandwidth, rate = _bandwidth(), _rate(case)
-    operations = 2.0 * case.agents * CANDIDATES * case.features
-    floor = case.rounds * max(2 * state / bandwidth, operations / rate)
+    read, rate = bandwidth(5), _rate(case)
+    floor = case.rounds * case.agents * max(_bytes(case) / read, _operations(case) / rate)
     device = jax.devices()[0]
     return Measured(
         compiling,
         seconds,
         held * case.devices,
         int(state),
-        bandwidth,
+        read,
         rate,
         floor,
         device.device_kind,
@@ -140,16 +144,28 @@ def measured(case: Case, repeats: int) -> Measured:
     )
 
 
-def _bandwidth() -> float:
-    """Bytes a second, read and written."""
-    x = jnp.zeros(2**26, jnp.float32)
-    add = jax.jit(lambda x: x + 1)
-    return 2 * x.nbytes / _best(lambda: add(x), 5)
+def _bytes(case: Case) -> float:
+    """Of an agent and round: a number for each feature and observation, twice."""
+    return 2 * 4.0 * case.features * case.rounds / 2
+
+
+def _operations(case: Case) -> float:
+    """Of an agent and round."""
+    method = algorithm(case)
+    at_candidates = 2.0 * CANDIDATES * case.features
+    if isinstance(method, DPFTSDE):
+        rounds = jnp.arange(1, case.rounds + 1)
+        at_candidates *= float(jnp.mean(jax.vmap(method.mixing)(rounds)))
+    starts, steps = maximize.default_starts(case.dim), maximize.race_steps(case.dim)
+    points = starts * (steps + 1) + 4
+    # Phases, gradient, and two for every product with the Hessian; half of the features are frequencies.
+    products = 2 + 2 * min(case.dim, maximize.CONJUGATE_STEPS)
+    return at_candidates + points * products * 2.0 * case.dim * case.features / 2
 
 
 def _rate(case: Case) -> float:
-    """Operations a second of the product that has a sampled function of each agent at all candidates."""
-    agents = min(case.agents, 4096)
+    """Operations a second of the product that is the functions of many agents at all candidates."""
+    agents = 4096
     a, b = jnp.ones((CANDIDATES, case.features)), jnp.ones((case.features, agents))
     product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
     return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 5)
@@ -252,7 +268,7 @@ def _cells(case: Case, found: Measured) -> tuple[str, ...]:
     return (
         _name(case),
         f"{_each(case, found):.3g}",
-        f"{found.seconds / found.floor:.2f}",
+        f"{found.seconds / found.floor:.2f}" if case.devices == 1 else "",
         f"{found.compile:.1f}",
         f"{found.memory / 2**20:.0f}",
         f"{found.memory / case.agents:.0f}",
@@ -285,43 +301,52 @@ def _botorch() -> float | None:
 
 
 def picture(results: list[tuple[Case, Measured]], theirs: float | None) -> "Figure":
-    """Left: agents. Right: features, dimensions and devices as times of the floor."""
+    """Time an agent and round, by agents, by devices, and by features and dimensions; floors dotted."""
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    plain = [(c, m) for c, m in results if c == Case(c.kind, c.agents)]
-    for kind, color in zip(KINDS, ("C0", "C1"), strict=True):
-        mine = sorted(((c, m) for c, m in plain if c.kind == kind), key=lambda pair: pair[0].agents)
-        agents = [c.agents for c, _ in mine]
-        left.plot(agents, [_each(c, m) for c, m in mine], "o-", color=color, label=kind)
-    floors = sorted((c.agents, 1e6 * m.floor / (c.agents * c.rounds)) for c, m in plain)
-    left.plot(*np.transpose(floors), ":", color="0.4", label="floor of this machine")
-    if theirs is not None:
-        left.axhline(theirs, ls="--", color="0.6", label="BoTorch, one agent")
-    left.set(xscale="log", yscale="log", xlabel="agents", ylabel="µs an agent and round")
-    left.legend(frameon=False)
-    sweeps = {
-        "features": [(c.features, c, m) for c, m in results if c == Case(features=c.features)],
-        "dimensions": [(c.dim, c, m) for c, m in results if c == Case(dim=c.dim)],
-    }
-    for kind in KINDS:
-        some = max((c.agents for c, _ in results if c.devices > 1), default=0)
-        sweeps[f"devices ({kind}, {some} agents)"] = [
-            (c.devices, c, m) for c, m in results if c == Case(kind, some, devices=c.devices)
-        ]
-    for i, (name, points) in enumerate(sweeps.items()):
+    figure, panels = plt.subplots(1, 4, figsize=(14, 3.8), layout="constrained", sharey=True)
+
+    def line(axes: Any, points: list[tuple[int, Case, Measured]], color: str, label: str) -> None:
         points = sorted(points, key=lambda point: point[0])
-        right.plot(
-            [x for x, _, _ in points],
-            [_each(c, m) for _, c, m in points],
-            "o-",
-            color=f"C{i + 2}",
-            label=name,
+        x = [number for number, _, _ in points]
+        axes.plot(x, [_each(c, m) for _, c, m in points], "o-", color=color, label=label)
+        if points and points[-1][1].devices == 1:
+            floors = [1e6 * m.floor / (c.agents * c.rounds) for _, c, m in points]
+            axes.plot(x, floors, ":", color=color)
+
+    for kind, color in zip(KINDS, ("C0", "C1"), strict=True):
+        line(
+            panels[0],
+            [(c.agents, c, m) for c, m in results if c == Case(kind, c.agents)],
+            color,
+            kind,
         )
-    right.set(xscale="log", yscale="log", xlabel="number of", ylabel="µs an agent and round")
-    right.legend(frameon=False)
-    for axes in (left, right):
+        some = max((c.agents for c, _ in results if c.devices > 1), default=0)
+        line(
+            panels[1],
+            [(c.devices, c, m) for c, m in results if c == Case(kind, some, devices=c.devices)],
+            color,
+            f"{kind}, {some} agents",
+        )
+    line(
+        panels[2],
+        [(c.features, c, m) for c, m in results if c == Case(features=c.features)],
+        "C0",
+        f"FTS, {Case.agents} agents",
+    )
+    line(
+        panels[3],
+        [(c.dim, c, m) for c, m in results if c == Case(dim=c.dim)],
+        "C0",
+        f"FTS, {Case.agents} agents",
+    )
+    if theirs is not None:
+        panels[0].axhline(theirs, ls="--", color="0.5", label="BoTorch, one agent")
+    for axes, name in zip(panels, ("agents", "devices", "features", "dimensions"), strict=True):
+        axes.set(xscale="log", yscale="log", xlabel=name)
         axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    panels[0].set_ylabel("µs an agent and round (dotted: floor)")
     return figure
 
 

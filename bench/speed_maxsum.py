@@ -1,7 +1,7 @@
 """Max-sum: an iteration beside reading its tables once, and its answers beside the exact maximum.
 
 The floor of an iteration is the bytes of all tables over the bandwidth with which an array that no
-cache holds is copied on the same machine. Answers are compared with those of toulbar2, an exact solver
+cache holds is read on the same machine. Answers are compared with those of toulbar2, an exact solver
 of weighted constraint networks, where `pytoulbar2` is installed.
 """
 # pyright: reportMissingImports=false
@@ -10,12 +10,10 @@ import importlib.util
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
 
-from bench.speed_timing import Figure, at_most, race
+from bench.speed_timing import Figure, at_most, bandwidth, race
 from jaxbo.kernels import maxsum
 from jaxbo.kernels.factor_graph import FactorGraph, Tables
 from jaxbo.types import Key
@@ -27,8 +25,6 @@ SHAPES = {
     "1811 pairs of 1811 variables on 32 points": (1811, 2, 1811, 32),
 }
 ITERATIONS = 30
-#: Bytes that are copied to measure the bandwidth.
-BYTES = 2**28
 #: For the exact solver: graphs, and their shape.
 GRAPHS, SMALL = 20, (30, 2, 15, 12)
 
@@ -45,19 +41,6 @@ def _graph(key: Key, shape: tuple[int, int, int, int]) -> tuple[FactorGraph, Tab
     graph = FactorGraph((points,) * variables, scopes)
     (group,) = graph.groups
     return graph, (jr.normal(key, (len(group.variables), *group.shape)),)
-
-
-def bandwidth(repeats: int) -> float:
-    """Bytes a second, read and written, of the fastest copy of a large array."""
-    array = jnp.zeros((BYTES // 4,))
-    seconds = race({"copy": lambda: copied(array)}, repeats)["copy"]
-    return 2 * BYTES / float(seconds.min())
-
-
-@jax.jit
-def copied(array: Float[Array, " n"]) -> Float[Array, " n"]:
-    """With something added, or nothing would be copied."""
-    return array + 1
 
 
 def iteration_figures(key: Key, repeats: int) -> list[Figure]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -71,3 +72,15 @@ def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
     start = time.perf_counter()
     program = jax.jit(function).lower(*arguments).compile()
     return program, time.perf_counter() - start
+
+
+#: Bytes that are read to measure the bandwidth: more than caches hold.
+BYTES = 2**29
+
+
+def bandwidth(repeats: int) -> float:
+    """Bytes a second with which a large array is read, the fastest of `repeats` times."""
+    array = jnp.zeros((BYTES // 4,), jnp.float32)
+    total = jax.jit(jnp.sum)
+    seconds = race({"read": lambda: total(array)}, repeats)["read"]
+    return BYTES / float(seconds.min())

@@ -33,7 +33,7 @@ from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.loop import run
 from jaxbo.parameters import Categorical, Integer, Real
 from jaxbo.space import Space
-from jaxbo.trace import Summary, Trace, summary
+from jaxbo.trace import Round, Summary, Trace, summary
 from jaxbo.workers import Desk, Timeline, drive_async, simulate
 
 __version__ = "0.1.0"
@@ -86,6 +86,7 @@ __all__ = [
     "Ranked",
     "Real",
     "Regions",
+    "Round",
     "Sampled",
     "Sketch",
     "Space",

@@ -47,19 +47,19 @@ _compiled_evaluate = eqx.filter_jit(evaluate_all)
 
 # A state is given up for the next one, which takes its memory: a population's is held once.
 @functools.partial(eqx.filter_jit, donate="all-except-first")
-def _told(news: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
-    algorithm, queries, values = news
+def _tell(known: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
+    algorithm, queries, values = known
     return algorithm.tell(state, queries, values)
 
 
 @functools.partial(eqx.filter_jit, donate="all-except-first")
-def _warmed(news: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
-    algorithm, queries, values = news
+def _warm_start(known: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
+    algorithm, queries, values = known
     return algorithm.warm_start(state, queries, values)
 
 
 def _own(state: PyTree) -> PyTree:
-    """A copy that may be given up."""
+    """A copy that may be given up: the state may be the caller's, or hold arrays of the algorithm."""
     return jax.tree.map(jnp.copy, state)
 
 
@@ -140,8 +140,9 @@ def drive(
             evaluate(row, key_of_row)
             bar.advance(record.values)
         state = _own(start)
+        del start
         if initial:
-            state = _warmed((algorithm, *record.observations(slice(initial))), state)
+            state = _warm_start((algorithm, *record.observations(slice(initial))), state)
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
@@ -152,7 +153,7 @@ def drive(
             asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
             record.ask(row, asking, releases[t])
             evaluate(row, noise_key)
-            state = _told((algorithm, *record.observations(row)), state)
+            state = _tell((algorithm, *record.observations(row)), state)
             bar.advance(record.values)
     return state, record.trace()
 
@@ -274,13 +275,11 @@ def replay(
     The `key` and, if it was given, the `state` that the run began with. `ValueError` for a trace that
     does not have all rounds.
     """
-    require(
-        trace.every == 1, f"the trace has every {trace.every}th round only, which says too little."
-    )
+    require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_init(algorithm, split_key(key).init) if state is None else state)
     first = trace.initial
     if first:
-        state = _warmed((algorithm, trace.queries[:first], trace.values[:first]), state)
+        state = _warm_start((algorithm, trace.queries[:first], trace.values[:first]), state)
     for queries, values in zip(trace.queries[first:], trace.values[first:], strict=True):
-        state = _told((algorithm, queries, values), state)
+        state = _tell((algorithm, queries, values), state)
     return state

@@ -3,13 +3,14 @@
 Methods are written for one agent, and take `each`, which maps over agents; `jax.vmap` is the simplest. A
 `Layout` is another one:
 
-    mesh     agents are split over all devices of a mesh; each device maps its own, and nothing that
-             belongs to one agent leaves its device
+    mesh     agents are split over all devices of a mesh; each device maps its own, and what belongs to
+             one agent does not leave its device
     chunk    at most so many agents of a device are computed at the same time, one chunk after the other
 
 What agents have in common is on every device, and an aggregate over agents is left to the compiler,
-which makes an all-reduce of a sum and an all-gather of what all are to know. Where agents do not divide
-evenly the rest is filled with absent ones, that start from zeros and whose results are dropped.
+which makes an all-reduce of a sum and an all-gather of what all are to know. Where the devices do not
+divide the agents, rows of zeros are added, computed and dropped. Where only the first agents query
+(`targets` of some methods), their states are brought together to be asked and told, and sent back.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, PartitionSpec
 from jaxtyping import PyTree
 
-from jaxbo._check import is_a, whole
+from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
 from jaxbo.types import Count
 
@@ -40,30 +41,28 @@ class Layout(NamedTuple):
     ) -> Callable[..., Any]:
         def mapped(*arguments: PyTree) -> PyTree:
             axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(arguments)
-            own = [argument for argument, axis in zip(arguments, axes, strict=True) if axis == 0]
-            agents = jax.tree.leaves(own)[0].shape[0]
+            agents = _agents(arguments, axes)
             devices = 1 if self.mesh is None else self.mesh.size
             local = -(-agents // devices)
-            chunks = 1 if self.chunk is None else -(-local // self.chunk)
-            size = -(-local // chunks)
-            missing = devices * chunks * size - agents
-            on_a_device = _in_chunks(f, axes, size) if chunks > 1 else jax.vmap(f, axes)
-            if self.mesh is not None:
-                mine, common = PartitionSpec(self.mesh.axis_names), PartitionSpec()
-                on_a_device = jax.shard_map(
-                    on_a_device,
-                    mesh=self.mesh,
-                    in_specs=tuple(mine if axis == 0 else common for axis in axes),
-                    out_specs=mine,
-                    check_vma=False,  # no collective is written in `f`
-                )
-            if not missing:
+            on_a_device = jax.vmap(f, axes)
+            if self.chunk is not None and self.chunk < local:
+                chunks = -(-local // self.chunk)
+                on_a_device = _in_chunks(f, axes, -(-local // chunks))
+            if self.mesh is None:
                 return on_a_device(*arguments)
-            more = [
-                _resized(argument, agents + missing) if axis == 0 else argument
-                for argument, axis in zip(arguments, axes, strict=True)
-            ]
-            return _resized(on_a_device(*more), agents)
+            mine, common = PartitionSpec(self.mesh.axis_names), PartitionSpec()
+            on_all = jax.shard_map(
+                on_a_device,
+                mesh=self.mesh,
+                in_specs=tuple(mine if axis == 0 else common for axis in axes),
+                out_specs=mine,
+                check_vma=False,  # no collective is written in `f`
+            )
+            if devices * local == agents:
+                return on_all(*arguments)
+            pairs = zip(arguments, axes, strict=True)
+            padded = [_resized(a, devices * local) if axis == 0 else a for a, axis in pairs]
+            return _resized(on_all(*padded), agents)
 
         return mapped
 
@@ -71,56 +70,78 @@ class Layout(NamedTuple):
 def layout(mesh: Mesh | None = None, chunk: int | None = None) -> Each:
     """The `each` of a run: `jax.vmap`, if there is neither a mesh nor a chunk.
 
-    `ValueError` for a chunk below 1.
+    `ValueError` for a chunk below 1, a mesh without devices, and inside of `jax.set_mesh` with explicit
+    axes, which allows no other mesh.
     """
     if chunk is not None:
         whole("chunk", chunk, least=1)
+        chunk = int(chunk)
     if mesh is None:
         return jax.vmap if chunk is None else Layout(None, chunk)
     is_a("mesh", mesh, Mesh)
-    # Whatever its axes are for elsewhere, here the compiler propagates.
+    require(mesh.size > 0 and mesh.devices.ndim > 0, "mesh has no devices.")
+    require(
+        AxisType.Explicit not in jax.sharding.get_abstract_mesh().axis_types,
+        "agents are laid out by the compiler: give mesh= outside of jax.set_mesh with explicit axes.",
+    )
     return Layout(Mesh(mesh.devices, mesh.axis_names), chunk)
+
+
+def _agents(arguments: tuple[PyTree, ...], axes: tuple[int | None, ...]) -> int:
+    own = [argument for argument, axis in zip(arguments, axes, strict=True) if axis == 0]
+    return jax.tree.leaves(own)[0].shape[0]
 
 
 def _in_chunks(
     f: Callable[..., Any], axes: tuple[int | None, ...], size: int
 ) -> Callable[..., Any]:
-    """`vmap` of `size` agents after the other; `size` divides their number.
+    """`vmap` of `size` agents after the other.
 
-    Where the results take the place of an argument, such as the clients after what they learned, they
-    are written over it.
+    Results of the form of an argument, such as the clients after what they learned, are written over it.
     """
 
     def mapped(*arguments: PyTree) -> PyTree:
+        agents = _agents(arguments, axes)
+        # Every chunk makes its own keys of their data: a key that is common is used in all of them.
+        common = [None if axis == 0 else unwrap(a) for a, axis in zip(arguments, axes, strict=True)]
+
         def chunk(own: list[PyTree]) -> PyTree:
             mine = iter(own)
-            pairs = zip(arguments, axes, strict=True)
-            return jax.vmap(f, axes)(*(next(mine) if axis == 0 else all_ for all_, axis in pairs))
+            each = zip(arguments, common, axes, strict=True)
+            return jax.vmap(f, axes)(
+                *(next(mine) if axis == 0 else wrap(data, a) for a, data, axis in each)
+            )
 
         own = [argument for argument, axis in zip(arguments, axes, strict=True) if axis == 0]
-        results = jax.eval_shape(chunk, own)
-        chunks = jax.tree.leaves(own)[0].shape[0] // size
-        place = next((i for i, argument in enumerate(own) if _alike(argument, results)), None)
-        if place is None:
-            blocks = jax.tree.map(lambda leaf: leaf.reshape(chunks, size, *leaf.shape[1:]), own)
-            return jax.tree.map(
-                lambda leaf: leaf.reshape(chunks * size, *leaf.shape[2:]),
-                jax.lax.map(chunk, blocks),
-            )
+        shapes = jax.eval_shape(chunk, own)
+        reused = next((i for i, argument in enumerate(own) if _alike(argument, shapes)), None)
+        if reused is None:
+            start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        else:
+            start = own[reused]
 
         def step(i: Count, results: PyTree) -> PyTree:
-            now = [*own[:place], results, *own[place + 1 :]]
-            first = i * size
-            some = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), now)
-            return jax.tree.map(
-                lambda leaf, new: jax.lax.dynamic_update_slice_in_dim(leaf, new, first, 0),
-                results,
-                chunk(some),
-            )
+            # The last chunk begins where it is as large as the others; what is done stays as it is.
+            first = jnp.minimum(i * size, agents - size)
+            new = jnp.arange(size) >= i * size - first
+            now = [results if j == reused else argument for j, argument in enumerate(own)]
+            before = unwrap(_rows(results, first, size))
+            found = chunk([_rows(argument, first, size) for argument in now])
 
-        return jax.lax.fori_loop(0, chunks, step, own[place])
+            def write(leaf: jax.Array, old: jax.Array, one: jax.Array) -> jax.Array:
+                kept = jnp.where(jnp.expand_dims(new, range(1, one.ndim)), one, old)
+                return jax.lax.dynamic_update_slice_in_dim(leaf, kept, first, 0)
+
+            return wrap(jax.tree.map(write, unwrap(results), before, unwrap(found)), results)
+
+        return jax.lax.fori_loop(0, -(-agents // size), step, start)
 
     return mapped
+
+
+def _rows(tree: PyTree, first: Count, size: int) -> PyTree:
+    data = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), unwrap(tree))
+    return wrap(data, tree)
 
 
 def _alike(one: PyTree, other: PyTree) -> bool:
@@ -132,7 +153,7 @@ def _alike(one: PyTree, other: PyTree) -> bool:
 
 
 def _resized(tree: PyTree, count: int) -> PyTree:
-    """The first `count` agents, or these and zeros: what crosses no device."""
+    """The first `count` agents, or these and zeros. Unlike other ways this crosses no device."""
 
     def resized(leaf: jax.Array) -> jax.Array:
         if count <= leaf.shape[0]:

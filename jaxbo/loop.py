@@ -67,13 +67,15 @@ def run(
     For a population: of every `every` rounds the last one is recorded, and `record` says what of it,
     such as `summary`; what it returns comes back with an axis of rounds, in the place of the trace.
     `mesh` lays the agents over all devices of a `jax.sharding.Mesh`, and `chunk` is how many of them a
-    device computes at the same time (`jaxbo.layout`): the results are those of one device to rounding.
-    They come back laid out in the same way if the devices divide the agents evenly, else whole on each
-    device. Where workers share one model every device computes it, and only evaluations are spread.
+    device computes at the same time (`jaxbo.layout`): the results are those of one device up to rounding,
+    which may decide between two queries that are as good. They come back laid out in the same way if
+    the devices divide the agents evenly, else whole on each device. Where workers share one model every
+    device computes it, and only evaluations are spread.
 
-    Memory: the agents' state (a method's docstring says how much that is), and while they are asked some
-    8 bytes a candidate and agent, which `chunk` bounds. A `state` that is given is kept: donate it to the
-    `jit` that `run` is called in, if it is not needed any more.
+    Memory: the agents' state (a method's docstring says how much that is), and of each agent that is
+    asked some 8 bytes for each candidate and for each feature of each start of the search
+    (`kernels.maximize`), which `chunk` bounds. A `state` that is given is kept: donate it to the `jit`
+    that `run` is called in, if it is not needed any more.
 
     Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
     structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
@@ -84,6 +86,9 @@ def run(
     check_sizes(algorithm, rounds, initial, present, state)
     check_objective(algorithm, objective)
     whole("every", every, least=1)
+    require(callable(record), f"record must be a function of a Round, got {record!r}.")
+    # NumPy's integers would be traced.
+    rounds, initial, every = int(rounds), int(initial), int(every)
     # Without rounds there is nobody to be present.
     present = present if rounds else None
     each = layout(mesh, chunk)
@@ -104,11 +109,13 @@ def _run(
     each: Each,
 ) -> tuple[PyTree, Any]:
     keys = split_key(key)
-    # Agents with a model in common have no axis of agents but that of their evaluations.
-    over = {"each": each} if isinstance(algorithm, AbstractFederated) else {}
+    # Workers with a model in common have no axis of agents but that of their evaluations.
+    mapping = (
+        {"each": each} if isinstance(algorithm, AbstractFederated) and each is not jax.vmap else {}
+    )
     # The barriers keep the parts from being fused across, and a number of rounds that the compiler does
     # not know keeps the loop's body from being specialized: both stay what `drive` compiles, to the bit.
-    state = barrier(algorithm.init(keys.init, **over) if state is None else state)
+    state = barrier(algorithm.init(keys.init, **mapping) if state is None else state)
     assert state is not None
 
     def initial_row(i: Count, best: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -119,20 +126,20 @@ def _run(
     best = jnp.full((algorithm.targets,), -jnp.inf)
     best, design = _table(initial_row, initial, best)
     if initial:
-        state = barrier(algorithm.warm_start(state, *barrier(design), **over))
+        state = barrier(algorithm.warm_start(state, *barrier(design), **mapping))
 
     def one_round(t: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
         state, best = carry
         ask_key, noise_key = round_keys(keys, t)
         here = None if present is None else present[t]
-        queries, info = barrier(algorithm.ask(ask_key, state, here, **over))
+        queries, info = barrier(algorithm.ask(ask_key, state, here, **mapping))
         values = barrier(evaluate_all(objective, noise_key, queries, each))
         best = _better(best, values)
-        state = barrier(algorithm.tell(state, queries, values, **over))
+        state = barrier(algorithm.tell(state, queries, values, **mapping))
         return (state, best), Round(queries, values, info, best)
 
     (state, _), rows = _table(one_round, rounds, (state, best), every, record)
-    if isinstance(rows, Trace):
+    if record is everything:
         pairs = zip(design, (rows.queries, rows.values), strict=True)
         queries, values = (jnp.concatenate(pair) for pair in pairs)
         rows = Trace(queries, values, rows.info, initial, every=every)
@@ -178,7 +185,7 @@ def design_row(
     """A row of the initial design."""
     key, _ = jr.split(jr.fold_in(keys.design, row))
     agents = jnp.arange(algorithm.targets)
-    return each(lambda i: algorithm.initial(jr.fold_in(key, i), i))(agents)
+    return each(algorithm.initial)(jax.vmap(lambda i: jr.fold_in(key, i))(agents), agents)
 
 
 def design_noise(keys: Keys, row: Count) -> Key:
@@ -197,7 +204,8 @@ def evaluate_all(
 ) -> Float[Array, " targets"]:
     """A value of each target; NaN where it is not finite."""
     agents = jnp.arange(queries.shape[0])
-    values: Array = each(lambda i, x: objective(jr.fold_in(key, i), i, x))(agents, queries)
+    noise = jax.vmap(lambda i: jr.fold_in(key, i))(agents)
+    values: Array = each(objective)(noise, agents, queries)
     return jnp.where(jnp.isfinite(values), values, jnp.nan)
 
 

@@ -24,8 +24,9 @@ class Trace(eqx.Module):
     """What was asked and observed. The first `initial` rows are the initial design.
 
     `values` is NaN where an evaluation failed. `info` is what the algorithm tells about each of its
-    rounds, without the initial design. Of the rounds every `every`-th is there. `ledger` is the one given
-    to `drive`, with all its charges.
+    rounds, without the initial design. Of the rounds every `every`-th is there: where that is not every
+    one, what is best or summed up so far is not to be had from them. `ledger` is the one given to
+    `drive`, with all its charges.
     """
 
     queries: Float[Array, "*rows targets dim"]
@@ -52,7 +53,7 @@ class Round(eqx.Module):
 
 def everything(round: Round) -> Trace:
     """A row of the trace: what `run` records unless told otherwise."""
-    return Trace(round.queries, round.values, round.info)
+    return Trace(round.queries, round.values, round.info, every=0)  # `run` knows
 
 
 class Summary(eqx.Module):
@@ -69,7 +70,10 @@ class Summary(eqx.Module):
 
 
 def summary(round: Round) -> Summary:
-    """A few numbers of a round, however many agents there are; the levels are `QUANTILES`."""
+    """A few numbers of a round, however many agents there are; the levels are `QUANTILES`.
+
+    Over devices, quantiles take the best value of every agent to each of them.
+    """
     known = jnp.where(jnp.isfinite(round.best), round.best, jnp.nan)
     levels = jnp.asarray(QUANTILES, known.dtype)
     failed = jnp.sum(~jnp.isfinite(round.values))

@@ -112,7 +112,7 @@ def test_of_every_few_rounds_the_last_is_recorded(every, key):
     np.testing.assert_array_equal(trace.values, whole.values[jnp.asarray(kept)])
     assert trace.every == every
     if every > 1:
-        with pytest.raises(ValueError, match=f"every {every}th round only"):
+        with pytest.raises(ValueError, match="does not have all rounds"):
             replay(TS4, trace, key)
 
 

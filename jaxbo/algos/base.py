@@ -183,11 +183,7 @@ class AbstractFederated(AbstractAlgorithm):
         shared_key, client_key = jr.split(key)
         shared = self.setup(shared_key)
         index = jnp.arange(self.agents)
-
-        def start(shared: PyTree, i: Count) -> PyTree:
-            return self.join(jr.fold_in(client_key, i), shared, i)
-
-        clients = each(start, in_axes=(None, 0))(shared, index)
+        clients = each(self.join, in_axes=(0, None, 0))(_of_each(client_key, index), shared, index)
         zero = jnp.zeros((), int)
         return FederatedState(zero, zero, shared, clients)
 
@@ -211,29 +207,19 @@ class AbstractFederated(AbstractAlgorithm):
             f"present must say yes or no for each of {self.agents} agents, got {present.shape}.",
         )
         message_key, server_key, choice_key = jr.split(key, 3)
-        index = jnp.arange(self.agents)
         messages = self.messages(message_key, state, each=each)
         broadcast = self.aggregate(server_key, state.shared, state.round, messages, present)
-
+        keys = _of_each(choice_key, jnp.arange(self.targets))
+        first = self._first(self.targets, (state.clients, messages))
         # What all agents share is not mapped, so that what follows from it is computed once.
-        def query(
-            shared: PyTree, broadcast: PyTree, i: Count, client: Any, message: PyTree
-        ) -> tuple[Point, PyTree]:
-            return self.choose(jr.fold_in(choice_key, i), shared, client, message, broadcast)
-
-        first = self._first(self.targets, (index, state.clients, messages))
-        return each(query, in_axes=(None, None, 0, 0, 0))(state.shared, broadcast, *first)
+        choose = each(self.choose, in_axes=(0, None, 0, 0, None))
+        return choose(keys, state.shared, *first, broadcast)
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
         """What all agents send, with the agents axis."""
 
-        # An agent's draws come from its number, so they depend neither on how many share the batch
-        # nor on how they are laid over devices.
-        def send(shared: PyTree, i: Count, client: Any) -> PyTree:
-            return self.message(jr.fold_in(key, i), shared, client)
-
-        index = jnp.arange(self.agents)
-        return each(send, in_axes=(None, 0, 0))(state.shared, index, state.clients)
+        keys = _of_each(key, jnp.arange(self.agents))
+        return each(self.message, in_axes=(0, None, 0))(keys, state.shared, state.clients)
 
     def tell(
         self,
@@ -310,6 +296,12 @@ class AbstractFederated(AbstractAlgorithm):
         if count == self.agents:
             return tree
         return wrap(jax.tree.map(lambda leaf: leaf[:count], unwrap(tree)), tree)
+
+
+def _of_each(key: Key, index: Int[Array, " agents"]) -> Array:
+    """A key of each agent, from its number: its draws depend neither on how many share the batch nor on
+    how they are laid over devices."""
+    return jax.vmap(lambda i: jr.fold_in(key, i))(index)
 
 
 class AbstractIndependent(AbstractFederated):

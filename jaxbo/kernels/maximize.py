@@ -65,8 +65,8 @@ def maximize(
         return ascend(pieces.of(region), domain, x, value, steps, box)
 
     # After so many steps the best of the starts hardly ever changes places with another.
-    race = 2 if domain.dim <= 2 else 4
-    starts = starts or _starts(domain.dim)
+    race = race_steps(domain.dim)
+    starts = starts or default_starts(domain.dim)
     if pieces is not None:
         starts = max(starts, pieces.regions.count)
     first = _best_of_shares(values, starts)
@@ -89,7 +89,7 @@ _RADIUS = 0.1
 _GROW, _SHRINK = 2.0, 0.25
 # Conjugate gradients end after `dim` steps in exact arithmetic; beyond a few the gain is not worth
 # the products, because the model holds only within the radius.
-_CONJUGATE_STEPS = 6
+CONJUGATE_STEPS = 6
 
 
 def ascend(
@@ -138,9 +138,14 @@ def ascend(
     return jnp.where(better, end, x), jnp.where(better, end_value, value)
 
 
-def _starts(dim: int) -> int:
+def default_starts(dim: int) -> int:
     """Enough to find the maximum of a sampled function 99 times of 100 up to dimension 6."""
     return {1: 4, 2: 4, 3: 16, 4: 64, 5: 64}.get(dim, 128)
+
+
+def race_steps(dim: int) -> int:
+    """How many steps all starts take before the best of them goes on."""
+    return 2 if dim <= 2 else 4
 
 
 def _expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
@@ -159,7 +164,7 @@ def _newton_step(
     step, direction = jnp.zeros_like(x), residual
     length = jnp.sum(residual * residual)
     done = length <= 0
-    for _ in range(min(x.size, _CONJUGATE_STEPS)):
+    for _ in range(min(x.size, CONJUGATE_STEPS)):
         product = jnp.where(held, 0, curvature(direction))
         bend = -jnp.sum(direction * product)
         along = length / jnp.where(bend > 0, bend, 1)

@@ -468,35 +468,56 @@ def test_draws_do_not_depend_on_how_many_agents_there_are(name, algorithm):
     assert len(np.unique(few.reshape(-1, 2), axis=0)) > 10
 
 
+COLLECTIVES = (
+    "all-reduce|all-gather|all-to-all|collective-permute|collective-broadcast|reduce-scatter"
+)
+
+
+def crossing(text):
+    """Kind and shapes of all that leaves a device; XLA puts several arrays into one collective."""
+    found = re.findall(rf"= (.*?) ({COLLECTIVES})(?:-start)?\(", text)
+    assert len(found) == len(re.findall(rf" (?:{COLLECTIVES})(?:-start)?\(", text))
+    return [
+        (kind, tuple(int(n) for n in shape.split(",") if n))
+        for shapes, kind in found
+        for shape in re.findall(r"\w+\[([\d,]*)\]", shapes)
+    ]
+
+
 @pytest.mark.parametrize("name", PROPER)
 @once
 def test_devices_change_nothing_and_hear_only_what_is_sent(name):
-    agents, rounds = 16, 3
+    agents = 24  # a number that no other axis has
     algorithm = METHODS[name](FINITE, agents, ROWS)
     mesh = Mesh(np.asarray(jax.devices()).reshape(4, 2), ("a", "b"))
 
-    def queries(key):
-        return run(algorithm, OBJECTIVE, rounds, key, initial=2, mesh=mesh)[1].queries
+    def whole(key, **options):
+        state, trace = run(algorithm, OBJECTIVE, 3, key, initial=2, **options)
+        return trace.queries, eqx.filter(state, eqx.is_inexact_array)
 
-    compiled = jax.jit(queries).lower(seed()).compile()
-    _, one = run(algorithm, OBJECTIVE, rounds, seed(), initial=2)
+    compiled = jax.jit(functools.partial(whole, mesh=mesh)).lower(seed()).compile()
+    queries, state = compiled(seed())
+    expected, one = whole(seed())
     # Rounding may decide between two points.
-    assert np.mean(compiled(seed()) == np.asarray(one.queries)) > 0.98
-    kinds = (
-        "all-reduce|all-gather|all-to-all|collective-permute|collective-broadcast|reduce-scatter"
-    )
-    crossing = re.findall(rf"= \w+\[([\d,]*)\]\S* ({kinds})", compiled.as_text())
-    assert {kind for _, kind in crossing} <= {"all-reduce", "all-gather"}
-    sizes = {kind: [] for kind in kinds.split("|")}
-    for shape, kind in crossing:
-        sizes[kind].append(math.prod(int(n) for n in shape.split(",") if n))
+    same = np.all(np.asarray(queries) == np.asarray(expected), axis=(0, 2))
+    assert same.mean() > 0.98
+    if same.all():
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3), state, one
+        )
+    sent = crossing(compiled.as_text())
+    assert {kind for kind, _ in sent} <= {"all-reduce", "all-gather"}
+    gathered = [math.prod(shape) for kind, shape in sent if kind == "all-gather"]
     if isinstance(algorithm, AbstractFederated):
-        state = jax.eval_shape(algorithm.init, seed())
-        messages = jax.eval_shape(algorithm.messages, seed(), state)
-        heard = isinstance(algorithm, FTS | AbstractTransfer)
+        start = jax.eval_shape(algorithm.init, seed())
+        messages = jax.eval_shape(algorithm.messages, seed(), start)
         # All hear all messages, or sums of which none has an axis of agents.
-        assert sum(sizes["all-gather"]) == (metrics.floats(messages) if heard else 0)
-        assert all(size <= max(FINITE.points.shape[0], 2 * 60) for size in sizes["all-reduce"])
+        heard = isinstance(algorithm, FTS | AbstractTransfer)
+        assert sum(gathered) == (metrics.floats(messages) if heard else 0)
+        assert all(agents not in shape for kind, shape in sent if kind == "all-reduce")
+    else:
+        # What the workers were asked and observed, each row once and all of them at the end.
+        assert sum(gathered) <= 2 * algorithm.targets * (FINITE.dim + 1) * 5
 
 
 # ---------------------------------------------------------------- queries

@@ -177,9 +177,8 @@ def test_a_broken_message_is_not_listened_to(kind, absent, bad, data, key):
 
     def asked(spoiled):
         class Spoiled(kind):
-            def messages(self, key, state):
-                messages = super().messages(key, state)
-                return spoiled(messages)
+            def messages(self, key, state, **options):
+                return spoiled(super().messages(key, state, **options))
 
         broken = Spoiled(Cube(2), AGENTS, own(), features=FEATURES)
         return broken.ask(key, state, present if absent or spoiled is fine else None)
