@@ -9,8 +9,9 @@ from scipy import stats
 from jaxbo import functions
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains import Cube
+from jaxbo.driver import drive
 from jaxbo.kernels.covariance import Matern12, SquaredExponential
-from jaxbo.loop import drive, run
+from jaxbo.loop import run
 from jaxbo.objectives import (
     OnGrid,
     Same,

@@ -13,12 +13,13 @@ import pytest
 from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.egp import EGP
 from jaxbo.domains import Cube
+from jaxbo.driver import drive
 from jaxbo.functions import branin_rescaled
 from jaxbo.kernels.covariance import SquaredExponential
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.policy import EI, Thompson
 from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import drive, run
+from jaxbo.loop import run
 from jaxbo.objectives import Same
 from jaxbo.parameters import Categorical, Real
 from jaxbo.space import Space

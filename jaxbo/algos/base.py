@@ -199,9 +199,7 @@ class AbstractFederated(AbstractAlgorithm):
         each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
         if present is None:
-            # Behind a barrier, or the compiler spends its time on sums over a constant of all agents.
-            everyone: Array = jax.lax.optimization_barrier(jnp.ones((self.agents,), bool))
-            present = everyone
+            present = jnp.ones((self.agents,), bool)
         require(
             present.shape == (self.agents,),
             f"present must say yes or no for each of {self.agents} agents, got {present.shape}.",

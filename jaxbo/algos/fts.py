@@ -197,6 +197,8 @@ class FTS(AbstractThompson):
         if messages.evidence is not None:
             counted = jax.vmap(_counted)(messages.evidence, present)
             total = jnp.sum(counted, axis=0)
+        # Behind a barrier, or the compiler spends its time on sums over a constant of all agents.
+        (present,) = jax.lax.optimization_barrier((present,))
         return Broadcast(round, key, messages.weights, present, total)
 
     def choose(
