@@ -117,7 +117,7 @@ def test_of_every_few_rounds_the_last_is_recorded(every, key):
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_rounds_are_summed_up_while_they_run(every, key):
+def test_rounds_that_are_summed_up_are_bit_for_bit_the_same(every, key):
     state, trace = run(TS4, flaky_bowl, 6, key, initial=3)
     last, rows = run(TS4, flaky_bowl, 6, key, initial=3, every=every, record=summary)
     assert equal(state, last)
