@@ -310,6 +310,9 @@ def picture(results: list[tuple[Case, Measured]], theirs: float | None) -> "Figu
         points = sorted(points, key=lambda point: point[0])
         x = [number for number, _, _ in points]
         axes.plot(x, [_each(c, m) for _, c, m in points], "o-", color=color, label=label)
+        axes.set(xscale="log", yscale="log")
+        axes.set_xticks(x, [f"{number:g}" for number in x])
+        axes.minorticks_off()
         if points and points[-1][1].devices == 1:
             floors = [1e6 * m.floor / (c.agents * c.rounds) for _, c, m in points]
             axes.plot(x, floors, ":", color=color)
@@ -343,7 +346,7 @@ def picture(results: list[tuple[Case, Measured]], theirs: float | None) -> "Figu
     if theirs is not None:
         panels[0].axhline(theirs, ls="--", color="0.5", label="BoTorch, one agent")
     for axes, name in zip(panels, ("agents", "devices", "features", "dimensions"), strict=True):
-        axes.set(xscale="log", yscale="log", xlabel=name)
+        axes.set_xlabel(name)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
     panels[0].set_ylabel("µs an agent and round (dotted: floor)")

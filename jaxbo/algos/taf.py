@@ -33,7 +33,8 @@ class TAF(AbstractTransfer):
 
     As in FTS, section 3.2, improvement is over the incumbent that each agent sends. The original's is
     over the best that agent n's model predicts where this agent has been, which needs no incumbent.
-    `Trace.info` has w_n / (w + Σ_n w_n). Cost and memory are those of `RGPE` without its draws.
+    `Trace.info` has w_n / (w + Σ_n w_n). Cost is that of `RGPE` without its draws;
+    memory is that of `FTS`, M² floats more with `once`, and M² of each agent that is heard, once for all.
 
     `ValueError` for a bandwidth that is not positive.
     """
