@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,8 @@ import numpy as np
 
 import jaxbo
 from bench.runner import Check, Experiment, Options, Result, progress
+from bench.speed_timing import compiled, elsewhere, held
+from jaxbo import metrics
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.loop import run
 from jaxbo.types import Count, Key, Point, Scalar
@@ -51,7 +53,7 @@ def _decomposed() -> jaxbo.Decomposed:
 
 
 DOMAIN = jaxbo.Cube(DIM)
-#: One line a method, of so many agents; workers that share a model are few.
+#: One line a method, of so many agents; where they share a model there is one worker.
 METHODS: dict[str, Callable[[int], AbstractAlgorithm]] = {
     "RandomSearch": lambda n: jaxbo.RandomSearch(DOMAIN, n),
     "TS": lambda n: jaxbo.TS(DOMAIN, n),
@@ -82,50 +84,29 @@ def objective(key: Key, agent: Count, x: Point) -> Scalar:
 
 def measured(name: str) -> Cost:
     """In this process, which has compiled nothing yet."""
-    algorithm = METHODS[name](AGENTS)
-
+    few, many = METHODS[name](AGENTS), METHODS[name](3 * AGENTS)
     start = time.perf_counter()
-    jax.block_until_ready(run(algorithm, objective, ROUNDS, jr.key(0), initial=INITIAL))
+    jax.block_until_ready(_whole(few, jr.key(0)))
     first = time.perf_counter() - start
 
-    def held(algorithm: AbstractAlgorithm) -> int:
-        whole = lambda key: run(algorithm, objective, ROUNDS, key, initial=INITIAL)  # noqa: E731
-        program: Any = jax.jit(whole).lower(jr.key(0)).compile()
-        sizes = program.memory_analysis()
-        return sizes.temp_size_in_bytes + sizes.output_size_in_bytes
+    def more(size: Callable[[AbstractAlgorithm], int]) -> float:
+        agents = many.targets - few.targets
+        return (size(many) - size(few)) / agents if agents else size(few)
 
-    few, many = METHODS[name](AGENTS), METHODS[name](3 * AGENTS)
-    agents = many.targets - few.targets
-    state = _bytes(many) - _bytes(few) if agents else _bytes(few)
-    peak = held(many) - held(few) if agents else held(few)
-    return Cost(first, state / max(agents, 1), peak / max(agents, 1))
+    state = more(lambda a: metrics.bytes_of(jax.eval_shape(a.init, jr.key(0))))
+    peak = more(lambda a: held(compiled(partial(_whole, a), jr.key(0))[0]))
+    return Cost(first, state, peak)
 
 
-def _bytes(algorithm: AbstractAlgorithm) -> int:
-    state = jax.eval_shape(lambda key: jax.tree.leaves(algorithm.init(key)), jr.key(0))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in state if not _is_key(leaf))
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def elsewhere(name: str, folder: str) -> Cost:
-    """In a process of its own, that finds in `folder` what an earlier one compiled."""
-    command = [sys.executable, "-m", "bench.methods", name, folder]
-    root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-    return Cost(*json.loads(done.stdout.splitlines()[-1]))
+def _whole(algorithm: AbstractAlgorithm, key: Key) -> Any:
+    return run(algorithm, objective, ROUNDS, key, initial=INITIAL)
 
 
 def _import_seconds() -> float:
     """Seconds to import jaxbo where JAX is imported already, the best of three processes."""
     code = "import time, jax; t = time.perf_counter(); import jaxbo; print(time.perf_counter() - t)"
-    root = Path(__file__).resolve().parent.parent
     calls = [
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True
-        )
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
         for _ in range(3)
     ]
     return min(float(call.stdout) for call in calls)
@@ -137,7 +118,9 @@ def _run(options: Options) -> Result:
     found: dict[str, tuple[Cost, Cost]] = {}
     for name in progress(names, "methods"):
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = elsewhere(name, folder), elsewhere(name, folder)
+            # The second process finds in the folder what the first one compiled.
+            cold, warm = (Cost(*elsewhere("bench.methods", name, folder)) for _ in range(2))
+            found[name] = cold, warm
     importing = _import_seconds()
     checks = {
         f"{name}: the first call within {GOAL:g} s": Check(cold.first <= GOAL, cold.first)
@@ -179,7 +162,7 @@ def _run(options: Options) -> Result:
 EXPERIMENT = Experiment(
     source="no paper",
     about="compiling each method, with and without a cache, and its memory",
-    time="5 min",
+    time="6 min",
     run=_run,
 )
 

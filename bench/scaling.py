@@ -15,13 +15,10 @@ Devices of a CPU are simulated: they share its cores, so that more of them show 
 """
 
 import json
-import os
-import subprocess
 import sys
-import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -33,7 +30,8 @@ from jaxtyping import Array, Float
 
 from bench import speed_botorch
 from bench.runner import Check, Experiment, Options, Result, progress
-from bench.speed_timing import bandwidth
+from bench.speed_timing import bandwidth, compiled, elsewhere, held, race
+from jaxbo import metrics
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.fts import FTS
 from jaxbo.domains import Cube
@@ -116,26 +114,16 @@ def measured(case: Case, repeats: int) -> Measured:
             method, objective, case.rounds, key, record=summary, mesh=mesh, chunk=case.chunk
         )[1]
 
-    start = time.perf_counter()
-    program: Any = jax.jit(rounds).lower(jr.key(0), optima).compile()
-    compiling = time.perf_counter() - start
-    sizes = program.memory_analysis()
-    held = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes + sizes.output_size_in_bytes
-    seconds = _best(partial(program, jr.key(0), optima), repeats)
+    program, compiling = compiled(rounds, jr.key(0), optima)
     clients = jax.eval_shape(method.init, jr.key(0)).clients
-    state = sum(
-        np.prod(leaf.shape) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves(clients)
-        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    )
     read, rate = bandwidth(5), _rate(case)
     floor = case.rounds * case.agents * max(_bytes(case) / read, _operations(case) / rate)
     device = jax.devices()[0]
     return Measured(
         compiling,
-        seconds,
-        held * case.devices,
-        int(state),
+        _best(partial(program, jr.key(0), optima), repeats),
+        held(program) * case.devices,
+        metrics.bytes_of(clients),
         read,
         rate,
         floor,
@@ -171,29 +159,9 @@ def _rate(case: Case) -> float:
     return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 5)
 
 
-def _best(call: Any, repeats: int) -> float:
-    """Seconds of the fastest call, after one that does not count."""
-    jax.block_until_ready(call())
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def elsewhere(case: Case, repeats: int) -> Measured:
-    """The same in a process of its own, with as many simulated devices as the case asks for."""
-    environment = dict(os.environ)
-    if jax.default_backend() == "cpu":
-        flag = f"--xla_force_host_platform_device_count={case.devices}"
-        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {flag}"
-    command = [sys.executable, "-m", "bench.scaling", json.dumps(asdict(case)), str(repeats)]
-    root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(
-        command, cwd=root, check=True, capture_output=True, text=True, env=environment
-    )
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+def _best(call: Callable[[], Any], repeats: int) -> float:
+    """Seconds of the fastest call."""
+    return float(race({"call": call}, repeats)["call"].min())
 
 
 # ---------------------------------------------------------------- all of them
@@ -224,9 +192,7 @@ def cases(quick: bool) -> list[Case]:
 def _run(options: Options) -> Result:
     """All cases; --runs is how often each is timed."""
     repeats = options.runs_or(full=3, quick=1)
-    results = [
-        (case, elsewhere(case, repeats)) for case in progress(cases(options.quick), "scaling")
-    ]
+    results = [(case, _alone(case, repeats)) for case in progress(cases(options.quick), "scaling")]
     theirs = _botorch()
     checks = {}
     for case, found in results:
@@ -254,6 +220,14 @@ def _run(options: Options) -> Result:
         rows=[_cells(case, found) for case, found in results],
         figure=picture(results, theirs),
     )
+
+
+def _alone(case: Case, repeats: int) -> Measured:
+    """In a process of its own; on a CPU with as many simulated devices as the case asks for."""
+    flags = f"--xla_force_host_platform_device_count={case.devices}"
+    flags = flags if jax.default_backend() == "cpu" else ""
+    arguments = json.dumps(asdict(case)), str(repeats)
+    return Measured(**elsewhere("bench.scaling", *arguments, flags=flags))
 
 
 HEADERS = ("case", "µs an agent and round", "x floor", "compilation, s", "MiB", "bytes an agent")

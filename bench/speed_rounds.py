@@ -7,7 +7,6 @@ its own and prints the peak of its memory.
 
 import json
 import resource
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench import speed_botorch
-from bench.speed_timing import Figure, at_most, compiled, race
+from bench.speed_timing import Figure, at_most, compiled, elsewhere, held, race
 from jaxbo.algos.fts import FTS
 from jaxbo.domains import Cube
 from jaxbo.functions import branin
@@ -71,9 +70,7 @@ def timed(method: FTS, rounds: int, key: Key) -> Timed:
         return run(method, objective, rounds, key)[1].values
 
     program, seconds = compiled(values, key, objective)
-    sizes = program.memory_analysis()
-    held = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes + sizes.output_size_in_bytes
-    return Timed(seconds, held, partial(program, key, objective))
+    return Timed(seconds, held(program), partial(program, key, objective))
 
 
 # ---------------------------------------------------------------- figures
@@ -173,10 +170,7 @@ def _data(key: Key, points: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _peak(agents: int, rounds: int) -> Figure:
     """The largest resident set of a process that does nothing else."""
-    command = [sys.executable, "-m", "bench.speed_rounds", str(agents), str(rounds)]
-    root = Path(__file__).resolve().parent.parent
-    output = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
-    sizes = json.loads(output.splitlines()[-1])
+    sizes = elsewhere("bench.speed_rounds", str(agents), str(rounds))
     return Figure(
         f"FTS, {agents} agents: peak of a process, beyond {sizes['before']:.0f} before it began",
         sizes["peak"] - sizes["before"],

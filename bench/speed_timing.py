@@ -1,8 +1,14 @@
-"""What the speed measurements share: a figure with its goal, and times taken side by side."""
+"""What the speed measurements share: a figure with its goal, times taken side by side, processes of their
+own."""
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -72,6 +78,30 @@ def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
     start = time.perf_counter()
     program = jax.jit(function).lower(*arguments).compile()
     return program, time.perf_counter() - start
+
+
+def held(program: Any) -> int:
+    """Bytes that a compiled program holds at once: arguments, results, and what lies between."""
+    sizes = program.memory_analysis()
+    return sizes.temp_size_in_bytes + sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+
+
+def elsewhere(module: str, *arguments: str, flags: str = "") -> Any:
+    """What `python -m module arguments` prints last, as JSON, in a process of its own.
+
+    `flags` are added to XLA's.
+    """
+    environment = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 #: Bytes that are read to measure the bandwidth: more than caches hold.

@@ -140,7 +140,7 @@ def drive(
             evaluate(row, key_of_row)
             bar.advance(record.values)
         state = _own(start)
-        del start
+        del start  # or it would be held beside all that follow
         if initial:
             state = _warm_start((algorithm, *record.observations(slice(initial))), state)
         for row in range(initial, initial + rounds):

@@ -41,28 +41,32 @@ class Layout(NamedTuple):
     ) -> Callable[..., Any]:
         def mapped(*arguments: PyTree) -> PyTree:
             axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(arguments)
-            agents = _agents(arguments, axes)
+            common = [a for a, axis in zip(arguments, axes, strict=True) if axis is None]
+            own = [a for a, axis in zip(arguments, axes, strict=True) if axis == 0]
+
+            def for_one(common: list[PyTree], own: list[PyTree]) -> PyTree:
+                all_have, it_has = iter(common), iter(own)
+                return f(*(next(all_have if axis is None else it_has) for axis in axes))
+
+            agents = _count(own)
             devices = 1 if self.mesh is None else self.mesh.size
             local = -(-agents // devices)
-            on_a_device = jax.vmap(f, axes)
+            on_a_device = jax.vmap(for_one, (None, 0))
             if self.chunk is not None and self.chunk < local:
                 chunks = -(-local // self.chunk)
-                on_a_device = _in_chunks(f, axes, -(-local // chunks))
+                on_a_device = _in_chunks(on_a_device, -(-local // chunks))
             if self.mesh is None:
-                return on_a_device(*arguments)
-            mine, common = PartitionSpec(self.mesh.axis_names), PartitionSpec()
+                return on_a_device(common, own)
             on_all = jax.shard_map(
                 on_a_device,
                 mesh=self.mesh,
-                in_specs=tuple(mine if axis == 0 else common for axis in axes),
-                out_specs=mine,
+                in_specs=(PartitionSpec(), PartitionSpec(self.mesh.axis_names)),
+                out_specs=PartitionSpec(self.mesh.axis_names),
                 check_vma=False,  # no collective is written in `f`
             )
             if devices * local == agents:
-                return on_all(*arguments)
-            pairs = zip(arguments, axes, strict=True)
-            padded = [_resized(a, devices * local) if axis == 0 else a for a, axis in pairs]
-            return _resized(on_all(*padded), agents)
+                return on_all(common, own)
+            return _resized(on_all(common, _resized(own, devices * local)), agents)
 
         return mapped
 
@@ -87,33 +91,24 @@ def layout(mesh: Mesh | None = None, chunk: int | None = None) -> Each:
     return Layout(Mesh(mesh.devices, mesh.axis_names), chunk)
 
 
-def _agents(arguments: tuple[PyTree, ...], axes: tuple[int | None, ...]) -> int:
-    own = [argument for argument, axis in zip(arguments, axes, strict=True) if axis == 0]
+def _count(own: PyTree) -> int:
+    """How many agents there are."""
     return jax.tree.leaves(own)[0].shape[0]
 
 
 def _in_chunks(
-    f: Callable[..., Any], axes: tuple[int | None, ...], size: int
-) -> Callable[..., Any]:
-    """`vmap` of `size` agents after the other.
+    of_all: Callable[[PyTree, list[PyTree]], PyTree], size: int
+) -> Callable[[PyTree, list[PyTree]], PyTree]:
+    """A function of what is common and what agents have, for `size` agents after the other.
 
     Results of the form of an argument, such as the clients after what they learned, are written over it.
     """
 
-    def mapped(*arguments: PyTree) -> PyTree:
-        agents = _agents(arguments, axes)
+    def mapped(common: PyTree, own: list[PyTree]) -> PyTree:
+        agents = _count(own)
         # Every chunk makes its own keys of their data: a key that is common is used in all of them.
-        common = [None if axis == 0 else unwrap(a) for a, axis in zip(arguments, axes, strict=True)]
-
-        def chunk(own: list[PyTree]) -> PyTree:
-            mine = iter(own)
-            each = zip(arguments, common, axes, strict=True)
-            return jax.vmap(f, axes)(
-                *(next(mine) if axis == 0 else wrap(data, a) for a, data, axis in each)
-            )
-
-        own = [argument for argument, axis in zip(arguments, axes, strict=True) if axis == 0]
-        shapes = jax.eval_shape(chunk, own)
+        data = unwrap(common)
+        shapes = jax.eval_shape(of_all, common, own)
         reused = next((i for i, argument in enumerate(own) if _alike(argument, shapes)), None)
         if reused is None:
             start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -125,13 +120,13 @@ def _in_chunks(
             first = jnp.minimum(i * size, agents - size)
             new = jnp.arange(size) >= i * size - first
             now = [results if j == reused else argument for j, argument in enumerate(own)]
-            before = unwrap(_rows(results, first, size))
-            found = chunk([_rows(argument, first, size) for argument in now])
+            found = of_all(wrap(data, common), _rows(now, first, size))
 
             def write(leaf: jax.Array, old: jax.Array, one: jax.Array) -> jax.Array:
                 kept = jnp.where(jnp.expand_dims(new, range(1, one.ndim)), one, old)
                 return jax.lax.dynamic_update_slice_in_dim(leaf, kept, first, 0)
 
+            before = unwrap(_rows(results, first, size))
             return wrap(jax.tree.map(write, unwrap(results), before, unwrap(found)), results)
 
         return jax.lax.fori_loop(0, -(-agents // size), step, start)

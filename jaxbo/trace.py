@@ -52,8 +52,11 @@ class Round(eqx.Module):
 
 
 def everything(round: Round) -> Trace:
-    """A row of the trace: what `run` records unless told otherwise."""
-    return Trace(round.queries, round.values, round.info, every=0)  # `run` knows
+    """A row of the trace: what `run` records unless told otherwise, and then says how often.
+
+    Within what somebody else records `every` stays 0: which rounds are there is not known.
+    """
+    return Trace(round.queries, round.values, round.info, every=0)
 
 
 class Summary(eqx.Module):
