@@ -1,6 +1,7 @@
-# make demo   twenty owners tune an SVM: alone, federated, at random (a table and a picture in out/)
-# make test   the tests, in float32 and, of the numerics and the contract, in float64
-# make lint   ruff and pyright
+# make demo         twenty owners tune an SVM: alone, federated, at random (a table and a picture in out/)
+# make federation   a server and five owners, each a process of its own, do so through a network
+# make test         the tests, in float32 and, of the numerics and the contract, in float64
+# make lint         ruff and pyright
 #
 # Each sets up what it needs in .venv and needs only make and Python 3.11 or newer:
 # another one than python3 with `make PYTHON=python3.13 ...`.
@@ -16,11 +17,14 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
 test-%: export OMP_NUM_THREADS = 1
 test-%: export OPENBLAS_NUM_THREADS = 1
 
-.PHONY: demo test test-float32 test-float64 lint format clean
+.PHONY: demo federation test test-float32 test-float64 lint format clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready-demo
 	$(BIN)/python -m jaxbo demo $(ARGS)
+
+federation: $(VENV)/ready-demo,flower
+	$(BIN)/python federation/start.py
 
 test: test-float32 test-float64
 

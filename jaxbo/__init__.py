@@ -1,7 +1,7 @@
 """A JAX functional core for Bayesian optimization by many agents."""
 
 from jaxbo import accounting, functions, metrics, objectives, schedules
-from jaxbo._checkpoint import CheckpointError
+from jaxbo._archive import CheckpointError
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO

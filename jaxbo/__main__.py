@@ -20,6 +20,8 @@ EXTRAS = {
     "botorch": {"torch": "torch", "botorch": "botorch"},
     "bayes": {"blackjax": "blackjax"},
     "robot": {"box2d": "Box2D"},
+    "flower": {"flwr": "flwr", "filelock": "filelock"},
+    "cluster": {"distributed": "distributed"},
 }
 CORE = ("jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy")
 #: Seeds, rounds after the initial points, owners: the demo's defaults, and those of `--quick`.

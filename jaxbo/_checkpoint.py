@@ -18,14 +18,12 @@ import jax
 import jax.random as jr
 import numpy as np
 
+from jaxbo import _archive
+from jaxbo._archive import CheckpointError
 from jaxbo._check import require
 
 #: Raised by one when the layout below changes.
 FORMAT = 3
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: corrupt, or of another run, algorithm or version."""
 
 
 class Rows(eqx.Module):
@@ -81,26 +79,20 @@ class Checkpoint:
         """What was saved, or None if nothing was. `CheckpointError` if it cannot be used."""
         if not self.path.exists():
             return None
+        manifest, arrays = _archive.read(self.path)
         try:
-            # Opened here, because NumPy leaves a damaged file open.
-            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                manifest = json.loads(str(archive["manifest"]))
-                version, identity = manifest["format"], dict(manifest["identity"])
-                rows = Rows(
-                    int(manifest["told"]),
-                    archive["queries"],
-                    archive["values"],
-                    [archive[f"info_{i}"] for i in range(manifest["info"])],
-                    [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
-                    manifest["ledger"],
-                    archive.get("secret"),
-                )
-        # A damaged archive can make its reader raise nearly anything.
-        except Exception as error:
-            raise CheckpointError(
-                f"{self.path} is not a readable checkpoint ({error!r}); "
-                "restore it from a copy, or remove it to start again."
-            ) from error
+            version, identity = manifest["format"], dict(manifest["identity"])
+            rows = Rows(
+                int(manifest["told"]),
+                arrays["queries"],
+                arrays["values"],
+                [arrays[f"info_{i}"] for i in range(manifest["info"])],
+                [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
+                manifest["ledger"],
+                arrays.get("secret"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _archive.damaged(self.path, error) from error
         self._check(version, identity)
         return rows
 
@@ -127,23 +119,11 @@ class Checkpoint:
             "failures": rows.failures,
             "ledger": rows.ledger,
         }
-        arrays = {f"info_{i}": leaf for i, leaf in enumerate(rows.info)}
+        arrays = {"queries": rows.queries, "values": rows.values}
+        arrays |= {f"info_{i}": leaf for i, leaf in enumerate(rows.info)}
         if rows.secret is not None:
             arrays["secret"] = rows.secret
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        temporary.touch(mode=0o600)  # for the owner alone: the secret of private noise may be in it
-        with temporary.open("wb") as file:
-            np.savez(
-                file,
-                allow_pickle=False,
-                manifest=np.array(json.dumps(manifest)),
-                queries=rows.queries,
-                values=rows.values,
-                **arrays,
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        _archive.write(self.path, manifest, arrays)
         self.journal.unlink(missing_ok=True)
 
     def record(self, row: int, agent: int, value: float, error: str | None) -> None:

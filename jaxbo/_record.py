@@ -1,6 +1,5 @@
 """The rows of a driven run, kept and saved as they grow."""
 
-import dataclasses
 import secrets
 from collections.abc import Callable
 
@@ -9,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from jaxbo._archive import CheckpointError
 from jaxbo._check import require
-from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows
+from jaxbo._checkpoint import Checkpoint, Rows
 from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.ledger import Ledger
 from jaxbo.trace import Failure, Trace
@@ -87,8 +87,7 @@ class Record:
                     f"{saved.path} has lost its ledger or the secret of its noise; restore it from a "
                     "copy: without them the run has no guarantee."
                 )
-            charged = Ledger.from_json(rows.ledger)
-            self.ledger = dataclasses.replace(self.ledger, events=charged.events)
+            self.ledger = self.ledger.charged(rows.ledger)
             self.secret = rows.secret
         if self.told == asked:
             self.forget()  # a kill came between the last save and the journal's end
@@ -155,14 +154,9 @@ class Record:
             return
         asked = self.asked
         queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
-        charged = None if self.ledger is None else _charges(self.ledger)
+        charged = None if self.ledger is None else self.ledger.charges()
         rows = Rows(self.told, queries, values, info, self.failures, charged, self.secret)
         self.saved.save(rows)
-
-
-def _charges(ledger: Ledger) -> str:
-    """The ledger's events as text; what it allows is for the caller to say each time."""
-    return Ledger(ledger.delta, events=ledger.events).to_json()
 
 
 def _sizes(*arrays: np.ndarray) -> list[tuple[int, ...]]:

@@ -107,7 +107,7 @@ def accuracy(count: int, owner: int, parameters: Mapping[str, Any]) -> float:
 # ---------------------------------------------------------------- the three methods
 
 
-def methods(count: int) -> dict[str, AbstractAlgorithm]:
+def methods(count: int) -> dict[str, AbstractFederated]:
     """What is compared, by name."""
     # The objective has no noise; the small one stands for steps of the accuracy.
     surrogate = Fixed(kernel=SquaredExponential(0.2), noise=1e-3)
@@ -178,11 +178,19 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
         f"{'':{width}}{head}{'floats sent':>16}{'seconds':>9}",
     ]
     for name, outcome in outcomes.items():
-        mean, error = metrics.mean_and_error(100 * outcome.curves)
-        cells = "".join(f"{f'{mean[n - 1]:.2f} ± {error[n - 1]:.2f}':>16}" for n in columns)
+        mean, error = _mean_and_error(100 * outcome.curves)
+        spread = ["" if np.isnan(e) else f" ± {e:.2f}" for e in error]
+        cells = "".join(f"{f'{mean[n - 1]:.2f}{spread[n - 1]}':>16}" for n in columns)
         sent = f"{outcome.floats:>14,}{outcome.seconds:>9.1f}"
         lines.append(f"{name:{width}}{cells}{sent}")
     return "\n".join(lines)
+
+
+def _mean_and_error(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Over seeds; one of them has no error: NaN."""
+    if len(curves) == 1:
+        return curves[0], np.full_like(curves[0], np.nan)
+    return metrics.mean_and_error(curves)
 
 
 def picture(outcomes: Mapping[str, Outcome]) -> Figure:
@@ -207,9 +215,10 @@ def picture(outcomes: Mapping[str, Outcome]) -> Figure:
     gaps = {name: 100 * gap.mean(axis=2) for name, gap in _gaps(outcomes).items()}
     plotting.regret(gaps, right, ylabel="points below the owner's best known", log=True, **options)
     right.yaxis.set_major_formatter("{x:g}")
+    runs = f"mean and standard error of {seeds} seeds" if seeds > 1 else "one run"
     figure.suptitle(
         f"{count} owners tune an SVM, each on its own digits "
-        f"(mean and standard error of {seeds} seeds, the same {INITIAL} initial points)",
+        f"({runs}, the same {INITIAL} initial points)",
         color=plotting.INK,
         fontsize=12,
     )

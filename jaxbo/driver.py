@@ -4,7 +4,6 @@
 nothing and tell draws nothing, so a state is a function of the key and the observations.
 """
 
-import bisect
 import functools
 from concurrent.futures import Executor
 from os import PathLike
@@ -18,14 +17,12 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 import jaxbo
-from jaxbo._check import is_a, require
+from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, fingerprint
 from jaxbo._evaluate import BlackBox, Evaluator
 from jaxbo._record import Record
-from jaxbo.accounting import Event, event
 from jaxbo.algos.base import AbstractAlgorithm, FederatedState
-from jaxbo.kernels.mechanism import Mechanism
-from jaxbo.ledger import BudgetError, Ledger
+from jaxbo.ledger import Ledger, check_budget
 from jaxbo.loop import (
     check_objective,
     check_sizes,
@@ -108,7 +105,9 @@ def drive(
     _check_way(algorithm, objective, executor, catch)
     keys = split_key(key)
     start = _init(algorithm, keys.init) if state is None else state
-    releases = _releases(algorithm, start, rounds, ledger)
+    first = int(start.round) if isinstance(start, FederatedState) else 0
+    releases = [algorithm.released(first + t) for t in range(rounds)]
+    check_budget(ledger, releases)
     require(
         ledger is None or checkpoint is not None,
         "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",
@@ -197,46 +196,6 @@ def _identity(
         precision=jnp.zeros(()),
         ledger=None if ledger is None else ledger.events,
     )
-
-
-def _releases(
-    algorithm: AbstractAlgorithm, start: PyTree, rounds: int, ledger: Ledger | None
-) -> list[Mechanism | None]:
-    """The private release of each round; `BudgetError` if a ledger cannot pay for all of them."""
-    first = int(start.round) if isinstance(start, FederatedState) else 0
-    releases = [algorithm.released(first + t) for t in range(rounds)]
-    paid = [mechanism for mechanism in releases if mechanism is not None]
-    if ledger is None:
-        return releases
-    is_a("ledger", ledger, Ledger)
-    require(
-        len(paid) > 0 or not releases,
-        "there is a ledger, but nothing that this method releases is private: leave it out.",
-    )
-    if not _affords(ledger, paid):
-        enough = bisect.bisect_left(
-            range(len(paid)), True, key=lambda n: not _affords(ledger, paid[: n + 1])
-        )
-        raise BudgetError(
-            f"the budget of epsilon {ledger.budget:.4g} at delta {ledger.delta:.4g} pays for {enough} of "
-            f"the {len(paid)} releases asked for: with releases={enough} agents go on by themselves "
-            "afterwards; or add noise, or ask for fewer rounds."
-        )
-    return releases
-
-
-def _affords(ledger: Ledger, mechanisms: list[Mechanism]) -> bool:
-    """Whether all of them can be charged; alike ones at once."""
-    counts: dict[Event, tuple[Mechanism, int]] = {}
-    for mechanism in mechanisms:
-        alike = event(mechanism)
-        counts[alike] = mechanism, counts.get(alike, (mechanism, 0))[1] + 1
-    try:
-        for mechanism, count in counts.values():
-            ledger = ledger.charge(mechanism, count)
-    except BudgetError:
-        return False
-    return True
 
 
 class _Bar:

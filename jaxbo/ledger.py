@@ -1,10 +1,12 @@
 """A ledger of private releases: charged before each of them, and saved with what was released."""
 
+import bisect
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 
-from jaxbo._check import require
+from jaxbo._check import is_a, require
 from jaxbo.accounting import (
     BY_NAME,
     Accountant,
@@ -100,6 +102,14 @@ class Ledger:
         }
         return json.dumps({"format": FORMAT, **fields}, allow_nan=False)
 
+    def charges(self) -> str:
+        """What has been charged, as text for `charged`; not what is allowed."""
+        return Ledger(self.delta, events=self.events).to_json()
+
+    def charged(self, charges: str) -> "Ledger":
+        """This ledger with the `charges` of a run that it began, instead of its own."""
+        return dataclasses.replace(self, events=Ledger.from_json(charges).events)
+
     @classmethod
     def from_json(cls, text: str) -> "Ledger":
         """The ledger that was saved. `ValueError` for anything else, never an empty ledger."""
@@ -122,6 +132,44 @@ class Ledger:
                 f"this is not a saved ledger ({error!r}); restore it from a copy. A run that goes on "
                 "without its ledger has no guarantee."
             ) from error
+
+
+def check_budget(ledger: Ledger | None, releases: Sequence[Mechanism | None]) -> None:
+    """`BudgetError` unless a ledger pays for all of a run's rounds, None being one without a release.
+
+    `ValueError` for a ledger of a method that releases nothing private.
+    """
+    if ledger is None:
+        return
+    is_a("ledger", ledger, Ledger)
+    paid = [mechanism for mechanism in releases if mechanism is not None]
+    require(
+        len(paid) > 0 or not releases,
+        "there is a ledger, but nothing that this method releases is private: leave it out.",
+    )
+    if not _affords(ledger, paid):
+        enough = bisect.bisect_left(
+            range(len(paid)), True, key=lambda n: not _affords(ledger, paid[: n + 1])
+        )
+        raise BudgetError(
+            f"the budget of epsilon {ledger.budget:.4g} at delta {ledger.delta:.4g} pays for {enough} of "
+            f"the {len(paid)} releases asked for: with releases={enough} agents go on by themselves "
+            "afterwards; or add noise, or ask for fewer rounds."
+        )
+
+
+def _affords(ledger: Ledger, mechanisms: Sequence[Mechanism]) -> bool:
+    """Whether all of them can be charged; alike ones at once."""
+    counts: dict[Event, tuple[Mechanism, int]] = {}
+    for mechanism in mechanisms:
+        alike = event(mechanism)
+        counts[alike] = mechanism, counts.get(alike, (mechanism, 0))[1] + 1
+    try:
+        for mechanism, count in counts.values():
+            ledger = ledger.charge(mechanism, count)
+    except BudgetError:
+        return False
+    return True
 
 
 def _append(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:

@@ -23,8 +23,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 import jaxbo
+from jaxbo._archive import CheckpointError
 from jaxbo._check import is_a, require, whole
-from jaxbo._checkpoint import Checkpoint, CheckpointError, Rows, fingerprint
+from jaxbo._checkpoint import Checkpoint, Rows, fingerprint
 from jaxbo._evaluate import BadValueError, BlackBox, number
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.loop import Compiled, check_objective, design_noise, design_row, round_keys, split_key

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import jaxbo
-from jaxbo import _checkpoint, functions
-from jaxbo._checkpoint import FORMAT, CheckpointError, fingerprint
+from jaxbo import _archive, functions
+from jaxbo._archive import CheckpointError
+from jaxbo._checkpoint import FORMAT, fingerprint
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
@@ -106,11 +107,11 @@ def kill_at(moment, monkeypatch, key, path, algorithm, objective, **options):
     """Whether the run came to an end before its `moment`."""
     fate = Fate(moment)
     with monkeypatch.context() as patch:
-        patch.setattr(_checkpoint.os, "replace", fate.around(os.replace))
-        patch.setattr(_checkpoint.os, "fsync", fate.around(os.fsync))
+        patch.setattr(_archive.os, "replace", fate.around(os.replace))
+        patch.setattr(_archive.os, "fsync", fate.around(os.fsync))
         patch.setattr(pathlib.Path, "unlink", fate.around(pathlib.Path.unlink))
         patch.setattr(pathlib.Path, "open", fate.around(pathlib.Path.open))
-        patch.setattr(_checkpoint.np, "savez", fate.around(np.savez))
+        patch.setattr(_archive.np, "savez", fate.around(np.savez))
         try:
             quiet(algorithm, fate.around(objective), 2, key, checkpoint=path, initial=1, **options)
         except Killed:

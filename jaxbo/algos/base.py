@@ -177,6 +177,18 @@ class AbstractFederated(AbstractAlgorithm):
         Observations made before the first round come with the round `BEFORE_FIRST_ROUND`.
         """
 
+    # ------------------------------------------------------------ what few methods need
+
+    @property
+    def grows(self) -> bool:
+        """Whether `tell` changes what all share: then no client can go on with its own part alone."""
+        return False
+
+    def settle(self, shared: PyTree, client: Any) -> PyTree:
+        """The client when the first round begins, after what it observed before."""
+        del shared
+        return client
+
     # ------------------------------------------------------------ the composition
 
     def init(self, key: Key, *, each: Each = jax.vmap) -> FederatedState:
@@ -255,12 +267,20 @@ class AbstractFederated(AbstractAlgorithm):
                 f"{most} observations of an agent exceed the capacity of {capacity}: give its "
                 "surrogate a larger one.",
             )
+        room = self.initial_capacity
+        require(
+            room is None or told <= room,
+            f"{told} observations of an agent before the first round exceed the {room} for which the "
+            "algorithm has room.",
+        )
         before = jnp.asarray(BEFORE_FIRST_ROUND)
 
         def step(clients: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
             return self._observe(each, state.shared, clients, before, *observation), None
 
         clients, _ = jax.lax.scan(step, state.clients, (queries, values))
+        if jax.tree.leaves(clients):  # there are clients that hold nothing
+            clients = each(self.settle, in_axes=(None, 0))(state.shared, clients)
         return FederatedState(state.round, told, state.shared, clients)
 
     def _observe(

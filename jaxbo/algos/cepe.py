@@ -197,21 +197,9 @@ class CEPE(AbstractFederated):
     def initial_capacity(self) -> int:
         return self.room
 
-    def warm_start(
-        self,
-        state: FederatedState,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
-        *,
-        each: Each = jax.vmap,
-    ) -> FederatedState:
-        count = state.told + jnp.max(jnp.sum(jnp.isfinite(values), axis=0), initial=0)
-        require(
-            count <= self.room,
-            f"there is room for {self.room} observations of an agent before the first round, not for "
-            f"{count}: make room for them with CEPE(…, room=…).",
-        )
-        return super().warm_start(state, queries, values, each=each)
+    @property
+    def grows(self) -> bool:
+        return self.common
 
     def tell(
         self,

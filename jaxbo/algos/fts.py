@@ -14,7 +14,7 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
-from jaxbo.algos.base import BEFORE_FIRST_ROUND, FederatedState
+from jaxbo.algos.base import BEFORE_FIRST_ROUND
 from jaxbo.algos.thompson import AbstractThompson, Message
 from jaxbo.algos.two_models import Beliefs, Shared
 from jaxbo.domains import AbstractDomain
@@ -26,7 +26,6 @@ from jaxbo.kernels.maximize import maximize
 from jaxbo.kernels.pooled import Pooled
 from jaxbo.kernels.ranking import STRANGERS, Ranked, check_weights
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
-from jaxbo.layout import Each
 from jaxbo.schedules import AbstractSchedule, Power
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 
@@ -234,20 +233,12 @@ class FTS(AbstractThompson):
 
     # ------------------------------------------------------------ hyperparameters in common
 
-    def warm_start(
-        self,
-        state: FederatedState,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
-        *,
-        each: Each = jax.vmap,
-    ) -> FederatedState:
-        state = super().warm_start(state, queries, values, each=each)
-        if not self.once or self.pooled is None:
-            return state
-        # The one message has the evidence of all that came before the start.
-        evidence = each(lambda client: self._evidence(client.beliefs))(state.clients)
-        return eqx.tree_at(lambda s: s.clients.sent.evidence, state, evidence)
+    def settle(self, shared: Shared, client: Client) -> Client:
+        """With the evidence of all that came before the start in its one message."""
+        del shared
+        if client.sent is None or self.pooled is None:
+            return client
+        return eqx.tree_at(lambda c: c.sent.evidence, client, self._evidence(client.beliefs))
 
     def _evidence(self, beliefs: Beliefs) -> Float[Array, " settings"] | None:
         if self.pooled is None:

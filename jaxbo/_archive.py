@@ -1,0 +1,44 @@
+"""A NumPy archive with a manifest: written whole or not at all, for its owner's eyes."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used: corrupt, or of another run, algorithm or version."""
+
+
+def write(path: Path, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Replaces the file in one step. The manifest is JSON."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.touch(mode=0o600)  # for the owner alone: the secret of private noise may be in it
+    with temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, manifest=np.array(json.dumps(manifest)), **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Manifest and arrays. `CheckpointError` for a file that cannot be read."""
+    try:
+        # Opened here, because NumPy leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = dict(archive)
+            return dict(json.loads(str(arrays.pop("manifest")))), arrays
+    # A damaged archive can make its reader raise nearly anything.
+    except Exception as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> CheckpointError:
+    """What to raise for a file without what it must have."""
+    return CheckpointError(
+        f"{path} is not a readable checkpoint ({error!r}); "
+        "restore it from a copy, or remove it to start again."
+    )

@@ -1,0 +1,243 @@
+"""The server of a federation: its rounds, and all it must not lose in a file."""
+
+import dataclasses
+import secrets
+from os import PathLike
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Bool, PyTree
+
+from jaxbo import _archive, metrics
+from jaxbo._archive import CheckpointError
+from jaxbo._check import require, whole
+from jaxbo._checkpoint import fingerprint
+from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo.federation.wire import (
+    FORMAT,
+    Packed,
+    RefusedError,
+    Reply,
+    Request,
+    ask_keys,
+    check,
+    digest,
+    pack,
+    setup_key,
+    shapes_of_message,
+    unpack,
+)
+from jaxbo.ledger import Ledger, check_budget
+from jaxbo.loop import check_sizes, round_keys, split_key
+from jaxbo.types import Key
+
+_aggregate = eqx.filter_jit(lambda algorithm, *known: algorithm.aggregate(*known))
+
+
+class Coordinator:
+    """The server of `rounds` rounds. `done` when the last of them is.
+
+        while not coordinator.done:
+            request = coordinator.request()
+            for reply in …: coordinator.hear(reply)        RefusedError: say so, and go on
+            coordinator.close()
+
+    The first request invites owners to join and to evaluate `initial` points, the others are broadcasts.
+    All of them go to every owner there is, whether heard before or not: one that comes late joins, and
+    one that comes back goes on. `checkpoint` is a file that makes a server that was stopped go on where
+    it was: give it the same arguments.
+
+    `key` is what all that is random here comes from, features included; of what owners draw, only if they
+    have been given it. `ledger` is charged for every private release, and the charge saved, before it is
+    sent; the noise then comes from random numbers of the operating system's, kept in the checkpoint:
+    guard it like data. A release is never made twice.
+
+    `ValueError` where sizes do not fit, or for a method that has no such parts; `BudgetError` if the
+    budget does not pay for all rounds; `CheckpointError` for a checkpoint of another run.
+    """
+
+    def __init__(
+        self,
+        algorithm: AbstractFederated,
+        rounds: int,
+        key: Key,
+        checkpoint: str | PathLike,
+        *,
+        initial: int = 0,
+        ledger: Ledger | None = None,
+    ):
+        check(algorithm)
+        whole("rounds", rounds, least=1)
+        check_sizes(algorithm, rounds, initial, None, None)
+        self._releases = [algorithm.released(t) for t in range(rounds)]
+        check_budget(ledger, self._releases)
+        path = Path(checkpoint)
+        require(path.parent.is_dir(), f"the checkpoint's folder {path.parent} does not exist.")
+        self.algorithm, self.rounds, self.initial = algorithm, rounds, initial
+        self._digest, self._keys = digest(algorithm), split_key(key)
+        self._setup_key = setup_key(key)
+        self._shared = eqx.filter_jit(algorithm.setup)(self._setup_key)
+        self._shapes = shapes_of_message(algorithm, self._shared)
+        self._messages: dict[int, PyTree] = {}
+        events = None if ledger is None else ledger.events
+        identity = fingerprint(algorithm=algorithm, key=key, initial=initial, ledger=events)
+        self._memory = _Memory.open(path, identity, ledger, jr.key_data(key).size)
+
+    @property
+    def round(self) -> int:
+        """The round of the request that is out: -1 for the invitation."""
+        return self._memory.round
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over."""
+        return self._memory.over and self.round == self.rounds - 1
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """With what has been charged so far."""
+        return self._memory.ledger
+
+    @property
+    def present(self) -> Bool[np.ndarray, "rounds agents"]:
+        """Whose messages each broadcast so far was made of: what `run` takes."""
+        return np.reshape(np.asarray(self._memory.present, bool), (-1, self.algorithm.agents))
+
+    @property
+    def declared(self) -> int:
+        """Bytes of an agent's message to the server, as arrays."""
+        return metrics.bytes_of(self._shapes)
+
+    def request(self) -> Request:
+        """What to send to every owner; the same until `close`."""
+        memory = self._memory
+        setup = np.asarray(jr.key_data(self._setup_key))
+        broadcast = None if self.round == BEFORE_FIRST_ROUND else memory.broadcast
+        return Request(memory.federation, self._digest, self.round, self.initial, setup, broadcast)
+
+    def hear(self, reply: Reply) -> None:
+        """Keeps an owner's message. `RefusedError`, with the agent's number, for one of no use."""
+        agent = reply.agent
+        try:
+            if (reply.federation, reply.algorithm) != (self._memory.federation, self._digest):
+                raise RefusedError("its message is of another federation or algorithm.")
+            if reply.round != self.round:
+                raise RefusedError(
+                    f"its message follows round {reply.round}, this is {self.round}."
+                )
+            if agent not in range(self.algorithm.agents):
+                raise RefusedError(f"there are {self.algorithm.agents} agents.")
+            if agent in self._messages:
+                raise RefusedError("it has been heard in this round, and this is another message.")
+            message = unpack(reply.message, self._shapes)
+            numbers = [a for a in reply.message.values() if np.issubdtype(a.dtype, np.floating)]
+            if not all(np.isfinite(a).all() for a in numbers):
+                raise RefusedError("its message has numbers that are not finite.")
+        except RefusedError as error:
+            raise RefusedError(f"agent {agent}: {error}") from None
+        self._messages[agent] = message
+
+    def close(self) -> Bool[np.ndarray, " agents"]:
+        """Ends the round and says who was heard; what `request` then returns is saved before.
+
+        `RuntimeError`, and the round stays open, if nobody was.
+        """
+        if not self._messages:
+            raise RuntimeError(f"nobody answered in round {self.round}: it stays open.")
+        heard = np.isin(np.arange(self.algorithm.agents), list(self._messages))
+        if self.round == self.rounds - 1:
+            self._memory.over = True
+        else:
+            self._broadcast(self.round + 1, heard)
+        self._memory.save()
+        self._messages = {}
+        return heard
+
+    def _broadcast(self, round: int, heard: Bool[np.ndarray, " agents"]) -> None:
+        """Makes the one of a round, charged for what it releases."""
+        memory, release = self._memory, self._releases[round]
+        if memory.ledger is not None and release is not None:
+            memory.ledger = memory.ledger.charge(release)
+        ask_key, _ = round_keys(self._keys, jnp.asarray(round))
+        if memory.secret is not None:
+            secret = jr.wrap_key_data(jnp.asarray(memory.secret))
+            ask_key = jr.fold_in(secret, round)
+        nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), self._shapes)
+        agents = range(self.algorithm.agents)
+        messages = jax.tree.map(
+            lambda *all_: jnp.stack(all_), *(self._messages.get(n, nothing) for n in agents)
+        )
+        known = self._shared, jnp.asarray(round), messages, jnp.asarray(heard)
+        broadcast = _aggregate(self.algorithm, ask_keys(ask_key).server, *known)
+        memory.broadcast, memory.round, memory.over = pack(broadcast), round, False
+        memory.present.append(heard)
+
+
+@dataclasses.dataclass
+class _Memory:
+    """The server's file: the broadcast that is out, who it came from, what releases have cost."""
+
+    path: Path
+    identity: dict[str, str]
+    federation: str
+    ledger: Ledger | None
+    secret: np.ndarray | None
+    round: int = BEFORE_FIRST_ROUND
+    over: bool = False
+    present: list[np.ndarray] = dataclasses.field(default_factory=list)
+    broadcast: Packed = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls, path: Path, identity: dict[str, str], ledger: Ledger | None, words: int
+    ) -> "_Memory":
+        """What was saved, or a new federation; `ledger` is what the run began with."""
+        if path.exists():
+            return cls.load(path, identity, ledger)
+        secret = None
+        if ledger is not None:
+            secret = np.frombuffer(secrets.token_bytes(4 * words), np.uint32)
+        memory = cls(path, identity, secrets.token_hex(8), ledger, secret)
+        memory.save()
+        return memory
+
+    @classmethod
+    def load(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_Memory":
+        manifest, arrays = _archive.read(path)
+        try:
+            require(manifest["format"] == FORMAT, f"its format is {manifest['format']}")
+            theirs, charged = dict(manifest["identity"]), manifest["ledger"]
+            present, secret = list(arrays.pop("present")), arrays.pop("secret", None)
+            round, over = int(manifest["round"]), bool(manifest["over"])
+            federation = str(manifest["federation"])
+            require((charged is None) == (secret is None), "a ledger and a secret belong together")
+        except (KeyError, TypeError, ValueError) as error:
+            raise _archive.damaged(path, error) from error
+        differing = [name for name, mine in identity.items() if theirs.get(name) != mine]
+        if differing:
+            raise CheckpointError(
+                f"{path} is of a federation with another {' and '.join(differing)}; give the same ones "
+                "as before to go on, or another path to start anew."
+            )
+        if ledger is not None:
+            ledger = ledger.charged(charged)
+        return cls(path, identity, federation, ledger, secret, round, over, present, arrays)
+
+    def save(self) -> None:
+        ledger = None if self.ledger is None else self.ledger.charges()
+        manifest = {
+            "format": FORMAT,
+            "identity": self.identity,
+            "federation": self.federation,
+            "round": self.round,
+            "over": self.over,
+            "ledger": ledger,
+        }
+        arrays = {**self.broadcast, "present": np.asarray(self.present, bool)}
+        if self.secret is not None:
+            arrays["secret"] = self.secret
+        _archive.write(self.path, manifest, arrays)

@@ -1,0 +1,287 @@
+"""One owner: its objective and its data, its state in a file, and what it answers."""
+
+import dataclasses
+import logging
+import re
+import secrets
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from jaxbo import _archive
+from jaxbo._archive import CheckpointError
+from jaxbo._check import require, whole
+from jaxbo._evaluate import BadValueError, BlackBox, number
+from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo.federation.wire import (
+    FORMAT,
+    AskKeys,
+    Packed,
+    RefusedError,
+    Reply,
+    Request,
+    ask_keys,
+    check,
+    digest,
+    pack,
+    setup_key,
+    shapes_of_broadcast,
+    unpack,
+)
+from jaxbo.loop import round_keys, split_key
+from jaxbo.space import Space
+from jaxbo.types import Key
+
+log = logging.getLogger(__name__)
+
+_setup = eqx.filter_jit(lambda algorithm, key: algorithm.setup(key))
+_join = eqx.filter_jit(lambda algorithm, *known: algorithm.join(*known))
+_initial = eqx.filter_jit(lambda algorithm, *known: algorithm.initial(*known))
+_settle = eqx.filter_jit(lambda algorithm, *known: algorithm.settle(*known))
+_message = eqx.filter_jit(lambda algorithm, *known: algorithm.message(*known))
+_choose = eqx.filter_jit(lambda algorithm, *known: algorithm.choose(*known))
+_learn = eqx.filter_jit(lambda algorithm, *known: algorithm.learn(*known))
+
+
+class OwnerError(RuntimeError):
+    """An owner's own trouble. Its text may travel: what it comes from is for the owner's log alone."""
+
+
+class Observations(eqx.Module):
+    """What an owner has evaluated, in order; those of the initial design have the round -1.
+
+    Values are NaN where an evaluation failed.
+    """
+
+    rounds: Int[np.ndarray, " evaluations"]
+    queries: Float[np.ndarray, "evaluations dim"]
+    values: Float[np.ndarray, " evaluations"]
+
+    @classmethod
+    def none(cls, dim: int) -> "Observations":
+        return cls(np.zeros(0, int), np.zeros((0, dim)), np.zeros(0))
+
+    def and_also(self, round: int, x: Float[np.ndarray, " dim"], value: float) -> "Observations":
+        """These and one more."""
+        return Observations(
+            np.append(self.rounds, round),
+            np.concatenate([self.queries, x[None]]),
+            np.append(self.values, value),
+        )
+
+
+#: The names of its arrays in the file.
+KNOWN = tuple(Observations.__annotations__)
+
+
+def observations(path: str | PathLike) -> Observations:
+    """Those in an owner's file. `CheckpointError` for another file."""
+    return _Memory.load(Path(path)).known
+
+
+class Owner:
+    """Agent number `agent` of a federation.
+
+    `objective(agent, x)` is that of `drive`. An exception of the types `catch` is a failed evaluation,
+    logged and survived. For each federation there will be a file in `folder`, readable by the owner
+    alone (`observations` reads it). What the owner draws comes from random numbers of its machine's
+    that nobody else knows; with `key`, the `Coordinator`'s, from that: its queries are those of `run`.
+
+    If it is asked for two rounds at the same time it does one after the other. Needs the package
+    `filelock`. `ValueError` for an agent that the algorithm does not have, or no such folder.
+    """
+
+    def __init__(
+        self,
+        algorithm: AbstractFederated,
+        objective: BlackBox,
+        agent: int,
+        folder: str | PathLike,
+        *,
+        key: Key | None = None,
+        catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    ):
+        check(algorithm)
+        whole("agent", agent)
+        require(
+            agent < algorithm.agents,
+            f"agent must be one of {algorithm.agents}, counted from 0; got {agent}.",
+        )
+        require(Path(folder).is_dir(), f"the owner's folder {folder} does not exist.")
+        self.algorithm, self.objective, self.agent = algorithm, objective, agent
+        self.folder, self.key, self.catch = Path(folder), key, catch
+
+    def answer(self, request: Request) -> Reply:
+        """Does what is asked unless it has been done, and returns the message that follows.
+
+        `RefusedError`, and nothing done, for a request of another algorithm or for a round before the
+        owner's own; `CheckpointError` for a damaged file; `OwnerError` where the objective raises
+        something else than `catch` or returns no number.
+        """
+        from filelock import FileLock
+
+        if request.algorithm != digest(self.algorithm):
+            raise RefusedError("the server runs another algorithm than this owner.")
+        if self.key is not None and (_data(setup_key(self.key)) != request.setup).any():
+            raise RefusedError("the server has another key than this owner.")
+        if not re.fullmatch(r"[0-9a-f]{8,64}", request.federation):
+            raise RefusedError("the server's name of the federation is none.")
+        path = self.folder / f"{request.federation}.npz"
+        with FileLock(f"{path}.lock"):
+            visit = _Visit(self, request, self._memory(path, request))
+            visit.begin(request.initial)
+            visit.observe(request)
+            message = pack(visit.message(request.round + 1))
+        return Reply(request.federation, request.algorithm, request.round, self.agent, message)
+
+    def _memory(self, path: Path, request: Request) -> "_Memory":
+        """What this owner has of the federation. Raises for what does not fit the request."""
+        identity = {
+            "agent": self.agent,
+            "algorithm": request.algorithm,
+            "setup": request.setup.tolist(),
+            "initial": request.initial,
+        }
+        if not path.exists():
+            secret = np.frombuffer(secrets.token_bytes(request.setup.nbytes), np.uint32)
+            if self.key is not None:
+                secret = _data(self.key)
+            return _Memory(path, identity, secret, Observations.none(self.algorithm.domain.dim))
+        memory = _Memory.load(path)
+        differing = [name for name, mine in identity.items() if memory.identity.get(name) != mine]
+        if self.key is not None and (_data(self.key) != memory.secret).any():
+            differing.append("key")
+        if differing:
+            raise CheckpointError(
+                f"{path} is of a federation with another {' and '.join(differing)}; give the same ones "
+                "as before, or remove the file to start again."
+            )
+        if memory.round > request.round:
+            raise RefusedError(
+                f"this owner has done round {memory.round}, the server asks for {request.round}: its "
+                "checkpoint is an old one."
+            )
+        return memory
+
+
+@dataclasses.dataclass
+class _Memory:
+    """An owner's file: its random words, the last round it did, its client, what it has evaluated."""
+
+    path: Path
+    identity: dict[str, Any]
+    secret: np.ndarray
+    known: Observations
+    round: int = BEFORE_FIRST_ROUND
+    settled: bool = False
+    client: Packed | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> "_Memory":
+        manifest, arrays = _archive.read(path)
+        try:
+            require(manifest["format"] == FORMAT, f"its format is {manifest['format']}")
+            secret, *known = (arrays.pop(name) for name in ("secret", *KNOWN))
+            round, settled = int(manifest["round"]), bool(manifest["settled"])
+            identity = dict(manifest["identity"])
+            return cls(path, identity, secret, Observations(*known), round, settled, arrays)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _archive.damaged(path, error) from error
+
+    def save(self, client: PyTree) -> None:
+        self.client = pack(client)
+        manifest = {"format": FORMAT, "identity": self.identity}
+        manifest |= {"round": self.round, "settled": self.settled}
+        known = {name: getattr(self.known, name) for name in KNOWN}
+        _archive.write(self.path, manifest, {**self.client, **known, "secret": self.secret})
+
+
+class _Visit:
+    """What an owner does with one request. Every evaluation is saved with what follows from it."""
+
+    def __init__(self, owner: Owner, request: Request, memory: _Memory):
+        self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
+        self.keys = split_key(_key(memory.secret))
+        _, client_key = jr.split(self.keys.init)
+        self.shared = _setup(self.algorithm, _key(request.setup))
+        joining = self._own(client_key), self.shared, jnp.asarray(owner.agent)
+        if memory.client is None:
+            self.client = _join(self.algorithm, *joining)
+        else:
+            like = eqx.filter_eval_shape(self.algorithm.join, *joining)
+            self.client = unpack(memory.client, like)
+
+    def begin(self, initial: int) -> None:
+        """The initial design, as far as it has not been evaluated."""
+        agent = jnp.asarray(self.owner.agent)
+        while (done := self.memory.known.values.size) < initial:
+            row = jnp.asarray(done)
+            key, _ = jr.split(jr.fold_in(self.keys.design, row))
+            self._evaluate(BEFORE_FIRST_ROUND, _initial(self.algorithm, self._own(key), agent))
+        if not self.memory.settled:
+            self.client = _settle(self.algorithm, self.shared, self.client)
+            self.memory.settled = True
+            self.memory.save(self.client)
+
+    def observe(self, request: Request) -> None:
+        """The query of the request's round, unless it has been evaluated."""
+        if request.broadcast is None or self.memory.round == request.round:
+            return
+        like = shapes_of_broadcast(self.algorithm, self.shared)
+        broadcast = unpack(request.broadcast, like)
+        key = self._own(self._ask_keys(request.round).choice)
+        message = self.message(request.round)
+        x, _ = _choose(self.algorithm, key, self.shared, self.client, message, broadcast)
+        self._evaluate(request.round, x)
+
+    def message(self, round: int) -> PyTree:
+        """What is sent for a round."""
+        key = self._own(self._ask_keys(round).message)
+        return _message(self.algorithm, key, self.shared, self.client)
+
+    def _evaluate(self, round: int, x: Array) -> None:
+        value = self._value(np.asarray(x))
+        known = jnp.asarray(round), self.client, x, jnp.asarray(value, x.dtype)
+        self.client = _learn(self.algorithm, self.shared, *known)
+        self.memory.known = self.memory.known.and_also(round, np.asarray(x), value)
+        self.memory.round = round
+        self.memory.save(self.client)
+
+    def _value(self, x: np.ndarray) -> float:
+        domain = self.algorithm.domain
+        argument = domain.decode(x) if isinstance(domain, Space) else x
+        try:
+            value = number(self.owner.objective(self.owner.agent, argument))
+        except BadValueError as error:
+            raise OwnerError(
+                "the objective returned no number; its owner's log says what."
+            ) from error
+        except self.owner.catch:
+            log.exception("the evaluation of %s failed", argument)
+            return np.nan
+        except Exception as error:
+            raise OwnerError(
+                "the objective raised an error; its owner's log says which."
+            ) from error
+        return value if np.isfinite(value) else np.nan
+
+    def _own(self, key: Key) -> Key:
+        """This agent's of a key that stands for all."""
+        return jr.fold_in(key, self.owner.agent)
+
+    def _ask_keys(self, round: int) -> AskKeys:
+        return ask_keys(round_keys(self.keys, jnp.asarray(round))[0])
+
+
+def _data(key: Key) -> np.ndarray:
+    return np.asarray(jr.key_data(key))
+
+
+def _key(data: np.ndarray) -> Key:
+    return jr.wrap_key_data(jnp.asarray(data))

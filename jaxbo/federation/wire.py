@@ -1,0 +1,144 @@
+"""What owners and the server exchange: arrays by name, and whose they are."""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from jaxbo._check import is_a, require
+from jaxbo._checkpoint import fingerprint
+from jaxbo._keys import unwrap
+from jaxbo.algos.base import AbstractFederated
+from jaxbo.loop import split_key
+from jaxbo.types import Key
+
+#: Raised by one when what is exchanged, or how a file is laid out, changes.
+FORMAT = 1
+#: Arrays by name: a tree of arrays and keys on its way, or in a file.
+Packed: TypeAlias = dict[str, np.ndarray]
+
+
+class RefusedError(ValueError):
+    """A request or a reply that cannot be used."""
+
+
+class Request(NamedTuple):
+    """What the server sends to all owners: the broadcast of `round`, or none to invite them to join.
+
+    `federation` is the name of the run, `algorithm` a digest of what it runs. An owner that joins makes
+    of `setup`, a key's data, what all share, and evaluates `initial` points.
+    """
+
+    federation: str
+    algorithm: str
+    round: int
+    initial: int
+    setup: np.ndarray
+    broadcast: Packed | None
+
+
+class Reply(NamedTuple):
+    """All that leaves an owner: its message for the round after `round`."""
+
+    federation: str
+    algorithm: str
+    round: int
+    agent: int
+    message: Packed
+
+
+class AskKeys(NamedTuple):
+    """The keys of the three parts of `AbstractFederated.ask`."""
+
+    message: Key
+    server: Key
+    choice: Key
+
+
+def ask_keys(key: Key) -> AskKeys:
+    return AskKeys(*jr.split(key, 3))
+
+
+def setup_key(key: Key) -> Key:
+    """What a run's key sets up what all share with."""
+    return jr.split(split_key(key).init)[0]
+
+
+def check(algorithm: AbstractFederated) -> None:
+    """`ValueError` for a method that cannot be taken apart into owners and a server."""
+    is_a("algorithm", algorithm, AbstractFederated)
+    require(
+        not algorithm.grows,
+        "what all share grows with observations: give every agent an exploration of its own, with "
+        "CEPE(…, room=1).",
+    )
+    require(
+        algorithm.targets == algorithm.agents,
+        f"all agents of a federation query, and this algorithm asks {algorithm.targets} of "
+        f"{algorithm.agents}.",
+    )
+
+
+def digest(algorithm: AbstractFederated) -> str:
+    """What the two sides must have in common: the method with its numbers, precision and format."""
+    parts = fingerprint(algorithm=algorithm, precision=jnp.zeros(()), format=FORMAT)
+    return "-".join(parts.values())
+
+
+def pack(tree: PyTree) -> Packed:
+    """Its arrays by name, keys as their data."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(unwrap(tree))
+    return {_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def unpack(arrays: Packed, like: PyTree) -> PyTree:
+    """The tree of which these are the arrays; `like` has its shapes. `RefusedError` if they differ."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    names = [_name(path) for path, _ in leaves]
+    if sorted(names) != sorted(arrays):
+        raise RefusedError(f"expected the arrays {sorted(names)}, got {sorted(arrays)}.")
+    tree = [
+        _restored(name, arrays[name], leaf) for name, (_, leaf) in zip(names, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, tree)
+
+
+def _restored(name: str, array: np.ndarray, like: Any) -> Array:
+    is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+    data = jax.eval_shape(jr.key_data, like) if is_key else like
+    if array.shape != data.shape or array.dtype != data.dtype:
+        raise RefusedError(
+            f"{name} must be {data.dtype} of shape {data.shape}, got {array.dtype} of {array.shape}."
+        )
+    return jr.wrap_key_data(jnp.asarray(array)) if is_key else jnp.asarray(array)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path) or "value"
+
+
+def shapes_of_message(algorithm: AbstractFederated, shared: PyTree) -> PyTree:
+    """Of one agent's message."""
+
+    def message(shared: PyTree) -> PyTree:
+        key, index = jr.key(0), jnp.zeros((), int)
+        return algorithm.message(key, shared, algorithm.join(key, shared, index))
+
+    return eqx.filter_eval_shape(message, shared)
+
+
+def shapes_of_broadcast(algorithm: AbstractFederated, shared: PyTree) -> PyTree:
+    """Of what the server sends."""
+    count = algorithm.agents
+    one = shapes_of_message(algorithm, shared)
+    all_ = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), one)
+    here, zero = (
+        jax.ShapeDtypeStruct((count,), bool),
+        jax.ShapeDtypeStruct((), jnp.zeros((), int).dtype),
+    )
+    key = jax.eval_shape(lambda: jr.key(0))
+    return eqx.filter_eval_shape(algorithm.aggregate, key, shared, zero, all_, here)

@@ -1,0 +1,457 @@
+"""Owners and a server that exchange nothing but requests and replies, and may die at any time."""
+
+import os
+import stat
+import threading
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxbo
+from jaxbo import CheckpointError, _archive
+from jaxbo.algos.collaborative import IGPUCB, Collaborative
+from jaxbo.algos.fts import FTS
+from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, observations
+from jaxbo.federation.wire import pack, unpack
+from jaxbo.kernels.mechanism import Mechanism, Poisson
+
+AGENTS, ROUNDS, INITIAL = 3, 6, 2
+KEY = jr.key(7)
+SQUARE = jaxbo.Cube(2)
+PRIVATE = Mechanism(1.0, 5.0, Poisson(0.5))
+
+
+def bowl(key, agent, x):
+    """A compiled objective, other for each agent."""
+    del key
+    return -jnp.sum((x - 0.2 * (1 + agent).astype(x.dtype)) ** 2)
+
+
+_bowl = jax.jit(bowl)
+
+
+def measured(agent, x):
+    """The same in Python."""
+    return float(_bowl(jr.key(0), agent, x))
+
+
+class World:
+    """A server and its owners in one process, each with a folder."""
+
+    def __init__(self, path, algorithm, objective=measured, key=KEY, owners_key=KEY, **options):
+        self.path, self.algorithm, self.objective, self.owners_key = (
+            path,
+            algorithm,
+            objective,
+            owners_key,
+        )
+        self.options = {"initial": INITIAL, **options}
+        self.key = key
+        for n in range(algorithm.agents):
+            (path / str(n)).mkdir(exist_ok=True)
+
+    def server(self, rounds=ROUNDS, **options):
+        return Coordinator(
+            self.algorithm, rounds, self.key, self.path / "server.npz", **self.options | options
+        )
+
+    def owner(self, n, **options):
+        return Owner(
+            self.algorithm,
+            self.objective,
+            n,
+            self.path / str(n),
+            **{"key": self.owners_key} | options,
+        )
+
+    def exchange(self, server, absent=()):
+        """One round with all but the absent owners."""
+        request = server.request()
+        for n in range(self.algorithm.agents):
+            if n not in absent:
+                server.hear(self.owner(n).answer(request))
+        server.close()
+
+    def whole(self, server=None):
+        server = server or self.server()
+        while not server.done:
+            self.exchange(server)
+        return server
+
+    def seen(self, server, n):
+        return observations(self.path / str(n) / f"{server.request().federation}.npz")
+
+    def queries(self, server):
+        return np.stack([self.seen(server, n).queries for n in range(self.algorithm.agents)], 1)
+
+
+GRID = jaxbo.Finite(jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 9)] * 2), -1).reshape(-1, 2))
+FITTED = jaxbo.Fitted(capacity=16, every=None, warp=False)
+METHODS = {
+    "FTS": FTS(SQUARE, AGENTS),
+    "FTS once, pooled": FTS(SQUARE, AGENTS, once=True, own=FITTED, pooled=jaxbo.Pooled()),
+    "DP-FTS-DE": jaxbo.DPFTSDE(SQUARE, AGENTS, PRIVATE),
+    "CEPE": jaxbo.CEPE(GRID, AGENTS, jaxbo.schedules.growing(ROUNDS), room=INITIAL),
+    "Collaborative": Collaborative(GRID, AGENTS, IGPUCB(), size=32),
+    "TS": jaxbo.TS(SQUARE, AGENTS),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_owners_query_what_run_does(name, tmp_path):
+    world = World(tmp_path, METHODS[name])
+    server = world.whole()
+    _, trace = jaxbo.run(METHODS[name], bowl, ROUNDS, KEY, initial=INITIAL)
+    # Rounding differs between one agent's program and that of all.
+    np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
+    assert server.present.all()
+    assert server.present.shape == (ROUNDS, AGENTS)
+
+
+def test_who_is_away_is_absent_and_goes_on(tmp_path):
+    away = {1: [2], 2: [0, 2]}  # round: who
+    world = World(tmp_path, METHODS["FTS"])
+    server = world.server()
+    while not server.done:
+        world.exchange(server, absent=away.get(server.round, ()))
+    # A round that an owner misses it does not query in, and its message for the next is missing.
+    present = np.ones((ROUNDS, AGENTS), bool)
+    for round, who in away.items():
+        present[round + 1, who] = False
+    np.testing.assert_array_equal(server.present, present)
+
+    calls = dict.fromkeys(range(AGENTS), -INITIAL)
+
+    def sometimes(agent, x):
+        round = calls[agent]
+        calls[agent] += 1
+        return np.nan if agent in away.get(round, ()) else measured(agent, x)
+
+    options = {"initial": INITIAL, "present": jnp.asarray(present), "progress": False}
+    _, trace = jaxbo.drive(METHODS["FTS"], sometimes, ROUNDS, KEY, **options)
+    for n in range(AGENTS):
+        seen = world.seen(server, n)
+        here = np.isfinite(np.asarray(trace.values)[:, n])
+        expected = np.arange(-INITIAL, ROUNDS).clip(-1)[here]
+        np.testing.assert_array_equal(seen.rounds, expected)
+        np.testing.assert_allclose(seen.queries, trace.queries[here, n], atol=2e-3)
+
+
+def test_who_comes_late_joins(tmp_path):
+    world = World(tmp_path, METHODS["FTS"])
+    server = world.server()
+    world.exchange(server, absent=[1])
+    world.exchange(server, absent=[1])
+    world.exchange(server)
+    np.testing.assert_array_equal(server.present, [[1, 0, 1], [1, 0, 1], [1, 1, 1]])
+    np.testing.assert_array_equal(world.seen(server, 1).rounds, [-1, -1, 1])
+
+
+class Killed(BaseException):
+    """Not an exception that anything catches."""
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_an_owner_killed_at_any_moment_loses_the_evaluation_in_flight(
+    moment, tmp_path, monkeypatch
+):
+    calls = [0]
+
+    def fatal(function):
+        def wrapped(*args, **kwargs):
+            calls[0] += 1
+            if calls[0] == moment + 1:
+                raise Killed
+            result = function(*args, **kwargs)
+            calls[0] += 1
+            if calls[0] == moment + 1:
+                raise Killed
+            return result
+
+        return wrapped
+
+    evaluated = []
+
+    def objective(agent, x):
+        evaluated.append(x)
+        return measured(agent, x)
+
+    world = World(tmp_path, METHODS["TS"], objective)
+    server = world.server()
+    with monkeypatch.context() as patch:
+        patch.setattr(_archive.os, "replace", fatal(os.replace))
+        world.objective = fatal(objective)
+        try:
+            for n in range(AGENTS):
+                server.hear(world.owner(n).answer(server.request()))
+        except Killed:
+            killed = n
+        else:
+            pytest.fail("nobody was killed")
+    world.objective = objective
+    for n in range(killed, AGENTS):
+        server.hear(world.owner(n).answer(server.request()))
+    server.close()
+    world.whole(server)
+    _, trace = jaxbo.run(METHODS["TS"], bowl, ROUNDS, KEY, initial=INITIAL)
+    np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
+    assert len(evaluated) <= AGENTS * (INITIAL + ROUNDS) + 1
+
+
+def test_a_request_may_be_sent_again(tmp_path):
+    world = World(tmp_path, METHODS["FTS"])
+    server = world.server()
+    world.exchange(server)
+    request = server.request()
+    one, again = (world.owner(0).answer(request) for _ in range(2))
+    assert one._replace(message=None) == again._replace(message=None)
+    for name, array in one.message.items():
+        np.testing.assert_array_equal(again.message[name], array)
+    np.testing.assert_array_equal(world.seen(server, 0).rounds, [-1, -1, 0])
+
+
+def test_two_requests_at_once_are_done_one_after_the_other(tmp_path):
+    inside, most = [], []
+
+    def objective(agent, x):
+        inside.append(agent)
+        most.append(len(inside))
+        value = measured(agent, x)
+        inside.remove(agent)
+        return value
+
+    world = World(tmp_path, METHODS["TS"], objective)
+    request = world.server().request()
+    calls = [threading.Thread(target=world.owner(0).answer, args=(request,)) for _ in range(4)]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    assert most == [1] * INITIAL
+
+
+# ---------------------------------------------------------------- the server
+
+
+def test_the_server_killed_between_any_two_steps_goes_on(tmp_path):
+    world = World(tmp_path, METHODS["FTS"])
+    server = world.server()
+    while not server.done:
+        request = server.request()
+        server.hear(world.owner(0).answer(request))
+        server = world.server()  # what it heard is lost, the round is not
+        assert server.round == request.round
+        again = server.request()
+        assert again.federation == request.federation
+        world.exchange(server)
+        server = world.server()
+    _, trace = jaxbo.run(METHODS["FTS"], bowl, ROUNDS, KEY, initial=INITIAL)
+    np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
+
+
+def test_a_run_that_is_over_can_be_made_longer(tmp_path):
+    world = World(tmp_path, METHODS["TS"])
+    assert world.whole(world.server(rounds=2)).done
+    server = world.server()
+    assert not server.done
+    world.whole(server)
+    _, trace = jaxbo.run(METHODS["TS"], bowl, ROUNDS, KEY, initial=INITIAL)
+    np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
+
+
+def test_a_round_without_an_answer_stays_open(tmp_path):
+    world = World(tmp_path, METHODS["TS"])
+    server = world.server()
+    with pytest.raises(RuntimeError, match="nobody answered"):
+        server.close()
+    assert server.round == -1
+    world.whole(server)
+
+
+LEDGER = jaxbo.Ledger(delta=1e-5)
+
+
+def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
+    world = World(tmp_path, METHODS["DP-FTS-DE"], ledger=LEDGER)
+    server = world.server()
+    released = {}
+    while not server.done:
+        server = world.server()
+        request = server.request()
+        if request.broadcast is not None:
+            released.setdefault(request.round, request.broadcast)
+            for name, array in released[request.round].items():
+                np.testing.assert_array_equal(request.broadcast[name], array)
+        assert server.ledger.releases == request.round + 1
+        world.exchange(server)
+    assert server.ledger.epsilon() == LEDGER.charge(PRIVATE, ROUNDS).epsilon()
+
+
+def test_noise_with_a_ledger_is_nobodys_to_guess(tmp_path):
+    vectors = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        world = World(tmp_path / name, METHODS["DP-FTS-DE"], ledger=LEDGER)
+        server = world.server()
+        world.exchange(server)
+        vectors.append(server.request().broadcast[".vectors"])
+    assert not np.array_equal(*vectors)
+
+
+def test_a_budget_that_does_not_pay_is_refused_before_anything_is_sent(tmp_path):
+    world = World(tmp_path, METHODS["DP-FTS-DE"])
+    with pytest.raises(jaxbo.BudgetError, match="pays for"):
+        world.server(ledger=jaxbo.Ledger(delta=1e-5, budget=1e-3))
+    assert not (tmp_path / "server.npz").exists()
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    World(tmp_path, METHODS["FTS"]).server()
+    for other, what in (
+        (World(tmp_path, METHODS["TS"]), "algorithm"),
+        (World(tmp_path, METHODS["FTS"], key=jr.key(8)), "key"),
+        (World(tmp_path, METHODS["FTS"], initial=1), "initial"),
+    ):
+        with pytest.raises(CheckpointError, match=f"another .*{what}"):
+            other.server()
+    (tmp_path / "server.npz").write_bytes(b"rubbish")
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        World(tmp_path, METHODS["FTS"]).server()
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def _with(reply, **arrays):
+    return reply._replace(message=reply.message | arrays)
+
+
+REFUSED = {
+    "shape": (lambda r: _with(r, **{".weights": np.zeros(3, np.float32)}), "must be float32 of"),
+    "precision": (
+        lambda r: _with(r, **{".weights": r.message[".weights"].astype(np.float64)}),
+        "got float64",
+    ),
+    "not finite": (
+        lambda r: _with(r, **{".weights": np.full_like(r.message[".weights"], np.nan)}),
+        "not finite",
+    ),
+    "names": (lambda r: _with(r, extra=np.zeros(1)), "expected the arrays"),
+    "old": (lambda r: r._replace(round=r.round - 1), "follows round"),
+    "algorithm": (lambda r: r._replace(algorithm="other"), "another federation or algorithm"),
+    "federation": (lambda r: r._replace(federation="00"), "another federation or algorithm"),
+    "nobody": (lambda r: r._replace(agent=AGENTS), "there are 3 agents"),
+    "less": (lambda r: r._replace(agent=-1), "there are 3 agents"),
+    "twice": (lambda r: r._replace(agent=1), "has been heard"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_reply_of_no_use_is_refused_by_name_and_its_agent_absent(name, tmp_path):
+    spoil, reason = REFUSED[name]
+    world = World(tmp_path, METHODS["FTS"])
+    server = world.server()
+    request = server.request()
+    replies = [world.owner(n).answer(request) for n in range(AGENTS)]
+    for reply in replies[1:]:
+        server.hear(reply)
+    bad = spoil(replies[0])
+    with pytest.raises(RefusedError, match=f"agent {bad.agent}: .*{reason}"):
+        server.hear(bad)
+    server.close()
+    np.testing.assert_array_equal(server.present, [[False, True, True]])
+
+
+def test_an_owner_refuses_another_algorithm_and_the_past(tmp_path):
+    world = World(tmp_path, METHODS["FTS"])
+    server = world.server()
+    invitation = server.request()
+    world.exchange(server)
+    world.exchange(server)
+    with pytest.raises(RefusedError, match="has done round 0, the server asks for -1"):
+        world.owner(0).answer(invitation)
+    with pytest.raises(RefusedError, match="another algorithm"):
+        Owner(METHODS["TS"], measured, 0, tmp_path / "0").answer(server.request())
+    with pytest.raises(RefusedError, match="another key"):
+        world.owner(0, key=jr.key(1)).answer(server.request())
+    with pytest.raises(RefusedError, match="name of the federation"):
+        world.owner(0).answer(server.request()._replace(federation="../0"))
+    with pytest.raises(RefusedError, match="expected the arrays"):
+        world.owner(0).answer(server.request()._replace(broadcast={}))
+    with pytest.raises(CheckpointError, match="another agent"):
+        Owner(METHODS["FTS"], measured, 1, tmp_path / "0").answer(server.request())
+    assert len(world.seen(server, 0).values) == INITIAL + 1
+
+
+def test_what_cannot_be_taken_apart_is_refused():
+    common = jaxbo.CEPE(SQUARE, AGENTS, jaxbo.schedules.growing(ROUNDS))
+    with pytest.raises(ValueError, match="room=1"):
+        Coordinator(common, ROUNDS, KEY, "server.npz")
+    with pytest.raises(ValueError, match="all agents of a federation query"):
+        Coordinator(FTS(SQUARE, AGENTS, targets=1), ROUNDS, KEY, "server.npz")
+    with pytest.raises(ValueError, match="agent must be one of 3"):
+        Owner(METHODS["TS"], measured, 3, ".")
+    with pytest.raises(ValueError, match="does not exist"):
+        Owner(METHODS["TS"], measured, 0, "/nowhere")
+    small = FTS(SQUARE, AGENTS, features=jaxbo.Fixed(capacity=4))
+    with pytest.raises(ValueError, match="capacity of 4"):
+        Coordinator(small, ROUNDS, KEY, "server.npz")
+
+
+# ---------------------------------------------------------------- what stays at home
+
+
+def test_an_owners_draws_are_its_own(tmp_path):
+    world = World(tmp_path, METHODS["TS"], owners_key=None)
+    server = world.whole()
+    queries = world.queries(server)
+    _, trace = jaxbo.run(METHODS["TS"], bowl, ROUNDS, KEY, initial=INITIAL)
+    # Even the initial design: nobody can tell what it was.
+    assert np.abs(queries - trace.queries).max(axis=(1, 2)).min() > 1e-2
+    assert len({tuple(x) for x in queries[0]}) == AGENTS
+    for n in range(AGENTS):
+        file = tmp_path / str(n) / f"{server.request().federation}.npz"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_failed_evaluation_is_survived_and_logged_at_home(tmp_path, caplog):
+    def objective(agent, x):
+        if agent == 1:
+            raise ArithmeticError("secret 42")
+        return measured(agent, x)
+
+    world = World(tmp_path, METHODS["FTS"], objective)
+    server = world.whole()
+    assert np.isnan(world.seen(server, 1).values).all()
+    assert np.isfinite(world.seen(server, 0).values).all()
+    assert "secret 42" in caplog.text
+    assert server.present.all()
+
+
+@pytest.mark.parametrize("objective", [lambda a, x: "secret 42", lambda a, x: [1.0, 42.0]])
+def test_what_is_no_number_is_the_owners_mistake(objective, tmp_path):
+    world = World(tmp_path, METHODS["FTS"], objective)
+    with pytest.raises(OwnerError) as caught:
+        world.owner(0).answer(world.server().request())
+    assert "42" not in str(caught.value)
+
+
+def test_an_exception_that_is_not_caught_does_not_travel(tmp_path):
+    def objective(agent, x):
+        raise ArithmeticError("secret 42")
+
+    world = World(tmp_path, METHODS["FTS"], objective)
+    with pytest.raises(OwnerError) as caught:
+        world.owner(0, catch=KeyError).answer(world.server().request())
+    assert "42" not in str(caught.value)
+
+
+def test_a_tree_with_keys_travels_as_arrays():
+    tree = {"key": jr.split(jr.key(0), 3), "a": (jnp.arange(3), None), "flag": jnp.array(True)}
+    like = jax.eval_shape(lambda: tree)
+    back = unpack(pack(tree), like)
+    assert jax.tree.structure(back) == jax.tree.structure(tree)
+    jax.tree.map(np.testing.assert_array_equal, pack(back), pack(tree))
