@@ -16,6 +16,7 @@ ROOT = Path(jaxbo.__file__).parent.parent
 #: Brought by extras only. SciPy is not among them: JAX itself needs it.
 OPTIONAL = (
     *("matplotlib", "sklearn", "tqdm", "torch", "botorch", "dp_accounting"),
+    *("flwr", "filelock", "distributed"),
     *("beartype", "pytest", "tinygp"),
 )
 
@@ -84,7 +85,7 @@ for name in sys.argv[1:]:
     sys.modules[name] = None  # importing it raises ImportError
 import jaxbo
 names = [m.name for m in pkgutil.walk_packages(jaxbo.__path__, "jaxbo.")]
-for name in set(names) - {"jaxbo.demo"}:
+for name in set(names) - {"jaxbo.demo", "jaxbo.flower"}:
     importlib.import_module(name)
 print(len(names))
 import jax
@@ -95,7 +96,7 @@ except RuntimeError:
 """
 
 
-def test_no_module_but_the_demo_needs_an_extra_or_a_device_to_be_imported():
+def test_no_module_but_two_needs_an_extra_or_a_device_to_be_imported():
     # A platform that does not exist: whatever asks for a device fails.
     count, backend = python(IMPORT_EVERYTHING, *OPTIONAL, JAX_PLATFORMS="none").splitlines()
     assert int(count) > 10

@@ -1,0 +1,158 @@
+"""A SuperLink and three SuperNodes, each a process of its own, some of them killed."""
+
+import os
+import signal
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxbo
+from jaxbo.federation import Coordinator, observations
+
+APP = Path(jaxbo.__file__).parent.parent / "federation"
+sys.path.insert(0, str(APP))
+from local import Local  # noqa: E402
+
+AGENTS, ROUNDS, INITIAL = 3, 10, 2
+KEY = jr.key(11)
+DEADLINE = 25.0
+
+APPS = {
+    "fts": "jaxbo.FTS(jaxbo.Cube(2), 3)",
+    "private": "jaxbo.DPFTSDE(jaxbo.Cube(2), 3)",
+}
+
+CODE = """
+import os, time
+import jax.random as jr
+import numpy as np
+import jaxbo
+from jaxbo import flower
+
+algorithm = {algorithm}
+
+def objective(agent, x):
+    if agent == 2 and os.path.exists({slow!r}):
+        open({slow!r} + "2", "w").close()
+        time.sleep(1000)
+    return -float(np.sum((np.asarray(x, np.float64) - 0.2 * (1 + agent)) ** 2))
+
+client = flower.client_app(algorithm, objective, key=jr.key(11))
+ledger = jaxbo.Ledger(delta=1e-5) if {charged} else None
+server = flower.server_app(
+    algorithm, {rounds}, jr.key(11), initial={initial}, ledger=ledger, deadline={deadline}
+)
+"""
+
+
+def objective(agent, x):
+    return -float(np.sum((np.asarray(x, np.float64) - 0.2 * (1 + agent)) ** 2))
+
+
+def app(path, name, rounds=ROUNDS, charged=False, deadline=200.0):
+    """A folder with an app of Flower's."""
+    folder = path / f"app-{name}"
+    folder.mkdir()
+    text = (APP / "pyproject.toml").read_text()
+    (folder / "pyproject.toml").write_text(
+        text.replace('"digits"', f'"{name}"').replace("owners:", "app:")
+    )
+    fields = {"algorithm": APPS[name.split("-")[0]], "slow": str(path / "slow"), "rounds": rounds}
+    fields |= {"initial": INITIAL, "deadline": deadline, "charged": charged}
+    (folder / "app.py").write_text(textwrap.dedent(CODE).format(**fields))
+    return folder
+
+
+def lines_of(local, folder, checkpoint, log):
+    return list(local.run(folder, {"checkpoint": str(checkpoint)}, log))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_three_supernodes_query_what_drive_does(tmp_path):
+    with Local(tmp_path) as local:
+        for n in range(AGENTS):
+            local.start_owner(n)
+        reports = {}
+
+        def whole(name):
+            checkpoint = tmp_path / f"{name}.npz"
+            reports[name] = lines_of(local, app(tmp_path, name), checkpoint, f"{name}.log")
+
+        runs = [threading.Thread(target=whole, args=(name,)) for name in APPS]
+        for one in runs:
+            one.start()
+        for one in runs:
+            one.join()
+    for name, code in APPS.items():
+        algorithm = eval(code)
+        assert any("round 10 of 10: 3 of 3 owners" in line for line in reports[name]), reports
+        server = Coordinator(algorithm, ROUNDS, KEY, tmp_path / f"{name}.npz", initial=INITIAL)
+        assert server.done
+        assert server.present.all()
+        file = f"{server.request().federation}.npz"
+        queries = np.stack([observations(local.folder(n) / file).queries for n in range(AGENTS)], 1)
+        options = {"initial": INITIAL, "progress": False}
+        _, trace = jaxbo.drive(algorithm, objective, ROUNDS, KEY, **options)
+        np.testing.assert_allclose(queries, trace.queries, atol=2e-3)
+
+
+def processes(*words):
+    """Of this machine, those whose command has all these words."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # it has just ended
+        if all(word in command for word in words):
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_an_owner_and_the_server_killed_in_the_middle_go_on(tmp_path):
+    slow, checkpoint = tmp_path / "slow", tmp_path / "server.npz"
+    folder = app(tmp_path, "private-faults", rounds=3, charged=True, deadline=DEADLINE)
+    first, second = [], []
+    with Local(tmp_path) as local:
+        for n in range(AGENTS):
+            local.start_owner(n)
+        for line in local.run(folder, {"checkpoint": str(checkpoint)}, "first.log"):
+            first.append(line)
+            if line.startswith("joined"):
+                slow.touch()
+                wait_for(Path(f"{slow}2"))
+                local.kill_owner(2)  # in the middle of its evaluation
+                slow.unlink()
+            if line.startswith("round 1 "):
+                for pid in processes("flwr-serverapp", local.address):
+                    os.kill(pid, signal.SIGKILL)  # in the middle of round 2
+                break
+        local.start_owner(2)
+        second = list(local.run(folder, {"checkpoint": str(checkpoint)}, "second.log"))
+    assert any("round 1 of 3: 2 of 3 owners" in line and "absent: [2]" in line for line in first)
+    assert any("round 3 of 3: 3 of 3 owners" in line for line in second), second
+    assert not any("round 1 " in line for line in second)
+
+    algorithm, ledger = eval(APPS["private"]), jaxbo.Ledger(delta=1e-5)
+    server = Coordinator(algorithm, 3, KEY, checkpoint, initial=INITIAL, ledger=ledger)
+    np.testing.assert_array_equal(server.present, [[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    assert server.ledger.releases == 3
+    file = f"{server.request().federation}.npz"
+    for n, rounds in enumerate(([-1, -1, 0, 1, 2], [-1, -1, 0, 1, 2], [-1, -1, 1, 2])):
+        np.testing.assert_array_equal(observations(local.folder(n) / file).rounds, rounds)
+
+
+def wait_for(path):
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} does not appear"
+        time.sleep(0.2)
