@@ -270,8 +270,8 @@ class AbstractFederated(AbstractAlgorithm):
         room = self.initial_capacity
         require(
             room is None or told <= room,
-            f"{told} observations of an agent before the first round exceed the {room} for which the "
-            "algorithm has room.",
+            f"{told} observations of an agent before the first round, and the algorithm has room for "
+            f"{room} of them: make room.",
         )
         before = jnp.asarray(BEFORE_FIRST_ROUND)
 
