@@ -13,13 +13,14 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import whole
+from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.transfer import AbstractTransfer, Message, yes_or_no
 from jaxbo.algos.two_models import Shared
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import ranking
 from jaxbo.kernels.acquisition import LogExpectedImprovement
 from jaxbo.kernels.fitted import Fitted, FittedBelief, best
-from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.linalg import dot, inner
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.types import Function, Key, Point, Scalar
 
@@ -40,9 +41,9 @@ class RGPE(AbstractTransfer):
 
     `Trace.info` has the weights of all agents in each query, 0 for itself: the rest of 1 is its own.
     Differs from the original in that a left-out draw is compared to the values at the other points, not
-    to draws there. A round takes O(agents (M² (draws + candidates) + draws capacity²)) an agent: unlike
-    that of FTS it grows with the federation. Memory: that of `FTS`, M² floats more with `once`, and in a
-    round agents (draws + candidates) M a target.
+    to draws there. A round takes O(agents draws (M² + capacity²)) an agent: unlike that of FTS it grows
+    with the federation. Memory: that of `FTS`, M² floats more with `once`, and in a round M² + draws M a
+    target and as much an agent.
     """
 
     sends_incumbent = False
@@ -97,13 +98,17 @@ class RGPE(AbstractTransfer):
     ) -> tuple[Function, Float[Array, " agents"]]:
         weights, own_weight = self.weights(key, shared, own, messages, others)
 
+        # A weighted sum of functions of the same features is one such function.
+        theirs = dot(weights, messages.mean)
+        covariances = jax.vmap(lambda factor: dot(factor.T, factor))(messages.factor)
+        covariance = jnp.tensordot(weights**2, covariances, 1, precision="highest")
+
         def predict(x: Point) -> tuple[Scalar, Scalar]:
             phi = shared.message(x)
-            means, variances = jax.vmap(lambda m: m.predict(phi))(messages)
             mean, variance = self.own.standardized(shared.own, own, x)
             return (
-                dot(weights, means) + own_weight * mean,
-                dot(weights**2, variances) + own_weight**2 * variance,
+                dot(theirs, phi) + own_weight * mean,
+                jnp.maximum(inner(dot(covariance, phi), phi), 0) + own_weight**2 * variance,
             )
 
         means = jax.vmap(lambda x: predict(x)[0])(own.x)
@@ -122,7 +127,9 @@ class RGPE(AbstractTransfer):
         y, used, dtype = own.standardized, own.used, own.y.dtype
         phis = jax.vmap(shared.message)(own.x)
 
-        def losses(key: Key, message: Message) -> Float[Array, " draws"]:
+        def losses(known: tuple[Array, Message]) -> Float[Array, " draws"]:
+            data, message = known
+            key = wrap(data, own_key)
             z = jr.normal(key, (self.draws, phis.shape[1]), dtype)
             scores = dot(message.sample(z), phis.T)
             return jax.vmap(lambda s: ranking.misranked(s, y, used))(scores)
@@ -132,4 +139,6 @@ class RGPE(AbstractTransfer):
         z = jr.normal(own_key, (self.draws, y.size), dtype)
         drawn = mean[None, :] + jnp.sqrt(variance)[None, :] * z
         own_losses = jax.vmap(lambda s: ranking.misranked_left_out(s, y, used))(drawn)
-        return ranking.ensemble_weights(jax.vmap(losses)(keys, messages).T, own_losses, others)
+        # One agent after the other: all draws of all of them are more than there is room for.
+        theirs = jax.lax.map(losses, (unwrap(keys), messages)).T
+        return ranking.ensemble_weights(theirs, own_losses, others)

@@ -17,7 +17,7 @@ from jaxbo._check import require
 from jaxbo.algos.base import BEFORE_FIRST_ROUND
 from jaxbo.algos.two_models import AbstractTwoModels, Beliefs, Shared
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
-from jaxbo.kernels.linalg import dot, inner
+from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
 from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
@@ -32,11 +32,6 @@ class Message(eqx.Module):
     mean: Features
     factor: Float[Array, "features features"]
     incumbent: Scalar | None
-
-    def predict(self, phi: Features) -> tuple[Scalar, Scalar]:
-        """Mean and variance at features `phi`."""
-        v = dot(self.factor, phi)
-        return dot(self.mean, phi), inner(v, v)
 
     def sample(self, z: Float[Array, "draws features"]) -> Float[Array, "draws features"]:
         """Weights, from standard normal numbers."""
@@ -53,7 +48,7 @@ class Client(eqx.Module):
 
 
 class Broadcast(eqx.Module):
-    """All messages as they came, whom they are from, and the round's common random key."""
+    """All messages that can be used, whom they are from, and the round's common random key."""
 
     key: Key
     messages: Message
@@ -99,7 +94,7 @@ class AbstractTransfer(AbstractTwoModels):
     ) -> tuple[Function, Float[Array, " agents"]]:
         """What to maximize, and how much each agent's message counts in it.
 
-        `messages` are all agents', `others` says which to listen to.
+        `messages` are all agents', finite; `others` says which to listen to.
         """
 
     def join(self, key: Key, shared: Shared, index: Count) -> Client:
@@ -121,7 +116,10 @@ class AbstractTransfer(AbstractTwoModels):
         present: Bool[Array, " agents"],
     ) -> Broadcast:
         del shared, round
-        return Broadcast(key, messages, present)
+        # What is not heard may hold anything, such as NaN, which no weight of 0 makes vanish.
+        heard = present & _usable(messages)
+        hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
+        return Broadcast(key, hear(heard, messages), heard)
 
     def choose(
         self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
@@ -130,12 +128,8 @@ class AbstractTransfer(AbstractTwoModels):
         others = broadcast.present & (jnp.arange(broadcast.present.size) != client.index)
         if self.peers is not None:
             others = others & (self.peers if self.peers.ndim == 1 else self.peers[client.index])
-        own, messages = client.beliefs.own, broadcast.messages
-        # What is not heard may hold anything, such as NaN, which no weight of 0 makes vanish.
-        others = others & _usable(messages)
-        hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
-        messages = hear(others, messages)
-        function, weights = self.acquisition(key, shared, own, messages, others)
+        own = client.beliefs.own
+        function, weights = self.acquisition(key, shared, own, broadcast.messages, others)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         return maximize(function, self.domain, candidates)[0], weights
 

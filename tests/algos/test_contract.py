@@ -507,8 +507,13 @@ def test_devices_change_nothing_and_hear_only_what_is_sent(name):
         start = jax.eval_shape(algorithm.init, seed())
         messages = jax.eval_shape(algorithm.messages, seed(), start)
         # All hear all messages, or sums of which none has an axis of agents.
-        heard = isinstance(algorithm, FTS | AbstractTransfer)
-        assert sum(gathered) == (metrics.floats(messages) if heard else 0)
+        numbers = metrics.floats(messages)
+        if isinstance(algorithm, FTS):
+            assert sum(gathered) == numbers
+        elif isinstance(algorithm, AbstractTransfer):  # what is used of them, and whose can be
+            assert numbers / 100 < sum(gathered) <= numbers + agents
+        else:
+            assert not gathered
         assert all(agents not in shape for kind, shape in sent if kind == "all-reduce")
     else:
         # What the workers were asked and observed, each row once and all of them at the end.
