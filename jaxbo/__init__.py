@@ -32,6 +32,7 @@ from jaxbo.kernels.surrogate import Fixed
 from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.loop import run
 from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.renewing import LostWorkerError, Renewing
 from jaxbo.space import Space
 from jaxbo.trace import Round, Summary, Trace, summary
 from jaxbo.workers import Desk, Timeline, drive_async, simulate
@@ -71,6 +72,7 @@ __all__ = [
     "Integer",
     "Largest",
     "Ledger",
+    "LostWorkerError",
     "Marginal",
     "Matern12",
     "Matern32",
@@ -86,6 +88,7 @@ __all__ = [
     "Ranked",
     "Real",
     "Regions",
+    "Renewing",
     "Round",
     "Sampled",
     "Sketch",
