@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
-    CancelledError,
     Executor,
     Future,
     wait,
@@ -64,8 +63,6 @@ class Evaluator:
         """Records one evaluation; returns the exception if it failed."""
         try:
             self.record.put(row, agent, number(outcome.result()), None)
-            return None
-        except CancelledError:
             return None
         except Exception as error:
             x = self._argument(row, agent)
