@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
 test-%: export OMP_NUM_THREADS = 1
 test-%: export OPENBLAS_NUM_THREADS = 1
 
-.PHONY: demo federation test test-float32 test-float64 lint format clean
+.PHONY: demo federation test test-long test-float32 test-float64 lint format clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready-demo
@@ -33,6 +33,10 @@ test: test-float32 test-float64
 CONTRACT := tests/algos/test_contract.py
 EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
 FTS := FTS and not DP
+
+# Three SuperNodes, ten rounds, two methods: four minutes of starting processes.
+test-long: $(VENV)/ready-test
+	$(BIN)/python -m pytest --quiet -m long
 
 test-float32: export JAX_ENABLE_X64 = 0
 test-float32: $(VENV)/ready-test

@@ -255,6 +255,6 @@ def _figure(bars: dict[str, np.ndarray]) -> "Figure":
 EXPERIMENT = Experiment(
     source="no paper; EGP-TS's Algorithm 2 on processes",
     about="how busy the workers of a cluster are, asked anew as each ends or in rounds",
-    time="3 min",
+    time="4 min",
     run=_run,
 )

@@ -23,9 +23,9 @@ APP = Path(__file__).resolve().parent
 
 def main(out: Path) -> None:
     start = time.monotonic()
-    if out.exists():
+    if (out / "server.log").exists():  # of an earlier start
         shutil.rmtree(out)
-    out.mkdir(parents=True)
+    out.mkdir(parents=True)  # FileExistsError for a folder of something else
     with Local(out) as local:
         for n in range(owners.OWNERS):
             local.start_owner(n)
@@ -33,9 +33,22 @@ def main(out: Path) -> None:
         for line in local.run(APP, {"checkpoint": str(out / "server.npz")}, "run.log"):
             if line.startswith(("joined", "round", "a message")):
                 print(line, flush=True)
-        files = [next(local.folder(n).glob("*.npz")) for n in range(owners.OWNERS)]
-    values = np.stack([federation.observations(file).values for file in files], axis=1)
-    _compare(values, time.monotonic() - start, out)
+            if line.startswith(f"round {owners.ROUNDS} of"):
+                break
+        else:
+            raise RuntimeError(f"the run has not come to its end: see {out / 'run.log'}.")
+    _compare(_values(out), time.monotonic() - start, out)
+
+
+def _values(out: Path) -> np.ndarray:
+    """What owners found, NaN where one was away: evaluations by owners."""
+    values = np.full((demo.INITIAL + owners.ROUNDS, owners.OWNERS), np.nan)
+    for n in range(owners.OWNERS):
+        for file in (out / f"owner{n}").glob("*.npz"):
+            seen = federation.observations(file)
+            values[: demo.INITIAL, n] = seen.values[: demo.INITIAL]
+            values[demo.INITIAL + seen.rounds[demo.INITIAL :], n] = seen.values[demo.INITIAL :]
+    return values
 
 
 def _compare(values: np.ndarray, seconds: float, out: Path) -> None:

@@ -22,6 +22,12 @@ def write(path: Path, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarr
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    if os.name == "posix":  # or a power cut may take the new name back
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

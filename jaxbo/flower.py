@@ -29,7 +29,7 @@ from flwr.serverapp import Grid, ServerApp
 from jaxbo._check import require, whole
 from jaxbo._evaluate import BlackBox
 from jaxbo.algos.base import AbstractFederated
-from jaxbo.federation import Coordinator, Owner, RefusedError, Reply, Request
+from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, Reply, Request
 from jaxbo.federation.wire import Packed
 from jaxbo.ledger import Ledger
 from jaxbo.types import Key
@@ -56,7 +56,7 @@ def client_app(
         flower-supernode --node-config 'partition-id=0 folder="/home/owner/jaxbo"' …
 
     `partition-id` is the agent's number. Whatever goes wrong here travels as one sentence without data;
-    the owner's log has the rest.
+    the SuperNode's log has the rest.
     """
 
     app = ClientApp()
@@ -70,8 +70,14 @@ def client_app(
         )
         agent, folder = config["partition-id"], str(config["folder"])
         whole("partition-id", agent)
-        owner = Owner(algorithm, objective, int(agent), folder, key=key, catch=catch)
-        return Message(_of_reply(owner.answer(_request(message.content))), reply_to=message)
+        try:
+            owner = Owner(algorithm, objective, int(agent), folder, key=key, catch=catch)
+            reply = owner.answer(_request(message.content))
+        except (OwnerError, RefusedError):
+            raise
+        except Exception as error:  # whose text would travel
+            raise OwnerError(f"{type(error).__name__}: see the owner's log.") from error
+        return Message(_of_reply(reply), reply_to=message)
 
     return app
 
@@ -114,9 +120,13 @@ def server_app(
             type(algorithm).__name__,
             coordinator.declared,
         )
-        _wait(grid, algorithm.agents, deadline)
-        while not coordinator.done:
-            _round(coordinator, grid, deadline)
+        try:
+            if not coordinator.done:
+                _wait(grid, algorithm.agents, deadline)
+            while not coordinator.done:
+                _round(coordinator, grid, deadline)
+        finally:
+            coordinator.stop()
 
     return app
 
@@ -141,7 +151,10 @@ def _round(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
         try:
             coordinator.hear(_reply(message))
         except RefusedError as error:
-            log.warning("round %d: node %d: %s", round, message.metadata.src_node_id, error)
+            # On one line: whoever answers may have written it.
+            log.warning(
+                "round %d: node %d: %.300r", round, message.metadata.src_node_id, str(error)
+            )
         else:
             received.append(_size(message.content))
     heard = coordinator.close()

@@ -35,7 +35,7 @@ from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.layout import Each
-from jaxbo.types import Count, Key, Point, Scalar
+from jaxbo.types import Count, Flag, Key, Point, Scalar
 
 #: The round of observations that were made before the first.
 BEFORE_FIRST_ROUND = -1
@@ -183,6 +183,14 @@ class AbstractFederated(AbstractAlgorithm):
     def grows(self) -> bool:
         """Whether `tell` changes what all share: then no client can go on with its own part alone."""
         return False
+
+    def usable(self, message: Any) -> Flag:
+        """Whether one agent's message can be used: by default, if all its numbers are finite."""
+        numbers = [a for a in jax.tree.leaves(message) if jnp.issubdtype(a.dtype, jnp.inexact)]
+        fine = jnp.ones((), bool)
+        for array in numbers:
+            fine = fine & jnp.all(jnp.isfinite(array))
+        return fine
 
     def settle(self, shared: PyTree, client: Any) -> PyTree:
         """The client when the first round begins, after what it observed before."""

@@ -265,7 +265,7 @@ class CEPE(AbstractFederated):
     ) -> Broadcast:
         del shared
         mean = exploration.total(messages.mean, jnp.where(present, self.weights, 0))
-        pending = round - self.steps < jnp.max(messages.count)
+        pending = round - self.steps < jnp.max(jnp.where(present, messages.count, 0))
         return Broadcast(round, key, mean, present, pending)
 
     def choose(

@@ -97,6 +97,11 @@ class AbstractTransfer(AbstractTwoModels):
         `messages` are all agents', finite; `others` says which to listen to.
         """
 
+    def usable(self, message: Message) -> Flag:
+        """Who has observed nothing has an incumbent of -inf."""
+        fine = jnp.all(jnp.isfinite(message.mean)) & jnp.all(jnp.isfinite(message.factor))
+        return fine if message.incumbent is None else fine & (message.incumbent < jnp.inf)
+
     def join(self, key: Key, shared: Shared, index: Count) -> Client:
         del key
         beliefs = self._start(shared)
@@ -117,7 +122,7 @@ class AbstractTransfer(AbstractTwoModels):
     ) -> Broadcast:
         del shared, round
         # What is not heard may hold anything, such as NaN, which no weight of 0 makes vanish.
-        heard = present & _usable(messages)
+        heard = present & jax.vmap(self.usable)(messages)
         hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
         return Broadcast(key, hear(heard, messages), heard)
 
@@ -164,15 +169,6 @@ class AbstractTransfer(AbstractTwoModels):
             choose = lambda new, old: jnp.where(anew, new, old)  # noqa: E731
             message = jax.tree.map(choose, message, client.sent)
         return Client(client.index, client.beliefs, client.largest, message)
-
-
-def _usable(messages: Message) -> Bool[Array, " agents"]:
-    """Which messages are finite; who has observed nothing has an incumbent of -inf."""
-    fine = jnp.all(jnp.isfinite(messages.mean), axis=1)
-    fine = fine & jnp.all(jnp.isfinite(messages.factor), axis=(1, 2))
-    if messages.incumbent is None:
-        return fine
-    return fine & (messages.incumbent < jnp.inf)
 
 
 def yes_or_no(name: str, value: ArrayLike) -> Bool[Array, "*shape"]:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import secrets
+import weakref
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
@@ -25,7 +27,9 @@ from jaxbo.federation.wire import (
     Request,
     ask_keys,
     check,
+    check_key,
     digest,
+    only_one,
     pack,
     setup_key,
     shapes_of_message,
@@ -49,15 +53,16 @@ class Coordinator:
     The first request invites owners to join and to evaluate `initial` points, the others are broadcasts.
     All of them go to every owner there is, whether heard before or not: one that comes late joins, and
     one that comes back goes on. `checkpoint` is a file that makes a server that was stopped go on where
-    it was: give it the same arguments.
+    it was: give it the same arguments. One server at a time has it, until it is stopped.
 
     `key` is what all that is random here comes from, features included; of what owners draw, only if they
-    have been given it. `ledger` is charged for every private release, and the charge saved, before it is
-    sent; the noise then comes from random numbers of the operating system's, kept in the checkpoint:
-    guard it like data. A release is never made twice.
+    have been given it. `ledger` is charged for every private release, and both are saved before it is
+    sent; the noise then comes from random numbers of the operating system's, new ones each time. No
+    release is made twice, as long as the checkpoint is neither removed nor replaced by an old copy.
 
-    `ValueError` where sizes do not fit, or for a method that has no such parts; `BudgetError` if the
-    budget does not pay for all rounds; `CheckpointError` for a checkpoint of another run.
+    Needs the package `filelock`. `ValueError` where sizes do not fit, or for a method that has no such
+    parts; `BudgetError` if the budget does not pay for all rounds; `CheckpointError` for a checkpoint of
+    another run, or that another server has.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Coordinator:
         ledger: Ledger | None = None,
     ):
         check(algorithm)
+        check_key(key)
         whole("rounds", rounds, least=1)
         check_sizes(algorithm, rounds, initial, None, None)
         self._releases = [algorithm.released(t) for t in range(rounds)]
@@ -85,7 +91,23 @@ class Coordinator:
         self._messages: dict[int, PyTree] = {}
         events = None if ledger is None else ledger.events
         identity = fingerprint(algorithm=algorithm, key=key, initial=initial, ledger=events)
-        self._memory = _Memory.open(path, identity, ledger, jr.key_data(key).size)
+        lock = only_one(path)
+        try:
+            lock.acquire(timeout=0)
+        except TimeoutError:
+            raise CheckpointError(
+                f"another server is at work with {path}: stop it first."
+            ) from None
+        self.stop = weakref.finalize(self, lock.release)
+        self._memory = _Memory.open(path, identity, ledger)
+        require(
+            self.round < rounds,
+            f"the checkpoint has {self.round + 1} rounds already, the run asks for {rounds}: give at "
+            "least as many as before.",
+        )
+
+    #: Leaves the checkpoint to another server.
+    stop: Callable[[], object]
 
     @property
     def round(self) -> int:
@@ -132,10 +154,9 @@ class Coordinator:
             if agent not in range(self.algorithm.agents):
                 raise RefusedError(f"there are {self.algorithm.agents} agents.")
             if agent in self._messages:
-                raise RefusedError("it has been heard in this round, and this is another message.")
+                raise RefusedError("it has been heard already.")
             message = unpack(reply.message, self._shapes)
-            numbers = [a for a in reply.message.values() if np.issubdtype(a.dtype, np.floating)]
-            if not all(np.isfinite(a).all() for a in numbers):
+            if not self.algorithm.usable(message):
                 raise RefusedError("its message has numbers that are not finite.")
         except RefusedError as error:
             raise RefusedError(f"agent {agent}: {error}") from None
@@ -150,34 +171,37 @@ class Coordinator:
             raise RuntimeError(f"nobody answered in round {self.round}: it stays open.")
         heard = np.isin(np.arange(self.algorithm.agents), list(self._messages))
         if self.round == self.rounds - 1:
-            self._memory.over = True
+            following = dataclasses.replace(self._memory, over=True)
         else:
-            self._broadcast(self.round + 1, heard)
-        self._memory.save()
-        self._messages = {}
+            following = self._following(heard)
+        following.save()  # before anybody hears of it
+        self._memory, self._messages = following, {}
         return heard
 
-    def _broadcast(self, round: int, heard: Bool[np.ndarray, " agents"]) -> None:
-        """Makes the one of a round, charged for what it releases."""
-        memory, release = self._memory, self._releases[round]
-        if memory.ledger is not None and release is not None:
-            memory.ledger = memory.ledger.charge(release)
+    def _following(self, heard: Bool[np.ndarray, " agents"]) -> "_Memory":
+        """With the broadcast of the next round, charged for what it releases."""
+        memory, round = self._memory, self.round + 1
+        ledger, release = memory.ledger, self._releases[round]
+        if ledger is not None and release is not None:
+            ledger = ledger.charge(release)
         ask_key, _ = round_keys(self._keys, jnp.asarray(round))
-        if memory.secret is not None:
-            secret = jr.wrap_key_data(jnp.asarray(memory.secret))
-            ask_key = jr.fold_in(secret, round)
+        if ledger is not None:
+            words = np.frombuffer(secrets.token_bytes(4 * jr.key_data(ask_key).size), np.uint32)
+            ask_key = jr.wrap_key_data(jnp.asarray(words))
         nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), self._shapes)
         agents = range(self.algorithm.agents)
         messages = jax.tree.map(
             lambda *all_: jnp.stack(all_), *(self._messages.get(n, nothing) for n in agents)
         )
         known = self._shared, jnp.asarray(round), messages, jnp.asarray(heard)
-        broadcast = _aggregate(self.algorithm, ask_keys(ask_key).server, *known)
-        memory.broadcast, memory.round, memory.over = pack(broadcast), round, False
-        memory.present.append(heard)
+        broadcast = pack(_aggregate(self.algorithm, ask_keys(ask_key).server, *known))
+        present = [*memory.present, heard]
+        return dataclasses.replace(
+            memory, round=round, over=False, ledger=ledger, broadcast=broadcast, present=present
+        )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Memory:
     """The server's file: the broadcast that is out, who it came from, what releases have cost."""
 
@@ -185,36 +209,38 @@ class _Memory:
     identity: dict[str, str]
     federation: str
     ledger: Ledger | None
-    secret: np.ndarray | None
     round: int = BEFORE_FIRST_ROUND
     over: bool = False
     present: list[np.ndarray] = dataclasses.field(default_factory=list)
     broadcast: Packed = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def open(
-        cls, path: Path, identity: dict[str, str], ledger: Ledger | None, words: int
-    ) -> "_Memory":
+    def open(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_Memory":
         """What was saved, or a new federation; `ledger` is what the run began with."""
         if path.exists():
             return cls.load(path, identity, ledger)
-        secret = None
-        if ledger is not None:
-            secret = np.frombuffer(secrets.token_bytes(4 * words), np.uint32)
-        memory = cls(path, identity, secrets.token_hex(8), ledger, secret)
+        memory = cls(path, identity, secrets.token_hex(8), ledger)
         memory.save()
         return memory
 
     @classmethod
     def load(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_Memory":
-        manifest, arrays = _archive.read(path)
+        try:
+            manifest, arrays = _archive.read(path)
+        except CheckpointError as error:
+            if ledger is None:
+                raise
+            raise CheckpointError(
+                f"{path} cannot be read, and what has been released with it: neither an older copy nor a "
+                "new beginning keeps what the ledger promised."
+            ) from error
         try:
             require(manifest["format"] == FORMAT, f"its format is {manifest['format']}")
             theirs, charged = dict(manifest["identity"]), manifest["ledger"]
-            present, secret = list(arrays.pop("present")), arrays.pop("secret", None)
+            present = list(arrays.pop("present"))
             round, over = int(manifest["round"]), bool(manifest["over"])
             federation = str(manifest["federation"])
-            require((charged is None) == (secret is None), "a ledger and a secret belong together")
+            require((charged is None) == (ledger is None), "its ledger is missing")
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(path, error) from error
         differing = [name for name, mine in identity.items() if theirs.get(name) != mine]
@@ -225,7 +251,7 @@ class _Memory:
             )
         if ledger is not None:
             ledger = ledger.charged(charged)
-        return cls(path, identity, federation, ledger, secret, round, over, present, arrays)
+        return cls(path, identity, federation, ledger, round, over, present, arrays)
 
     def save(self) -> None:
         ledger = None if self.ledger is None else self.ledger.charges()
@@ -238,6 +264,4 @@ class _Memory:
             "ledger": ledger,
         }
         arrays = {**self.broadcast, "present": np.asarray(self.present, bool)}
-        if self.secret is not None:
-            arrays["secret"] = self.secret
         _archive.write(self.path, manifest, arrays)

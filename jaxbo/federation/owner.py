@@ -28,7 +28,9 @@ from jaxbo.federation.wire import (
     Request,
     ask_keys,
     check,
+    check_key,
     digest,
+    only_one,
     pack,
     setup_key,
     shapes_of_broadcast,
@@ -108,6 +110,7 @@ class Owner:
         catch: type[Exception] | tuple[type[Exception], ...] = Exception,
     ):
         check(algorithm)
+        check_key(jr.key(0) if key is None else key)
         whole("agent", agent)
         require(
             agent < algorithm.agents,
@@ -124,21 +127,39 @@ class Owner:
         owner's own; `CheckpointError` for a damaged file; `OwnerError` where the objective raises
         something else than `catch` or returns no number.
         """
-        from filelock import FileLock
-
         if request.algorithm != digest(self.algorithm):
             raise RefusedError("the server runs another algorithm than this owner.")
-        if self.key is not None and (_data(setup_key(self.key)) != request.setup).any():
-            raise RefusedError("the server has another key than this owner.")
+        self._check(request)
         if not re.fullmatch(r"[0-9a-f]{8,64}", request.federation):
             raise RefusedError("the server's name of the federation is none.")
         path = self.folder / f"{request.federation}.npz"
-        with FileLock(f"{path}.lock"):
+        with only_one(path):
             visit = _Visit(self, request, self._memory(path, request))
             visit.begin(request.initial)
             visit.observe(request)
             message = pack(visit.message(request.round + 1))
         return Reply(request.federation, request.algorithm, request.round, self.agent, message)
+
+    def _check(self, request: Request) -> None:
+        """`RefusedError` for what no server of this algorithm asks."""
+        like = _data(jr.key(0))
+        if (request.setup.shape, request.setup.dtype) != (like.shape, like.dtype):
+            raise RefusedError("the server's setup is no key.")
+        if self.key is not None and (_data(setup_key(self.key)) != request.setup).any():
+            raise RefusedError("the server has another key than this owner.")
+        if (request.broadcast is None) != (request.round == BEFORE_FIRST_ROUND):
+            raise RefusedError("an invitation has no broadcast, and a round has one.")
+        rows, most = request.initial + request.round + 1, self.algorithm.capacity
+        room = self.algorithm.initial_capacity
+        if not (
+            BEFORE_FIRST_ROUND <= request.round < 2**31 - 1
+            and request.initial >= 0
+            and rows <= (2**31 - 1 if most is None else most)
+            and (room is None or request.initial <= room)
+        ):
+            raise RefusedError(
+                "the server asks for more evaluations than the algorithm has room for."
+            )
 
     def _memory(self, path: Path, request: Request) -> "_Memory":
         """What this owner has of the federation. Raises for what does not fit the request."""

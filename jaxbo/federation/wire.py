@@ -1,5 +1,6 @@
 """What owners and the server exchange: arrays by name, and whose they are."""
 
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -83,10 +84,27 @@ def check(algorithm: AbstractFederated) -> None:
     )
 
 
+def check_key(key: Key) -> None:
+    """`ValueError` unless it is of JAX's default kind, which both sides have."""
+    mine = jr.key_impl(jr.key(0))
+    require(jr.key_impl(key) == mine, f"the key must be of the default kind, {mine}.")
+
+
 def digest(algorithm: AbstractFederated) -> str:
-    """What the two sides must have in common: the method with its numbers, precision and format."""
-    parts = fingerprint(algorithm=algorithm, precision=jnp.zeros(()), format=FORMAT)
-    return "-".join(parts.values())
+    """What the two sides must have in common: the method and its numbers, precision, random bits."""
+    draw = jr.normal(jr.key(0), (64,))  # what a key means is a matter of JAX's version and settings
+    return "-".join(fingerprint(algorithm=algorithm, draw=draw, format=FORMAT).values())
+
+
+def only_one(path: Path) -> Any:
+    """A lock for whoever has this file. `ImportError` without the package for it."""
+    try:
+        from filelock import FileLock
+    except ImportError as error:
+        raise ImportError(
+            'a federation needs filelock: pip install "jaxbo-agents[flower]"'
+        ) from error
+    return FileLock(f"{path}.lock", thread_local=False)
 
 
 def pack(tree: PyTree) -> Packed:

@@ -22,6 +22,7 @@ AGENTS, ROUNDS, INITIAL = 3, 6, 2
 KEY = jr.key(7)
 SQUARE = jaxbo.Cube(2)
 PRIVATE = Mechanism(1.0, 5.0, Poisson(0.5))
+LEDGER = jaxbo.Ledger(delta=1e-5)
 
 
 def bowl(key, agent, x):
@@ -49,14 +50,18 @@ class World:
             owners_key,
         )
         self.options = {"initial": INITIAL, **options}
-        self.key = key
+        self.key, self.running = key, None
         for n in range(algorithm.agents):
             (path / str(n)).mkdir(exist_ok=True)
 
     def server(self, rounds=ROUNDS, **options):
-        return Coordinator(
+        """One that begins or goes on; the one before is dead."""
+        if self.running is not None:
+            self.running.stop()
+        self.running = Coordinator(
             self.algorithm, rounds, self.key, self.path / "server.npz", **self.options | options
         )
+        return self.running
 
     def owner(self, n, **options):
         return Owner(
@@ -90,6 +95,7 @@ class World:
 
 GRID = jaxbo.Finite(jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 9)] * 2), -1).reshape(-1, 2))
 FITTED = jaxbo.Fitted(capacity=16, every=None, warp=False)
+FITTED_EXACTLY = jaxbo.Fitted(capacity=16, every=None, inference=jaxbo.Exact())
 METHODS = {
     "FTS": FTS(SQUARE, AGENTS),
     "FTS once, pooled": FTS(SQUARE, AGENTS, once=True, own=FITTED, pooled=jaxbo.Pooled()),
@@ -97,6 +103,8 @@ METHODS = {
     "CEPE": jaxbo.CEPE(GRID, AGENTS, jaxbo.schedules.growing(ROUNDS), room=INITIAL),
     "Collaborative": Collaborative(GRID, AGENTS, IGPUCB(), size=32),
     "TS": jaxbo.TS(SQUARE, AGENTS),
+    "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
+    "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
 }
 
 
@@ -148,6 +156,41 @@ def test_who_comes_late_joins(tmp_path):
     world.exchange(server)
     np.testing.assert_array_equal(server.present, [[1, 0, 1], [1, 0, 1], [1, 1, 1]])
     np.testing.assert_array_equal(world.seen(server, 1).rounds, [-1, -1, 1])
+
+
+def test_who_knows_nothing_yet_is_heard(tmp_path):
+    world = World(tmp_path, METHODS["TAF"], initial=0)  # an incumbent of -inf
+    server = world.server()
+    world.exchange(server)
+    np.testing.assert_array_equal(server.present, [[True] * AGENTS])
+
+
+def test_two_servers_do_not_share_a_checkpoint(tmp_path):
+    world = World(tmp_path, METHODS["DP-FTS-DE"], ledger=LEDGER)
+    server = world.server()
+    with pytest.raises(CheckpointError, match="another server is at work"):
+        Coordinator(METHODS["DP-FTS-DE"], ROUNDS, KEY, tmp_path / "server.npz", ledger=LEDGER)
+    server.stop()
+    world.running = None
+    world.whole()
+
+
+def test_what_no_server_asks_is_refused(tmp_path):
+    world = World(tmp_path, METHODS["FTS once, pooled"])  # of a capacity of 16
+    server = world.server()
+    world.exchange(server)
+    request = server.request()
+    for spoiled, reason in (
+        (request._replace(round=-1), "an invitation has no broadcast"),
+        (request._replace(broadcast=None), "a round has one"),
+        (request._replace(round=2**40), "more evaluations"),
+        (request._replace(round=-9), "more evaluations"),
+        (request._replace(initial=17), "more evaluations"),
+        (request._replace(setup=np.zeros(3, np.uint32)), "setup is no key"),
+    ):
+        with pytest.raises(RefusedError, match=reason):
+            world.owner(0).answer(spoiled)
+    assert len(world.seen(server, 0).values) == INITIAL
 
 
 class Killed(BaseException):
@@ -262,6 +305,34 @@ def test_a_run_that_is_over_can_be_made_longer(tmp_path):
     np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
 
 
+def test_fewer_rounds_than_before_are_refused(tmp_path):
+    world = World(tmp_path, METHODS["TS"])
+    world.whole(world.server(rounds=3))
+    with pytest.raises(ValueError, match="has 3 rounds already, the run asks for 2"):
+        world.server(rounds=2)
+
+
+def test_what_could_not_be_saved_is_not_sent(tmp_path, monkeypatch):
+    world = World(tmp_path, METHODS["DP-FTS-DE"], ledger=LEDGER)
+    server = world.server()
+    world.exchange(server)
+    before = server.request()
+    for n in range(AGENTS):
+        server.hear(world.owner(n).answer(before))
+
+    def full(*args):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_archive.os, "replace", full)
+        with pytest.raises(OSError, match="no space"):
+            server.close()
+    assert server.request().round == before.round
+    assert server.ledger.releases == 1
+    server.close()
+    assert server.ledger.releases == 2
+
+
 def test_a_round_without_an_answer_stays_open(tmp_path):
     world = World(tmp_path, METHODS["TS"])
     server = world.server()
@@ -269,9 +340,6 @@ def test_a_round_without_an_answer_stays_open(tmp_path):
         server.close()
     assert server.round == -1
     world.whole(server)
-
-
-LEDGER = jaxbo.Ledger(delta=1e-5)
 
 
 def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
@@ -309,7 +377,7 @@ def test_a_budget_that_does_not_pay_is_refused_before_anything_is_sent(tmp_path)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    World(tmp_path, METHODS["FTS"]).server()
+    World(tmp_path, METHODS["FTS"]).server().stop()
     for other, what in (
         (World(tmp_path, METHODS["TS"]), "algorithm"),
         (World(tmp_path, METHODS["FTS"], key=jr.key(8)), "key"),
@@ -317,7 +385,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     ):
         with pytest.raises(CheckpointError, match=f"another .*{what}"):
             other.server()
+    other.running = None
     (tmp_path / "server.npz").write_bytes(b"rubbish")
+    with pytest.raises(CheckpointError, match="neither an older copy nor a new beginning"):
+        World(tmp_path, METHODS["DP-FTS-DE"]).server(ledger=LEDGER)
     with pytest.raises(CheckpointError, match="not a readable checkpoint"):
         World(tmp_path, METHODS["FTS"]).server()
 
