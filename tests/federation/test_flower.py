@@ -137,8 +137,8 @@ SPOILED = {
     "shape": (_shape, "agent 1: .*must be float32"),
     "old": (lambda reply: _config(reply, round=-2), "agent 1: .*follows round -2"),
     "algorithm": (lambda reply: _config(reply, algorithm="other"), "agent 1: .*algorithm"),
-    "kind": (lambda reply: _config(reply, agent="one"), "no reply of jaxbo's"),
-    "empty": (_empty, "no reply of jaxbo's"),
+    "kind": (lambda reply: _config(reply, agent="one"), "this is no reply"),
+    "empty": (_empty, "this is no reply"),
 }
 
 
@@ -182,10 +182,15 @@ def test_an_owners_error_travels_without_its_data(tmp_path, caplog):
 def test_an_owner_without_a_name_or_a_folder_is_told_so(tmp_path, caplog):
     client = flower.client_app(ALGORITHMS["FTS"], objective)
     server = flower.server_app(ALGORITHMS["FTS"], 2, KEY)
-    folders = nodes(tmp_path)
-    grid = Here(client, folders | {100: tmp_path / "nowhere"})
+    grid = Here(client, nodes(tmp_path) | {100: tmp_path / "nowhere"})
     serve(server, grid, tmp_path)
-    assert "nowhere does not exist" in caplog.text
+    # Where the folder would be is nobody else's business.
+    assert "ValueError: see the owner's log" in caplog.text
+    assert "nowhere" not in caplog.text
+    for config in ({"partition-id": 0}, {"folder": str(tmp_path)}):
+        message = Message(RecordDict(), 100, "train")
+        with pytest.raises(ValueError, match="start the SuperNode with"):
+            client(message, Context(0, 100, config, RecordDict(), {}))
 
 
 def test_a_server_without_a_checkpoint_or_an_answer_says_so(tmp_path):
