@@ -39,9 +39,8 @@ class Renewing(Executor):
     def __init__(self, make: Callable[[], Executor]):
         require(callable(make), f"make must be a function without arguments, got {make!r}.")
         self._make = make
-        self._lock = (
-            threading.Lock()
-        )  # never held while a pool is asked something: it may call back
+        # Never held while a pool is given something or told to end: it may call back.
+        self._lock = threading.Lock()
         self._alone, self._ending = threading.Lock(), threading.Lock()
         self._open: dict[_Evaluation, None] = {}  # in the order of asking
         self._menders: list[threading.Thread] = []
