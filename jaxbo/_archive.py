@@ -42,6 +42,16 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise damaged(path, error) from error
 
 
+def check_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """`CheckpointError` with the names of what the file was made with and is different now."""
+    differing = [name for name, value in mine.items() if theirs.get(name) != value]
+    if differing:
+        raise CheckpointError(
+            f"{path} belongs to a run with another {' and '.join(differing)}; "
+            "give the same ones as before to continue it, or another path to start anew."
+        )
+
+
 def damaged(path: Path, error: Exception) -> CheckpointError:
     """What to raise for a file without what it must have."""
     return CheckpointError(

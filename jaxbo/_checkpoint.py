@@ -102,12 +102,7 @@ class Checkpoint:
                 f"{self.path} has format {version}, this version reads {FORMAT}; "
                 "finish the run with the version that began it, or remove the file."
             )
-        differing = [n for n, d in self.identity.items() if identity.get(n) != d]
-        if differing:
-            raise CheckpointError(
-                f"{self.path} belongs to a run with another {' and '.join(differing)}; "
-                "give the same ones as before to continue it, or another path to start anew."
-            )
+        _archive.check_same(self.path, self.identity, identity)
 
     def save(self, rows: Rows) -> None:
         """Replaces the file in one step, and begins a new journal."""

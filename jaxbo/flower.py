@@ -11,7 +11,7 @@ next message, once it has evaluated its query.
 import logging
 import time
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, get_type_hints
 
 import numpy as np
 from flwr.app import (
@@ -33,8 +33,6 @@ from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, Reply
 from jaxbo.federation.wire import Packed
 from jaxbo.ledger import Ledger
 from jaxbo.types import Key
-
-T = TypeVar("T")
 
 #: Seconds between two looks at who is there.
 PAUSE = 1.0
@@ -175,14 +173,7 @@ def _round(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
 
 def _of_request(request: Request) -> RecordDict:
     records = {
-        "request": ConfigRecord(
-            {
-                "federation": request.federation,
-                "algorithm": request.algorithm,
-                "round": request.round,
-                "initial": request.initial,
-            }
-        ),
+        "request": _scalars(request),
         "setup": _arrays({"key": request.setup}),
     }
     if request.broadcast is not None:
@@ -191,26 +182,16 @@ def _of_request(request: Request) -> RecordDict:
 
 
 def _request(records: RecordDict) -> Request:
-    config = records.config_records["request"]
     broadcast = records.array_records.get("broadcast")
     return Request(
-        _field(config, "federation", str),
-        _field(config, "algorithm", str),
-        _field(config, "round", int),
-        _field(config, "initial", int),
-        _packed(records.array_records["setup"])["key"],
-        None if broadcast is None else _packed(broadcast),
+        **_fields(records.config_records["request"], Request),
+        setup=_packed(records.array_records["setup"])["key"],
+        broadcast=None if broadcast is None else _packed(broadcast),
     )
 
 
 def _of_reply(reply: Reply) -> RecordDict:
-    config = {
-        "federation": reply.federation,
-        "algorithm": reply.algorithm,
-        "round": reply.round,
-        "agent": reply.agent,
-    }
-    return RecordDict({"reply": ConfigRecord(config), "message": _arrays(reply.message)})
+    return RecordDict({"reply": _scalars(reply), "message": _arrays(reply.message)})
 
 
 def _reply(message: Message) -> Reply:
@@ -218,24 +199,31 @@ def _reply(message: Message) -> Reply:
     if message.has_error():
         raise RefusedError(message.error.reason)
     try:
-        config = message.content.config_records["reply"]
+        records = message.content
         return Reply(
-            _field(config, "federation", str),
-            _field(config, "algorithm", str),
-            _field(config, "round", int),
-            _field(config, "agent", int),
-            _packed(message.content.array_records["message"]),
+            **_fields(records.config_records["reply"], Reply),
+            message=_packed(records.array_records["message"]),
         )
     # Anybody may have written it: reading it can raise nearly anything.
     except Exception as error:
         raise RefusedError(f"this is no reply of jaxbo's ({error!r}).") from error
 
 
-def _field(config: ConfigRecord, name: str, kind: type[T]) -> T:
-    value = config[name]
-    if type(value) is not kind:
-        raise TypeError(f"{name} is {value!r}")
-    return value
+def _scalars(record: Request | Reply) -> ConfigRecord:
+    """What of it is no array."""
+    return ConfigRecord({name: getattr(record, name) for name in _kinds(type(record))})
+
+
+def _fields(config: ConfigRecord, kind: type[Request] | type[Reply]) -> dict[str, Any]:
+    """What `_scalars` wrote."""
+    for name, expected in _kinds(kind).items():
+        if type(config[name]) is not expected:
+            raise TypeError(f"{name} is {config[name]!r}")
+    return {name: config[name] for name in _kinds(kind)}
+
+
+def _kinds(kind: type[Request] | type[Reply]) -> dict[str, type]:
+    return {name: t for name, t in get_type_hints(kind).items() if t in (int, str)}
 
 
 def _arrays(packed: Packed) -> ArrayRecord:

@@ -39,8 +39,6 @@ from jaxbo.ledger import Ledger, check_budget
 from jaxbo.loop import check_sizes, round_keys, split_key
 from jaxbo.types import Key
 
-_aggregate = eqx.filter_jit(lambda algorithm, *known: algorithm.aggregate(*known))
-
 
 class Coordinator:
     """The server of `rounds` rounds. `done` when the last of them is.
@@ -194,7 +192,7 @@ class Coordinator:
             lambda *all_: jnp.stack(all_), *(self._messages.get(n, nothing) for n in agents)
         )
         known = self._shared, jnp.asarray(round), messages, jnp.asarray(heard)
-        broadcast = pack(_aggregate(self.algorithm, ask_keys(ask_key).server, *known))
+        broadcast = pack(eqx.filter_jit(self.algorithm.aggregate)(ask_keys(ask_key).server, *known))
         present = [*memory.present, heard]
         return dataclasses.replace(
             memory, round=round, over=False, ledger=ledger, broadcast=broadcast, present=present
@@ -243,12 +241,7 @@ class _Memory:
             require((charged is None) == (ledger is None), "its ledger is missing")
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(path, error) from error
-        differing = [name for name, mine in identity.items() if theirs.get(name) != mine]
-        if differing:
-            raise CheckpointError(
-                f"{path} is of a federation with another {' and '.join(differing)}; give the same ones "
-                "as before to go on, or another path to start anew."
-            )
+        _archive.check_same(path, identity, theirs)
         if ledger is not None:
             ledger = ledger.charged(charged)
         return cls(path, identity, federation, ledger, round, over, present, arrays)

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo import _archive
-from jaxbo._archive import CheckpointError
 from jaxbo._check import require, whole
 from jaxbo._evaluate import BadValueError, BlackBox, number
 from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
@@ -41,14 +40,6 @@ from jaxbo.space import Space
 from jaxbo.types import Key
 
 log = logging.getLogger(__name__)
-
-_setup = eqx.filter_jit(lambda algorithm, key: algorithm.setup(key))
-_join = eqx.filter_jit(lambda algorithm, *known: algorithm.join(*known))
-_initial = eqx.filter_jit(lambda algorithm, *known: algorithm.initial(*known))
-_settle = eqx.filter_jit(lambda algorithm, *known: algorithm.settle(*known))
-_message = eqx.filter_jit(lambda algorithm, *known: algorithm.message(*known))
-_choose = eqx.filter_jit(lambda algorithm, *known: algorithm.choose(*known))
-_learn = eqx.filter_jit(lambda algorithm, *known: algorithm.learn(*known))
 
 
 class OwnerError(RuntimeError):
@@ -175,14 +166,9 @@ class Owner:
                 secret = _data(self.key)
             return _Memory(path, identity, secret, Observations.none(self.algorithm.domain.dim))
         memory = _Memory.load(path)
-        differing = [name for name, mine in identity.items() if memory.identity.get(name) != mine]
-        if self.key is not None and (_data(self.key) != memory.secret).any():
-            differing.append("key")
-        if differing:
-            raise CheckpointError(
-                f"{path} is of a federation with another {' and '.join(differing)}; give the same ones "
-                "as before, or remove the file to start again."
-            )
+        if self.key is not None:
+            identity["key"] = _data(self.key).tolist()
+        _archive.check_same(path, identity, memory.identity | {"key": memory.secret.tolist()})
         if memory.round > request.round:
             raise RefusedError(
                 f"this owner has done round {memory.round}, the server asks for {request.round}: its "
@@ -230,10 +216,10 @@ class _Visit:
         self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
         self.keys = split_key(_key(memory.secret))
         _, client_key = jr.split(self.keys.init)
-        self.shared = _setup(self.algorithm, _key(request.setup))
+        self.shared = eqx.filter_jit(self.algorithm.setup)(_key(request.setup))
         joining = self._own(client_key), self.shared, jnp.asarray(owner.agent)
         if memory.client is None:
-            self.client = _join(self.algorithm, *joining)
+            self.client = eqx.filter_jit(self.algorithm.join)(*joining)
         else:
             like = eqx.filter_eval_shape(self.algorithm.join, *joining)
             self.client = unpack(memory.client, like)
@@ -244,9 +230,10 @@ class _Visit:
         while (done := self.memory.known.values.size) < initial:
             row = jnp.asarray(done)
             key, _ = jr.split(jr.fold_in(self.keys.design, row))
-            self._evaluate(BEFORE_FIRST_ROUND, _initial(self.algorithm, self._own(key), agent))
+            x = eqx.filter_jit(self.algorithm.initial)(self._own(key), agent)
+            self._evaluate(BEFORE_FIRST_ROUND, x)
         if not self.memory.settled:
-            self.client = _settle(self.algorithm, self.shared, self.client)
+            self.client = eqx.filter_jit(self.algorithm.settle)(self.shared, self.client)
             self.memory.settled = True
             self.memory.save(self.client)
 
@@ -257,19 +244,19 @@ class _Visit:
         like = shapes_of_broadcast(self.algorithm, self.shared)
         broadcast = unpack(request.broadcast, like)
         key = self._own(self._ask_keys(request.round).choice)
-        message = self.message(request.round)
-        x, _ = _choose(self.algorithm, key, self.shared, self.client, message, broadcast)
+        known = self.shared, self.client, self.message(request.round), broadcast
+        x, _ = eqx.filter_jit(self.algorithm.choose)(key, *known)
         self._evaluate(request.round, x)
 
     def message(self, round: int) -> PyTree:
         """What is sent for a round."""
         key = self._own(self._ask_keys(round).message)
-        return _message(self.algorithm, key, self.shared, self.client)
+        return eqx.filter_jit(self.algorithm.message)(key, self.shared, self.client)
 
     def _evaluate(self, round: int, x: Array) -> None:
         value = self._value(np.asarray(x))
         known = jnp.asarray(round), self.client, x, jnp.asarray(value, x.dtype)
-        self.client = _learn(self.algorithm, self.shared, *known)
+        self.client = eqx.filter_jit(self.algorithm.learn)(self.shared, *known)
         self.memory.known = self.memory.known.and_also(round, np.asarray(x), value)
         self.memory.round = round
         self.memory.save(self.client)
