@@ -28,6 +28,8 @@ COMPILE = {
 }
 #: What `test_layout` lays agents over; everything else is on the first of them.
 DEVICES = "--xla_force_host_platform_device_count=8"
+#: Programs are small, and each is compiled by one of two processes on two cores.
+UNDIVIDED = "--xla_cpu_parallel_codegen_split_count=1"
 
 
 def pytest_addoption(parser):
@@ -35,7 +37,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    flags = [DEVICES, *COMPILE[config.getoption("compile")]]
+    flags = [DEVICES, UNDIVIDED, *COMPILE[config.getoption("compile")]]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
 
 
