@@ -17,19 +17,19 @@ if not jax.config.jax_enable_x64:  # annotations are the same in either precisio
     install_import_hook("jaxbo", "beartype.beartype").__enter__()
 
 #: XLA's flags. Without LLVM's optimizations compiling takes two thirds of the time, and without the
-#: newer emitters, where they can still be done without, one third. But `run` and `drive` then agree in
-#: every bit no longer: without the emitters nowhere, without the optimizations from jaxlib 0.12 on.
+#: newer emitters, where they can still be done without, one third, and a little less if a program is
+#: not divided among threads. But `run` and `drive` then agree in every bit no longer: without emitters or
+#: division nowhere, without optimizations from jaxlib 0.12 on.
 BEFORE_0_12 = jaxlib.version.__version_info__ < (0, 12)
 FAST, FASTER = "--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"
+UNDIVIDED = "--xla_cpu_parallel_codegen_split_count=1"
 COMPILE = {
     "users": [],
     "bitwise": [FAST] if BEFORE_0_12 else [],
-    "roughly": [FAST, FASTER] if BEFORE_0_12 else [FAST],
+    "roughly": [FAST, UNDIVIDED, FASTER] if BEFORE_0_12 else [FAST, UNDIVIDED],
 }
 #: What `test_layout` lays agents over; everything else is on the first of them.
 DEVICES = "--xla_force_host_platform_device_count=8"
-#: Programs are small, and each is compiled by one of two processes on two cores.
-UNDIVIDED = "--xla_cpu_parallel_codegen_split_count=1"
 
 
 def pytest_addoption(parser):
@@ -37,7 +37,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    flags = [DEVICES, UNDIVIDED, *COMPILE[config.getoption("compile")]]
+    flags = [DEVICES, *COMPILE[config.getoption("compile")]]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
 
 
