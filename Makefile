@@ -12,8 +12,9 @@ VENV ?= .venv
 ARGS ?=
 
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
-# Two processes for two cores: with BLAS threads of their own they would only wait for each other.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal --quiet
+# Three processes for two cores, because some tests wait for processes of their own; with BLAS
+# threads of their own they would only wait for each other.
 test-%: export OMP_NUM_THREADS = 1
 test-%: export OPENBLAS_NUM_THREADS = 1
 
