@@ -1,5 +1,6 @@
 """The harshest settings: annotations checked at run time, strict promotion, warnings are errors."""
 
+import gc
 import hashlib
 import os
 from pathlib import Path
@@ -37,6 +38,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)  # tracing makes many objects: a tenth of the time
     flags = [DEVICES, *COMPILE[config.getoption("compile")]]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
 
