@@ -56,6 +56,7 @@ def few_programs():
     yield
     if MAPPINGS.exists() and MAPPINGS.read_text().count("\n") > MOST_MAPPINGS:
         jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

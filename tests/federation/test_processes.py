@@ -38,14 +38,15 @@ from jaxbo import flower
 algorithm = {algorithm}
 
 def objective(agent, x):
-    if agent == 2 and os.path.exists({slow!r}):
-        with open({slow!r} + "-calls", "a+") as file:
-            file.write(".")
-            file.seek(0)
-            calls = len(file.read())
-        if calls > {initial}:  # the first of its rounds
-            open({slow!r} + "2", "w").close()
-            time.sleep(1000)
+    with open({slow!r} + "-calls-%d" % agent, "a+") as file:
+        file.write(".")
+        file.seek(0)
+        round = len(file.read()) - {initial}
+    if agent == 2 and round == 1 and os.path.exists({slow!r}):
+        open({slow!r} + "2", "w").close()
+        time.sleep(1000)
+    while agent == 0 and round == 2 and os.path.exists({slow!r} + "0"):
+        time.sleep(0.1)
     return -float(np.sum((np.asarray(x, np.float64) - 0.2 * (1 + agent)) ** 2))
 
 client = flower.client_app(algorithm, objective, key=jr.key(11))
@@ -127,7 +128,9 @@ def test_an_owner_and_the_server_killed_in_the_middle_go_on(tmp_path):
     slow, checkpoint = tmp_path / "slow", tmp_path / "server.npz"
     folder = app(tmp_path, "private-faults", rounds=2, charged=True, deadline=DEADLINE)
     first, second = [], []
+    held = Path(f"{slow}0")
     slow.touch()
+    held.touch()
     with Local(tmp_path) as local:
         for n in range(AGENTS):
             local.start_owner(n)
@@ -140,6 +143,7 @@ def test_an_owner_and_the_server_killed_in_the_middle_go_on(tmp_path):
             if line.startswith("round 1 "):
                 for pid in processes("flwr-serverapp", local.address):
                     os.kill(pid, signal.SIGKILL)  # in the middle of round 2
+                held.unlink()
                 break
         local.start_owner(2)
         second = list(local.run(folder, {"checkpoint": str(checkpoint)}, "second.log"))
