@@ -216,10 +216,11 @@ def _scalars(record: Request | Reply) -> ConfigRecord:
 
 def _fields(config: ConfigRecord, kind: type[Request] | type[Reply]) -> dict[str, Any]:
     """What `_scalars` wrote."""
+    fields = {name: config[name] for name in _kinds(kind)}
     for name, expected in _kinds(kind).items():
-        if type(config[name]) is not expected:
-            raise TypeError(f"{name} is {config[name]!r}")
-    return {name: config[name] for name in _kinds(kind)}
+        if type(fields[name]) is not expected:
+            raise TypeError(f"{name} is {fields[name]!r}")
+    return fields
 
 
 def _kinds(kind: type[Request] | type[Reply]) -> dict[str, type]:

@@ -115,14 +115,12 @@ class Owner:
         """Does what is asked unless it has been done, and returns the message that follows.
 
         `RefusedError`, and nothing done, for a request of another algorithm or for a round before the
-        owner's own; `CheckpointError` for a damaged file; `OwnerError` where the objective raises
-        something else than `catch` or returns no number.
+        owner's own; `CheckpointError` for a file that is damaged or was made with other arguments;
+        `OwnerError` where the objective raises something else than `catch` or returns no number.
         """
         if request.algorithm != digest(self.algorithm):
             raise RefusedError("the server runs another algorithm than this owner.")
         self._check(request)
-        if not re.fullmatch(r"[0-9a-f]{8,64}", request.federation):
-            raise RefusedError("the server's name of the federation is none.")
         path = self.folder / f"{request.federation}.npz"
         with only_one(path):
             visit = _Visit(self, request, self._memory(path, request))
@@ -133,6 +131,8 @@ class Owner:
 
     def _check(self, request: Request) -> None:
         """`RefusedError` for what no server of this algorithm asks."""
+        if not re.fullmatch(r"[0-9a-f]{8,64}", request.federation):
+            raise RefusedError("the server's name of the federation is none.")
         like = _data(jr.key(0))
         if (request.setup.shape, request.setup.dtype) != (like.shape, like.dtype):
             raise RefusedError("the server's setup is no key.")
