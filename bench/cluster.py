@@ -129,7 +129,7 @@ def _workers() -> Iterator[Executor]:
     """Four processes of dask as an executor, ready to evaluate."""
     from distributed import Client, LocalCluster
 
-    local: dict[str, Any] = {"processes": True, "threads_per_worker": 1, "dashboard_address": None}
+    local: dict[str, Any] = {"processes": True, "threads_per_worker": 1, "dashboard_address": ":0"}
     with LocalCluster(n_workers=WORKERS, **local) as cluster, Client(cluster) as client:
         client.run(_ready)
         yield client.get_executor(pure=False)

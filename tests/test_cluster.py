@@ -102,7 +102,11 @@ class Together(Watched):
 
 
 class Deadly(Watched):
-    '''The process that makes agent 1's first call dies; `always`, so do all that make this call.'''
+    '''The process that makes agent 1's first call dies; `always`, so do all that make this call.
+
+    It dies a while after its call before has ended: a result that dask is still fetching from a worker
+    when the worker dies is lost, and its executor raises `TypeError` for it.
+    '''
 
     def __init__(self, folder, always):
         super().__init__(folder)
@@ -120,6 +124,7 @@ class Deadly(Watched):
         except FileExistsError:
             if not self.always or open(self.path("fatal")).read() != point:
                 return
+        time.sleep(0.5)
         os._exit(1)
 
     def fatal(self):
@@ -154,7 +159,7 @@ def client(elsewhere):
     workers = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        LocalCluster(**workers, dashboard_address=None) as local,
+        LocalCluster(**workers, dashboard_address=":0") as local,
         Client(local) as client,
     ):
         yield client
