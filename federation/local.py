@@ -33,6 +33,7 @@ class Local(AbstractContextManager):
             "JAX_COMPILATION_CACHE_DIR": str(out / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "OMP_NUM_THREADS": "1",  # owners share the cores
+            "PYTHONUNBUFFERED": "1",  # what a run reports is shown at once, through a pipe as well
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
 

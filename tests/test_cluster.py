@@ -186,6 +186,7 @@ def _executor(kind, request):
         # The same call is another evaluation.
         with client.get_executor(pure=False) as executor:
             yield executor
+        client.wait_for_workers(2)  # made anew, with threads of their own
     else:
         with processes() if kind == "processes" else Renewing(processes) as executor:
             yield executor
