@@ -33,7 +33,7 @@ test: test-float32 test-float64
 # as users have it.
 CONTRACT := tests/algos/test_contract.py
 EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
-FTS := FTS and not DP
+FTS := FTS and not DP and not ranked and not pooled
 
 # Three SuperNodes, ten rounds, two methods: four minutes of starting processes.
 test-long: $(VENV)/ready-test

@@ -117,7 +117,7 @@ def drive(
         identity = _identity(algorithm, objective, key, initial, present, state, ledger)
         saved = Checkpoint(checkpoint, identity)
     here = None if present is None or not rounds else present[0]
-    shapes = eqx.filter_eval_shape(algorithm.ask, keys.rounds, start, here)
+    shapes = eqx.filter_eval_shape(_ask, algorithm, keys.rounds, start, here)
     given = None if present is None else np.asarray(present)
     record = Record(shapes, initial, rounds, saved, ledger, given, jr.key_data(key).size)
     evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)

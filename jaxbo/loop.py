@@ -160,8 +160,11 @@ def _table(
     """The last state, and a row of each `every`-th of `count` steps: `lax.scan` with a hidden number of
     steps."""
 
+    # Traced here and not again below: tracing is half of what a first call takes.
+    traced, constants = jax.closure_convert(step, jnp.zeros((), int), state)
+
     def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        state, row = step(t, carry[0])
+        state, row = traced(t, carry[0], *constants)
 
         def write(rows: PyTree) -> PyTree:
             return jax.tree.map(lambda rows, one: rows.at[t // every].set(one), rows, record(row))
@@ -172,7 +175,9 @@ def _table(
             return state, carry[1]
         return state, jax.lax.cond((t + 1) % every == 0, write, lambda rows: rows, carry[1])
 
-    shapes = jax.eval_shape(lambda t, s: record(step(t, s)[1]), jnp.zeros((), int), state)
+    shapes = jax.eval_shape(
+        lambda t, s: record(traced(t, s, *constants)[1]), jnp.zeros((), int), state
+    )
     rows = jax.tree.map(lambda one: jnp.zeros((count // every, *one.shape), one.dtype), shapes)
     if not count:
         return state, rows

@@ -140,6 +140,23 @@ def test_what_is_recorded_is_up_to_the_user(key):
         run(TS4, compiled_bowl, 4, key, every=0)
 
 
+@pytest.mark.parametrize("loop", [run, quiet], ids=["run", "drive"])
+def test_a_round_is_traced_once(loop, key, monkeypatch):
+    """Which is half of what a first call takes."""
+    traced = []
+    ask = RandomSearch.ask
+
+    def counted(self, *args, **kwargs):
+        traced.append(self)
+        return ask(self, *args, **kwargs)
+
+    monkeypatch.setattr(RandomSearch, "ask", counted)
+    # Of a size that nothing else here has: no program of it has been traced yet.
+    _, trace = loop(RandomSearch(Cube(2), 7), Same(branin()), 4, key, initial=2)
+    assert trace.queries.shape == (6, 7, 2)
+    assert len(traced) == 1
+
+
 def test_another_key_is_another_run(key):
     one_key, other_key = jr.split(key)
     _, one = run(RANDOM, compiled_bowl, 2, one_key, initial=2)
