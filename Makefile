@@ -35,7 +35,7 @@ CONTRACT := tests/algos/test_contract.py
 EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
 FTS := FTS and not DP and not ranked and not pooled
 
-# Three SuperNodes, ten rounds, two methods: four minutes of starting processes.
+# Three SuperNodes: ten rounds of two methods, and some killed. Six minutes of starting processes.
 test-long: $(VENV)/ready-test
 	$(BIN)/python -m pytest --quiet -m long
 

@@ -122,6 +122,7 @@ def processes(*words):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_an_owner_and_the_server_killed_in_the_middle_go_on(tmp_path):
