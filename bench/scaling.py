@@ -156,7 +156,7 @@ def _rate(case: Case) -> float:
     agents = 4096
     a, b = jnp.ones((CANDIDATES, case.features)), jnp.ones((case.features, agents))
     product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
-    return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 5)
+    return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 20)
 
 
 def _best(call: Callable[[], Any], repeats: int) -> float:

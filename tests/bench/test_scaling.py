@@ -4,7 +4,7 @@ import jax
 import pytest
 
 import jaxbo
-from bench import methods, scaling
+from bench import methods, round_parts, scaling
 from bench.scaling import Case
 from jaxbo.algos.base import AbstractAlgorithm
 
@@ -20,6 +20,18 @@ def test_a_case_is_measured_beside_its_floor(case):
     # Every agent has room for a feature vector of each round.
     assert found.state >= 4 * case.agents * case.rounds * case.features
     assert found.memory >= found.state / 2
+
+
+def test_the_parts_of_a_round_have_floors_of_their_own():
+    small, large = (
+        round_parts.measured(Case(agents=24, rounds=4, features=m), repeats=1) for m in (20, 400)
+    )
+    assert set(small) == {"message", "candidates", "search", "learn"}
+    for name, part in small.items():
+        assert 0 < part.floor == part.moved + part.random + part.cosines
+        assert large[name].took > 0 or name == "search"  # a difference of two times
+    assert [name for name, part in small.items() if part.random > 0] == ["message"]
+    assert [name for name, part in small.items() if part.cosines > 0] == ["search"]
 
 
 def test_the_floor_grows_with_what_there_is_to_do():
