@@ -29,7 +29,7 @@ federation: $(VENV)/ready-demo,flower
 
 test: test-float32 test-float64
 
-# Most of the time goes into compiling, so only FTS, and what rounding could spoil, is compiled
+# Most of the time goes into compiling, so only plain FTS, and what rounding could spoil, is compiled
 # as users have it.
 CONTRACT := tests/algos/test_contract.py
 EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)

@@ -116,8 +116,8 @@ def measured(case: Case, repeats: int) -> Measured:
 
     program, compiling = compiled(rounds, jr.key(0), optima)
     clients = jax.eval_shape(method.init, jr.key(0)).clients
-    read, rate = bandwidth(5), _rate(case)
-    floor = case.rounds * case.agents * max(_bytes(case) / read, _operations(case) / rate)
+    read, fastest = bandwidth(5), rate(case)
+    floor = case.rounds * case.agents * max(moved(case) / read, _operations(case) / fastest)
     device = jax.devices()[0]
     return Measured(
         compiling,
@@ -125,38 +125,52 @@ def measured(case: Case, repeats: int) -> Measured:
         held(program) * case.devices,
         metrics.bytes_of(clients),
         read,
-        rate,
+        fastest,
         floor,
         device.device_kind,
         device.platform,
     )
 
 
-def _bytes(case: Case) -> float:
-    """Of an agent and round: a number for each feature and observation, twice."""
+def moved(case: Case) -> float:
+    """Bytes of an agent and round: a number for each feature and observation, twice."""
     return 2 * 4.0 * case.features * case.rounds / 2
 
 
 def _operations(case: Case) -> float:
-    """Of an agent and round."""
+    """Operations of an agent and round."""
     method = algorithm(case)
-    at_candidates = 2.0 * CANDIDATES * case.features
+    share = 1.0
     if isinstance(method, DPFTSDE):
         rounds = jnp.arange(1, case.rounds + 1)
-        at_candidates *= float(jnp.mean(jax.vmap(method.mixing)(rounds)))
-    starts, steps = maximize.default_starts(case.dim), maximize.race_steps(case.dim)
-    points = starts * (steps + 1) + 4
+        share = float(jnp.mean(jax.vmap(method.mixing)(rounds)))
+    return share * at_candidates(case) + in_search(case)
+
+
+def at_candidates(case: Case) -> float:
+    """Operations of one function at all candidates."""
+    return 2.0 * CANDIDATES * case.features
+
+
+def in_search(case: Case) -> float:
+    """Operations of the search for one function's maximum."""
     # Phases, gradient, and two for every product with the Hessian; half of the features are frequencies.
     products = 2 + 2 * min(case.dim, maximize.CONJUGATE_STEPS)
-    return at_candidates + points * products * 2.0 * case.dim * case.features / 2
+    return visited(case) * products * 2.0 * case.dim * case.features / 2
 
 
-def _rate(case: Case) -> float:
+def visited(case: Case) -> int:
+    """Points where the search looks."""
+    starts, steps = maximize.default_starts(case.dim), maximize.race_steps(case.dim)
+    return starts * (steps + 1) + 4
+
+
+def rate(case: Case) -> float:
     """Operations a second of the product that is the functions of many agents at all candidates."""
     agents = 4096
     a, b = jnp.ones((CANDIDATES, case.features)), jnp.ones((case.features, agents))
     product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
-    return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 20)
+    return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 100)
 
 
 def _best(call: Callable[[], Any], repeats: int) -> float:

@@ -23,22 +23,18 @@ def test_a_case_is_measured_beside_its_floor(case):
 
 
 def test_the_parts_of_a_round_have_floors_of_their_own():
-    small, large = (
-        round_parts.measured(Case(agents=24, rounds=4, features=m), repeats=1) for m in (20, 400)
-    )
-    assert set(small) == {"message", "candidates", "search", "learn"}
-    for name, part in small.items():
-        assert 0 < part.floor == part.moved + part.random + part.cosines
-        assert large[name].took > 0 or name == "search"  # a difference of two times
-    assert [name for name, part in small.items() if part.random > 0] == ["message"]
-    assert [name for name, part in small.items() if part.cosines > 0] == ["search"]
+    parts = round_parts.measured(Case(agents=24, rounds=4, features=20), repeats=1)
+    assert list(parts) == ["message", "candidates", "search", "learn"]
+    assert all(part.work > 0 for part in parts.values())
+    assert [name for name, part in parts.items() if part.random > 0] == ["message"]
+    assert [name for name, part in parts.items() if part.cosines > 0] == ["search"]
 
 
 def test_the_floor_grows_with_what_there_is_to_do():
     small = Case()
     for more in (Case(features=200), Case(dim=6), Case(dim=12)):
         assert scaling._operations(more) > 1.9 * scaling._operations(small)
-    assert scaling._bytes(Case(rounds=40)) == 2 * scaling._bytes(small)
+    assert scaling.moved(Case(rounds=40)) == 2 * scaling.moved(small)
     # Who follows the broadcast needs no function of its own.
     assert scaling._operations(Case("DP-FTS-DE")) < scaling._operations(small)
 
