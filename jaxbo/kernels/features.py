@@ -32,19 +32,19 @@ Directions: TypeAlias = Callable[[Key, int, int], Float[Array, "count dim"]]
 # ---------------------------------------------------------------- cosine and sine in turns
 
 # sin 2πr = r · P(r²) on |r| ≤ 1/4. Five terms err by 3e-9, far below float32 rounding; float64 takes
-# eleven. Interpolation at Chebyshev nodes is within a factor two of the best polynomial.
-_TERMS = {"float32": 5, "float64": 11}
-
-
-def _sine_coefficients(terms: int) -> list[float]:
-    nodes = (1 + np.cos(np.pi * (np.arange(terms) + 0.5) / terms)) / 2  # in (0, 1): 16 r²
-    r = np.sqrt(nodes) / 4
-    powers = np.vander(nodes, increasing=True)
-    # Python numbers, which take the precision of the array that they meet.
-    return (np.linalg.solve(powers, np.sin(2 * np.pi * r) / r) * 16.0 ** np.arange(terms)).tolist()
-
-
-_COEFFICIENTS = {name: _sine_coefficients(terms) for name, terms in _TERMS.items()}
+# eleven. Interpolation at Chebyshev nodes is within a factor two of the best polynomial. Computed with
+# fifty digits, lowest power first, since LAPACK's last ones differ from machine to machine.
+_COEFFICIENTS = {
+    "float32": (
+        *(6.283185280154407, -41.34168061334652, 81.60247636892518, -76.58117264427872),
+        39.7598270853191,
+    ),
+    "float64": (
+        *(6.283185307179586, -41.34170224039976, 81.60524927607506, -76.70585975306139),
+        *(42.05869394489747, -15.094642576809157, 3.819952584204029, -0.718122282506468),
+        *(0.10422879172970216, -0.012027159975490727, 0.0011009794483810129),
+    ),
+}
 
 
 def _quarter_sine(r: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
