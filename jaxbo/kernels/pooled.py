@@ -83,7 +83,7 @@ class Pooled(eqx.Module):
         points = self._points(own, problem)
         logs = total.astype(points.dtype) + jax.vmap(problem.log_prior)(points)
         weights = _tempered(logs, min(self.settings, sum(_free(own)) + _MORE))
-        theta = jnp.sum(weights[:, None] * points, axis=0)
+        theta = linalg.dot(weights, points)
         kernel, noise = problem.unpack(theta)
         _, contrasts, squares, told = restricted(problem, theta)
         start = jnp.sum(own.kernel.variance)
