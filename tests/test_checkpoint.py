@@ -224,7 +224,7 @@ SCRIPT = textwrap.dedent("""
     def objective(agent, x):
         line = f"{agent} {x.tolist()}\\n"
         os.write(log, f"began {line}".encode())
-        time.sleep(0.15 if agent else 0.02)
+        time.sleep(0.5 if agent else 0.05)
         os.write(log, f"ended {line}".encode())
         return float(-np.sum((x - 0.1 * agent) ** 2))
 
@@ -260,7 +260,7 @@ def test_killed_for_real_it_loses_what_was_in_flight_and_asks_the_same(path, tmp
         while began(log) < moment + kills - 1 and time.monotonic() < deadline:
             assert process.poll() is None
             time.sleep(0.003)
-        time.sleep(0.03)
+        time.sleep(0.25)  # far from where an evaluation ends, so that all that ended is written
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         assert not result.exists()
