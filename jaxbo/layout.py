@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from jaxbo._check import is_a, require, whole
@@ -89,6 +89,18 @@ def layout(mesh: Mesh | None = None, chunk: int | None = None) -> Each:
         "agents are laid out by the compiler: give mesh= outside of jax.set_mesh with explicit axes.",
     )
     return Layout(Mesh(mesh.devices, mesh.axis_names), chunk)
+
+
+def whole_where_uneven(each: Each, counts: tuple[int, ...], tree: PyTree) -> PyTree:
+    """`tree`, whole on each device of a mesh that does not divide every one of `counts`.
+
+    The compiler would divide it among some of the devices, and jax 0.9 cannot say so of a result.
+    """
+    mesh = each.mesh if isinstance(each, Layout) else None
+    if mesh is None or all(count % mesh.size == 0 for count in counts):
+        return tree
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    return wrap(jax.lax.with_sharding_constraint(unwrap(tree), everywhere), tree)
 
 
 def _count(own: PyTree) -> int:

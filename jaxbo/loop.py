@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxbo._check import require, whole
 from jaxbo._keys import barrier
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, FederatedState
-from jaxbo.layout import Each, layout
+from jaxbo.layout import Each, layout, whole_where_uneven
 from jaxbo.objectives import AbstractObjective
 from jaxbo.trace import Round, Trace, everything
 from jaxbo.types import Count, Key, Point, Scalar
@@ -143,7 +143,9 @@ def _run(
         pairs = zip(design, (rows.queries, rows.values), strict=True)
         queries, values = (jnp.concatenate(pair) for pair in pairs)
         rows = Trace(queries, values, rows.info, initial, every=every)
-    return state, rows
+    agents = algorithm.agents if isinstance(algorithm, AbstractFederated) else 1
+    state = whole_where_uneven(each, (agents,), state)
+    return state, whole_where_uneven(each, (agents, algorithm.targets), rows)
 
 
 def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:

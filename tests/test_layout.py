@@ -13,11 +13,17 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
+from jaxbo.algos.base import AbstractFederated
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
+from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains import Finite
+from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.mechanism import Mechanism, Poisson
+from jaxbo.kernels.pooled import Pooled
+from jaxbo.kernels.ranking import Ranked
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.layout import layout
 from jaxbo.loop import run
@@ -25,10 +31,17 @@ from jaxbo.trace import summary
 
 DOMAIN = Finite(np.random.default_rng(2).random((60, 2)))
 SMALL = Fixed(size=16)
+OWN = Fitted(80, size=16, every=None)
 METHODS = {
     "FTS": lambda n: FTS(DOMAIN, n, features=SMALL),
     "DP-FTS-DE": lambda n: DPFTSDE(DOMAIN, n, Mechanism(0.1, 5.0, Poisson(0.9)), features=SMALL),
     "CEPE": lambda n: CEPE(DOMAIN, n, [1.0, 2.0, 2.0, 3.0]),
+    "FTS, once": lambda n: FTS(DOMAIN, n, features=SMALL, once=True),
+    "FTS, ranked": lambda n: FTS(DOMAIN, n, features=SMALL, own=OWN, peers=Ranked()),
+    "FTS, pooled": lambda n: FTS(DOMAIN, n, features=SMALL, own=OWN, pooled=Pooled(8)),
+    "two targets": lambda n: FTS(DOMAIN, n, features=SMALL, targets=2),
+    "random search": lambda n: RandomSearch(DOMAIN, n),
+    "EGP-TS": lambda n: EGP(DOMAIN, OWN, workers=n),
 }
 
 
@@ -145,11 +158,23 @@ def test_a_layout_that_cannot_be_is_refused():
         ("DP-FTS-DE", (8,), 13, 1),
         ("CEPE", (8,), 13, 1),
         ("CEPE", None, 13, 4),
+        # Numbers that the devices do not divide, but share factors with.
+        ("FTS", (8,), 12, None),
+        ("FTS, once", (4, 2), 20, 2),
+        ("FTS, ranked", (8,), 16, 1),
+        ("FTS, pooled", (8,), 10, 1),
+        ("two targets", (4, 2), 16, None),
+        ("random search", (8,), 6, None),
+        ("EGP-TS", (8,), 2, None),
     ],
 )
 def test_a_run_is_that_of_one_device(name, shape, agents, chunk, key):
     algorithm = METHODS[name](agents)
     present = jr.bernoulli(key, 0.8, (4, agents))
+    if not isinstance(algorithm, AbstractFederated):
+        present = None
+    elif "once" in name:  # whose message arrived before the start
+        present = jnp.tile(present[0], (4, 1))
     _, one = run(algorithm, bowl, 4, key, initial=2 * (name != "CEPE"), present=present)
     mesh = None if shape is None else devices(*shape)
     _, other = run(
@@ -176,9 +201,22 @@ def test_agents_come_back_on_their_devices(key):
     specs = {leaf.sharding.spec[0] for leaf in jax.tree.leaves(state.clients)}
     assert specs == {over_all}
     assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.shared))
-    # Where they do not divide evenly, all are on each.
-    _, uneven = run(METHODS["FTS"](13), bowl, 2, key, mesh=mesh)
-    assert uneven.values.sharding.is_fully_replicated
+
+
+@pytest.mark.parametrize("agents", [12, 13, 20])
+def test_agents_who_do_not_divide_evenly_are_all_on_each_device(agents, key):
+    state, trace = run(METHODS["FTS"](agents), bowl, 2, key, initial=1, mesh=devices(4, 2))
+    leaves = jax.tree.leaves((state.clients, trace))
+    assert all(leaf.sharding.is_fully_replicated for leaf in leaves)
+
+
+def test_few_targets_do_not_bring_all_agents_together(key):
+    mesh = devices(8)
+    state, trace = run(METHODS["two targets"](16), bowl, 2, key, mesh=mesh)
+    assert trace.queries.sharding.is_fully_replicated
+    assert {leaf.sharding.spec[0] for leaf in jax.tree.leaves(state.clients)} == set(
+        mesh.axis_names
+    )
 
 
 def test_a_run_goes_on_over_devices(key):
