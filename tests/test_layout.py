@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
+from jaxbo import metrics
 from jaxbo.algos.base import AbstractFederated
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
-from jaxbo.domains import Finite
+from jaxbo.domains import Cube, Finite
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.mechanism import Mechanism, Poisson
 from jaxbo.kernels.pooled import Pooled
@@ -191,6 +192,19 @@ def test_a_run_is_that_of_one_device(name, shape, agents, chunk, key):
     same = np.all(np.asarray(one.queries) == np.asarray(other.queries), axis=2)
     assert same.mean() > 0.97
     np.testing.assert_allclose(one.values[same], other.values[same], atol=1e-5)
+
+
+def test_a_run_in_chunks_takes_the_memory_of_a_chunk(key):
+    algorithm = FTS(Cube(2), 256, features=SMALL)
+
+    def bytes_of(chunk):
+        def last(key):
+            return run(algorithm, bowl, 2, key, chunk=chunk, record=summary)[1]
+
+        return jax.jit(last).lower(key).compile().memory_analysis().temp_size_in_bytes
+
+    state = metrics.bytes_of(jax.eval_shape(algorithm.init, key))
+    assert bytes_of(None) - state > 3 * (bytes_of(16) - state)
 
 
 def test_agents_come_back_on_their_devices(key):

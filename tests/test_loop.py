@@ -15,6 +15,7 @@ import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
+from jax import export
 
 from jaxbo import metrics
 from jaxbo.algos.base import AbstractFederated
@@ -155,6 +156,28 @@ def test_a_round_is_traced_once(loop, key, monkeypatch):
     _, trace = loop(RandomSearch(Cube(2), 7), Same(branin()), 4, key, initial=2)
     assert trace.queries.shape == (6, 7, 2)
     assert len(traced) == 1
+
+
+def test_a_program_that_was_saved_is_the_run(key):
+    fts = FTS(Cube(2), 3, features=SMALL)
+    # Leaves, since JAX saves no types that are not registered.
+    program = jax.jit(lambda key: jax.tree.leaves(run(fts, compiled_bowl, 3, key, initial=1)[1]))
+    saved = export.export(program, platforms=("cpu", "cuda", "tpu"))(jr.key(0)).serialize()
+    loaded = export.deserialize(saved).call(key)
+    for one, other in zip(loaded, program(key), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("donated", [(), (0,)])
+def test_a_state_that_is_given_up_is_written_over(donated, key):
+    algorithm = FTS(Cube(2), 50, features=SMALL)
+    state = algorithm.init(key)
+    goes_on = jax.jit(
+        lambda s, key: run(algorithm, compiled_bowl, 2, key, state=s), donate_argnums=donated
+    )
+    sizes = goes_on.lower(state, key).compile().memory_analysis()
+    held = metrics.bytes_of(state.clients)
+    assert (sizes.alias_size_in_bytes >= held) == bool(donated)
 
 
 def test_another_key_is_another_run(key):
