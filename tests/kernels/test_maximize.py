@@ -185,6 +185,26 @@ def test_a_batch_is_its_functions(key):
         np.testing.assert_allclose(batch[1][i], alone(functions.weights[i])[1], rtol=1e-4)
 
 
+def test_features_of_their_own_are_held_for_a_block_of_candidates(key):
+    draws = prior_draws(key, 2, 8)
+
+    def bytes_of(count):
+        def best(scales, candidates):
+            def one(scale, w):
+                own = features.with_kernel(draws.features, SquaredExponential(scale))
+                return maximize(FourierFunction(own, w), Cube(2), candidates)
+
+            return jax.vmap(one)(scales, draws.weights)
+
+        candidates = Cube(2).candidates(key, count)
+        compiled = jax.jit(best).lower(jnp.linspace(0.1, 0.3, 8), candidates).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    block = bytes_of(512)
+    assert bytes_of(8192) < 2 * block
+    assert block < 8 * 512 * 100 * jnp.zeros(()).nbytes * 1.5
+
+
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_ascent_never_goes_down(steps, key):
     f = prior_draws(key, 3, 1, scale=0.1)[0]
