@@ -47,7 +47,18 @@ MOST = 250
 MISSING, STOPPED = 2, 130
 
 #: Packages whose versions a result depends on.
-PACKAGES = ("jaxbo-agents", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn")
+PACKAGES = (
+    "jaxbo-agents",
+    "jax",
+    "jaxlib",
+    "equinox",
+    "optax",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "torch",
+    "botorch",
+)
 
 
 # ---------------------------------------------------------------- what an experiment is

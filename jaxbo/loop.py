@@ -73,9 +73,10 @@ def run(
     device computes it, and only evaluations are spread.
 
     Memory: the agents' state (a method's docstring says how much that is), and of each agent that is
-    asked some 8 bytes for each candidate, for each feature of each start of the search and, where features
-    are the agent's own, of each of 256 candidates (`kernels.maximize`), which `chunk` bounds. A `state` that is given is kept: donate it to the `jit`
-    that `run` is called in, if it is not needed any more.
+    asked some 8 bytes for each candidate, for each feature of each start of the search and, where
+    features are the agent's own, of each of 256 candidates (`kernels.maximize`), which `chunk` bounds.
+    A `state` that is given is kept: donate it to the `jit` that `run` is called in, if it is not needed
+    any more.
 
     Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
     structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that

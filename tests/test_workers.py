@@ -274,6 +274,28 @@ def test_workers_of_an_executor_are_kept_busy_and_failures_survived():
     assert desk.out == ()
 
 
+def test_nobody_waits_for_the_slowest():
+    others, lock, slow = threading.Event(), threading.Lock(), []
+    ended = []
+
+    def objective(worker, x):
+        with lock:
+            first = not slow
+            slow.append(worker)
+        if first:  # ends only once the other worker has been asked four times
+            assert others.wait(60)
+        with lock:
+            ended.append(worker)
+            if len(ended) == 4:
+                others.set()
+        return branin(worker, x)
+
+    with ThreadPoolExecutor(2) as pool:
+        desk = drive_async(egp(2), objective, 7, jr.key(1), executor=pool, initial=3)
+    assert np.isfinite(desk.values).all()
+    assert len(set(ended[:4])) == 1
+
+
 def test_an_objective_that_never_succeeds_is_raised(tmp_path):
     def broken(worker, x):
         raise KeyError("no such file")

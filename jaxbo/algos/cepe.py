@@ -104,7 +104,7 @@ class CEPE(AbstractFederated):
     memory on a finite domain and O(exploration) elsewhere; a value from another point is then not
     learned from. With kernels of their own, or with `room` for so many observations made before the
     first round, agents keep covariances of their own: measured in a run of 35 observations, five of them
-    before the first round, 143 kB an agent at most.
+    before the first round, 104 kB an agent at most.
 
     `sketch`, a `Sketch` or `Pivoted`, makes it S-CEPE: `numbers` must then explore first
     (`schedules.first`). Inducing points are sent until nobody has any left, which the paper's length of

@@ -37,7 +37,7 @@ class EGP(AbstractOneModel):
 
     Differs from the paper in that features keep their base frequencies when hyperparameters are
     fitted anew, and that the floor of appendix E is for drawing only. Memory: that of `surrogate`;
-    measured in a run of 35 observations with three kernels that are fitted, 1.7 MB at most.
+    measured in a run of 35 observations with three kernels that are fitted, 0.8 MB at most.
     """
 
     domain: AbstractDomain

@@ -35,7 +35,7 @@ class TAF(AbstractTransfer):
     over the best that agent n's model predicts where this agent has been, which needs no incumbent.
     `Trace.info` has w_n / (w + Σ_n w_n). Cost is that of `RGPE` without its draws;
     memory is that of `FTS`, M² floats more with `once`, and M² of each agent that is heard, once for all.
-    Measured in a run of 35 observations of ten agents with the defaults: 0.3 MB an agent at most.
+    Measured in a run of 35 observations of ten agents with the defaults: 0.2 MB an agent at most.
 
     `ValueError` for a bandwidth that is not positive.
     """

@@ -84,7 +84,8 @@ class Owner:
     `objective(agent, x)` is that of `drive`. An exception of the types `catch` is a failed evaluation,
     logged and survived. For each federation there will be a file in `folder`, readable by the owner
     alone (`observations` reads it). What the owner draws comes from random numbers of its machine's
-    that nobody else knows; with `key`, the `Coordinator`'s, from that: its queries are those of `run`.
+    that nobody else knows; with `key`, the `Coordinator`'s, from that: its queries are those of `run`, if
+    there is no ledger.
 
     If it is asked for two rounds at the same time it does one after the other. Needs the package
     `filelock`. `ValueError` for an agent that the algorithm does not have, or no such folder.

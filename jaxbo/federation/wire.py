@@ -92,7 +92,8 @@ def check_key(key: Key) -> None:
 
 def digest(algorithm: AbstractFederated) -> str:
     """What the two sides must have in common: the method and its numbers, precision, random bits."""
-    draw = jr.normal(jr.key(0), (64,))  # what a key means is a matter of JAX's version and settings
+    # What a key means is a matter of JAX's version and settings, but its bits not of the machine.
+    draw = jr.bits(jr.key(0), (64,))
     return "-".join(fingerprint(algorithm=algorithm, draw=draw, format=FORMAT).values())
 
 

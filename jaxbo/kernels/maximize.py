@@ -22,7 +22,6 @@ from jaxbo.domains import AbstractDomain, Finite, Regions, clip
 from jaxbo.kernels.features import Curvature, FourierFunction, expansion
 from jaxbo.types import Count, Function, Point, Points, Scalar
 
-
 #: Candidates of a block: a product of so many takes no more than 4 % longer than one of all.
 _BLOCK = 256
 
@@ -56,7 +55,7 @@ def maximize(
     """
     if not isinstance(domain, Finite):
         candidates = candidates[_slabs(candidates, pieces)]
-    values = jax.lax.map(function, candidates, batch_size=_BLOCK)
+    values: Array = jax.lax.map(function, candidates, batch_size=_BLOCK)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
     if isinstance(domain, Finite):
         best = jnp.argmax(values)

@@ -39,7 +39,7 @@ class Here(Grid):
 
     def __init__(self, client, folders, spoil=lambda node, reply: reply):
         self.client, self.folders, self.spoil = client, folders, spoil
-        self.bytes = []
+        self.limits, self.records = set(), set()
 
     def set_run(self, run):
         raise NotImplementedError
@@ -61,6 +61,7 @@ class Here(Grid):
         return list(self.folders)
 
     def send_and_receive(self, messages, *, timeout=None):
+        self.limits |= {(timeout, message.metadata.ttl) for message in messages}
         return [reply for message in messages for reply in self.answer(message)]
 
     def answer(self, message):
@@ -72,6 +73,8 @@ class Here(Grid):
         except Exception as error:
             reason = f"{type(error)}:<'{error}'>"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        else:
+            self.records |= set(reply.content)
         reply = self.spoil(node, reply)
         return [] if reply is None else [reply]
 
@@ -97,7 +100,7 @@ def found(folders):
 def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog):
     algorithm = ALGORITHMS[name]
     client = flower.client_app(algorithm, objective, key=KEY)
-    server = flower.server_app(algorithm, ROUNDS, KEY, initial=INITIAL)
+    server = flower.server_app(algorithm, ROUNDS, KEY, initial=INITIAL, deadline=77.0)
     grid = Here(client, nodes(tmp_path))
     with caplog.at_level(logging.INFO, "flwr"):
         serve(server, grid, tmp_path)
@@ -108,6 +111,8 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog):
     assert "round 10 of 10: 3 of 3 owners" in caplog.text
     assert "a message of" in caplog.text
     assert "400 bytes of numbers" in caplog.text
+    assert grid.records == {"reply", "message"}  # and nothing else leaves an owner
+    assert grid.limits == {(77.0, 77.0)}  # nobody is waited for, or asked, any longer
 
 
 def _nan(reply):
