@@ -132,7 +132,7 @@ def _run(options: Options) -> Result:
     methods = QUICK if options.quick else tuple(METHODS)
     if not options.quick and egp_botorch.installed():
         methods = (*methods, BOTORCH)
-    names = ("Shekel-4",) if options.quick else tuple(FUNCTIONS)
+    names = options.problems_or(FUNCTIONS, quick=["Shekel-4"])
     keys = jr.split(jr.key(options.seed), runs)
 
     def measure(method: str, function: TestFunction) -> Any:
@@ -206,4 +206,5 @@ EXPERIMENT = Experiment(
     about="three functions in 4 to 10 dimensions: sums of factors, given and learned; plain processes",
     time="2 h",
     run=_run,
+    problems=tuple(FUNCTIONS),
 )

@@ -155,7 +155,7 @@ def _run(options: Options) -> Result:
     methods = QUICK if options.quick else tuple(METHODS)
     if not options.quick and egp_botorch.installed():
         methods = (*methods, BOTORCH)
-    names = ("drop-wave",) if options.quick else tuple(FUNCTIONS)
+    names = options.problems_or(FUNCTIONS, quick=["drop-wave"])
     keys = jr.split(jr.key(options.seed), runs)
 
     def measure(method: str, function: TestFunction) -> Any:
@@ -272,4 +272,5 @@ EXPERIMENT = Experiment(
     about="four test functions: ensembles of kernels, each kernel alone, bandits, fully Bayesian, EI",
     time="4 h",
     run=_run,
+    problems=tuple(FUNCTIONS),
 )

@@ -66,13 +66,14 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for. `runs` and `rounds` are None where it did not say."""
+    """What the command line asked for: `runs` and `rounds` are None where it did not say, `only` empty."""
 
     out: Path = Path("out")
     seed: int = 0
     runs: int | None = None
     rounds: int | None = None
     quick: bool = False
+    only: tuple[str, ...] = ()
 
     def runs_or(self, full: int, quick: int) -> int:
         """How many runs, by default `full`, or `quick` with --quick."""
@@ -81,6 +82,10 @@ class Options:
     def rounds_or(self, full: int, quick: int) -> int:
         """How many rounds, likewise."""
         return self.rounds or (quick if self.quick else full)
+
+    def problems_or(self, full: Iterable[str], quick: Iterable[str]) -> tuple[str, ...]:
+        """Which problems of several, likewise."""
+        return self.only or tuple(quick if self.quick else full)
 
 
 class Check(NamedTuple):
@@ -128,12 +133,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table. `about` is one line and `time` roughly what it takes on two cores."""
+    """One figure or table. `about` is one line and `time` roughly what it takes on two cores.
+
+    `problems` are what --only can choose from, of an experiment that is several side by side.
+    """
 
     source: str
     about: str
     time: str
     run: Callable[[Options], Result]
+    problems: tuple[str, ...] = ()
 
 
 def load(name: str) -> Experiment | None:
@@ -166,7 +175,7 @@ def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:
 
 def scratch(options: Options, name: str, size: Sequence[object]) -> Path:
     """The folder for what an experiment of that version, seed and size has finished."""
-    stamp = "-".join(str(item) for item in (jaxbo.__version__, options.seed, *size))
+    stamp = "-".join(str(item) for item in (jaxbo.__version__, options.seed, *size, *options.only))
     folder = options.out / f"{name}.parts-{stamp}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -349,7 +358,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"no experiment is called {given.name!r}; there are {', '.join(experiments())}."
         )
-    options = Options(given.out, given.seed, given.runs, given.rounds, given.quick)
+    for problem in given.only:
+        if problem not in experiment.problems:
+            known = ", ".join(experiment.problems) or "none to choose from"
+            parser.error(f"{given.name} has no problem {problem!r}; it has {known}.")
+    only = tuple(given.only)
+    options = Options(given.out, given.seed, given.runs, given.rounds, given.quick, only)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         _execute(given.name, experiment, options)
@@ -367,7 +381,7 @@ def _execute(name: str, experiment: Experiment, options: Options) -> None:
     result = experiment.run(options)
     content = report(name, experiment, result, time.perf_counter() - start)
     print(text(content, result))
-    path = options.out / f"{name}.json"
+    path = options.out / f"{'-'.join([name, *options.only]).lower()}.json"
     write_json(path, content)
     print(path)
     figure = picture(result)
@@ -394,6 +408,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--runs", type=_at_least(2), metavar="N", help="how many runs a method")
     parser.add_argument("--rounds", type=_at_least(1), metavar="N", help="how many rounds a run")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PROBLEM",
+        help="one of an experiment's problems, in files of its own; can be given several times",
+    )
     parser.add_argument("--seed", type=_at_least(0), default=0, metavar="S", help="default: 0")
     parser.add_argument(
         "--out", type=Path, default=Path("out"), metavar="DIR", help="for the files; default: out"

@@ -16,9 +16,10 @@ def run(options):
     runs, rounds = options.runs_or(6, 3), options.rounds_or(5, 4)
     curve = 1 / np.arange(1, rounds + 1) + 0.01 * np.arange(runs)[:, None]
     checks = {"it falls": Check(True, 0.5), "it is zero": Check(False, float("nan"))}
-    return Result({"power": 1, "sizes": (1, 2)}, {"toy": curve}, checks=checks)
+    curves = dict.fromkeys(options.problems_or(["toy"], ["toy"]), curve)
+    return Result({"power": 1, "sizes": (1, 2)}, curves, checks=checks)
 
-EXPERIMENT = Experiment("nowhere, Fig. 0", "a toy", "1 s", run)
+EXPERIMENT = Experiment("nowhere, Fig. 0", "a toy", "1 s", run, ("toy", "Top", "ball"))
 """
 
 
@@ -76,6 +77,22 @@ def test_runs_and_rounds_are_the_experiments_own_unless_the_command_line_says_so
     assert runner.main([toy, "--out", str(tmp_path), *arguments]) == 0
     method = json.loads((tmp_path / "toy-curve.json").read_text())["methods"]["toy"]
     assert (method["final"]["n"], len(method["curve"]["se"])) == (runs, rounds)
+
+
+def test_some_problems_of_several_have_files_of_their_own(toy, tmp_path, capsys):
+    arguments = [toy, "--out", str(tmp_path), "--only", "ball", "--only", "Top"]
+    assert runner.main(arguments) == 0
+    content = json.loads((tmp_path / "toy-curve-ball-top.json").read_text())
+    assert list(content["methods"]) == ["ball", "Top"]
+    assert (tmp_path / "toy-curve-ball-top.png").exists()
+    one, other = (runner.scratch(Options(tmp_path, only=o), "toy", ()) for o in ((), ("ball",)))
+    assert one != other  # what an experiment of all has finished is not removed
+    with pytest.raises(SystemExit, match="2"):
+        runner.main([toy, "--only", "kite"])
+    assert "no problem 'kite'; it has toy, Top, ball" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        runner.main(["fts-synthetic", "--only", "toy"])
+    assert "none to choose from" in capsys.readouterr().err
 
 
 def test_the_list_names_every_experiment_with_its_time(toy, capsys):
