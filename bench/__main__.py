@@ -1,4 +1,4 @@
-"""`python -m bench NAME [--only PROBLEM] [--runs N] [--rounds N] [--seed S] [--out DIR] [--quick]`, or `--list`."""
+"""`python -m bench NAME`, or `--list`; `--help` says what else it takes."""
 
 # Worker processes import this module under another name: nothing may happen then, and soon.
 if __name__ == "__main__":

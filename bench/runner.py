@@ -66,7 +66,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for: `runs` and `rounds` are None where it did not say, `only` empty."""
+    """What the command line asked for; `runs` and `rounds` are None, `only` empty, where it did not."""
 
     out: Path = Path("out")
     seed: int = 0
