@@ -71,7 +71,7 @@ def measured(case: Case, repeats: int) -> dict[str, Part]:
     def best(weights: Any) -> Any:
         """Of each slab, as `maximize` begins."""
         ordered = spread[jnp.argsort(spread[:, 0])]
-        found = jax.vmap(functions(weights))(ordered)
+        found: Any = jax.lax.map(functions(weights), ordered, batch_size=maximize._BLOCK)
         first = maximize._best_of_shares(found, maximize.default_starts(case.dim))
         return ordered[first], found[first]
 
