@@ -69,7 +69,7 @@ def run(
     `mesh` lays the agents over all devices of a `jax.sharding.Mesh`, and `chunk` is how many of them a
     device computes at the same time (`jaxbo.layout`): the results are those of one device up to rounding,
     which may decide between two queries that are as good. They come back laid out in the same way if
-    the devices divide the agents evenly, else whole on each device. Where workers share one model every
+    the devices divide the agents (rows: the targets too) evenly, else whole on each device. Where workers share one model every
     device computes it, and only evaluations are spread.
 
     Memory: the agents' state (a method's docstring says how much that is), and of each agent that is
@@ -144,6 +144,7 @@ def _run(
         pairs = zip(design, (rows.queries, rows.values), strict=True)
         queries, values = (jnp.concatenate(pair) for pair in pairs)
         rows = Trace(queries, values, rows.info, initial, every=every)
+    # A model that workers share has no axis of agents to divide.
     agents = algorithm.agents if isinstance(algorithm, AbstractFederated) else 1
     state = whole_where_uneven(each, (agents,), state)
     return state, whole_where_uneven(each, (agents, algorithm.targets), rows)

@@ -275,14 +275,14 @@ def test_workers_of_an_executor_are_kept_busy_and_failures_survived():
 
 
 def test_nobody_waits_for_the_slowest():
-    others, lock, slow = threading.Event(), threading.Lock(), []
-    ended = []
+    others, lock = threading.Event(), threading.Lock()
+    began, ended = [], []
 
     def objective(worker, x):
         with lock:
-            first = not slow
-            slow.append(worker)
-        if first:  # ends only once the other worker has been asked four times
+            first = not began
+            began.append(worker)
+        if first:  # ends only once the other worker has ended four
             assert others.wait(60)
         with lock:
             ended.append(worker)
