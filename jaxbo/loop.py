@@ -69,8 +69,8 @@ def run(
     `mesh` lays the agents over all devices of a `jax.sharding.Mesh`, and `chunk` is how many of them a
     device computes at the same time (`jaxbo.layout`): the results are those of one device up to rounding,
     which may decide between two queries that are as good. They come back laid out in the same way if
-    the devices divide the agents (rows: the targets too) evenly, else whole on each device. Where workers share one model every
-    device computes it, and only evaluations are spread.
+    the devices divide the agents (rows: the targets too) evenly, else whole on each device. Where
+    workers share one model every device computes it, and only evaluations are spread.
 
     Memory: the agents' state (a method's docstring says how much that is), and of each agent that is
     asked some 8 bytes for each candidate, for each feature of each start of the search and, where
