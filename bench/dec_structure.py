@@ -47,6 +47,7 @@ from jaxbo.types import Count, Key, Point, Scalar
 
 #: Dimensions, and runs in each.
 DIMS = {20: 10, 50: 6, 100: 4}
+PROBLEMS = tuple(f"{dim}-D" for dim in DIMS)
 #: Of every factor's process: a handful of bumps and hollows in a square.
 LENGTH_SCALE = 0.4
 #: Frequencies that a factor's function is a sum of.
@@ -171,7 +172,8 @@ QUICK = (LEARNED, "random search")
 def _run(options: Options) -> Result:
     # Whole periods between fits, after each of which the structure is looked at.
     rounds = -(-options.rounds_or(200, 10) // REFIT) * REFIT
-    dims = (6,) if options.quick else tuple(DIMS)
+    problems = options.problems_or(PROBLEMS, quick=["6-D"])
+    dims = tuple(int(problem.removesuffix("-D")) for problem in problems)
     methods = QUICK if options.quick else tuple(METHODS)
     designs = () if options.quick else tuple(AT_RANDOM)
     runs = {dim: options.runs_or(DIMS.get(dim, 2), 2) for dim in dims}
@@ -207,7 +209,7 @@ def _run(options: Options) -> Result:
         curves=curves,
         checks=checks(curves, found, dims),
         unit="simple regret, deviations of f",
-        headers=("method", *(f"{d}-D, s.e., found, false" for d in dims)),
+        headers=("method", *(f"{problem}, s.e., found, false" for problem in problems)),
         rows=[
             (name, *(_cell(curves, found, _title(dim, name)) for dim in dims))
             for name in (*methods, *designs)
@@ -215,7 +217,7 @@ def _run(options: Options) -> Result:
         figure=figure(
             curves,
             methods,
-            tuple(f"{dim}-D" for dim in dims),
+            problems,
             ylabel="simple regret, deviations of f",
         ),
         scratch=folder,
@@ -334,4 +336,5 @@ EXPERIMENT = Experiment(
     about="overlapping pairs in 20 to 100 dimensions: found, given, guessed or left out",
     time="10 h",
     run=_run,
+    problems=PROBLEMS,
 )

@@ -40,7 +40,7 @@ SMALL, LARGE = (10, 10), {"MNIST": (2, 1), "traffic": (4, 2)}
 
 def _run(options: Options) -> Result:
     rounds = options.rounds_or(50, 5)
-    names = ("iris",) if options.quick else tuple(TABLES)
+    names = options.problems_or(TABLES, quick=["iris"])
     methods = SHOWN[:2] if options.quick else SHOWN
 
     def measure(name: str, method: str) -> np.ndarray:
@@ -104,4 +104,5 @@ EXPERIMENT = Experiment(
     about="networks tuned for five data sets, trained inside of the compiled program",
     time="hours",
     run=_run,
+    problems=tuple(TABLES),
 )

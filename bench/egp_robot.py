@@ -17,22 +17,22 @@ from bench.robot import GOALS, Pushing
 from bench.runner import Check, Experiment, Options, Result, no_worse, parts
 from jaxbo.driver import drive
 
-DIMS = (3, 4)
+PROBLEMS = {"3-D": 3, "4-D": 4}
 QUICK = ("EGP-TS", "GP-TS, SE")
 
 
 def _run(options: Options) -> Result:
     goals, rounds = options.runs_or(GOALS, 2), options.rounds_or(100, 10)
     names = QUICK if options.quick else tuple(METHODS)
-    dims = DIMS[:1] if options.quick else DIMS
+    problems = options.problems_or(PROBLEMS, quick=["3-D"])
 
     def measure(method: Method, dim: int) -> np.ndarray:
         return np.stack([regret(method, dim, goal, rounds, options.seed) for goal in range(goals)])
 
     measures = {
-        f"{dim}-D, {name}": functools.partial(measure, METHODS[name], dim)
+        f"{problem}, {name}": functools.partial(measure, METHODS[name], PROBLEMS[problem])
         for name in names
-        for dim in dims
+        for problem in problems
     }
     curves, folder = parts(options, "egp-robot", (goals, rounds), measures)
     return Result(
@@ -40,12 +40,12 @@ def _run(options: Options) -> Result:
         curves=curves,
         checks=checks(curves),
         unit="distance from the goal",
-        headers=("method", *(f"{dim}-D, s.e." for dim in dims)),
-        rows=rows(curves, names, tuple(f"{dim}-D" for dim in dims)),
+        headers=("method", *(f"{problem}, s.e." for problem in problems)),
+        rows=rows(curves, names, problems),
         figure=figure(
             curves,
             tuple(name for name in names if name not in SINGLE[1:]),
-            tuple(f"{dim}-D" for dim in dims),
+            problems,
             ylabel="distance from the goal",
             log=True,
         ),
@@ -70,11 +70,11 @@ def regret(method: Method, dim: int, goal: int, rounds: int, seed: int) -> np.nd
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
     """The claim, about the end of the runs: "no worse" is by the 95 % interval of the difference."""
     found: dict[str, Check] = {}
-    for dim in DIMS:
-        ends = {m: curves[f"{dim}-D, {m}"][:, -1] for m in METHODS if f"{dim}-D, {m}" in curves}
+    for problem in PROBLEMS:
+        ends = {m: curves[f"{problem}, {m}"][:, -1] for m in METHODS if f"{problem}, {m}" in curves}
         for rival in (*SINGLE, "BanditBO"):
             if "EGP-TS" in ends and rival in ends:
-                claim = f"{dim}-D: EGP-TS no worse than {rival}, difference"
+                claim = f"{problem}: EGP-TS no worse than {rival}, difference"
                 found[claim] = no_worse(ends["EGP-TS"], ends[rival])
     return found
 
@@ -84,4 +84,5 @@ EXPERIMENT = Experiment(
     about="robot pushing to ten goals: an ensemble of kernels, each kernel alone, a bandit, and EI",
     time="hours",
     run=_run,
+    problems=tuple(PROBLEMS),
 )

@@ -12,6 +12,7 @@ that is not on this machine ends the program with status 2.
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from filelock import FileLock, Timeout
 
 import bench
 import jaxbo
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
+
+
+class ElsewhereError(Exception):
+    """Another process is computing what is left, and will report: which part that is."""
+
 
 #: Rounds of a curve that are written; of longer ones every second, third, ... is.
 MOST = 250
@@ -165,12 +172,25 @@ def _files() -> list[str]:
 
 
 def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:
-    """The array in the file `path`; computed and written there, in one step, if there is none yet."""
+    """The array in the file `path`; computed and written there, in one step, if there is none yet.
+
+    Beside it is how many seconds that took. `ElsewhereError` while another process computes it.
+    """
     if not path.exists():
-        part = path.with_suffix(".part.npy")
-        np.save(part, np.asarray(compute()))
-        os.replace(part, path)
+        try:
+            with FileLock(f"{path}.lock", timeout=0):
+                if not path.exists():
+                    _keep(path, compute)
+        except Timeout as taken:
+            raise ElsewhereError(path.stem) from taken
     return np.load(path)
+
+
+def _keep(path: Path, compute: Callable[[], Any]) -> None:
+    part, start = path.with_suffix(".part.npy"), time.perf_counter()
+    np.save(part, np.asarray(compute()))
+    path.with_suffix(".seconds").write_text(str(time.perf_counter() - start))
+    os.replace(part, path)
 
 
 def scratch(options: Options, name: str, size: Sequence[object]) -> Path:
@@ -190,12 +210,15 @@ def parts(
     """What is measured, by its name, and the folder that keeps each as it ends.
 
     An experiment that was interrupted goes on where it was, if version, seed and size are the same.
+    Processes that were started alike share the work: none computes what another does. In all but the
+    last of them `ElsewhereError`.
     """
     folder = scratch(options, name, size)
-    found = {}
+    paths = {label: folder / f"{label}.npy".replace("/", "-") for label in measures}
     for label, measure in progress(list(measures.items()), name):
-        found[label] = kept(folder / f"{label}.npy".replace("/", "-"), measure)
-    return found, folder
+        with contextlib.suppress(ElsewhereError):
+            kept(paths[label], measure)
+    return {label: kept(path, measures[label]) for label, path in paths.items()}, folder
 
 
 def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterable[T]:
@@ -218,10 +241,16 @@ def report(name: str, experiment: Experiment, result: Result, seconds: float) ->
         "settings": _plain(result.settings),
         "methods": _methods(result),
         "checks": {claim: _plain(check._asdict()) for claim, check in result.checks.items()},
-        "seconds": round(result.earlier + seconds, 3),
+        "seconds": round(max(result.earlier + seconds, _spent(result.scratch)), 3),
         "device": device(),
         "versions": versions(),
     }
+
+
+def _spent(folder: Path | None) -> float:
+    """Seconds that all parts took, whichever processes computed them."""
+    files = folder.glob("*.seconds") if folder is not None else ()
+    return sum(float(file.read_text()) for file in files)
 
 
 def _methods(result: Result) -> dict[str, Any]:
@@ -370,6 +399,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DataMissingError as missing:
         print(f"python -m bench {given.name}: {missing}", file=sys.stderr)
         return MISSING
+    except ElsewhereError as part:
+        print(f"another process is at the last part and will report: {part}", file=sys.stderr)
     except KeyboardInterrupt:
         print("stopped; the same command continues or starts again.", file=sys.stderr)
         return STOPPED
@@ -400,7 +431,9 @@ def _listing() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="The papers' experiments, one by name."
+        prog="python -m bench",
+        description="The papers' experiments, one by name. What is interrupted goes on with the "
+        "same command; a long one, started twice at the same time, shares the work.",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="which experiment")
     parser.add_argument(

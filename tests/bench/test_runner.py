@@ -1,8 +1,12 @@
 import json
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 import bench
 from bench import runner
@@ -166,3 +170,72 @@ def test_an_interrupted_experiment_says_how_to_go_on(toy, tmp_path, monkeypatch,
     monkeypatch.setattr(runner, "load", lambda name: Experiment("s", "a", "t", stopped))
     assert runner.main([toy, "--out", str(tmp_path)]) == 130
     assert "same command" in capsys.readouterr().err
+
+
+def test_an_interrupted_experiment_goes_on_and_counts_the_seconds_of_before(tmp_path):
+    options, asked = Options(tmp_path), []
+
+    def measure(name):
+        def one():
+            asked.append(name)
+            if name == "last" and asked.count("last") == 1:
+                raise KeyboardInterrupt
+            time.sleep(0.05)
+            return np.arange(3.0)
+
+        return one
+
+    measures = {name: measure(name) for name in ("first", "of/two", "last")}
+    with pytest.raises(KeyboardInterrupt):
+        runner.parts(options, "x", (2,), measures)
+    found, folder = runner.parts(options, "x", (2,), measures)
+    assert asked == ["first", "of/two", "last", "last"]
+    assert list(found) == list(measures)
+    np.testing.assert_array_equal(found["of/two"], np.arange(3.0))
+    result = Result({}, scratch=folder)
+    content = runner.report("x", Experiment("s", "a", "t", lambda _: result), result, 0.06)
+    assert content["seconds"] >= 3 * 0.05
+
+
+def test_processes_that_are_started_alike_share_the_work_and_the_last_reports(tmp_path):
+    asked, gate = [], threading.Barrier(2, timeout=60)
+
+    def measure(number):
+        def one():
+            asked.append(number)
+            if number < 2:
+                gate.wait()  # passes when both are at work at once
+            return np.full(2, number)
+
+        return one
+
+    measures = {str(number): measure(number) for number in range(6)}
+
+    def process():
+        try:
+            return runner.parts(Options(tmp_path), "x", (), measures)[0]
+        except runner.ElsewhereError:
+            return None
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(process) for _ in range(2)]
+    reports = [one.result() for one in found if one.result() is not None]
+    assert sorted(asked) == list(range(6))
+    assert reports
+    assert all([one[str(n)][0] == n for n in range(6)] == [True] * 6 for one in reports)
+
+
+def test_who_finds_only_parts_that_another_is_at_says_so(tmp_path, monkeypatch, capsys):
+    options = Options(tmp_path)
+
+    def experiment(options: Options) -> Result:
+        runner.parts(options, "x", (), {"a": lambda: [1.0]})
+        return Result({})
+
+    monkeypatch.setattr(runner, "load", lambda name: Experiment("s", "a", "t", experiment))
+    with FileLock(f"{runner.scratch(options, 'x', ()) / 'a.npy'}.lock"):
+        assert runner.main(["x", "--out", str(tmp_path)]) == 0
+    assert "another process is at the last part and will report: a" in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()
+    assert runner.main(["x", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "x.json").exists()
