@@ -196,7 +196,7 @@ def regret(
 def botorch(function: TestFunction, keys: Array, rounds: int) -> Float[np.ndarray, "runs rounds"]:
     """Of BoTorch, from the same initial points."""
     objective, algorithm = Same(function=function), RandomSearch(Cube(function.dim), 1)
-    value = jax.jit(function)
+    value = eqx.filter_jit(function)
     found = []
     for seed, key in enumerate(progress(keys, f"BoTorch, {function.dim}-D")):
         _, trace = run(algorithm, objective, 0, key, initial=INITIAL)
