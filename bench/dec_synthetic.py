@@ -6,9 +6,9 @@
 Every run has initial points of its own, the same for all methods. All processes are exact, their
 hyperparameters fitted to the initial points and then every 10 evaluations, values warped but where it
 says not. "As in the paper" maximizes the sum of the factors' deviations; all others the deviation of
-f. The plain process has one length scale a coordinate with the prior of `Priors.scaled`. BoTorch, where
-it is installed, is LogEI with its default model. REMBO (Wang et al., 2013) is EI of a plain process in a
-random subspace of half the dimension, drawn anew in every run.
+f, "exploring" with more of it. The plain process has one length scale a coordinate with the prior of
+`Priors.scaled`. BoTorch, where it is installed, is LogEI with its default model. REMBO (Wang et al.,
+2013) is EI of a plain process in a random subspace of half the dimension, drawn anew in every run.
 """
 
 import functools
@@ -48,7 +48,9 @@ from jaxbo.loop import run
 from jaxbo.objectives import Same
 from jaxbo.types import Key
 
-INITIAL, REFIT, BETA = egp_synthetic.INITIAL, 10, 2.0
+INITIAL, REFIT = egp_synthetic.INITIAL, 10
+#: Of upper bounds, and of those that explore more.
+BETA, MORE = 2.0, 6.0
 FUNCTIONS = {
     "Hartmann-6": functions.hartmann6(),
     "Shekel-4": functions.shekel4(),
@@ -56,8 +58,8 @@ FUNCTIONS = {
 }
 #: The best of Table 1 on each.
 PAPER = {"Hartmann-6": 0.7268, "Shekel-4": 1.4295, "Michalewicz-10": 1.2367}
-#: Grid points along each coordinate, for factors of one, two and three variables.
-GRIDS = {1: 64, 2: 32, 3: 16}
+#: Grid points along each coordinate, for factors of one to four variables.
+GRIDS = {1: 64, 2: 32, 3: 16, 4: 10}
 
 #: (dimension, evaluations) -> the algorithm
 Method = Callable[[int, int], AbstractAlgorithm]
@@ -112,6 +114,10 @@ METHODS: dict[str, Method] = {
     "DEC-HBO, one each": _factors(1),
     "DEC-HBO, pairs": _factors(2),
     "DEC-HBO, triples": _factors(3),
+    "DEC-HBO, one each, exploring": _factors(1, UpperBound(MORE)),
+    "DEC-HBO, pairs, exploring": _factors(2, UpperBound(MORE)),
+    "DEC-HBO, triples, exploring": _factors(3, UpperBound(MORE)),
+    "DEC-HBO, fours, exploring": _factors(4, UpperBound(MORE)),
     "DEC-HBO, learned": _structured(Sampled()),
     "DEC-HBO, random trees": _structured(RandomTree()),
     "DEC-HBO, pairs, not warped": _factors(2, warp=False),
@@ -122,6 +128,8 @@ METHODS: dict[str, Method] = {
     "REMBO": _plain(EI(), scaled=False),  # of half the coordinates: see `rembo`
 }
 REMBO = "REMBO"
+#: Not run, for the time that it would take: 210 factors.
+LEFT_OUT = {("DEC-HBO, fours, exploring", "Michalewicz-10")}
 QUICK = ("ADD-GP-UCB", "DEC-HBO, pairs")
 #: Those of which one is to be below the best of Table 1.
 OURS = tuple(name for name in METHODS if name.startswith("DEC-HBO"))
@@ -146,6 +154,7 @@ def _run(options: Options) -> Result:
         f"{name}, {method}": functools.partial(measure, method, FUNCTIONS[name])
         for method in methods
         for name in names
+        if (method, name) not in LEFT_OUT
     }
     curves, folder = parts(options, "dec-synthetic", (runs, rounds), measures)
     return Result(
@@ -155,6 +164,7 @@ def _run(options: Options) -> Result:
             "initial points": INITIAL,
             "evaluations between fits": REFIT,
             "beta": BETA,
+            "beta, exploring": MORE,
         },
         curves=curves,
         checks=checks(curves),

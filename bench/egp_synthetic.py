@@ -239,13 +239,17 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
 def rows(
     curves: dict[str, np.ndarray], methods: tuple[str, ...], names: tuple[str, ...]
 ) -> list[tuple[str, ...]]:
-    """Where each method ended, mean and standard error."""
-    found = []
-    for method in methods:
-        ends = [metrics.mean_and_error(curves[f"{name}, {method}"][:, -1]) for name in names]
-        cells = (f"{number(float(mean))} {number(float(error))}" for mean, error in ends)
-        found.append((method, *cells))
-    return found
+    """Where each method ended, mean and standard error, where it ran."""
+
+    def cell(curve: np.ndarray | None) -> str:
+        if curve is None:
+            return "-"
+        mean, error = metrics.mean_and_error(curve[:, -1])
+        return f"{number(float(mean))} {number(float(error))}"
+
+    return [
+        (method, *(cell(curves.get(f"{name}, {method}")) for name in names)) for method in methods
+    ]
 
 
 def figure(
