@@ -6,15 +6,12 @@ The objective is the mean RMSE over five folds of all 45730 proteins; shown is t
 of what is best on the folds so far. Every run has 10 random points of its own, the same for all methods.
 The paper does not give its graph: here the hyperparameters of the kernel are a chain, and so are the
 coordinates of each inducing input, cut into overlapping factors of one, two or three. REMBO is EI of a
-plain process in a random subspace of 20 dimensions. Random search is not in the paper.
-
-Beside it, seconds of an iteration, without the objective: a query and an observation, and apart from
-those the fit, which is made every 10 evaluations; as dimensions, factors and observations grow.
+plain process in a random subspace of 20 dimensions. Random search is not in the paper, nor is the plain
+process with one length scale a coordinate and the prior of `Priors.scaled`.
 """
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +27,6 @@ from bench.egp_synthetic import INITIAL, NOISE
 from bench.embedding import Embedded, embedded
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from bench.sparse_gp import ATTRIBUTES, INDUCING, PIC, Rows
-from bench.speed_timing import compiled, race
 from jaxbo import metrics, plotting
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
@@ -47,16 +43,6 @@ PAPER = 4.0437
 CANDIDATES = 100
 #: Dimensions of the random subspace.
 SUBSPACE = 20
-#: Where an iteration is timed: inducing inputs, variables of a factor, observations.
-TIMED = (
-    (10, 2, 60),
-    (50, 2, 60),
-    (200, 2, 60),
-    (200, 1, 60),
-    (200, 3, 60),
-    (50, 2, 30),
-    (50, 2, 120),
-)
 
 
 def scopes(inducing: int, size: int) -> list[tuple[int, ...]]:
@@ -70,7 +56,7 @@ def scopes(inducing: int, size: int) -> list[tuple[int, ...]]:
     ]
 
 
-def _factors(size: int) -> Callable[[int, int], AbstractAlgorithm]:
+def factors(size: int) -> Callable[[int, int], AbstractAlgorithm]:
     def method(inducing: int, evaluations: int) -> DECHBO:
         found = scopes(inducing, size)
         model = Decomposed(
@@ -81,23 +67,27 @@ def _factors(size: int) -> Callable[[int, int], AbstractAlgorithm]:
             warp=True,
             grid=dec_synthetic.GRIDS[size],
         )
-        return DECHBO(Cube(_dim(inducing)), model, candidates=CANDIDATES)
+        return DECHBO(Cube(dimensions(inducing)), model, candidates=CANDIDATES)
 
     return method
 
 
-def _dim(inducing: int) -> int:
+def dimensions(inducing: int) -> int:
+    """How many hyperparameters there are."""
     return 2 + ATTRIBUTES + ATTRIBUTES * inducing
 
 
-REMBO = "REMBO"
+REMBO, PLAIN = "REMBO", "plain GP, scaled priors, EI"
 #: (inducing inputs, evaluations) -> the algorithm
 METHODS: dict[str, Callable[[int, int], AbstractAlgorithm]] = {
-    "ADD-GP-UCB": _factors(1),
-    "DEC-HBO, pairs": _factors(2),
-    "DEC-HBO, triples": _factors(3),
+    "ADD-GP-UCB": factors(1),
+    "DEC-HBO, pairs": factors(2),
+    "DEC-HBO, triples": factors(3),
     REMBO: lambda inducing, evaluations: dec_synthetic.METHODS[REMBO](SUBSPACE, evaluations),
-    "random search": lambda inducing, evaluations: RandomSearch(Cube(_dim(inducing)), 1),
+    PLAIN: lambda inducing, evaluations: dec_synthetic.METHODS[PLAIN](
+        dimensions(inducing), evaluations
+    ),
+    "random search": lambda inducing, evaluations: RandomSearch(Cube(dimensions(inducing)), 1),
 }
 QUICK = ("DEC-HBO, pairs", "random search")
 OURS = ("DEC-HBO, pairs", "DEC-HBO, triples")
@@ -109,18 +99,16 @@ def _run(options: Options) -> Result:
     inducing, most = (5, 1500) if options.quick else (INDUCING, None)
     rows = sparse_gp.protein(most)
     keys = jr.split(jr.key(options.seed), runs)
-    timed = () if options.quick else TIMED
     # One run of each first, so that all can be seen soon.
     measures = {
         f"{method}, {run}": functools.partial(errors, method, rows, inducing, rounds, key)
         for run, key in enumerate(keys)
         for method in methods
-    } | {f"seconds, {_label(*one)}": functools.partial(iteration, *one) for one in timed}
+    }
     found, folder = parts(options, "dec-gp", (rounds, inducing), measures)
     both = {m: np.stack([found[f"{m}, {run}"] for run in range(runs)]) for m in methods}
     curves = {method: some[:, 1] for method, some in both.items()}
     folds = {method: some[:, 0] for method, some in both.items()}
-    seconds = {one: found[f"seconds, {_label(*one)}"] for one in timed}
     return Result(
         settings={
             "runs": runs,
@@ -129,20 +117,13 @@ def _run(options: Options) -> Result:
             "evaluations between fits": REFIT,
             "rows": int(jnp.sum(rows.fold != sparse_gp.EMPTY)),
             "inducing inputs": inducing,
-            "dimensions": _dim(inducing),
-            "seconds": {
-                _label(*one): dict(zip(PARTS, s, strict=True)) for one, s in seconds.items()
-            },
+            "dimensions": dimensions(inducing),
         },
         curves=curves,
-        checks={} if options.quick else checks(curves, seconds),
+        checks={} if options.quick else checks(curves),
         unit="test RMSE",
         headers=("method", "test RMSE", "s.e.", "RMSE on the folds", "s.e."),
-        rows=[
-            *(_row(method, curves[method], folds[method]) for method in methods),
-            *([("", "", "", "", ""), ("seconds of", *PARTS, "a round")] if seconds else []),
-            *((_label(*one), *_seconds(s)) for one, s in seconds.items()),
-        ],
+        rows=[_row(method, curves[method], folds[method]) for method in methods],
         figure=_figure(curves),
         scratch=folder,
     )
@@ -155,7 +136,7 @@ def errors(
     algorithm, objective = METHODS[method](inducing, rounds), PIC(rows)
     if method == REMBO:
         matrix_key, key = jr.split(key)
-        objective = embedded(matrix_key, objective, _dim(inducing), SUBSPACE)
+        objective = embedded(matrix_key, objective, dimensions(inducing), SUBSPACE)
     queries, values = _trace(algorithm, objective, rounds, key)
     best = incumbents(values)
     # Each is tested once, however long it stays the best.
@@ -183,36 +164,8 @@ def _tested(rows: Rows, x: Point) -> Scalar:
     return sparse_gp.test(rows.unpack(x), rows)
 
 
-#: What an iteration is made of.
-PARTS = ("query", "observation", "fit")
-
-
-def iteration(inducing: int, size: int, observations: int) -> Float[np.ndarray, " parts"]:
-    """Seconds of each part after so many observations, compiled before; the least of three."""
-    algorithm: Any = _factors(size)(inducing, observations + 1 - INITIAL)
-    x_key, key = jr.split(jr.key(0))
-    x = jr.uniform(x_key, (observations, 1, _dim(inducing)))
-    # Any smooth function: what it costs is not measured.
-    y = -jnp.mean((x - 0.3) ** 2, axis=2)
-    state = jax.jit(lambda k: algorithm.warm_start(algorithm.init(k), x, y))(key)
-    surrogate = algorithm.surrogate
-    calls = {
-        "query": (lambda s: algorithm.ask(key, s)[0], (state,)),
-        "observation": (
-            lambda s: surrogate.condition(s.shared, s.belief, x[0, 0], y[0, 0]),
-            (state,),
-        ),
-        "fit": (lambda s: surrogate.refit(s.shared, s.belief), (state,)),
-    }
-    programs = {name: compiled(call, *given)[0] for name, (call, given) in calls.items()}
-    seconds = race({n: lambda n=n: programs[n](*calls[n][1]) for n in PARTS}, 3)
-    return np.array([seconds[name].min() for name in PARTS])
-
-
-def checks(
-    curves: dict[str, np.ndarray], seconds: dict[tuple[int, int, int], np.ndarray]
-) -> dict[str, Check]:
-    """The claims of Table 2, and that time grows no faster than dimension."""
+def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
+    """The claims of Table 2."""
     ends = {method: curve[:, -1] for method, curve in curves.items()}
     found: dict[str, Check] = {}
     for method in OURS:
@@ -220,30 +173,10 @@ def checks(
         found[f"{method}: test RMSE at or below {PAPER}, the best of Table 2"] = Check(
             mean <= PAPER, mean
         )
-        for rival in ("ADD-GP-UCB", REMBO, "random search"):
+        for rival in ("ADD-GP-UCB", REMBO, PLAIN, "random search"):
             claim = f"{method} no worse than {rival}, difference"
             found[claim] = no_worse(ends[method], ends[rival])
-    # A query and an observation at every evaluation, a fit at every tenth.
-    few, many = (float(_round(seconds[n, 2, 60])) for n in (50, 200))
-    growth = math.log(many / few) / math.log(_dim(200) / _dim(50))
-    found["seconds of a round at most linear in the dimension, exponent"] = Check(
-        growth <= 1.1, growth
-    )
     return found
-
-
-def _round(seconds: np.ndarray) -> float:
-    """Of an evaluation, on average."""
-    query, observation, fit = seconds
-    return float(query + observation + fit / REFIT)
-
-
-def _label(inducing: int, size: int, observations: int) -> str:
-    return f"{_dim(inducing)} dimensions, factors of {size}, {observations} observations"
-
-
-def _seconds(seconds: np.ndarray) -> tuple[str, ...]:
-    return tuple(number(float(s)) for s in (*seconds, _round(seconds)))
 
 
 def _row(method: str, curve: np.ndarray, folds: np.ndarray) -> tuple[str, ...]:

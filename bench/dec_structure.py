@@ -41,7 +41,7 @@ from jaxbo.kernels import maxsum, structure
 from jaxbo.kernels.decomposed import Belief, Decomposed
 from jaxbo.kernels.factor_graph import DataGraph
 from jaxbo.kernels.maximize import ascend
-from jaxbo.kernels.structure import AbstractStructure, Given, RandomTree, Sampled, Scopes
+from jaxbo.kernels.structure import AbstractStructure, Chain, Given, RandomTree, Sampled, Scopes
 from jaxbo.loop import run
 from jaxbo.types import Count, Key, Point, Scalar
 
@@ -124,8 +124,8 @@ class Known(AbstractStructure):
 
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> tuple[Scopes, Scalar]:
-        return scopes, jnp.ones(())
+    ) -> Chain:
+        return Chain(scopes, jnp.ones(()))
 
 
 #: (dimension, function, evaluations) -> the algorithm

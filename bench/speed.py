@@ -12,6 +12,7 @@ import numpy as np
 
 from bench import (
     speed_accuracy,
+    speed_additive,
     speed_cepe,
     speed_egp,
     speed_maximizer,
@@ -52,6 +53,9 @@ def run(options: Options) -> Result:
             *speed_maxsum.iteration_figures(keys[6], repeats),
             *speed_maxsum.gap_figures(keys[7]),
         ],
+        "additive models": lambda: speed_additive.figures(
+            3, (speed_additive.FEWER[1],) if options.quick else speed_additive.SIZES
+        ),
         "CEPE": lambda: speed_cepe.figures(cepe_key, min(repeats, 5), options.quick),
         "maximizer": lambda: speed_maximizer.figures(keys[3], runs),
     }

@@ -9,6 +9,7 @@ all three ask what `run` asks. The state is a function of the key and of the res
 """
 
 import math
+import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
@@ -161,10 +162,12 @@ class Desk:
     At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
     design, until `initial` results are in. Nothing is compiled again, whatever the order. A NaN is a
     failed evaluation. `checkpoint` is a file that holds all of it after every call: a Desk made anew
-    with the same arguments goes on, and hands the queries that were out out again.
+    with the same arguments goes on, and hands the queries that were out out again. Threads may share
+    it: each call is one step.
 
     `ValueError`, and nothing changes, for a number that is not out: told already, or never handed out;
-    for more queries than workers; and for more results than the surrogate can hold.
+    for more queries than workers; for more results than the surrogate can hold; and for a value that is
+    not a number.
     """
 
     def __init__(
@@ -185,6 +188,7 @@ class Desk:
         self._drawn: list[bool] = []  # whether a ticket is of the initial design
         self._values: dict[int, float] = {}  # by ticket, in the order of telling
         self._returned: list[int] = []  # handed out before a stop, to be handed out again
+        self._lock = threading.RLock()
         self._saved = None
         if checkpoint is not None:
             identity = fingerprint(
@@ -212,6 +216,10 @@ class Desk:
 
     def ask(self) -> Ticket:
         """The next query and its number."""
+        with self._lock:
+            return self._ask()
+
+    def _ask(self) -> Ticket:
         if self._returned:
             return self._ticket(self._returned.pop(0))
         out, most = self.out, self.algorithm.targets
@@ -229,8 +237,13 @@ class Desk:
         x = _design_point(self.algorithm, self._keys, row) if drawn else self._asked(row, out)
         self._queries.append(np.asarray(x))
         self._drawn.append(drawn)
-        self._save()
-        return self._ticket(len(self._queries) - 1)
+        ticket = len(self._queries) - 1
+        try:
+            self._save()
+        except BaseException:
+            self._returned.append(ticket)  # nobody has got it
+            raise
+        return self._ticket(ticket)
 
     def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
         pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
@@ -240,28 +253,32 @@ class Desk:
         ask_key, _ = round_keys(self._keys, row)
         return _ask_one(self.algorithm, ask_key, self.state, jnp.asarray(pending, float), busy)
 
-    def tell(self, number: int, value: float) -> None:
+    def tell(self, number: int, value: Any) -> None:
         """The result of a query that is out; NaN if it failed."""
-        require(
-            isinstance(number, int | np.integer) and 0 <= number < len(self._queries),
-            f"there is no query number {number!r}: {len(self._queries)} were handed out.",
-        )
-        require(number not in self._values, f"query {number} has been told already.")
-        require(number in self.out, f"query {number} is not out: ask for it again first.")
-        self._values[int(number)] = float(value) if math.isfinite(value) else math.nan
-        self._learn(int(number))
-        self._save()
+        with self._lock:
+            whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
+            require(
+                whole_number and 0 <= number < len(self._queries),
+                f"there is no query number {number!r}: {len(self._queries)} were handed out.",
+            )
+            require(number not in self._values, f"query {number} has been told already.")
+            require(number in self.out, f"query {number} is not out: ask for it again first.")
+            self._learn(int(number), _value(value))
+            self._save()
 
-    def _learn(self, ticket: int) -> None:
-        """The state after the newest result."""
-        if self.told > self.initial:
-            x, value = jnp.asarray(self._queries[ticket]), jnp.asarray(self._values[ticket], float)
-            self.state = _tell_one(self.algorithm, self.state, x, value)
-        elif self.told == self.initial:
-            first = list(self._values)
-            x = jnp.asarray(np.stack([self._queries[t] for t in first]))
-            values = jnp.asarray([self._values[t] for t in first], float)
-            self.state = _warm_start(self.algorithm, self.state, x[:, None], values[:, None])
+    def _learn(self, ticket: int, value: float) -> None:
+        """One result more. What stops it on the way leaves all as it was."""
+        x, y = self._queries[ticket], _learned(value)
+        told = self.told + 1
+        state = self.state
+        if told > self.initial:
+            state = _tell_one(self.algorithm, state, jnp.asarray(x), jnp.asarray(y, float))
+        elif told == self.initial:
+            points = [*(self._queries[t] for t in self._values), x]
+            values = jnp.asarray([*map(_learned, self._values.values()), y], float)
+            points = jnp.asarray(np.stack(points))
+            state = _warm_start(self.algorithm, state, points[:, None], values[:, None])
+        self._values[ticket], self.state = value, state
 
     @property
     def queries(self) -> Float[Array, "evaluations dim"]:
@@ -308,9 +325,20 @@ class Desk:
         self._queries = [np.asarray(x) for x in rows.queries]
         self._drawn = drawn.tolist()
         for ticket in order.tolist():
-            self._values[ticket] = float(rows.values[ticket])
-            self._learn(ticket)
+            self._learn(ticket, float(rows.values[ticket]))
         self._returned = [t for t in range(len(self._queries)) if t not in self._values]
+
+
+def _value(given: Any) -> float:
+    """What an evaluation came to; NaN for what is not finite. `ValueError` for what is no number."""
+    value = number(given)
+    return value if math.isfinite(value) else math.nan
+
+
+def _learned(value: float) -> float:
+    """The value as the model's precision has it: one that is finite stays so."""
+    most = float(jnp.finfo(jnp.zeros(())).max)
+    return min(max(value, -most), most) if math.isfinite(value) else value
 
 
 # ---------------------------------------------------------------- before an executor

@@ -163,7 +163,12 @@ def test_nothing_is_compiled_anew_whoever_ends_first():
 
 @pytest.mark.parametrize(
     ("number", "message"),
-    [(0, "told already"), (7, "no query number 7"), (-1, "no query")],
+    [
+        (0, "told already"),
+        (7, "no query number 7"),
+        (-1, "no query"),
+        (True, "no query number True"),
+    ],
 )
 def test_a_result_of_no_query_that_is_out_is_refused_and_changes_nothing(number, message):
     desk = Desk(egp(3), jr.key(1))
@@ -176,6 +181,84 @@ def test_a_result_of_no_query_that_is_out_is_refused_and_changes_nothing(number,
     assert desk.state is state
     assert desk.values.tolist() == values
     assert desk.out == (1, 2)
+    for value in (None, "x", [1.0, 2.0], 1j):
+        with pytest.raises(ValueError, match="must return one real number"):
+            desk.tell(1, value)
+    assert desk.out == (1, 2)
+
+
+def test_threads_that_tell_the_same_query_are_told_apart():
+    desk = Desk(egp(2), jr.key(1))
+    for round in range(5):
+        tickets = [desk.ask(), desk.ask()]
+        gate = threading.Barrier(4, timeout=60)
+
+        def tell(number, gate=gate):
+            gate.wait()
+            try:
+                desk.tell(number, 1.0)
+            except ValueError as error:
+                return str(error)
+            return None
+
+        with ThreadPoolExecutor(4) as pool:
+            found = [
+                t.result() for t in [pool.submit(tell, tickets[i % 2].number) for i in range(4)]
+            ]
+        refused = [text for text in found if text is not None]
+        assert len(refused) == 2
+        assert all("told already" in text for text in refused)
+        assert desk.told == int(desk.state.told) == 2 * (round + 1)
+
+
+def test_threads_are_given_queries_of_their_own():
+    desk, gate = Desk(egp(4), jr.key(1)), threading.Barrier(4, timeout=60)
+    desk.tell(desk.ask().number, 1.0)
+
+    def ask():
+        gate.wait()
+        return desk.ask()
+
+    with ThreadPoolExecutor(4) as pool:
+        tickets = [t.result() for t in [pool.submit(ask) for _ in range(4)]]
+    alone = Desk(egp(4), jr.key(1))
+    alone.tell(alone.ask().number, 1.0)
+    expected = {(t.number, *t.x.tolist()) for t in [alone.ask() for _ in range(4)]}
+    assert {(t.number, *t.x.tolist()) for t in tickets} == expected
+
+
+def test_what_stops_a_desk_on_the_way_loses_nothing(tmp_path, monkeypatch):
+    desk = Desk(egp(), jr.key(1), checkpoint=tmp_path / "desk.npz")
+    first = desk.ask()
+    state = desk.state
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxbo.workers._tell_one", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            desk.tell(first.number, 1.0)
+    assert desk.out == (0,)
+    assert desk.state is state
+    desk.tell(first.number, 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxbo._checkpoint.Checkpoint.save", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            desk.ask()
+    # Nobody has got that query, so it is handed out again.
+    again = desk.ask()
+    assert again.number == 1
+    assert desk.out == (1,)
+
+
+def test_a_value_beyond_the_precision_is_no_failure():
+    desk = Desk(egp(), jr.key(1))
+    for value in (1.0, -1e39, 2.0):
+        desk.tell(desk.ask().number, value)
+    assert int(desk.state.belief.moments.count) == 3
+    assert desk.best[1] == 2
+    assert np.isfinite(desk.ask().x).all()
 
 
 def test_more_queries_than_workers_or_room_are_refused():

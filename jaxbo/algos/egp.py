@@ -62,6 +62,8 @@ class EGP(AbstractOneModel):
     def prepare(self, key: Key) -> Points:
         return self.domain.candidates(key, self.candidates)
 
-    def query(self, key: Key, state: State, belief: Any, prepared: Points) -> Point:
+    def query(
+        self, key: Key, state: State, belief: Any, prepared: Points
+    ) -> tuple[Point, tuple[()]]:
         function = self.policy(key, self.surrogate, state.shared, belief)
-        return maximize(function, self.domain, prepared)[0]
+        return maximize(function, self.domain, prepared)[0], ()

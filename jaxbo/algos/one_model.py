@@ -39,8 +39,8 @@ class AbstractOneModel(AbstractAlgorithm):
     belief do not differ by themselves, workers that are busy are taken to observe what is expected.
 
     Hyperparameters are fitted to what is known before the first round, and again whenever
-    `surrogate.period` more evaluations were told. The capacity of the surrogate counts evaluations,
-    that of the method counts rounds.
+    `surrogate.period` more evaluations were observed, failed ones not counted. The capacity of the
+    surrogate counts evaluations, that of the method counts rounds.
     """
 
     surrogate: eqx.AbstractVar[AbstractSurrogate]
@@ -63,8 +63,8 @@ class AbstractOneModel(AbstractAlgorithm):
         """What all queries of a round have in common, such as candidates."""
 
     @abc.abstractmethod
-    def query(self, key: Key, state: State, belief: Any, prepared: Any) -> Point:
-        """The next query given a belief, that of `state` or one of more observations."""
+    def query(self, key: Key, state: State, belief: Any, prepared: Any) -> tuple[Point, PyTree]:
+        """The next query given a belief, that of `state` or one of more observations; and its info."""
 
     @property
     def capacity(self) -> int | None:
@@ -92,19 +92,19 @@ class AbstractOneModel(AbstractAlgorithm):
 
     def ask(
         self, key: Key, state: State, present: Bool[Array, " agents"] | None = None
-    ) -> tuple[Float[Array, "targets dim"], tuple[()]]:
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
         require(present is None, "present is for agents that send messages; workers send none.")
         prepare_key, query_key = jr.split(key)
         prepared = self.prepare(prepare_key)
         keys = jax.vmap(lambda i: jr.fold_in(query_key, i))(jnp.arange(self.targets))
         if self.random():
-            return jax.vmap(lambda k: self.query(k, state, state.belief, prepared))(keys), ()
+            return jax.vmap(lambda k: self.query(k, state, state.belief, prepared))(keys)
 
-        def next_query(belief: Any, key: Key) -> tuple[Any, Point]:
-            x = self.query(key, state, belief, prepared)
-            return self._believe(state, belief, x), x
+        def next_query(belief: Any, key: Key) -> tuple[Any, tuple[Point, PyTree]]:
+            x, info = self.query(key, state, belief, prepared)
+            return self._believe(state, belief, x), (x, info)
 
-        return jax.lax.scan(next_query, state.belief, keys)[1], ()
+        return jax.lax.scan(next_query, state.belief, keys)[1]
 
     def ask_one(
         self, key: Key, state: State, pending: Points, busy: Bool[Array, " points"]
@@ -119,7 +119,7 @@ class AbstractOneModel(AbstractAlgorithm):
                 return self._believe(state, belief, *item), None
 
             belief, _ = jax.lax.scan(wait, belief, (pending, busy))
-        return self.query(jr.fold_in(query_key, 0), state, belief, prepared)
+        return self.query(jr.fold_in(query_key, 0), state, belief, prepared)[0]
 
     def _believe(self, state: State, belief: Any, x: Point, busy: Flag | bool = True) -> Any:
         """The belief if `x` were observed to be what is expected there."""
@@ -147,8 +147,9 @@ class AbstractOneModel(AbstractAlgorithm):
         told = state.told + values.shape[0]
         every = self.surrogate.period
         if every is not None:
-            due = told // every > state.told // every
-            refit = lambda belief: self._refit(state, belief)  # noqa: E731
+            count = self.surrogate.count
+            due = count(belief) // every > count(state.belief) // every
+            refit = lambda belief: self.surrogate.refit(state.shared, belief)  # noqa: E731
             belief = jax.lax.cond(due, refit, lambda belief: belief, belief)
         return State(state.round + 1, told, state.shared, belief)
 
@@ -174,7 +175,10 @@ class AbstractOneModel(AbstractAlgorithm):
         )
         belief = self._observe(state, queries.reshape(-1, self.domain.dim), values.reshape(-1))
         if self.surrogate.period is not None:
-            belief = self._refit(state, belief)
+            new = self.surrogate.refit(state.shared, belief)
+            # Where all of them failed there is nothing to fit to.
+            usable = self.surrogate.count(belief) > self.surrogate.count(state.belief)
+            belief = jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, belief)
         return State(state.round, told, state.shared, belief)
 
     def _observe(
@@ -184,9 +188,3 @@ class AbstractOneModel(AbstractAlgorithm):
             return self.surrogate.condition(state.shared, belief, *observation), None
 
         return jax.lax.scan(step, state.belief, (queries, values))[0]
-
-    def _refit(self, state: State, belief: Any) -> Any:
-        """Hyperparameters fitted anew, unless nothing was observed since `state`."""
-        usable = self.surrogate.count(belief) > self.surrogate.count(state.belief)
-        new = self.surrogate.refit(state.shared, belief)
-        return jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, belief)

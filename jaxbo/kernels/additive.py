@@ -14,6 +14,7 @@ table of two variables costs `grid² observations` multiplications, where making
 `grid² observations²`.
 """
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -33,6 +34,8 @@ from jaxbo.types import Key, Point, Scalar, floating
 DENSE = 128
 #: Factors whose tables are brought up to an observation at the same time.
 _FACTORS = 16
+#: Cells of a table that are made at the same time: each takes as many numbers as there are observations.
+_CELLS = 4096
 
 
 class AdditiveKernel(AbstractKernel):
@@ -198,12 +201,19 @@ def tables(
 
     def one(factor: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         scope, scales, variance = factor
-        k = _joined(kernel, _axes(kernel, points, X, scope, scales))
-        grid = k.shape[:-1]
-        k = variance * k.reshape(-1, k.shape[-1]) * used[None, :]
-        w = dot(k, inverse.T)
-        mean = dot(alpha, k.T).reshape(len(alpha), *grid)
-        return mean, (variance - jnp.sum(w * w, axis=-1)).reshape(grid)
+        first, *others = _axes(kernel, points, X, scope, scales)
+
+        def slab(row: Float[Array, " capacity"]) -> tuple[Array, Array]:
+            k = _joined(kernel, [row[None], *others])[0]
+            grid = k.shape[:-1]
+            k = variance * k.reshape(-1, k.shape[-1]) * used[None, :]
+            w = dot(k, inverse.T)
+            mean = dot(alpha, k.T).reshape(len(alpha), *grid)
+            return mean, (variance - jnp.sum(w * w, axis=-1)).reshape(grid)
+
+        cells = math.prod(len(axis) for axis in others)
+        mean, left = jax.lax.map(slab, first, batch_size=min(len(first), max(1, _CELLS // cells)))
+        return jnp.moveaxis(mean, 0, 1), left
 
     factors = kernel.scopes, kernel.length_scales, kernel.variances
     return GridTables(*jax.lax.map(one, factors))
@@ -344,7 +354,7 @@ def _axes(
 
 
 def _joined(
-    kernel: AdditiveKernel, axes: list[Float[Array, "grid capacity"]]
+    kernel: AdditiveKernel, axes: list[Float[Array, "_ capacity"]]
 ) -> Float[Array, "... capacity"]:
     """The correlation of every point of the grid with the observations."""
     if isinstance(kernel.form, SquaredExponential):

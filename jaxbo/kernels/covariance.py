@@ -202,21 +202,19 @@ def stack(kernels: Sequence[AbstractKernel], dim: int) -> AbstractKernel:
     vectors = any(kernel.length_scale.ndim for kernel in kernels)
     shape = (dim,) if vectors else ()
     scales = [jnp.broadcast_to(kernel.length_scale, shape) for kernel in kernels]
-    forms = {jax.tree.structure(kernel): kernel for kernel in kernels}
+    structures = [jax.tree.structure(kernel) for kernel in kernels]
     isotropic = [kernel.length_scale.ndim == 0 for kernel in kernels]
-    if len(forms) == 1 and (not vectors or not any(isotropic)):
+    if len(set(structures)) == 1 and (not vectors or not any(isotropic)):
         same = [k.with_hyperparameters(s, k.variance) for k, s in zip(kernels, scales, strict=True)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *same)
+    # What has numbers beside length scale and variance is a form of its own.
+    plain = [structure.num_leaves == 2 for structure in structures]
+    names = [(s, -1 if p else i) for i, (s, p) in enumerate(zip(structures, plain, strict=True))]
+    forms = dict(zip(names, kernels, strict=True))
     order = list(forms)
     members = [
-        OneOf(
-            scale,
-            kernel.variance,
-            tuple(forms.values()),
-            order.index(jax.tree.structure(kernel)),
-            vectors and alike,
-        )
-        for kernel, scale, alike in zip(kernels, scales, isotropic, strict=True)
+        OneOf(scale, kernel.variance, tuple(forms.values()), order.index(name), vectors and alike)
+        for kernel, scale, name, alike in zip(kernels, scales, names, isotropic, strict=True)
     ]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
 

@@ -22,6 +22,7 @@ from jaxbo.kernels import additive, fit
 from jaxbo.kernels.additive import AdditiveKernel, GridTables
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.ensemble import mixed
+from jaxbo.kernels.factor_graph import check_memory
 from jaxbo.kernels.features import SineCosine
 from jaxbo.kernels.fit import Priors
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
@@ -45,14 +46,16 @@ class Shared(eqx.Module):
 class Belief(eqx.Module):
     """What is believed of f, and of every factor on its grids; all with an axis of chains.
 
-    `points` are the grids [boxes, dim, grid], `accepted` is the share of structural moves that were
-    taken at the last fit.
+    `points` are the grids [boxes, dim, grid]. Of the last fit, `accepted` is the share of structural
+    moves that were taken and `pairs` how often each pair of variables shared a factor, None where the
+    structure is not learned.
     """
 
     whole: FittedBelief
     tables: GridTables
     points: Float[Array, "..."]
     accepted: Scalar | Float[Array, " chains"]
+    pairs: Float[Array, "..."] | None = None
 
     def incumbent(self) -> Point:
         """The best point observed; the origin before there is one."""
@@ -73,7 +76,8 @@ class Decomposed(AbstractSurrogate):
     more. With `regions` each of these boxes has a grid of its own; with `zoom` there is one more, that
     share of every axis around the best point observed, placed anew at every fit.
 
-    Memory: (3 + observations²) numbers a chain, and 3 grid^arity a factor and box.
+    Memory: (3 + observations²) numbers a chain, its variables squared where the structure is learned,
+    and 3 grid^arity a factor and box. `ValueError` where the tables take more than 4 GiB.
     """
 
     structure: AbstractStructure
@@ -115,6 +119,10 @@ class Decomposed(AbstractSurrogate):
         whole("grid", self.grid, least=2)
         zoom = self.zoom
         require(zoom is None or 0 < zoom < 1, f"zoom must be a share of an axis, got {zoom}.")
+        require(
+            zoom is None or self.every is not None,
+            "zoom is placed anew at every fit, and with every=None there is none.",
+        )
         self._model  # noqa: B018  (checks the rest)
 
     @property
@@ -148,6 +156,10 @@ class Decomposed(AbstractSurrogate):
             f"regions have {regions and regions.dim} dimensions, the domain has {dim}.",
         )
         domain = Cube(dim) if isinstance(domain, Finite) else domain
+        variables = len(domain.axes(self.grid).columns)
+        factors, arity = jax.eval_shape(lambda k: self.structure.start(k, variables), key).shape
+        boxes = self.cover + (self.zoom is not None)
+        check_memory(3 * boxes * self.structure.chains * factors * self.grid**arity)
         # The exact process of `Fitted` needs no features; those of samples are drawn with them.
         none = SineCosine(jnp.zeros((0, dim)), jnp.ones(()), jnp.ones(()))
         return Shared(key, none, domain)
@@ -165,7 +177,8 @@ class Decomposed(AbstractSurrogate):
             kernel = self._kernel(axes, self.structure.start(key, len(axes.columns)))
             belief = self._model.start(shared.none)
             belief = eqx.tree_at(lambda b: b.kernel, belief, kernel)
-            return Belief(belief, self._tables(belief, points), points, jnp.zeros(()))
+            pairs = jnp.zeros((len(axes.columns),) * 2) if self.structure.learns else None
+            return Belief(belief, self._tables(belief, points), points, jnp.zeros(()), pairs)
 
         return jax.vmap(one)(jr.split(shared.key, self.structure.chains))
 
@@ -190,9 +203,11 @@ class Decomposed(AbstractSurrogate):
         scopes = _coordinates(axes, scopes)
         if not self.per_factor:
             return AdditiveKernel(scopes, form, width=width)
-        scales = jnp.broadcast_to(form.length_scale, scopes.shape)
-        variances = jnp.broadcast_to(form.variance / len(scopes), scopes.shape[:1])
-        return AdditiveKernel(scopes, form, scales, variances, width)
+        shared = AdditiveKernel(scopes, form, width=width)
+        # A factor may get variables later: it starts with a share as well.
+        used = jnp.any(scopes >= 0, axis=1)
+        variances = jnp.where(used, shared.variances, jnp.max(shared.variances))
+        return AdditiveKernel(scopes, form, shared.length_scales, variances, width)
 
     def condition(self, shared: Shared, belief: Belief, x: Point, y: Scalar) -> Belief:
         def one(belief: Belief) -> Belief:
@@ -207,7 +222,7 @@ class Decomposed(AbstractSurrogate):
             told = jax.vmap(extended)(belief.tables, belief.points)
             usable = new.moments.count > row
             tables = jax.tree.map(lambda a, b: jnp.where(usable, a, b), told, belief.tables)
-            return Belief(new, tables, belief.points, belief.accepted)
+            return Belief(new, tables, belief.points, belief.accepted, belief.pairs)
 
         return jax.vmap(one)(belief)
 
@@ -225,10 +240,10 @@ class Decomposed(AbstractSurrogate):
                 return other.log_evidence(problem.theta)
 
             scopes, variables = _variables(axes, _additive(old)), len(axes.columns)
-            scopes, accepted = self.structure.update(key, scopes, variables, log_evidence)
-            old = eqx.tree_at(lambda b: b.kernel.scopes, old, _coordinates(axes, scopes))
+            chain = self.structure.update(key, scopes, variables, log_evidence)
+            old = eqx.tree_at(lambda b: b.kernel.scopes, old, _coordinates(axes, chain.scopes))
             new = model.refit(shared.none, old)
-            return Belief(new, self._tables(new, points), points, accepted)
+            return Belief(new, self._tables(new, points), points, chain.accepted, chain.pairs)
 
         count = self.count(belief)
         keys = jax.vmap(lambda k: jr.fold_in(k, count))(jr.split(shared.key, self.structure.chains))

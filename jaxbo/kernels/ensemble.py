@@ -160,8 +160,9 @@ class Experts(eqx.Module):
     def of(cls, expert: Fitted, kernels: AbstractKernel, key: Key, dim: int) -> "Experts":
         """`expert` under every one of the stacked `kernels`, each with features of its own."""
         under = jax.vmap(lambda kernel: eqx.tree_at(lambda e: e.kernel, expert, kernel))(kernels)
-        keys = jr.split(key, kernels.variance.shape[0])
-        return cls(under, jax.vmap(lambda e, k: e.setup(k, dim))(under, keys), jr.fold_in(key, 1))
+        keys = jr.split(key, kernels.variance.shape[0] + 1)
+        features = jax.vmap(lambda e, k: e.setup(k, dim))(under, keys[:-1])
+        return cls(under, features, keys[-1])
 
     def map(self, function: Callable[..., Any], *each: Any) -> Any:
         """`function(expert, features, ...)` of every expert, with its own of `each`."""

@@ -26,6 +26,10 @@ from jaxbo.types import Scalar
 Tables = tuple[Float[Array, "..."], ...]
 
 
+#: More than this is not tried unless asked for.
+MOST_BYTES = 4 * 2**30
+
+
 class Group(NamedTuple):
     """Factors whose tables have one shape, and their variables in the order of the tables' axes."""
 
@@ -63,7 +67,12 @@ class AbstractGraph(eqx.Module):
 
     @abc.abstractmethod
     def colors(self) -> Bool[np.ndarray, "colors variables"]:
-        """Sets of variables no two of which share a factor; each variable is in one of them."""
+        """Sets of variables that move at the same time, by `share`; each variable is in one of them."""
+
+    @property
+    @abc.abstractmethod
+    def share(self) -> float:
+        """1 if no two variables of a color share a factor, else one in as many as do."""
 
     @property
     def points(self) -> int:
@@ -104,7 +113,7 @@ class FactorGraph(AbstractGraph):
         sizes: Sequence[SupportsIndex],
         scopes: Sequence[Sequence[SupportsIndex]],
         *,
-        most_bytes: int = 4 * 2**30,
+        most_bytes: int = MOST_BYTES,
     ):
         self.lengths = tuple(int(size) for size in sizes)
         self.scopes = tuple(tuple(int(v) for v in scope) for scope in scopes)
@@ -121,11 +130,8 @@ class FactorGraph(AbstractGraph):
                 not wrong,
                 f"factor {number} names variables {wrong}, but there are {len(self.sizes)}.",
             )
-        needed = 4 * sum(math.prod(self.sizes[v] for v in scope) for scope in self.scopes)
-        require(
-            needed <= most_bytes,
-            f"the tables of all factors would take {needed / 2**30:.3g} GiB in float32, more than "
-            f"{most_bytes / 2**30:.3g}: use coarser grids, or factors of fewer variables.",
+        check_memory(
+            sum(math.prod(self.sizes[v] for v in scope) for scope in self.scopes), most_bytes
         )
         # Within a table larger axes come first, so that fewer shapes differ.
         found: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
@@ -196,13 +202,17 @@ class FactorGraph(AbstractGraph):
         return tuple(order)
 
     def colors(self) -> Bool[np.ndarray, "colors variables"]:
-        """Greedily, the variables with most neighbors first."""
+        """Of variables no two of which share a factor: greedily, those with most neighbors first."""
         near, color = neighbors(self), {}
         for v in sorted(range(len(self.sizes)), key=lambda v: -len(near[v])):
             taken = {color[u] for u in near[v] if u in color}
             color[v] = next(c for c in itertools.count() if c not in taken)
         of = np.array([color[v] for v in range(len(self.sizes))])
         return of[None, :] == np.arange(of.max() + 1)[:, None]
+
+    @property
+    def share(self) -> float:
+        return 1.0
 
 
 class DataGraph(AbstractGraph):
@@ -238,7 +248,22 @@ class DataGraph(AbstractGraph):
         return tuple(range(len(self.sizes)))
 
     def colors(self) -> Bool[np.ndarray, "colors variables"]:
-        return np.eye(len(self.sizes), dtype=bool)
+        """One: which variables share a factor is not known before."""
+        return np.ones((1, len(self.sizes)), bool)
+
+    @property
+    def share(self) -> float:
+        return 1 / self.scopes.shape[1]
+
+
+def check_memory(cells: int, most_bytes: int = MOST_BYTES) -> None:
+    """`ValueError` if tables of so many cells together take more than `most_bytes`."""
+    needed = 4 * cells
+    require(
+        needed <= most_bytes,
+        f"the tables of all factors would take {needed / 2**30:.3g} GiB ({needed} bytes) in float32, "
+        f"more than {most_bytes / 2**30:.3g} GiB: use coarser grids, or factors of fewer variables.",
+    )
 
 
 def value(graph: AbstractGraph, tables: Tables, x: Int[Array, " variables"]) -> Scalar:

@@ -32,6 +32,7 @@ from jaxbo.kernels.surrogate import (
     AbstractSurrogate,
     Belief,
     Moments,
+    bounded,
     check_basis,
     condition,
     default_kernel,
@@ -301,7 +302,7 @@ class Fitted(AbstractSurrogate):
     ) -> FittedBelief:
         row = belief.moments.count
         usable = jnp.isfinite(y) & (row < self.capacity)
-        y = jnp.where(usable, y, jnp.nan)
+        y = jnp.where(usable, bounded(y), jnp.nan)
         value = y if belief.warping is None else belief.warping(y)
         # A failed observation writes what is there already.
         return FittedBelief(

@@ -15,6 +15,7 @@ for any λ. Bounded max-sum (Rogers et al., 2011) is one choice of λ; here they
 variables at a time, so that the bound never rises.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,10 +24,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxbo._check import require, whole
 from jaxbo.kernels import elimination, factor_graph
 from jaxbo.kernels.factor_graph import AbstractGraph, FactorGraph, Group, Tables
 from jaxbo.types import Scalar
 
+#: Messages have settled when none moves by more than this share of the largest.
+TOLERANCE = 1e-5
+#: Connected variables beyond which elimination would compile for too long.
+MOST_UNROLLED = 200
 #: A message from every factor of every group to each of its variables, padded to the longest grid.
 Messages = tuple[Float[Array, "_ _ points"], ...]
 
@@ -95,13 +101,26 @@ def settle(
     *,
     iterations: Int[Array, ""] | int = 30,
     damping: Scalar | float = 0.5,
-    tolerance: Scalar | float = 1e-5,
+    tolerance: Scalar | float = TOLERANCE,
 ) -> tuple[Messages, Int[Array, ""]]:
     """Messages once none moves by more than `tolerance` of the largest, and after how many rounds.
 
     At most `iterations`, from `messages` if there are some already. On a tree without damping they
     settle after as many rounds as it is long.
     """
+    last, count, _ = _settle(graph, tables, messages, iterations, damping, tolerance)
+    return last, count
+
+
+def _settle(
+    graph: AbstractGraph,
+    tables: Tables,
+    messages: Messages | None,
+    iterations: Int[Array, ""] | int,
+    damping: Scalar | float,
+    tolerance: Scalar | float,
+) -> tuple[Messages, Int[Array, ""], Bool[Array, ""]]:
+    """`settle`, and whether they have."""
 
     def unsettled(carry: tuple[Messages, Int[Array, ""], Scalar]) -> Bool[Array, ""]:
         _, count, moved = carry
@@ -117,10 +136,10 @@ def settle(
 
     first = start(graph, tables) if messages is None else messages
     infinite = jnp.full((), jnp.inf, first[0].dtype)
-    last, count, _ = jax.lax.while_loop(
+    last, count, moved = jax.lax.while_loop(
         unsettled, body, (first, jnp.zeros((), jnp.int32), infinite)
     )
-    return last, count
+    return last, count, moved <= tolerance
 
 
 # ---------------------------------------------------------------- from messages to a point
@@ -275,10 +294,12 @@ def _given(
 def upper_bound(
     graph: AbstractGraph, tables: Tables, *, sweeps: int = 30
 ) -> tuple[Scalar, Float[Array, " sweeps"]]:
-    """No point has a larger sum than this; and the bound after every sweep, which never rises.
+    """No point has a larger sum than this, up to rounding; and the bound after every sweep, which never
+    rises.
 
     Each variable in turn (those of one color, which share no factor, at once) spreads what its factors
-    can reach at each of its points evenly among them. On a tree it tends to the maximum itself.
+    can reach at each of its points evenly among them. On a tree it tends to the maximum itself. Where
+    the graph is data all variables do at once, each by one part in as many as a factor has variables.
     """
     colors = jnp.asarray(graph.colors())
     inside = jnp.asarray(graph.inside)
@@ -300,7 +321,7 @@ def upper_bound(
         new = []
         for group, shift, most in zip(graph.groups, shifts, reach, strict=True):
             turn = color[group.variables][:, :, None] & inside[group.variables]
-            new.append(shift + jnp.where(turn, mean[group.variables] - most, 0))
+            new.append(shift + jnp.where(turn, graph.share * (mean[group.variables] - most), 0))
         return tuple(new), None
 
     def sweep(shifts: Messages, _: None) -> tuple[Messages, Scalar]:
@@ -323,10 +344,10 @@ def _degrees(graph: AbstractGraph) -> Int[Array, " variables"]:
 
 
 class Solution(eqx.Module):
-    """A point, its sum, and a number that no point's sum exceeds.
+    """A point, its sum, and a number that no point's sum exceeds, up to rounding.
 
-    `exact` says that the point is a maximum by its route, elimination; by messages it is one where
-    `value` and `bound` agree.
+    `exact` says that the point is a maximum by its route, elimination or messages on a tree; by
+    messages on a graph with cycles it is one where `value` and `bound` agree.
     """
 
     x: Int[Array, " variables"]
@@ -352,11 +373,22 @@ def solve(
 ) -> Solution:
     """The maximum by elimination where no table on the way exceeds `most_cells`, else by messages.
 
-    Messages that do not settle still pass by good points: of `decodings` that are looked at on the way,
-    by `decode` and `improve`, the best is kept. `upper_bound` follows, of `sweeps` sweeps.
+    Elimination is unrolled: of connected variables, more than two hundred are left to messages, which on
+    a tree settle at the maximum. Those that do not settle still pass by good points: of `decodings`
+    that are looked at on the way, by `decode` and `improve`, the best is kept. `upper_bound` follows,
+    of `sweeps` sweeps.
+
+    Tables are finite floating-point numbers. `ValueError` for others, for less than one of `iterations`,
+    `decodings` or `sweeps`.
     """
-    if isinstance(graph, FactorGraph) and elimination.cells(graph) <= most_cells:
-        x = elimination.maximize(graph, tables)
+    whole("iterations", iterations, least=1)
+    whole("decodings", decodings, least=1)
+    whole("sweeps", sweeps, least=1)
+    for table in tables:
+        kind = jnp.result_type(table)
+        require(jnp.issubdtype(kind, jnp.floating), f"tables must be floating, got {kind}.")
+    if isinstance(graph, FactorGraph) and (route := _route(graph, most_cells)) is not None:
+        x = route(graph, tables)
         reached = factor_graph.value(graph, tables, x)
         return Solution(x, reached, reached, True)
     between = -(-iterations // decodings)
@@ -367,16 +399,33 @@ def solve(
 
     def look(carry: tuple[Messages, Array, Scalar, Array, Array]) -> Any:
         messages, best, most, looked, _ = carry
-        messages, rounds = settle(graph, tables, messages, iterations=between, damping=damping)
+        messages, _, settled = _settle(graph, tables, messages, between, damping, TOLERANCE)
         x = improve(graph, tables, decode(graph, tables, messages))
         reached = factor_graph.value(graph, tables, x)
         better = reached > most
         best, most = jnp.where(better, x, best), jnp.where(better, reached, most)
-        return messages, best, most, looked + 1, rounds < between
+        return messages, best, most, looked + 1, settled
 
     x = jnp.zeros((len(graph.sizes),), jnp.int32)
     nothing = start(graph, tables), x, factor_graph.value(graph, tables, x)
     first = (*nothing, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
     _, x, reached, _, _ = jax.lax.while_loop(going, look, first)
     bound, _ = upper_bound(graph, tables, sweeps=sweeps)
-    return Solution(x, reached, bound, False)
+    return Solution(x, reached, jnp.maximum(bound, reached), False)
+
+
+def _route(graph: FactorGraph, most_cells: int) -> Callable[[FactorGraph, Tables], Array] | None:
+    """What finds the maximum itself, if anything does."""
+    forms = [some.graph for some in elimination.parts(graph)]
+    largest = max(len(form.sizes) for form in forms)
+    if largest <= MOST_UNROLLED and elimination.cells(graph) <= most_cells:
+        return elimination.maximize
+    # A connected graph is a tree if it has one edge, of a factor to a variable, less than nodes.
+    edges = (sum(map(len, form.scopes)) - len(form.scopes) - len(form.sizes) for form in forms)
+    return functools.partial(_on_tree, rounds=largest) if all(n == -1 for n in edges) else None
+
+
+def _on_tree(graph: FactorGraph, tables: Tables, rounds: int) -> Int[Array, " variables"]:
+    still = 4 * float(jnp.finfo(tables[0].dtype).eps)
+    messages, _ = settle(graph, tables, iterations=rounds, damping=0.0, tolerance=still)
+    return decode(graph, tables, messages)

@@ -38,6 +38,11 @@ class AbstractStructure(eqx.Module):
         """How many structures there are at the same time."""
         return 1
 
+    @property
+    def learns(self) -> bool:
+        """Whether `update` counts how often pairs share a factor."""
+        return False
+
     @abc.abstractmethod
     def start(self, key: Key, dim: int) -> Scopes:
         """The structure before any observation."""
@@ -45,8 +50,8 @@ class AbstractStructure(eqx.Module):
     @abc.abstractmethod
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> tuple[Scopes, Scalar]:
-        """Another structure given the data, and the share of moves that were accepted."""
+    ) -> "Chain":
+        """Another structure given the data, with what there is to say of how it was found."""
 
 
 class Given(AbstractStructure):
@@ -75,8 +80,8 @@ class Given(AbstractStructure):
 
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> tuple[Scopes, Scalar]:
-        return scopes, jnp.ones(())
+    ) -> "Chain":
+        return Chain(scopes, jnp.ones(()))
 
 
 class RandomTree(AbstractStructure):
@@ -93,8 +98,8 @@ class RandomTree(AbstractStructure):
 
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> tuple[Scopes, Scalar]:
-        return self.start(key, dim), jnp.ones(())
+    ) -> "Chain":
+        return Chain(self.start(key, dim), jnp.ones(()))
 
 
 class Sampled(AbstractStructure):
@@ -126,6 +131,10 @@ class Sampled(AbstractStructure):
     def chains(self) -> int:
         return self.count
 
+    @property
+    def learns(self) -> bool:
+        return True
+
     def start(self, key: Key, dim: int) -> Scopes:
         del key
         more = dim if self.factors is None else self.factors
@@ -135,9 +144,9 @@ class Sampled(AbstractStructure):
 
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> tuple[Scopes, Scalar]:
+    ) -> "Chain":
         penalty = floating(math.log(dim)) if self.penalty is None else self.penalty
-        chain = sample(
+        return sample(
             key,
             scopes,
             lambda s: log_evidence(s) - penalty * jnp.sum(s >= 0, dtype=penalty.dtype),
@@ -145,15 +154,16 @@ class Sampled(AbstractStructure):
             fixed=dim,
             steps=self.steps,
         )
-        return chain.scopes, chain.accepted
 
 
 class Chain(NamedTuple):
-    """The last structure of a chain, the share of moves accepted, and how often pairs shared a factor."""
+    """The last structure of a chain, the share of moves accepted, and after how large a share of all
+    moves each pair shared a factor, if that was counted.
+    """
 
     scopes: Scopes
     accepted: Scalar
-    pairs: Float[Array, "dim dim"]
+    pairs: Float[Array, "dim dim"] | None = None
 
 
 def sample(

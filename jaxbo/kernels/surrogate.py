@@ -49,6 +49,15 @@ class Moments(eqx.Module):
         return jnp.where(usable, jnp.sqrt(jnp.where(usable, variance, 1)), 1)
 
 
+def bounded(y: Scalar) -> Scalar:
+    """`y` within what squares and their sums leave room for: ±2.6e15 in float32, ±1e123 in float64.
+
+    So a huge penalty in the place of a value is a huge penalty, and not the end of the model.
+    """
+    most = float(jnp.finfo(y.dtype).max) ** 0.4
+    return jnp.where(jnp.isfinite(y), jnp.clip(y, -most, most), y)
+
+
 def no_moments(dtype: jnp.dtype) -> Moments:
     """Of no values."""
     zero = jnp.zeros((), dtype)
@@ -108,7 +117,7 @@ def no_belief(size: int, noise: Scalar, capacity: int | None) -> Belief:
 
 def condition(belief: Belief, phi: Features, y: Scalar, standardize: bool = True) -> Belief:
     """The belief after one more value; nothing changes if it is not finite or there is no room."""
-    y = jnp.where(belief.posterior.root.has_room(), y, jnp.nan)  # beyond the capacity: no mark
+    y = jnp.where(belief.posterior.root.has_room(), bounded(y), jnp.nan)  # no mark if there is none
     moments = updated(belief.moments, y) if standardize else belief.moments
     outputs = jnp.stack([y - moments.first, jnp.ones_like(y)])
     return Belief(posterior.condition(belief.posterior, phi, outputs), moments)

@@ -207,6 +207,22 @@ def test_workers_ask_different_queries(key):
     assert (distances[np.triu_indices(3, 1)] > 1e-3).all()
 
 
+@pytest.mark.parametrize(
+    ("model", "kinds", "boxes"), [("plain", 2, 1), ("boxes", 2, 5), ("random tree", 2, 1)]
+)
+def test_a_query_says_how_far_the_search_can_have_missed(model, kinds, boxes, key):
+    domain, surrogate, state = observed(model)
+    algorithm = DECHBO(domain, surrogate, workers=2)
+    _, info = eqx.filter_jit(algorithm.ask)(key, state)
+    assert info.gap.shape == info.exact.shape == (2, kinds, boxes)
+    assert (info.gap >= 0).all()
+    # Four variables are narrow, but where the graph is data that is not known.
+    assert (info.exact == (model != "random tree")).all()
+    assert (info.gap[info.exact] == 0).all()
+    tables = objective(algorithm, state, key).tables[:, 0, 0]  # whose sum is the largest possible
+    assert (info.gap < jnp.sum(jnp.ptp(tables, axis=(2, 3)))).all()
+
+
 def test_agents_with_objectives_of_their_own_are_one_program(key):
     algorithm = DECHBO(Cube(2), Decomposed([[0], [1]], 12, grid=16, every=5))
 

@@ -14,7 +14,7 @@ from jaxbo.domains import Cube, Finite
 from jaxbo.functions import branin_rescaled
 from jaxbo.kernels.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.fitted import Exact, Fitted
+from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.maximize import maximize
 from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
 from jaxbo.kernels.surrogate import Fixed
@@ -194,6 +194,38 @@ def test_hyperparameters_are_fitted_before_the_first_round_and_every_so_many_eva
         noises.append(state.belief.noise)
     changed = [bool((a != b).any()) for a, b in itertools.pairwise(noises)]
     assert changed == [True, True, False, True]
+
+
+def test_a_fit_is_not_lost_because_evaluations_fail_when_it_is_due(key):
+    algorithm = egp(workers=1, every=4)
+    y = jr.normal(key, (6,))
+    state = init(algorithm, jr.fold_in(key, 1))
+    noises = [state.belief.noise]
+    for value in [y[0], y[1], y[2], jnp.nan, jnp.nan, y[3], y[4], y[5], jnp.nan]:
+        state = tell(
+            algorithm, state, DOMAIN.sample(jr.fold_in(key, len(noises)), 1), jnp.asarray([value])
+        )
+        noises.append(state.belief.noise)
+    changed = [bool((a != b).any()) for a, b in itertools.pairwise(noises)]
+    assert changed == [False] * 5 + [True] + [False] * 3  # at the fourth that did not fail
+
+
+@pytest.mark.parametrize("inference", [OnFeatures(), Exact()], ids=["features", "exact"])
+def test_a_huge_penalty_in_the_place_of_a_value_does_not_end_the_search(inference):
+    surrogate = Fitted(30, SquaredExponential(0.3), every=5, inference=inference)
+    algorithm = EGP(DOMAIN, surrogate, candidates=64)
+
+    def objective(key, agent, x):
+        value = OBJECTIVE(key, agent, x)
+        return jnp.where(x[0] > 0.7, -1e30, value)
+
+    state, trace = run(algorithm, objective, 15, jr.key(0), initial=8)
+    assert (trace.values < -1e29).any()  # it was met
+    mean, variance = surrogate.predict(state.shared, state.belief, jnp.full(2, 0.5))
+    assert jnp.isfinite(mean)
+    assert jnp.isfinite(variance)
+    asked = trace.queries[8:, 0]
+    assert np.unique(np.asarray(asked), axis=0).shape == asked.shape
 
 
 def test_a_kernel_that_explains_better_gains_weight():

@@ -21,7 +21,16 @@ def test_claims_compare_the_ends_of_runs_with_the_paper_and_with_botorch():
     ]
     good, bad = np.full((4, 3), 0.01), np.full((4, 3), 9.0) + np.arange(4)[:, None]
     alike = dec_synthetic.checks(dict.fromkeys(names, good))
-    assert len(alike) == 3 * 2 * len(dec_synthetic.OURS)
+    assert len(alike) == 3 * (2 * len(dec_synthetic.OURS) + 1)
     assert all(check.holds for check in alike.values())
     worse = {name: bad if "DEC-HBO" in name else good for name in names}
-    assert not any(check.holds for check in dec_synthetic.checks(worse).values())
+    found = dec_synthetic.checks(worse)
+    assert [claim for claim, check in found.items() if check.holds] == [
+        claim
+        for claim in found
+        if "sum of the deviations" in claim  # both are bad
+    ]
+    for function in dec_synthetic.FUNCTIONS:
+        worse[f"{function}, {dec_synthetic.SUMMED}"] = good
+    found = dec_synthetic.checks(worse)
+    assert not any(found[claim].holds for claim in found if "sum of the deviations" in claim)

@@ -139,13 +139,23 @@ def test_claims_about_networks_can_fail():
     names = [f"{n}, {m}" for n in ("iris", "wine") for m in egp_network.SHOWN]
     high, low = np.full((4, 3), 0.9), np.full((4, 3), 0.5) + 0.001 * np.arange(4)[:, None]
     alike = egp_network.checks(dict.fromkeys(names, high))
-    assert len(alike) == 2 * 5
+    assert len(alike) == 2 * 5 + 1
     assert all(check.holds for check in alike.values())
     worse = {name: low if egp_network.OURS in name else high for name in names}
     assert not any(check.holds for check in egp_network.checks(worse).values())
 
 
 # ---------------------------------------------------------------- robots
+
+
+def test_claims_about_robots_can_fail():
+    names = [f"{n}, {m}" for n in egp_robot.PROBLEMS for m in egp_synthetic.METHODS]
+    near, far = np.full((10, 3), 0.1), np.full((10, 3), 2.0) + 0.01 * np.arange(10)[:, None]
+    alike = egp_robot.checks(dict.fromkeys(names, near))
+    assert len(alike) == 2 * 8  # four of EGP-TS, three of 11 scales, one of EI
+    assert all(check.holds for check in alike.values())
+    worse = {name: far if "EGP" in name else near for name in names}
+    assert not any(check.holds for check in egp_robot.checks(worse).values())
 
 
 def test_a_robot_gets_nearer():

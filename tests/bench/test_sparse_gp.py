@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import dec_gp, sparse_gp
+from bench import dec_gp, sparse_gp, speed_additive
 from bench.sparse_gp import Hyperparameters, Rows
 
 
@@ -180,10 +180,17 @@ def test_the_best_so_far_is_the_first_of_equals_and_never_a_failure():
 
 def test_claims_are_about_the_ends_of_runs():
     good, bad = np.full((3, 4), 3.9), np.full((3, 4), 9.0) + np.arange(3)[:, None]
-    seconds = {one: np.array([0.1, 0.1, 1.0]) * one[0] for one in dec_gp.TIMED}
-    alike = dec_gp.checks(dict.fromkeys(dec_gp.METHODS, good), seconds)
-    assert len(alike) == 9
+    alike = dec_gp.checks(dict.fromkeys(dec_gp.METHODS, good))
+    assert len(alike) == 10
     assert all(check.holds for check in alike.values())
     worse = {name: bad if "DEC-HBO" in name else good for name in dec_gp.METHODS}
-    slow = {one: np.array([0.1, 0.1, 1.0]) * one[0] ** 2 for one in dec_gp.TIMED}
-    assert not any(check.holds for check in dec_gp.checks(worse, slow).values())
+    assert not any(check.holds for check in dec_gp.checks(worse).values())
+
+
+def test_an_iteration_grows_by_the_power_that_it_is_said_to():
+    fewer, more = speed_additive.FEWER[0], speed_additive.WHOLE
+    seconds = {fewer: 1.0, more: 8.0}
+    np.testing.assert_allclose(speed_additive.growth(seconds, fewer, 0.5), 3)
+    np.testing.assert_allclose(speed_additive.each(np.array([1.0, 2.0, 30.0])), 6)
+    found = speed_additive.iteration(speed_additive.Size(1, 2, 12), 1)
+    assert (found > 0).all()

@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo.domains import Regions
 from jaxbo.kernels import additive, fit, structure
 from jaxbo.kernels.additive import AdditiveKernel
 from jaxbo.kernels.covariance import Matern52, SquaredExponential, gram
@@ -242,6 +243,69 @@ def test_pairs_that_matter_are_found():
     others = np.array([pairs[i, j] for i, j in itertools.combinations(range(6), 2)])
     assert true.mean() > 0.4 + (others.sum() - true.sum()) / 13
     assert (belief.accepted > 0).all()
+    # On the way they shared a factor about as often as in the end.
+    often = np.asarray(belief.pairs.mean(axis=0))
+    np.testing.assert_array_equal(often, often.T)
+    true = np.array([often[0, 3], often[2, 5]])
+    others = np.array([often[i, j] for i, j in itertools.combinations(range(6), 2)])
+    assert true.mean() > 0.4 + (others.sum() - true.sum()) / 13
+    assert ((often >= 0) & (often <= 1)).all()
+
+
+def test_how_often_pairs_shared_a_factor_is_counted_after_every_move():
+    start = jnp.array([[0, -1], [1, -1], [2, -1], [0, 1]])
+    still = structure.sample(
+        jr.key(0), start, lambda s: -1e9 * jnp.any(s != start).astype(float), 3, fixed=3, steps=9
+    )
+    np.testing.assert_array_equal(still.pairs, structure.shared(start, 3))
+    assert still.pairs[0, 1] == 1
+    assert still.accepted < 1
+
+
+def test_every_factor_can_have_a_variance_and_length_scales_of_its_own(key):
+    scales = jnp.array([0.1, 0.2, 0.3, 0.4])
+    form = SquaredExponential(scales, 2.0)
+    scopes = [(0, 1, 2), (3, 1), (2,)]
+    own, tied = (
+        Decomposed(scopes, 60, form=form, per_factor=each, grid=4, noise=1e-3)
+        for each in (True, False)
+    )
+    start = [d.start(d.setup(key, DIM)).whole.kernel for d in (own, tied)]
+    kernels = [jax.tree.map(lambda leaf: leaf[0], kernel) for kernel in start]
+    np.testing.assert_allclose(kernels[0].variance, 2 / 3, rtol=1e-6)
+    used = np.asarray(kernels[0].scopes) >= 0
+    for kernel in kernels:  # by variable, not by place
+        expected = np.where(used, np.asarray(scales)[np.asarray(kernel.scopes)], 0)
+        np.testing.assert_allclose(np.where(used, kernel.length_scales, 0), expected)
+    x, z = jr.uniform(key, (2, DIM))
+    np.testing.assert_allclose(kernels[0](x, z), kernels[1](x, z), rtol=1e-6)
+    # Two functions of one variable each, of which one is ten times as large and varies slowly.
+    X = jr.uniform(key, (60, DIM))
+    y = jnp.sin(20 * X[:, 0]) + 10 * jnp.sin(2 * X[:, 1])
+    scopes = [(0,), (1,)]
+    fitted = believed(Decomposed(scopes, 60, per_factor=True, grid=4, noise=1e-3), X, y, True)
+    kernel = jax.tree.map(lambda leaf: leaf[0], fitted.whole.kernel)
+    assert kernel.variance[1] > 10 * kernel.variance[0]
+    assert kernel.length_scale[1, 0] > 3 * kernel.length_scale[0, 0]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Decomposed([tuple(range(6))], 10, grid=64),
+        Decomposed(structure.Sampled(arity=6, count=1), 10, grid=64),
+        Decomposed([(0, 1)], 10, regions=Regions((16,) * 6)),
+    ],
+    ids=["given", "learned", "boxes"],
+)
+def test_tables_that_would_not_fit_are_refused_before_any_is_made(model, key):
+    with pytest.raises(ValueError, match=r"would take .* GiB \(\d+ bytes\)"):
+        model.start(model.setup(key, 6))
+
+
+def test_a_zoom_needs_fits():
+    with pytest.raises(ValueError, match="zoom is placed anew at every fit"):
+        Decomposed([(0, 1)], 10, zoom=0.1, every=None)
 
 
 @pytest.mark.parametrize(

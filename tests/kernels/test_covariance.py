@@ -222,3 +222,35 @@ def test_products_of_features_of_a_stack_tend_to_its_kernels(key, points):
 def test_what_cannot_be_stacked_is_refused(kernels, message):
     with pytest.raises(ValueError, match=message):
         covariance.stack(kernels, 3)
+
+
+class Rational(covariance.AbstractKernel):
+    """The rational quadratic, (1 + s / 2α)^-α: a user's, with a number that others do not have."""
+
+    alpha: jax.Array = eqx.field(converter=jnp.asarray, default=1.0)
+
+    def correlation(self, s):
+        return (1 + s / (2 * self.alpha)) ** -self.alpha
+
+    def mixing(self, key, count):
+        return jnp.sqrt(jr.gamma(key, self.alpha, (count,)) / self.alpha)
+
+
+def test_kernels_of_ones_own_keep_their_numbers_in_a_stack():
+    kernels = (
+        Rational(0.3, alpha=0.5),
+        SquaredExponential(0.3),
+        Rational(0.2, alpha=8.0),
+        Matern32(0.3),
+    )
+    x, z = jnp.array([0.1, 0.9]), jnp.array([0.7, 0.2])
+    for some in ((kernels[0], kernels[2]), kernels):
+        stacked = covariance.stack(some, 2)
+        found = jax.vmap(lambda kernel: kernel(x, z))(stacked)
+        np.testing.assert_allclose(found, [kernel(x, z) for kernel in some], rtol=1e-5)
+    # Features of each have its covariance.
+    stacked = covariance.stack(kernels, 2)
+    for i in range(4):
+        kernel = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        phi = features.cosine(jr.key(0), kernel, 2, 20_000)
+        np.testing.assert_allclose(phi(x) @ phi(z), kernel(x, z), atol=0.03)

@@ -310,6 +310,9 @@ AWKWARD = {
     "tiny": lambda y: 1e-20 * y,
     "huge": lambda y: 1e15 * y,
     "far": lambda y: 1e6 + y,
+    "enormous": lambda y: 1e37 * y,
+    "a penalty": lambda y: y.at[3].set(-1e30),
+    "the worst penalty": lambda y: y.at[0].set(jnp.finfo(y.dtype).min),
 }
 
 

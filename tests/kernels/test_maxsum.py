@@ -6,6 +6,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -306,7 +307,101 @@ def test_a_solution_says_its_route_and_how_far_it_can_be(most_cells, key):
             assert solution.gap == 0
 
 
+def test_a_long_chain_is_solved_by_messages_as_exactly_and_compiles_at_once(key):
+    points, length = 3, 300
+    graph = FactorGraph((points,) * length, [(v, v + 1) for v in range(length - 1)])
+    tables = jr.normal(key, (length - 1, points, points))
+    program = jax.jit(functools.partial(maxsum.solve, graph))
+    equations = len(jax.make_jaxpr(program)((tables,)).jaxpr.eqns[0].params["jaxpr"].eqns)
+    assert equations < 200  # unrolled there would be several for each variable
+    solution = program((tables,))
+    most = np.zeros(points)  # of all before, by the value of the last (Viterbi)
+    for table in np.asarray(tables, np.float64):
+        most = (most[:, None] + table).max(axis=0)
+    assert solution.exact
+    np.testing.assert_allclose(solution.value, most.max(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["random", "ties"])
+@pytest.mark.parametrize("name", TREES)
+def test_messages_on_a_tree_are_exact_without_elimination(name, whole, key):
+    sizes, scopes = TREES[name]
+    graph = FactorGraph(sizes, scopes)
+    solve = jax.jit(functools.partial(maxsum.solve, graph, most_cells=0))
+    for k in jr.split(key, 5):
+        tables = tables_of(k, sizes, scopes, whole)
+        solution = solve(graph.pack(tables))
+        assert solution.exact
+        assert solution.gap == 0
+        np.testing.assert_allclose(
+            solution.value, sums(sizes, scopes, tables).max(), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_a_bound_is_never_below_what_was_reached(key):
+    sizes, scopes = CYCLES["triangle"]
+    graph = FactorGraph(sizes, scopes)
+    solve = jax.jit(functools.partial(maxsum.solve, graph, most_cells=0, sweeps=200))
+    gaps = [solve(graph.pack(tables_of(k, sizes, scopes))).gap for k in jr.split(key, 30)]
+    assert min(gaps) == 0
+    assert np.mean(np.array(gaps) < 1e-5) > 0.5  # so it can be tight
+
+
+def test_messages_end_when_they_have_settled_however_often_they_are_looked_at(key):
+    sizes, scopes = CYCLES["triangle"]
+    graph = FactorGraph(sizes, scopes)
+    often = {"iterations": 10**8, "decodings": 10**8}  # a day, if it went on
+    solution = jax.jit(functools.partial(maxsum.solve, graph, most_cells=0, **often))(
+        graph.pack(tables_of(key, sizes, scopes))
+    )
+    assert solution.bound >= solution.value
+
+
+def test_factors_of_four_and_five_variables_on_grids_of_different_sizes(key):
+    sizes, scopes = (3, 2, 4, 2, 3, 2), ((0, 1, 2, 3), (2, 3, 4, 5, 1), (4, 0), (5,))
+    graph = FactorGraph(sizes, scopes)
+    both = [
+        jax.jit(functools.partial(maxsum.solve, graph, most_cells=cells)) for cells in (0, 10**6)
+    ]
+    for k in jr.split(key, 10):
+        tables = tables_of(k, sizes, scopes)
+        total = sums(sizes, scopes, tables)
+        for solve in both:
+            solution = solve(graph.pack(tables))
+            np.testing.assert_allclose(solution.value, total[tuple(solution.x)], rtol=1e-5)
+            assert solution.bound >= total.max() - 1e-4
+        np.testing.assert_allclose(solution.value, total.max(), rtol=1e-5)
+
+
 # ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("tables", "options", "message"),
+    [
+        (
+            jnp.zeros((3, 3, 2)),
+            {"iterations": 0},
+            "iterations must be a whole number of at least 1",
+        ),
+        (jnp.zeros((3, 3, 2)), {"decodings": 0}, "decodings must be"),
+        (jnp.zeros((3, 3, 2)), {"sweeps": 0}, "sweeps must be"),
+    ],
+)
+def test_impossible_searches_are_refused(tables, options, message):
+    graph = FactorGraph((3, 2, 3), ((0, 1), (2, 1)))
+    with pytest.raises(ValueError, match=message):
+        maxsum.solve(graph, (tables,), **options)
+
+
+def test_tables_of_whole_numbers_are_refused():
+    graph, tables = FactorGraph((3, 2), ((0, 1),)), jnp.zeros((1, 3, 2), int)
+    jaxtyping.config.update("jaxtyping_disable", True)  # which refuses them here, but not for users
+    try:
+        with pytest.raises(ValueError, match="must be floating, got int"):
+            maxsum.solve(graph, (tables,))
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +413,7 @@ def test_a_solution_says_its_route_and_how_far_it_can_be(most_cells, key):
         ((3, 3), ((0, 2),), r"names variables \[2\]"),
         ((3, 3), ((-1, 0),), r"names variables \[-1\]"),
         ((3, 0), ((0,),), "variable 1 has 0 grid points"),
-        ((3000, 3000, 3000), ((0, 1, 2),), "101 GiB"),
+        ((3000, 3000, 3000), ((0, 1, 2),), r"101 GiB \(108000000000 bytes\)"),
     ],
 )
 def test_impossible_graphs_are_refused(sizes, scopes, message):
