@@ -3,7 +3,8 @@
     w_m ∝ evidence of kernel m, on 2 D features or exact        total variation between the two
     variance of f at random points, on features / exact          1 is what it should be
 
-The paper's dictionary with length scales of 0.3, nothing fitted; random points of drop-wave. Once
+The paper's dictionary; random points of drop-wave. First with length scales of 0.3 and nothing fitted,
+then as the methods do it: hyperparameters of maximum (exact) evidence, the same for both. Once
 observations outnumber what features can tell apart, a model on features is sure of what it cannot
 know: samples of it no longer explore. A sample corrected through the data (`Exact`) keeps its variance.
 """
@@ -28,6 +29,8 @@ from jaxbo.types import Key
 FUNCTION, NOISE = functions.dropwave(), 1e-2
 FEATURES = (50, 100, 400, 1600)
 OBSERVATIONS = (10, 20, 40, 80, 160, 320)
+#: Of those: where hyperparameters are fitted too.
+FITTED_FEATURES, FITTED_OBSERVATIONS = (100, 1600), 4
 #: Points at which variances are compared.
 PLACES = 100
 
@@ -40,6 +43,11 @@ def _run(options: Options) -> Result:
     for size in progress(FEATURES[: 2 if options.quick else None], "egp-evidence"):
         found = [np.asarray(part) for part in compared(size, counts, keys)]
         distance[f"{size} features"], ratio[f"{size} features"] = found
+    for size in progress(() if options.quick else FITTED_FEATURES, "egp-evidence, fitted"):
+        found = [
+            np.asarray(part) for part in compared(size, counts[:FITTED_OBSERVATIONS], keys, True)
+        ]
+        distance[f"{size} features, fitted"], ratio[f"{size} features, fitted"] = found
     curves = {f"{name}, weights": curve for name, curve in distance.items()}
     curves |= {f"{name}, variance": curve for name, curve in ratio.items()}
     return Result(
@@ -49,9 +57,12 @@ def _run(options: Options) -> Result:
         unit="distance of the weights, ratio of the variances",
         headers=("features", *(f"{n} obs.: weights, variance" for n in counts)),
         rows=[
-            (name, *(f"{number(float(d))} {number(float(r))}" for d, r in zip(*means, strict=True)))
+            (name, *cells, *[""] * (len(counts) - len(cells)))
             for name in distance
             for means in [(distance[name].mean(axis=0), ratio[name].mean(axis=0))]
+            for cells in [
+                [f"{number(float(d))} {number(float(r))}" for d, r in zip(*means, strict=True)]
+            ]
         ],
         figure=_figure(distance, ratio, counts),
     )
@@ -59,9 +70,12 @@ def _run(options: Options) -> Result:
 
 @eqx.filter_jit
 def compared(
-    size: int, counts: tuple[int, ...], keys: Array
+    size: int, counts: tuple[int, ...], keys: Array, fit: bool = False
 ) -> tuple[Float[Array, "runs counts"], Float[Array, "runs counts"]]:
-    """Total variation between the weights, and the geometric mean of the ratio of variances."""
+    """Total variation between the weights, and the geometric mean of the ratio of variances.
+
+    Under the kernels' own hyperparameters, or under those of maximum evidence.
+    """
 
     def one(key: Key) -> tuple[Array, Array]:
         x_key, place_key, setup_key = jr.split(key, 3)
@@ -73,6 +87,7 @@ def compared(
             model = Ensemble(papers(FUNCTION.dim), expert)
             shared = model.setup(setup_key, FUNCTION.dim)
             belief = _told(model, shared, X[:count], y[:count])
+            belief = model.refit(shared, belief) if fit else belief
             variance = jax.vmap(lambda x: model.predict(shared, belief, x)[1])(places)
             return model.log_weights(shared, belief), variance
 
@@ -96,7 +111,7 @@ def _told(model: Ensemble, shared: Experts, X: Array, y: Array) -> FittedBelief:
 
 def checks(distance: dict[str, np.ndarray], ratio: dict[str, np.ndarray]) -> dict[str, Check]:
     """Of the largest number of observations."""
-    names = list(distance)
+    names = [name for name in distance if "fitted" not in name]
     apart = [float(distance[name][:, -1].mean()) for name in names]
     found = {
         "weights tend to the exact ones as features grow, distance left": Check(
@@ -122,12 +137,11 @@ def _figure(
     left, right = figure.subplots(1, 2)
     for ax, curves in ((left, distance), (right, ratio)):
         for name, values in curves.items():
-            mean = values.mean(axis=0)
-            (line,) = ax.plot(counts, mean, marker="o", label=name)
-            ends = [metrics.confidence_interval(values[:, i]) for i in range(len(counts))]
-            ax.fill_between(
-                counts, *zip(*ends, strict=True), color=line.get_color(), alpha=0.2, lw=0
-            )
+            mean, at = values.mean(axis=0), counts[: values.shape[1]]
+            style = "--" if "fitted" in name else "-"
+            (line,) = ax.plot(at, mean, style, marker="o", label=name)
+            ends = [metrics.confidence_interval(values[:, i]) for i in range(len(at))]
+            ax.fill_between(at, *zip(*ends, strict=True), color=line.get_color(), alpha=0.2, lw=0)
         ax.set_xscale("log", base=2)
         ax.set_xlabel("observations")
         ax.set_xticks(counts, [str(count) for count in counts])

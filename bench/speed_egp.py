@@ -1,4 +1,4 @@
-"""An ensemble of eleven kernels: an iteration, its weights and a refit of all, beside other libraries.
+"""An ensemble of eleven kernels: an iteration, its update and a refit of all, beside other libraries.
 
 Two dimensions, 100 features (D = 50), 1000 candidates, refined; 30 observations. Independent
 optimizations are mapped over. BoTorch maximizes LogEI of its default model, which has one kernel, and
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array
@@ -49,7 +50,7 @@ def figures(key: Key, repeats: int, numbers: tuple[int, ...] = NUMBERS) -> list[
         keys = jr.split(jr.fold_in(key, 1), number)
         parts: dict[str, Callable[..., Any]] = {
             "an iteration": lambda k, s: _iteration(algorithm, k, s),
-            "the weights alone": lambda k, s: _weights(algorithm, s),
+            "one observation and the weights": lambda k, s: _observed(algorithm, k, s),
             "a refit of all": lambda k, s: _refit(algorithm, s),
         }
         for name, part in parts.items():
@@ -110,6 +111,12 @@ def _iteration(algorithm: EGP, key: Key, state: State) -> Any:
     queries, _ = algorithm.ask(key, state)
     state = algorithm.tell(state, queries, jax.vmap(branin_rescaled())(queries))
     return queries, _weights(algorithm, state)
+
+
+def _observed(algorithm: EGP, key: Key, state: State) -> Any:
+    """Every expert told of one value, and the weights by Bayes' rule."""
+    state = algorithm.tell_one(state, jr.uniform(key, (DIM,)), jnp.zeros(()))
+    return state.belief, _weights(algorithm, state)
 
 
 def _weights(algorithm: EGP, state: State) -> Array:
