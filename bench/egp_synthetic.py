@@ -35,10 +35,8 @@ from jaxbo.kernels.covariance import (
     Matern32,
     Matern52,
     SquaredExponential,
-    forms,
 )
 from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.fit import Priors
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.marginal import Marginal
 from jaxbo.kernels.policy import EI, AbstractPolicy, Drawn, Largest, Thompson
@@ -104,8 +102,8 @@ def _bayesian(dim: int, evaluations: int) -> EGP:
 
 def _warped(policy: AbstractPolicy) -> Method:
     def method(dim: int, evaluations: int) -> EGP:
-        expert = _expert(evaluations, inference=Exact(), warp=True, priors=Priors.scaled(dim))
-        return EGP(Cube(dim), Ensemble(forms(dim), expert), policy)
+        model = Ensemble.warped(dim, INITIAL + evaluations, size=FEATURES, noise=NOISE, every=REFIT)
+        return EGP(Cube(dim), model, policy)
 
     return method
 

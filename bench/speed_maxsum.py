@@ -25,8 +25,10 @@ SHAPES = {
     "1811 pairs of 1811 variables on 32 points": (1811, 2, 1811, 32),
 }
 ITERATIONS = 30
-#: For the exact solver: graphs, and their shape.
-GRAPHS, SMALL = 20, (30, 2, 15, 12)
+#: For the exact solver: graphs, and their shapes, as above.
+GRAPHS, SMALL = 20, {"30 pairs": (30, 2, 15, 12), "15 triples": (15, 3, 12, 8)}
+#: Its costs are whole numbers: tables are rounded to this.
+DIGIT = 1e-4
 
 
 def _graph(key: Key, shape: tuple[int, int, int, int]) -> tuple[FactorGraph, Tables]:
@@ -75,26 +77,31 @@ def iteration_figures(key: Key, repeats: int) -> list[Figure]:
 
 def gap_figures(key: Key) -> list[Figure]:
     """How far answers of messages are below the maximum, and whether the bound was ever violated."""
+    found: list[Figure] = []
     if importlib.util.find_spec("pytoulbar2") is None:
-        return []
-    gaps, violated = [], 0
-    for one in jr.split(key, GRAPHS):
-        graph, tables = _graph(one, SMALL)
-        solution = jax.jit(lambda t, g=graph: maxsum.solve(g, t, most_cells=0))(tables)
-        most = exact(graph, tables)
-        gaps.append((most - float(solution.value)) / abs(most))
-        violated += float(solution.bound) < most - 1e-3 * abs(most)
-    median = float(np.median(gaps))
-    name = f"max-sum on {GRAPHS} loopy graphs of {SMALL[0]} pairs: "
-    return [
-        Figure(name + "median gap", median, "of the maximum", **at_most(0.01, median)),
-        Figure(name + "largest gap", max(gaps), "of the maximum"),
-        Figure(name + "bounds violated", violated, "graphs", **at_most(0, violated)),
-    ]
+        return found
+    for kind, shape in SMALL.items():
+        gaps, slack, violated = [], [], 0
+        for one in jr.split(key, GRAPHS):
+            graph, tables = _graph(one, shape)
+            solution = jax.jit(lambda t, g=graph: maxsum.solve(g, t, most_cells=0))(tables)
+            most = exact(graph, tables)
+            gaps.append((most - float(solution.value)) / abs(most))
+            slack.append(float(solution.gap) / abs(most))
+            violated += float(solution.bound) < most - DIGIT * shape[0]
+        median = float(np.median(gaps))
+        name = f"max-sum on {GRAPHS} loopy graphs of {kind}: "
+        found += [
+            Figure(name + "median gap", median, "of the maximum", **at_most(0.01, median)),
+            Figure(name + "largest gap", max(gaps), "of the maximum"),
+            Figure(name + "median gap that is claimed", float(np.median(slack)), "of the maximum"),
+            Figure(name + "bounds violated", violated, "graphs", **at_most(0, violated)),
+        ]
+    return found
 
 
 def exact(graph: FactorGraph, tables: Tables) -> float:
-    """The maximum, by toulbar2: whole costs, so tables are rounded to 1e-4."""
+    """The maximum, by toulbar2, of rounded tables."""
     import pytoulbar2
 
     problem = pytoulbar2.CFN(vac=0)
@@ -104,9 +111,9 @@ def exact(graph: FactorGraph, tables: Tables) -> float:
     for group, table in zip(graph.groups, tables, strict=True):
         for scope, values in zip(np.asarray(group.variables), np.asarray(table), strict=True):
             largest = float(values.max())
-            costs = np.round((largest - values) * 1e4).astype(int)
+            costs = np.round((largest - values) / DIGIT).astype(int)
             problem.AddFunction([int(v) for v in scope], costs.ravel().tolist())
             total += largest
     solved = problem.Solve()
     assert solved is not None, "there is always a solution"
-    return total - solved[1] / 1e4
+    return total - solved[1] * DIGIT

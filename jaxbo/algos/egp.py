@@ -31,6 +31,11 @@ class EGP(AbstractOneModel):
         GP-TS, GP-EI, GP-UCB  Fitted(capacity, kernel)                  Thompson(), EI(), UCB(beta)
         fully Bayesian GP-TS  Marginal(Fitted(capacity, kernel))        Thompson()
         BanditBO              Ensemble(kernels, Fitted(capacity))       Largest()
+        few evaluations       Ensemble.warped(dim, capacity)            Drawn(EI())
+
+    Thompson sampling explores more than expected improvement: it is for functions of many nearly equal
+    peaks, and for many workers. On features it is sure too early (`inference=Exact()`), and where few
+    values are far from all others it looks elsewhere (`warp=True`).
 
     Every round `ask` has a query for each of `workers` (Algorithm 1). Asynchronously a worker that has
     ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2).

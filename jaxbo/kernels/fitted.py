@@ -252,6 +252,9 @@ class Fitted(AbstractSurrogate):
 
     `warp` brings skewed values nearer to a Gaussian by a power transformation, refitted with the rest
     (`kernels.warping`). `inference` is `OnFeatures()` or `Exact()`.
+
+    A value may be any number; beyond ±1.5e16 in float32 (3e129 in float64) it counts as that. Where all
+    differ by less than 1e-19 or by their own rounding, they count as equal.
     """
 
     capacity: int = eqx.field(static=True)

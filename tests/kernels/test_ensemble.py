@@ -517,11 +517,35 @@ def test_it_is_exported_for_every_platform(inference):
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
 
 
+def test_the_warped_ensemble_is_exact_with_priors_and_takes_options(key):
+    ensemble = Ensemble.warped(2, 30, every=7, noise=1e-2)
+    expert = ensemble.expert
+    assert isinstance(expert.inference, Exact)
+    assert (expert.warp, expert.capacity, expert.every) == (True, 30, 7)
+    assert expert.noise == jnp.asarray(1e-2, float)
+    np.testing.assert_allclose(
+        expert.priors.length_scale.median, np.exp(2**0.5) * 2**0.5, rtol=1e-6
+    )
+    assert len(ensemble.kernels) == 4
+    # A few large values, as a Gaussian process has them after a logarithm.
+    X = jr.uniform(key, (25, 2))
+    y = jnp.exp(4 * jnp.sin(3 * X[:, 0]) * X[:, 1])
+    shared = setup(ensemble, key, 2)
+    belief = refit(ensemble, shared, conditioned(ensemble, shared, X, y))
+    places = jr.uniform(jr.fold_in(key, 1), (50, 2))
+    means, _ = jax.vmap(lambda x: ensemble.predict(shared, belief, x))(places)
+    truth = jnp.exp(4 * jnp.sin(3 * places[:, 0]) * places[:, 1])
+    error = jnp.abs(jnp.log(jnp.maximum(means, 1e-3)) - jnp.log(truth))
+    assert jnp.median(error) < 0.1
+
+
 @pytest.mark.parametrize(
     ("kernels", "floor", "message"),
     [
         ((), 0.0, "kernels is empty: an ensemble needs at least one"),
         ((lambda x, z: jnp.sum(x * z),), 0.0, "has no spectral density"),
+        (KERNELS[0], 0.0, "kernels must be a sequence of kernels, got SquaredExponential"),
+        (None, 0.0, "kernels must be a sequence of kernels, got None"),
         (KERNELS, -0.01, r"floor must be in \[0, 1 / 3\]"),
         (KERNELS, 0.34, r"floor must be in \[0, 1 / 3\]"),
         (KERNELS, float("nan"), r"floor must be in \[0, 1 / 3\]"),
