@@ -149,7 +149,8 @@ def _figure(
     right.set_ylabel("variance on features / exact")
     right.set_yscale("log")
     right.axhline(1, color="0.5", lw=1, ls=":")
-    left.legend(frameon=False)
+    lines, names = left.get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=len(names), frameon=False)
     return figure
 
 
