@@ -86,6 +86,6 @@ def run(options: Options) -> Result:
 EXPERIMENT = Experiment(
     source="no paper; beside NumPy, jnp.cos and BoTorch",
     about="accuracy of float32, time and memory of rounds, how often maxima are found",
-    time="10 min",
+    time="15 min",
     run=run,
 )

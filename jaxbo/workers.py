@@ -204,10 +204,9 @@ class Desk:
     @property
     def out(self) -> tuple[int, ...]:
         """The numbers of the queries whose results have not come."""
-        waiting = set(self._returned)
-        return tuple(
-            n for n in range(len(self._queries)) if n not in self._values and n not in waiting
-        )
+        with self._lock:
+            known = {*self._returned, *self._values}
+            return tuple(n for n in range(len(self._queries)) if n not in known)
 
     @property
     def told(self) -> int:
@@ -283,18 +282,21 @@ class Desk:
     @property
     def queries(self) -> Float[Array, "evaluations dim"]:
         """Of all results, in the order in which they came."""
-        rows = [self._queries[ticket] for ticket in self._values]
+        with self._lock:
+            rows = [self._queries[ticket] for ticket in self._values]
         return jnp.asarray(np.reshape(rows, (-1, self.algorithm.domain.dim)), float)
 
     @property
     def values(self) -> Float[Array, " evaluations"]:
         """Of all results, in the order in which they came; NaN where one failed."""
-        return jnp.asarray(list(self._values.values()), float)
+        with self._lock:
+            return jnp.asarray(list(self._values.values()), float)
 
     @property
     def best(self) -> tuple[Any, float]:
         """The best result and its query. `ValueError` before the first that did not fail."""
-        known = {t: value for t, value in self._values.items() if math.isfinite(value)}
+        with self._lock:
+            known = {t: value for t, value in self._values.items() if math.isfinite(value)}
         require(len(known) > 0, "there is no result yet.")
         ticket = max(known, key=known.__getitem__)
         return self._ticket(ticket).x, known[ticket]

@@ -25,6 +25,16 @@ from jaxbo.types import Count, Key, Scalar, floating
 Scopes: TypeAlias = Int[Array, "factors arity"]
 
 
+class Chain(NamedTuple):
+    """The last structure of a chain, the share of moves accepted, and after how large a share of all
+    moves each pair shared a factor, if that was counted.
+    """
+
+    scopes: Scopes
+    accepted: Scalar
+    pairs: Float[Array, "dim dim"] | None = None
+
+
 class AbstractStructure(eqx.Module):
     """Where the scopes of an additive model come from."""
 
@@ -50,7 +60,7 @@ class AbstractStructure(eqx.Module):
     @abc.abstractmethod
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> "Chain":
+    ) -> Chain:
         """Another structure given the data, with what there is to say of how it was found."""
 
 
@@ -80,7 +90,7 @@ class Given(AbstractStructure):
 
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> "Chain":
+    ) -> Chain:
         return Chain(scopes, jnp.ones(()))
 
 
@@ -98,7 +108,7 @@ class RandomTree(AbstractStructure):
 
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> "Chain":
+    ) -> Chain:
         return Chain(self.start(key, dim), jnp.ones(()))
 
 
@@ -144,7 +154,7 @@ class Sampled(AbstractStructure):
 
     def update(
         self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> "Chain":
+    ) -> Chain:
         penalty = floating(math.log(dim)) if self.penalty is None else self.penalty
         return sample(
             key,
@@ -154,16 +164,6 @@ class Sampled(AbstractStructure):
             fixed=dim,
             steps=self.steps,
         )
-
-
-class Chain(NamedTuple):
-    """The last structure of a chain, the share of moves accepted, and after how large a share of all
-    moves each pair shared a factor, if that was counted.
-    """
-
-    scopes: Scopes
-    accepted: Scalar
-    pairs: Float[Array, "dim dim"] | None = None
 
 
 def sample(
