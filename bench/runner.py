@@ -235,22 +235,24 @@ def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterab
 
 def report(name: str, experiment: Experiment, result: Result, seconds: float) -> dict[str, Any]:
     """The content of NAME.json. What is not a finite number becomes null."""
+    spent = _spent(result.scratch)
     return {
         "experiment": name,
         "source": experiment.source,
         "settings": _plain(result.settings),
         "methods": _methods(result),
         "checks": {claim: _plain(check._asdict()) for claim, check in result.checks.items()},
-        "seconds": round(max(result.earlier + seconds, _spent(result.scratch)), 3),
+        "seconds": round(max(result.earlier + seconds, sum(spent.values())), 3),
+        **({"seconds of parts": spent} if spent else {}),
         "device": device(),
         "versions": versions(),
     }
 
 
-def _spent(folder: Path | None) -> float:
-    """Seconds that all parts took, whichever processes computed them."""
-    files = folder.glob("*.seconds") if folder is not None else ()
-    return sum(float(file.read_text()) for file in files)
+def _spent(folder: Path | None) -> dict[str, float]:
+    """Seconds that each part took, compiling included, whichever process computed it."""
+    files = sorted(folder.glob("*.seconds")) if folder is not None else ()
+    return {file.stem: round(float(file.read_text()), 3) for file in files}
 
 
 def _methods(result: Result) -> dict[str, Any]:

@@ -8,6 +8,9 @@ over theta = log length_scale (one, or one a coordinate), log variance and log n
 from the given hyperparameters and from points spread over the box, go side by side; the best is
 returned.
 
+Where length scales stay, K = variance Q diag(values) Q' + noise I has the same Q throughout, and an
+evaluation takes O(points) instead of O(points^3).
+
 Every restart of every agent of a batch does the same work whatever its line search decides: one
 evaluation a step, along a new direction where the last step was accepted, nearer where it was not.
 A line search with a loop of its own would make all wait for the slowest at every step.
@@ -165,8 +168,37 @@ def fit(
     return Fit(*problem.unpack(candidates[best]), evidences[best].astype(y.dtype))
 
 
+class Spectrum(eqx.Module):
+    """K = variance Q diag(values) Q' + noise I, for length scales that stay; `powers` = (Q'y)^2."""
+
+    values: Float[Array, " capacity"]
+    powers: Float[Array, " capacity"]
+
+    @classmethod
+    def of(
+        cls,
+        kernel: AbstractKernel,
+        squares: Float[Array, "scales capacity capacity"],
+        y: Float[Array, " capacity"],
+        rows: Bool[Array, " capacity"],
+    ) -> "Spectrum":
+        one = kernel.with_hyperparameters(kernel.length_scale, jnp.ones_like(kernel.variance))
+        correlations = one.of_squares(squares).astype(y.dtype)
+        used = jnp.where(rows[:, None] & rows[None, :], correlations, 0)
+        values, Q = jnp.linalg.eigh(used)
+        return cls(jnp.maximum(values, 0), linalg.dot(y, Q) ** 2)
+
+    def evidence(self, variance: Scalar, noise: Scalar) -> Scalar:
+        """What `evidence` says of K."""
+        spread = variance * self.values + noise
+        return -jnp.sum(self.powers / spread + jnp.log(spread)) / 2
+
+
 class Problem(eqx.Module):
-    """Evidence and priors of the data as functions of theta, the log hyperparameters."""
+    """Evidence and priors of the data as functions of theta, the log hyperparameters.
+
+    `spectrum` is there where only one variance and the noise are free.
+    """
 
     kernel: AbstractKernel
     theta: Float[Array, " parameters"]
@@ -176,11 +208,24 @@ class Problem(eqx.Module):
     squares: Float[Array, "scales capacity capacity"]
     y: Float[Array, " capacity"]
     rows: Bool[Array, " capacity"]
+    spectrum: Spectrum | None
 
     def log_evidence(self, theta: Float[Array, " parameters"]) -> Scalar:
-        """log N(y; 0, K) in nats."""
-        value = _log_evidence(*self.unpack(theta), self.squares, self.y, self.rows)
-        return value.astype(theta.dtype)
+        """log N(y; 0, K) in nats, of the rows in use; the others are rows of the identity times noise."""
+        kernel, noise = self.unpack(theta)
+        if self.spectrum is None:
+            found = evidence(self._covariance(kernel, noise), self.y, noise)
+        else:
+            found = self.spectrum.evidence(kernel.variance, noise)
+        count = jnp.sum(self.rows, dtype=self.y.dtype)
+        unused = (len(self.y) - count) * jnp.log(noise) / 2
+        return (found + unused - count * (math.log(2 * math.pi) / 2)).astype(theta.dtype)
+
+    def _covariance(
+        self, kernel: AbstractKernel, noise: Scalar
+    ) -> Float[Array, "capacity capacity"]:
+        K = jnp.where(self.rows[:, None] & self.rows[None, :], kernel.of_squares(self.squares), 0)
+        return K + noise * jnp.eye(len(self.y), dtype=self.y.dtype)
 
     def log_density(self, theta: Float[Array, " parameters"]) -> Scalar:
         """Of theta given the data, up to a constant, inside of the box."""
@@ -227,15 +272,18 @@ def of_data(
     theta = _pack(kernel, floating(noise))
     low, high = _box(Bounds() if bounds is None else bounds, kernel, theta, free)
     rows = jnp.isfinite(y)
+    squares, y = kernel.squares(jnp.where(rows[:, None], X, 0)), jnp.where(rows, y, 0)
+    scale_only = not free[0] and kernel.variance.ndim == 0
     return Problem(
         kernel,
         jnp.clip(theta, low, high),
         low,
         high,
         Priors() if priors is None else priors,
-        kernel.squares(jnp.where(rows[:, None], X, 0)),
-        jnp.where(rows, y, 0),
+        squares,
+        y,
         rows,
+        Spectrum.of(kernel, squares, y, rows) if scale_only else None,
     )
 
 
@@ -274,15 +322,6 @@ evidence.defvjp(_evidence, _evidence_back)
 
 def _log_normal(L, white) -> Scalar:
     return -jnp.sum(white**2) / 2 - jnp.sum(jnp.log(jnp.diagonal(L)))
-
-
-def _log_evidence(kernel, noise, squares, y, rows) -> Scalar:
-    """log N(y; 0, K) of the rows in use; the others are rows of the identity times noise."""
-    K = kernel.of_squares(squares)
-    K = jnp.where(rows[:, None] & rows[None, :], K, 0) + noise * jnp.eye(len(y), dtype=y.dtype)
-    count = jnp.sum(rows, dtype=y.dtype)
-    unused = (len(y) - count) * jnp.log(noise) / 2
-    return evidence(K, y, noise) + unused - count * (math.log(2 * math.pi) / 2)
 
 
 def _pack(kernel: AbstractKernel, noise: Scalar) -> Float[Array, " parameters"]:

@@ -378,7 +378,8 @@ def solve(
     that are looked at on the way, by `decode` and `improve`, the best is kept. `upper_bound` follows,
     of `sweeps` sweeps.
 
-    Tables are finite floating-point numbers. `ValueError` for others, for less than one of `iterations`,
+    Tables are finite floating-point numbers: what is forbidden is worth less than all the rest can make
+    up for, not -inf. `ValueError` where they are not floating, for less than one of `iterations`,
     `decodings` or `sweeps`.
     """
     whole("iterations", iterations, least=1)

@@ -195,6 +195,8 @@ def test_an_interrupted_experiment_goes_on_and_counts_the_seconds_of_before(tmp_
     result = Result({}, scratch=folder)
     content = runner.report("x", Experiment("s", "a", "t", lambda _: result), result, 0.06)
     assert content["seconds"] >= 3 * 0.05
+    assert list(content["seconds of parts"]) == ["first", "last", "of-two"]
+    assert min(content["seconds of parts"].values()) >= 0.05
 
 
 def test_processes_that_are_started_alike_share_the_work_and_the_last_reports(tmp_path):

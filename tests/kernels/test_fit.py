@@ -15,6 +15,13 @@ from jaxbo.kernels.covariance import Matern52, SquaredExponential, gram
 START = SquaredExponential(0.2)
 #: One program for all the agents of a batch.
 fit_all = jax.jit(jax.vmap(lambda X, y: fit.fit(START, 0.05, X, y)))
+#: Likewise, by the spectrum of one covariance.
+keep_scale = jax.jit(jax.vmap(lambda X, y: fit.fit(START, 0.05, X, y, fit_length_scale=False)))
+
+
+@pytest.fixture(params=[fit_all, keep_scale], ids=["all", "scale kept"])
+def fitted(request):
+    return request.param
 
 
 def draws(key, agents=4, capacity=24, noise=0.02, length_scale=0.3):
@@ -36,7 +43,7 @@ def tinygp_evidence(theta, X, y):
     return process.log_probability(y[rows])
 
 
-def best_of_scipy(X, y, starts=12):
+def best_of_scipy(X, y, starts=12, scales=None):
     """The greatest log evidence within the default bounds, by float64 NumPy and L-BFGS-B."""
     rows = np.isfinite(y)
     X, y = np.asarray(X, float)[rows], np.asarray(y, float)[rows]
@@ -54,6 +61,7 @@ def best_of_scipy(X, y, starts=12):
         return value, np.array(gradient)
 
     box = [np.log(np.asarray(pair, float)) for pair in vars(fit.Bounds()).values()]
+    box[0] = box[0] if scales is None else np.log(np.asarray(scales, float))
     rng = np.random.default_rng(0)
     runs = [
         scipy.optimize.minimize(
@@ -64,19 +72,22 @@ def best_of_scipy(X, y, starts=12):
     return -min(run.fun for run in runs)
 
 
-def test_reaches_the_optimum_of_a_long_search(key):
+@pytest.mark.parametrize(
+    ("fitted", "scales"), [(fit_all, None), (keep_scale, (0.2, 0.2))], ids=["all", "scale kept"]
+)
+def test_reaches_the_optimum_of_a_long_search(fitted, scales, key):
     X, y = draws(key)
-    found = fit_all(X, y)
-    gaps = np.array([best_of_scipy(*agent) for agent in zip(X, y, strict=True)])
+    found = fitted(X, y)
+    gaps = np.array([best_of_scipy(*agent, scales=scales) for agent in zip(X, y, strict=True)])
     gaps = gaps - np.asarray(found.log_evidence, float)
     assert gaps.min() > -0.02
     assert np.median(gaps) < 0.02
     assert gaps.max() < 0.5
 
 
-def test_reported_evidence_is_that_of_tinygp(key, x64):
+def test_reported_evidence_is_that_of_tinygp(fitted, key, x64):
     X, y = draws(key)
-    found = fit_all(X, y)
+    found = fitted(X, y)
     for i in range(4):
         values = [found.kernel.length_scale[i], found.kernel.variance[i], found.noise[i]]
         expected = tinygp_evidence(np.log(np.array(values, float)), X[i], y[i])
@@ -105,17 +116,36 @@ def test_evidence_has_the_gradient_of_dense_algebra(key, x64):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
-def test_missing_rows_change_nothing(key):
+@pytest.mark.parametrize("kernel", [SquaredExponential(0.3), Matern52(jnp.array([0.2, 2.0]))])
+def test_evidence_by_the_spectrum_is_that_of_dense_algebra(kernel, key, x64):
+    """And its gradient, with rows that are not in use."""
+    X, y = (leaf[1] for leaf in draws(key))
+    dense = fit.of_data(kernel, 0.1, X, y)
+    kept = fit.of_data(kernel, 0.1, X, y, free=(False, True, True))
+    assert dense.spectrum is None
+    assert kept.spectrum is not None
+    tolerance = {"rtol": 1e-8} if x64 else {"rtol": 1e-3, "atol": 2e-3}
+    for variance, noise in ((1.0, 0.1), (7.0, 0.01), (0.1, 1.0)):
+        parts = jnp.ravel(kernel.length_scale), jnp.array([variance, noise])
+        theta = jnp.log(jnp.concatenate(parts))
+        (found, slope), (expected, right) = (
+            jax.value_and_grad(problem.log_evidence)(theta) for problem in (kept, dense)
+        )
+        np.testing.assert_allclose(found, expected, **tolerance)
+        np.testing.assert_allclose(slope[-2:], right[-2:], **tolerance)
+
+
+def test_missing_rows_change_nothing(fitted, key):
     """Whatever stands in their points, and whether the value is NaN or infinite."""
     X, y = draws(key)
     missing = jnp.isnan(y)
-    garbage = fit_all(jnp.where(missing[:, :, None], jnp.nan, X), jnp.where(missing, jnp.inf, y))
-    for a, b in zip(jax.tree.leaves(fit_all(X, y)), jax.tree.leaves(garbage), strict=True):
+    garbage = fitted(jnp.where(missing[:, :, None], jnp.nan, X), jnp.where(missing, jnp.inf, y))
+    for a, b in zip(jax.tree.leaves(fitted(X, y)), jax.tree.leaves(garbage), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_without_data_the_start_is_returned():
-    found = fit_all(jnp.zeros((4, 24, 2)), jnp.full((4, 24), jnp.nan))
+def test_without_data_the_start_is_returned(fitted):
+    found = fitted(jnp.zeros((4, 24, 2)), jnp.full((4, 24), jnp.nan))
     np.testing.assert_allclose(found.kernel.length_scale, 0.2, rtol=1e-5)
     np.testing.assert_allclose(found.kernel.variance, 1.0, rtol=1e-5)
     np.testing.assert_allclose(found.noise, 0.05, rtol=1e-5)
@@ -131,12 +161,12 @@ def test_never_worse_than_the_start(key):
     assert bool(jnp.all(again.log_evidence >= best.log_evidence - 1e-3))
 
 
-def test_difficult_values_give_finite_results_inside_the_bounds(key):
+def test_difficult_values_give_finite_results_inside_the_bounds(fitted, key):
     """Constant, huge, nothing but noise, and a single observation."""
     X, _ = draws(key)
     noise = jr.normal(jr.fold_in(key, 1), (24,))
     one = jnp.full(24, jnp.nan).at[3].set(1.0)
-    found = fit_all(X, jnp.stack([jnp.ones(24), 1e6 * jnp.sin(9 * X[1, :, 0]), noise, one]))
+    found = fitted(X, jnp.stack([jnp.ones(24), 1e6 * jnp.sin(9 * X[1, :, 0]), noise, one]))
     assert bool(jnp.all(jnp.isfinite(found.log_evidence)))
     values = found.kernel.length_scale, found.kernel.variance, found.noise
     for value, (low, high) in zip(values, vars(fit.Bounds()).values(), strict=True):
@@ -166,9 +196,9 @@ def test_what_is_not_fitted_keeps_its_value_and_a_narrow_prior_decides(key):
     np.testing.assert_allclose(found.noise, 2.0, rtol=1e-5)
 
 
-def test_agents_in_a_batch_do_not_touch_each_other(key):
+def test_agents_in_a_batch_do_not_touch_each_other(fitted, key):
     X, y = draws(key)
-    found, failed = fit_all(X, y), fit_all(X, y.at[1].set(jnp.nan))
+    found, failed = fitted(X, y), fitted(X, y.at[1].set(jnp.nan))
     for agent in (0, 2, 3):
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(failed), strict=True):
             np.testing.assert_array_equal(a[agent], b[agent])
@@ -180,9 +210,10 @@ def test_precision_is_that_of_the_data(key):
     assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}
 
 
-def test_compiles_for_every_platform():
+@pytest.mark.parametrize("free", [True, False])
+def test_compiles_for_every_platform(free):
     X, y = (jax.ShapeDtypeStruct(shape, jnp.result_type(float)) for shape in ((8, 2), (8,)))
-    program = jax.jit(lambda X, y: fit.fit(START, 0.1, X, y).noise)
+    program = jax.jit(lambda X, y: fit.fit(START, 0.1, X, y, fit_length_scale=free).noise)
     exported = jax.export.export(program, platforms=["cpu", "cuda", "tpu"])(X, y)
     assert exported.platforms == ("cpu", "cuda", "tpu")
 
