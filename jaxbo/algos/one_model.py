@@ -39,8 +39,8 @@ class AbstractOneModel(AbstractAlgorithm):
     belief do not differ by themselves, workers that are busy are taken to observe what is expected.
 
     Hyperparameters are fitted to what is known before the first round, and again whenever
-    `surrogate.period` more evaluations were observed, failed ones not counted. The capacity of the
-    surrogate counts evaluations, that of the method counts rounds.
+    `surrogate.period` more evaluations were told, failed ones included. The capacity of the surrogate
+    counts evaluations, that of the method counts rounds.
     """
 
     surrogate: eqx.AbstractVar[AbstractSurrogate]
@@ -147,11 +147,17 @@ class AbstractOneModel(AbstractAlgorithm):
         told = state.told + values.shape[0]
         every = self.surrogate.period
         if every is not None:
-            count = self.surrogate.count
-            due = count(belief) // every > count(state.belief) // every
-            refit = lambda belief: self.surrogate.refit(state.shared, belief)  # noqa: E731
+            # Of all runs at the same time, whatever failed in some: under vmap it stays a branch.
+            due = told // every > state.told // every
+            refit = lambda belief: self._refit(state, belief)  # noqa: E731
             belief = jax.lax.cond(due, refit, lambda belief: belief, belief)
         return State(state.round + 1, told, state.shared, belief)
+
+    def _refit(self, state: State, belief: Any) -> Any:
+        """Hyperparameters fitted anew, if there is anything to fit them to."""
+        usable = self.surrogate.count(belief) > 0
+        new = self.surrogate.refit(state.shared, belief)
+        return jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, belief)
 
     def warm_start(
         self,
@@ -175,10 +181,7 @@ class AbstractOneModel(AbstractAlgorithm):
         )
         belief = self._observe(state, queries.reshape(-1, self.domain.dim), values.reshape(-1))
         if self.surrogate.period is not None:
-            new = self.surrogate.refit(state.shared, belief)
-            # Where all of them failed there is nothing to fit to.
-            usable = self.surrogate.count(belief) > self.surrogate.count(state.belief)
-            belief = jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, belief)
+            belief = self._refit(state, belief)
         return State(state.round, told, state.shared, belief)
 
     def _observe(

@@ -207,7 +207,41 @@ def test_a_fit_is_not_lost_because_evaluations_fail_when_it_is_due(key):
         )
         noises.append(state.belief.noise)
     changed = [bool((a != b).any()) for a, b in itertools.pairwise(noises)]
-    assert changed == [False] * 5 + [True] + [False] * 3  # at the fourth that did not fail
+    assert changed == [False, False, False, True, False, False, False, True, False]
+
+
+def test_without_an_observation_nothing_is_fitted(key):
+    algorithm = egp(workers=1, every=2)
+    state = start = init(algorithm, key)
+    for _ in range(2):
+        state = tell(algorithm, state, jnp.full((1, 2), 0.5), jnp.asarray([jnp.nan]))
+    np.testing.assert_array_equal(state.belief.noise, start.belief.noise)
+
+
+def test_runs_that_are_mapped_over_fit_no_more_often_than_one(key):
+    """A branch that differs from run to run would be taken by all of them every time."""
+    fits = []
+
+    class Counting(Fitted):
+        def refit(self, shared, belief):
+            jax.debug.callback(lambda _: fits.append(1), belief.noise)
+            return super().refit(shared, belief)
+
+    algorithm = EGP(DOMAIN, Counting(20, size=20, every=4), candidates=16)
+
+    def values(key):  # some of which fail
+        return jnp.where(key[:, 0] > 0.8, jnp.nan, key[:, 1])
+
+    def one(key):
+        state = algorithm.init(key)
+        for i in range(12):
+            x = DOMAIN.sample(jr.fold_in(key, i), 1)
+            state = algorithm.tell(state, x, values(x))
+        return state.belief.noise
+
+    jax.block_until_ready(jax.jit(jax.vmap(one))(jr.split(key, 3)))
+    jax.effects_barrier()
+    assert len(fits) == 3 * (12 // 4)
 
 
 @pytest.mark.parametrize("inference", [OnFeatures(), Exact()], ids=["features", "exact"])
