@@ -7,6 +7,7 @@ A method says how a query follows from a belief, in `query`; the rest is here.
 """
 
 import abc
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -23,10 +24,13 @@ from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 
 
 class State(eqx.Module):
-    """`round` counts the rounds told, `told` the evaluations, failed ones and initial ones included."""
+    """`round` counts the rounds told, `told` the evaluations, failed ones and initial ones included;
+    `fitted` how many observations the last fit was to.
+    """
 
     round: Int[Array, ""]
     told: Int[Array, ""]
+    fitted: Int[Array, ""]
     shared: PyTree
     belief: PyTree
 
@@ -85,7 +89,7 @@ class AbstractOneModel(AbstractAlgorithm):
     def init(self, key: Key) -> State:
         shared = self.setup(key)
         zero = jnp.zeros((), int)
-        return State(zero, zero, shared, self.surrogate.start(shared))
+        return State(zero, zero, zero, shared, self.surrogate.start(shared))
 
     def told(self, state: State) -> Count:
         return state.told // self.targets
@@ -143,21 +147,21 @@ class AbstractOneModel(AbstractAlgorithm):
     def _tell(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
     ) -> State:
-        belief = self._observe(state, queries, values)
-        told = state.told + values.shape[0]
-        every = self.surrogate.period
+        told, every = state.told + values.shape[0], self.surrogate.period
+        known = state.fitted, self._observe(state, queries, values)
         if every is not None:
-            # Of all runs at the same time, whatever failed in some: under vmap it stays a branch.
+            # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
             due = told // every > state.told // every
-            refit = lambda belief: self._refit(state, belief)  # noqa: E731
-            belief = jax.lax.cond(due, refit, lambda belief: belief, belief)
-        return State(state.round + 1, told, state.shared, belief)
+            refit = functools.partial(self._refit, state.shared)
+            known = jax.lax.cond(due, refit, lambda known: known, known)
+        return State(state.round + 1, told, known[0], state.shared, known[1])
 
-    def _refit(self, state: State, belief: Any) -> Any:
-        """Hyperparameters fitted anew, if there is anything to fit them to."""
-        usable = self.surrogate.count(belief) > 0
-        new = self.surrogate.refit(state.shared, belief)
-        return jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, belief)
+    def _refit(self, shared: Any, known: tuple[Count, Any]) -> tuple[Count, Any]:
+        """Hyperparameters fitted anew, if anything was observed since the last fit."""
+        fitted, belief = known
+        count = self.surrogate.count(belief)
+        new = count, self.surrogate.refit(shared, belief)
+        return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, known)
 
     def warm_start(
         self,
@@ -180,9 +184,10 @@ class AbstractOneModel(AbstractAlgorithm):
             f"{told} evaluations exceed the surrogate's capacity of {most}: give it a larger one.",
         )
         belief = self._observe(state, queries.reshape(-1, self.domain.dim), values.reshape(-1))
+        known = state.fitted, belief
         if self.surrogate.period is not None:
-            belief = self._refit(state, belief)
-        return State(state.round, told, state.shared, belief)
+            known = self._refit(state.shared, known)
+        return State(state.round, told, known[0], state.shared, known[1])
 
     def _observe(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
