@@ -182,6 +182,6 @@ def _figure(curves: dict[str, np.ndarray], by_time: dict[str, np.ndarray]) -> An
 EXPERIMENT = Experiment(
     source="EGP-TS, Fig. 5",
     about="1 to 8 workers on one function, waiting for each other or not: by evaluations and by time",
-    time="3 min",
+    time="4 min",
     run=_run,
 )

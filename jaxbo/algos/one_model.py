@@ -148,20 +148,19 @@ class AbstractOneModel(AbstractAlgorithm):
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
     ) -> State:
         told, every = state.told + values.shape[0], self.surrogate.period
-        known = state.fitted, self._observe(state, queries, values)
+        fitted, belief = state.fitted, self._observe(state, queries, values)
         if every is not None:
             # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
             due = told // every > state.told // every
             refit = functools.partial(self._refit, state.shared)
-            known = jax.lax.cond(due, refit, lambda known: known, known)
-        return State(state.round + 1, told, known[0], state.shared, known[1])
+            fitted, belief = jax.lax.cond(due, refit, lambda *same: same, fitted, belief)
+        return State(state.round + 1, told, fitted, state.shared, belief)
 
-    def _refit(self, shared: Any, known: tuple[Count, Any]) -> tuple[Count, Any]:
+    def _refit(self, shared: Any, fitted: Count, belief: Any) -> tuple[Count, Any]:
         """Hyperparameters fitted anew, if anything was observed since the last fit."""
-        fitted, belief = known
         count = self.surrogate.count(belief)
         new = count, self.surrogate.refit(shared, belief)
-        return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, known)
+        return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, (fitted, belief))
 
     def warm_start(
         self,
@@ -184,10 +183,10 @@ class AbstractOneModel(AbstractAlgorithm):
             f"{told} evaluations exceed the surrogate's capacity of {most}: give it a larger one.",
         )
         belief = self._observe(state, queries.reshape(-1, self.domain.dim), values.reshape(-1))
-        known = state.fitted, belief
+        fitted = state.fitted
         if self.surrogate.period is not None:
-            known = self._refit(state.shared, known)
-        return State(state.round, told, known[0], state.shared, known[1])
+            fitted, belief = self._refit(state.shared, fitted, belief)
+        return State(state.round, told, fitted, state.shared, belief)
 
     def _observe(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
