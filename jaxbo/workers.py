@@ -71,9 +71,9 @@ def simulate(
 ) -> tuple[State, Timeline]:
     """`evaluations` by `algorithm.targets` that work side by side, as one compiled program.
 
-    `duration(key, worker, x)` says how long an evaluation takes. Before the clock starts, `initial`
-    points of the initial design are evaluated. Pure: `vmap` it over keys. With one worker it asks what
-    `run` asks. Raises `ValueError` where sizes do not fit.
+    `duration(key, worker, x)` says how long an evaluation takes; NaN is for ever, less than 0 no time at
+    all. Before the clock starts, `initial` points of the initial design are evaluated. Pure: `vmap` it
+    over keys. With one worker it asks what `run` asks. Raises `ValueError` where sizes do not fit.
     """
     is_a("algorithm", algorithm, AbstractOneModel)
     whole("evaluations", evaluations, least=1)
@@ -110,8 +110,9 @@ def _simulate(
     ) -> _Desks:
         ask_key, noise_key = round_keys(keys, ticket)
         x = algorithm.ask_one(ask_key, state, desks.x, busy)
-        takes = duration(jr.fold_in(noise_key, 1), worker, x)
-        row = _Desks(x, ticket, now, now + takes.astype(now.dtype))
+        takes = jnp.asarray(duration(jr.fold_in(noise_key, 1), worker, x), now.dtype)
+        takes = jnp.where(jnp.isnan(takes), jnp.inf, jnp.maximum(takes, 0))
+        row = _Desks(x, ticket, now, now + takes)
         return jax.tree.map(lambda table, one: table.at[worker].set(one), desks, row)
 
     def fill(desks: _Desks, worker: Count) -> tuple[_Desks, None]:
@@ -290,7 +291,7 @@ class Desk:
     def values(self) -> Float[Array, " evaluations"]:
         """Of all results, in the order in which they came; NaN where one failed."""
         with self._lock:
-            return jnp.asarray(list(self._values.values()), float)
+            return jnp.asarray([_learned(value) for value in self._values.values()], float)
 
     @property
     def best(self) -> tuple[Any, float]:
@@ -300,6 +301,13 @@ class Desk:
         require(len(known) > 0, "there is no result yet.")
         ticket = max(known, key=known.__getitem__)
         return self._ticket(ticket).x, known[ticket]
+
+    def _forget(self) -> None:
+        """As if nothing had been asked."""
+        with self._lock:
+            self._queries, self._drawn, self._values, self._returned = [], [], {}, []
+            self.state = _init(self.algorithm, self._keys.init)
+            self._save()
 
     def _ticket(self, ticket: int) -> Ticket:
         x, domain = self._queries[ticket], self.algorithm.domain
@@ -364,7 +372,7 @@ def drive_async(
     `catch` and `checkpoint` are those of `drive`: a run that is stopped, started again with the same
     arguments, loses the evaluations in flight and nothing else. Raises `ValueError` where sizes do not
     fit, and the objective's own exception, with its point, where all of its first evaluations, as many as
-    there are workers, raised one.
+    there are workers, raised one: these are not kept.
     """
     whole("evaluations", evaluations)
     require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
@@ -385,7 +393,8 @@ def drive_async(
                 idle.append(worker)
                 failed += [] if error is None else [error]
             if len(failed) == desk.told >= min(algorithm.targets, initial + evaluations):
-                raise failed[0]  # a mistake in the objective, not bad luck
+                desk._forget()  # a mistake in the objective, not bad luck: it may be mended
+                raise failed[0]
     finally:
         for future in running:
             future.cancel()

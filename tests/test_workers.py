@@ -258,6 +258,7 @@ def test_a_value_beyond_the_precision_is_no_failure():
         desk.tell(desk.ask().number, value)
     assert int(desk.state.belief.moments.count) == 3
     assert desk.best[1] == 2
+    assert np.isfinite(desk.values).all()
     assert np.isfinite(desk.ask().x).all()
 
 
@@ -390,6 +391,27 @@ def test_an_objective_that_never_succeeds_is_raised(tmp_path):
     ):
         drive_async(egp(2), broken, 9, jr.key(1), executor=pool)
     assert "evaluating query" in caught.value.__notes__[0]
+
+
+def test_an_objective_is_mended_and_nothing_of_its_failures_is_kept(tmp_path):
+    def go(objective):
+        with ThreadPoolExecutor(1) as pool:
+            return drive_async(
+                egp(1), objective, 3, jr.key(1), executor=pool, initial=2, checkpoint=path
+            )
+
+    def broken(worker, x):
+        raise NameError("x1")
+
+    path = tmp_path / "mended"
+    with pytest.warns(RuntimeWarning), pytest.raises(NameError, match="x1"):
+        go(broken)
+    mended = go(branin)
+    path = tmp_path / "never broken"
+    expected = go(branin)
+    assert not jnp.isnan(mended.values).any()
+    np.testing.assert_array_equal(mended.queries, expected.queries)
+    np.testing.assert_array_equal(mended.values, expected.values)
 
 
 def test_what_is_not_caught_is_raised_and_the_rest_kept(tmp_path):

@@ -38,7 +38,10 @@ class EGP(AbstractOneModel):
     values are far from all others it looks elsewhere (`warp=True`).
 
     Every round `ask` has a query for each of `workers` (Algorithm 1). Asynchronously a worker that has
-    ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2).
+    ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2);
+    jit them, or take a `Desk`, which does.
+
+    What failed is NaN, not a penalty: beside one value far from all others these look alike, warped too.
 
     Differs from the paper in that features keep their base frequencies when hyperparameters are
     fitted anew, and that the floor of appendix E is for drawing only. Memory: that of `surrogate`;

@@ -142,7 +142,7 @@ class AbstractOneModel(AbstractAlgorithm):
 
     def tell_one(self, state: State, x: Point, value: Scalar) -> State:
         """The state after one evaluation, of whichever worker."""
-        return self._tell(state, x[None], value[None])
+        return self._tell(state, jnp.asarray(x, float)[None], jnp.asarray(value, float)[None])
 
     def _tell(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]

@@ -74,6 +74,11 @@ class AbstractKernel(eqx.Module):
         """The kernel of the same form with these."""
         return eqx.tree_at(lambda k: (k.length_scale, k.variance), self, (length_scale, variance))
 
+    @property
+    def alike(self) -> Count | int:
+        """How many of the length scales are one and the same, whatever they are set to."""
+        return 1
+
     def squares(self, X: Float[Array, "points dim"]) -> Float[Array, "scales points points"]:
         """What `of_squares` needs of the points, whatever the hyperparameters: squared distances."""
         squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
@@ -159,6 +164,10 @@ class OneOf(AbstractKernel):
         common = jnp.exp(jnp.mean(jnp.log(length_scale)))
         length_scale = jnp.where(self.isotropic, common, length_scale)
         return eqx.tree_at(lambda k: (k.length_scale, k.variance), self, (length_scale, variance))
+
+    @property
+    def alike(self) -> Count:
+        return jnp.where(self.isotropic, self.length_scale.size, 1)
 
     def correlation(self, s: Scalar) -> Scalar:
         return jax.lax.switch(self.form, [lambda s, f=f: f.correlation(s) for f in self.forms], s)

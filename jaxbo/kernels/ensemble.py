@@ -8,7 +8,7 @@ eq. 10 between refits and the batch form of eq. 7 after one, both to rounding.
 """
 
 import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -94,7 +94,8 @@ class AbstractEnsemble(AbstractSurrogate):
 
 
 def _as_tuple(kernels: Any) -> Any:
-    return tuple(kernels) if isinstance(kernels, Iterable) else kernels
+    named = isinstance(kernels, Mapping)
+    return tuple(kernels) if isinstance(kernels, Iterable) and not named else kernels
 
 
 class Ensemble(AbstractEnsemble):

@@ -40,6 +40,8 @@ _SUFFICIENT, _SHRINK = 1e-4, (0.1, 0.5)
 #: Shares of the box, at each end, that the given start and the spread ones keep away from. At the
 #: ends the gradient vanishes; spread wider, starts were measured to miss the optimum more often.
 _MARGIN, _SPREAD_MARGIN = 0.02, 0.2
+#: Eigenvalues are computed twice below this share of the largest.
+_SMALL = 1 / 64
 
 
 def _pair(value: Float[Array, "2"] | tuple[float, float]) -> Float[Array, "2"]:
@@ -103,11 +105,19 @@ class Priors(eqx.Module):
         length_scale: Float[Array, " scales"],
         variance: Float[Array, " variances"],
         noise: Scalar,
+        alike: Scalar | float = 1.0,
     ) -> Scalar:
-        """Log density of the logarithms of the hyperparameters, up to a constant."""
-        parts = (self.length_scale, length_scale), (self.variance, variance), (self.noise, noise)
-        densities = [prior.log_density(logs) for prior, logs in parts if prior is not None]
-        return jnp.sum(jnp.stack([jnp.zeros_like(noise), *densities]))
+        """Log density of the logarithms of the hyperparameters, up to a constant.
+
+        Where one length scale stands for so many `alike`, it counts once.
+        """
+        parts = (
+            (self.length_scale, length_scale, alike),
+            (self.variance, variance, 1),
+            (self.noise, noise, 1),
+        )
+        found = [prior.log_density(logs) / n for prior, logs, n in parts if prior is not None]
+        return jnp.sum(jnp.stack([jnp.zeros_like(noise), *found]))
 
 
 class Fit(eqx.Module):
@@ -185,13 +195,32 @@ class Spectrum(eqx.Module):
         one = kernel.with_hyperparameters(kernel.length_scale, jnp.ones_like(kernel.variance))
         correlations = one.of_squares(squares).astype(y.dtype)
         used = jnp.where(rows[:, None] & rows[None, :], correlations, 0)
-        values, Q = jnp.linalg.eigh(used)
+        values, Q = _eigh(used)
         return cls(jnp.maximum(values, 0), linalg.dot(y, Q) ** 2)
 
     def evidence(self, variance: Scalar, noise: Scalar) -> Scalar:
         """What `evidence` says of K."""
         spread = variance * self.values + noise
         return -jnp.sum(self.powers / spread + jnp.log(spread)) / 2
+
+
+def _eigh(
+    A: Float[Array, "n n"],
+) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Eigenvalues, in no order, and eigenvectors of a positive semidefinite matrix.
+
+    `jnp.linalg.eigh` errs by roundings of the largest eigenvalue, in which those of the size of the noise
+    are lost. So they are found again among themselves, from entries that err by their own roundings.
+    """
+    _, Q = jnp.linalg.eigh(A)
+    inner = linalg.dot(Q.T, linalg.dot(A, Q))
+    most = jnp.max(jnp.diagonal(inner)) * _SMALL
+    small = jnp.diagonal(inner) < most
+    # The others stay, below all of them.
+    among = jnp.where(small[:, None] & small[None, :], (inner + inner.T) / 2, 0)
+    _, U = jnp.linalg.eigh(among - jnp.diag(jnp.where(small, 0, most)))
+    Q = linalg.dot(Q, U)
+    return jnp.sum(Q * linalg.dot(A, Q), axis=0), Q
 
 
 class Problem(eqx.Module):
@@ -233,7 +262,10 @@ class Problem(eqx.Module):
 
     def log_prior(self, theta: Float[Array, " parameters"]) -> Scalar:
         """Of theta, up to a constant."""
-        return self.priors.log_density(*_split(self.kernel, theta))
+        kernel, _ = _unpack(self.kernel, theta, theta.dtype)
+        _, variances, noise = _split(self.kernel, theta)
+        scales, alike = jnp.ravel(kernel.length_scale), jnp.asarray(kernel.alike, theta.dtype)
+        return self.priors.log_density(jnp.log(scales), variances, noise, alike)
 
     def unpack(self, theta: Float[Array, " parameters"]) -> tuple[AbstractKernel, Scalar]:
         """The kernel and the noise."""

@@ -52,7 +52,8 @@ class Moments(eqx.Module):
 def bounded(y: Scalar) -> Scalar:
     """`y` within what squares and their sums leave room for: ±1.5e16 in float32, ±3e129 in float64.
 
-    So a huge penalty in the place of a value is a huge penalty, and not the end of the model.
+    So that all numbers stay finite. Beside a value far from all others these look alike nevertheless:
+    for what failed tell NaN, not a penalty.
     """
     most = float(jnp.finfo(y.dtype).max) ** 0.42
     return jnp.where(jnp.isfinite(y), jnp.clip(y, -most, most), y)

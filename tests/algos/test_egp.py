@@ -245,7 +245,7 @@ def test_runs_that_are_mapped_over_fit_no_more_often_than_one(key):
 
 
 @pytest.mark.parametrize("inference", [OnFeatures(), Exact()], ids=["features", "exact"])
-def test_a_huge_penalty_in_the_place_of_a_value_does_not_end_the_search(inference):
+def test_with_a_huge_penalty_in_the_place_of_a_value_all_numbers_stay_finite(inference):
     surrogate = Fitted(30, SquaredExponential(0.3), every=5, inference=inference)
     algorithm = EGP(DOMAIN, surrogate, candidates=64)
 

@@ -14,6 +14,7 @@ from scipy import special, stats
 from jaxbo.kernels.covariance import Matern12, Matern52, SquaredExponential
 from jaxbo.kernels.ensemble import Ensemble, mixed
 from jaxbo.kernels.features import with_kernel
+from jaxbo.kernels.fit import LogNormal, Priors
 from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
 
 DIM, SIZE, NOISE, CAPACITY = 2, 30, 1e-2, 10
@@ -437,10 +438,12 @@ def test_every_expert_is_that_of_its_own_form(inference, key, points, others, cl
         jax.tree.map(close, found, seen_by(single, own, expected, others))
 
 
+@pytest.mark.parametrize("priors", [None, Priors(length_scale=LogNormal(2.0, 0.1))])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_refit_finds_for_every_expert_what_it_finds_alone(number, key, points):
+def test_a_refit_finds_for_every_expert_what_it_finds_alone(number, priors, key, points):
     # The first is isotropic and stays so; the second has a length scale for each coordinate.
-    ensemble, single = Ensemble(KERNELS, expert(Exact())), alone(KERNELS[number], Exact())
+    ensemble = Ensemble(KERNELS, expert(Exact(), priors=priors))
+    single = alone(KERNELS[number], Exact(), priors=priors)
     shared, own = setup(ensemble, key, DIM), setup(single, key, DIM)
     belief = refitted(ensemble, shared, points, values(points))
     expected = refitted(single, own, points, values(points))

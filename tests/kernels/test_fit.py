@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 import tinygp
 
-from jaxbo.kernels import fit, gp
+from jaxbo.kernels import covariance, fit, gp
 from jaxbo.kernels.covariance import Matern52, SquaredExponential, gram
 
 START = SquaredExponential(0.2)
@@ -133,6 +133,46 @@ def test_evidence_by_the_spectrum_is_that_of_dense_algebra(kernel, key, x64):
         )
         np.testing.assert_allclose(found, expected, **tolerance)
         np.testing.assert_allclose(slope[-2:], right[-2:], **tolerance)
+
+
+@pytest.mark.parametrize("length_scale", [0.3, 1.0, 10.0])
+def test_a_fit_at_the_least_noise_loses_nothing_to_rounding(length_scale, key):
+    """Where eigenvalues of the size of the noise decide, below a rounding of the largest."""
+    X = jr.uniform(key, (60, 2))
+    y = jnp.sum((X - 0.4) ** 2, axis=1) if length_scale < 10 else jnp.sum(X, axis=1)
+    y = (y - jnp.mean(y)) / jnp.std(y)
+    kernel = SquaredExponential(length_scale)
+    keep = jax.jit(lambda X, y: fit.fit(kernel, 1e-3, X, y, fit_length_scale=False))
+    found = keep(X, y)
+    kernel, noise = found.kernel, float(found.noise)
+    points, values = np.asarray(X, float), np.asarray(y, float)
+    squares = ((points[:, None] - points[None]) ** 2).sum(-1)
+    K = float(kernel.variance) * np.exp(-squares / length_scale**2 / 2) + noise * np.eye(60)
+    reached = -values @ np.linalg.solve(K, values) / 2 - np.linalg.slogdet(K)[1] / 2
+    reached -= 30 * np.log(2 * np.pi)
+    best = best_of_scipy(X, y, scales=(length_scale, length_scale))
+    assert reached > best - 0.5  # of 100 to 225 nats
+    np.testing.assert_allclose(found.log_evidence, reached, rtol=0.01)
+
+
+def test_a_length_scale_that_stands_for_several_is_charged_its_prior_once(key):
+    dim, priors = 5, fit.Priors.scaled(5)
+    X = jr.uniform(key, (25, dim))
+    y = jnp.sin(7 * X[:, 0]) + jnp.cos(6 * X[:, 1])
+    y = (y - jnp.mean(y)) / jnp.std(y)
+    alone = SquaredExponential(0.3)
+    tied = jax.tree.map(lambda leaf: leaf[0], covariance.stack(covariance.forms(dim), dim))
+    problems = [fit.of_data(kernel, 0.01, X, y, priors=priors) for kernel in (alone, tied)]
+    for scale in (0.1, 0.5, 2.0):
+        one, many = (jnp.log(jnp.array([*[scale] * n, 1.0, 0.01])) for n in (1, dim))
+        expected = -(((np.log(scale) - np.log(priors.length_scale.median)) / 3**0.5) ** 2) / 2
+        np.testing.assert_allclose(problems[0].log_prior(one), expected, rtol=1e-5)
+        np.testing.assert_allclose(problems[1].log_prior(many), expected, rtol=1e-5)
+    one, many = (
+        jax.jit(lambda k: fit.fit(k, 0.01, X, y, priors=priors, steps=60))(k) for k in (alone, tied)
+    )
+    np.testing.assert_allclose(many.kernel.length_scale, one.kernel.length_scale, rtol=0.02)
+    np.testing.assert_allclose(many.log_evidence, one.log_evidence, atol=0.02)
 
 
 def test_missing_rows_change_nothing(fitted, key):
