@@ -4,7 +4,7 @@
     variance of f at random points, on features / exact          1 is what it should be
 
 The paper's dictionary; random points of drop-wave. First with length scales of 0.3 and nothing fitted,
-then as the methods do it: hyperparameters of maximum (exact) evidence, the same for both. Once
+then as the methods do it: hyperparameters of maximum (exact) evidence, within the same bounds. Once
 observations outnumber what features can tell apart, a model on features is sure of what it cannot
 know: samples of it no longer explore. A sample corrected through the data (`Exact`) keeps its variance.
 """
@@ -83,7 +83,8 @@ def compared(
         y, places = jax.vmap(FUNCTION)(X), jr.uniform(place_key, (PLACES, FUNCTION.dim))
 
         def at(inference: AbstractInference, count: int) -> tuple[Array, Array]:
-            expert = Fitted(count, size=size, noise=NOISE, every=None, inference=inference)
+            options: Any = {"noise": NOISE, "every": None, "bounds": Exact().bounds()}
+            expert = Fitted(count, size=size, inference=inference, **options)
             model = Ensemble(papers(FUNCTION.dim), expert)
             shared = model.setup(setup_key, FUNCTION.dim)
             belief = _told(model, shared, X[:count], y[:count])

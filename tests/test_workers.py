@@ -12,6 +12,7 @@ import pytest
 
 from jaxbo._checkpoint import CheckpointError
 from jaxbo.algos.egp import EGP
+from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains import Cube
 from jaxbo.driver import drive
 from jaxbo.functions import branin_rescaled
@@ -61,6 +62,22 @@ def test_one_simulated_worker_asks_what_a_run_asks(policy):
     np.testing.assert_allclose(timeline.queries[:2], trace.queries[5:7, 0], atol=5e-3)
     np.testing.assert_allclose(timeline.ended, [1.0, 2.0, 3.0, 4.0])
     assert timeline.tickets.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_simulated_workers_begin_with_the_design_of_a_run_of_one(workers):
+    _, design = run(RandomSearch(Cube(2), 1), OBJECTIVE, 0, jr.key(1), initial=4)
+    state, _ = simulate(egp(workers), OBJECTIVE, random_time, 1, jr.key(1), initial=4)
+    np.testing.assert_array_equal(state.belief.x[:4], design.queries[:, 0])
+
+
+def test_durations_may_be_plain_numbers_and_nan_is_for_ever():
+    _, plain = simulate(egp(2), OBJECTIVE, lambda key, worker, x: 1.0, 4, jr.key(1))
+    np.testing.assert_allclose(plain.ended, [1.0, 1.0, 2.0, 2.0])
+    stuck = lambda key, worker, x: jnp.where(worker == 0, jnp.nan, 1.0)  # noqa: E731
+    _, some = simulate(egp(2), OBJECTIVE, stuck, 4, jr.key(1))
+    np.testing.assert_allclose(some.ended, [1.0, 2.0, 3.0, 4.0])
+    assert some.workers.tolist() == [1, 1, 1, 1]
 
 
 def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
