@@ -31,7 +31,7 @@ from jaxbo.workers import simulate
 WORKERS = (1, 2, 4, 8)
 #: The method, and its rivals with `RIVAL_WORKERS` who wait for each other.
 OURS, RIVALS, RIVAL_WORKERS = "EGP-TS, 11 scales", ("BanditBO, 11 scales", "GP-TS, SE"), 4
-#: When workers are compared by time: eight who do not wait have ended all.
+#: When workers are compared by time: eight who do not wait have ended nearly all.
 MOMENT = 12
 OBJECTIVE = Same(function=functions.ackley5())
 

@@ -11,7 +11,7 @@ Tables of φ_I come and go, stacked by their shape.
 import abc
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, SupportsIndex
 
 import equinox as eqx
@@ -273,6 +273,23 @@ def value(graph: AbstractGraph, tables: Tables, x: Int[Array, " variables"]) -> 
         index = [x[group.variables[:, axis]] for axis in range(len(group.shape))]
         total += jnp.sum(table[(jnp.arange(len(table)), *index)])
     return total
+
+
+def over_factors(
+    graph: AbstractGraph,
+    tables: Tables,
+    plan: Incidence,
+    place: Int[Array, ""],
+    each: Callable[[int, int, Int[Array, " most"]], Float[Array, "most _"]],
+) -> Float[Array, " points"]:
+    """The sum over the factors of a variable, at its points; `each` is given their group and its axis."""
+    score = jnp.zeros((graph.points,), tables[0].dtype)
+    for g, group in enumerate(graph.groups):
+        for axis, size in enumerate(group.shape):
+            members = jnp.asarray(plan.factors[g][axis])[place]
+            found = jnp.where((members >= 0)[:, None], each(g, axis, jnp.maximum(members, 0)), 0)
+            score = score.at[:size].add(jnp.sum(found, axis=0))
+    return score
 
 
 def neighbors(graph: FactorGraph) -> list[set[int]]:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import require, whole
-from jaxbo.kernels import elimination, factor_graph
+from jaxbo.kernels import elimination, factor_graph, local_search
 from jaxbo.kernels.factor_graph import AbstractGraph, FactorGraph, Group, Tables
 from jaxbo.types import Scalar
 
@@ -173,54 +173,6 @@ def decode(graph: AbstractGraph, tables: Tables, messages: Messages) -> Int[Arra
     return jax.lax.fori_loop(0, len(graph.sizes), place, (chosen, known))[0]
 
 
-def improve(
-    graph: AbstractGraph, tables: Tables, x: Int[Array, " variables"], *, sweeps: int = 10
-) -> Int[Array, " variables"]:
-    """Coordinate ascent: each variable in turn to its best point given all others.
-
-    Until nothing changes, at most `sweeps` times. The sum never gets smaller.
-    """
-    plan = graph.incidence(tuple(range(len(graph.sizes))))
-    inside = jnp.asarray(graph.inside)
-
-    def move(i: Int[Array, ""], x: Array) -> Array:
-        score = jnp.where(inside[i], _around(graph, tables, plan, i, x), -jnp.inf)
-        # Where nothing is gained, nothing moves: so it ends.
-        best = jnp.argmax(score).astype(x.dtype)
-        return x.at[i].set(jnp.where(jnp.max(score) > score[x[i]], best, x[i]))
-
-    def sweep(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        x, _, count = carry
-        new = jax.lax.fori_loop(0, len(graph.sizes), move, x)
-        return new, jnp.any(new != x), count + 1
-
-    def going(carry: tuple[Array, Array, Array]) -> Array:
-        return carry[1] & (carry[2] < sweeps)
-
-    return jax.lax.while_loop(going, sweep, (x, jnp.asarray(True), jnp.asarray(0)))[0]
-
-
-def _around(
-    graph: AbstractGraph,
-    tables: Tables,
-    plan: factor_graph.Incidence,
-    place: Int[Array, ""],
-    x: Int[Array, " variables"],
-) -> Float[Array, " points"]:
-    """What its factors are worth at every point of a variable, all others being where they are."""
-
-    def worth(g: int, axis: int, members: Int[Array, " most"]) -> Float[Array, "most _"]:
-        scopes = jnp.asarray(graph.groups[g].variables)[members]
-
-        def one(member: Int[Array, ""], scope: Int[Array, " arity"]) -> Float[Array, " _"]:
-            at = (slice(None) if i == axis else x[v] for i, v in enumerate(scope))
-            return tables[g][(member, *at)]
-
-        return jax.vmap(one)(members, scopes)
-
-    return _over_factors(graph, tables, plan, place, worth)
-
-
 def _told(
     graph: AbstractGraph,
     tables: Tables,
@@ -238,24 +190,7 @@ def _told(
         here = _given(group, axis, tables[g], incoming[g], members, chosen, known)
         return here - messages[g][members, axis, : group.shape[axis]]
 
-    return _over_factors(graph, tables, plan, place, change)
-
-
-def _over_factors(
-    graph: AbstractGraph,
-    tables: Tables,
-    plan: factor_graph.Incidence,
-    place: Int[Array, ""],
-    each: Callable[[int, int, Int[Array, " most"]], Float[Array, "most _"]],
-) -> Float[Array, " points"]:
-    """The sum over the factors of a variable, at its points; `each` is given their group and its axis."""
-    score = jnp.zeros((graph.points,), tables[0].dtype)
-    for g, group in enumerate(graph.groups):
-        for axis, size in enumerate(group.shape):
-            members = jnp.asarray(plan.factors[g][axis])[place]
-            found = jnp.where((members >= 0)[:, None], each(g, axis, jnp.maximum(members, 0)), 0)
-            score = score.at[:size].add(jnp.sum(found, axis=0))
-    return score
+    return factor_graph.over_factors(graph, tables, plan, place, change)
 
 
 def _given(
@@ -368,6 +303,7 @@ def solve(
     iterations: int = 30,
     damping: Scalar | float = 0.5,
     decodings: int = 30,
+    kicks: int = 200,
     sweeps: int = 30,
     most_cells: int = 100_000,
 ) -> Solution:
@@ -375,15 +311,17 @@ def solve(
 
     Elimination is unrolled: of connected variables, more than two hundred are left to messages, which on
     a tree settle at the maximum. Those that do not settle still pass by good points: of `decodings`
-    that are looked at on the way, by `decode` and `improve`, the best is kept. `upper_bound` follows,
-    of `sweeps` sweeps.
+    that are looked at on the way, by `decode` and `local_search.improve`, the best is kept. Where
+    `upper_bound`, of `sweeps` sweeps, does not say that it is a maximum, `local_search.escape` goes on
+    from there, by `kicks`.
 
     Tables are finite floating-point numbers: what is forbidden is worth less than all the rest can make
     up for, not -inf. `ValueError` where they are not floating, for less than one of `iterations`,
-    `decodings` or `sweeps`.
+    `decodings` or `sweeps`, and for less than no `kicks`.
     """
     whole("iterations", iterations, least=1)
     whole("decodings", decodings, least=1)
+    whole("kicks", kicks, least=0)
     whole("sweeps", sweeps, least=1)
     for table in tables:
         kind = jnp.result_type(table)
@@ -401,7 +339,7 @@ def solve(
     def look(carry: tuple[Messages, Array, Scalar, Array, Array]) -> Any:
         messages, best, most, looked, _ = carry
         messages, _, settled = _settle(graph, tables, messages, between, damping, TOLERANCE)
-        x = improve(graph, tables, decode(graph, tables, messages))
+        x = local_search.improve(graph, tables, decode(graph, tables, messages))
         reached = factor_graph.value(graph, tables, x)
         better = reached > most
         best, most = jnp.where(better, x, best), jnp.where(better, reached, most)
@@ -412,6 +350,10 @@ def solve(
     first = (*nothing, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
     _, x, reached, _, _ = jax.lax.while_loop(going, look, first)
     bound, _ = upper_bound(graph, tables, sweeps=sweeps)
+    if kicks:
+        enough = bound - TOLERANCE * jnp.abs(bound)
+        x = local_search.escape(graph, tables, x, kicks=kicks, enough=enough)
+        reached = factor_graph.value(graph, tables, x)
     return Solution(x, reached, jnp.maximum(bound, reached), False)
 
 
