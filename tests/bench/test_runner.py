@@ -194,7 +194,7 @@ def test_an_interrupted_experiment_goes_on_and_counts_the_seconds_of_before(tmp_
     np.testing.assert_array_equal(found["of/two"], np.arange(3.0))
     result = Result({}, scratch=folder)
     content = runner.report("x", Experiment("s", "a", "t", lambda _: result), result, 0.06)
-    assert content["seconds"] >= 3 * 0.05
+    assert content["seconds"] >= 0.15  # of three, each rounded to milliseconds
     assert list(content["seconds of parts"]) == ["first", "last", "of-two"]
     assert min(content["seconds of parts"].values()) >= 0.05
 
