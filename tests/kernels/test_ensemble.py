@@ -266,8 +266,8 @@ SCALES = 10.0 ** np.arange(-4, 7)
 DICTIONARY = tuple(SquaredExponential(scale) for scale in SCALES)
 
 
-def dictionary(inference):
-    return Ensemble(DICTIONARY, expert(inference, 24, keep_length_scale=True))
+def dictionary(inference, **options):
+    return Ensemble(DICTIONARY, expert(inference, 24, keep_length_scale=True, **options))
 
 
 def prior_draw(key, scale, count=24):
@@ -319,9 +319,10 @@ AWKWARD = {
 
 @pytest.mark.parametrize("kind", AWKWARD)
 @pytest.mark.parametrize("repeats", [1, 8])
+@pytest.mark.parametrize("warp", [False, True])
 @pytest.mark.parametrize("inference", INFERENCES)
-def test_all_numbers_are_finite_over_ten_decades(inference, repeats, kind, key):
-    ensemble = dictionary(inference)
+def test_all_numbers_are_finite_over_ten_decades(inference, warp, repeats, kind, key):
+    ensemble = dictionary(inference, warp=warp)
     shared = setup(ensemble, key, 1)
     X, ys = prior_draw(key, 0.1)
     X, others = jnp.tile(X[: 24 // repeats], (repeats, 1)), jr.uniform(key, (20, 1))
