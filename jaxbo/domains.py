@@ -63,7 +63,10 @@ class AbstractDomain(eqx.Module):
 
     @abstractmethod
     def candidates(self, key: Key, count: int) -> Points:
-        """Starting points for a maximizer that cover the domain evenly."""
+        """Starting points for a maximizer that cover the domain evenly.
+
+        Where neighbors in their list are neighbors along the first axis, equal shares are slabs.
+        """
 
     @abstractmethod
     def project(self, x: Point) -> Point:
@@ -97,16 +100,17 @@ class Cube(AbstractDomain):
 
         A randomly shifted golden lattice up to dimension 3, digitally shifted Sobol points up to
         20, where they cover better (their table is a constant of the compiled program), and
-        independent draws beyond, where neither is better.
+        independent draws beyond, where neither is better. Up to 20 they are in order along the first
+        axis before they are shifted: the list begins somewhere else on it.
         """
         _natural("count", count)
         if self.dim > SOBOL_DIM:
             return self.sample(key, count)
         shift = jr.bits(key, (1, self.dim), jnp.uint32)
         if self.dim > LATTICE_DIM:
-            return _unit_interval(jnp.asarray(_sobol(self.dim, count)) ^ shift)
-        index = jnp.arange(count, dtype=jnp.uint32)[:, None]
-        return _unit_interval(index * _golden(self.dim) + shift)
+            return _unit_interval(jnp.asarray(_in_order(_sobol(self.dim, count))) ^ shift)
+        index = np.arange(count, dtype=np.uint32)[:, None]
+        return _unit_interval(jnp.asarray(_in_order(index * _golden(self.dim))) + shift)
 
     def project(self, x: Point) -> Point:
         """`x` clipped to the cube; coordinates that are not numbers become 0."""
@@ -271,7 +275,12 @@ def _unit_interval(bits: Array) -> Points:
     return (bits >> 8).astype(float) * GRID
 
 
-def _golden(dim: int) -> Array:
+def _in_order(points: np.ndarray) -> np.ndarray:
+    """By their first coordinate: here, so that no maximizer need sort them."""
+    return points[np.argsort(points[:, 0])]
+
+
+def _golden(dim: int) -> np.ndarray:
     """Steps of the lattice as fractions of 2^32: powers of 1/g where g^(dim + 1) = g + 1.
 
     In whole numbers, whose products wrap around by themselves: fractional parts of i / g^j in
@@ -281,7 +290,7 @@ def _golden(dim: int) -> Array:
     for _ in range(64):  # a contraction by at least 1/2 a step: float64 is reached before
         ratio = (1 + ratio) ** (1 / (dim + 1))
     steps = (ratio ** -np.arange(1.0, dim + 1) * 2**32).astype(np.uint32)
-    return jnp.asarray(steps | 1)[None, :]  # odd: 2^32 points before one returns
+    return (steps | 1)[None, :]  # odd: 2^32 points before one returns
 
 
 def _sobol(dim: int, count: int) -> np.ndarray:

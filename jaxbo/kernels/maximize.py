@@ -45,16 +45,17 @@ def maximize(
     """The best point found, in the domain, and the function's value there.
 
     `candidates` are points of the domain. On a finite domain they should be all its points, and the
-    best of them is the answer. Elsewhere they are cut into `starts` slabs (by default 4 up to dimension
-    2, 16 in dimension 3, 64 up to 5 and 128 beyond); the best of each slab is refined by two Newton
-    steps, four from dimension 3 on, and the best of these by `steps` more.
+    best of them is the answer. Elsewhere they are cut into `starts` equal shares (by default 4 up to
+    dimension 2, 16 in dimension 3, 64 up to 5 and 128 beyond), which in the order of
+    `domain.candidates` are slabs, so that their best are different peaks; the best of each is refined by
+    two Newton steps, four from dimension 3 on, and the best of these by `steps` more.
 
     A function that jumps between regions comes with its `pieces`: candidates are then put in order
     region by region before they are cut, into at least as many slabs as there are regions, and a point
     is refined by its own region's piece, without leaving it.
     """
-    if not isinstance(domain, Finite):
-        candidates = candidates[_slabs(candidates, pieces)]
+    if pieces is not None and not isinstance(domain, Finite):
+        candidates = candidates[jnp.argsort(jax.vmap(pieces.regions.assign)(candidates))]
     values: Array = jax.lax.map(function, candidates, batch_size=_BLOCK)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
     if isinstance(domain, Finite):
@@ -77,14 +78,6 @@ def maximize(
     points, values = jax.vmap(lambda x, v: climb(x, v, race))(candidates[first], values[first])
     best = jnp.argmax(values)
     return climb(points[best], values[best], steps)
-
-
-def _slabs(candidates: Points, pieces: Pieces | None) -> Int[Array, " points"]:
-    """An order in which equal shares are slabs of the domain, whose best are different peaks."""
-    first = candidates[:, 0]
-    if pieces is None:
-        return jnp.argsort(first)
-    return jnp.lexsort((first, jax.vmap(pieces.regions.assign)(candidates)))
 
 
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that

@@ -282,7 +282,7 @@ def test_a_sampled_function_on_them_is_climbed(key):
     belief = posterior.prior(40, 1e-2)
     function = FourierFunction(phi, posterior.sample(key, belief))
     climb = jax.jit(lambda c: maximize.maximize(function, Cube(2), c))
-    x, value = climb(Cube(2).candidates(key, 100))
+    x, value = climb(Cube(2).candidates(key, 1000))
     grid = jnp.stack(jnp.meshgrid(*2 * [jnp.linspace(0, 1, 60)]), -1).reshape(-1, 2)
     assert value >= jax.jit(jax.vmap(function))(grid).max() - 1e-3
     np.testing.assert_allclose(function(x), value, rtol=1e-4)
