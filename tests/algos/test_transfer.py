@@ -249,7 +249,7 @@ def test_agents_alike_help_each_other():
         some = eqx.tree_at(lambda a: a.peers, algorithm, replace_fn=lambda all_: all_ & listening)
         return run(some, objective, 4, key, initial=3)[1].values.max(0).mean()
 
-    keys, listening = jr.split(jr.key(0), 40), jnp.repeat(jnp.array([True, False]), 40)
+    keys, listening = jr.split(jr.key(0), 200), jnp.repeat(jnp.array([True, False]), 200)
     heard, deaf = np.split(np.asarray(best(jnp.tile(keys, 2), listening)), 2)
     low, _ = metrics.confidence_interval(heard - deaf)
     assert low > 0
