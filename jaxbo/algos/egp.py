@@ -31,7 +31,7 @@ class EGP(AbstractOneModel):
         GP-TS, GP-EI, GP-UCB  Fitted(capacity, kernel)                  Thompson(), EI(), UCB(beta)
         fully Bayesian GP-TS  Marginal(Fitted(capacity, kernel))        Thompson()
         BanditBO              Ensemble(kernels, Fitted(capacity))       Largest()
-        few evaluations       Ensemble.warped(dim, capacity)            Drawn(EI())
+        few evaluations       Ensemble.warped(dim, capacity)            EI()
 
     Thompson sampling explores more than expected improvement: it is for functions of many nearly equal
     peaks, and for many workers. On features it is sure too early (`inference=Exact()`), and where few

@@ -120,9 +120,8 @@ class Ensemble(AbstractEnsemble):
 
         A smooth kernel with one length scale; a smooth one and two rough ones with one for each
         coordinate. Their prior grows with the dimension. `options` are those of `Fitted`.
-        O(capacity²) a point. With `Drawn(EI())` it ended below BoTorch's LogEI on Ackley's function, on
-        Zakharov's and on eggholder, with `Thompson()` on drop-wave, whose many peaks are nearly equal
-        (egp-synthetic).
+        O(capacity²) a point. With `EI()` its mean regret ended below BoTorch's LogEI on Ackley's
+        function, Zakharov's, drop-wave and eggholder, 30 runs each (egp-synthetic).
         """
         given = {"inference": Exact(), "warp": True, "priors": Priors.scaled(dim)} | options
         return cls(covariance.forms(dim), Fitted(capacity, **given))

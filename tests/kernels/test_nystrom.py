@@ -31,8 +31,9 @@ def k(X, Z, kernel=KERNEL):
 
 
 def data(key, count=80):
-    x_key, noise_key = jr.split(key)
-    x = Cube(2).candidates(x_key, count)  # apart from each other
+    x_key, order_key, noise_key = jr.split(key, 3)
+    # Apart from each other, the first few too.
+    x = jr.permutation(order_key, Cube(2).candidates(x_key, count))
     y = jnp.sin(6 * x[:, 0]) * jnp.cos(5 * x[:, 1])
     return x, y + NOISE**0.5 * jr.normal(noise_key, y.shape)
 
