@@ -254,8 +254,8 @@ class Fitted(AbstractSurrogate):
     (`kernels.warping`). `inference` is `OnFeatures()`, whose samples are functions that can be sent and
     cost the same after any number of observations; or `Exact()`, at O(capacity) a sample's value: for
     expected improvement, and where weights are to be those of the exact evidence (egp-evidence). With
-    Thompson sampling neither was better on three of four functions after 100 evaluations, and `Exact()`
-    on Ackley's (egp-synthetic).
+    Thompson sampling `Exact()` was better after 100 evaluations on two of four functions and neither on
+    the others (egp-synthetic).
 
     A value may be any number; beyond ±1.5e16 in float32 (3e129 in float64) it counts as that. Where all
     differ by less than 1e-19 or by their own rounding, they count as equal.
