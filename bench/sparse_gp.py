@@ -143,8 +143,11 @@ def _correlations(
     X: Float[Array, "n columns"], Z: Float[Array, "m columns"]
 ) -> Float[Array, "n m"]:
     """Squared exponential, of inputs divided by their length scales."""
-    far = jnp.sum(X**2, axis=1)[:, None] + jnp.sum(Z**2, axis=1)[None, :] - 2 * dot(X, Z.T)
-    return jnp.exp(-jnp.maximum(far, 0) / 2)
+    # Not as x² + z² - 2 x'z: far from 0 that cancels, and the matrix is indefinite.
+    far = jnp.zeros((len(X), len(Z)), X.dtype)
+    for x, z in zip(X.T, Z.T, strict=True):
+        far += (x[:, None] - z[None, :]) ** 2
+    return jnp.exp(-far / 2)
 
 
 def predicted(
