@@ -66,7 +66,7 @@ def step(
     sent = []
     for group, table, message in zip(graph.groups, tables, messages, strict=True):
         incoming = total[group.variables] - message
-        new = _marginals(group, table, incoming) - incoming
+        new = _marginals(group, table, incoming)
         inside = jnp.asarray(graph.inside)[group.variables]
         new = jnp.where(inside, new, -jnp.inf)
         new = jnp.where(inside, new - jnp.max(new, axis=2, keepdims=True), 0)
@@ -79,19 +79,37 @@ def _marginals(
     table: Float[Array, "factors ..."],
     incoming: Float[Array, "factors arity points"],
 ) -> Float[Array, "factors arity points"]:
-    """max over the other variables of table + Σ incoming, for each variable of each factor."""
-    arity = len(group.shape)
-    total = table
-    for axis, size in enumerate(group.shape):
-        shape = [1] * (arity + 1)
-        shape[0], shape[axis + 1] = len(table), size
-        total = total + incoming[:, axis, :size].reshape(shape)
-    longest, found = incoming.shape[2], []
-    for axis, size in enumerate(group.shape):
-        others = tuple(i + 1 for i in range(arity) if i != axis)
-        most = jnp.max(total, axis=others)
-        found.append(jnp.pad(most, ((0, 0), (0, longest - size))))
+    """max over the other variables of table + Σ their incoming, for each variable of each factor."""
+    longest = incoming.shape[2]
+    sent = [incoming[:, axis, :size] for axis, size in enumerate(group.shape)]
+    found = [jnp.pad(most, ((0, 0), (0, longest - most.shape[1]))) for most in _each(table, sent)]
     return jnp.stack(found, axis=1)
+
+
+def _each(table: Float[Array, "factors ..."], messages: list[Array]) -> list[Array]:
+    """`_marginals`, a variable's after another's: the table is read twice, whatever its arity."""
+    if len(messages) == 1:
+        return [table]
+    rest = _each(_without_variable(table, messages[0], 0), messages[1:])
+    for message in messages[1:]:
+        table = _without_variable(table, message, 1)
+    return [table, *rest]
+
+
+def _without_variable(
+    table: Float[Array, "factors ..."], message: Float[Array, "factors points"], variable: int
+) -> Float[Array, "factors ..."]:
+    """max over one variable of table + its message."""
+    axis = variable + 1
+    shape = [1] * table.ndim
+    shape[0], shape[axis] = message.shape
+    total = table + message.reshape(shape)
+    # XLA vectorizes a maximum of two arrays, but none along an axis that is not the last.
+    while axis < total.ndim - 1 and (size := total.shape[axis]) > 8:
+        half = -(-size // 2)  # of an odd number, both have the middle
+        low = jax.lax.slice_in_dim(total, 0, half, axis=axis)
+        total = jnp.maximum(low, jax.lax.slice_in_dim(total, size - half, size, axis=axis))
+    return jnp.max(total, axis=axis)
 
 
 def settle(
@@ -243,13 +261,13 @@ def upper_bound(
     def bound(shifts: Messages) -> Scalar:
         total = jnp.zeros((), tables[0].dtype)
         for group, table, shift in zip(graph.groups, tables, shifts, strict=True):
-            most = _marginals(group, table, shift)[:, 0, : group.shape[0]]
+            most = (_marginals(group, table, shift) + shift)[:, 0, : group.shape[0]]
             total += jnp.sum(jnp.max(most, axis=1))
         return total
 
     def spread(shifts: Messages, color: Array) -> tuple[Messages, None]:
         reach = [
-            _marginals(group, table, shift)
+            _marginals(group, table, shift) + shift
             for group, table, shift in zip(graph.groups, tables, shifts, strict=True)
         ]
         mean = beliefs(graph, tuple(reach)) / degree[:, None]
