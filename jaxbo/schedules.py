@@ -7,6 +7,7 @@
     Power            pₜ = 1 - max(t + shift, 2)^(-exponent)
     Table            pₜ = probabilities[min(t, length) - 1]
     Confidence       βₜ = 2 log(points π² t² / 6δ), of upper bounds that hold together
+    Continuous       the same on a continuous domain
 
 Round t = 1 is the first one after the initial points. Theorem 1 of FTS (Dai, Low and Jaillet,
 2020) bounds the regret when pₜ never falls, tends to 1, and, for every t > 1,
@@ -189,6 +190,40 @@ class Confidence(AbstractSchedule):
         # Both logarithms by themselves: the points of a domain overflow float32.
         size = math.log(self.points) + math.log(math.pi**2 / 6)
         return 2 * (size + 2 * jnp.log(t.astype(self.delta.dtype)) - jnp.log(self.delta))
+
+
+class Continuous(AbstractSchedule):
+    """βₜ = 2 log(4 F π² t² / 6δ) + 2 d log(d t² b r √log(4 F a / δ)) of DEC-HBO's Theorem 3.
+
+    On [0, r]^d, for F factors, if |f(x) - f(z)| ≤ L |x - z|₁ everywhere with probability
+    1 - a F exp(-L² / b²), for any L: a and b are of the kernel, r is 1 on the unit cube.
+
+    `ValueError` for less than one factor or dimension, numbers that are not positive, a delta outside
+    (0, 1), and an `a` so small that 4 F a ≤ δ.
+    """
+
+    factors: int = eqx.field(static=True)
+    dim: int = eqx.field(static=True)
+    a: Scalar = eqx.field(converter=floating, default=1.0)
+    b: Scalar = eqx.field(converter=floating, default=1.0)
+    r: Scalar = eqx.field(converter=floating, default=1.0)
+    delta: Scalar = eqx.field(converter=floating, default=0.1)
+
+    def __check_init__(self):
+        whole("factors", self.factors, least=1)
+        whole("dim", self.dim, least=1)
+        for name in ("a", "b", "r"):
+            positive_number(name, getattr(self, name))
+        require((self.delta > 0) & (self.delta < 1), f"delta must lie in (0, 1), got {self.delta}.")
+        require(
+            4 * self.factors * self.a > self.delta, f"a = {self.a} is too small for the theorem."
+        )
+
+    def __call__(self, t: Count) -> Scalar:
+        each = Confidence(4 * self.factors, self.delta)(t)
+        slope = self.b * self.r * jnp.sqrt(jnp.log(4 * self.factors * self.a / self.delta))
+        cells = jnp.log(self.dim * slope) + 2 * jnp.log(t.astype(self.delta.dtype))
+        return each + 2 * self.dim * cells
 
 
 def _own(rounds: Scalar, exponent: Scalar | float) -> Scalar:

@@ -158,3 +158,28 @@ def test_numbers_that_cannot_be_explored_by_are_refused(numbers, message):
 def test_the_theorems_constants_are_checked(kappa, delta):
     with pytest.raises(ValueError, match=r"kappa|delta"):
         schedules.optimal(10, kappa, delta)
+
+
+def test_bounds_on_a_continuous_domain_are_the_theorems():
+    factors, dim, a, b, r, delta = 5, 8, 2.0, 1.5, 0.7, 0.05
+    beta = schedules.Continuous(factors, dim, a, b, r, delta)
+    for t in (1, 2, 50):
+        first = 2 * np.log(4 * factors * np.pi**2 * t**2 / 6 / delta)
+        slope = b * r * np.sqrt(np.log(4 * factors * a / delta))
+        expected = first + 2 * dim * np.log(dim * t**2 * slope)
+        np.testing.assert_allclose(beta(jnp.asarray(t)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"factors": 0}, "factors must be a whole number"),
+        ({"dim": 0}, "dim must be a whole number"),
+        ({"b": 0.0}, "b must be positive"),
+        ({"delta": 1.0}, "delta must lie in"),
+        ({"a": 1e-3}, "too small for the theorem"),
+    ],
+)
+def test_impossible_bounds_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        schedules.Continuous(**{"factors": 2, "dim": 3, **options})

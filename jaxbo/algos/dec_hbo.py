@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxbo._check import is_a, whole
+from jaxbo._check import is_a, require, whole
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.domains import AbstractDomain, Finite
 from jaxbo.kernels import maxsum
@@ -34,7 +34,7 @@ SWEEPS = 3
 
 class Search(NamedTuple):
     """How far the point found on each grid may be below the best of it, in what the tables are of;
-    `exact` where there is no doubt, by elimination or by messages on a tree.
+    `exact` where there is no doubt, by elimination or by messages on a tree. Finer grids come last.
     """
 
     gap: Float[Array, "kinds boxes"]
@@ -45,9 +45,10 @@ class DECHBO(AbstractOneModel):
     """Workers evaluate one black box whose model is a sum of functions of a few variables each.
 
     `iterations` rounds of messages between factors and variables find a point of the grid (exactly,
-    where elimination can), from which `steps` of Newton's method go on over the continuous domain; so
-    they do from the best point observed and from the best of `candidates` spread over the domain.
-    `policy` says what is maximized:
+    where elimination can). Around the best of those found, `finer` grids follow, each over that share of
+    every axis and around the best so far. From all of them `steps` of Newton's method go on over the
+    continuous domain; so they do from the best point observed and from the best of `candidates` spread
+    over the domain. `policy` says what is maximized:
 
         DEC-HBO                 Decomposed(scopes, capacity)                  UpperBound()
         as in the paper         the same                                      UpperBound(joint=False)
@@ -71,6 +72,7 @@ class DECHBO(AbstractOneModel):
     candidates: int = eqx.field(static=True, default=500)
     iterations: int = eqx.field(static=True, default=30)
     steps: int = eqx.field(static=True, default=10)
+    finer: tuple[float, ...] = eqx.field(static=True, default=(), converter=tuple)
 
     def __check_init__(self):
         is_a("surrogate", self.surrogate, Decomposed)
@@ -78,6 +80,8 @@ class DECHBO(AbstractOneModel):
         whole("candidates", self.candidates, least=1)
         whole("iterations", self.iterations, least=1)
         whole("steps", self.steps, least=0)
+        for share in self.finer:
+            require(0 < share < 1, f"finer grids have a share of every axis, got {self.finer}.")
 
     @property
     def targets(self) -> int:
@@ -113,12 +117,22 @@ class DECHBO(AbstractOneModel):
             x = self.domain.project(points[jnp.arange(len(owners)), found.x[owners]])
             return x, Search(found.gap, jnp.asarray(found.exact))
 
+        proposals, search = jax.vmap(jax.vmap(solved), (None, 0))(
+            belief.points[0], objective.tables
+        )
+        proposals = proposals.reshape(-1, self.domain.dim)
+        for share in self.finer:
+            center = proposals[jnp.argmax(jax.vmap(objective.function)(proposals))]
+            near = self.surrogate.around(state.shared, belief, center, share)
+            # The same key, so what is drawn is the same.
+            tables = self.policy(key, self.surrogate, state.shared, near, prepared).tables[:, -1]
+            more, found = jax.vmap(lambda t, p=near.points[0, -1]: solved(p, t))(tables)
+            proposals = jnp.concatenate([proposals, more])
+            search = jax.tree.map(lambda a, b: jnp.column_stack([a, b]), search, found)
         # Before there is anything to tell points apart, the first of these is as good as any.
         best = prepared[jax.lax.top_k(values, min(STARTS, len(values)))[1]]
-        boxes = jax.vmap(solved)
-        proposals, search = jax.vmap(boxes, (None, 0))(belief.points[0], objective.tables)
-        proposals = proposals.reshape(-1, self.domain.dim)
-        starts = jnp.concatenate([best, proposals, belief.incumbent()[None]])
+        observed = self.domain.project(belief.incumbent())
+        starts = jnp.concatenate([best, proposals, observed[None]])
 
         def climb(x: Point) -> tuple[Point, Scalar]:
             return ascend(objective.function, self.domain, x, objective.function(x), self.steps)
@@ -132,7 +146,8 @@ class DECHBO(AbstractOneModel):
         if fixed is not None:
             return FactorGraph((grid,) * variables, fixed)
         scopes = self.surrogate.scopes(state.shared, belief)
-        return DataGraph(scopes.reshape(-1, scopes.shape[-1]), variables, grid)
+        order = self.surrogate.structure.order(scopes[0]) if len(scopes) == 1 else None
+        return DataGraph(scopes.reshape(-1, scopes.shape[-1]), variables, grid, order)
 
     def _pack(self, graph: AbstractGraph, tables: Float[Array, "chains factors ..."]) -> Tables:
         """The tables of a graph, averaged over chains, from those padded to the largest factor."""

@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxbo._check import require
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.features import cos_turns, sin_turns
 from jaxbo.kernels.linalg import dot
-from jaxbo.types import Key, Point, Scalar, floating
+from jaxbo.types import Count, Key, Point, Scalar, floating
 
 #: Up to so many variables all distances are one product of matrices; the rest of a sum's time is small.
 DENSE = 128
@@ -135,12 +135,40 @@ class AdditiveKernel(AbstractKernel):
             factor: tuple[Int[Array, " arity"], Float[Array, " arity"], Scalar],
         ) -> tuple[Float[Array, "points points"], None]:
             scope, scales, variance = factor
-            weights = jnp.where(scope < 0, 0, scales**-2)
-            s = jnp.sum(weights[:, None, None] * squares[scope], axis=0)
-            return total + variance * jax.vmap(jax.vmap(self.form.correlation))(s), None
+            return total + variance * self._correlations(scope, scales, squares), None
 
         factors = self.scopes, self.length_scales, self.variances
         return jax.lax.scan(add, jnp.zeros_like(squares[0]), factors)[0]
+
+    def _correlations(
+        self,
+        scope: Int[Array, " arity"],
+        scales: Float[Array, " arity"],
+        squares: Float[Array, "scales points points"],
+    ) -> Float[Array, "points points"]:
+        """Of one factor."""
+        weights = jnp.where(scope < 0, 0, scales**-2)
+        s = jnp.sum(weights[:, None, None] * squares[scope], axis=0)
+        return jax.vmap(jax.vmap(self.form.correlation))(s)
+
+    def part(
+        self,
+        number: Count,
+        scope: Int[Array, " arity"],
+        squares: Float[Array, "scales points points"],
+    ) -> Float[Array, "points points"]:
+        """What a factor adds to `of_squares` if `scope` are its variables, but for its `share`."""
+        other = eqx.tree_at(lambda k: k.scopes, self, self.scopes.at[number].set(scope))
+        variance = self.variance[number] if self.variance.ndim else jnp.ones_like(self.variance)
+        correlations = self._correlations(scope, other.length_scales[number], squares)
+        return jnp.where(jnp.any(scope >= 0), variance, 0) * correlations
+
+    @property
+    def share(self) -> Scalar:
+        """What all parts are multiplied by: how much of one variance a factor has."""
+        if self.variance.ndim:
+            return jnp.ones((), self.variance.dtype)
+        return jnp.max(self.variances)
 
     def correlation(self, s: Scalar) -> Scalar:
         raise ValueError("an additive kernel is no function of one distance.")
@@ -188,16 +216,17 @@ def tables(
     kernel: AdditiveKernel,
     points: Float[Array, "dim grid"],
     X: Float[Array, "capacity dim"],
+    used: Bool[Array, " capacity"],
     inverse: Float[Array, "capacity capacity"],
     outputs: Float[Array, "outputs capacity"],
 ) -> GridTables:
     """Tables of all factors given observations, O(grid^arity capacity²) a factor.
 
-    `points` are the grids of the coordinates, `inverse` = L⁻¹ with L L' = K + noise I, and zero in the
-    columns, save the diagonal, of rows of `X` that hold no observation, where `outputs` is zero.
+    `points` are the grids of the coordinates, `used` the rows of `X` that hold an observation, `inverse`
+    = L⁻¹ with L L' = K + noise I, and zero in the columns, save the diagonal, of the other rows, where
+    `outputs` is zero.
     """
     alpha = dot(dot(outputs, inverse.T), inverse)  # K⁻¹y
-    used = jnp.any(outputs != 0, axis=0).astype(X.dtype)
 
     def one(factor: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         scope, scales, variance = factor
@@ -206,7 +235,7 @@ def tables(
         def slab(row: Float[Array, " capacity"]) -> tuple[Array, Array]:
             k = _joined(kernel, [row[None], *others])[0]
             grid = k.shape[:-1]
-            k = variance * k.reshape(-1, k.shape[-1]) * used[None, :]
+            k = jnp.where(used[None, :], variance * k.reshape(-1, k.shape[-1]), 0)
             w = dot(k, inverse.T)
             mean = dot(alpha, k.T).reshape(len(alpha), *grid)
             return mean, (variance - jnp.sum(w * w, axis=-1)).reshape(grid)
@@ -285,19 +314,24 @@ class Sample(eqx.Module):
 
         def one(factor: tuple[Array, Array, Array, Array]) -> Array:
             scope, frequencies, phases, weights = factor
-            # cos and sin of a sum of angles, one axis of the grid after another.
-            c, s = weights * cos_turns(phases), weights * sin_turns(phases)
+            angles = []
             for axis in range(0, scope.size, self.kernel.width):
                 u = jnp.zeros((points.shape[1], len(phases)), points.dtype)
                 for place in range(axis, axis + self.kernel.width):
                     x = jnp.where(scope[place] < 0, 0, points[scope[place]])
                     u += x[:, None] * frequencies[None, :, place]
-                cosine, sine = cos_turns(u), sin_turns(u)
-                shape = (1,) * (c.ndim - 1) + cosine.shape
-                cosine, sine = cosine.reshape(shape), sine.reshape(shape)
+                angles.append((cos_turns(u), sin_turns(u)))
+            # cos and sin of a sum of angles, one axis of the grid after another; the last one by
+            # products, so that no array has both all of the grid and the features.
+            c, s = weights * cos_turns(phases), weights * sin_turns(phases)
+            *others, (cosine, sine) = angles
+            for a, b in others:
+                a, b = _raised(a, c.ndim + 1), _raised(b, c.ndim + 1)
                 c, s = c[..., None, :], s[..., None, :]
-                c, s = c * cosine - s * sine, s * cosine + c * sine
-            return jnp.sum(c, axis=-1)
+                c, s = c * a - s * b, s * a + c * b
+            c, s = (f.reshape(-1, len(phases)) for f in (c, s))
+            found = dot(c, cosine.T) - dot(s, sine.T)
+            return found.reshape((points.shape[1],) * len(angles))
 
         factors = self.kernel.scopes, self.frequencies, self.phases, self.weights
         prior = jax.lax.map(one, factors)

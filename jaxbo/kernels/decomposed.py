@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import require, whole
 from jaxbo.domains import AbstractDomain, Axes, Cube, Finite, Regions
@@ -27,7 +27,7 @@ from jaxbo.kernels.features import SineCosine
 from jaxbo.kernels.fit import Priors
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
 from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.structure import AbstractStructure, Given, Scopes
+from jaxbo.kernels.structure import AbstractStructure, Evidence, Given, Scopes
 from jaxbo.kernels.surrogate import AbstractSurrogate
 from jaxbo.types import Count, Function, Key, Point, Scalar, floating
 
@@ -123,6 +123,10 @@ class Decomposed(AbstractSurrogate):
             zoom is None or self.every is not None,
             "zoom is placed anew at every fit, and with every=None there is none.",
         )
+        require(
+            not self.structure.learns or self.every is not None,
+            "the structure is learned at every fit, and with every=None there is none.",
+        )
         self._model  # noqa: B018  (checks the rest)
 
     @property
@@ -183,13 +187,18 @@ class Decomposed(AbstractSurrogate):
         return jax.vmap(one)(jr.split(shared.key, self.structure.chains))
 
     def _points(self, shared: Shared, center: Point) -> Float[Array, "boxes dim grid"]:
-        axes, regions = shared.domain.axes(self.grid), self.regions
+        regions = self.regions
         lower = jnp.zeros((1, center.size)) if regions is None else regions.lower
         upper = jnp.ones((1, center.size)) if regions is None else regions.upper
         if self.zoom is not None:
-            corner = jnp.clip(center - self.zoom / 2, 0, 1 - self.zoom)[None, :]
-            lower = jnp.concatenate([lower, corner])
-            upper = jnp.concatenate([upper, corner + self.zoom])
+            near = _corners(center, self.zoom)
+            lower, upper = (jnp.concatenate(two) for two in zip((lower, upper), near, strict=True))
+        return self._boxes(shared, lower, upper)
+
+    def _boxes(
+        self, shared: Shared, lower: Float[Array, "boxes dim"], upper: Float[Array, "boxes dim"]
+    ) -> Float[Array, "boxes dim grid"]:
+        axes = shared.domain.axes(self.grid)
 
         def within(lower: Point, upper: Point) -> Float[Array, "dim grid"]:
             points = lower[:, None] + (upper - lower)[:, None] * axes.points
@@ -232,15 +241,9 @@ class Decomposed(AbstractSurrogate):
 
         def one(key: Key, belief: Belief) -> Belief:
             old = model.rewarped(belief.whole)
-            problem = fit.of_data(old.kernel, old.noise, old.x, old.standardized)
-
-            def log_evidence(scopes: Scopes) -> Scalar:
-                scopes = _coordinates(axes, scopes)
-                other = eqx.tree_at(lambda p: p.kernel.scopes, problem, scopes)
-                return other.log_evidence(problem.theta)
-
+            evidence = _evidence(fit.of_data(old.kernel, old.noise, old.x, old.standardized), axes)
             scopes, variables = _variables(axes, _additive(old)), len(axes.columns)
-            chain = self.structure.update(key, scopes, variables, log_evidence)
+            chain = self.structure.update(key, scopes, variables, evidence)
             old = eqx.tree_at(lambda b: b.kernel.scopes, old, _coordinates(axes, chain.scopes))
             new = model.refit(shared.none, old)
             return Belief(new, self._tables(new, points), points, chain.accepted, chain.pairs)
@@ -307,6 +310,41 @@ class Decomposed(AbstractSurrogate):
 
         return jax.vmap(one, out_axes=1)(belief)
 
+    def around(
+        self, shared: Shared, belief: Belief, center: Point, width: Scalar | float
+    ) -> Belief:
+        """The belief with one more grid: over that share of every axis, around a point of the domain."""
+        new = self._boxes(shared, *_corners(center, width))
+
+        def one(belief: Belief) -> Belief:
+            made = self._tables(belief.whole, new)
+            both = lambda old, new: jnp.concatenate([old, new])  # noqa: E731
+            tables, points = jax.tree.map(both, (belief.tables, belief.points), (made, new))
+            return Belief(belief.whole, tables, points, belief.accepted, belief.pairs)
+
+        return jax.vmap(one)(belief)
+
+    def distinct(self, belief: Belief) -> Bool[Array, "boxes chains factors ..."]:
+        """Which points of the factors' grids are no repetitions: a parameter of few values repeats the
+        last, a place that no variable has is the same everywhere."""
+
+        def one(points: Float[Array, "dim grid"], kernel: AdditiveKernel) -> Array:
+            same = points[:, :, None] == points[:, None, :]
+            before = jnp.tri(points.shape[1], k=-1, dtype=bool)
+
+            def factor(scope: Int[Array, " places"]) -> Array:
+                found = jnp.ones((), bool)
+                for variable in scope.reshape(-1, kernel.width):
+                    alike = jnp.all((variable < 0)[:, None, None] | same[variable], axis=0)
+                    new = ~jnp.any(alike & before, axis=1)
+                    found = found[..., None] & new.reshape((1,) * found.ndim + new.shape)
+                return found
+
+            return jax.vmap(factor)(kernel.scopes)
+
+        kernels = _additive(belief.whole)
+        return jax.vmap(lambda p: jax.vmap(lambda k: one(p, k))(kernels))(belief.points[0])
+
     def scopes(self, shared: Shared, belief: Belief) -> Int[Array, "chains factors arity"]:
         """The variables of every factor of every chain."""
         axes = shared.domain.axes(self.grid)
@@ -314,7 +352,32 @@ class Decomposed(AbstractSurrogate):
 
     def _tables(self, belief: FittedBelief, points: Float[Array, "boxes dim grid"]) -> GridTables:
         kernel, outputs, inverse = _additive(belief), _outputs(belief), belief.model.matrix
-        return jax.vmap(lambda p: additive.tables(kernel, p, belief.x, inverse, outputs))(points)
+        return jax.vmap(
+            lambda p: additive.tables(kernel, p, belief.x, belief.used, inverse, outputs)
+        )(points)
+
+
+def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
+    """Of structures under the hyperparameters of the problem: a move changes one factor's covariance."""
+    kernel, noise = problem.unpack(problem.theta)
+    assert isinstance(kernel, AdditiveKernel)
+
+    def part(number: Count, scope: Int[Array, " arity"]) -> Float[Array, "capacity capacity"]:
+        return kernel.part(number, _coordinates(axes, scope[None])[0], problem.squares)
+
+    def total(scopes: Scopes, parts: Float[Array, "capacity capacity"]) -> Scalar:
+        other = eqx.tree_at(lambda k: k.scopes, kernel, _coordinates(axes, scopes))
+        return problem.given(other.share * parts, noise)
+
+    return Evidence(part, total)
+
+
+def _corners(
+    center: Point, width: Scalar | float
+) -> tuple[Float[Array, "1 dim"], Float[Array, "1 dim"]]:
+    """Of the box in the cube that has that share of every axis, as near around the center as can be."""
+    corner = jnp.clip(center - width / 2, 0, 1 - width)[None, :]
+    return corner, corner + width
 
 
 def _additive(belief: FittedBelief) -> AdditiveKernel:

@@ -51,7 +51,11 @@ def parts(graph: FactorGraph) -> tuple[Parts, ...]:
         rank = {v: i for i, v in enumerate(variables)}
         scopes = {n: tuple(sorted(rank[v] for v in graph.scopes[n])) for n in numbers}
         numbers = sorted(numbers, key=lambda n, scopes=scopes: (scopes[n], n))
-        form = FactorGraph([graph.sizes[v] for v in variables], [scopes[n] for n in numbers])
+        form = FactorGraph(
+            [graph.sizes[v] for v in variables],
+            [scopes[n] for n in numbers],
+            most_bytes=math.inf,  # they are there already
+        )
         found.setdefault(form, []).append((variables, numbers))
     return tuple(
         Parts(

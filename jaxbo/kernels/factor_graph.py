@@ -11,10 +11,13 @@ Tables of φ_I come and go, stacked by their shape.
 import abc
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple, SupportsIndex, TypeAlias
 
 import equinox as eqx
+import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -25,6 +28,9 @@ from jaxbo.types import Scalar
 #: The tables of all factors with the same shape, stacked: one array a group of the graph.
 Tables = tuple[Float[Array, "..."], ...]
 
+
+#: All variables, in some order.
+Order: TypeAlias = Int[Array | np.ndarray, " variables"]
 
 #: More than this is not tried unless asked for.
 MOST_BYTES = 4 * 2**30
@@ -40,7 +46,7 @@ class Group(NamedTuple):
 class Incidence(NamedTuple):
     """For each variable, in an order, the factors of each group that it is each axis of; -1 fills up."""
 
-    order: np.ndarray
+    order: Order
     factors: tuple[tuple[Int[Array | np.ndarray, "variables most"], ...], ...]  # [group][axis]
 
 
@@ -58,11 +64,11 @@ class AbstractGraph(eqx.Module):
         """The factors, by the shapes of their tables."""
 
     @abc.abstractmethod
-    def incidence(self, order: tuple[int, ...]) -> Incidence:
+    def incidence(self, order: Order) -> Incidence:
         """The factors of every variable, for variables in this order."""
 
     @abc.abstractmethod
-    def breadth_first(self) -> tuple[int, ...]:
+    def breadth_first(self) -> Order:
         """Every variable after one that it shares a factor with, where that is known."""
 
     @abc.abstractmethod
@@ -113,18 +119,16 @@ class FactorGraph(AbstractGraph):
         sizes: Sequence[SupportsIndex],
         scopes: Sequence[Sequence[SupportsIndex]],
         *,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int | float = MOST_BYTES,
     ):
-        self.lengths = tuple(int(size) for size in sizes)
-        self.scopes = tuple(tuple(int(v) for v in scope) for scope in scopes)
+        self.lengths = tuple(operator.index(size) for size in sizes)
+        self.scopes = tuple(tuple(operator.index(v) for v in scope) for scope in scopes)
         require(len(self.scopes) > 0, "the graph has no factors: scopes is empty.")
         for v, size in enumerate(self.sizes):
             require(size >= 1, f"variable {v} has {size} grid points, expected at least 1.")
         for number, scope in enumerate(self.scopes):
             require(len(scope) > 0, f"factor {number} has no variables.")
-            require(
-                len(set(scope)) == len(scope), f"factor {number} names a variable twice: {scope}."
-            )
+            require(len(set(scope)) == len(scope), _twice(number, scope))
             wrong = [v for v in scope if not 0 <= v < len(self.sizes)]
             require(
                 not wrong,
@@ -176,7 +180,7 @@ class FactorGraph(AbstractGraph):
             packed.append(jnp.stack(members))
         return tuple(packed)
 
-    def incidence(self, order: tuple[int, ...]) -> Incidence:
+    def incidence(self, order: Order) -> Incidence:
         factors = []
         for group in self.groups:
             axes = []
@@ -186,9 +190,9 @@ class FactorGraph(AbstractGraph):
                 fill = [np.pad(one, (0, most - len(one)), constant_values=-1) for one in of]
                 axes.append(np.array(fill))
             factors.append(tuple(axes))
-        return Incidence(np.array(order, np.int32), tuple(factors))
+        return Incidence(order, tuple(factors))
 
-    def breadth_first(self) -> tuple[int, ...]:
+    def breadth_first(self) -> Order:
         near = neighbors(self)
         order: dict[int, None] = {}
         for root in range(len(self.sizes)):
@@ -199,7 +203,7 @@ class FactorGraph(AbstractGraph):
                     if v not in order:
                         order[v] = None
                         queue.append(v)
-        return tuple(order)
+        return np.array(list(order), np.int32)
 
     def colors(self) -> Bool[np.ndarray, "colors variables"]:
         """Of variables no two of which share a factor: greedily, those with most neighbors first."""
@@ -220,11 +224,30 @@ class DataGraph(AbstractGraph):
 
     Every factor has `arity` places, and -1 stands where it has fewer variables. All grids have
     `points`. One variable more than `count`, on which nothing depends, fills the empty places.
+
+    `order` is there where it is known that the graph is a tree, of factors that leave no place empty:
+    its variables, each after one that it shares a factor with.
+
+    `ValueError` where a factor names a variable twice or one that there is not, unless it is traced.
     """
 
     scopes: Int[Array, "factors arity"]
     count: int = eqx.field(static=True)
     grid: int = eqx.field(static=True)
+    order: Int[Array, " count"] | None = None
+
+    def __check_init__(self):
+        if isinstance(self.scopes, jax.core.Tracer):
+            return
+        scopes = np.asarray(self.scopes)
+        wrong = (scopes < -1) | (scopes >= self.count)
+        require(
+            ~wrong,
+            f"factors name variables {np.unique(scopes[wrong]).tolist()}, but there are {self.count}.",
+        )
+        for number, scope in enumerate(scopes.tolist()):
+            named = [v for v in scope if v >= 0]
+            require(len(set(named)) == len(named), _twice(number, named))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -235,17 +258,19 @@ class DataGraph(AbstractGraph):
         variables = jnp.where(self.scopes < 0, self.count, self.scopes).astype(jnp.int32)
         return (Group((self.grid,) * self.scopes.shape[1], variables),)
 
-    def incidence(self, order: tuple[int, ...]) -> Incidence:
+    def incidence(self, order: Order) -> Incidence:
         # Any factor can be one of any variable's, so all of them are looked at.
         (group,) = self.groups
         of = jnp.asarray(order, jnp.int32)
         numbers = jnp.arange(len(group.variables), dtype=jnp.int32)
         at = group.variables.T[:, None, :] == of[None, :, None]
         axes = tuple(jnp.where(at, numbers[None, None, :], -1))
-        return Incidence(np.array(order, np.int32), (axes,))
+        return Incidence(order, (axes,))
 
-    def breadth_first(self) -> tuple[int, ...]:
-        return tuple(range(len(self.sizes)))
+    def breadth_first(self) -> Order:
+        if self.order is None:
+            return np.arange(self.count + 1, dtype=np.int32)
+        return jnp.append(self.order, self.count).astype(jnp.int32)
 
     def colors(self) -> Bool[np.ndarray, "colors variables"]:
         """One: which variables share a factor is not known before."""
@@ -256,12 +281,17 @@ class DataGraph(AbstractGraph):
         return 1 / self.scopes.shape[1]
 
 
-def check_memory(cells: int, most_bytes: int = MOST_BYTES) -> None:
+def _twice(number: int, scope: Sequence[int]) -> str:
+    return f"factor {number} names a variable twice: {tuple(scope)}."
+
+
+def check_memory(cells: int, most_bytes: int | float = MOST_BYTES) -> None:
     """`ValueError` if tables of so many cells together take more than `most_bytes`."""
-    needed = 4 * cells
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    needed = dtype.itemsize * cells
     require(
         needed <= most_bytes,
-        f"the tables of all factors would take {needed / 2**30:.3g} GiB ({needed} bytes) in float32, "
+        f"the tables of all factors would take {needed / 2**30:.3g} GiB ({needed} bytes) in {dtype}, "
         f"more than {most_bytes / 2**30:.3g} GiB: use coarser grids, or factors of fewer variables.",
     )
 

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from jaxbo._check import whole
 from jaxbo.kernels import acquisition, additive
@@ -54,8 +54,9 @@ class UpperBound(AbstractFactorPolicy):
 
     The sum of the factors' deviations, which the paper maximizes, is larger than the deviation of
     their sum, which explores too much. With `joint`, messages propose the maximizers of that sum and of
-    the tighter Σ_I (mean_I + √β variance_I / 2s), s the deviation of f at the best of the candidates,
-    and the upper bound of f itself decides. Without, what is maximized is the paper's sum.
+    Σ_I (mean_I + √β variance_I / 2s), s the deviation of f at the best of the candidates, which is
+    tighter where the variances add up to about s²; and the upper bound of f itself decides. Without,
+    what is maximized is the paper's sum.
     """
 
     beta: Beta = eqx.field(converter=as_beta, default=2.0)
@@ -148,7 +149,7 @@ class MaxValueEntropy(AbstractFactorPolicy):
     ) -> Objective:
         mean, variance = surrogate.factors(belief)
 
-        def everywhere(tables: Float[Array, "boxes chains factors ..."]) -> Array:
+        def everywhere(tables: Shaped[Array, "boxes chains factors ..."]) -> Array:
             """Every factor at all points of the grids that cover the domain."""
             tables = jnp.moveaxis(tables[: surrogate.cover], 0, 2)
             return tables.reshape(*tables.shape[:2], -1)
@@ -161,9 +162,11 @@ class MaxValueEntropy(AbstractFactorPolicy):
 
             most = jnp.moveaxis(jax.lax.map(largest, jr.split(key, self.samples)), 0, 2)
         else:
-            draw = lambda m, v, k: gumbel(k, m, v, self.samples)  # noqa: E731
+            draw = lambda m, v, d, k: gumbel(k, m, v, self.samples, d)  # noqa: E731
             keys = jr.split(key, mean.shape[1:3])
-            most = jax.vmap(jax.vmap(draw))(everywhere(mean), everywhere(variance), keys)
+            distinct = everywhere(surrogate.distinct(belief))
+            of_factors = jax.vmap(jax.vmap(draw))
+            most = of_factors(everywhere(mean), everywhere(variance), distinct, keys)
         # A value below what is known of the factor already would be a mistake of the approximation.
         most = jnp.maximum(most, jnp.max(everywhere(mean), axis=2, keepdims=True) + 1e-3)
 
@@ -193,9 +196,16 @@ def _tabulated(
 
 
 def gumbel(
-    key: Key, mean: Float[Array, " points"], variance: Float[Array, " points"], samples: int
+    key: Key,
+    mean: Float[Array, " points"],
+    variance: Float[Array, " points"],
+    samples: int,
+    distinct: Bool[Array, " points"] | bool = True,
 ) -> Float[Array, " samples"]:
-    """Draws of about the largest of independent normals: a Gumbel with their quartiles of it."""
+    """Draws of about the largest of independent normals: a Gumbel with their quartiles of it.
+
+    Those that are not `distinct` repeat others.
+    """
     std = _std(variance)
     low = jnp.max(mean) - 5 * jnp.max(std)
     high = jnp.max(mean) + 10 * jnp.max(std)
@@ -203,7 +213,8 @@ def gumbel(
     def quantile(share: float) -> Scalar:
         def halve(_: Array, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
             middle = (ends[0] + ends[1]) / 2
-            below = jnp.sum(jax.scipy.stats.norm.logcdf((middle - mean) / std)) < math.log(share)
+            each = jax.scipy.stats.norm.logcdf((middle - mean) / std)
+            below = jnp.sum(jnp.where(distinct, each, 0)) < math.log(share)
             return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
 
         below, above = jax.lax.fori_loop(0, 30, halve, (low, high))

@@ -10,6 +10,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxbo.kernels import factor_graph
@@ -24,7 +25,7 @@ def improve(
 
     Until nothing changes, at most `sweeps` times. The sum never gets smaller.
     """
-    plan = graph.incidence(tuple(range(len(graph.sizes))))
+    plan = graph.incidence(np.arange(len(graph.sizes)))
     every = jnp.ones((len(graph.sizes),), bool)
     return _ascend(graph, tables, plan, x, every, ~every, sweeps)
 
@@ -48,7 +49,7 @@ def escape(
     long on a large graph as on a small one; where the graph is data, a turn goes through all factors.
     """
     count, scopes = len(graph.sizes), _scopes(graph)
-    plan = graph.incidence(tuple(range(count)))
+    plan = graph.incidence(np.arange(count))
     sizes = jnp.asarray(graph.sizes, x.dtype)
     others = jnp.maximum(sizes - 1, 1).astype(jnp.uint32)
     stride = max(1, len(scopes) // max(kicks, 1))

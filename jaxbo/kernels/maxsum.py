@@ -15,9 +15,7 @@ for any λ. Bounded max-sum (Rogers et al., 2011) is one choice of λ; here they
 variables at a time, so that the bound never rises.
 """
 
-import functools
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -26,11 +24,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import require, whole
 from jaxbo.kernels import elimination, factor_graph, local_search
-from jaxbo.kernels.factor_graph import AbstractGraph, FactorGraph, Group, Tables
+from jaxbo.kernels.factor_graph import AbstractGraph, DataGraph, FactorGraph, Group, Tables
 from jaxbo.types import Scalar
 
-#: Messages have settled when none moves by more than this share of the largest.
+#: Messages have settled when none moves by more than this share of its largest entry.
 TOLERANCE = 1e-5
+#: Roundings by which a message that has settled may still move.
+_ROUNDINGS = 4
 #: Connected variables beyond which elimination would compile for too long.
 MOST_UNROLLED = 200
 #: A message from every factor of every group to each of its variables, padded to the longest grid.
@@ -62,16 +62,25 @@ def step(
     A message is a share `damping` of the last one, which leaves fixed points where they are. Messages
     are shifted to a largest value of 0: only differences matter, and sums stay bounded.
     """
+    return _step(graph, tables, messages, damping)[0]
+
+
+def _step(
+    graph: AbstractGraph, tables: Tables, messages: Messages, damping: Scalar | float
+) -> tuple[Messages, tuple[Float[Array, "_ _"], ...]]:
+    """`step`, and by how much each message was shifted: its rounding errors are of that size."""
     total = beliefs(graph, messages)
-    sent = []
+    sent, shifts = [], []
     for group, table, message in zip(graph.groups, tables, messages, strict=True):
         incoming = total[group.variables] - message
         new = _marginals(group, table, incoming)
         inside = jnp.asarray(graph.inside)[group.variables]
         new = jnp.where(inside, new, -jnp.inf)
-        new = jnp.where(inside, new - jnp.max(new, axis=2, keepdims=True), 0)
+        shift = jnp.max(new, axis=2, keepdims=True)
+        new = jnp.where(inside, new - shift, 0)
         sent.append(damping * message + (1 - damping) * new)
-    return tuple(sent)
+        shifts.append(shift[:, :, 0])
+    return tuple(sent), tuple(shifts)
 
 
 def _marginals(
@@ -121,10 +130,11 @@ def settle(
     damping: Scalar | float = 0.5,
     tolerance: Scalar | float = TOLERANCE,
 ) -> tuple[Messages, Int[Array, ""]]:
-    """Messages once none moves by more than `tolerance` of the largest, and after how many rounds.
+    """Messages once none moves by more than `tolerance` of its largest entry, and after how many rounds.
 
     At most `iterations`, from `messages` if there are some already. On a tree without damping they
-    settle after as many rounds as it is long.
+    settle after as many rounds as it is long. That none moves is known by looking at all of them:
+    everything else that a node does needs its neighbors only.
     """
     last, count, _ = _settle(graph, tables, messages, iterations, damping, tolerance)
     return last, count
@@ -140,24 +150,26 @@ def _settle(
 ) -> tuple[Messages, Int[Array, ""], Bool[Array, ""]]:
     """`settle`, and whether they have."""
 
-    def unsettled(carry: tuple[Messages, Int[Array, ""], Scalar]) -> Bool[Array, ""]:
-        _, count, moved = carry
-        return (count < iterations) & (moved > tolerance)
+    rounding = _ROUNDINGS * float(jnp.finfo(tables[0].dtype).eps)
 
-    def body(carry: tuple[Messages, Int[Array, ""], Scalar]) -> Any:
-        messages, count, _ = carry
-        new = step(graph, tables, messages, damping)
-        moved = [jnp.max(jnp.abs(a - b)) for a, b in zip(new, messages, strict=True)]
-        size = [jnp.max(jnp.abs(a)) for a in new]
-        largest = jnp.max(jnp.stack(size))
-        return new, count + 1, jnp.max(jnp.stack(moved)) / jnp.where(largest > 0, largest, 1)
+    def still(new: Array, old: Array, shift: Array) -> Bool[Array, ""]:
+        # Each by its own size: what is forbidden is worth -1e6, say, to some, and nothing to others.
+        moved, size = (jnp.max(jnp.abs(entries), axis=2) for entries in (new - old, new))
+        return jnp.all(moved <= tolerance * size + rounding * jnp.abs(shift))
+
+    def unsettled(carry: tuple[Messages, Int[Array, ""], Bool[Array, ""]]) -> Bool[Array, ""]:
+        _, count, settled = carry
+        return (count < iterations) & ~settled
+
+    def body(carry: tuple[Messages, Int[Array, ""], Bool[Array, ""]]) -> Any:
+        old, count, _ = carry
+        new, shifts = _step(graph, tables, old, damping)
+        settled = jnp.stack([still(*each) for each in zip(new, old, shifts, strict=True)])
+        return new, count + 1, jnp.all(settled)
 
     first = start(graph, tables) if messages is None else messages
-    infinite = jnp.full((), jnp.inf, first[0].dtype)
-    last, count, moved = jax.lax.while_loop(
-        unsettled, body, (first, jnp.zeros((), jnp.int32), infinite)
-    )
-    return last, count, moved <= tolerance
+    nothing = first, jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+    return jax.lax.while_loop(unsettled, body, nothing)
 
 
 # ---------------------------------------------------------------- from messages to a point
@@ -299,14 +311,19 @@ def _degrees(graph: AbstractGraph) -> Int[Array, " variables"]:
 class Solution(eqx.Module):
     """A point, its sum, and a number that no point's sum exceeds, up to rounding.
 
-    `exact` says that the point is a maximum by its route, elimination or messages on a tree; by
-    messages on a graph with cycles it is one where `value` and `bound` agree.
+    `route` is how it was found: by "elimination", by messages on a "tree", or by "messages" on a graph
+    with cycles, where it is a maximum if `value` and `bound` agree.
     """
 
     x: Int[Array, " variables"]
     value: Scalar
     bound: Scalar
-    exact: bool = eqx.field(static=True)
+    route: Literal["elimination", "tree", "messages"] = eqx.field(static=True)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the point is a maximum by its route."""
+        return self.route != "messages"
 
     @property
     def gap(self) -> Scalar:
@@ -328,26 +345,30 @@ def solve(
     """The maximum by elimination where no table on the way exceeds `most_cells`, else by messages.
 
     Elimination is unrolled: of connected variables, more than two hundred are left to messages, which on
-    a tree settle at the maximum. Those that do not settle still pass by good points: of `decodings`
-    that are looked at on the way, by `decode` and `local_search.improve`, the best is kept. Where
-    `upper_bound`, of `sweeps` sweeps, does not say that it is a maximum, `local_search.escape` goes on
-    from there, by `kicks`.
+    a tree settle at the maximum (of graphs that are data, on one that has an `order`). Those that do not
+    settle still pass by good points: of `decodings` that are looked at on the way, by `decode` and
+    `local_search.improve`, the best is kept. Where `upper_bound`, of `sweeps` sweeps, does not say that
+    it is a maximum, `local_search.escape` goes on from there, by `kicks`.
 
     Tables are finite floating-point numbers: what is forbidden is worth less than all the rest can make
-    up for, not -inf. `ValueError` where they are not floating, for less than one of `iterations`,
-    `decodings` or `sweeps`, and for less than no `kicks`.
+    up for, not -inf. `ValueError` where they are not floating or not those of the graph, for less than
+    one of `iterations`, `decodings` or `sweeps`, and for less than no `kicks`.
     """
     whole("iterations", iterations, least=1)
     whole("decodings", decodings, least=1)
     whole("kicks", kicks, least=0)
     whole("sweeps", sweeps, least=1)
+    shapes = [(len(group.variables), *group.shape) for group in graph.groups]
+    found = [tuple(jnp.shape(table)) for table in tables]
+    require(found == shapes, f"tables must have shapes {shapes}, see `pack`, got {found}.")
     for table in tables:
         kind = jnp.result_type(table)
         require(jnp.issubdtype(kind, jnp.floating), f"tables must be floating, got {kind}.")
-    if isinstance(graph, FactorGraph) and (route := _route(graph, most_cells)) is not None:
-        x = route(graph, tables)
+    route = _route(graph, most_cells)
+    if route != "messages":
+        x = _maximum(graph, tables, route)
         reached = factor_graph.value(graph, tables, x)
-        return Solution(x, reached, reached, True)
+        return Solution(x, reached, reached, route)
     between = -(-iterations // decodings)
 
     def going(carry: tuple[Messages, Array, Scalar, Array, Array]) -> Array:
@@ -372,21 +393,38 @@ def solve(
         enough = bound - TOLERANCE * jnp.abs(bound)
         x = local_search.escape(graph, tables, x, kicks=kicks, enough=enough)
         reached = factor_graph.value(graph, tables, x)
-    return Solution(x, reached, jnp.maximum(bound, reached), False)
+    return Solution(x, reached, jnp.maximum(bound, reached), "messages")
 
 
-def _route(graph: FactorGraph, most_cells: int) -> Callable[[FactorGraph, Tables], Array] | None:
+def _route(graph: AbstractGraph, most_cells: int) -> Literal["elimination", "tree", "messages"]:
     """What finds the maximum itself, if anything does."""
+    if isinstance(graph, DataGraph):
+        return "messages" if graph.order is None else "tree"
+    assert isinstance(graph, FactorGraph)
     forms = [some.graph for some in elimination.parts(graph)]
     largest = max(len(form.sizes) for form in forms)
     if largest <= MOST_UNROLLED and elimination.cells(graph) <= most_cells:
-        return elimination.maximize
+        return "elimination"
     # A connected graph is a tree if it has one edge, of a factor to a variable, less than nodes.
     edges = (sum(map(len, form.scopes)) - len(form.scopes) - len(form.sizes) for form in forms)
-    return functools.partial(_on_tree, rounds=largest) if all(n == -1 for n in edges) else None
+    return "tree" if all(n == -1 for n in edges) else "messages"
 
 
-def _on_tree(graph: FactorGraph, tables: Tables, rounds: int) -> Int[Array, " variables"]:
-    still = 4 * float(jnp.finfo(tables[0].dtype).eps)
-    messages, _ = settle(graph, tables, iterations=rounds, damping=0.0, tolerance=still)
-    return decode(graph, tables, messages)
+def _maximum(
+    graph: AbstractGraph, tables: Tables, route: Literal["elimination", "tree"]
+) -> Int[Array, " variables"]:
+    if route == "elimination":
+        assert isinstance(graph, FactorGraph)
+        return elimination.maximize(graph, tables)
+    # Until no bit changes: no path is longer than there are variables.
+    rounds = len(graph.sizes)
+
+    def body(carry: tuple[Messages, Int[Array, ""], Bool[Array, ""]]) -> Any:
+        old, count, _ = carry
+        new = step(graph, tables, old)
+        same = jnp.stack([jnp.all(a == b) for a, b in zip(new, old, strict=True)])
+        return new, count + 1, jnp.all(same)
+
+    going = lambda carry: (carry[1] < rounds) & ~carry[2]  # noqa: E731
+    first = start(graph, tables), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+    return decode(graph, tables, jax.lax.while_loop(going, body, first)[0])

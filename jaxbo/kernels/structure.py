@@ -8,21 +8,32 @@ same time, one of each chain, so that an acquisition can be averaged over them (
 
 import abc
 import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._check import require, whole
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Key, Scalar, floating
 
 Scopes: TypeAlias = Int[Array, "factors arity"]
+
+
+class Evidence(NamedTuple):
+    """The log evidence of scopes is `total` of them and the sum over their factors of `part`.
+
+    `part` is of a factor's number and its variables; a move, of one factor, changes one of the summands.
+    """
+
+    part: Callable[[Count, Int[Array, " arity"]], PyTree]
+    total: Callable[[Scopes, PyTree], Scalar]
 
 
 class Chain(NamedTuple):
@@ -50,17 +61,21 @@ class AbstractStructure(eqx.Module):
 
     @property
     def learns(self) -> bool:
-        """Whether `update` counts how often pairs share a factor."""
+        """Whether `update` asks the observations, and counts how often pairs share a factor."""
         return False
+
+    def order(self, scopes: Scopes) -> Int[Array, " dim"] | None:
+        """Of a tree, whose factors have as many variables each, all variables in an order in which each
+        comes after one that it shares a factor with; else None."""
+        del scopes
+        return None
 
     @abc.abstractmethod
     def start(self, key: Key, dim: int) -> Scopes:
         """The structure before any observation."""
 
     @abc.abstractmethod
-    def update(
-        self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> Chain:
+    def update(self, key: Key, scopes: Scopes, dim: int, evidence: Evidence) -> Chain:
         """Another structure given the data, with what there is to say of how it was found."""
 
 
@@ -70,7 +85,7 @@ class Given(AbstractStructure):
     scopes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     def __init__(self, scopes: Sequence[Sequence[SupportsIndex]]):
-        self.scopes = tuple(tuple(sorted(int(v) for v in scope)) for scope in scopes)
+        self.scopes = tuple(tuple(sorted(operator.index(v) for v in scope)) for scope in scopes)
         require(len(self.scopes) > 0, "there must be at least one factor: scopes is empty.")
         for number, scope in enumerate(self.scopes):
             require(len(scope) > 0, f"factor {number} has no variables.")
@@ -88,14 +103,15 @@ class Given(AbstractStructure):
         require(not wrong, f"scopes name variables {wrong}, but there are {dim}.")
         return jnp.asarray(padded(self.scopes))
 
-    def update(
-        self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> Chain:
+    def update(self, key: Key, scopes: Scopes, dim: int, evidence: Evidence) -> Chain:
         return Chain(scopes, jnp.ones(()))
 
 
 class RandomTree(AbstractStructure):
-    """A tree of pairs drawn anew at every fit: nothing is learned (RDUCB, Ziomek and Bou Ammar, 2023)."""
+    """A tree of pairs drawn anew at every fit: nothing is learned (RDUCB, Ziomek and Bou Ammar, 2023).
+
+    Messages find the maximum of its acquisition, as on any tree.
+    """
 
     def start(self, key: Key, dim: int) -> Scopes:
         require(dim >= 2, f"a tree of pairs needs two variables, got {dim}.")
@@ -106,9 +122,10 @@ class RandomTree(AbstractStructure):
         parents = jr.randint(parent_key, (dim - 1,), 0, places)
         return jnp.stack([order[parents], order[places]], axis=1).astype(jnp.int32)
 
-    def update(
-        self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> Chain:
+    def order(self, scopes: Scopes) -> Int[Array, " dim"]:
+        return jnp.concatenate([scopes[:1, 0], scopes[:, 1]])
+
+    def update(self, key: Key, scopes: Scopes, dim: int, evidence: Evidence) -> Chain:
         return Chain(self.start(key, dim), jnp.ones(()))
 
 
@@ -117,7 +134,8 @@ class Sampled(AbstractStructure):
 
     Every variable has a factor of its own, and `factors` more may join any of them (by default as many
     as there are variables). A move gives one of these, or one place of it, other variables or none;
-    `steps` are tried at every fit; tens of variables need a thousand. The prior of a structure is
+    `steps` are tried at every fit, and a step costs a Cholesky factorization of the covariance and two
+    factors of it, however many there are. The prior of a structure is
     exp(-penalty n), n the places taken. The default is the log of the number of variables: a place is
     then as likely taken as empty, however many there are to take it.
     """
@@ -152,24 +170,21 @@ class Sampled(AbstractStructure):
         scopes[:dim, 0] = np.arange(dim)
         return jnp.asarray(scopes)
 
-    def update(
-        self, key: Key, scopes: Scopes, dim: int, log_evidence: Callable[[Scopes], Scalar]
-    ) -> Chain:
+    def update(self, key: Key, scopes: Scopes, dim: int, evidence: Evidence) -> Chain:
         penalty = floating(math.log(dim)) if self.penalty is None else self.penalty
-        return sample(
-            key,
-            scopes,
-            lambda s: log_evidence(s) - penalty * jnp.sum(s >= 0, dtype=penalty.dtype),
-            dim,
-            fixed=dim,
-            steps=self.steps,
-        )
+
+        def posterior(scopes: Scopes, parts: PyTree) -> Scalar:
+            taken = jnp.sum(scopes >= 0, dtype=penalty.dtype)
+            return evidence.total(scopes, parts) - penalty * taken
+
+        density = Evidence(evidence.part, posterior)
+        return sample(key, scopes, density, dim, fixed=dim, steps=self.steps)
 
 
 def sample(
     key: Key,
     scopes: Scopes,
-    log_density: Callable[[Scopes], Scalar],
+    density: Evidence,
     dim: int,
     *,
     fixed: int = 0,
@@ -181,34 +196,54 @@ def sample(
     uniformly, in one of its places or, every other time, in all of them; a factor that would name a
     variable twice is not moved to.
     """
-    arity = scopes.shape[1]
+    factors, arity = scopes.shape
 
-    def step(
-        carry: tuple[Scopes, Scalar, Count, Array], key: Key
-    ) -> tuple[tuple[Scopes, Scalar, Count, Array], None]:
-        scopes, density, accepted, pairs = carry
+    def part(number: Count, scope: Int[Array, " arity"]) -> PyTree:
+        return density.part(number, scope), _together(scope, dim)
+
+    def add(parts: PyTree, factor: tuple[Count, Int[Array, " arity"]]) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, parts, part(*factor)), None
+
+    def step(carry: tuple[Scopes, PyTree, Scalar, Count, Array], key: Key) -> tuple[Any, None]:
+        scopes, parts, log_density, accepted, pairs = carry
         row_key, place_key, value_key, accept_key = jr.split(key, 4)
-        row = fixed + jr.randint(row_key, (), 0, scopes.shape[0] - fixed)
+        row = fixed + jr.randint(row_key, (), 0, factors - fixed)
         place = jr.randint(place_key, (), -arity, arity)
         values = jr.randint(value_key, (arity,), -1, dim).astype(scopes.dtype)
         moved = jnp.where((place < 0) | (jnp.arange(arity) == place), values, scopes[row])
         twice = (moved[:, None] == moved[None, :]) & ~jnp.eye(arity, dtype=bool)
         valid = ~jnp.any(twice & (moved >= 0)[:, None])
         proposed = scopes.at[row].set(moved)
-        new = log_density(proposed)
-        take = valid & (jnp.log(jr.uniform(accept_key)) < new - density)
-        scopes = jnp.where(take, proposed, scopes)
-        carry = (
-            scopes,
-            jnp.where(take, new, density),
-            accepted + take.astype(int),
-            pairs + shared(scopes, dim),
+        changed = jax.tree.map(
+            lambda parts, old, new: parts - old + new,
+            parts,
+            part(row, scopes[row]),
+            part(row, moved),
         )
-        return carry, None
+        new = density.total(proposed, changed[0])
+        take = valid & (jnp.log(jr.uniform(accept_key)) < new - log_density)
+        scopes, parts, log_density = jax.tree.map(
+            lambda new, old: jnp.where(take, new, old),
+            (proposed, changed, new),
+            (scopes, parts, log_density),
+        )
+        pairs += (parts[1] > 0).astype(float)
+        return (scopes, parts, log_density, accepted + take.astype(int), pairs), None
 
-    start = scopes, log_density(scopes), jnp.zeros((), int), jnp.zeros((dim, dim))
-    (scopes, _, accepted, pairs), _ = jax.lax.scan(step, start, jr.split(key, steps))
+    shapes = jax.eval_shape(part, jnp.zeros((), int), scopes[0])
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    parts, _ = jax.lax.scan(add, nothing, (jnp.arange(factors), scopes))
+    start = scopes, parts, density.total(scopes, parts[0]), jnp.zeros((), int)
+    (scopes, _, _, accepted, pairs), _ = jax.lax.scan(
+        step, (*start, jnp.zeros((dim, dim))), jr.split(key, steps)
+    )
     return Chain(scopes, accepted.astype(float) / steps, pairs / steps)
+
+
+def _together(scope: Int[Array, " arity"], dim: int) -> Int[Array, "dim dim"]:
+    """1 for the pairs of a factor, 0 for others and on the diagonal."""
+    has = jnp.any(scope[:, None] == jnp.arange(dim, dtype=scope.dtype)[None, :], axis=0)
+    return (has[:, None] & has[None, :] & ~jnp.eye(dim, dtype=bool)).astype(jnp.int32)
 
 
 def shared(scopes: Scopes, dim: int) -> Float[Array, "dim dim"]:

@@ -10,11 +10,13 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.domains import Regions
-from jaxbo.kernels import additive, fit, structure
+from jaxbo.domains import Cube, Regions
+from jaxbo.kernels import additive, decomposed, fit, structure
 from jaxbo.kernels.additive import AdditiveKernel
 from jaxbo.kernels.covariance import Matern52, SquaredExponential, gram
 from jaxbo.kernels.decomposed import Decomposed
+from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.space import Space
 
 DIM, CAPACITY, GRID = 4, 12, 5
 SCOPES = ((0, 1), (2,), (1, 2, 3))
@@ -95,24 +97,24 @@ def test_a_fit_has_a_variance_and_length_scales_for_every_factor(key):
 
 @functools.cache
 def observed(form, count):
-    """A kernel, the rows of L⁻¹ and outputs for `count` observations of `CAPACITY`, and the grid."""
+    """A kernel, the grid, and `count` observations of `CAPACITY`, one of which is 0, with their L⁻¹."""
     kernel = kernel_of(FORMS[form], False)
     X = jr.uniform(jr.key(1), (CAPACITY, DIM))
     used = jnp.arange(CAPACITY) < count
     K = gram(kernel, X, X) + 1e-2 * jnp.eye(CAPACITY)
     K = jnp.where(used[:, None] & used[None, :], K, jnp.eye(CAPACITY))
     inverse = jnp.linalg.inv(jnp.linalg.cholesky(K))
-    y = jr.normal(jr.key(2), (CAPACITY,))
+    y = jr.normal(jr.key(2), (CAPACITY,)).at[1].set(0)
     outputs = jnp.where(used[None, :], jnp.stack([y, jnp.ones_like(y)]), 0)
     points = jnp.stack([jnp.linspace(0, 1, GRID)] * DIM)
-    return kernel, points, X, inverse, outputs
+    return kernel, points, X, used, inverse, outputs
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_tables_are_the_posterior_of_every_factor(form):
     count = 9
-    kernel, points, X, inverse, outputs = observed(form, count)
-    told = additive.tables(kernel, points, X, inverse, outputs)
+    kernel, points, X, used, inverse, outputs = observed(form, count)
+    told = additive.tables(kernel, points, X, used, inverse, outputs)
     K = np.asarray(gram(kernel, X[:count], X[:count]), np.float64) + 1e-2 * np.eye(count)
     y = np.asarray(outputs[:, :count], np.float64)
     for number, scope in enumerate(SCOPES):
@@ -133,12 +135,12 @@ def test_tables_are_the_posterior_of_every_factor(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_tables_brought_up_to_an_observation_are_those_made_anew(form):
-    kernel, points, X, inverse, outputs = observed(form, 8)
-    told = additive.tables(kernel, points, X, inverse, outputs)
+    kernel, points, X, used, inverse, outputs = observed(form, 8)
+    told = additive.tables(kernel, points, X, used, inverse, outputs)
     for count in (9, 10, 11):
-        kernel, points, X, inverse, outputs = observed(form, count)
+        kernel, points, X, used, inverse, outputs = observed(form, count)
         told = additive.extend(told, kernel, points, X, inverse[count - 1], outputs)
-    anew = additive.tables(kernel, points, X, inverse, outputs)
+    anew = additive.tables(kernel, points, X, used, inverse, outputs)
     np.testing.assert_allclose(told.mean, anew.mean, atol=1e-3)
     np.testing.assert_allclose(told.variance, anew.variance, atol=1e-4)
 
@@ -207,10 +209,63 @@ def test_a_random_tree_joins_all_variables():
     assert len(seen) > 10
 
 
+def of_scopes(log_density):
+    """A density that is no sum over factors."""
+    return structure.Evidence(lambda number, scope: (), lambda scopes, parts: log_density(scopes))
+
+
+SPACE = Space(a=Real(0, 1), act=Categorical("x", "y", "z"), b=Real(0, 1), depth=Integer(1, 3))
+
+
+@pytest.mark.parametrize("per_factor", [False, True])
+@pytest.mark.parametrize("domain", [Cube(DIM), SPACE], ids=["cube", "space"])
+def test_the_evidence_of_a_structure_is_that_of_its_kernel(domain, per_factor, key):
+    surrogate = Decomposed(structure.Sampled(arity=3), 30, grid=4, per_factor=per_factor)
+    axes, count = domain.axes(4), 25
+    X = domain.sample(key, 30)
+    y = jnp.where(jnp.arange(30) < count, jr.normal(jr.key(1), (30,)), jnp.nan)
+    kernel = surrogate._kernel(axes, surrogate.structure.start(key, 4))
+    problem = fit.of_data(kernel, jnp.asarray(0.01), X, y)
+    evidence = decomposed._evidence(problem, axes)
+
+    @jax.jit
+    def both(scopes):
+        places = decomposed._coordinates(axes, scopes)
+        other = eqx.tree_at(lambda p: p.kernel.scopes, problem, places)
+        parts = sum(evidence.part(jnp.asarray(i), scope) for i, scope in enumerate(scopes))
+        return evidence.total(scopes, parts), other.log_evidence(problem.theta)
+
+    single = surrogate.structure.start(key, 4)
+    joined = single.at[4:6].set(jnp.array([[0, 1, 3], [2, 1, -1]]))
+    found = np.array([both(scopes) for scopes in (single, joined)])
+    np.testing.assert_allclose(*np.diff(found, axis=0)[0], rtol=1e-3)
+    assert abs(np.diff(found[:, 0])[0]) > 0.1
+
+
+def test_a_chain_that_adds_up_parts_is_the_one_that_does_not(key):
+    X = jr.uniform(key, (40, 5))
+    y = jnp.sin(9 * X[:, 0] * X[:, 3]) + X[:, 2]
+    surrogate = Decomposed(structure.Sampled(arity=3), 40, grid=4)
+    axes, start = Cube(5).axes(4), surrogate.structure.start(key, 5)
+    problem = fit.of_data(surrogate._kernel(axes, start), jnp.asarray(0.05), X, y)
+    parts = decomposed._evidence(problem, axes)
+    whole = of_scopes(
+        lambda s: eqx.tree_at(lambda p: p.kernel.scopes, problem, s).log_evidence(problem.theta)
+    )
+    chains = [
+        jax.jit(lambda key, d=d: structure.sample(key, start, d, 5, fixed=5, steps=300))(jr.key(3))
+        for d in (parts, whole)
+    ]
+    assert 0.02 < chains[0].accepted < 0.98
+    for a, b in zip(*chains, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert jnp.max(jnp.sum(chains[0].scopes >= 0, axis=1)) == 3
+
+
 def test_a_chain_draws_structures_in_proportion_to_their_density():
     # Three variables, one place of pairs beside them: 16 states, of which three name one twice.
     weights = jr.uniform(jr.key(5), (4, 4)) + 0.2
-    log_density = lambda scopes: jnp.log(weights[scopes[3, 0] + 1, scopes[3, 1] + 1])  # noqa: E731
+    log_density = of_scopes(lambda scopes: jnp.log(weights[scopes[3, 0] + 1, scopes[3, 1] + 1]))
     start = jnp.array([[0, -1], [1, -1], [2, -1], [-1, -1]])
     count, steps = 4000, 40
 
@@ -254,9 +309,8 @@ def test_pairs_that_matter_are_found():
 
 def test_how_often_pairs_shared_a_factor_is_counted_after_every_move():
     start = jnp.array([[0, -1], [1, -1], [2, -1], [0, 1]])
-    still = structure.sample(
-        jr.key(0), start, lambda s: -1e9 * jnp.any(s != start).astype(float), 3, fixed=3, steps=9
-    )
+    density = of_scopes(lambda s: -1e9 * jnp.any(s != start).astype(float))
+    still = structure.sample(jr.key(0), start, density, 3, fixed=3, steps=9)
     np.testing.assert_array_equal(still.pairs, structure.shared(start, 3))
     assert still.pairs[0, 1] == 1
     assert still.accepted < 1
@@ -303,9 +357,23 @@ def test_tables_that_would_not_fit_are_refused_before_any_is_made(model, key):
         model.start(model.setup(key, 6))
 
 
-def test_a_zoom_needs_fits():
+def test_what_happens_at_fits_needs_fits():
     with pytest.raises(ValueError, match="zoom is placed anew at every fit"):
         Decomposed([(0, 1)], 10, zoom=0.1, every=None)
+    with pytest.raises(ValueError, match="the structure is learned at every fit"):
+        Decomposed(structure.Sampled(), 10, every=None)
+
+
+def test_repetitions_on_a_grid_are_known(key):
+    surrogate = Decomposed([(0, 1), (2,), (3, 2)], 5, grid=4, regions=Regions((1, 1, 1, 1, 2, 1)))
+    shared = surrogate.over(SPACE, key)
+    distinct = np.asarray(surrogate.distinct(surrogate.start(shared)))
+    assert distinct.shape == (2, 1, 3, 4, 4)
+    # Reals are the four points of an axis, there are three choices and three numbers.
+    for box in distinct[:, 0]:
+        np.testing.assert_array_equal(box[0], [[True, True, True, False]] * 4)
+        np.testing.assert_array_equal(box[1], [[True, False, False, False]] * 4)
+        np.testing.assert_array_equal(box[2], [[True, True, True, False]] * 4)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from jaxbo.kernels import elimination, factor_graph, local_search, maxsum
+from jaxbo.kernels import elimination, factor_graph, local_search, maxsum, structure
 from jaxbo.kernels.factor_graph import DataGraph, FactorGraph
 
 #: Sizes and scopes: of a chain, of trees with factors of one to three variables, of parts.
@@ -375,6 +375,69 @@ def test_factors_of_four_and_five_variables_on_grids_of_different_sizes(key):
         np.testing.assert_allclose(found[-1].value, total.max(), rtol=1e-5)
 
 
+def test_what_is_forbidden_far_away_does_not_end_messages_early(key):
+    points, length = 3, 250
+    graph = FactorGraph((points,) * length, [(v, v + 1) for v in range(length - 1)] + [(0,)])
+    solve = jax.jit(functools.partial(maxsum.solve, graph))
+    forbidden = jnp.array([[-1e7, 0, 0]])
+    for k in jr.split(key, 3):
+        tables = jr.normal(k, (length - 1, points, points))
+        order = [forbidden, tables] if len(graph.groups[0].shape) == 1 else [tables, forbidden]
+        solution = solve(tuple(order))
+        most = np.array([-np.inf, 0, 0])
+        for table in np.asarray(tables, np.float64):
+            most = (most[:, None] + table).max(axis=0)
+        assert solution.route == "tree"
+        assert solution.x[0] != 0
+        np.testing.assert_allclose(solution.value, most.max(), rtol=1e-5)
+
+
+def test_solutions_of_many_tables_on_one_graph_are_those_one_by_one(key):
+    sizes, scopes = CYCLES["ternary"]
+    graph = FactorGraph(sizes, scopes)
+    sets = [graph.pack(tables_of(k, sizes, scopes)) for k in jr.split(key, 5)]
+    for cells in (0, 10**6):
+        solve = functools.partial(maxsum.solve, graph, most_cells=cells)
+        together = jax.jit(jax.vmap(solve))(jax.tree.map(lambda *t: jnp.stack(t), *sets))
+        for i, tables in enumerate(sets):
+            alone = jax.jit(solve)(tables)
+            np.testing.assert_array_equal(together.x[i], alone.x)
+            np.testing.assert_allclose(together.bound[i], alone.bound, rtol=1e-5)
+
+
+def removed(sizes, scopes, tables):
+    """The bound of Rogers et al. (2011) for pairs: of a tree, and what the pairs left out can add."""
+    weights = [min(np.ptp(t, axis=a).max() for a in (0, 1)) for t in map(np.asarray, tables)]
+    part, kept, added = list(range(len(sizes))), [], 0.0
+    for number in np.argsort(weights)[::-1]:  # the spanning tree of the largest
+        a, b = (part[v] for v in scopes[number])
+        if a != b:
+            part = [a if p == b else p for p in part]
+            kept.append((scopes[number], tables[number]))
+        else:  # depends on one of the two, and is as small as the other can make it
+            table = np.asarray(tables[number])
+            axis = int(np.argmin([np.ptp(table, axis=a).max() for a in (0, 1)]))
+            kept.append(((scopes[number][1 - axis],), table.min(axis=axis)))
+            added += weights[number]
+    return sums(sizes, *zip(*kept, strict=True)).max() + added
+
+
+@pytest.mark.parametrize("name", ["triangle", "grid", "complete"])
+def test_the_bound_is_below_that_of_bounded_max_sum(name, key):
+    sizes, scopes = CYCLES[name]
+    graph = FactorGraph(sizes, scopes)
+    gaps = []
+    for k in jr.split(key, 20):
+        tables = tables_of(k, sizes, scopes)
+        most = sums(sizes, scopes, tables).max()
+        bound, _ = upper_bound(graph, graph.pack(tables), sweeps=30)
+        theirs = removed(sizes, scopes, tables)
+        assert theirs >= most - 1e-5
+        gaps.append((bound - most, theirs - most))
+    ours, theirs = np.mean(gaps, axis=0)
+    assert ours < 0.6 * theirs
+
+
 # ---------------------------------------------------------------- out of local maxima
 
 
@@ -473,6 +536,46 @@ def test_impossible_searches_are_refused(tables, options, message):
     graph = FactorGraph((3, 2, 3), ((0, 1), (2, 1)))
     with pytest.raises(ValueError, match=message):
         maxsum.solve(graph, (tables,), **options)
+
+
+def test_tables_of_another_graph_are_refused():
+    graph = FactorGraph((3, 2), ((0, 1), (0,)))
+    shapes = r"shapes \[\(1, 3\), \(1, 3, 2\)\], see `pack`"
+    for tables in (
+        (jnp.zeros((1, 3, 2)), jnp.zeros((1, 3))),
+        (jnp.zeros((1, 3)),),
+        (jnp.zeros((2, 3)), jnp.zeros((1, 3, 2))),
+    ):
+        with pytest.raises(ValueError, match=shapes):
+            maxsum.solve(graph, tables)
+
+
+def test_a_larger_memory_is_enough_for_all_of_the_work():
+    graph = FactorGraph((40_000,) * 2, [(0, 1)], most_bytes=8 * 2**33)
+    shape = jax.ShapeDtypeStruct((1, 40_000, 40_000), float)
+    found = jax.eval_shape(lambda t: maxsum.solve(graph, (t,), most_cells=2 * 10**9), shape)
+    assert found.route == "elimination"
+
+
+@pytest.mark.parametrize("wrong", [1.5, "0"])
+def test_what_is_no_whole_number_is_refused(wrong):
+    with pytest.raises(TypeError):
+        FactorGraph((3, 2), ((0, wrong),))
+    with pytest.raises(TypeError):
+        FactorGraph((3, wrong), ((0, 1),))
+
+
+@pytest.mark.parametrize(
+    ("scopes", "message"),
+    [
+        ([[0, 9]], r"factors name variables \[9\], but there are 3"),
+        ([[0, -3]], r"variables \[-3\]"),
+        ([[0, 1], [2, 2]], "factor 1 names a variable twice"),
+    ],
+)
+def test_impossible_graphs_that_are_data_are_refused(scopes, message):
+    with pytest.raises(ValueError, match=message):
+        DataGraph(jnp.array(scopes), 3, 4)
 
 
 def test_tables_of_whole_numbers_are_refused():
@@ -586,3 +689,26 @@ def test_graphs_that_are_data_vmap(key):
             np.testing.assert_allclose(a, b[i], atol=1e-5)
         assert alone[1] <= best + 1e-5
         assert best <= alone[2] + 1e-5
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["random", "ties"])
+def test_messages_are_exact_on_a_tree_that_is_data(whole, key):
+    grid, dim, trees = 3, 6, 8
+
+    @jax.jit
+    @jax.vmap
+    def solve(key, tables):
+        random = structure.RandomTree()
+        scopes = random.start(key, dim)
+        graph = DataGraph(scopes, dim, grid, random.order(scopes))
+        return scopes, maxsum.solve(graph, (tables,))
+
+    shape = (trees, dim - 1, grid, grid)
+    tables = jr.randint(key, shape, 0, 3).astype(float) if whole else jr.normal(key, shape)
+    scopes, solutions = solve(jr.split(key, trees), tables)
+    assert solutions.route == "tree"
+    for i in range(trees):
+        total = sums((grid,) * dim, [tuple(map(int, s)) for s in scopes[i]], tables[i])
+        np.testing.assert_allclose(solutions.value[i], total.max(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(total[tuple(solutions.x[i, :dim])], total.max(), rtol=1e-5)
+    np.testing.assert_array_equal(solutions.bound, solutions.value)
