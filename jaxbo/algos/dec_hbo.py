@@ -28,6 +28,8 @@ from jaxbo.types import Key, Point, Points, Scalar
 STARTS = 4
 #: Points of the grid looked at on the way of messages; a search goes on from the best anyway.
 DECODINGS = 10
+#: Out of local maxima, where there is no more than a start to be found.
+KICKS = 200
 #: Of the bound on what messages miss.
 SWEEPS = 3
 
@@ -112,7 +114,12 @@ class DECHBO(AbstractOneModel):
         ) -> tuple[Point, Search]:
             packed = self._pack(graph, tables)
             found = maxsum.solve(
-                graph, packed, iterations=self.iterations, decodings=DECODINGS, sweeps=SWEEPS
+                graph,
+                packed,
+                iterations=self.iterations,
+                decodings=DECODINGS,
+                kicks=KICKS,
+                sweeps=SWEEPS,
             )
             x = self.domain.project(points[jnp.arange(len(owners)), found.x[owners]])
             return x, Search(found.gap, jnp.asarray(found.exact))

@@ -338,7 +338,7 @@ def solve(
     iterations: int = 30,
     damping: Scalar | float = 0.5,
     decodings: int = 30,
-    kicks: int = 200,
+    kicks: int = 500,
     sweeps: int = 30,
     most_cells: int = 100_000,
 ) -> Solution:
