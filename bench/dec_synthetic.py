@@ -242,7 +242,7 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
 EXPERIMENT = Experiment(
     source="DEC-HBO, Table 1, Fig. 1",
     about="three functions in 4 to 10 dimensions: sums of factors, given and learned; plain processes",
-    time="2 h",
+    time="3 h",
     run=_run,
     problems=tuple(FUNCTIONS),
 )

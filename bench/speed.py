@@ -4,6 +4,7 @@ Times are the best of repeats, taken in turn with what they are compared to, aft
 compilation apart. They mean little on a machine that does something else: say so where you quote them.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +24,19 @@ from bench import (
 from bench.runner import Check, Experiment, Options, Result, progress
 from bench.speed_timing import HEADERS, Figure
 
+#: What is measured, each by itself with --only.
+PARTS = (
+    "posterior",
+    "cosine",
+    "fts",
+    "dp-fts-de",
+    "ensembles",
+    "max-sum",
+    "dec-hbo",
+    "cepe",
+    "maximizer",
+)
+
 
 def run(options: Options) -> Result:
     """All measurements; --runs is how many functions are maximized, --rounds how long FTS runs."""
@@ -41,11 +55,11 @@ def run(options: Options) -> Result:
         lines.extend([line] if line else [])
         return figures
 
-    parts = {
+    parts: dict[str, Callable[[], list[Figure]]] = {
         "posterior": lambda: speed_accuracy.posterior_figures(keys[0], sets),
         "cosine": lambda: speed_accuracy.cosine_figures(keys[1], repeats),
-        "FTS rounds": fts,
-        "private rounds": lambda: speed_private.figures(keys[4], seeds, min(repeats, 5)),
+        "fts": fts,
+        "dp-fts-de": lambda: speed_private.figures(keys[4], seeds, min(repeats, 5)),
         "ensembles": lambda: speed_egp.figures(
             keys[5], min(repeats, 3), speed_egp.NUMBERS[: 2 if options.quick else None]
         ),
@@ -53,13 +67,14 @@ def run(options: Options) -> Result:
             *speed_maxsum.iteration_figures(keys[6], repeats),
             *speed_maxsum.gap_figures(keys[7]),
         ],
-        "additive models": lambda: speed_additive.figures(
+        "dec-hbo": lambda: speed_additive.figures(
             3, (speed_additive.FEWER[1],) if options.quick else speed_additive.SIZES
         ),
-        "CEPE": lambda: speed_cepe.figures(cepe_key, min(repeats, 5), options.quick),
+        "cepe": lambda: speed_cepe.figures(cepe_key, min(repeats, 5), options.quick),
         "maximizer": lambda: speed_maximizer.figures(keys[3], runs),
     }
-    figures = [figure for name in progress(parts, "speed") for figure in parts[name]()]
+    names = options.problems_or(PARTS, quick=PARTS)
+    figures = [figure for name in progress(names, "speed") for figure in parts[name]()]
     for line in lines:
         print(line)
     settings: dict[str, Any] = {
@@ -88,4 +103,5 @@ EXPERIMENT = Experiment(
     about="accuracy of float32, time and memory of rounds, how often maxima are found",
     time="15 min",
     run=run,
+    problems=PARTS,
 )
