@@ -134,8 +134,8 @@ class Sampled(AbstractStructure):
 
     Every variable has a factor of its own, and `factors` more may join any of them (by default as many
     as there are variables). A move gives one of these, or one place of it, other variables or none;
-    `steps` are tried at every fit, and a step costs a Cholesky factorization of the covariance and two
-    factors of it, however many there are. The prior of a structure is
+    `steps` are tried at every fit (tens of variables need a thousand): each takes two factors' part of
+    the covariance, however many there are, and its Cholesky factorization. The prior of a structure is
     exp(-penalty n), n the places taken. The default is the log of the number of variables: a place is
     then as likely taken as empty, however many there are to take it.
     """
