@@ -196,7 +196,8 @@ class Continuous(AbstractSchedule):
     """βₜ = 2 log(4 F π² t² / 6δ) + 2 d log(d t² b r √log(4 F a / δ)) of DEC-HBO's Theorem 3.
 
     On [0, r]^d, for F factors, if |f(x) - f(z)| ≤ L |x - z|₁ everywhere with probability
-    1 - a F exp(-L² / b²), for any L: a and b are of the kernel, r is 1 on the unit cube.
+    1 - a F exp(-L² / b²), for any L: a and b are of the kernel, r is 1 on the unit cube. The second
+    logarithm is of the points of a grid along each axis, and no less than 0.
 
     `ValueError` for less than one factor or dimension, numbers that are not positive, a delta outside
     (0, 1), and an `a` so small that 4 F a ≤ δ.
@@ -223,7 +224,7 @@ class Continuous(AbstractSchedule):
         each = Confidence(4 * self.factors, self.delta)(t)
         slope = self.b * self.r * jnp.sqrt(jnp.log(4 * self.factors * self.a / self.delta))
         cells = jnp.log(self.dim * slope) + 2 * jnp.log(t.astype(self.delta.dtype))
-        return each + 2 * self.dim * cells
+        return each + 2 * self.dim * jnp.maximum(cells, 0)
 
 
 def _own(rounds: Scalar, exponent: Scalar | float) -> Scalar:

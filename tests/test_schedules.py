@@ -170,6 +170,11 @@ def test_bounds_on_a_continuous_domain_are_the_theorems():
         np.testing.assert_allclose(beta(jnp.asarray(t)), expected, rtol=1e-5)
 
 
+def test_a_function_that_hardly_varies_needs_one_point_an_axis():
+    beta, one = schedules.Continuous(2, 3, b=1e-6), schedules.Confidence(8)
+    np.testing.assert_allclose(beta(jnp.asarray(3)), one(jnp.asarray(3)), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

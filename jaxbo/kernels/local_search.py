@@ -57,7 +57,8 @@ def escape(
     plan = graph.incidence(np.arange(count))
     sizes = jnp.asarray(graph.sizes, x.dtype)
     others = jnp.maximum(sizes - 1, 1).astype(jnp.uint32)
-    stride = max(1, len(scopes) // max(kicks, 1))
+    order = np.linspace(0, len(scopes), max(1, min(len(scopes), kicks)), endpoint=False)
+    order = order.astype(np.int32)  # of a turn
     places = jnp.arange(MOST_KICKED, dtype=jnp.int32)
 
     def going(carry: tuple[Array, Array, Scalar]) -> Array:
@@ -66,9 +67,9 @@ def escape(
 
     def kick(carry: tuple[Array, Array, Scalar]) -> tuple[Array, Array, Scalar]:
         number, x, most = carry
-        turn = number * stride // len(scopes)
+        turn, first = number // len(order), jnp.asarray(order)[number % len(order)]
         # Together with the next factors, every other one, every third, ... as turns go by.
-        which = (number * stride + places * (1 + turn)) % len(scopes)
+        which = (first + places * (1 + turn % max(1, len(scopes) - 1))) % len(scopes)
         several = places <= turn // TURNS % MOST_KICKED
         scope = jnp.where(several[:, None], scopes[which], count).reshape(-1)
         kicked = jnp.zeros((count,), bool).at[scope].set(True, mode="drop")

@@ -492,6 +492,19 @@ def test_escaping_ends_once_the_sum_is_enough(key):
     assert between <= value(escaped(packed, between)) <= best
 
 
+@pytest.mark.parametrize("kicks", [2, 3, 5])
+def test_kicks_reach_the_whole_of_a_graph(kicks):
+    """Five factors, in whose sums a better point is far: each is found by kicking it, and no other."""
+    graph = FactorGraph((2,) * 10, [(2 * i, 2 * i + 1) for i in range(5)])
+    tables = (jnp.tile(jnp.array([[1.0, 0.0], [0.0, 2.0]]), (5, 1, 1)),)
+    zero = jnp.zeros(10, jnp.int32)
+    x = jax.jit(lambda t: local_search.escape(graph, t, zero, kicks=kicks))(tables)
+    expected = np.zeros(10)
+    for i in np.arange(kicks) * 5 // kicks:
+        expected[2 * i : 2 * i + 2] = 1
+    np.testing.assert_array_equal(x, expected)
+
+
 def test_kicks_find_the_maximum_of_more_random_graphs(key):
     graphs, factors, variables, grid = 60, 12, 8, 4
     few = {"iterations": 5, "decodings": 5, "sweeps": 1}
