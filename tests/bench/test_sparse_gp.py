@@ -195,7 +195,7 @@ def test_the_best_so_far_is_the_first_of_equals_and_never_a_failure():
 def test_claims_are_about_the_ends_of_runs():
     good, bad = np.full((3, 4), 3.9), np.full((3, 4), 9.0) + np.arange(3)[:, None]
     alike = dec_gp.checks(dict.fromkeys(dec_gp.METHODS, good))
-    assert len(alike) == 10
+    assert len(alike) == 15
     assert all(check.holds for check in alike.values())
     worse = {name: bad if "DEC-HBO" in name else good for name in dec_gp.METHODS}
     assert not any(check.holds for check in dec_gp.checks(worse).values())
