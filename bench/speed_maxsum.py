@@ -25,7 +25,7 @@ SHAPES = {
     "1811 pairs of 1811 variables on 32 points": (1811, 2, 1811, 32),
 }
 ITERATIONS = 30
-#: Milliseconds that PGMax 0.6.1, its last release, took for as many on another machine of two cores; it needs jax 0.4.
+#: Milliseconds that PGMax 0.6.1, its last release, took for as many on another machine; it needs jax 0.4.
 PGMAX = dict(zip(SHAPES, (246, 1272, 648), strict=True))
 #: For the exact solver: graphs, and their shapes, as above.
 GRAPHS, SMALL = 20, {"30 pairs": (30, 2, 15, 12), "15 triples": (15, 3, 12, 8)}
