@@ -123,6 +123,7 @@ def _run(options: Options) -> Result:
             "rows": int(jnp.sum(rows.fold != sparse_gp.EMPTY)),
             "inducing inputs": inducing,
             "dimensions": dimensions(inducing),
+            "RMSE on the folds": {m: metrics.mean_and_error(f[:, -1]) for m, f in folds.items()},
         },
         curves=curves,
         checks={} if options.quick else checks(curves),

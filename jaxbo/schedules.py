@@ -195,8 +195,9 @@ class Confidence(AbstractSchedule):
 class Continuous(AbstractSchedule):
     """βₜ = 2 log(4 F π² t² / 6δ) + 2 d log(d t² b r √log(4 F a / δ)) of DEC-HBO's Theorem 3.
 
-    On [0, r]^d, for F factors, if |f(x) - f(z)| ≤ L |x - z|₁ everywhere with probability
-    1 - a F exp(-L² / b²), for any L: a and b are of the kernel, r is 1 on the unit cube. The second
+    With it the sum of the factors' deviations bounds f (`UpperBound(joint=False)`) on [0, r]^d, for F
+    factors, if |f(x) - f(z)| ≤ L |x - z|₁ everywhere with probability 1 - a F exp(-L² / b²), for any L:
+    a and b are of the kernel, on which they depend, r is 1 on the unit cube. The second
     logarithm is of the points of a grid along each axis, and no less than 0.
 
     `ValueError` for less than one factor or dimension, numbers that are not positive, a delta outside
@@ -205,8 +206,8 @@ class Continuous(AbstractSchedule):
 
     factors: int = eqx.field(static=True)
     dim: int = eqx.field(static=True)
-    a: Scalar = eqx.field(converter=floating, default=1.0)
-    b: Scalar = eqx.field(converter=floating, default=1.0)
+    a: Scalar = eqx.field(converter=floating)
+    b: Scalar = eqx.field(converter=floating)
     r: Scalar = eqx.field(converter=floating, default=1.0)
     delta: Scalar = eqx.field(converter=floating, default=0.1)
 

@@ -171,7 +171,7 @@ def test_bounds_on_a_continuous_domain_are_the_theorems():
 
 
 def test_a_function_that_hardly_varies_needs_one_point_an_axis():
-    beta, one = schedules.Continuous(2, 3, b=1e-6), schedules.Confidence(8)
+    beta, one = schedules.Continuous(2, 3, a=1.0, b=1e-6), schedules.Confidence(8)
     np.testing.assert_allclose(beta(jnp.asarray(3)), one(jnp.asarray(3)), rtol=1e-6)
 
 
@@ -187,4 +187,4 @@ def test_a_function_that_hardly_varies_needs_one_point_an_axis():
 )
 def test_impossible_bounds_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        schedules.Continuous(**{"factors": 2, "dim": 3, **options})
+        schedules.Continuous(**{"factors": 2, "dim": 3, "a": 1.0, "b": 1.0, **options})

@@ -28,7 +28,7 @@ from jaxbo.types import Key, Point, Points, Scalar
 STARTS = 4
 #: Points of the grid looked at on the way of messages; a search goes on from the best anyway.
 DECODINGS = 10
-#: Out of local maxima, where there is no more than a start to be found.
+#: Fewer than by default: Newton's method goes on from the point anyway.
 KICKS = 200
 #: Of the bound on what messages miss.
 SWEEPS = 3
@@ -48,9 +48,9 @@ class DECHBO(AbstractOneModel):
 
     `iterations` rounds of messages between factors and variables find a point of the grid (exactly,
     where elimination can). Around the best of those found, `finer` grids follow, each over that share of
-    every axis and around the best so far. From all of them `steps` of Newton's method go on over the
-    continuous domain; so they do from the best point observed and from the best of `candidates` spread
-    over the domain. `policy` says what is maximized:
+    every axis and around the best so far; each takes up to as long as all grids before it. From all of
+    them `steps` of Newton's method go on over the continuous domain; so they do from the best point
+    observed and from the best of `candidates` spread over the domain. `policy` says what is maximized:
 
         DEC-HBO                 Decomposed(scopes, capacity)                  UpperBound()
         as in the paper         the same                                      UpperBound(joint=False)

@@ -311,10 +311,10 @@ class Decomposed(AbstractSurrogate):
         return jax.vmap(one, out_axes=1)(belief)
 
     def around(
-        self, shared: Shared, belief: Belief, center: Point, width: Scalar | float
+        self, shared: Shared, belief: Belief, center: Point, share: Scalar | float
     ) -> Belief:
         """The belief with one more grid: over that share of every axis, around a point of the domain."""
-        new = self._boxes(shared, *_corners(center, width))
+        new = self._boxes(shared, *_corners(center, share))
 
         def one(belief: Belief) -> Belief:
             made = self._tables(belief.whole, new)
@@ -326,14 +326,22 @@ class Decomposed(AbstractSurrogate):
 
     def distinct(self, belief: Belief) -> Bool[Array, "boxes chains factors ..."]:
         """Which points of the factors' grids are no repetitions: a parameter of few values repeats the
-        last, a place that no variable has is the same everywhere."""
+        last, a place that no variable has is the same everywhere, and boxes may differ in other variables
+        only. Points on the border of two boxes are of both."""
+        boxes = belief.points[0]
+        alike = jnp.all(boxes[:, None] == boxes[None, :], axis=3)
+        earlier = jnp.tri(len(boxes), k=-1, dtype=bool)
 
-        def one(points: Float[Array, "dim grid"], kernel: AdditiveKernel) -> Array:
+        def one(
+            points: Float[Array, "dim grid"],
+            as_before: Bool[Array, "boxes dim"],
+            kernel: AdditiveKernel,
+        ) -> Array:
             same = points[:, :, None] == points[:, None, :]
             before = jnp.tri(points.shape[1], k=-1, dtype=bool)
 
             def factor(scope: Int[Array, " places"]) -> Array:
-                found = jnp.ones((), bool)
+                found = ~jnp.any(jnp.all((scope < 0)[None, :] | as_before[:, scope], axis=1))
                 for variable in scope.reshape(-1, kernel.width):
                     alike = jnp.all((variable < 0)[:, None, None] | same[variable], axis=0)
                     new = ~jnp.any(alike & before, axis=1)
@@ -343,7 +351,8 @@ class Decomposed(AbstractSurrogate):
             return jax.vmap(factor)(kernel.scopes)
 
         kernels = _additive(belief.whole)
-        return jax.vmap(lambda p: jax.vmap(lambda k: one(p, k))(kernels))(belief.points[0])
+        of_box = lambda points, before: jax.vmap(lambda k: one(points, before, k))(kernels)  # noqa: E731
+        return jax.vmap(of_box)(boxes, alike & earlier[:, :, None])
 
     def scopes(self, shared: Shared, belief: Belief) -> Int[Array, "chains factors arity"]:
         """The variables of every factor of every chain."""
@@ -367,17 +376,17 @@ def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
 
     def total(scopes: Scopes, parts: Float[Array, "capacity capacity"]) -> Scalar:
         other = eqx.tree_at(lambda k: k.scopes, kernel, _coordinates(axes, scopes))
-        return problem.given(other.share * parts, noise)
+        return problem.evidence_of(other.share * parts, noise)
 
     return Evidence(part, total)
 
 
 def _corners(
-    center: Point, width: Scalar | float
+    center: Point, share: Scalar | float
 ) -> tuple[Float[Array, "1 dim"], Float[Array, "1 dim"]]:
     """Of the box in the cube that has that share of every axis, as near around the center as can be."""
-    corner = jnp.clip(center - width / 2, 0, 1 - width)[None, :]
-    return corner, corner + width
+    corner = jnp.clip(center - share / 2, 0, 1 - share)[None, :]
+    return corner, corner + share
 
 
 def _additive(belief: FittedBelief) -> AdditiveKernel:

@@ -237,6 +237,13 @@ class DataGraph(AbstractGraph):
     order: Int[Array, " count"] | None = None
 
     def __check_init__(self):
+        if self.order is not None:
+            factors, arity = self.scopes.shape
+            require(
+                factors * (arity - 1) + 1 == self.count and self.order.shape == (self.count,),
+                f"an order is of the {self.count} variables of a tree, but {factors} factors of {arity} "
+                f"make none of them, or it has shape {self.order.shape}.",
+            )
         if isinstance(self.scopes, jax.core.Tracer):
             return
         scopes = np.asarray(self.scopes)
@@ -286,8 +293,8 @@ def _twice(number: int, scope: Sequence[int]) -> str:
 
 
 def check_memory(cells: int, most_bytes: int | float = MOST_BYTES) -> None:
-    """`ValueError` if tables of so many cells together take more than `most_bytes`."""
-    dtype = jax.dtypes.canonicalize_dtype(float)
+    """`ValueError` if tables of so many cells, of the default type, take more than `most_bytes`."""
+    dtype = jnp.zeros((), float).dtype
     needed = dtype.itemsize * cells
     require(
         needed <= most_bytes,

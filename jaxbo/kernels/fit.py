@@ -243,14 +243,14 @@ class Problem(eqx.Module):
         """log N(y; 0, K) in nats, of the rows in use; the others are rows of the identity times noise."""
         kernel, noise = self.unpack(theta)
         if self.spectrum is None:
-            found = self.given(kernel.of_squares(self.squares), noise)
+            found = self.evidence_of(kernel.of_squares(self.squares), noise)
         else:
             found = self.spectrum.evidence(kernel.variance, noise)
         count = jnp.sum(self.rows, dtype=self.y.dtype)
         unused = (len(self.y) - count) * jnp.log(noise) / 2
         return (found + unused - count * (math.log(2 * math.pi) / 2)).astype(theta.dtype)
 
-    def given(self, covariance: Float[Array, "capacity capacity"], noise: Scalar) -> Scalar:
+    def evidence_of(self, covariance: Float[Array, "capacity capacity"], noise: Scalar) -> Scalar:
         """log N(y; 0, covariance + noise I) of the rows in use, up to a constant for the same noise."""
         K = jnp.where(self.rows[:, None] & self.rows[None, :], covariance, 0)
         return evidence(K + noise * jnp.eye(len(self.y), dtype=self.y.dtype), self.y, noise)

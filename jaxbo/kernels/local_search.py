@@ -29,6 +29,7 @@ def improve(
 
     Until nothing changes, at most `sweeps` times. The sum never gets smaller.
     """
+    tables = tuple(jnp.asarray(table) for table in tables)
     plan = graph.incidence(np.arange(len(graph.sizes)))
     every = jnp.ones((len(graph.sizes),), bool)
     return _ascend(graph, tables, plan, x, every, ~every, sweeps)
@@ -46,13 +47,15 @@ def escape(
     """Iterated local search, from a point that coordinate ascent cannot improve. Not in DEC-HBO.
 
     A kick moves all variables of one factor, factors taking turns, to other points that look random but
-    are always the same; of more factors than kicks some, evenly spread. After two turns of all it is two
-    factors at a time, then three, then one again. Coordinate ascent follows, of at most `sweeps`, and
-    what is better is kept: the sum never gets smaller. A sum of `enough` ends it.
+    are always the same; of more factors than kicks some, evenly spread. After two turns of all, if there
+    are so many kicks, it is up to two factors at a time, then up to three, then one again. Coordinate
+    ascent follows, of at most `sweeps`, and what is better is kept: the sum never gets smaller. A sum of
+    `enough` ends it.
 
     Only variables whose surroundings changed are looked at, so but for adding up the sum a kick takes as
     long on a large graph as on a small one; where the graph is data, a turn goes through all factors.
     """
+    tables = tuple(jnp.asarray(table) for table in tables)
     count, scopes = len(graph.sizes), _scopes(graph)
     plan = graph.incidence(np.arange(count))
     sizes = jnp.asarray(graph.sizes, x.dtype)

@@ -359,7 +359,8 @@ def solve(
     whole("kicks", kicks, least=0)
     whole("sweeps", sweeps, least=1)
     shapes = [(len(group.variables), *group.shape) for group in graph.groups]
-    found = [tuple(jnp.shape(table)) for table in tables]
+    tables = tuple(jnp.asarray(table) for table in tables)
+    found = [table.shape for table in tables]
     require(found == shapes, f"tables must have shapes {shapes}, see `pack`, got {found}.")
     for table in tables:
         kind = jnp.result_type(table)

@@ -65,8 +65,8 @@ class AbstractStructure(eqx.Module):
         return False
 
     def order(self, scopes: Scopes) -> Int[Array, " dim"] | None:
-        """Of a tree, whose factors have as many variables each, all variables in an order in which each
-        comes after one that it shares a factor with; else None."""
+        """All variables, each after one that it shares a factor with, where the scopes are known to be a
+        tree whose factors have as many variables each. Elsewhere None."""
         del scopes
         return None
 
@@ -134,8 +134,8 @@ class Sampled(AbstractStructure):
 
     Every variable has a factor of its own, and `factors` more may join any of them (by default as many
     as there are variables). A move gives one of these, or one place of it, other variables or none;
-    `steps` are tried at every fit (tens of variables need a thousand): each takes two factors' part of
-    the covariance, however many there are, and its Cholesky factorization. The prior of a structure is
+    `steps` are tried at every fit (tens of variables need a thousand): each computes what two factors add
+    to the covariance, however many there are, and factorizes it. The prior of a structure is
     exp(-penalty n), n the places taken. The default is the log of the number of variables: a place is
     then as likely taken as empty, however many there are to take it.
     """
@@ -199,7 +199,7 @@ def sample(
     factors, arity = scopes.shape
 
     def part(number: Count, scope: Int[Array, " arity"]) -> PyTree:
-        return density.part(number, scope), _together(scope, dim)
+        return density.part(number, scope), shared(scope[None], dim)
 
     def add(parts: PyTree, factor: tuple[Count, Int[Array, " arity"]]) -> tuple[PyTree, None]:
         return jax.tree.map(jnp.add, parts, part(*factor)), None
@@ -238,12 +238,6 @@ def sample(
         step, (*start, jnp.zeros((dim, dim))), jr.split(key, steps)
     )
     return Chain(scopes, accepted.astype(float) / steps, pairs / steps)
-
-
-def _together(scope: Int[Array, " arity"], dim: int) -> Int[Array, "dim dim"]:
-    """1 for the pairs of a factor, 0 for others and on the diagonal."""
-    has = jnp.any(scope[:, None] == jnp.arange(dim, dtype=scope.dtype)[None, :], axis=0)
-    return (has[:, None] & has[None, :] & ~jnp.eye(dim, dtype=bool)).astype(jnp.int32)
 
 
 def shared(scopes: Scopes, dim: int) -> Float[Array, "dim dim"]:

@@ -704,6 +704,15 @@ def test_graphs_that_are_data_vmap(key):
         assert best <= alone[2] + 1e-5
 
 
+def test_an_order_is_of_a_tree():
+    order = jnp.arange(3)
+    assert DataGraph(jnp.array([[0, 1], [1, 2]]), 3, 4, order).order is order
+    with pytest.raises(ValueError, match="3 factors of 2 make none"):
+        DataGraph(jnp.array([[0, 1], [1, 2], [2, 0]]), 3, 4, order)
+    with pytest.raises(ValueError, match=r"it has shape \(2,\)"):
+        jax.eval_shape(lambda s: DataGraph(s, 3, 4, order[:2]), jnp.array([[0, 1], [1, 2]]))
+
+
 @pytest.mark.parametrize("whole", [False, True], ids=["random", "ties"])
 def test_messages_are_exact_on_a_tree_that_is_data(whole, key):
     grid, dim, trees = 3, 6, 8
