@@ -565,7 +565,7 @@ def test_tables_of_another_graph_are_refused():
 
 def test_a_larger_memory_is_enough_for_all_of_the_work():
     graph = FactorGraph((40_000,) * 2, [(0, 1)], most_bytes=8 * 2**33)
-    shape = jax.ShapeDtypeStruct((1, 40_000, 40_000), float)
+    shape = jax.ShapeDtypeStruct((1, 40_000, 40_000), jnp.float32)
     found = jax.eval_shape(lambda t: maxsum.solve(graph, (t,), most_cells=2 * 10**9), shape)
     assert found.route == "elimination"
 
