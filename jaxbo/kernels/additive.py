@@ -87,10 +87,25 @@ class AdditiveKernel(AbstractKernel):
     @property
     def variances(self) -> Float[Array, " factors"]:
         """Of every factor; 0 of those without variables."""
-        used = jnp.any(self.scopes >= 0, axis=1)
-        count = jnp.maximum(jnp.sum(used), 1).astype(self.variance.dtype)
-        each = self.variance if self.variance.ndim else self.variance / count
-        return jnp.where(used, each, 0)
+        return jnp.where(self._used, self._whole * self.share, 0)
+
+    @property
+    def share(self) -> Scalar:
+        """How much of one variance a factor has; all of its own, if each has one."""
+        if self.variance.ndim:
+            return jnp.ones((), self.variance.dtype)
+        return self.variance / jnp.maximum(jnp.sum(self._used), 1).astype(self.variance.dtype)
+
+    @property
+    def _used(self) -> Bool[Array, " factors"]:
+        return jnp.any(self.scopes >= 0, axis=1)
+
+    @property
+    def _whole(self) -> Float[Array, " factors"]:
+        """The variances before they are shared."""
+        return (
+            self.variance if self.variance.ndim else jnp.ones(len(self.scopes), self.variance.dtype)
+        )
 
     @property
     def length_scales(self) -> Float[Array, "factors arity"]:
@@ -159,16 +174,8 @@ class AdditiveKernel(AbstractKernel):
     ) -> Float[Array, "points points"]:
         """What a factor adds to `of_squares` if `scope` are its variables, but for its `share`."""
         other = eqx.tree_at(lambda k: k.scopes, self, self.scopes.at[number].set(scope))
-        variance = self.variance[number] if self.variance.ndim else jnp.ones_like(self.variance)
-        correlations = self._correlations(scope, other.length_scales[number], squares)
-        return jnp.where(jnp.any(scope >= 0), variance, 0) * correlations
-
-    @property
-    def share(self) -> Scalar:
-        """What all parts are multiplied by: how much of one variance a factor has."""
-        if self.variance.ndim:
-            return jnp.ones((), self.variance.dtype)
-        return jnp.max(self.variances)
+        variance = jnp.where(jnp.any(scope >= 0), self._whole[number], 0)
+        return variance * self._correlations(scope, other.length_scales[number], squares)
 
     def correlation(self, s: Scalar) -> Scalar:
         raise ValueError("an additive kernel is no function of one distance.")

@@ -29,8 +29,6 @@ from jaxbo.types import Scalar
 
 #: Messages have settled when none moves by more than this share of its largest entry.
 TOLERANCE = 1e-5
-#: Roundings by which a message that has settled may still move.
-_ROUNDINGS = 4
 #: Connected variables beyond which elimination would compile for too long.
 MOST_UNROLLED = 200
 #: A message from every factor of every group to each of its variables, padded to the longest grid.
@@ -147,10 +145,11 @@ def _settle(
     iterations: Int[Array, ""] | int,
     damping: Scalar | float,
     tolerance: Scalar | float,
+    roundings: int = 4,
 ) -> tuple[Messages, Int[Array, ""], Bool[Array, ""]]:
-    """`settle`, and whether they have."""
+    """`settle`, and whether they have: a settled message still moves by some `roundings`."""
 
-    rounding = _ROUNDINGS * float(jnp.finfo(tables[0].dtype).eps)
+    rounding = roundings * float(jnp.finfo(tables[0].dtype).eps)
 
     def still(new: Array, old: Array, shift: Array) -> Bool[Array, ""]:
         # Each by its own size: what is forbidden is worth -1e6, say, to some, and nothing to others.
@@ -418,14 +417,5 @@ def _maximum(
         assert isinstance(graph, FactorGraph)
         return elimination.maximize(graph, tables)
     # Until no bit changes: no path is longer than there are variables.
-    rounds = len(graph.sizes)
-
-    def body(carry: tuple[Messages, Int[Array, ""], Bool[Array, ""]]) -> Any:
-        old, count, _ = carry
-        new = step(graph, tables, old)
-        same = jnp.stack([jnp.all(a == b) for a, b in zip(new, old, strict=True)])
-        return new, count + 1, jnp.all(same)
-
-    going = lambda carry: (carry[1] < rounds) & ~carry[2]  # noqa: E731
-    first = start(graph, tables), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-    return decode(graph, tables, jax.lax.while_loop(going, body, first)[0])
+    messages, _, _ = _settle(graph, tables, None, len(graph.sizes), 0.0, 0.0, roundings=0)
+    return decode(graph, tables, messages)
