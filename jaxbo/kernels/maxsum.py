@@ -23,12 +23,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import require, whole
-from jaxbo.kernels import elimination, factor_graph, local_search
+from jaxbo.kernels import elimination, factor_graph, local_search, tree
 from jaxbo.kernels.factor_graph import AbstractGraph, DataGraph, FactorGraph, Group, Tables
 from jaxbo.types import Scalar
 
 #: Messages have settled when none moves by more than this share of its largest entry.
 TOLERANCE = 1e-5
+#: Roundings by which a message that has settled may still move.
+_ROUNDINGS = 4
 #: Connected variables beyond which elimination would compile for too long.
 MOST_UNROLLED = 200
 #: A message from every factor of every group to each of its variables, padded to the longest grid.
@@ -145,11 +147,10 @@ def _settle(
     iterations: Int[Array, ""] | int,
     damping: Scalar | float,
     tolerance: Scalar | float,
-    roundings: int = 4,
 ) -> tuple[Messages, Int[Array, ""], Bool[Array, ""]]:
-    """`settle`, and whether they have: a settled message still moves by some `roundings`."""
+    """`settle`, and whether they have."""
 
-    rounding = roundings * float(jnp.finfo(tables[0].dtype).eps)
+    rounding = _ROUNDINGS * float(jnp.finfo(tables[0].dtype).eps)
 
     def still(new: Array, old: Array, shift: Array) -> Bool[Array, ""]:
         # Each by its own size: what is forbidden is worth -1e6, say, to some, and nothing to others.
@@ -310,8 +311,8 @@ def _degrees(graph: AbstractGraph) -> Int[Array, " variables"]:
 class Solution(eqx.Module):
     """A point, its sum, and a number that no point's sum exceeds, up to rounding.
 
-    `route` is how it was found: by "elimination", by messages on a "tree", or by "messages" on a graph
-    with cycles, where it is a maximum if `value` and `bound` agree.
+    `route` is how it was found: by "elimination", by two sweeps over a "tree", or by "messages" on a
+    graph with cycles, where it is a maximum if `value` and `bound` agree.
     """
 
     x: Int[Array, " variables"]
@@ -343,11 +344,11 @@ def solve(
 ) -> Solution:
     """The maximum by elimination where no table on the way exceeds `most_cells`, else by messages.
 
-    Elimination is unrolled: of connected variables, more than two hundred are left to messages, which on
-    a tree settle at the maximum (of graphs that are data, on one that has an `order`). Those that do not
-    settle still pass by good points: of `decodings` that are looked at on the way, by `decode` and
-    `local_search.improve`, the best is kept. Where `upper_bound`, of `sweeps` sweeps, does not say that
-    it is a maximum, `local_search.escape` goes on from there, by `kicks`.
+    Elimination is unrolled, so it is not for more than two hundred connected variables. On a tree two
+    sweeps find the maximum: see `kernels.tree` (of graphs that are data, on one that has an `order`).
+    Elsewhere messages may not settle, but they pass by good points: of `decodings` that are looked at on
+    the way, by `decode` and `local_search.improve`, the best is kept. Where `upper_bound`, of `sweeps`
+    sweeps, does not say that it is a maximum, `local_search.escape` goes on from there, by `kicks`.
 
     Tables are finite floating-point numbers: what is forbidden is worth less than all the rest can make
     up for, not -inf. `ValueError` where they are not floating or not those of the graph, for less than
@@ -366,7 +367,7 @@ def solve(
         require(jnp.issubdtype(kind, jnp.floating), f"tables must be floating, got {kind}.")
     route = _route(graph, most_cells)
     if route != "messages":
-        x = _maximum(graph, tables, route)
+        x = {"elimination": elimination, "tree": tree}[route].maximize(graph, tables)
         reached = factor_graph.value(graph, tables, x)
         return Solution(x, reached, reached, route)
     between = -(-iterations // decodings)
@@ -408,14 +409,3 @@ def _route(graph: AbstractGraph, most_cells: int) -> Literal["elimination", "tre
     # A connected graph is a tree if it has one edge, of a factor to a variable, less than nodes.
     edges = (sum(map(len, form.scopes)) - len(form.scopes) - len(form.sizes) for form in forms)
     return "tree" if all(n == -1 for n in edges) else "messages"
-
-
-def _maximum(
-    graph: AbstractGraph, tables: Tables, route: Literal["elimination", "tree"]
-) -> Int[Array, " variables"]:
-    if route == "elimination":
-        assert isinstance(graph, FactorGraph)
-        return elimination.maximize(graph, tables)
-    # Until no bit changes: no path is longer than there are variables.
-    messages, _, _ = _settle(graph, tables, None, len(graph.sizes), 0.0, 0.0, roundings=0)
-    return decode(graph, tables, messages)

@@ -309,7 +309,7 @@ def test_a_solution_says_its_route_and_how_far_it_can_be(most_cells, key):
             assert solution.gap == 0
 
 
-def test_a_long_chain_is_solved_by_messages_as_exactly_and_compiles_at_once(key):
+def test_a_long_chain_is_solved_as_exactly_and_compiles_at_once(key):
     points, length = 3, 300
     graph = FactorGraph((points,) * length, [(v, v + 1) for v in range(length - 1)])
     tables = jr.normal(key, (length - 1, points, points))
@@ -326,7 +326,7 @@ def test_a_long_chain_is_solved_by_messages_as_exactly_and_compiles_at_once(key)
 
 @pytest.mark.parametrize("whole", [False, True], ids=["random", "ties"])
 @pytest.mark.parametrize("name", TREES)
-def test_messages_on_a_tree_are_exact_without_elimination(name, whole, key):
+def test_two_sweeps_over_a_tree_find_a_maximum(name, whole, key):
     sizes, scopes = TREES[name]
     graph = FactorGraph(sizes, scopes)
     solve = jax.jit(functools.partial(maxsum.solve, graph, most_cells=0))
@@ -375,7 +375,7 @@ def test_factors_of_four_and_five_variables_on_grids_of_different_sizes(key):
         np.testing.assert_allclose(found[-1].value, total.max(), rtol=1e-5)
 
 
-def test_what_is_forbidden_far_away_does_not_end_messages_early(key):
+def test_what_is_forbidden_far_away_is_not_chosen_on_a_long_chain(key):
     points, length = 3, 250
     graph = FactorGraph((points,) * length, [(v, v + 1) for v in range(length - 1)] + [(0,)])
     solve = jax.jit(functools.partial(maxsum.solve, graph))
@@ -714,7 +714,7 @@ def test_an_order_is_of_a_tree():
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["random", "ties"])
-def test_messages_are_exact_on_a_tree_that_is_data(whole, key):
+def test_two_sweeps_over_a_tree_that_is_data_find_a_maximum(whole, key):
     grid, dim, trees = 3, 6, 8
 
     @jax.jit
@@ -734,3 +734,20 @@ def test_messages_are_exact_on_a_tree_that_is_data(whole, key):
         np.testing.assert_allclose(solutions.value[i], total.max(), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(total[tuple(solutions.x[i, :dim])], total.max(), rtol=1e-5)
     np.testing.assert_array_equal(solutions.bound, solutions.value)
+
+
+def test_two_sweeps_go_over_trees_of_triples_that_are_data(key):
+    grid, dim = 3, 7
+    tree = np.array([[0, 1, 2], [3, 4, 2], [5, 0, 6]])  # each touches an earlier one
+    solve = jax.jit(
+        lambda scopes, order, table: maxsum.solve(DataGraph(scopes, dim, grid, order), (table,))
+    )
+    for k in jr.split(key, 5):
+        name_key, factor_key, k = jr.split(k, 3)
+        names = jr.permutation(name_key, dim)
+        scopes = jr.permutation(factor_key, names[tree])
+        table = jr.normal(k, (len(tree), *(grid,) * 3))
+        solution = solve(scopes, names[np.array([2, 0, 3, 5, 6, 1, 4])], table)
+        total = sums((grid,) * dim, [tuple(map(int, s)) for s in scopes], table)
+        assert solution.route == "tree"
+        np.testing.assert_allclose(total[tuple(solution.x[:dim])], total.max(), rtol=1e-5)
