@@ -46,11 +46,12 @@ class Search(NamedTuple):
 class DECHBO(AbstractOneModel):
     """Workers evaluate one black box whose model is a sum of functions of a few variables each.
 
-    `iterations` rounds of messages between factors and variables find a point of the grid; the best of
-    it, without them, where the graph is narrow or a tree (`maxsum.solve`). Around the best of those found, `finer` grids follow, each over that share of
-    every axis and around the best so far; each takes up to as long as all grids before it. From all of
-    them `steps` of Newton's method go on over the continuous domain; so they do from the best point
-    observed and from the best of `candidates` spread over the domain. `policy` says what is maximized:
+    `iterations` rounds of messages between factors and variables find a point of the grid; the best one
+    is found without them where the graph is narrow or a tree (`maxsum.solve`). Around the best of those
+    found, `finer` grids follow, each over that share of every axis and around the best so far; each takes
+    up to as long as all grids before it. From all of them `steps` of Newton's method go on over the
+    continuous domain; so they do from the best point observed and from the best of `candidates` spread
+    over the domain. `policy` says what is maximized:
 
         DEC-HBO                 Decomposed(scopes, capacity)                  UpperBound()
         as in the paper         the same                                      UpperBound(joint=False)
