@@ -15,8 +15,9 @@ the same for all methods. A model shares its variance evenly, so the true graph 
 Chains take 1000 steps at every fit. "Random first" has half of its evaluations at uniform points, for the
 structure's sake: a search for the maximum tells little of it. "At random points" has the same model
 learn from uniform points instead of a method's own. "One each" knows of no pairs, and ADD-GP-UCB sums up
-deviations beside. All processes are exact and fitted every 10 evaluations. The plain one has one length
-scale a coordinate with the prior of `Priors.scaled`, and EI.
+deviations beside. All processes are exact and fitted every 10 evaluations. The plain one is that of
+`dec_synthetic`: one length scale a coordinate with the prior of `Priors.scaled`, EI, and, which none of
+the others has, warped values.
 """
 
 import functools

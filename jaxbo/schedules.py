@@ -195,10 +195,11 @@ class Confidence(AbstractSchedule):
 class Continuous(AbstractSchedule):
     """βₜ = 2 log(4 F π² t² / 6δ) + 2 d log(d t² b r √log(4 F a / δ)) of DEC-HBO's Theorem 3.
 
-    With it the sum of the factors' deviations bounds f (`UpperBound(joint=False)`) on [0, r]^d, for F
-    factors, if |f(x) - f(z)| ≤ L |x - z|₁ everywhere with probability 1 - a F exp(-L² / b²), for any L:
-    a and b are of the kernel, on which they depend, r is 1 on the unit cube. The second
-    logarithm is of the points of a grid along each axis, and no less than 0.
+    With it the sum of the factors' deviations bounds f (`UpperBound(joint=False)`) at every query and, up
+    to 1/t², on [0, r]^d, for F factors, if |f(x) - f(z)| ≤ L |x - z|₁ everywhere with probability
+    1 - a F exp(-L² / b²), for any L: a and b are of the kernel, on which they depend, b in deviations of
+    the values, to which models are fitted; r is 1 on the unit cube. The second logarithm is of the points
+    of a grid along each axis, and no less than 0.
 
     `ValueError` for less than one factor or dimension, numbers that are not positive, a delta outside
     (0, 1), and an `a` so small that 4 F a ≤ δ.

@@ -7,6 +7,7 @@ Hoang, Hoang, Ouyang and Low, Decentralized high-dimensional Bayesian optimizati
 (2018).
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -43,6 +44,10 @@ class Search(NamedTuple):
     exact: Bool[Array, "kinds boxes"]
 
 
+def _shares(finer: Iterable[float] | float) -> tuple[float, ...]:
+    return (finer,) if isinstance(finer, int | float) else tuple(finer)
+
+
 class DECHBO(AbstractOneModel):
     """Workers evaluate one black box whose model is a sum of functions of a few variables each.
 
@@ -75,7 +80,7 @@ class DECHBO(AbstractOneModel):
     candidates: int = eqx.field(static=True, default=500)
     iterations: int = eqx.field(static=True, default=30)
     steps: int = eqx.field(static=True, default=10)
-    finer: tuple[float, ...] = eqx.field(static=True, default=(), converter=tuple)
+    finer: tuple[float, ...] = eqx.field(static=True, default=(), converter=_shares)
 
     def __check_init__(self):
         is_a("surrogate", self.surrogate, Decomposed)

@@ -76,8 +76,11 @@ class Decomposed(AbstractSurrogate):
     more. With `regions` each of these boxes has a grid of its own; with `zoom` there is one more, that
     share of every axis around the best point observed, placed anew at every fit.
 
-    Memory: (3 + observations²) numbers a chain, its variables squared where the structure is learned,
-    and 3 grid^arity a factor and box. `ValueError` where the tables take more than 4 GiB.
+    Memory: observations (observations + variables) numbers a chain, its variables squared where the
+    structure is learned, and of every box grid a variable and 3 grid^arity a factor, for all the arity
+    of the largest: one large factor makes all tables large. A query takes up to twice as much.
+    `ValueError` where the tables take more than 4 GiB, and for length scales that are not one number or
+    one for each coordinate.
     """
 
     structure: AbstractStructure
@@ -158,6 +161,12 @@ class Decomposed(AbstractSurrogate):
         require(
             regions is None or regions.dim == dim,
             f"regions have {regions and regions.dim} dimensions, the domain has {dim}.",
+        )
+        scales = self.form.length_scale.shape
+        require(
+            scales in ((), (dim,)),
+            f"length_scale of form must be one number or one for each of {dim} coordinates, got shape "
+            f"{scales}.",
         )
         domain = Cube(dim) if isinstance(domain, Finite) else domain
         variables = len(domain.axes(self.grid).columns)

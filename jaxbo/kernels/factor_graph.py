@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxbo._check import require
+from jaxbo._check import require, whole
 from jaxbo.types import Scalar
 
 #: The tables of all factors with the same shape, stacked: one array a group of the graph.
@@ -228,7 +228,9 @@ class DataGraph(AbstractGraph):
     `order` is there where it is known that the graph is a tree, of factors that leave no place empty:
     its variables, each after one that it shares a factor with.
 
-    `ValueError` where a factor names a variable twice or one that there is not, unless it is traced.
+    `ValueError` for a graph without factors, variables or points, and scopes that are no integers. Unless
+    they are traced, also where a factor names a variable twice or one that there is not, and where
+    `order` is not one of this graph.
     """
 
     scopes: Int[Array, "factors arity"]
@@ -237,6 +239,14 @@ class DataGraph(AbstractGraph):
     order: Int[Array, " count"] | None = None
 
     def __check_init__(self):
+        whole("count", self.count, least=1)
+        whole("grid", self.grid, least=1)
+        shape, dtype = self.scopes.shape, self.scopes.dtype
+        require(
+            len(shape) == 2 and min(shape) > 0 and jnp.issubdtype(dtype, jnp.integer),
+            f"scopes must be integers [factors, arity], of at least one factor, got shape {shape} of "
+            f"{dtype}.",
+        )
         if self.order is not None:
             factors, arity = self.scopes.shape
             require(
@@ -255,6 +265,15 @@ class DataGraph(AbstractGraph):
         for number, scope in enumerate(scopes.tolist()):
             named = [v for v in scope if v >= 0]
             require(len(set(named)) == len(named), _twice(number, named))
+        if self.order is None or isinstance(self.order, jax.core.Tracer):
+            return
+        order = np.asarray(self.order).tolist()
+        fine, before = sorted(order) == list(range(self.count)), set(order[:1])
+        ordered = [sorted(scope, key=order.index) for scope in scopes.tolist()] if fine else []
+        for first, *others in sorted(ordered, key=lambda scope: order.index(scope[0])):
+            fine = fine and first in before and before.isdisjoint(others)
+            before.update(others)
+        require(fine, f"{order} is no order of a tree with factors {scopes.tolist()}.")
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -180,7 +180,7 @@ def decode(graph: AbstractGraph, tables: Tables, messages: Messages) -> Int[Arra
 
     In an order in which each touches those before it, where the graph allows. So a tie between two
     maxima is broken once, not by every variable for itself; on a tree with settled messages the point
-    is a maximum.
+    is a maximum (of a graph that is data, if it has an `order` or there are no ties).
     """
     total = beliefs(graph, messages)
     inside = jnp.asarray(graph.inside)
@@ -265,7 +265,9 @@ def upper_bound(
     Each variable in turn (those of one color, which share no factor, at once) spreads what its factors
     can reach at each of its points evenly among them. On a tree it tends to the maximum itself. Where
     the graph is data all variables do at once, each by one part in as many as a factor has variables.
+    `ValueError` for less than one of `sweeps`.
     """
+    whole("sweeps", sweeps, least=1)
     colors = jnp.asarray(graph.colors())
     inside = jnp.asarray(graph.inside)
     degree = jnp.maximum(_degrees(graph), 1).astype(tables[0].dtype)

@@ -9,7 +9,7 @@ same time, one of each chain, so that an acquisition can be averaged over them (
 import abc
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import equinox as eqx
@@ -85,6 +85,10 @@ class Given(AbstractStructure):
     scopes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     def __init__(self, scopes: Sequence[Sequence[SupportsIndex]]):
+        require(
+            all(isinstance(scope, Iterable) for scope in scopes),
+            f"scopes must have the variables of each factor, such as [(0, 1), (1, 2)], got {scopes}.",
+        )
         self.scopes = tuple(tuple(sorted(operator.index(v) for v in scope)) for scope in scopes)
         require(len(self.scopes) > 0, "there must be at least one factor: scopes is empty.")
         for number, scope in enumerate(self.scopes):
@@ -154,6 +158,10 @@ class Sampled(AbstractStructure):
         whole("steps", self.steps, least=1)
         if self.factors is not None:
             whole("factors", self.factors, least=1)
+        require(
+            self.penalty is None or jnp.all(jnp.isfinite(self.penalty)),
+            f"penalty must be finite, got {self.penalty}.",
+        )
 
     @property
     def chains(self) -> int:

@@ -704,6 +704,39 @@ def test_graphs_that_are_data_vmap(key):
         assert best <= alone[2] + 1e-5
 
 
+@pytest.mark.parametrize(
+    ("scopes", "order"),
+    [
+        ([[0, 1], [1, 2]], [0, 0, 0]),
+        ([[0, 1], [1, 2]], [0, 2, 1]),
+        ([[0, 1], [1, 2], [2, 0]], [0, 1, 2, 3]),
+    ],
+    ids=["no permutation", "not touched", "a cycle"],
+)
+def test_an_order_of_another_graph_is_refused(scopes, order):
+    with pytest.raises(ValueError, match="is no order of a tree"):
+        DataGraph(jnp.array(scopes), len(order), 2, jnp.array(order))
+
+
+@pytest.mark.parametrize(
+    ("scopes", "count", "grid", "error"),
+    [
+        (jnp.zeros((0, 2), int), 3, 4, "of at least one factor"),
+        (jnp.zeros(2, int), 3, 4, r"integers \[factors, arity\]"),
+        (jnp.zeros((2, 1)), 3, 4, "must be integers"),
+        (jnp.zeros((2, 1), int), 0, 4, "count must be a whole number of at least 1"),
+        (jnp.zeros((2, 1), int), 3, 0, "grid must be a whole number of at least 1"),
+    ],
+)
+def test_a_graph_that_is_data_says_what_is_wrong(scopes, count, grid, error):
+    jaxtyping.config.update("jaxtyping_disable", True)  # which refuses some here, but not for users
+    try:
+        with pytest.raises(ValueError, match=error):
+            DataGraph(scopes, count, grid)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
 def test_an_order_is_of_a_tree():
     order = jnp.arange(3)
     assert DataGraph(jnp.array([[0, 1], [1, 2]]), 3, 4, order).order is order
