@@ -65,6 +65,7 @@ def run(options: Options) -> Result:
         ),
         "max-sum": lambda: [
             *speed_maxsum.iteration_figures(keys[6], repeats),
+            *speed_maxsum.chain_figures(keys[6], min(repeats, 3)),
             *speed_maxsum.gap_figures(keys[7]),
         ],
         "dec-hbo": lambda: speed_additive.figures(

@@ -14,7 +14,7 @@ import jax.random as jr
 import numpy as np
 
 from bench.speed_timing import Figure, at_most, bandwidth, race
-from jaxbo.kernels import maxsum
+from jaxbo.kernels import maxsum, tree
 from jaxbo.kernels.factor_graph import FactorGraph, Tables
 from jaxbo.types import Key
 
@@ -85,6 +85,30 @@ def iteration_figures(key: Key, repeats: int) -> list[Figure]:
             )
         )
     return found
+
+
+def chain_figures(key: Key, repeats: int, variables: int = 1811, points: int = 32) -> list[Figure]:
+    """The maximum on a long chain, by two sweeps and by messages that go on until they settle."""
+    graph = FactorGraph((points,) * variables, [(v, v + 1) for v in range(variables - 1)])
+    tables = (jr.normal(key, (variables - 1, points, points)),)
+
+    @jax.jit
+    def messages(tables: Tables) -> Any:
+        settled, _ = maxsum.settle(graph, tables, iterations=variables, damping=0.0, tolerance=0.0)
+        return maxsum.decode(graph, tables, settled)
+
+    sweeps = jax.jit(lambda tables: tree.maximize(graph, tables))
+    calls = {"sweeps": lambda: sweeps(tables), "messages": lambda: messages(tables)}
+    seconds = {name: each.min() for name, each in race(calls, repeats).items()}
+    return [
+        Figure(
+            f"a chain of {variables} variables on {points} points: its maximum",
+            1e3 * seconds["sweeps"],
+            "ms",
+            "messages until they settle",
+            seconds["messages"] / seconds["sweeps"],
+        )
+    ]
 
 
 def gap_figures(key: Key) -> list[Figure]:
