@@ -362,7 +362,7 @@ def _cell(curves: dict[str, np.ndarray], found: dict[str, np.ndarray], name: str
 EXPERIMENT = Experiment(
     source="DEC-HBO, appendix B",
     about="overlapping pairs in 20 to 100 dimensions: found, given, guessed or left out",
-    time="1 h",
+    time="2 h",
     run=_run,
     problems=PROBLEMS,
 )
