@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo.algos import dec_hbo
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.domains import Cube, Regions
 from jaxbo.kernels.covariance import SquaredExponential
@@ -135,6 +136,18 @@ def test_the_search_finds_the_best_point_of_all_grids(model, policy, key):
         assert value(query[None])[0] >= most - 1e-4 * (1 + abs(most))
         gained.append(most > jnp.max(value(others)) + 1e-3)
     assert np.any(gained)  # or any search would do
+
+
+def test_points_one_after_another_are_as_good_as_side_by_side(key, monkeypatch):
+    domain, surrogate, state = observed("fine")
+    algorithm = DECHBO(domain, surrogate)
+    queries = []
+    for most in (dec_hbo.ALONE, 0):
+        monkeypatch.setattr(dec_hbo, "ALONE", most)
+        query = lambda k: algorithm.ask(k, state)[0][0]  # noqa: E731
+        queries.append(jax.jit(query)(key))
+    values = jax.vmap(objective(algorithm, state, key).function)(jnp.stack(queries))
+    np.testing.assert_allclose(values[0], values[1], atol=1e-3)
 
 
 def test_the_best_point_can_be_in_the_last_region():
