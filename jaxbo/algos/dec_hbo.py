@@ -33,7 +33,7 @@ DECODINGS = 10
 #: Fewer than by default: Newton's method goes on from the point anyway.
 KICKS = 200
 #: Numbers that one value depends on, beyond which points go one after another: side by side they would
-#: leave the cache, and take three times as long with 1811 variables.
+#: leave the cache, and take three times as long with 1811 variables (on two cores).
 ALONE = 100_000
 #: Of the bound on what messages miss.
 SWEEPS = 3
@@ -49,18 +49,18 @@ class Search(NamedTuple):
 
 
 def _shares(finer: Iterable[float] | float) -> tuple[float, ...]:
-    return (finer,) if isinstance(finer, int | float) else tuple(finer)
+    return tuple(finer) if isinstance(finer, Iterable) else (finer,)
 
 
 class DECHBO(AbstractOneModel):
     """Workers evaluate one black box whose model is a sum of functions of a few variables each.
 
     `iterations` rounds of messages between factors and variables find a point of the grid; the best one
-    is found without them where the graph is narrow or a tree (`maxsum.solve`). Around the best of those
-    found, `finer` grids follow, each over that share of every axis and around the best so far; each takes
-    up to as long as all grids before it. From all of them `steps` of Newton's method go on over the
-    continuous domain; so they do from the best point observed and from the best of `candidates` spread
-    over the domain. `policy` says what is maximized:
+    is found without them where the graph is given and narrow, or a tree (`maxsum.solve`). Around the
+    best of those found, grids follow for `finer`, a share of every axis or several, each around the
+    best so far; each takes up to as long as all grids before it. From all of them `steps` of Newton's
+    method go on over the continuous domain; so they do from the best point observed and from the best
+    of `candidates` spread over the domain. `policy` says what is maximized:
 
         DEC-HBO                 Decomposed(scopes, capacity)                  UpperBound()
         as in the paper         the same                                      UpperBound(joint=False)
@@ -179,7 +179,7 @@ class DECHBO(AbstractOneModel):
 
 
 def _numbers(belief: Belief) -> int:
-    """The places of all factors of all chains, times observations."""
+    """The places of all factors of all chains, times the observations that there is room for."""
     kernel = belief.whole.kernel
     assert isinstance(kernel, AdditiveKernel)
     return kernel.scopes.size * belief.whole.x.shape[1]

@@ -77,8 +77,9 @@ class Decomposed(AbstractSurrogate):
     share of every axis around the best point observed, placed anew at every fit.
 
     Memory: observations (observations + variables) numbers a chain, its variables squared where the
-    structure is learned, and of every box grid a variable and 3 grid^arity a factor, for all the arity
-    of the largest: one large factor makes all tables large. A query takes up to twice as much.
+    structure is learned, and for every box `grid` numbers a variable and 3 grid^arity a factor, where
+    arity is that of the largest: one large factor makes all tables large. A query takes up to twice as
+    much.
     `ValueError` where the tables take more than 4 GiB, and for length scales that are not one number or
     one for each coordinate.
     """

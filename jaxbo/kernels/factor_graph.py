@@ -268,7 +268,8 @@ class DataGraph(AbstractGraph):
         if self.order is None or isinstance(self.order, jax.core.Tracer):
             return
         order = np.asarray(self.order).tolist()
-        fine, before = sorted(order) == list(range(self.count)), set(order[:1])
+        fine = sorted(order) == list(range(self.count)) and bool((scopes >= 0).all())
+        before = set(order[:1])
         ordered = [sorted(scope, key=order.index) for scope in scopes.tolist()] if fine else []
         for first, *others in sorted(ordered, key=lambda scope: order.index(scope[0])):
             fine = fine and first in before and before.isdisjoint(others)

@@ -344,13 +344,14 @@ def solve(
     sweeps: int = 30,
     most_cells: int = 100_000,
 ) -> Solution:
-    """The maximum by elimination where no table on the way exceeds `most_cells`, else by messages.
+    """The maximum by elimination, or by two sweeps over a tree, or else a good point by messages.
 
-    Elimination is unrolled, so it is not for more than two hundred connected variables. On a tree two
-    sweeps find the maximum: see `kernels.tree` (of graphs that are data, on one that has an `order`).
-    Elsewhere messages may not settle, but they pass by good points: of `decodings` that are looked at on
-    the way, by `decode` and `local_search.improve`, the best is kept. Where `upper_bound`, of `sweeps`
-    sweeps, does not say that it is a maximum, `local_search.escape` goes on from there, by `kicks`.
+    Elimination is for graphs that are fixed, where no table on the way exceeds `most_cells`; it is
+    unrolled, so no more than two hundred variables may be connected. Trees go by `kernels.tree` (graphs
+    that are data, if they have an `order`). Elsewhere messages may not settle, but they pass by good
+    points: of `decodings` that are looked at on the way, by `decode` and `local_search.improve`, the
+    best is kept. Where `upper_bound`, of `sweeps` sweeps, does not say that it is a maximum,
+    `local_search.escape` goes on from there, by `kicks`.
 
     Tables are finite floating-point numbers: what is forbidden is worth less than all the rest can make
     up for, not -inf. `ValueError` where they are not floating or not those of the graph, for less than

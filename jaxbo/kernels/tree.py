@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxbo.kernels.factor_graph import AbstractGraph, Tables
+from jaxbo._check import require
+from jaxbo.kernels.factor_graph import AbstractGraph, DataGraph, Tables
 
 #: A group and the axis of its tables that is of the first variable.
 _Kind = tuple[int, int]
@@ -31,8 +32,10 @@ class _Walk(NamedTuple):
 def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
     """A point with the largest sum of a tree, or of several; first points of variables without factors.
 
-    A graph that is data must have an `order`.
+    `ValueError` for a graph that is data without an `order`. That another one has cycles is not noticed.
     """
+    ordered = not isinstance(graph, DataGraph) or graph.order is not None
+    require(ordered, "the graph must have an order: it is data, and may be no tree.")
     kinds = [(g, axis) for g, group in enumerate(graph.groups) for axis in range(len(group.shape))]
     walk, count = _walk(graph, kinds), len(graph.sizes)
     most = max(len(group.shape) for group in graph.groups) - 1
@@ -52,7 +55,7 @@ def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
         g, axis = kind
         total = jnp.moveaxis(tables[g][row], axis, 0) + below(kind, row, up)[1][None]
         best = jnp.max(total.reshape(len(total), -1), axis=1)
-        return jnp.pad(best - jnp.max(best), (0, graph.points - len(best)))
+        return jnp.pad(best - jnp.max(best), (0, graph.points - len(best))).astype(up.dtype)
 
     def taken(kind: _Kind, row: Int[Array, ""], up: Array, at: Int[Array, ""]) -> Array:
         """The other variables and their points, padded by one that there is not."""
@@ -72,7 +75,7 @@ def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
         variables, points = _switch(taken, kinds, kind, row, up, x[first])
         return x.at[variables].set(points, mode="drop")
 
-    nothing = jnp.zeros((count, graph.points), tables[0].dtype)
+    nothing = jnp.zeros((count, graph.points), jnp.result_type(*tables))
     up: Array = jax.lax.fori_loop(0, len(walk.first), rise, nothing)
     # Right for the roots: all others follow.
     best = jnp.where(jnp.asarray(graph.inside), up, -jnp.inf)

@@ -334,6 +334,13 @@ def test_points_that_repeat_others_are_one():
     assert jnp.mean(gumbel(jr.key(1), mean, variance, 100)) > jnp.mean(few) + 0.1
 
 
+def test_one_finer_grid_is_a_number():
+    surrogate = Decomposed([[0], [1]], 12)
+    assert DECHBO(Cube(2), surrogate, finer=0.3).finer == (0.3,)
+    with pytest.raises(ValueError, match="finer grids have a share of every axis"):
+        DECHBO(Cube(2), surrogate, finer=1.0)
+
+
 def test_a_negative_beta_is_refused():
     with pytest.raises(ValueError, match="beta must be at least 0"):
         UpperBound(-1.0)
