@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.random as jr
 import jaxlib
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
@@ -71,3 +72,11 @@ def key(request):
 def x64():
     """Whether the suite runs in float64."""
     return jax.config.jax_enable_x64
+
+
+@pytest.fixture
+def as_users_have_it():
+    """Annotations are not checked outside of this suite: these errors are the package's own."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

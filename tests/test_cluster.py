@@ -22,7 +22,6 @@ from contextlib import contextmanager
 
 import jax
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -670,14 +669,6 @@ def test_a_slow_evaluation_takes_as_long_at_the_same_point_and_says_so(tmp_path,
 
 
 # ---------------------------------------------------------------- bad input
-
-
-@pytest.fixture
-def as_users_have_it():
-    """Annotations are not checked outside of this suite: these errors are the package's own."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_users_have_it")

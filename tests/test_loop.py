@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 from jax import export
@@ -595,14 +594,6 @@ def test_replay_is_for_any_trace_of_the_same_shape(key):
 
 
 # ---------------------------------------------------------------- bad input
-
-
-@pytest.fixture
-def as_users_have_it():
-    """Annotations are not checked outside of this suite: these errors are the package's own."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 unchecked = pytest.mark.usefixtures("as_users_have_it")

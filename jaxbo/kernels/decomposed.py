@@ -79,9 +79,8 @@ class Decomposed(AbstractSurrogate):
     Memory: observations (observations + variables) numbers a chain, its variables squared where the
     structure is learned, and for every box `grid` numbers a variable and 3 grid^arity a factor, where
     arity is that of the largest: one large factor makes all tables large. A query takes up to twice as
-    much.
-    `ValueError` where the tables take more than 4 GiB, and for length scales that are not one number or
-    one for each coordinate.
+    much. `ValueError` where the tables take more than 4 GiB, and for length scales that are not one
+    number or one for each coordinate.
     """
 
     structure: AbstractStructure

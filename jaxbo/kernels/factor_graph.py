@@ -268,13 +268,10 @@ class DataGraph(AbstractGraph):
         if self.order is None or isinstance(self.order, jax.core.Tracer):
             return
         order = np.asarray(self.order).tolist()
-        fine = sorted(order) == list(range(self.count)) and bool((scopes >= 0).all())
-        before = set(order[:1])
-        ordered = [sorted(scope, key=order.index) for scope in scopes.tolist()] if fine else []
-        for first, *others in sorted(ordered, key=lambda scope: order.index(scope[0])):
-            fine = fine and first in before and before.isdisjoint(others)
-            before.update(others)
-        require(fine, f"{order} is no order of a tree with factors {scopes.tolist()}.")
+        require(
+            _is_order(order, scopes.tolist()),
+            f"{order} is no order of a tree with factors {scopes.tolist()}.",
+        )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -306,6 +303,20 @@ class DataGraph(AbstractGraph):
     @property
     def share(self) -> float:
         return 1 / self.scopes.shape[1]
+
+
+def _is_order(order: list[int], scopes: list[list[int]]) -> bool:
+    """Whether the factors are a tree of these variables, each of which touches one before it."""
+    rank = {v: i for i, v in enumerate(order)}
+    if sorted(rank) != list(range(len(order))) or not all(v in rank for s in scopes for v in s):
+        return False
+    before = {order[0]}
+    for first, *others in sorted(sorted(rank[v] for v in scope) for scope in scopes):
+        # The first variable of a factor is there, and it brings the others.
+        if order[first] not in before or not before.isdisjoint(order[i] for i in others):
+            return False
+        before.update(order[i] for i in others)
+    return True
 
 
 def _twice(number: int, scope: Sequence[int]) -> str:
