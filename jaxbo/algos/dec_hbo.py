@@ -120,10 +120,9 @@ class DECHBO(AbstractOneModel):
         graph = self._graph(state, belief)
         owners = self.domain.axes(self.surrogate.grid).owners
 
-        def solved(
-            points: Float[Array, "dim grid"], tables: Float[Array, "chains factors ..."]
-        ) -> tuple[Point, Search]:
-            packed = self._pack(graph, tables)
+        def solved(points: Float[Array, "dim grid"], tables: Tables) -> tuple[Point, Search]:
+            # The mean over chains, of a graph that has the factors of all.
+            packed = tuple(t.reshape(-1, *t.shape[2:]) / len(t) for t in tables)
             found = maxsum.solve(
                 graph,
                 packed,
@@ -143,7 +142,8 @@ class DECHBO(AbstractOneModel):
             center = proposals[jnp.argmax(each(objective.function, proposals))]
             near = self.surrogate.around(state.shared, belief, center, share)
             # The same key, so what is drawn is the same.
-            tables = self.policy(key, self.surrogate, state.shared, near, prepared).tables[:, -1]
+            tables = self.policy(key, self.surrogate, state.shared, near, prepared).tables
+            tables = jax.tree.map(lambda t: t[:, -1], tables)
             more, found = jax.vmap(lambda t, p=near.points[0, -1]: solved(p, t))(tables)
             proposals = jnp.concatenate([proposals, more])
             search = jax.tree.map(lambda a, b: jnp.column_stack([a, b]), search, found)
@@ -166,16 +166,6 @@ class DECHBO(AbstractOneModel):
         scopes = self.surrogate.scopes(state.shared, belief)
         order = self.surrogate.structure.order(scopes[0]) if len(scopes) == 1 else None
         return DataGraph(scopes.reshape(-1, scopes.shape[-1]), variables, grid, order)
-
-    def _pack(self, graph: AbstractGraph, tables: Float[Array, "chains factors ..."]) -> Tables:
-        """The tables of a graph, averaged over chains, from those padded to the largest factor."""
-        if not isinstance(graph, FactorGraph):
-            return (tables.reshape(-1, *tables.shape[2:]) / len(tables),)
-        packed = []
-        for group in graph.members:
-            table = tables[0, jnp.array(group.numbers)]
-            packed.append(table[(..., *(0,) * (tables.ndim - 2 - len(group.shape)))])
-        return tuple(packed)
 
 
 def _numbers(belief: Belief) -> int:

@@ -2,20 +2,10 @@
 
     f(x) = Σ_I f_I(x_I),    f_I ~ GP(0, k_I),    k(x, z) = Σ_I k_I(x_I, z_I)     (DEC-HBO, section 3.2)
 
-Observed is f alone, but each f_I has a posterior of its own, with K of all of k:
-
-    mean_I(x_I)     = k_I' (K + noise I)⁻¹ y                                     (eq. 1)
-    variance_I(x_I) = k_I(x_I, x_I) - k_I' (K + noise I)⁻¹ k_I
-
-`tables` has both on a grid, and `extend` brings them up to one more observation. With L⁻¹ the inverse
-root of K + noise I and r its row for the new point, what changes is w_I = Σ_j r_j k_I(x_I, x_j): on a
-grid a squared exponential is a product over the axes, so w_I is a product of two matrices and a whole
-table of two variables costs `grid² observations` multiplications, where making it anew costs
-`grid² observations²`.
+Its kernel, and functions drawn from it. What it says of each f_I is in `factor_tables`.
 """
 
-import math
-from typing import NamedTuple
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -26,16 +16,14 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxbo._check import require
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
-from jaxbo.kernels.features import cos_turns, sin_turns
+from jaxbo.kernels.features import cos_turns
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Key, Point, Scalar, floating
 
 #: Up to so many variables all distances are one product of matrices; the rest of a sum's time is small.
 DENSE = 128
-#: Factors whose tables are brought up to an observation at the same time.
-_FACTORS = 16
-#: Cells of a table that are made at the same time: each takes as many numbers as there are observations.
-_CELLS = 4096
+#: How many factors there are of how many variables each, in their order.
+Groups: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class AdditiveKernel(AbstractKernel):
@@ -46,12 +34,15 @@ class AdditiveKernel(AbstractKernel):
     coordinate, or one for each variable of each factor [factors, arity]. A variance is one number,
     split evenly among the factors that have variables, or one for each factor.
 
-    Where a variable has several coordinates, a scope lists them, `width` places a variable.
+    Where a variable has several coordinates, a scope lists them, `width` places a variable. Where it is
+    known that factors leave their last places empty, `groups` says so: by default all have as many
+    variables as there are places.
     """
 
     scopes: Int[Array, "factors arity"] = eqx.field(default=None)
     form: AbstractKernel = eqx.field(default=None)
     width: int = eqx.field(static=True, default=1)
+    groups: Groups = eqx.field(static=True, default=())
 
     def __init__(
         self,
@@ -60,9 +51,12 @@ class AdditiveKernel(AbstractKernel):
         length_scale: Float[Array, "..."] | float | None = None,
         variance: Float[Array, "..."] | float | None = None,
         width: int = 1,
+        groups: Groups | None = None,
     ):
         self.width = width
         self.scopes = jnp.asarray(scopes, jnp.int32)
+        factors, arity = self.scopes.shape
+        self.groups = ((factors, arity // width),) if groups is None else groups
         self.form = form
         self.length_scale = floating(form.length_scale if length_scale is None else length_scale)
         self.variance = floating(form.variance if variance is None else variance)
@@ -73,6 +67,11 @@ class AdditiveKernel(AbstractKernel):
             arity % self.width == 0,
             f"scopes of {arity} places do not hold whole variables of width {self.width}.",
         )
+        counts, sizes = zip(*self.groups, strict=True)
+        require(
+            sum(counts) == factors and min(sizes) > 0 and max(sizes) * self.width <= arity,
+            f"groups {self.groups} are none of {factors} factors in {arity} places.",
+        )
         require(
             self.length_scale.ndim < 2 or self.length_scale.shape == (factors, arity),
             f"length_scale must be a number, a vector or of shape ({factors}, {arity}), one for each "
@@ -82,6 +81,15 @@ class AdditiveKernel(AbstractKernel):
             self.variance.shape in ((), (factors,)),
             f"variance must be a number or one for each of {factors} factors, got shape "
             f"{self.variance.shape}.",
+        )
+
+    @property
+    def members(self) -> tuple[tuple[slice, slice], ...]:
+        """Of each group, which factors are in it, and which of their places."""
+        ends = np.cumsum([0, *(count for count, _ in self.groups)]).tolist()
+        return tuple(
+            (slice(start, end), slice(size * self.width))
+            for start, end, (_, size) in zip(ends[:-1], ends[1:], self.groups, strict=True)
         )
 
     @property
@@ -212,87 +220,6 @@ def _exponentials_back(residuals, cotangent):
 _exponentials.defvjp(_exponentials_forward, _exponentials_back)
 
 
-class GridTables(NamedTuple):
-    """Of every factor on its grid: posterior means of several outputs, and the variance."""
-
-    mean: Float[Array, "factors outputs ..."]
-    variance: Float[Array, "factors ..."]
-
-
-def tables(
-    kernel: AdditiveKernel,
-    points: Float[Array, "dim grid"],
-    X: Float[Array, "capacity dim"],
-    used: Bool[Array, " capacity"],
-    inverse: Float[Array, "capacity capacity"],
-    outputs: Float[Array, "outputs capacity"],
-) -> GridTables:
-    """Tables of all factors given observations, O(grid^arity capacity²) a factor.
-
-    `points` are the grids of the coordinates, `used` the rows of `X` that hold an observation, `inverse`
-    = L⁻¹ with L L' = K + noise I, and zero in the columns, save the diagonal, of the other rows, where
-    `outputs` is zero.
-    """
-    alpha = dot(dot(outputs, inverse.T), inverse)  # K⁻¹y
-
-    def one(factor: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        scope, scales, variance = factor
-        first, *others = _axes(kernel, points, X, scope, scales)
-
-        def slab(row: Float[Array, " capacity"]) -> tuple[Array, Array]:
-            k = _joined(kernel, [row[None], *others])[0]
-            grid = k.shape[:-1]
-            k = jnp.where(used[None, :], variance * k.reshape(-1, k.shape[-1]), 0)
-            w = dot(k, inverse.T)
-            mean = dot(alpha, k.T).reshape(len(alpha), *grid)
-            return mean, (variance - jnp.sum(w * w, axis=-1)).reshape(grid)
-
-        cells = math.prod(len(axis) for axis in others)
-        mean, left = jax.lax.map(slab, first, batch_size=min(len(first), max(1, _CELLS // cells)))
-        return jnp.moveaxis(mean, 0, 1), left
-
-    factors = kernel.scopes, kernel.length_scales, kernel.variances
-    return GridTables(*jax.lax.map(one, factors))
-
-
-def extend(
-    told: GridTables,
-    kernel: AdditiveKernel,
-    points: Float[Array, "dim grid"],
-    X: Float[Array, "capacity dim"],
-    row: Float[Array, " capacity"],
-    outputs: Float[Array, "outputs capacity"],
-) -> GridTables:
-    """The same tables after one more observation, whose row of L⁻¹ is `row`: O(grid^arity capacity)."""
-    white = dot(outputs, row)
-
-    w = contract(kernel, points, X, row)
-    weight = white.reshape(1, -1, *(1,) * (w.ndim - 1))
-    return GridTables(told.mean + w[:, None] * weight, told.variance - w * w)
-
-
-def contract(
-    kernel: AdditiveKernel,
-    points: Float[Array, "dim grid"],
-    X: Float[Array, "capacity dim"],
-    v: Float[Array, " capacity"],
-) -> Float[Array, "factors ..."]:
-    """Σ_j v_j k_I(x_I, X_j) of every factor on its grid."""
-
-    def one(factor: tuple[Array, Array, Array]) -> Array:
-        scope, scales, variance = factor
-        axes = _axes(kernel, points, X, scope, scales)
-        if isinstance(kernel.form, SquaredExponential):
-            *others, last = (jnp.exp(-axis / 2) for axis in axes)
-            grid = tuple(len(axis) for axis in axes)
-            weighted = _product([v[None, :], *others]).reshape(-1, v.size)
-            return variance * dot(weighted, last.T).reshape(grid)
-        return variance * dot(_joined(kernel, axes), v)
-
-    factors = kernel.scopes, kernel.length_scales, kernel.variances
-    return jax.lax.map(one, factors, batch_size=min(_FACTORS, len(kernel.scopes)))
-
-
 class Sample(eqx.Module):
     """A function drawn from an additive process: f_I(x_I) = φ_I(x_I)'w_I + Σ_j v_j k_I(x_I, X_j).
 
@@ -308,41 +235,13 @@ class Sample(eqx.Module):
 
     def __call__(self, x: Point) -> Scalar:
         k = jax.vmap(lambda z: self.kernel(x, z))(self.X)
-        return jnp.sum(self._prior(x)) + dot(k, self.v)
+        return jnp.sum(self.prior(x)) + dot(k, self.v)
 
-    def _prior(self, x: Point) -> Float[Array, " factors"]:
+    def prior(self, x: Point) -> Float[Array, " factors"]:
         scopes = self.kernel.scopes
         at = jnp.where(scopes < 0, 0, x[scopes])[:, None, :]
         u = jnp.sum(self.frequencies * at, axis=2) + self.phases
         return jnp.sum(self.weights * cos_turns(u), axis=1)
-
-    def tables(self, points: Float[Array, "dim grid"]) -> Float[Array, "factors ..."]:
-        """f_I of every factor on its grid."""
-
-        def one(factor: tuple[Array, Array, Array, Array]) -> Array:
-            scope, frequencies, phases, weights = factor
-            angles = []
-            for axis in range(0, scope.size, self.kernel.width):
-                u = jnp.zeros((points.shape[1], len(phases)), points.dtype)
-                for place in range(axis, axis + self.kernel.width):
-                    x = jnp.where(scope[place] < 0, 0, points[scope[place]])
-                    u += x[:, None] * frequencies[None, :, place]
-                angles.append((cos_turns(u), sin_turns(u)))
-            # cos and sin of a sum of angles, one axis of the grid after another; the last one by
-            # products, so that no array has both all of the grid and the features.
-            c, s = weights * cos_turns(phases), weights * sin_turns(phases)
-            *others, (cosine, sine) = angles
-            for a, b in others:
-                a, b = _raised(a, c.ndim + 1), _raised(b, c.ndim + 1)
-                c, s = c[..., None, :], s[..., None, :]
-                c, s = c * a - s * b, s * a + c * b
-            c, s = (f.reshape(-1, len(phases)) for f in (c, s))
-            found = dot(c, cosine.T) - dot(s, sine.T)
-            return found.reshape((points.shape[1],) * len(angles))
-
-        factors = self.kernel.scopes, self.frequencies, self.phases, self.weights
-        prior = jax.lax.map(one, factors)
-        return prior + contract(self.kernel, points, self.X, self.v)
 
 
 def draw(
@@ -354,7 +253,8 @@ def draw(
     inverse: Float[Array, "capacity capacity"],
     size: int,
 ) -> Sample:
-    """A function given observations `y`, NaN where there is none; `inverse` as in `tables`.
+    """A function given observations `y`, NaN where there is none; `inverse` as in
+    `factor_tables.tables`.
 
     A draw of the prior, with `size` features a factor, corrected through the data (Wilson et al., 2020).
     """
@@ -368,51 +268,8 @@ def draw(
     phases = jr.uniform(phase_key, (factors, size), X.dtype)
     prior = Sample(kernel, frequencies, phases, weights, X, jnp.zeros_like(y))
     e = jnp.sqrt(noise) * jr.normal(noise_key, y.shape, X.dtype)
-    at_data = jax.vmap(lambda x: jnp.sum(prior._prior(x)))(X) + e
+    at_data = jax.vmap(lambda x: jnp.sum(prior.prior(x)))(X) + e
     used = jnp.isfinite(y)
     residual = jnp.where(used, y - at_data, 0)
     v = jnp.where(used, dot(dot(inverse, residual), inverse), 0)
     return eqx.tree_at(lambda f: f.v, prior, v)
-
-
-def _axes(
-    kernel: AdditiveKernel,
-    points: Float[Array, "dim grid"],
-    X: Float[Array, "capacity dim"],
-    scope: Int[Array, " arity"],
-    scales: Float[Array, " arity"],
-) -> list[Float[Array, "grid capacity"]]:
-    """Squared distances in length scales from the grid to the observations, of each variable."""
-    places = []
-    for place in range(scope.size):
-        v = scope[place]
-        s = ((points[v][:, None] - X[:, v][None, :]) / scales[place]) ** 2
-        places.append(jnp.where(v < 0, 0, s))
-    return [
-        sum(places[i + 1 : i + kernel.width], places[i])
-        for i in range(0, len(places), kernel.width)
-    ]
-
-
-def _joined(
-    kernel: AdditiveKernel, axes: list[Float[Array, "_ capacity"]]
-) -> Float[Array, "... capacity"]:
-    """The correlation of every point of the grid with the observations."""
-    if isinstance(kernel.form, SquaredExponential):
-        return _product([jnp.exp(-axis / 2) for axis in axes])
-    s = jnp.zeros_like(axes[0][0])
-    for axis in axes:
-        s = s[..., None, :] + _raised(axis, s.ndim + 1)
-    return jax.vmap(kernel.form.correlation)(s.reshape(-1)).reshape(s.shape)
-
-
-def _product(axes: list[Float[Array, "_ capacity"]]) -> Float[Array, "... capacity"]:
-    """The products of an entry of each."""
-    total = axes[0]
-    for axis in axes[1:]:
-        total = total[..., None, :] * _raised(axis, total.ndim + 1)
-    return total
-
-
-def _raised(axis: Float[Array, "grid capacity"], ndim: int) -> Float[Array, "... capacity"]:
-    return axis.reshape((1,) * (ndim - 2) + axis.shape)

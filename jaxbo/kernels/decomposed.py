@@ -7,6 +7,7 @@ structure are. Whatever needs f alone goes to `Fitted`, which does the observing
 fitting: one for each chain of structures, all given the same observations.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import SupportsIndex
 
@@ -18,11 +19,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import require, whole
 from jaxbo.domains import AbstractDomain, Axes, Cube, Finite, Regions
-from jaxbo.kernels import additive, fit
-from jaxbo.kernels.additive import AdditiveKernel, GridTables
+from jaxbo.kernels import additive, factor_tables, fit
+from jaxbo.kernels.additive import AdditiveKernel, Groups
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.ensemble import mixed
-from jaxbo.kernels.factor_graph import check_memory
+from jaxbo.kernels.factor_graph import Tables, check_memory
+from jaxbo.kernels.factor_tables import GridTables
 from jaxbo.kernels.features import SineCosine
 from jaxbo.kernels.fit import Priors
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
@@ -77,9 +79,9 @@ class Decomposed(AbstractSurrogate):
     share of every axis around the best point observed, placed anew at every fit.
 
     Memory: observations (observations + variables) numbers a chain, its variables squared where the
-    structure is learned, and for every box `grid` numbers a variable and 3 grid^arity a factor, where
-    arity is that of the largest: one large factor makes all tables large. A query takes up to twice as
-    much. `ValueError` where the tables take more than 4 GiB, and for length scales that are not one
+    structure is learned, and for every box `grid` numbers a variable and 3 grid^variables a factor; of
+    learned factors, as if all had as many variables as the largest may have. A query takes up to twice
+    as much. `ValueError` where the tables take more than 4 GiB, and for length scales that are not one
     number or one for each coordinate.
     """
 
@@ -170,9 +172,10 @@ class Decomposed(AbstractSurrogate):
         )
         domain = Cube(dim) if isinstance(domain, Finite) else domain
         variables = len(domain.axes(self.grid).columns)
-        factors, arity = jax.eval_shape(lambda k: self.structure.start(k, variables), key).shape
+        scopes = jax.eval_shape(lambda k: self.structure.start(k, variables), key)
+        cells = sum(count * self.grid**size for count, size in self._groups(*scopes.shape))
         boxes = self.cover + (self.zoom is not None)
-        check_memory(3 * boxes * self.structure.chains * factors * self.grid**arity)
+        check_memory(3 * boxes * self.structure.chains * cells)
         # The exact process of `Fitted` needs no features; those of samples are drawn with them.
         none = SineCosine(jnp.zeros((0, dim)), jnp.ones(()), jnp.ones(()))
         return Shared(key, none, domain)
@@ -216,16 +219,23 @@ class Decomposed(AbstractSurrogate):
 
         return jax.vmap(within)(lower, upper)
 
+    def _groups(self, factors: int, arity: int) -> Groups:
+        """What is known of the sizes of scopes of that shape."""
+        fixed = self.structure.fixed
+        if fixed is None:
+            return ((factors, arity),)
+        return tuple((len(list(same)), size) for size, same in itertools.groupby(fixed, len))
+
     def _kernel(self, axes: Axes, scopes: Scopes) -> AdditiveKernel:
-        form, width = self.form, axes.columns.shape[1]
+        form, width, groups = self.form, axes.columns.shape[1], self._groups(*scopes.shape)
         scopes = _coordinates(axes, scopes)
+        shared = AdditiveKernel(scopes, form, width=width, groups=groups)
         if not self.per_factor:
-            return AdditiveKernel(scopes, form, width=width)
-        shared = AdditiveKernel(scopes, form, width=width)
+            return shared
         # A factor may get variables later: it starts with a share as well.
         used = jnp.any(scopes >= 0, axis=1)
         variances = jnp.where(used, shared.variances, jnp.max(shared.variances))
-        return AdditiveKernel(scopes, form, shared.length_scales, variances, width)
+        return AdditiveKernel(scopes, form, shared.length_scales, variances, width, groups)
 
     def condition(self, shared: Shared, belief: Belief, x: Point, y: Scalar) -> Belief:
         def one(belief: Belief) -> Belief:
@@ -235,7 +245,7 @@ class Decomposed(AbstractSurrogate):
 
             def extended(tables: GridTables, points: Float[Array, "dim grid"]) -> GridTables:
                 kernel, outputs = _additive(new), _outputs(new)
-                return additive.extend(tables, kernel, points, new.x, added, outputs)
+                return factor_tables.extend(tables, kernel, points, new.x, added, outputs)
 
             told = jax.vmap(extended)(belief.tables, belief.points)
             usable = new.moments.count > row
@@ -306,16 +316,18 @@ class Decomposed(AbstractSurrogate):
 
         return jax.vmap(one)(belief.whole)
 
-    def factors(
-        self, belief: Belief
-    ) -> tuple[Float[Array, "boxes chains factors ..."], Float[Array, "boxes chains factors ..."]]:
-        """Mean and variance of every factor on its grids, for standardized values."""
+    def factors(self, belief: Belief) -> tuple[Tables, Tables]:
+        """Mean and variance of every factor on its grids, for standardized values; those of each group
+        of the kernel stacked, [boxes, chains, factors, grid ...]."""
 
-        def one(belief: Belief) -> tuple[Array, Array]:
+        def one(belief: Belief) -> tuple[Tables, Tables]:
             moments = belief.whole.moments
-            of_values, of_one = belief.tables.mean[:, :, 0], belief.tables.mean[:, :, 1]
-            mean = (of_values - moments.mean * of_one) / moments.deviation
-            return mean, jnp.maximum(belief.tables.variance, 0)
+
+            def mean(table: Float[Array, "boxes factors outputs ..."]) -> Array:
+                return (table[:, :, 0] - moments.mean * table[:, :, 1]) / moments.deviation
+
+            variance = jax.tree.map(lambda v: jnp.maximum(v, 0), belief.tables.variance)
+            return jax.tree.map(mean, belief.tables.mean), variance
 
         return jax.vmap(one, out_axes=1)(belief)
 
@@ -333,7 +345,7 @@ class Decomposed(AbstractSurrogate):
 
         return jax.vmap(one)(belief)
 
-    def distinct(self, belief: Belief) -> Bool[Array, "boxes chains factors ..."]:
+    def distinct(self, belief: Belief) -> tuple[Bool[Array, "boxes chains factors ..."], ...]:
         """Which points of the factors' grids are no repetitions: a parameter of few values repeats the
         last, a place that no variable has is the same everywhere, and boxes may differ in other variables
         only. Points on the border of two boxes are of both."""
@@ -345,7 +357,7 @@ class Decomposed(AbstractSurrogate):
             points: Float[Array, "dim grid"],
             as_before: Bool[Array, "boxes dim"],
             kernel: AdditiveKernel,
-        ) -> Array:
+        ) -> tuple[Array, ...]:
             same = points[:, :, None] == points[:, None, :]
             before = jnp.tri(points.shape[1], k=-1, dtype=bool)
 
@@ -357,7 +369,7 @@ class Decomposed(AbstractSurrogate):
                     found = found[..., None] & new.reshape((1,) * found.ndim + new.shape)
                 return found
 
-            return jax.vmap(factor)(kernel.scopes)
+            return tuple(jax.vmap(factor)(kernel.scopes[of]) for of in kernel.members)
 
         kernels = _additive(belief.whole)
         of_box = lambda points, before: jax.vmap(lambda k: one(points, before, k))(kernels)  # noqa: E731
@@ -371,7 +383,7 @@ class Decomposed(AbstractSurrogate):
     def _tables(self, belief: FittedBelief, points: Float[Array, "boxes dim grid"]) -> GridTables:
         kernel, outputs, inverse = _additive(belief), _outputs(belief), belief.model.matrix
         return jax.vmap(
-            lambda p: additive.tables(kernel, p, belief.x, belief.used, inverse, outputs)
+            lambda p: factor_tables.tables(kernel, p, belief.x, belief.used, inverse, outputs)
         )(points)
 
 

@@ -15,11 +15,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from jaxbo._check import whole
-from jaxbo.kernels import acquisition, additive
+from jaxbo.kernels import acquisition, additive, factor_tables
 from jaxbo.kernels.decomposed import Belief, Decomposed, Shared
+from jaxbo.kernels.factor_graph import Tables
 from jaxbo.kernels.policy import Beta, as_beta, beta_at, check_beta
 from jaxbo.types import Function, Key, Point, Points, Scalar
 
@@ -27,10 +29,11 @@ from jaxbo.types import Function, Key, Point, Points, Scalar
 class Objective(NamedTuple):
     """`tables` are proposals: the maximizer of each is where a search for that of `function` begins.
 
-    For every grid of the belief there may be several kinds of them.
+    For every grid of the belief there may be several kinds of them: of each group of factors
+    [kinds, boxes, chains, factors, grid ...].
     """
 
-    tables: Float[Array, "kinds boxes chains factors ..."]
+    tables: Tables
     function: Function
 
 
@@ -73,7 +76,7 @@ class UpperBound(AbstractFactorPolicy):
     ) -> Objective:
         del key
         mean, variance = surrogate.factors(belief)
-        root = jnp.sqrt(beta_at(self.beta, surrogate.count(belief) + 1).astype(mean.dtype))
+        root = jnp.sqrt(beta_at(self.beta, surrogate.count(belief) + 1).astype(mean[0].dtype))
 
         def upper(mean: Float[Array, "*shape"], variance: Float[Array, "*shape"]) -> Array:
             return mean + root * _std(variance)
@@ -83,14 +86,17 @@ class UpperBound(AbstractFactorPolicy):
                 return jnp.mean(upper(*surrogate.standardized(shared, belief, x)))
             return jnp.mean(jnp.sum(upper(*surrogate.parts(belief, x)), axis=1))
 
-        tables = upper(mean, variance)[None]
-        if self.joint:
-            best = candidates[jnp.argmax(jax.vmap(function)(candidates))]
-            _, joint = surrogate.standardized(shared, belief, best)
+        if not self.joint:
+            return Objective(jax.tree.map(lambda m, v: upper(m, v)[None], mean, variance), function)
+        best = candidates[jnp.argmax(jax.vmap(function)(candidates))]
+        _, joint = surrogate.standardized(shared, belief, best)
+
+        def two_kinds(mean: Array, variance: Array) -> Array:
             # √v ≤ v / 2s + s / 2 for any s > 0, with equality at s = √v.
             squares = jax.vmap(lambda v, s: v / (2 * s), (1, 0), 1)(variance, _std(joint))
-            tables = jnp.concatenate([tables, (mean + root * squares)[None]])
-        return Objective(tables, function)
+            return jnp.stack([upper(mean, variance), mean + root * squares])
+
+        return Objective(jax.tree.map(two_kinds, mean, variance), function)
 
 
 class FactorSample(AbstractFactorPolicy):
@@ -118,9 +124,11 @@ class FactorSample(AbstractFactorPolicy):
         chosen = jax.vmap(
             lambda i, t: t * jnp.where(i == chain, count, 0).astype(t.dtype), (0, 1), 1
         )
-        tables = chosen(jnp.arange(count), _tabulated(drawn, belief.points[0]))
+        tables = jax.tree.map(
+            lambda t: chosen(jnp.arange(count), t)[None], _tabulated(drawn, belief.points[0])
+        )
         function = jax.tree.map(lambda leaf: leaf[chain], drawn)
-        return Objective(tables[None], function)
+        return Objective(tables, function)
 
 
 class MaxValueEntropy(AbstractFactorPolicy):
@@ -149,26 +157,30 @@ class MaxValueEntropy(AbstractFactorPolicy):
     ) -> Objective:
         mean, variance = surrogate.factors(belief)
 
-        def everywhere(tables: Shaped[Array, "boxes chains factors ..."]) -> Array:
-            """Every factor at all points of the grids that cover the domain."""
-            tables = jnp.moveaxis(tables[: surrogate.cover], 0, 2)
-            return tables.reshape(*tables.shape[:2], -1)
+        def everywhere(
+            tables: tuple[Shaped[Array, "boxes chains factors ..."], ...],
+        ) -> list[Array]:
+            """Every factor [chains, factors, points] at all points of the grids that cover the domain."""
+            covering = [jnp.moveaxis(table[: surrogate.cover], 0, 2) for table in tables]
+            return [table.reshape(*table.shape[:2], -1) for table in covering]
 
         if self.paths:
 
             def largest(key: Key) -> Float[Array, "chains factors"]:
-                drawn = surrogate.draw(key, belief, self.size)
-                return jnp.max(everywhere(_tabulated(drawn, belief.points[0])), axis=2)
+                drawn = _tabulated(surrogate.draw(key, belief, self.size), belief.points[0])
+                return jnp.concatenate([jnp.max(t, axis=2) for t in everywhere(drawn)], axis=1)
 
             most = jnp.moveaxis(jax.lax.map(largest, jr.split(key, self.samples)), 0, 2)
         else:
-            draw = lambda m, v, d, k: gumbel(k, m, v, self.samples, d)  # noqa: E731
-            keys = jr.split(key, mean.shape[1:3])
-            distinct = everywhere(surrogate.distinct(belief))
-            of_factors = jax.vmap(jax.vmap(draw))
-            most = of_factors(everywhere(mean), everywhere(variance), distinct, keys)
+            draw = jax.vmap(jax.vmap(lambda m, v, d, k: gumbel(k, m, v, self.samples, d)))
+            grids = everywhere(mean), everywhere(variance), everywhere(surrogate.distinct(belief))
+            counts = np.cumsum([table.shape[1] for table in grids[0]])
+            keys = jr.split(key, (len(grids[0][0]), int(counts[-1])))
+            of_groups = jnp.split(keys, counts[:-1], axis=1)
+            most = jnp.concatenate(list(map(draw, *grids, of_groups)), axis=1)
         # A value below what is known of the factor already would be a mistake of the approximation.
-        most = jnp.maximum(most, jnp.max(everywhere(mean), axis=2, keepdims=True) + 1e-3)
+        known = jnp.concatenate([jnp.max(t, axis=2) for t in everywhere(mean)], axis=1)
+        most = jnp.maximum(most, known[:, :, None] + 1e-3)
 
         def gain(mean: Scalar, variance: Scalar, most: Float[Array, " samples"]) -> Scalar:
             gamma = (most - mean) / _std(variance)
@@ -176,9 +188,13 @@ class MaxValueEntropy(AbstractFactorPolicy):
             log_pdf = jax.scipy.stats.norm.logpdf(gamma)
             return jnp.mean(gamma * jnp.exp(log_pdf - log_cdf) / 2 - log_cdf)
 
-        each = jax.vmap(jax.vmap(jax.vmap(jax.vmap(gain, (0, 0, None)))), (0, 0, None))
-        flat = (*mean.shape[:3], -1)
-        tables = each(mean.reshape(flat), variance.reshape(flat), most).reshape(mean.shape)[None]
+        def gains(mean: Array, variance: Array, most: Array) -> Array:
+            flat = (*mean.shape[:3], -1)
+            each = jax.vmap(jax.vmap(jax.vmap(jax.vmap(gain, (0, 0, None)))), (0, 0, None))
+            return each(mean.reshape(flat), variance.reshape(flat), most).reshape(mean.shape)[None]
+
+        ends = np.cumsum([table.shape[2] for table in mean])[:-1]
+        tables = tuple(map(gains, mean, variance, jnp.split(most, ends, axis=1)))
 
         def function(x: Point) -> Scalar:
             return jnp.mean(
@@ -188,11 +204,9 @@ class MaxValueEntropy(AbstractFactorPolicy):
         return Objective(tables, function)
 
 
-def _tabulated(
-    drawn: additive.Sample, points: Float[Array, "boxes dim grid"]
-) -> Float[Array, "boxes chains factors ..."]:
-    """A function of every chain on every grid."""
-    return jax.vmap(lambda p: jax.vmap(lambda f: f.tables(p))(drawn))(points)
+def _tabulated(drawn: additive.Sample, points: Float[Array, "boxes dim grid"]) -> Tables:
+    """A function of every chain on every grid, [boxes, chains, factors, grid ...]."""
+    return jax.vmap(lambda p: jax.vmap(lambda f: factor_tables.of_sample(f, p))(drawn))(points)
 
 
 def gumbel(

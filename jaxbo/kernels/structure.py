@@ -80,7 +80,10 @@ class AbstractStructure(eqx.Module):
 
 
 class Given(AbstractStructure):
-    """Scopes that are known; they may overlap. `ValueError` for a factor that names a variable twice."""
+    """Scopes that are known; they may overlap. They are held sorted, those of fewest variables first.
+
+    `ValueError` for a factor that names a variable twice.
+    """
 
     scopes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
@@ -89,13 +92,14 @@ class Given(AbstractStructure):
             all(isinstance(scope, Iterable) for scope in scopes),
             f"scopes must have the variables of each factor, such as [(0, 1), (1, 2)], got {scopes}.",
         )
-        self.scopes = tuple(tuple(sorted(operator.index(v) for v in scope)) for scope in scopes)
-        require(len(self.scopes) > 0, "there must be at least one factor: scopes is empty.")
-        for number, scope in enumerate(self.scopes):
+        found = [tuple(sorted(operator.index(v) for v in scope)) for scope in scopes]
+        require(len(found) > 0, "there must be at least one factor: scopes is empty.")
+        for number, scope in enumerate(found):
             require(len(scope) > 0, f"factor {number} has no variables.")
             require(
                 len(set(scope)) == len(scope), f"factor {number} names a variable twice: {scope}."
             )
+        self.scopes = tuple(sorted(found, key=len))
 
     @property
     def fixed(self) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""Additive processes: kernels, fits and tables against dense NumPy, and what structures are drawn."""
+"""Additive processes: kernels and fits against dense NumPy, and what structures are drawn."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ from jaxbo.kernels.decomposed import Decomposed
 from jaxbo.parameters import Categorical, Integer, Real
 from jaxbo.space import Space
 
-DIM, CAPACITY, GRID = 4, 12, 5
+DIM, GRID = 4, 5
 SCOPES = ((0, 1), (2,), (1, 2, 3))
 FORMS = {"SE": SquaredExponential(0.3), "Matern 5/2": Matern52(0.4)}
 
@@ -92,59 +92,6 @@ def test_a_fit_has_a_variance_and_length_scales_for_every_factor(key):
     assert found.kernel.variances[1] > 10 * found.kernel.variances[0]
 
 
-# ---------------------------------------------------------------- tables
-
-
-@functools.cache
-def observed(form, count):
-    """A kernel, the grid, and `count` observations of `CAPACITY`, one of which is 0, with their L⁻¹."""
-    kernel = kernel_of(FORMS[form], False)
-    X = jr.uniform(jr.key(1), (CAPACITY, DIM))
-    used = jnp.arange(CAPACITY) < count
-    K = gram(kernel, X, X) + 1e-2 * jnp.eye(CAPACITY)
-    K = jnp.where(used[:, None] & used[None, :], K, jnp.eye(CAPACITY))
-    inverse = jnp.linalg.inv(jnp.linalg.cholesky(K))
-    y = jr.normal(jr.key(2), (CAPACITY,)).at[1].set(0)
-    outputs = jnp.where(used[None, :], jnp.stack([y, jnp.ones_like(y)]), 0)
-    points = jnp.stack([jnp.linspace(0, 1, GRID)] * DIM)
-    return kernel, points, X, used, inverse, outputs
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_tables_are_the_posterior_of_every_factor(form):
-    count = 9
-    kernel, points, X, used, inverse, outputs = observed(form, count)
-    told = additive.tables(kernel, points, X, used, inverse, outputs)
-    K = np.asarray(gram(kernel, X[:count], X[:count]), np.float64) + 1e-2 * np.eye(count)
-    y = np.asarray(outputs[:, :count], np.float64)
-    for number, scope in enumerate(SCOPES):
-        cells = np.indices((GRID,) * len(scope))
-        x = np.zeros((*cells.shape[1:], DIM), X.dtype)
-        for v, i in zip(scope, cells, strict=True):
-            x[..., v] = points[v][i]
-        of_pair = functools.partial(part, kernel, number)
-        each = jax.jit(jax.vmap(jax.vmap(of_pair, (None, 0)), (0, None)))
-        k = np.asarray(each(x.reshape(-1, DIM), X[:count]), np.float64)
-        weights = np.linalg.solve(K, k.T)
-        at = (..., *(0,) * (3 - len(scope)))
-        mean, variance = told.mean[number][at], told.variance[number][at]
-        np.testing.assert_allclose(mean, (y @ weights).reshape(mean.shape), atol=5e-4)
-        expected = float(kernel.variances[number]) - np.sum(k.T * weights, axis=0)
-        np.testing.assert_allclose(variance, expected.reshape(variance.shape), atol=5e-4)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_tables_brought_up_to_an_observation_are_those_made_anew(form):
-    kernel, points, X, used, inverse, outputs = observed(form, 8)
-    told = additive.tables(kernel, points, X, used, inverse, outputs)
-    for count in (9, 10, 11):
-        kernel, points, X, used, inverse, outputs = observed(form, count)
-        told = additive.extend(told, kernel, points, X, inverse[count - 1], outputs)
-    anew = additive.tables(kernel, points, X, used, inverse, outputs)
-    np.testing.assert_allclose(told.mean, anew.mean, atol=1e-3)
-    np.testing.assert_allclose(told.variance, anew.variance, atol=1e-4)
-
-
 # ---------------------------------------------------------------- the surrogate
 
 
@@ -168,13 +115,13 @@ def test_the_factors_of_a_belief_add_up_to_its_mean(key):
         mean, variance = surrogate.factors(belief)
         at = jnp.array([2, 0, 4, 1])
         x = jnp.linspace(0, 1, GRID)[at]
-        of_f = mean[0, 0]
-        total = of_f[0, 2, 0, 0] + of_f[1, 4, 0, 0] + of_f[2, 0, 4, 1]
+        of_one, of_two, of_three = (0, 0, 0, 4), (0, 0, 0, 2, 0), (0, 0, 0, 0, 4, 1)
+        places = list(zip(mean, variance, (of_one, of_two, of_three), strict=True))
+        total = sum(table[place] for table, _, place in places)
         expected, joint = surrogate.standardized(surrogate.setup(key, DIM), belief, x)
         np.testing.assert_allclose(total, expected[0], atol=2e-3)
-        assert (variance >= 0).all()
-        deviations = jnp.sqrt(variance)[0, 0]
-        most = deviations[0, 2, 0, 0] + deviations[1, 4, 0, 0] + deviations[2, 0, 4, 1]
+        assert all((table >= 0).all() for table in variance)
+        most = sum(jnp.sqrt(table[place]) for _, table, place in places)
         assert jnp.sqrt(joint[0]) <= most + 1e-3  # the sum of deviations bounds that of the sum
 
 
@@ -357,10 +304,25 @@ def test_tables_that_would_not_fit_are_refused_before_any_is_made(model, key):
         model.start(model.setup(key, 6))
 
 
+def test_every_table_is_as_large_as_its_factor(key):
+    scopes = [(0, 1, 2, 3), *((v,) for v in range(400)), (8, 9)]
+    surrogate = Decomposed(scopes, 10, grid=32)
+    start = lambda key: surrogate.start(surrogate.setup(key, 400)).tables  # noqa: E731
+    made = jax.eval_shape(start, key)  # none is
+    assert [t.shape for t in made.variance] == [
+        (1, 1, 400, 32),
+        (1, 1, 1, 32, 32),
+        (1, 1, 1, 32, 32, 32, 32),
+    ]
+    assert [t.size for t in made.mean] == [2 * t.size for t in made.variance]
+
+
 def test_what_cannot_be_meant_is_refused(as_users_have_it):
     form = SquaredExponential(np.array([0.1, 0.5]))
     with pytest.raises(ValueError, match=r"one for each of 3 coordinates, got shape \(2,\)"):
         Decomposed([(0, 1), (1, 2)], 10, form=form).setup(jr.key(0), 3)
+    with pytest.raises(ValueError, match=r"groups \(\(1, 1\), \(1, 3\)\) are none of 2 factors"):
+        AdditiveKernel(np.array([[0, -1], [0, 1]]), form, groups=((1, 1), (1, 3)))
     with pytest.raises(ValueError, match="penalty must be finite, got nan"):
         structure.Sampled(penalty=np.nan)
     with pytest.raises(ValueError, match="scopes must have the variables of each factor"):
@@ -377,15 +339,16 @@ def test_what_happens_at_fits_needs_fits():
 def test_repetitions_on_a_grid_are_known(key):
     surrogate = Decomposed([(0, 1), (2,), (3, 2)], 5, grid=4, regions=Regions((1, 1, 1, 1, 2, 1)))
     shared = surrogate.over(SPACE, key)
-    distinct = np.asarray(surrogate.distinct(surrogate.start(shared)))
-    assert distinct.shape == (2, 1, 3, 4, 4)
+    of_one, of_two = surrogate.distinct(surrogate.start(shared))
+    assert of_one.shape == (2, 1, 1, 4)
+    assert of_two.shape == (2, 1, 2, 4, 4)
     # Reals are the four points of an axis, there are three choices and three numbers.
     # Boxes are halves of the second real, which the first factor does not have.
-    np.testing.assert_array_equal(distinct[0, 0, 0], [[True, True, True, False]] * 4)
-    assert not distinct[1, 0, 0].any()
-    for box in distinct[:, 0]:
-        np.testing.assert_array_equal(box[1], [[True, False, False, False]] * 4)
-        np.testing.assert_array_equal(box[2], [[True, True, True, False]] * 4)
+    np.testing.assert_array_equal(of_two[0, 0, 0], [[True, True, True, False]] * 4)
+    assert not of_two[1, 0, 0].any()
+    for one, two in zip(of_one[:, 0], of_two[:, 0], strict=True):
+        np.testing.assert_array_equal(one, [[True] * 4])
+        np.testing.assert_array_equal(two[1], [[True, True, True, False]] * 4)
 
 
 @pytest.mark.parametrize(
