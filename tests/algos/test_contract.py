@@ -484,7 +484,7 @@ def crossing(text):
     ]
 
 
-@pytest.mark.parametrize("name", PROPER)
+@pytest.mark.parametrize("name", PROPER, scope="module")
 @once
 def test_devices_change_nothing_and_hear_only_what_is_sent(name):
     agents = 24  # a number that no other axis has
@@ -537,7 +537,7 @@ def test_queries_are_among_a_finite_set(name):
     assert jax.vmap(FINITE.contains)(queries.reshape(-1, FINITE.dim)).all()
 
 
-@pytest.mark.parametrize("name", PROPER)
+@pytest.mark.parametrize("name", PROPER, scope="module")
 @once
 def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
     queries = one_round(name, AGENTS, "space")[0].reshape(-1, SPACE.dim)
@@ -564,7 +564,9 @@ def many_runs(name, dim):
 
 
 @pytest.mark.parametrize(
-    ("name", "dim"), [("FTS", 6), *((name, 2) for name in PROPER if name != "random search")]
+    ("name", "dim"),
+    [("FTS", 6), *((name, 2) for name in PROPER if name != "random search")],
+    scope="module",
 )
 def test_it_beats_random_search(name, dim, x64):
     if x64 and dim != 2:
@@ -579,7 +581,7 @@ def test_it_beats_random_search(name, dim, x64):
     assert stats.wilcoxon(mine, random, alternative="less").pvalue < 1e-3
 
 
-@pytest.mark.parametrize("name", PROPER)
+@pytest.mark.parametrize("name", PROPER, scope="module")
 @once
 def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name):
     algorithm = METHODS[name](CUBE, AGENTS, ROWS)

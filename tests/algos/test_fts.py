@@ -330,12 +330,13 @@ def test_agents_agree_by_the_evidence_of_all_who_are_present(once, key):
     now = np.asarray(jax.vmap(lambda c: pooled.evidence(AGREEING, c.beliefs.own))(state.clients))
     sent = np.asarray(algorithm.messages(jr.key(2), state).evidence)
     assert np.allclose(sent, now) == (not once)
-    _, info = algorithm.ask(jr.key(1), state, jnp.asarray(present))
+    _, info = eqx.filter_jit(algorithm.ask)(jr.key(1), state, jnp.asarray(present))
+    agreed = jax.jit(lambda belief, total: pooled.agreed(AGREEING, belief, total))
     for agent in range(4):
         belief = jax.tree.map(lambda leaf, n=agent: leaf[n], state.clients.beliefs.own)
         others = present & (np.arange(4) != agent)
         total = jnp.asarray(sent[others].sum(0) + now[agent])
-        kernel, noise = pooled.agreed(AGREEING, belief, total)
+        kernel, noise = agreed(belief, total)
         found = jax.tree.map(lambda leaf, n=agent: leaf[n], info.agreed)
         np.testing.assert_allclose(found.kernel.length_scale, kernel.length_scale, rtol=1e-3)
         np.testing.assert_allclose(found.kernel.variance, kernel.variance, rtol=1e-3)
@@ -345,9 +346,10 @@ def test_agents_agree_by_the_evidence_of_all_who_are_present(once, key):
 
 def test_queries_are_those_of_the_hyperparameters_agreed_on(key):
     algorithm, state = agreement(False, key)
-    queries, info = algorithm.ask(jr.key(1), state)
+    queries, info = eqx.filter_jit(algorithm.ask)(jr.key(1), state)
     same = FTS(Cube(1), 4, features=GOOD, own=AGREEING, mixing=Constant(1))
-    start, _ = same.ask(jr.key(1), state)
+    ask = eqx.filter_jit(same.ask)
+    start, _ = ask(jr.key(1), state)
     for agent in range(4):
         agreed = info.agreed.kernel, info.agreed.noise
         agreed = jax.tree.map(lambda leaf, n=agent: leaf[n], agreed)
@@ -355,7 +357,7 @@ def test_queries_are_those_of_the_hyperparameters_agreed_on(key):
         plain = eqx.tree_at(
             lambda s: s.clients.beliefs.own, state, under(state.clients.beliefs.own)
         )
-        expected, _ = same.ask(jr.key(1), plain)
+        expected, _ = ask(jr.key(1), plain)
         np.testing.assert_allclose(queries[agent], expected[agent], atol=1e-3)
     assert np.abs(np.asarray(queries - start)).max() > 0.01
 
@@ -365,9 +367,10 @@ def test_an_agent_that_sends_nonsense_does_not_decide_for_all(key):
     broken = eqx.tree_at(
         lambda s: s.clients.sent.evidence, state, replace_fn=lambda e: e.at[1].set(jnp.nan)
     )
-    without = algorithm.ask(jr.key(1), state, jnp.arange(4) != 1)[1].agreed
+    ask = eqx.filter_jit(algorithm.ask)
+    without = ask(jr.key(1), state, jnp.arange(4) != 1)[1].agreed
     for present in (jnp.arange(4) != 1, jnp.ones(4, bool)):
-        found = algorithm.ask(jr.key(1), broken, present)[1].agreed
+        found = ask(jr.key(1), broken, present)[1].agreed
         np.testing.assert_allclose(
             found.kernel.length_scale, without.kernel.length_scale, rtol=1e-5
         )

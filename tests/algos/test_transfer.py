@@ -47,7 +47,17 @@ def data():
 
 def told(algorithm, data, key):
     x, y = data
-    return algorithm.warm_start(algorithm.init(key), jnp.asarray(x, float), jnp.asarray(y, float))
+    return started(algorithm, jnp.asarray(x, float), jnp.asarray(y, float), key)
+
+
+@eqx.filter_jit
+def started(algorithm, x, y, key):
+    return algorithm.warm_start(algorithm.init(key), x, y)
+
+
+@eqx.filter_jit
+def sent(algorithm, state, key):
+    return algorithm.messages(key, state)
 
 
 def dense_messages(state, data):
@@ -83,7 +93,7 @@ def improvement(mean, std, best):
 
 def acquisition(algorithm, state, agent, key):
     """The function that an agent maximizes, and the weights in it."""
-    messages = algorithm.messages(key, state)
+    messages = sent(algorithm, state, key)
     client = jax.tree.map(lambda leaf: leaf[agent], state.clients)
     others = jnp.arange(AGENTS) != agent
     return algorithm.acquisition(key, state.shared, client.beliefs.own, messages, others)
@@ -143,7 +153,7 @@ def test_taf_adds_the_gains_over_what_others_found(agent, data, key):
 def test_a_message_is_the_posterior_and_no_more(kind, data, key):
     algorithm = make(kind)
     state = told(algorithm, data, jr.key(1))
-    messages = algorithm.messages(key, state)
+    messages = sent(algorithm, state, key)
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), messages)
     assert metrics.floats(one) == M + M**2 + (kind is TAF)
     for n, (nu, cov, best) in enumerate(dense_messages(state, data)):
@@ -161,9 +171,9 @@ def test_a_capacity_changes_no_message(kind, data, key):
     dense = told(make(kind), data, jr.key(1))
     few = Fixed(KERNEL, size=M, noise=NOISE, capacity=POINTS)
     algorithm = kind(Cube(2), AGENTS, own(), features=few)
-    messages = algorithm.messages(key, told(algorithm, data, jr.key(1)))
+    messages = sent(algorithm, told(algorithm, data, jr.key(1)), key)
     for ours, theirs in zip(
-        jax.tree.leaves(messages), jax.tree.leaves(make(kind).messages(key, dense)), strict=True
+        jax.tree.leaves(messages), jax.tree.leaves(sent(make(kind), dense, key)), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
 

@@ -1,5 +1,6 @@
 """Feature maps against float64 NumPy, the kernels they stand for, and automatic differentiation."""
 
+import equinox as eqx
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExpone
 from jaxbo.kernels.features import FourierFunction, cos_turns, sin_turns
 
 KERNELS = [SquaredExponential, Matern12, Matern32, Matern52]
-MAPS = [features.cosine, features.sine_cosine]
+MAPS = [eqx.filter_jit(make) for make in (features.cosine, features.sine_cosine)]
 DIRECTIONS = [features.independent, features.orthogonal, features.quasi_random]
 TURNS = [(cos_turns, np.cos), (sin_turns, np.sin)]
 SCALES = np.array([0.3, 0.7, 1.9])
@@ -112,7 +113,7 @@ def test_features_are_their_definition(make, key, x64):
 @pytest.mark.parametrize("size", [2, 100])
 def test_squared_norm_is_the_variance_at_every_point(make, size, key, x64):
     m = make(key, SquaredExponential(0.2, 2.5), 2, size)
-    norms = jax.vmap(lambda x: jnp.sum(m(x) ** 2))(jr.uniform(key, (500, 2)))
+    norms = jax.jit(jax.vmap(lambda x: jnp.sum(m(x) ** 2)))(jr.uniform(key, (500, 2)))
     np.testing.assert_allclose(norms, 2.5, rtol=1e-12 if x64 else 2e-6)
     assert m.size == size
     assert m(jnp.zeros(2)).shape == (size,)
@@ -192,7 +193,7 @@ def test_gradients_in_the_length_scale_are_finite_differences(make, scale, key, 
     def value(kernel):
         return jnp.sum(features.with_kernel(m, kernel)(x) * w)
 
-    found = jax.grad(value)(SquaredExponential(jnp.asarray(scale), 2.0)).length_scale
+    found = jax.jit(jax.grad(value))(SquaredExponential(jnp.asarray(scale), 2.0)).length_scale
     for i in range(np.size(scale)):
         change = 1e-5 * np.eye(np.size(scale))[i].reshape(np.shape(scale))
         after, before = (oracle(x, m, scale + sign * change) for sign in (1, -1))

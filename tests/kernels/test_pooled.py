@@ -109,13 +109,13 @@ def test_settings_fill_the_box_and_are_relative_to_the_variance():
 def test_many_agents_find_the_length_scale_that_few_observations_do_not_tell(truth):
     own, pooled = Fitted(CAPACITY, SquaredExponential(0.05), every=None), Pooled()
     X, y = map(jnp.stack, zip(*(data(seed, truth) for seed in range(40)), strict=True))
-    beliefs = jax.vmap(lambda X, y: told(own, X, y))(X, y)
-    evidences = jax.vmap(lambda belief: pooled.evidence(own, belief))(beliefs)
+    beliefs = jax.jit(jax.vmap(lambda X, y: told(own, X, y)))(X, y)
+    evidences = jax.jit(jax.vmap(lambda belief: pooled.evidence(own, belief)))(beliefs)
     one = jax.tree.map(lambda leaf: leaf[0], beliefs)
     kernel, noise = pooled.agreed(own, one, jnp.sum(evidences, axis=0))
     assert 0.75 * truth < float(kernel.length_scale) < 1.35 * truth
     assert 0.001 < float(noise / kernel.variance) < 0.05
-    alone = jax.vmap(lambda belief, e: pooled.agreed(own, belief, e)[0].length_scale)
+    alone = jax.jit(jax.vmap(lambda b, e: pooled.agreed(own, b, e)[0].length_scale))
     missed = np.abs(np.log(np.asarray(alone(beliefs, evidences)) / truth))
     assert missed.mean() > 1.5 * abs(np.log(float(kernel.length_scale) / truth))
 
