@@ -161,7 +161,7 @@ class DECHBO(AbstractOneModel):
     def _graph(self, state: State, belief: Belief) -> AbstractGraph:
         grid, fixed = self.surrogate.grid, self.surrogate.structure.fixed
         variables = len(self.domain.axes(grid).columns)
-        if fixed is not None:
+        if fixed is not None:  # in the order of the tables: see `AbstractStructure.fixed`
             return FactorGraph((grid,) * variables, fixed)
         scopes = self.surrogate.scopes(state.shared, belief)
         order = self.surrogate.structure.order(scopes[0]) if len(scopes) == 1 else None

@@ -67,11 +67,16 @@ class AdditiveKernel(AbstractKernel):
             arity % self.width == 0,
             f"scopes of {arity} places do not hold whole variables of width {self.width}.",
         )
-        counts, sizes = zip(*self.groups, strict=True)
         require(
-            sum(counts) == factors and min(sizes) > 0 and max(sizes) * self.width <= arity,
+            sum(count for count, _ in self.groups) == factors
+            and all(count > 0 and 0 < size * self.width <= arity for count, size in self.groups),
             f"groups {self.groups} are none of {factors} factors in {arity} places.",
         )
+        for (rows, places), (_, size) in zip(self.members, self.groups, strict=True):
+            require(
+                self.scopes[rows, places.stop :] < 0,
+                f"a factor in a group of {size} variables has more: {self.scopes[rows]}.",
+            )
         require(
             self.length_scale.ndim < 2 or self.length_scale.shape == (factors, arity),
             f"length_scale must be a number, a vector or of shape ({factors}, {arity}), one for each "
@@ -235,9 +240,9 @@ class Sample(eqx.Module):
 
     def __call__(self, x: Point) -> Scalar:
         k = jax.vmap(lambda z: self.kernel(x, z))(self.X)
-        return jnp.sum(self.prior(x)) + dot(k, self.v)
+        return jnp.sum(self._prior(x)) + dot(k, self.v)
 
-    def prior(self, x: Point) -> Float[Array, " factors"]:
+    def _prior(self, x: Point) -> Float[Array, " factors"]:
         scopes = self.kernel.scopes
         at = jnp.where(scopes < 0, 0, x[scopes])[:, None, :]
         u = jnp.sum(self.frequencies * at, axis=2) + self.phases
@@ -268,7 +273,7 @@ def draw(
     phases = jr.uniform(phase_key, (factors, size), X.dtype)
     prior = Sample(kernel, frequencies, phases, weights, X, jnp.zeros_like(y))
     e = jnp.sqrt(noise) * jr.normal(noise_key, y.shape, X.dtype)
-    at_data = jax.vmap(lambda x: jnp.sum(prior.prior(x)))(X) + e
+    at_data = jax.vmap(lambda x: jnp.sum(prior._prior(x)))(X) + e
     used = jnp.isfinite(y)
     residual = jnp.where(used, y - at_data, 0)
     v = jnp.where(used, dot(dot(inverse, residual), inverse), 0)

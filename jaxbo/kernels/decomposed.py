@@ -69,20 +69,21 @@ class Decomposed(AbstractSurrogate):
     """An additive process whose hyperparameters are fitted by maximum evidence every `every` evaluations.
 
     `structure` says which variables share a factor: scopes, or `RandomTree()`, or `Sampled()`, which
-    learns it. Variables are coordinates; of a `Space`, parameters, a choice with all its coordinates.
-    `form` is the kernel of every factor and where fitting starts, `per_factor` whether every factor has
-    a variance and length scales of its own; else factors share the variance evenly, and one length scale
-    or, where `form` has them, one for each coordinate. `noise`, `warp` and `priors` are as in `Fitted`.
+    learns it; scopes are held as `Given` says, those of fewest variables first. Variables are
+    coordinates; of a `Space`, parameters, a choice with all its coordinates. `form` is the kernel of
+    every factor and where fitting starts, `per_factor` whether every factor has a variance and length
+    scales of its own; else factors share the variance evenly, and one length scale or, where `form` has
+    them, one for each coordinate. `noise`, `warp` and `priors` are as in `Fitted`.
 
     A variable is looked at on `grid` points; integers and choices on all their values, if they are no
     more. With `regions` each of these boxes has a grid of its own; with `zoom` there is one more, that
     share of every axis around the best point observed, placed anew at every fit.
 
     Memory: observations (observations + variables) numbers a chain, its variables squared where the
-    structure is learned, and for every box `grid` numbers a variable and 3 grid^variables a factor; of
-    learned factors, as if all had as many variables as the largest may have. A query takes up to twice
-    as much. `ValueError` where the tables take more than 4 GiB, and for length scales that are not one
-    number or one for each coordinate.
+    structure is learned, and for every box `grid` numbers a variable and 3 grid^(its variables) a factor;
+    where scopes are not given, as if all factors had as many variables as the largest may have. A query
+    takes up to twice as much. `ValueError` where the tables take more than 4 GiB, and for length scales
+    that are not one number or one for each coordinate.
     """
 
     structure: AbstractStructure
@@ -173,7 +174,8 @@ class Decomposed(AbstractSurrogate):
         domain = Cube(dim) if isinstance(domain, Finite) else domain
         variables = len(domain.axes(self.grid).columns)
         scopes = jax.eval_shape(lambda k: self.structure.start(k, variables), key)
-        cells = sum(count * self.grid**size for count, size in self._groups(*scopes.shape))
+        groups = (scopes.shape,) if self._groups is None else self._groups
+        cells = sum(count * self.grid**size for count, size in groups)
         boxes = self.cover + (self.zoom is not None)
         check_memory(3 * boxes * self.structure.chains * cells)
         # The exact process of `Fitted` needs no features; those of samples are drawn with them.
@@ -219,15 +221,16 @@ class Decomposed(AbstractSurrogate):
 
         return jax.vmap(within)(lower, upper)
 
-    def _groups(self, factors: int, arity: int) -> Groups:
-        """What is known of the sizes of scopes of that shape."""
+    @property
+    def _groups(self) -> Groups | None:
+        """How many factors have how many variables, if that is known in advance."""
         fixed = self.structure.fixed
         if fixed is None:
-            return ((factors, arity),)
+            return None
         return tuple((len(list(same)), size) for size, same in itertools.groupby(fixed, len))
 
     def _kernel(self, axes: Axes, scopes: Scopes) -> AdditiveKernel:
-        form, width, groups = self.form, axes.columns.shape[1], self._groups(*scopes.shape)
+        form, width, groups = self.form, axes.columns.shape[1], self._groups
         scopes = _coordinates(axes, scopes)
         shared = AdditiveKernel(scopes, form, width=width, groups=groups)
         if not self.per_factor:
@@ -345,7 +348,7 @@ class Decomposed(AbstractSurrogate):
 
         return jax.vmap(one)(belief)
 
-    def distinct(self, belief: Belief) -> tuple[Bool[Array, "boxes chains factors ..."], ...]:
+    def distinct(self, belief: Belief) -> tuple[Bool[Array, "boxes chains _ ..."], ...]:
         """Which points of the factors' grids are no repetitions: a parameter of few values repeats the
         last, a place that no variable has is the same everywhere, and boxes may differ in other variables
         only. Points on the border of two boxes are of both."""

@@ -156,14 +156,14 @@ class MaxValueEntropy(AbstractFactorPolicy):
         self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
     ) -> Objective:
         mean, variance = surrogate.factors(belief)
+        ends = np.cumsum([table.shape[2] for table in mean])[:-1]
 
-        def everywhere(
-            tables: tuple[Shaped[Array, "boxes chains factors ..."], ...],
-        ) -> list[Array]:
+        def everywhere(tables: tuple[Shaped[Array, "boxes chains _ ..."], ...]) -> list[Array]:
             """Every factor [chains, factors, points] at all points of the grids that cover the domain."""
             covering = [jnp.moveaxis(table[: surrogate.cover], 0, 2) for table in tables]
             return [table.reshape(*table.shape[:2], -1) for table in covering]
 
+        means = everywhere(mean)
         if self.paths:
 
             def largest(key: Key) -> Float[Array, "chains factors"]:
@@ -173,13 +173,12 @@ class MaxValueEntropy(AbstractFactorPolicy):
             most = jnp.moveaxis(jax.lax.map(largest, jr.split(key, self.samples)), 0, 2)
         else:
             draw = jax.vmap(jax.vmap(lambda m, v, d, k: gumbel(k, m, v, self.samples, d)))
-            grids = everywhere(mean), everywhere(variance), everywhere(surrogate.distinct(belief))
-            counts = np.cumsum([table.shape[1] for table in grids[0]])
-            keys = jr.split(key, (len(grids[0][0]), int(counts[-1])))
-            of_groups = jnp.split(keys, counts[:-1], axis=1)
-            most = jnp.concatenate(list(map(draw, *grids, of_groups)), axis=1)
+            keys = jr.split(key, (surrogate.structure.chains, sum(len(t[0]) for t in means)))
+            grids = means, everywhere(variance), everywhere(surrogate.distinct(belief))
+            groups = zip(*grids, jnp.split(keys, ends, axis=1), strict=True)
+            most = jnp.concatenate([draw(*group) for group in groups], axis=1)
         # A value below what is known of the factor already would be a mistake of the approximation.
-        known = jnp.concatenate([jnp.max(t, axis=2) for t in everywhere(mean)], axis=1)
+        known = jnp.concatenate([jnp.max(t, axis=2) for t in means], axis=1)
         most = jnp.maximum(most, known[:, :, None] + 1e-3)
 
         def gain(mean: Scalar, variance: Scalar, most: Float[Array, " samples"]) -> Scalar:
@@ -193,8 +192,8 @@ class MaxValueEntropy(AbstractFactorPolicy):
             each = jax.vmap(jax.vmap(jax.vmap(jax.vmap(gain, (0, 0, None)))), (0, 0, None))
             return each(mean.reshape(flat), variance.reshape(flat), most).reshape(mean.shape)[None]
 
-        ends = np.cumsum([table.shape[2] for table in mean])[:-1]
-        tables = tuple(map(gains, mean, variance, jnp.split(most, ends, axis=1)))
+        groups = zip(mean, variance, jnp.split(most, ends, axis=1), strict=True)
+        tables = tuple(gains(*group) for group in groups)
 
         def function(x: Point) -> Scalar:
             return jnp.mean(

@@ -92,13 +92,13 @@ def extend(
     O(grid^variables capacity) a factor.
     """
     white = dot(outputs, row)
-
-    def raised(mean: Array, w: Array) -> Array:
-        return mean + w[:, None] * white.reshape(1, -1, *(1,) * (w.ndim - 1))
-
-    w = contract(kernel, points, X, row)
-    variance = jax.tree.map(lambda variance, w: variance - w * w, told.variance, w)
-    return GridTables(jax.tree.map(raised, told.mean, w), variance)
+    means, variances = [], []
+    weighted = contract(kernel, points, X, row)
+    for mean, variance, w in zip(*told, weighted, strict=True):
+        of_outputs = white.reshape(1, -1, *(1,) * (w.ndim - 1))
+        means.append(mean + w[:, None] * of_outputs)
+        variances.append(variance - w * w)
+    return GridTables(tuple(means), tuple(variances))
 
 
 def contract(
@@ -155,14 +155,15 @@ def _of_factors(
     one: Callable[[tuple[Array, ...]], Any],
     kernel: AdditiveKernel,
     *more: Float[Array, "factors ..."],
-    at_once: int = 1,
+    at_once: int | None = None,
 ) -> tuple[Any, ...]:
-    """`one` of every factor's scope, length scales, variance and `more`, group by group."""
+    """`one` of every factor's scope, length scales, variance and `more`, group by group: one factor after
+    another, or `at_once` of them."""
     found = []
     for rows, places in kernel.members:
         scopes, scales = (a[rows, places] for a in (kernel.scopes, kernel.length_scales))
         factors = scopes, scales, kernel.variances[rows], *(a[rows] for a in more)
-        found.append(jax.lax.map(one, factors, batch_size=min(at_once, len(scopes))))
+        found.append(jax.lax.map(one, factors, batch_size=at_once and min(at_once, len(scopes))))
     return tuple(found)
 
 

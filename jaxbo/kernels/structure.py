@@ -51,7 +51,8 @@ class AbstractStructure(eqx.Module):
 
     @property
     def fixed(self) -> tuple[tuple[int, ...], ...] | None:
-        """The scopes, if they are known in advance."""
+        """The scopes, if they are known in advance: those of fewest variables first, as `factor_graph`
+        stacks their tables, and the variables of each sorted, which are the tables' axes."""
         return None
 
     @property
@@ -80,7 +81,8 @@ class AbstractStructure(eqx.Module):
 
 
 class Given(AbstractStructure):
-    """Scopes that are known; they may overlap. They are held sorted, those of fewest variables first.
+    """Scopes that are known; they may overlap. Factors of fewest variables come first, whatever the order
+    they are given in, and the variables of each are sorted.
 
     `ValueError` for a factor that names a variable twice.
     """

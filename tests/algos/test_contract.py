@@ -589,7 +589,7 @@ def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name):
     first = INITIAL + 1  # later rounds amplify rounding errors
     for i in range(8):
         key = jr.split(jr.key(4), SEEDS)[i]
-        with jax.debug_key_reuse(True):  # as in `ran`: the same compiled program
+        with jax.debug_key_reuse(True):
             _, alone = run(algorithm, RELIABLE, ROUNDS, key, initial=INITIAL)
         np.testing.assert_array_equal(alone.queries[:INITIAL], together.queries[i, :INITIAL])
         np.testing.assert_allclose(

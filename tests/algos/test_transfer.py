@@ -181,13 +181,13 @@ def test_a_capacity_changes_no_message(kind, data, key):
 @pytest.mark.parametrize("kind", [RGPE, TAF])
 def test_a_broken_message_is_not_listened_to(kind, data, key):
     @jax.jit
-    def asked(sent, present):
+    def asked(number, present):
         """Where agent 2 sends nothing but this number, unless it is 0."""
 
         class Spoiled(kind):
             def messages(self, key, state, **options):
                 return jax.tree.map(
-                    lambda leaf: leaf.at[2].set(jnp.where(sent == 0, leaf[2], sent)),
+                    lambda leaf: leaf.at[2].set(jnp.where(number == 0, leaf[2], number)),
                     super().messages(key, state, **options),
                 )
 

@@ -233,6 +233,22 @@ def test_a_chain_draws_structures_in_proportion_to_their_density():
     assert 0.2 < chains.accepted.mean() < 1
 
 
+def test_what_observations_do_not_say_is_the_prior_of_places():
+    """By default a place is as likely taken, by any of the variables, as it is empty."""
+    dim, count = 3, 4000
+    learned = structure.Sampled(factors=1, steps=40)
+    start = learned.start(jr.key(0), dim)
+    assert start.shape == (dim + 1, 2)
+    nothing = of_scopes(lambda scopes: jnp.zeros(()))
+    last = jax.vmap(lambda key: learned.update(key, start, dim, nothing).scopes[dim])
+    drawn = np.asarray(jax.jit(last)(jr.split(jr.key(8), count)))
+    found = np.bincount(np.sum(drawn >= 0, axis=1), minlength=3) / count
+    # One structure is empty, six have one variable, six two: none has one twice.
+    expected = np.array([1, 6 / dim, 6 / dim**2])
+    expected /= expected.sum()
+    assert (np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)).all()
+
+
 def test_pairs_that_matter_are_found():
     key = jr.key(7)
     X = jr.uniform(key, (80, 6))
@@ -321,8 +337,13 @@ def test_what_cannot_be_meant_is_refused(as_users_have_it):
     form = SquaredExponential(np.array([0.1, 0.5]))
     with pytest.raises(ValueError, match=r"one for each of 3 coordinates, got shape \(2,\)"):
         Decomposed([(0, 1), (1, 2)], 10, form=form).setup(jr.key(0), 3)
-    with pytest.raises(ValueError, match=r"groups \(\(1, 1\), \(1, 3\)\) are none of 2 factors"):
-        AdditiveKernel(np.array([[0, -1], [0, 1]]), form, groups=((1, 1), (1, 3)))
+    for groups in ((1, 1), (1, 3)), ((2, 1), (0, 2)), ():
+        with pytest.raises(ValueError, match=r"groups \(.*\) are none of 2 factors in 2 places"):
+            AdditiveKernel(np.array([[0, -1], [0, 1]]), form, groups=groups)
+    with pytest.raises(
+        ValueError, match=r"a factor in a group of 1 variables has more: \[\[0 1\]\]"
+    ):
+        AdditiveKernel(np.array([[0, 1], [0, -1]]), form, groups=((1, 1), (1, 2)))
     with pytest.raises(ValueError, match="penalty must be finite, got nan"):
         structure.Sampled(penalty=np.nan)
     with pytest.raises(ValueError, match="scopes must have the variables of each factor"):

@@ -13,10 +13,10 @@ from jaxbo.kernels.additive import AdditiveKernel
 from jaxbo.kernels.covariance import Matern52, SquaredExponential, gram
 
 DIM, CAPACITY, GRID = 4, 12, 5
-SCOPES = ((3, 1), (2,), (0, 2), (1, 2, 3))
+SCOPES = ((2,), (3, 1), (0, 2), (1, 2, 3))
 FORMS = {"SE": SquaredExponential(0.3), "Matern 5/2": Matern52(0.4)}
 #: What is known of their sizes: nothing, or all.
-GROUPS = {"padded": None, "by size": ((1, 2), (1, 1), (1, 2), (1, 3))}
+GROUPS = {"padded": None, "by size": ((1, 1), (2, 2), (1, 3))}
 EITHER = pytest.mark.parametrize("groups", GROUPS)
 
 
@@ -44,11 +44,13 @@ def observed(form, groups, count):
 
 def of_factor(kernel, stacked, number):
     """The table of one factor: its axes come last."""
-    size = len(SCOPES[number])
-    if len(kernel.groups) == 1:
-        table = stacked[0][number]
-        return table[(..., *(0,) * (3 - size))]
-    return stacked[number][0]
+    (table,) = (
+        table[number - rows.start]
+        for table, (rows, _) in zip(stacked, kernel.members, strict=True)
+        if rows.start <= number < rows.stop
+    )
+    (places,) = (places for rows, places in kernel.members if rows.start <= number < rows.stop)
+    return table[(..., *(0,) * (places.stop - len(SCOPES[number])))]
 
 
 @EITHER
