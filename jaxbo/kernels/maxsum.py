@@ -265,7 +265,7 @@ def upper_bound(
     Each variable in turn (those of one color, which share no factor, at once) spreads what its factors
     can reach at each of its points evenly among them. On a tree it tends to the maximum itself. Where
     the graph is data all variables do at once, each by one part in as many as a factor has variables.
-    `ValueError` for less than one of `sweeps`.
+    Tables are finite, as for `solve`. `ValueError` for less than one of `sweeps`.
     """
     whole("sweeps", sweeps, least=1)
     colors = jnp.asarray(graph.colors())
