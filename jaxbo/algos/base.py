@@ -6,9 +6,9 @@
 
 A federated method is written from the two sides that exist in the world:
 
-    a client, one agent                                  the server
-    message(key, shared, client) → message               aggregate(key, shared, round,
-    choose(key, shared, client, message, broadcast) → x            messages, present) → broadcast
+    a client, one agent                                        the server
+    message(key, shared, client) → message                     aggregate(key, shared, round,
+    choose(key, shared, client, past, message, broadcast) → x            messages, present) → broadcast
     learn(shared, round, client, x, value) → client
 
 and `AbstractFederated` composes the three functions above from these, once:
@@ -17,8 +17,12 @@ and `AbstractFederated` composes the three functions above from these, once:
 
 where `each`, by default `vmap`, makes of a function of one agent that of all (`jaxbo.layout`).
 
-`message` is all that ever leaves a client. What it learns of others reaches its query through the
-broadcast alone, so a simulation and a deployment run the same functions.
+An agent's `past` (`kernels.history`) is kept here, for all methods alike. `choose` gives it to
+`maximize`, which passes over places where evaluations fail and points that would teach nothing.
+
+`message` is all that ever leaves a client: neither its past nor its failures do. What it learns of
+others reaches its query through the broadcast alone, so a simulation and a deployment run the same
+functions.
 """
 
 import abc
@@ -33,6 +37,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
+from jaxbo.kernels import history
+from jaxbo.kernels.history import History
 from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.layout import Each
 from jaxbo.types import Count, Flag, Key, Point, Scalar
@@ -43,6 +49,8 @@ BEFORE_FIRST_ROUND = -1
 
 class AbstractAlgorithm(eqx.Module):
     """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
+
+    A failure changes nothing that is believed of the objective, but where the agent looks.
 
     Configuration lives here and never changes; numbers are array leaves, so a sweep over them is one
     vmapped program.
@@ -104,20 +112,23 @@ class AbstractAlgorithm(eqx.Module):
     ) -> PyTree:
         """The state after observations that were made before the first round.
 
-        For the targets alone, or for all agents; an agent with fewer of them has NaN values.
+        For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
+        that are NaN; a NaN value elsewhere is a failed evaluation.
         """
 
 
 class FederatedState(eqx.Module):
-    """`shared` is what all parties agreed on before the start; `clients` have the agents axis.
+    """`shared` is what all parties agreed on before the start; `clients` and `past` have the agents axis.
 
-    `round` counts the rounds told, `told` what a target may hold: these and those of `warm_start`.
+    `past` is what each agent has evaluated. `round` counts the rounds told, and `told` what a target may
+    hold: these and those of `warm_start`.
     """
 
     round: Int[Array, ""]
     told: Int[Array, ""]
     shared: PyTree
     clients: PyTree
+    past: History
 
 
 class AbstractFederated(AbstractAlgorithm):
@@ -166,9 +177,15 @@ class AbstractFederated(AbstractAlgorithm):
 
     @abc.abstractmethod
     def choose(
-        self, key: Key, shared: PyTree, client: Any, message: PyTree, broadcast: PyTree
+        self,
+        key: Key,
+        shared: PyTree,
+        client: Any,
+        past: History,
+        message: PyTree,
+        broadcast: PyTree,
     ) -> tuple[Point, PyTree]:
-        """One client's query; `message` is its own."""
+        """One client's query; `past` and `message` are its own."""
 
     @abc.abstractmethod
     def learn(self, shared: PyTree, round: Count, client: Any, x: Point, value: Scalar) -> PyTree:
@@ -205,7 +222,12 @@ class AbstractFederated(AbstractAlgorithm):
         index = jnp.arange(self.agents)
         clients = each(self.join, in_axes=(0, None, 0))(_of_each(client_key, index), shared, index)
         zero = jnp.zeros((), int)
-        return FederatedState(zero, zero, shared, clients)
+        past = each(lambda _: self.nothing())(index)
+        return FederatedState(zero, zero, shared, clients, past)
+
+    def nothing(self) -> History:
+        """The past of an agent that has evaluated nothing."""
+        return history.empty(self.domain.dim, self.capacity)
 
     def told(self, state: FederatedState) -> Count:
         return state.told
@@ -228,9 +250,9 @@ class AbstractFederated(AbstractAlgorithm):
         messages = self.messages(message_key, state, each=each)
         broadcast = self.aggregate(server_key, state.shared, state.round, messages, present)
         keys = _of_each(choice_key, jnp.arange(self.targets))
-        first = self._first(self.targets, (state.clients, messages))
+        first = self._first(self.targets, (state.clients, state.past, messages))
         # What all agents share is not mapped, so that what follows from it is computed once.
-        choose = each(self.choose, in_axes=(0, None, 0, 0, None))
+        choose = each(self.choose, in_axes=(0, None, 0, 0, 0, None))
         return choose(keys, state.shared, *first, broadcast)
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
@@ -247,8 +269,9 @@ class AbstractFederated(AbstractAlgorithm):
         *,
         each: Each = jax.vmap,
     ) -> FederatedState:
-        clients = self._observe(each, state.shared, state.clients, state.round, queries, values)
-        return FederatedState(state.round + 1, state.told + 1, state.shared, clients)
+        known = state.clients, state.past
+        known = self._observe(each, state.shared, known, state.round, queries, values)
+        return FederatedState(state.round + 1, state.told + 1, state.shared, *known)
 
     def warm_start(
         self,
@@ -283,23 +306,37 @@ class AbstractFederated(AbstractAlgorithm):
         )
         before = jnp.asarray(BEFORE_FIRST_ROUND)
 
-        def step(clients: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
-            return self._observe(each, state.shared, clients, before, *observation), None
+        def step(known: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
+            return self._observe(each, state.shared, known, before, *observation), None
 
-        clients, _ = jax.lax.scan(step, state.clients, (queries, values))
+        known = state.clients, state.past
+        (clients, past), _ = jax.lax.scan(step, known, (queries, values))
         if jax.tree.leaves(clients):  # there are clients that hold nothing
             clients = each(self.settle, in_axes=(None, 0))(state.shared, clients)
-        return FederatedState(state.round, told, state.shared, clients)
+        return FederatedState(state.round, told, state.shared, clients, past)
+
+    def observe(
+        self,
+        shared: PyTree,
+        round: Count,
+        known: tuple[PyTree, History],
+        x: Point,
+        value: Scalar,
+    ) -> tuple[PyTree, History]:
+        """`learn` of one client, and its past with this evaluation."""
+        client, past = known
+        return self.learn(shared, round, client, x, value), history.add(past, x, value)
 
     def _observe(
         self,
         each: Each,
         shared: PyTree,
-        clients: PyTree,
+        known: tuple[PyTree, History],
         round: Count,
         queries: Float[Array, "n dim"],
         values: Float[Array, " n"],
-    ) -> PyTree:
+    ) -> tuple[PyTree, History]:
+        """What the agents know, clients and past, after one evaluation of each."""
         count = values.shape[0]
         require(
             count in (self.targets, self.agents) and queries.shape == (count, self.domain.dim),
@@ -307,14 +344,14 @@ class AbstractFederated(AbstractAlgorithm):
             f"got {queries.shape} and {values.shape}.",
         )
 
-        first = self._first(count, clients)
+        first = self._first(count, known)
         axes = (None, None, 0, 0, 0)
-        new = each(self.learn, in_axes=axes)(shared, round, first, queries, values)
+        new = each(self.observe, in_axes=axes)(shared, round, first, queries, values)
         if count < self.agents:
             new = jax.tree.map(
-                lambda old, some: old.at[:count].set(some), unwrap(clients), unwrap(new)
+                lambda old, some: old.at[:count].set(some), unwrap(known), unwrap(new)
             )
-            new = wrap(new, clients)
+            new = wrap(new, known)
         return new
 
     def _first(self, count: int, tree: PyTree) -> PyTree:

@@ -19,9 +19,10 @@ from jaxbo._check import is_a, positive_number, require, whole
 from jaxbo.algos.base import AbstractFederated
 from jaxbo.algos.cepe import NEVER, Info, personalization
 from jaxbo.domains import Finite
-from jaxbo.kernels import acquisition, gp, nystrom
+from jaxbo.kernels import acquisition, gp, history, nystrom
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.exploration import any_largest, nearest
+from jaxbo.kernels.history import History
 from jaxbo.kernels.linalg import dot, inner
 from jaxbo.types import Count, Key, Point, Scalar, floating
 
@@ -212,6 +213,7 @@ class Collaborative(AbstractFederated):
         key: Key,
         shared: Float[Array, "points features"],
         client: Client,
+        past: History,
         message: Message,
         broadcast: Broadcast,
     ) -> tuple[Point, Info]:
@@ -228,7 +230,8 @@ class Collaborative(AbstractFederated):
         best = jnp.where(jnp.any(client.seen), best, 0)  # the prior mean
         t = broadcast.round + 1
         scores = jax.vmap(lambda m, s: self.index(t, m, s, best))(mean, spread)
-        x = self.domain.points[any_largest(key, scores)]
+        allowed = history.limits(past, self.domain.points).allowed
+        x = self.domain.points[any_largest(key, jnp.where(allowed, scores, -jnp.inf))]
         since = (client.last == broadcast.round - 1).astype(int)
         since = jnp.where(broadcast.round == 0, client.belief.count, since)
         scalars = (self.domain.dim + 1) * since

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.domains import AbstractDomain, Finite
-from jaxbo.kernels import maxsum
+from jaxbo.kernels import history, maxsum
 from jaxbo.kernels.additive import AdditiveKernel
 from jaxbo.kernels.decomposed import Belief, Decomposed, Shared
 from jaxbo.kernels.factor_graph import AbstractGraph, DataGraph, FactorGraph, Tables
@@ -108,15 +109,18 @@ class DECHBO(AbstractOneModel):
     def prepare(self, key: Key) -> Points:
         return self.domain.candidates(key, self.candidates)
 
-    def query(
-        self, key: Key, state: State, belief: Belief, prepared: Points
-    ) -> tuple[Point, Search]:
-        objective = self.policy(key, self.surrogate, state.shared, belief, prepared)
+    def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, Search]:
+        belief: Belief = state.belief
+        limits = history.limits(state.past, candidates)
+        key, query_key = jr.split(key)
+        objective = self.policy(key, self.surrogate, state.shared, belief, candidates)
         each = jax.lax.map if _numbers(belief) > ALONE else _side_by_side
-        values = each(objective.function, prepared)
+        values: Array = each(objective.function, candidates)
+        values = jnp.asarray(jnp.where(limits.allowed, values, -jnp.inf))
         if isinstance(self.domain, Finite):
             every = Search(jnp.zeros((1, 1)), jnp.ones((1, 1), bool))
-            return prepared[jnp.argmax(values)], every
+            best = candidates[jnp.argmax(values)]
+            return limits.elsewhere(query_key, state.past, candidates, best), every
         graph = self._graph(state, belief)
         owners = self.domain.axes(self.surrogate.grid).owners
 
@@ -142,21 +146,24 @@ class DECHBO(AbstractOneModel):
             center = proposals[jnp.argmax(each(objective.function, proposals))]
             near = self.surrogate.around(state.shared, belief, center, share)
             # The same key, so what is drawn is the same.
-            tables = self.policy(key, self.surrogate, state.shared, near, prepared).tables
+            tables = self.policy(key, self.surrogate, state.shared, near, candidates).tables
             tables = jax.tree.map(lambda t: t[:, -1], tables)
             more, found = jax.vmap(lambda t, p=near.points[0, -1]: solved(p, t))(tables)
             proposals = jnp.concatenate([proposals, more])
             search = jax.tree.map(lambda a, b: jnp.column_stack([a, b]), search, found)
         # Before there is anything to tell points apart, the first of these is as good as any.
-        best = prepared[jax.lax.top_k(values, min(STARTS, len(values)))[1]]
+        best = candidates[jax.lax.top_k(values, min(STARTS, len(values)))[1]]
         observed = self.domain.project(belief.incumbent())
-        starts = jnp.concatenate([best, proposals, observed[None]])
+        back = jax.vmap(lambda x: limits.toward(self.domain, observed, x))(proposals)
+        starts = jnp.concatenate([best, back, observed[None]])
 
         def climb(x: Point) -> tuple[Point, Scalar]:
-            return ascend(objective.function, self.domain, x, objective.function(x), self.steps)
+            function = objective.function
+            x, value = ascend(function, self.domain, x, function(x), self.steps, limits=limits)
+            return x, jnp.where(limits.allow(x), value, -jnp.inf)
 
         ends, values = each(climb, starts)
-        return ends[jnp.argmax(values)], search
+        return limits.elsewhere(query_key, state.past, candidates, ends[jnp.argmax(values)]), search
 
     def _graph(self, state: State, belief: Belief) -> AbstractGraph:
         grid, fixed = self.surrogate.grid, self.surrogate.structure.fixed

@@ -21,8 +21,9 @@ from jaxbo.algos.thompson import AbstractThompson, Message
 from jaxbo.algos.two_models import Beliefs, Shared
 from jaxbo.domains import AbstractDomain, Finite, Regions
 from jaxbo.kernels.features import FourierFunction
+from jaxbo.kernels.history import History
 from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.maximize import Pieces, maximize
+from jaxbo.kernels.maximize import Pieces, query
 from jaxbo.kernels.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.schedules import AbstractSchedule, InverseSqrt
@@ -194,12 +195,19 @@ class DPFTSDE(AbstractThompson):
         return self.weighting(round + 1, assigned, self.regions.count)
 
     def choose(
-        self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
+        self,
+        key: Key,
+        shared: Shared,
+        client: Client,
+        past: History,
+        message: Message,
+        broadcast: Broadcast,
     ) -> tuple[Point, Info]:
+        own_key, query_key = jr.split(key)
         is_own = self._is_own(client.choices, broadcast.round) | ~self.releasing(broadcast.round)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         phi = shared.message
-        mine = self._own_function(key, shared, client.beliefs, message)
+        mine = self._own_function(own_key, shared, client.beliefs, message)
 
         def theirs(x: Point) -> Scalar:
             return dot(phi(x), broadcast.vectors[self.regions.assign(x)])
@@ -212,7 +220,8 @@ class DPFTSDE(AbstractThompson):
             return lambda x: jnp.where(is_own, mine(x), joint(x))
 
         either: Function = lambda x: jnp.where(is_own, mine(x), theirs(x))  # noqa: E731
-        x, _ = maximize(either, self.domain, candidates, pieces=Pieces(self.regions, piece))
+        pieces = Pieces(self.regions, piece)
+        x = query(query_key, either, self.domain, candidates, past, pieces=pieces)
         return x, Info(jnp.where(is_own, client.index, BROADCAST))
 
     def learn(

@@ -7,14 +7,13 @@ Lu, Polyzos, Li and Giannakis, Surrogate modeling for Bayesian optimization beyo
 process (2022), Algorithms 1 and 2.
 """
 
-from typing import Any
-
 import equinox as eqx
+import jax.random as jr
 
 from jaxbo._check import is_a, whole
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.domains import AbstractDomain
-from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.maximize import query
 from jaxbo.kernels.policy import AbstractPolicy, Thompson
 from jaxbo.kernels.surrogate import AbstractSurrogate
 from jaxbo.types import Key, Point, Points
@@ -41,7 +40,8 @@ class EGP(AbstractOneModel):
     ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2);
     jit them, or take a `Desk`, which does.
 
-    What failed is NaN, not a penalty: beside one value far from all others these look alike, warped too.
+    What failed is NaN, not a penalty: places where evaluations fail are then passed over. Beside one
+    value far from all others these look alike, warped too.
 
     Differs from the paper in that features keep their base frequencies when hyperparameters are
     fitted anew, and that the floor of appendix E is for drawing only. Memory: that of `surrogate`;
@@ -70,8 +70,7 @@ class EGP(AbstractOneModel):
     def prepare(self, key: Key) -> Points:
         return self.domain.candidates(key, self.candidates)
 
-    def query(
-        self, key: Key, state: State, belief: Any, prepared: Points
-    ) -> tuple[Point, tuple[()]]:
-        function = self.policy(key, self.surrogate, state.shared, belief)
-        return maximize(function, self.domain, prepared)[0], ()
+    def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, tuple[()]]:
+        policy_key, query_key = jr.split(key)
+        function = self.policy(policy_key, self.surrogate, state.shared, state.belief)
+        return query(query_key, function, self.domain, candidates, state.past), ()

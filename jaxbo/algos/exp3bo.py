@@ -17,7 +17,7 @@ from jaxbo.algos.egp import EGP
 from jaxbo.algos.one_model import State
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.maximize import query
 from jaxbo.types import Count, Key, Scalar, floating
 
 
@@ -91,12 +91,13 @@ class EXP3BO(AbstractAlgorithm):
         self, key: Key, state: Exp3State, present: Bool[Array, " agents"] | None = None
     ) -> tuple[Float[Array, "targets dim"], Info]:
         require(present is None, "present is for agents that send messages; workers send none.")
-        candidate_key, sample_key = jr.split(key)
+        candidate_key, sample_key, query_key = jr.split(key, 3)
         arm = self.arm(state)
         expert, phi, belief = state.model.shared.pick(arm, state.model.belief)
         sample = expert.sample(sample_key, phi, belief)
         candidates = self.domain.candidates(candidate_key, self.candidates)
-        return maximize(sample, self.domain, candidates)[0][None], Info(arm[None])
+        x = query(query_key, sample, self.domain, candidates, state.model.past)
+        return x[None], Info(arm[None])
 
     def tell(
         self,

@@ -21,8 +21,9 @@ from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.features import FourierFunction
 from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.history import History
 from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.maximize import query
 from jaxbo.kernels.pooled import Pooled
 from jaxbo.kernels.ranking import STRANGERS, Ranked, check_weights
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
@@ -202,9 +203,15 @@ class FTS(AbstractThompson):
         return Broadcast(round, key, messages.weights, present, total)
 
     def choose(
-        self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
+        self,
+        key: Key,
+        shared: Shared,
+        client: Client,
+        past: History,
+        message: Message,
+        broadcast: Broadcast,
     ) -> tuple[Point, Info]:
-        own_key, peer_key = jr.split(key)
+        own_key, peer_key, query_key = jr.split(key, 3)
         client, agreed = self._agreed(shared, client, message, broadcast)
         peer, found = self._peer(peer_key, shared, client, broadcast)
         is_own = self._is_own(client.choices, broadcast.round) | ~found
@@ -214,7 +221,8 @@ class FTS(AbstractThompson):
             message = self._draw(own_key, shared, client.beliefs)
         mine = self._own_function(own_key, shared, client.beliefs, message)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
-        x, _ = maximize(_either(is_own, mine, theirs), self.domain, candidates)
+        function = _either(is_own, mine, theirs)
+        x = query(query_key, function, self.domain, candidates, past)
         return x, Info(jnp.where(is_own, client.index, peer), agreed)
 
     def learn(

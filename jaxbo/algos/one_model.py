@@ -19,13 +19,15 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.domains import AbstractDomain
+from jaxbo.kernels import history
+from jaxbo.kernels.history import History
 from jaxbo.kernels.surrogate import AbstractSurrogate
 from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 
 
 class State(eqx.Module):
     """`round` counts the rounds told, `told` the evaluations, failed ones and initial ones included;
-    `fitted` how many observations the last fit was to.
+    `fitted` how many observations the last fit was to; `past` is what was evaluated (`kernels.history`).
     """
 
     round: Int[Array, ""]
@@ -33,6 +35,7 @@ class State(eqx.Module):
     fitted: Int[Array, ""]
     shared: PyTree
     belief: PyTree
+    past: History
 
 
 class AbstractOneModel(AbstractAlgorithm):
@@ -41,6 +44,7 @@ class AbstractOneModel(AbstractAlgorithm):
     Every round `ask` has a query for each worker. Asynchronously a worker that has ended is told of
     with `tell_one`, in any order, and given the next query by `ask_one`. Where two queries from one
     belief do not differ by themselves, workers that are busy are taken to observe what is expected.
+    No query repeats that of another worker, or an earlier one, of an objective that has shown no noise.
 
     Hyperparameters are fitted to what is known before the first round, and again whenever
     `surrogate.period` more evaluations were told, failed ones included. The capacity of the surrogate
@@ -63,12 +67,12 @@ class AbstractOneModel(AbstractAlgorithm):
         """Whether two queries from one belief differ by themselves."""
 
     @abc.abstractmethod
-    def prepare(self, key: Key) -> Any:
-        """What all queries of a round have in common, such as candidates."""
+    def prepare(self, key: Key) -> Points:
+        """The candidates that all queries of a round have in common."""
 
     @abc.abstractmethod
-    def query(self, key: Key, state: State, belief: Any, prepared: Any) -> tuple[Point, PyTree]:
-        """The next query given a belief, that of `state` or one of more observations; and its info."""
+    def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, PyTree]:
+        """The next query and its info, given a state, or what it would be with more observations."""
 
     @property
     def capacity(self) -> int | None:
@@ -89,7 +93,8 @@ class AbstractOneModel(AbstractAlgorithm):
     def init(self, key: Key) -> State:
         shared = self.setup(key)
         zero = jnp.zeros((), int)
-        return State(zero, zero, zero, shared, self.surrogate.start(shared))
+        past = history.empty(self.domain.dim, self.surrogate.room)
+        return State(zero, zero, zero, shared, self.surrogate.start(shared), past)
 
     def told(self, state: State) -> Count:
         return state.told // self.targets
@@ -99,36 +104,59 @@ class AbstractOneModel(AbstractAlgorithm):
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
         require(present is None, "present is for agents that send messages; workers send none.")
         prepare_key, query_key = jr.split(key)
-        prepared = self.prepare(prepare_key)
+        candidates = self.prepare(prepare_key)
         keys = jax.vmap(lambda i: jr.fold_in(query_key, i))(jnp.arange(self.targets))
         if self.random():
-            return jax.vmap(lambda k: self.query(k, state, state.belief, prepared))(keys)
+            queries, info = jax.vmap(lambda k: self.query(k, state, candidates))(keys)
+            return self._apart(
+                jr.fold_in(query_key, self.targets), state, queries, candidates
+            ), info
 
-        def next_query(belief: Any, key: Key) -> tuple[Any, tuple[Point, PyTree]]:
-            x, info = self.query(key, state, belief, prepared)
-            return self._believe(state, belief, x), (x, info)
+        def next_query(state: State, key: Key) -> tuple[State, tuple[Point, PyTree]]:
+            x, info = self.query(key, state, candidates)
+            return self._waiting(state, x), (x, info)
 
-        return jax.lax.scan(next_query, state.belief, keys)[1]
+        return jax.lax.scan(next_query, state, keys)[1]
+
+    def _apart(
+        self,
+        key: Key,
+        state: State,
+        queries: Float[Array, "targets dim"],
+        candidates: Points,
+    ) -> Float[Array, "targets dim"]:
+        """The queries of a round, those that repeat another one in other places."""
+        if self.targets == 1:
+            return queries
+        limits = history.limits(state.past, candidates)
+
+        def apart(past: History, item: tuple[Key, Point]) -> tuple[History, Point]:
+            x = limits.elsewhere(item[0], past, candidates, item[1])
+            return history.wait(past, x), x
+
+        return jax.lax.scan(apart, state.past, (jr.split(key, self.targets), queries))[1]
 
     def ask_one(
         self, key: Key, state: State, pending: Points, busy: Bool[Array, " points"]
     ) -> Point:
         """The next query while the `pending` ones that are `busy` are being evaluated."""
         prepare_key, query_key = jr.split(key)
-        prepared = self.prepare(prepare_key)
-        belief = state.belief
+        candidates = self.prepare(prepare_key)
+
+        def wait(state: State, item: tuple[Point, Flag]) -> tuple[State, None]:
+            return self._waiting(state, *item), None
+
+        state, _ = jax.lax.scan(wait, state, (pending, busy))
+        return self.query(jr.fold_in(query_key, 0), state, candidates)[0]
+
+    def _waiting(self, state: State, x: Point, busy: Flag | bool = True) -> State:
+        """While `x` is evaluated; taken to be what is expected there, unless queries are `random`."""
+        past, belief = history.wait(state.past, x, busy), state.belief
         if not self.random():
-
-            def wait(belief: Any, item: tuple[Point, Flag]) -> tuple[Any, None]:
-                return self._believe(state, belief, *item), None
-
-            belief, _ = jax.lax.scan(wait, belief, (pending, busy))
-        return self.query(jr.fold_in(query_key, 0), state, belief, prepared)[0]
-
-    def _believe(self, state: State, belief: Any, x: Point, busy: Flag | bool = True) -> Any:
-        """The belief if `x` were observed to be what is expected there."""
-        mean, _ = self.surrogate.predict(state.shared, belief, x)
-        return self.surrogate.condition(state.shared, belief, x, jnp.where(busy, mean, jnp.nan))
+            mean, _ = self.surrogate.predict(state.shared, belief, x)
+            expected = jnp.where(busy, mean, jnp.nan)
+            belief = self.surrogate.condition(state.shared, belief, x, expected)
+        return eqx.tree_at(lambda s: (s.belief, s.past), state, (belief, past))
 
     def tell(
         self, state: State, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
@@ -148,13 +176,14 @@ class AbstractOneModel(AbstractAlgorithm):
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
     ) -> State:
         told, every = state.told + values.shape[0], self.surrogate.period
-        fitted, belief = state.fitted, self._observe(state, queries, values)
+        belief, past = self._observe(state, queries, values)
+        fitted = state.fitted
         if every is not None:
             # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
             due = told // every > state.told // every
             refit = functools.partial(self._refit, state.shared)
             fitted, belief = jax.lax.cond(due, refit, lambda *same: same, fitted, belief)
-        return State(state.round + 1, told, fitted, state.shared, belief)
+        return State(state.round + 1, told, fitted, state.shared, belief, past)
 
     def _refit(self, shared: Any, fitted: Count, belief: Any) -> tuple[Count, Any]:
         """Hyperparameters fitted anew, if anything was observed since the last fit."""
@@ -182,16 +211,23 @@ class AbstractOneModel(AbstractAlgorithm):
             most is None or told <= most,
             f"{told} evaluations exceed the surrogate's capacity of {most}: give it a larger one.",
         )
-        belief = self._observe(state, queries.reshape(-1, self.domain.dim), values.reshape(-1))
+        points = queries.reshape(-1, self.domain.dim)
+        belief, past = self._observe(state, points, values.reshape(-1))
         fitted = state.fitted
         if self.surrogate.period is not None:
             fitted, belief = self._refit(state.shared, fitted, belief)
-        return State(state.round, told, fitted, state.shared, belief)
+        return State(state.round, told, fitted, state.shared, belief, past)
 
     def _observe(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
-    ) -> Any:
-        def step(belief: Any, observation: tuple[Point, Scalar]) -> tuple[Any, None]:
-            return self.surrogate.condition(state.shared, belief, *observation), None
+    ) -> tuple[Any, History]:
+        """The belief and the past with these evaluations."""
 
-        return jax.lax.scan(step, state.belief, (queries, values))[0]
+        def step(
+            known: tuple[Any, History], observation: tuple[Point, Scalar]
+        ) -> tuple[tuple[Any, History], None]:
+            belief, past = known
+            told = self.surrogate.condition(state.shared, belief, *observation)
+            return (told, history.add(past, *observation)), None
+
+        return jax.lax.scan(step, (state.belief, state.past), (queries, values))[0]

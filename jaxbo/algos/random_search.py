@@ -7,13 +7,16 @@ import equinox as eqx
 
 from jaxbo.algos.base import AbstractIndependent
 from jaxbo.domains import AbstractDomain
+from jaxbo.kernels import history
+from jaxbo.kernels.history import History
 from jaxbo.types import Count, Key, Point, Scalar
 
 
 class RandomSearch(AbstractIndependent):
-    """Every agent queries points drawn uniformly from the domain, and learns nothing.
+    """Every agent queries points drawn uniformly from the domain, and learns nothing,
+    not even from failures.
 
-    No message, no state: 0 bytes an agent; measured in a run of 35 rounds, 0.7 kB at most.
+    No message, and next to no state; measured in a run of 35 rounds, 0.7 kB at most.
     """
 
     domain: AbstractDomain
@@ -22,6 +25,9 @@ class RandomSearch(AbstractIndependent):
     @property
     def capacity(self) -> None:
         return None
+
+    def nothing(self) -> History:
+        return history.empty(self.domain.dim, 1)  # nobody looks at it
 
     def setup(self, key: Key) -> tuple[()]:
         del key
@@ -32,9 +38,15 @@ class RandomSearch(AbstractIndependent):
         return ()
 
     def choose(
-        self, key: Key, shared: tuple[()], client: tuple[()], message: tuple[()], broadcast: Key
+        self,
+        key: Key,
+        shared: tuple[()],
+        client: tuple[()],
+        past: History,
+        message: tuple[()],
+        broadcast: Key,
     ) -> tuple[Point, tuple[()]]:
-        del shared, client, message, broadcast
+        del shared, client, past, message, broadcast
         return self.domain.sample(key, 1)[0], ()
 
     def learn(

@@ -11,14 +11,16 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
 from jaxbo.algos.base import BEFORE_FIRST_ROUND
 from jaxbo.algos.two_models import AbstractTwoModels, Beliefs, Shared
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
+from jaxbo.kernels.history import History
 from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.maximize import query
 from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
 
@@ -127,16 +129,23 @@ class AbstractTransfer(AbstractTwoModels):
         return Broadcast(key, hear(heard, messages), heard)
 
     def choose(
-        self, key: Key, shared: Shared, client: Client, message: Message, broadcast: Broadcast
+        self,
+        key: Key,
+        shared: Shared,
+        client: Client,
+        past: History,
+        message: Message,
+        broadcast: Broadcast,
     ) -> tuple[Point, Float[Array, " agents"]]:
         del message
         others = broadcast.present & (jnp.arange(broadcast.present.size) != client.index)
         if self.peers is not None:
             others = others & (self.peers if self.peers.ndim == 1 else self.peers[client.index])
         own = client.beliefs.own
-        function, weights = self.acquisition(key, shared, own, broadcast.messages, others)
+        function_key, query_key = jr.split(key)
+        function, weights = self.acquisition(function_key, shared, own, broadcast.messages, others)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
-        return maximize(function, self.domain, candidates)[0], weights
+        return query(query_key, function, self.domain, candidates, past), weights
 
     def learn(
         self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar

@@ -4,12 +4,14 @@ f_t ~ GP(mean, covariance | own observations),    x_t = argmax f_t(x)
 """
 
 import equinox as eqx
+import jax.random as jr
 from jaxtyping import PyTree
 
 from jaxbo._check import is_a, whole
 from jaxbo.algos.base import AbstractIndependent
 from jaxbo.domains import AbstractDomain
-from jaxbo.kernels.maximize import maximize
+from jaxbo.kernels.history import History
+from jaxbo.kernels.maximize import query
 from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
 from jaxbo.types import Count, Key, Point, Scalar
 
@@ -43,12 +45,19 @@ class TS(AbstractIndependent):
         return self.surrogate.start(shared)
 
     def choose(
-        self, key: Key, shared: PyTree, client: PyTree, message: tuple[()], broadcast: Key
+        self,
+        key: Key,
+        shared: PyTree,
+        client: PyTree,
+        past: History,
+        message: tuple[()],
+        broadcast: Key,
     ) -> tuple[Point, tuple[()]]:
         del message
-        function = self.surrogate.sample(key, shared, client)
+        sample_key, query_key = jr.split(key)
+        function = self.surrogate.sample(sample_key, shared, client)
         candidates = self.domain.candidates(broadcast, self.candidates)
-        return maximize(function, self.domain, candidates)[0], ()
+        return query(query_key, function, self.domain, candidates, past), ()
 
     def learn(
         self, shared: PyTree, round: Count, client: PyTree, x: Point, value: Scalar

@@ -35,9 +35,10 @@ from jaxbo.federation.wire import (
     shapes_of_broadcast,
     unpack,
 )
+from jaxbo.kernels.history import History
 from jaxbo.loop import round_keys, split_key
 from jaxbo.space import Space
-from jaxbo.types import Key
+from jaxbo.types import Count, Key
 
 log = logging.getLogger(__name__)
 
@@ -203,6 +204,7 @@ class _Memory:
             raise _archive.damaged(path, error) from error
 
     def save(self, client: PyTree) -> None:
+        """With the client and its past."""
         self.client = pack(client)
         manifest = {"format": FORMAT, "identity": self.identity}
         manifest |= {"round": self.round, "settled": self.settled}
@@ -220,10 +222,14 @@ class _Visit:
         self.shared = eqx.filter_jit(self.algorithm.setup)(_key(request.setup))
         joining = self._own(client_key), self.shared, jnp.asarray(owner.agent)
         if memory.client is None:
-            self.client = eqx.filter_jit(self.algorithm.join)(*joining)
+            self.client, self.past = eqx.filter_jit(self._join)(*joining)
         else:
-            like = eqx.filter_eval_shape(self.algorithm.join, *joining)
-            self.client = unpack(memory.client, like)
+            like = eqx.filter_eval_shape(self._join, *joining)
+            self.client, self.past = unpack(memory.client, like)
+
+    def _join(self, key: Key, shared: PyTree, agent: Count) -> tuple[PyTree, History]:
+        """A client that knows nothing yet, and its past."""
+        return self.algorithm.join(key, shared, agent), self.algorithm.nothing()
 
     def begin(self, initial: int) -> None:
         """The initial design, as far as it has not been evaluated."""
@@ -236,7 +242,7 @@ class _Visit:
         if not self.memory.settled:
             self.client = eqx.filter_jit(self.algorithm.settle)(self.shared, self.client)
             self.memory.settled = True
-            self.memory.save(self.client)
+            self.memory.save((self.client, self.past))
 
     def observe(self, request: Request) -> None:
         """The query of the request's round, unless it has been evaluated."""
@@ -245,7 +251,7 @@ class _Visit:
         like = shapes_of_broadcast(self.algorithm, self.shared)
         broadcast = unpack(request.broadcast, like)
         key = self._own(self._ask_keys(request.round).choice)
-        known = self.shared, self.client, self.message(request.round), broadcast
+        known = self.shared, self.client, self.past, self.message(request.round), broadcast
         x, _ = eqx.filter_jit(self.algorithm.choose)(key, *known)
         self._evaluate(request.round, x)
 
@@ -256,11 +262,11 @@ class _Visit:
 
     def _evaluate(self, round: int, x: Array) -> None:
         value = self._value(np.asarray(x))
-        known = jnp.asarray(round), self.client, x, jnp.asarray(value, x.dtype)
-        self.client = eqx.filter_jit(self.algorithm.learn)(self.shared, *known)
+        told = jnp.asarray(round), (self.client, self.past), x, jnp.asarray(value, x.dtype)
+        self.client, self.past = eqx.filter_jit(self.algorithm.observe)(self.shared, *told)
         self.memory.known = self.memory.known.and_also(round, np.asarray(x), value)
         self.memory.round = round
-        self.memory.save(self.client)
+        self.memory.save((self.client, self.past))
 
     def _value(self, x: np.ndarray) -> float:
         domain = self.algorithm.domain

@@ -8,6 +8,10 @@ over theta = log length_scale (one, or one a coordinate), log variance and log n
 from the given hyperparameters and from points spread over the box, go side by side; the best is
 returned.
 
+Values that are all equal, or nearly, would be explained best by noise alone, or by a function that is
+the same everywhere. Either would end the search. So with fewer than five distinct values the
+hyperparameters stay where they are, and later a prior keeps them from the ends of the box.
+
 Where length scales stay, K = variance Q diag(values) Q' + noise I has the same Q throughout, and an
 evaluation takes O(points) instead of O(points^3).
 
@@ -42,6 +46,15 @@ _SUFFICIENT, _SHRINK = 1e-4, (0.1, 0.5)
 _MARGIN, _SPREAD_MARGIN = 0.02, 0.2
 #: Eigenvalues are computed twice below this share of the largest.
 _SMALL = 1 / 64
+#: With fewer distinct values nothing is fitted.
+FEWEST = 5
+#: Values that differ by so many roundings are the same.
+_ROUNDINGS = 8
+#: Default spreads of the logarithms: a factor of 30 either way for length scales, 55 for the noise, is
+#: within two of them.
+_SPREAD_OF_SCALES, _SPREAD_OF_NOISE = math.sqrt(3), 2.0
+#: Noise variance where nothing else is given, in units of the values' variance.
+NOISE = 1e-2
 
 
 def _pair(value: Float[Array, "2"] | tuple[float, float]) -> Float[Array, "2"]:
@@ -95,10 +108,18 @@ class Priors(eqx.Module):
         """Length scales that grow with the root of the dimension, as distances in a cube do.
 
         Median e^√2 √dim, spread √3: the prior of Hvarfner, Hellsten and Nardi (2024), with which one
-        length scale a coordinate can be fitted to few points in many dimensions.
+        length scale a coordinate can be fitted to few points in many dimensions. The noise has a median
+        of 1 % of the values' variance.
         """
         _check.at_least(dim, 1)
-        return cls(length_scale=LogNormal(math.exp(math.sqrt(2)) * math.sqrt(dim), math.sqrt(3)))
+        median = math.exp(math.sqrt(2)) * math.sqrt(dim)
+        return cls(LogNormal(median, math.sqrt(3)), noise=LogNormal(NOISE, _SPREAD_OF_NOISE))
+
+    @classmethod
+    def around(cls, kernel: AbstractKernel, noise: Scalar) -> "Priors":
+        """Medians that are the given noise, and the geometric mean of the given length scales."""
+        median = jnp.exp(jnp.mean(jnp.log(kernel.length_scale)))
+        return cls(LogNormal(median, _SPREAD_OF_SCALES), noise=LogNormal(noise, _SPREAD_OF_NOISE))
 
     def log_density(
         self,
@@ -149,8 +170,9 @@ def fit(
     are ignored: NaN marks failures and padding alike. The other `restarts - 1` starts are the same
     low-discrepancy points of the box every time. `steps` is how often each evaluates the evidence.
 
-    The result is inside of the bounds, never worse than the start and never NaN; without data it is
-    the start. A hyperparameter that is not fitted keeps its value, whatever the bounds.
+    The result is inside of the bounds, never worse than the start and never NaN. With fewer than
+    `FEWEST` distinct values it is the start. A hyperparameter that is not fitted keeps its value,
+    whatever the bounds.
 
     `ValueError` for fewer than one restart or step, or noise that is not positive.
     """
@@ -174,8 +196,18 @@ def fit(
     candidates = jnp.concatenate([problem.theta[None], found])
     evidences = jax.vmap(problem.log_evidence)(candidates)
     best = jnp.argmax(evidences + jax.vmap(problem.log_prior)(candidates))
-    best = jnp.where(jnp.any(problem.rows), best, 0)
+    best = jnp.where(informative(y), best, 0)
     return Fit(*problem.unpack(candidates[best]), evidences[best].astype(y.dtype))
+
+
+def informative(y: Float[Array, " capacity"]) -> Flag:
+    """Whether there are `FEWEST` values that differ by more than rounding; what is not finite is none."""
+    known = jnp.isfinite(y)
+    ordered = jnp.sort(jnp.where(known, y, jnp.inf))
+    size = jnp.max(jnp.where(known, jnp.abs(y), 0), initial=0)
+    step = _ROUNDINGS * jnp.finfo(y.dtype).eps * size
+    apart = (ordered[1:] - ordered[:-1] > step) & jnp.isfinite(ordered[1:])
+    return jnp.any(known) & (1 + jnp.sum(apart) >= FEWEST)
 
 
 class Spectrum(eqx.Module):

@@ -244,8 +244,10 @@ def _moments(values: Float[Array, " capacity"]) -> Moments:
 class Fitted(AbstractSurrogate):
     """Hyperparameters of the agent's own, refitted by maximum evidence every `every` rounds.
 
-    `kernel` and `noise` are where fitting starts; the form of `kernel` stays, and with
-    `keep_length_scale` its length scale. `bounds` and `priors` are those of `fit.fit`. `capacity` is the
+    `kernel` and `noise` are where fitting starts, and what is expected unless `priors` say otherwise
+    (`Priors()` expects nothing). The form of `kernel` stays, and with `keep_length_scale` its length
+    scale. With fewer than `fit.FEWEST` distinct values nothing is fitted. `bounds` and `priors` are those
+    of `fit.fit`. `capacity` is the
     most observations that an agent will ever make; later ones are ignored. Frequencies are common to all
     agents, length scales are not (FTS, section 5.2 and the authors' real experiments). Where `every` is
     None, nothing is fitted.
@@ -329,10 +331,15 @@ class Fitted(AbstractSurrogate):
             belief.x,
             belief.standardized,
             bounds=self.limits,
-            priors=self.priors,
+            priors=self.prior,
             fit_length_scale=not self.keep_length_scale,
         )
         return self.under(shared, belief, found.kernel, found.noise)
+
+    @property
+    def prior(self) -> Priors:
+        """What hyperparameters are expected to be."""
+        return Priors.around(self.kernel, self.noise) if self.priors is None else self.priors
 
     @property
     def limits(self) -> Bounds:

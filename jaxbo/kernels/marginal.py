@@ -33,8 +33,7 @@ class Marginal(AbstractEnsemble):
     """Equally weighed experts whose hyperparameters are samples of the posterior given the data.
 
     In place of maximum evidence, a chain goes on from its last sample whenever `expert` would refit:
-    `warmup` steps that adapt it, then one of `samples` every few steps. The prior is that of
-    `expert`, flat in the logarithms inside of its bounds unless `expert.priors` says otherwise.
+    `warmup` steps that adapt it, then one of `samples` every few steps. The prior is that of `expert`.
     With `Thompson` it is fully Bayesian GP-TS: a sample of the hyperparameters, then a function; with
     `EI` the acquisition is averaged over them (Snoek et al., 2012).
 
@@ -78,11 +77,13 @@ class Marginal(AbstractEnsemble):
             last.x,
             last.standardized,
             bounds=self.expert.limits,
-            priors=self.expert.priors,
+            priors=self.expert.prior,
             free=(not self.expert.keep_length_scale, True, True),
         )
         key = jr.fold_in(shared.key, last.moments.count)
-        found = jax.vmap(problem.unpack)(sample(key, problem, self.samples, self.warmup))
+        drawn = sample(key, problem, self.samples, self.warmup)
+        drawn = jnp.where(fit.informative(last.y), drawn, problem.theta)
+        found = jax.vmap(problem.unpack)(drawn)
         return shared.map(lambda e, phi, b, theta: e.under(phi, b, *theta), belief, found)
 
     def log_weights(self, shared: Experts, belief: FittedBelief) -> Float[Array, " experts"]:

@@ -1,4 +1,4 @@
-"""The best point of a domain for any function of a point.
+"""The best point of a domain for any function of a point, and what an agent with a past asks next.
 
 First the function at candidates, then a few steps of Newton's method from the best of them. Under
 `vmap` over functions that share their features and candidates, the first stage is a matrix product
@@ -19,8 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxbo.domains import AbstractDomain, Finite, Regions, clip
+from jaxbo.kernels import history
 from jaxbo.kernels.features import Curvature, FourierFunction, expansion
-from jaxbo.types import Count, Function, Point, Points, Scalar
+from jaxbo.kernels.history import History, Limits
+from jaxbo.types import Count, Function, Key, Point, Points, Scalar
 
 #: Candidates of a block: a product of so many takes no more than 4 % longer than one of all.
 _BLOCK = 256
@@ -38,6 +40,7 @@ def maximize(
     domain: AbstractDomain,
     candidates: Points,
     *,
+    limits: Limits | None = None,
     pieces: Pieces | None = None,
     starts: int | None = None,
     steps: int = 3,
@@ -53,21 +56,25 @@ def maximize(
     A function that jumps between regions comes with its `pieces`: candidates are then put in order
     region by region before they are cut, into at least as many slabs as there are regions, and a point
     is refined by its own region's piece, without leaving it.
+
+    `limits` say which points not to look at.
     """
     if pieces is not None and not isinstance(domain, Finite):
         candidates = candidates[jnp.argsort(jax.vmap(pieces.regions.assign)(candidates))]
     values: Array = jax.lax.map(function, candidates, batch_size=_BLOCK)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
+    if limits is not None:
+        values = jnp.where(limits.allowed, values, -jnp.inf)
     if isinstance(domain, Finite):
         best = jnp.argmax(values)
         return candidates[best], values[best]
 
     def climb(x: Point, value: Scalar, steps: int) -> tuple[Point, Scalar]:
         if pieces is None:
-            return ascend(function, domain, x, value, steps)
+            return ascend(function, domain, x, value, steps, limits=limits)
         region = pieces.regions.assign(x)
         box = pieces.regions.box(region, x.dtype)
-        return ascend(pieces.of(region), domain, x, value, steps, box)
+        return ascend(pieces.of(region), domain, x, value, steps, box, limits)
 
     # After so many steps the best of the starts hardly ever changes places with another.
     race = race_steps(domain.dim)
@@ -78,6 +85,27 @@ def maximize(
     points, values = jax.vmap(lambda x, v: climb(x, v, race))(candidates[first], values[first])
     best = jnp.argmax(values)
     return climb(points[best], values[best], steps)
+
+
+def query(
+    key: Key,
+    function: Function,
+    domain: AbstractDomain,
+    candidates: Points,
+    past: History,
+    *,
+    pieces: Pieces | None = None,
+) -> Point:
+    """What an agent asks next: the maximizer, where evaluations do not fail and teach something.
+
+    Its risk of failure is no more than `history.TOLERATED`, or than the least of the candidates' if that
+    is larger. If it would repeat an evaluation of an objective that has shown no noise, the candidate
+    farthest from all evaluations takes its place. While all values are equal any place is as good, and
+    a candidate is drawn.
+    """
+    limits = history.limits(past, candidates)
+    x, _ = maximize(function, domain, candidates, limits=limits, pieces=pieces)
+    return limits.elsewhere(key, past, candidates, x)
 
 
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that
@@ -96,10 +124,12 @@ def ascend(
     value: Scalar,
     steps: int,
     box: tuple[Point, Point] | None = None,
+    limits: Limits | None = None,
 ) -> tuple[Point, Scalar]:
     """Trust-region Newton ascent from `x`, where the function is `value`; never worse than that.
 
-    Within `box`, if given: from its least to its greatest point. One evaluation of value, gradient and
+    Within `box`, if given: from its least to its greatest point. Only through points that `limits`, if
+    given, allow. One evaluation of value, gradient and
     curvature a step: a rejected trial shortens the step that led to it, an accepted one begins the
     next.
     """
@@ -113,6 +143,8 @@ def ascend(
         better = trial_value > value
         if box is not None:  # the nearest point of the domain may be outside
             better = better & jnp.all((trial >= lower) & (trial <= upper))
+        if limits is not None:
+            better = better & limits.allow(trial)
         radius = radius * jnp.where(better, _GROW, _SHRINK).astype(radius.dtype)
         following = _newton_step(gradient, curvature, trial, radius, lower, upper)
         return (

@@ -116,7 +116,7 @@ def _problem(own: Fitted, belief: FittedBelief) -> fit.Problem:
         belief.x,
         belief.standardized,
         bounds=own.limits,
-        priors=own.priors,
+        priors=own.prior,
         free=(not own.keep_length_scale, False, True),
     )
 
