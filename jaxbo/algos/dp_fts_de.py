@@ -221,7 +221,7 @@ class DPFTSDE(AbstractThompson):
 
         either: Function = lambda x: jnp.where(is_own, mine(x), theirs(x))  # noqa: E731
         pieces = Pieces(self.regions, piece)
-        x = query(query_key, either, self.domain, candidates, past, pieces=pieces)
+        x = query(query_key, either, self.domain, candidates, past, alone=is_own, pieces=pieces)
         return x, Info(jnp.where(is_own, client.index, BROADCAST))
 
     def learn(

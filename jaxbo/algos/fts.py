@@ -222,7 +222,7 @@ class FTS(AbstractThompson):
         mine = self._own_function(own_key, shared, client.beliefs, message)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         function = _either(is_own, mine, theirs)
-        x = query(query_key, function, self.domain, candidates, past)
+        x = query(query_key, function, self.domain, candidates, past, alone=is_own)
         return x, Info(jnp.where(is_own, client.index, peer), agreed)
 
     def learn(

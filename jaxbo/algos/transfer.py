@@ -145,7 +145,8 @@ class AbstractTransfer(AbstractTwoModels):
         function_key, query_key = jr.split(key)
         function, weights = self.acquisition(function_key, shared, own, broadcast.messages, others)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
-        return query(query_key, function, self.domain, candidates, past), weights
+        alone = jnp.sum(weights) <= 0
+        return query(query_key, function, self.domain, candidates, past, alone=alone), weights
 
     def learn(
         self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar

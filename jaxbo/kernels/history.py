@@ -5,8 +5,8 @@
 is near 1 where evaluations failed, near 0 where they did not, and 0 where nothing is known: the mean of a
 process that has observed which evaluations failed. Its paths are not smooth, so between a point that
 failed and one that did not the risk is nearly linear. With a border anywhere between the two, it is the
-probability that the border was passed. `reach` is the one of greatest evidence among a few. The shortest
-is taken where failures have nothing to do with their place, and then hardly any place is avoided.
+probability that the border was passed. `reach` is the likeliest of a few. The shortest is taken where
+failures have nothing to do with their place, and then hardly any place is avoided.
 
 A point that repeats an earlier one teaches nothing if the objective has no noise. The first repetition
 tells whether it has: its value is the same, or another. While all values are equal no model says where
@@ -21,6 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo.domains import AbstractDomain
@@ -36,6 +37,8 @@ TOLERATED = 0.1
 #: Lengths over which failures may be alike, in units of the root of the dimension, with which distances
 #: in a cube grow.
 REACHES = (0.02, 0.05, 0.15, 0.5, 1.5)
+#: The logarithm of a reach is expected to be that of the middle one, and as likely a factor e away.
+EXPECTED, _SPREAD = 0.15, 1.0
 #: The variance of failures that does not depend on the place.
 _CHANCE = 1e-2
 #: Coordinates that differ by no more are the same but for rounding.
@@ -199,8 +202,16 @@ class Limits(NamedTuple):
 
         return if_any(self.risk.present, last, end)
 
-    def elsewhere(self, key: Key, past: History, candidates: Points, x: Point) -> Point:
+    def elsewhere(
+        self,
+        key: Key,
+        past: History,
+        candidates: Points,
+        x: Point,
+        alone: Flag | bool = True,
+    ) -> Point:
         """`x`, unless it would teach nothing (`maximize.query`)."""
+        lost = past.flat & alone
 
         def distances() -> Float[Array, " points"]:
             def nearest(z: Point) -> Scalar:
@@ -213,10 +224,10 @@ class Limits(NamedTuple):
             found = distances()
             drawn = jr.uniform(key, found.shape, found.dtype)
             new = jnp.where(found > _SAME, drawn, -1)
-            return candidates[jnp.argmax(jnp.where(past.flat, new, found))]
+            return candidates[jnp.argmax(jnp.where(lost, new, found))]
 
         repeats = past.exact & jnp.any(repeated(past, x))
-        return if_any(past.flat | repeats, other, x)
+        return if_any(lost | repeats, other, x)
 
 
 def limits(past: History, candidates: Points) -> Limits:
@@ -228,26 +239,25 @@ def limits(past: History, candidates: Points) -> Limits:
 
 
 def _fitted(past: History) -> tuple[Float[Array, " capacity"], Scalar]:
-    """The weights under the reach of greatest evidence, and that reach."""
+    """The weights under the likeliest reach, and that reach."""
     dtype, known = past.y.dtype, past.known
-    count = jnp.sum(known, dtype=dtype)
-    failed = past.failed.astype(dtype)
+    count, failed = jnp.sum(known, dtype=dtype), past.failed.astype(dtype)
     distances = jax.vmap(lambda z: _distances(past.x, z))(past.x)
     pairs, identity = known[:, None] & known[None, :], jnp.eye(known.size, dtype=dtype)
-    chance = jnp.asarray(_CHANCE, dtype)
 
     def under(reach: Scalar) -> tuple[Scalar, Float[Array, " capacity"]]:
-        K = jnp.where(pairs, jnp.exp(-distances / reach), 0) + chance * identity
-        L = linalg.cholesky(K, chance)
-        white = linalg.solve_lower(L, failed)
+        # No eigenvalue is below `_CHANCE` or above the number of rows: float32 is enough.
+        K = jnp.where(pairs, jnp.exp(-distances / reach), 0) + _CHANCE * identity
+        L = jnp.linalg.cholesky(K)
+        weights = jax.scipy.linalg.cho_solve((L, True), failed)
         # With the amplitude that is most likely.
-        log_det = jnp.sum(jnp.log(jnp.diagonal(L)))
-        evidence = -count / 2 * jnp.log(jnp.sum(white**2) / count) - log_det
-        return evidence, linalg.solve_upper(L, white)
+        fit = jnp.log(linalg.dot(failed, weights) / count)
+        return -count / 2 * fit - jnp.sum(jnp.log(jnp.diagonal(L))), weights
 
     reaches = jnp.asarray(REACHES, dtype) * math.sqrt(past.x.shape[1])
     evidences, weights = jax.vmap(under)(reaches)
-    best = jnp.argmax(evidences)
+    prior = -((np.log(REACHES) - math.log(EXPECTED)) ** 2) / (2 * _SPREAD**2)
+    best = jnp.argmax(evidences + jnp.asarray(prior, dtype))
     return weights[best], reaches[best]
 
 

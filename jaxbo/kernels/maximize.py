@@ -22,7 +22,7 @@ from jaxbo.domains import AbstractDomain, Finite, Regions, clip
 from jaxbo.kernels import history
 from jaxbo.kernels.features import Curvature, FourierFunction, expansion
 from jaxbo.kernels.history import History, Limits
-from jaxbo.types import Count, Function, Key, Point, Points, Scalar
+from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
 
 #: Candidates of a block: a product of so many takes no more than 4 % longer than one of all.
 _BLOCK = 256
@@ -59,12 +59,15 @@ def maximize(
 
     `limits` say which points not to look at.
     """
+    allowed = None if limits is None else limits.allowed
     if pieces is not None and not isinstance(domain, Finite):
-        candidates = candidates[jnp.argsort(jax.vmap(pieces.regions.assign)(candidates))]
+        order = jnp.argsort(jax.vmap(pieces.regions.assign)(candidates))
+        candidates = candidates[order]
+        allowed = None if allowed is None else allowed[order]
     values: Array = jax.lax.map(function, candidates, batch_size=_BLOCK)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
-    if limits is not None:
-        values = jnp.where(limits.allowed, values, -jnp.inf)
+    if allowed is not None:
+        values = jnp.where(allowed, values, -jnp.inf)
     if isinstance(domain, Finite):
         best = jnp.argmax(values)
         return candidates[best], values[best]
@@ -94,6 +97,7 @@ def query(
     candidates: Points,
     past: History,
     *,
+    alone: Flag | bool = True,
     pieces: Pieces | None = None,
 ) -> Point:
     """What an agent asks next: the maximizer, where evaluations do not fail and teach something.
@@ -101,11 +105,11 @@ def query(
     Its risk of failure is no more than `history.TOLERATED`, or than the least of the candidates' if that
     is larger. If it would repeat an evaluation of an objective that has shown no noise, the candidate
     farthest from all evaluations takes its place. While all values are equal any place is as good, and
-    a candidate is drawn.
+    a candidate is drawn, if the function comes from the agent's own values `alone`.
     """
     limits = history.limits(past, candidates)
     x, _ = maximize(function, domain, candidates, limits=limits, pieces=pieces)
-    return limits.elsewhere(key, past, candidates, x)
+    return limits.elsewhere(key, past, candidates, x, alone)
 
 
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that

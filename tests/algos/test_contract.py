@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from jax import export
 from jax.sharding import Mesh
+from jaxtyping import Array
 from scipy import stats
 
 import jaxbo
@@ -384,7 +385,7 @@ def with_values(trace, rows, number, value):
 
 
 @once
-def test_a_failed_evaluation_leaves_no_mark(name, algorithm):
+def test_a_failed_evaluation_changes_nothing_but_where_the_agent_looks(name, algorithm):
     _, trace = driven(name)
     last = ROWS - 1
     number = algorithm.targets // 2
@@ -393,15 +394,22 @@ def test_a_failed_evaluation_leaves_no_mark(name, algorithm):
     before = replay(algorithm, Trace(trace.queries[:-1], trace.values[:-1], (), INITIAL), seed())
     failed = replay(algorithm, with_values(trace, last, number, jnp.nan), seed())
     succeeded = replay(algorithm, fine, seed())
-    assert differences(agent(failed, number), agent(before, number)) == []
+    if not isinstance(algorithm, CEPE):  # whose agent goes on to the next point
+        assert differences(agent(failed, number), agent(before, number)) == []
     assert differences(agent(failed, *others), agent(succeeded, *others)) == []
     assert differences(failed.shared, succeeded.shared) == []
+    past = jax.tree.map(lambda leaf: leaf[number], failed.past)
+    if name != "random search":
+        assert np.isnan(past.y[(past.count - 1) % past.y.size])
+    kept = jax.tree.map(lambda leaf: leaf[jnp.asarray(others)], failed.past)
+    theirs = jax.tree.map(lambda leaf: leaf[jnp.asarray(others)], succeeded.past)
+    assert differences(kept, theirs) == []
     if name != "random search":
         assert differences(agent(succeeded, number), agent(before, number)) != []
 
 
 @once
-def test_a_failed_evaluation_leaves_no_mark_on_what_others_do_later(name, algorithm):
+def test_a_failed_evaluation_is_nothing_to_what_others_do_later(name, algorithm):
     # One agent fails in a round, a second one in it, too, or not; then both succeed.
     if algorithm.targets < 2:
         pytest.skip("only one agent queries")
@@ -415,7 +423,9 @@ def test_a_failed_evaluation_leaves_no_mark_on_what_others_do_later(name, algori
 
 
 @once
-def test_initial_points_that_all_failed_leave_no_mark(name, algorithm):
+def test_initial_points_that_all_failed_teach_nothing_of_the_objective(name, algorithm):
+    if isinstance(algorithm, CEPE):
+        pytest.skip("a failure counts as what was expected")
     _, trace = driven(name)
     number = algorithm.targets // 2
     start = replay(algorithm, Trace(trace.queries[:0], trace.values[:0], ()), seed())
@@ -552,15 +562,52 @@ def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
 SEEDS = 96
 
 
+class Landscape(AbstractObjective):
+    """Several objectives in one program: every agent has the one of this number."""
+
+    function: TestFunction
+    number: Scalar = eqx.field(converter=jnp.asarray)
+    center: Array
+
+    def noiseless(self, agent, x):
+        on_the_hill = jnp.all(jnp.abs(x - self.center) <= HILL ** (1 / x.size) / 2)
+        distance = jnp.sum((x - 0.8) ** 2)
+        shapes = (
+            self.function(x),
+            jnp.where(on_the_hill, 1.0, 0.2),
+            jnp.where(x[0] > 0.6, jnp.nan, -distance),
+        )
+        return jnp.stack(shapes)[self.number]
+
+    def optimum(self, agent):
+        return self.function.maximum
+
+    def __call__(self, key, agent, x):
+        return jnp.round(self.noiseless(agent, x) * 1024) / 1024
+
+
+#: The objectives of a `Landscape`, and the hill's share of the cube.
+FUNCTION, PLATEAU, BORDER = range(3)
+HILL = 0.02
+
+
 @functools.cache
-def many_runs(name, dim):
-    """Traces of many seeds, each with `AGENTS` agents that have the same function."""
+def program(name, dim):
     algorithm = METHODS[name](Cube(dim), AGENTS, ROWS)
 
-    def one(key):
-        return run(algorithm, Failing(FUNCTIONS[dim], 0.0, 0.0), ROUNDS, key, initial=INITIAL)[1]
+    def one(key, number):
+        side = HILL ** (1 / dim)
+        center = side / 2 + (1 - side) * jr.uniform(jr.fold_in(key, 1), (dim,))
+        landscape = Landscape(FUNCTIONS[dim], number, center)
+        return run(algorithm, landscape, ROUNDS, key, initial=INITIAL)[1]
 
-    return roughly_compiled(jax.vmap(one))(jr.split(jr.key(4), SEEDS))
+    return roughly_compiled(jax.vmap(one, (0, None)))
+
+
+@functools.cache
+def many_runs(name, dim, number=FUNCTION):
+    """Traces of many seeds, each with `AGENTS` agents that have the same function."""
+    return program(name, dim)(jr.split(jr.key(4), SEEDS), number)
 
 
 @pytest.mark.parametrize(
@@ -579,6 +626,30 @@ def test_it_beats_random_search(name, dim, x64):
     mine, random = regret(name), regret("random search")
     assert np.mean(mine) < np.mean(random)
     assert stats.wilcoxon(mine, random, alternative="less").pvalue < 1e-3
+
+
+@pytest.mark.parametrize("name", [n for n in PROPER if n != "random search"], scope="module")
+@once
+def test_a_hill_on_a_plateau_is_found_no_later_than_at_random(name):
+    def found(name):
+        """Whether each target has by the end."""
+        return np.any(many_runs(name, 2, PLATEAU).values > 0.5, axis=1)
+
+    mine, random = found(name), found("random search")
+    assert 0.3 < random.mean() < 0.7
+    # Two standard errors of the difference, beside a tenth.
+    error = np.sqrt(0.25 / mine.size + 0.25 / random.size)
+    assert mine.mean() > 0.9 * random.mean() - 2 * error
+
+
+@pytest.mark.parametrize("name", [n for n in PROPER if n != "random search"], scope="module")
+@once
+def test_places_where_evaluations_fail_are_avoided(name):
+    def failed(name):
+        return np.isnan(many_runs(name, 2, BORDER).values[:, INITIAL + 10 :]).mean()
+
+    assert 0.35 < failed("random search") < 0.45
+    assert failed(name) < 0.2
 
 
 @pytest.mark.parametrize("name", PROPER, scope="module")

@@ -1,0 +1,215 @@
+"""What an agent remembers: where evaluations fail, and what would teach nothing."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.domains import Cube, Finite, Regions
+from jaxbo.kernels import history
+from jaxbo.kernels.maximize import Pieces, ascend, maximize, query
+
+NAN = jnp.nan
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _told(capacity, x, y):
+    start = history.empty(x.shape[1], capacity)
+    return jax.lax.scan(lambda past, one: (history.add(past, *one), None), start, (x, y))[0]
+
+
+def told(x, y, capacity=None):
+    """The past of an agent that evaluated these points."""
+    return _told(capacity, jnp.asarray(x, float), jnp.asarray(y, float))
+
+
+def dense_risk(x, failed, at):
+    """Of NumPy: the mean of a process that has observed who failed, under the likeliest reach."""
+    X, f = np.asarray(x, float), np.asarray(failed, float)
+    distances = np.linalg.norm(X[:, None] - X[None], axis=2)
+    found = []
+    for reach in np.asarray(history.REACHES) * X.shape[1] ** 0.5:
+        K = np.exp(-distances / reach) + history._CHANCE * np.eye(len(X))
+        weights = np.linalg.solve(K, f)
+        evidence = -len(X) / 2 * np.log(f @ weights / len(X)) - np.linalg.slogdet(K)[1] / 2
+        evidence -= np.log(reach / X.shape[1] ** 0.5 / history.EXPECTED) ** 2 / 2
+        k = np.exp(-np.linalg.norm(np.asarray(at)[:, None] - X[None], axis=2) / reach)
+        found.append((evidence, k @ weights))
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+@pytest.mark.parametrize("rule", ["half", "chance"])
+def test_risk_is_that_of_the_dense_formula(dim, rule, key):
+    x_key, y_key, at_key = jr.split(key, 3)
+    x, at = jr.uniform(x_key, (20, dim)), jr.uniform(at_key, (50, dim))
+    failed = x[:, 0] > 0.5 if rule == "half" else jr.uniform(y_key, (20,)) < 0.3
+    past = told(x, jnp.where(failed, NAN, 1.0))
+    found = jax.jit(lambda past, at: history.risk(past).of_all(at))(past, at)
+    np.testing.assert_allclose(found, dense_risk(x, failed, at), atol=2e-4)
+    one = jax.jit(lambda past, x: history.risk(past)(x))(past, at[0])
+    np.testing.assert_allclose(one, found[0], atol=1e-6)
+
+
+def test_risk_is_zero_where_nothing_failed(key):
+    past = told(jr.uniform(key, (9, 2)), jnp.arange(9.0))
+    assert (history.risk(past).of_all(jr.uniform(key, (30, 2))) == 0).all()
+
+
+def test_risk_grows_evenly_between_a_success_and_a_failure():
+    x = jnp.asarray([0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0])
+    past = told(x[:, None], jnp.where(x < 0.5, 1.0, NAN))
+    risks = history.risk(past).of_all(jnp.asarray([[0.4], [0.45], [0.5], [0.55], [0.6]]))
+    np.testing.assert_allclose(risks, [0, 0.25, 0.5, 0.75, 1], atol=0.1)
+
+
+def test_an_evaluation_that_has_not_ended_is_neither_success_nor_failure():
+    x, y = [[0.2], [0.8]], [1.0, NAN]
+    past = told(x, y, capacity=3)
+    waiting = history.wait(past, jnp.asarray([0.5]))
+    at = jnp.linspace(0, 1, 11)[:, None]
+    np.testing.assert_allclose(
+        history.risk(waiting).of_all(at), history.risk(past).of_all(at), atol=1e-6
+    )
+    assert history.repeated(waiting, jnp.asarray([0.5])).any()
+    nobody = history.wait(past, jnp.asarray([0.5]), jnp.zeros((), bool))
+    assert not history.repeated(nobody, jnp.asarray([0.5])).any()
+
+
+def test_the_last_evaluations_are_remembered():
+    past = told(jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0), capacity=5)
+    assert sorted(past.y.tolist()) == [3, 4, 5, 6, 7]
+    assert past.count == 8
+    assert past.used.all()
+
+
+def test_a_point_that_is_not_finite_was_not_evaluated():
+    past = told([[0.1, 0.2], [NAN, NAN]], [NAN, NAN])
+    assert past.count == 1
+    assert past.failed.sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "exact"),
+    [
+        ([1.0, 2.0], False),  # nothing was repeated
+        ([1.0, 2.0, 1.0], True),
+        ([1.0, 2.0, 1.0 + 1e-7], True),  # rounding
+        ([1.0, 2.0, 1.1], False),
+        ([1.0, 2.0, 1.0, 1.1], False),  # the same by chance
+        ([1.0, 2.0, NAN], False),
+    ],
+)
+def test_the_first_repetition_tells_whether_there_is_noise(values, exact):
+    x = [[0.3, 0.3], [0.7, 0.7], *[[0.3, 0.3]] * (len(values) - 2)]
+    assert told(x, values).exact == exact
+
+
+# ---------------------------------------------------------------- what is asked
+
+CUBE = Cube(2)
+PEAK = jnp.asarray([0.3, 0.6])
+
+
+def bowl(x):
+    return -jnp.sum((x - PEAK) ** 2)
+
+
+@jax.jit
+def asked(key, past, candidates):
+    return query(key, bowl, CUBE, candidates, past)
+
+
+def test_where_nothing_failed_the_maximizer_is_asked_bit_for_bit(key):
+    past = told(jr.uniform(key, (6, 2)), jnp.arange(6.0))
+    candidates = CUBE.candidates(key, 100)
+    x, _ = jax.jit(lambda c: maximize(bowl, CUBE, c))(candidates)
+    np.testing.assert_array_equal(asked(key, past, candidates), x)
+
+
+def test_a_place_where_evaluations_fail_is_passed_over(key):
+    x = jr.uniform(key, (20, 2))
+    fails = x[:, 0] < 0.5
+    past = told(x, jnp.where(fails, NAN, x[:, 1]))
+    found = asked(key, past, CUBE.candidates(key, 400))
+    assert history.risk(past)(found) <= history.TOLERATED + 1e-6
+    assert found[0] > 0.4
+    # As near to the peak as is allowed: no allowed point of a fine grid is better by much.
+    grid = jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 101)] * 2), -1).reshape(-1, 2)
+    allowed = history.risk(past).of_all(grid) <= history.TOLERATED
+    best = jnp.max(jnp.where(allowed, jax.vmap(bowl)(grid), -jnp.inf))
+    assert bowl(found) > best - 5e-3
+
+
+def test_if_all_failed_the_place_of_least_risk_is_asked(key):
+    points = jr.uniform(key, (30, 2))
+    past = told(points[:25], jnp.full((25,), NAN))
+    domain = Finite(points)
+    risks = history.risk(past).of_all(points)
+    assert (risks > history.TOLERATED).sum() >= 25
+    found = jax.jit(lambda k: query(k, bowl, domain, domain.candidates(k, 1), past))(key)
+    allowed = points[risks <= jnp.maximum(risks.min(), history.TOLERATED)]
+    assert (found[None] == allowed).all(axis=1).any()
+    assert not (found[None] == points[:25]).all(axis=1).any()
+
+
+def test_a_repetition_of_an_exact_objective_gives_way_to_the_farthest_candidate(key):
+    x = jnp.concatenate([PEAK[None], PEAK[None], jr.uniform(key, (4, 2))])
+    candidates = CUBE.candidates(key, 100)
+    found = asked(key, told(x, [1.0, 1.0, 0.1, 0.2, 0.3, 0.4]), candidates)
+    distances = jnp.linalg.norm(candidates[:, None] - x[None], axis=2).min(axis=1)
+    np.testing.assert_array_equal(found, candidates[jnp.argmax(distances)])
+    # Of a noisy one, and before it is known, the best point may be asked again.
+    for values in ([1.0, 1.1, 0.1, 0.2, 0.3, 0.4], [NAN, 1.0, 0.1, 0.2, 0.3, 0.4]):
+        again = asked(key, told(x, values), candidates)
+        if values[0] == 1.0:
+            np.testing.assert_allclose(again, PEAK, atol=1e-5)
+
+
+def test_while_all_values_are_equal_any_candidate_is_drawn(key):
+    past = told(jr.uniform(key, (5, 2)), jnp.full((5,), 0.2))
+    candidates = CUBE.candidates(key, 100)
+    found = jax.vmap(lambda k: asked(k, past, candidates))(jr.split(key, 400))
+    assert (found[:, None] == candidates[None]).all(axis=2).any(axis=1).all()
+    assert len(np.unique(found, axis=0)) > 80
+    # Uniform: 400 draws of a mean of 1/2 with deviation 0.29 / 20.
+    np.testing.assert_allclose(found.mean(axis=0), 0.5, atol=0.07)
+
+
+def test_climbs_stay_where_evaluations_do_not_fail():
+    past = told([[0.5, 0.6], [0.35, 0.6], [0.9, 0.1]], [0.0, NAN, 1.0])
+    limits = history.limits(past, jnp.asarray([[0.5, 0.6]]))
+    x = jnp.asarray([0.5, 0.6])
+    end, value = jax.jit(lambda x: ascend(bowl, CUBE, x, bowl(x), 20, limits=limits))(x)
+    assert limits.allow(end)
+    assert value > bowl(x)
+    assert 0.4 < end[0] < 0.5
+
+
+def test_pieces_keep_to_what_is_allowed(key):
+    x = jr.uniform(key, (20, 2))
+    past = told(x, jnp.where(x[:, 0] < 0.5, NAN, x[:, 1]))
+    pieces = Pieces(Regions.of(2, 4), lambda region: bowl)
+    candidates = CUBE.candidates(key, 200)
+    found = jax.jit(lambda c: query(key, bowl, CUBE, c, past, pieces=pieces))(candidates)
+    assert history.risk(past)(found) <= history.TOLERATED + 1e-6
+
+
+def test_on_the_way_to_a_place_that_fails_the_last_allowed_point_is_taken():
+    past = told([[0.2, 0.5], [0.8, 0.5]], [1.0, NAN])
+    start, end = jnp.asarray([0.2, 0.5]), jnp.asarray([0.8, 0.5])
+    limits = history.limits(past, start[None])
+    found = limits.toward(CUBE, start, end)
+    assert limits.allow(found)
+    assert not limits.allow(found + (end - start) / 15)
+    fine = history.limits(told([[0.2, 0.5]], [1.0]), start[None])
+    np.testing.assert_array_equal(fine.toward(CUBE, start, end), end)
+
+
+def test_a_batch_computes_what_one_of_it_wants():
+    wanted = jnp.asarray([False, True, False])
+    batch = jax.vmap(lambda w, x: history.if_any(w, lambda: 2 * x, x))
+    np.testing.assert_array_equal(batch(wanted, jnp.arange(3.0)), [0, 2, 2])
