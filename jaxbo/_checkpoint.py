@@ -23,7 +23,7 @@ from jaxbo._archive import CheckpointError
 from jaxbo._check import require
 
 #: Raised by one when the layout below changes.
-FORMAT = 3
+FORMAT = 4
 
 
 class Rows(eqx.Module):

@@ -9,8 +9,10 @@ from concurrent.futures import (
     Future,
     wait,
 )
+from numbers import Real
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
 from jaxbo._record import Record
@@ -19,6 +21,10 @@ from jaxbo.space import Space
 
 #: An objective in Python: the value of an agent at a point, or at a dictionary of parameters.
 BlackBox: TypeAlias = Callable[[int, Any], float]
+
+
+#: So many evaluations may fail before the first success; of a longer initial design, all.
+TRIES = 3
 
 
 class Evaluator:
@@ -49,20 +55,24 @@ class Evaluator:
                 (survived if self._survives(error) else fatal).append(error)
         if fatal:
             raise fatal[0]
-        if survived and not np.isfinite(self.record.values).any():
+        if survived and self._hopeless(row):
             # A mistake in the objective, not bad luck. What failed is not kept: it may be mended.
-            self.record.forget()
+            self.record.give_up()
             raise survived[0]
 
+    def _hopeless(self, row: int) -> bool:
+        """Whether nothing has succeeded in as many evaluations as it takes to say so."""
+        values = self.record.values
+        made = (row + 1) * values.shape[1]
+        return made >= tries(self.record.initial, values.size) and not np.isfinite(values).any()
+
     def _survives(self, error: BaseException) -> bool:
-        return isinstance(error, self.catch) and not isinstance(
-            error, BrokenExecutor | BadValueError
-        )
+        return survives(error, self.catch)
 
     def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
         """Records one evaluation; returns the exception if it failed."""
         try:
-            self.record.put(row, agent, number(outcome.result()), None)
+            self.record.put(row, agent, finite_number(outcome.result()), None)
             return None
         except Exception as error:
             x = self._argument(row, agent)
@@ -119,12 +129,43 @@ class BadValueError(ValueError):
     """An objective that returned something else than a number: a mistake, never survived."""
 
 
+class NotFiniteError(ValueError):
+    """An objective that returned NaN, an infinity or more than the precision holds: it has failed."""
+
+
+def tries(initial: int, evaluations: int) -> int:
+    """How many evaluations must fail, none having succeeded, to end a run of so many."""
+    return min(max(TRIES, initial), evaluations)
+
+
+def survives(error: BaseException, catch: type[Exception] | tuple[type[Exception], ...]) -> bool:
+    """Whether a run goes on after this error of an evaluation."""
+    if isinstance(error, BrokenExecutor | BadValueError):
+        return False
+    return isinstance(error, (NotFiniteError, catch))
+
+
 def number(value: Any) -> float:
-    """What an objective returned, as a number."""
+    """What an objective returned, as a number; infinite where float64 has none so large."""
     try:
+        if isinstance(value, Real):
+            return float(value)
         array = np.asarray(value)
         if array.shape == () and array.dtype.kind in "biuf":
             return float(array)
+    except OverflowError:
+        return np.inf
     except (TypeError, ValueError):
         pass
     raise BadValueError(f"the objective must return one real number, got {value!r}.")
+
+
+def finite_number(value: Any) -> float:
+    """`number`, if the model can be told it. `NotFiniteError` if it cannot."""
+    given = number(value)
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(float))
+    if not abs(given) <= float(np.finfo(dtype).max):
+        raise NotFiniteError(
+            f"the objective returned {given}, expected a finite number that {dtype} holds."
+        )
+    return given

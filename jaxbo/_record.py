@@ -32,6 +32,7 @@ class Record:
         ledger: Ledger | None,
         present: np.ndarray | None,
         words: int,
+        compiled: bool,
     ):
         queries, info = shapes
         rows = initial + rounds
@@ -40,7 +41,10 @@ class Record:
             self.secret = np.frombuffer(secrets.token_bytes(4 * words), np.uint32)
         self.initial, self.saved, self.ledger = initial, saved, ledger
         self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
-        self.values = np.full((rows, queries.shape[0]), np.nan, queries.dtype)
+        # A compiled objective's values are told as they come; a Python objective's in float64.
+        self.compiled = compiled
+        precision = queries.dtype if compiled else np.float64
+        self.values = np.full((rows, queries.shape[0]), np.nan, precision)
         leaves, self.structure = jax.tree.flatten(info)
         self.info = [np.zeros((rounds, *leaf.shape), leaf.dtype) for leaf in leaves]
         self.present = [] if present is None else [np.asarray(present)]
@@ -134,14 +138,22 @@ class Record:
         if self.saved is not None:
             self.saved.journal.unlink(missing_ok=True)
 
+    def give_up(self) -> None:
+        """All evaluations so far were in vain; what was released stays charged."""
+        self.forget()
+        if self.saved is not None and self.ledger is None:
+            self.saved.path.unlink(missing_ok=True)
+
     def close(self, row: int) -> None:
         """All evaluations of a row have ended."""
         self.told = row + 1
         if self.told == self.queries.shape[0]:
             self._save()
 
-    def observations(self, rows: int | slice) -> tuple[Array, Array]:
-        return jnp.asarray(self.queries[rows]), jnp.asarray(self.values[rows])
+    def observations(self, rows: int | slice) -> tuple[Array, Array | np.ndarray]:
+        """Queries and values; the values of a Python objective are NumPy's."""
+        values = self.values[rows].copy()
+        return jnp.asarray(self.queries[rows]), jnp.asarray(values) if self.compiled else values
 
     def trace(self) -> Trace:
         info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 import jaxbo
+from jaxbo import _origin
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, fingerprint
 from jaxbo._evaluate import BlackBox, Evaluator
@@ -87,8 +88,14 @@ def drive(
     most the evaluations in flight, and asks what an undisturbed run would have asked. That the Python
     objective is still the same one cannot be checked.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
-    warning, and survived. Others are raised as they are, with the agent and the point in a note; so is
-    the first one of an objective that has not succeeded once by the end of a row.
+    warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
+    are raised as they are, with the agent and the point in a note. An objective that has not succeeded
+    once in its first evaluations, as many as `initial` and at least three, ends the run with what it
+    raised, a `NotFiniteError` for a value; nothing of it is kept but what a ledger has charged.
+    Values stay float64 in the trace. Where the method allows (`invariant`), the model is told their
+    difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
+    these differences. Other methods are told the values themselves, with one warning where float32 cuts
+    them.
     `progress`: a bar, if `tqdm` is installed.
     `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
     Each release is charged and the charge saved with its queries before any of them is evaluated; a run
@@ -119,7 +126,9 @@ def drive(
     here = None if present is None or not rounds else present[0]
     shapes = eqx.filter_eval_shape(_ask, algorithm, keys.rounds, start, here)
     given = None if present is None else np.asarray(present)
-    record = Record(shapes, initial, rounds, saved, ledger, given, jr.key_data(key).size)
+    compiled = isinstance(objective, AbstractObjective)
+    words = jr.key_data(key).size
+    record = Record(shapes, initial, rounds, saved, ledger, given, words, compiled)
     evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
 
     def evaluate(row: int, key: Key) -> None:
@@ -132,6 +141,7 @@ def drive(
             evaluator(row)
         record.close(row)
 
+    cut = compiled
     with _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
             key_of_row = design_noise(keys, jnp.asarray(row))
@@ -141,7 +151,9 @@ def drive(
         state = _own(start)
         del start  # or it would be held beside all that follow
         if initial:
-            state = _warm_start((algorithm, *record.observations(slice(initial))), state)
+            queries, values = record.observations(slice(initial))
+            state, values = _origin.told(state, values)
+            state = _warm_start((algorithm, queries, values), state)
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
@@ -152,7 +164,10 @@ def drive(
             asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
             record.ask(row, asking, releases[t])
             evaluate(row, noise_key)
-            state = _tell((algorithm, *record.observations(row)), state)
+            queries, values = record.observations(row)
+            state, values = _origin.told(state, values)
+            state = _tell((algorithm, queries, values), state)
+            cut = cut or _origin.warn_if_cut(state, record.values[: row + 1])
             bar.advance(record.values)
     return state, record.trace()
 
@@ -231,14 +246,16 @@ def replay(
 ) -> PyTree:
     """The state after all rows of `trace`, rebuilt from the key and the observations.
 
-    The `key` and, if it was given, the `state` that the run began with. `ValueError` for a trace that
-    does not have all rounds.
+    The `key` and, if it was given, the `state` that the run began with. NumPy's values are told as
+    `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have all rounds.
     """
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_init(algorithm, split_key(key).init) if state is None else state)
     first = trace.initial
     if first:
-        state = _warm_start((algorithm, trace.queries[:first], trace.values[:first]), state)
+        state, values = _origin.told(state, trace.values[:first])
+        state = _warm_start((algorithm, trace.queries[:first], values), state)
     for queries, values in zip(trace.queries[first:], trace.values[first:], strict=True):
+        state, values = _origin.told(state, values)
         state = _tell((algorithm, queries, values), state)
     return state

@@ -4,12 +4,16 @@ value = lower + (upper - lower) x              a real number
 value = lower^(1 - x) upper^x                  a real number on a log scale
 value = lower + floor(x n)                     one of n integers (log: steps of log)
 value = choices[argmax(x_1, ..., x_k)]         one of k choices, k coordinates
+
+NumPy's numbers become Python's when a parameter is made, so that their width limits nothing and JSON
+can write decoded values. Values to encode may have been through a table or through JSON.
 """
 
 import math
 import operator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, SupportsFloat, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -17,28 +21,53 @@ from jaxbo.domains import MOST_CELLS
 
 #: Bounds closer than this, relative to their size, leave float32 too few values between them.
 NARROWEST: Final = 2.0**-20
+#: Float32 takes smaller numbers for 0, and has no larger ones.
+SMALLEST, LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Real:
-    """A real number from `lower` to `upper`, both included; `log`: evenly spread in its log."""
+    """A real number from `lower` to `upper`, both included; `log`: evenly spread in its log.
+
+    Equal bounds make a constant. Float32 must hold both bounds and numbers between them.
+    """
 
     lower: float | int
     upper: float | int
-    log: bool = False
+    log: bool
+
+    def __init__(
+        self, lower: SupportsFloat, upper: SupportsFloat, log: bool | np.bool_ = False
+    ) -> None:
+        _set(self, lower=lower, upper=upper, log=log)
 
     def problem(self) -> str:
         """Why this is no parameter, or nothing."""
-        if not (math.isfinite(self.lower) and math.isfinite(self.upper)):
+        bounds = self.lower, self.upper
+        if not all(isinstance(bound, int | float) for bound in bounds):
+            return f"bounds must be numbers, got {self.lower!r} and {self.upper!r}"
+        if not all(math.isfinite(bound) for bound in bounds if isinstance(bound, float)):
             return f"bounds must be finite, got {self.lower} and {self.upper}"
-        if not self.lower < self.upper:
-            return f"lower must be below upper, got {self.lower} and {self.upper}"
+        if not self.lower <= self.upper:
+            return f"lower must not exceed upper, got {self.lower} and {self.upper}"
         if self.log and not self.lower > 0:
             return f"a log scale needs a positive lower bound, got {self.lower}"
-        low, high = self.ends()
-        if not NARROWEST * max(abs(low), abs(high), float(self.log)) < high - low < math.inf:
+        if not self._resolved():
             return f"float32 cannot resolve [{self.lower}, {self.upper}]: shift or scale it"
         return ""
+
+    def _resolved(self) -> bool:
+        """Whether float32 holds the bounds and, unless they are equal, numbers between them."""
+        if not all(b == 0 or SMALLEST <= abs(b) <= LARGEST for b in (self.lower, self.upper)):
+            return False
+        low, high = self.ends()
+        least = NARROWEST * max(abs(low), abs(high), float(self.log))
+        return self.constant or least < high - low <= LARGEST
+
+    @property
+    def constant(self) -> bool:
+        """Whether there is one value only; its point is then in the middle, as an integer's is."""
+        return self.lower == self.upper
 
     def ends(self) -> tuple[float, float]:
         """The bounds on the scale that x is linear in."""
@@ -53,18 +82,20 @@ class Real:
 
     def encode(self, value: Any) -> list[float]:
         """The coordinate of `value`."""
-        number = _number(value)
-        if not self.lower <= number <= self.upper:
+        number = _clipped(_number(value), self.lower, self.upper)
+        if number is None:
             raise ValueError(f"{value!r} is not in [{self.lower}, {self.upper}]")
+        if self.constant:
+            return [0.5]
         low, high = self.ends()
         return [((math.log(number) if self.log else number) - low) / (high - low)]
 
     def spread(self, grid: int) -> np.ndarray:
-        """So many coordinates to look at, evenly."""
-        return np.linspace(0, 1, grid)
+        """So many coordinates to look at, evenly; a constant repeats its point."""
+        return np.full(grid, 0.5) if self.constant else np.linspace(0, 1, grid)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Integer:
     """A whole number from `lower` to `upper`, both included.
 
@@ -75,7 +106,12 @@ class Integer:
 
     lower: int
     upper: int
-    log: bool = False
+    log: bool
+
+    def __init__(
+        self, lower: SupportsIndex, upper: SupportsIndex, log: bool | np.bool_ = False
+    ) -> None:
+        _set(self, lower=lower, upper=upper, log=log)
 
     def problem(self) -> str:
         """Why this is no parameter, or nothing."""
@@ -102,8 +138,8 @@ class Integer:
 
     def encode(self, value: Any) -> list[float]:
         """The coordinate of `value`."""
-        number = _number(value)
-        if not (self.lower <= number <= self.upper and number == int(number)):
+        number = _clipped(_number(value), self.lower, self.upper)
+        if number is None or number != int(number):
             raise ValueError(f"{value!r} is no whole number in [{self.lower}, {self.upper}]")
         cell = int(number) - self.lower
         return [self.cells()[1][cell] if self.log else (cell + 0.5) / self.size]
@@ -129,32 +165,52 @@ class Integer:
 @dataclass(frozen=True, init=False)
 class Categorical:
     """One of `choices`, which may be any hashable objects, in as many coordinates, one-hot:
-    every two choices are equally far apart."""
+    every two choices are equally far apart.
+
+    Choices that Python takes for equal, such as 1, 1.0 and True, cannot stand beside each other.
+    Neither can None and NaN: a table has one sign for both.
+    """
 
     choices: tuple[Any, ...]
 
     def __init__(self, *choices: Any) -> None:
-        object.__setattr__(self, "choices", choices)
+        _set(self, choices=choices)
 
     def problem(self) -> str:
         """Why this is no parameter, or nothing."""
         if not self.choices:
             return "no choices, expected Categorical(first, second, ...)"
+        seen: dict[Hashable, Any] = {}
         try:
-            distinct = len(set(self.choices))
+            for choice in self.choices:
+                mark = _mark(choice)
+                if mark in seen:
+                    return (
+                        "choices must differ from each other: "
+                        f"{seen[mark]!r} and {choice!r} are the same to Python or in a table"
+                    )
+                seen[mark] = choice
         except TypeError:
             return "choices must be hashable and passed one by one: Categorical('a', 'b')"
-        if distinct < len(self.choices):
-            return f"choices must differ from each other, got {self.choices}"
         return ""
 
     def encode(self, value: Any) -> list[float]:
-        """The coordinates of `value`."""
-        try:
-            index = self.choices.index(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not one of {self.choices}") from None
+        """The coordinates of the choice equal to `value`, or else of the choice equal in float32.
+
+        A table's NaN means None, and JSON's list means a tuple.
+        """
+        index = self._index(_mark(_plain(_tuples(value))))
+        if index is None:
+            raise ValueError(f"{value!r} is not one of {self.choices}")
         return [float(index == i) for i in range(len(self.choices))]
+
+    def _index(self, mark: Any) -> int | None:
+        """Which choice is meant, if one is and no other could be."""
+        marks = [_mark(choice) for choice in self.choices]
+        if isinstance(mark, Hashable) and mark in marks:  # an array would be compared by its parts
+            return marks.index(mark)
+        near = [i for i, other in enumerate(marks) if _rounds_to(mark, other)]
+        return near[0] if len(near) == 1 else None
 
     def spread(self, grid: int) -> np.ndarray:
         """All choices, the last one repeated: where each is if a choice counts as one coordinate."""
@@ -166,12 +222,66 @@ class Categorical:
 
 Parameter: TypeAlias = Real | Integer | Categorical
 
+#: The common mark of None and of all signs that tables have for it.
+NOTHING: Final = object()
+
+
+def _set(parameter: Any, **fields: Any) -> None:
+    """Gives a frozen dataclass its fields, their numbers Python's."""
+    for name, value in fields.items():
+        object.__setattr__(parameter, name, _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """`value` with Python's numbers in the place of NumPy's or JAX's, in tuples too."""
+    if type(value) is tuple:
+        plain = tuple(map(_plain, value))
+        return value if all(a is b for a, b in zip(plain, value, strict=True)) else plain
+    if getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
+        return value
+    if np.asarray(value).dtype.kind in "mM":  # dates: Python's are coarser
+        return value
+    item = value.item()
+    return float(item) if isinstance(item, np.floating) else item
+
+
+def _tuples(value: Any) -> Any:
+    """`value` with tuples in the place of lists, which is how JSON writes them."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _mark(value: Any) -> Any:
+    """Two choices are the same if their marks are equal."""
+    nan = isinstance(value, float) and math.isnan(value)
+    # Pandas has signs of its own; this package does without pandas.
+    missing = type(value).__name__ in ("NAType", "NaTType")
+    return NOTHING if value is None or nan or missing else value
+
+
+def _clipped(number: float, lower: float | int, upper: float | int) -> float | int | None:
+    """`number` within the bounds, which float32 may have moved it over; None if it is outside."""
+    low, middle, high = (_single(x) for x in (lower, number, upper))
+    return min(max(number, lower), upper) if low <= middle <= high else None
+
+
+def _rounds_to(value: Any, choice: Any) -> bool:
+    """Whether `value` is what float32 makes of the number `choice`."""
+    real = isinstance(choice, float) and isinstance(value, float)
+    return real and _single(value) == _single(choice)
+
+
+def _single(number: float | int) -> float:
+    """In float32."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
+
 
 def _number(value: Any) -> float:
     """`value` as a float; strings are no numbers, even where Python could read them as such."""
+    value = _plain(value)
     try:
         number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isnan(number):
         raise ValueError(f"{value!r} is not a number")

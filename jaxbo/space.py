@@ -165,7 +165,7 @@ class Space(AbstractDomain):
         # exp only where it is meant: elsewhere it may overflow and spoil the derivative.
         power = jnp.exp(jnp.where(tables.log, value, jnp.zeros_like(value)))
         value = jnp.where(tables.log, power, value)
-        return jnp.clip(value, _inward(least, x.dtype, np.inf), _inward(most, x.dtype, -np.inf))
+        return jnp.clip(value, *_inside(least, most, x.dtype))
 
 
 class _Tables(NamedTuple):
@@ -174,7 +174,7 @@ class _Tables(NamedTuple):
     owner: np.ndarray  # its parameter
     position: np.ndarray  # its place within the parameter
     cells: np.ndarray  # integers or choices of the parameter; 1 for reals and log integers
-    real: np.ndarray
+    real: np.ndarray  # a real that is no constant, which is treated as one cell
     log: np.ndarray  # a real on a log scale
     categorical: np.ndarray
     bounds: np.ndarray  # of reals: low and high where x is linear, then in the user's units
@@ -192,7 +192,7 @@ def _tabulate(parameters: tuple[Parameter, ...]) -> _Tables:
     owner = np.repeat(np.arange(len(parameters), dtype=np.int32), sizes)
     place = np.arange(max(sizes), dtype=np.int32)[None, :]
     taken = place < np.asarray(sizes)[:, None]
-    real = [isinstance(p, Real) for p in parameters]
+    real = [isinstance(p, Real) and not p.constant for p in parameters]
     bounds = [
         (*p.ends(), p.lower, p.upper) if isinstance(p, Real) else (0,) * 4 for p in parameters
     ]
@@ -255,11 +255,16 @@ def _snap(xp: Any, tables: _Tables, x: Any) -> Any:
     return snapped
 
 
-def _inward(bound: np.ndarray, dtype: Any, toward: float) -> np.ndarray:
-    """Bounds in a lower precision, rounded toward the inside of the interval."""
-    rounded = bound.astype(dtype)
-    outside = rounded < bound if toward > 0 else rounded > bound
-    return np.where(outside, np.nextafter(rounded, rounded.dtype.type(toward)), rounded)
+def _inside(least: np.ndarray, most: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds in a lower precision, rounded toward the inside of the interval.
+
+    A constant has no inside: its bounds are rounded to the nearest number.
+    """
+    low, high = least.astype(dtype), most.astype(dtype)
+    inner = np.where(low < least, np.nextafter(low, low.dtype.type(np.inf)), low)
+    outer = np.where(high > most, np.nextafter(high, high.dtype.type(-np.inf)), high)
+    constant = least == most
+    return np.where(constant, low, inner), np.where(constant, high, outer)
 
 
 def _checked(name: str, parameter: object) -> Parameter:

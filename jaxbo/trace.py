@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo.ledger import Ledger
@@ -13,7 +14,11 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class Failure(NamedTuple):
-    """An evaluation that raised: its row of the trace, its agent, and what it raised."""
+    """An evaluation in Python that failed: its row of the trace, its agent, and what it raised.
+
+    One that returned no finite number has raised a `NotFiniteError`. Of a `Desk`, `row` is the number of
+    the query, and there is one agent, 0.
+    """
 
     row: int
     agent: int
@@ -23,14 +28,14 @@ class Failure(NamedTuple):
 class Trace(eqx.Module):
     """What was asked and observed. The first `initial` rows are the initial design.
 
-    `values` is NaN where an evaluation failed. `info` is what the algorithm tells about each of its
-    rounds, without the initial design. Of the rounds every `every`-th is there: where that is not every
-    one, what is best or summed up so far is not to be had from them. `ledger` is the one given to
-    `drive`, with all its charges.
+    `values` is NaN where an evaluation failed. Those of a Python objective are NumPy's, in float64.
+    `info` is what the algorithm tells about each of its rounds, without the initial design. Of the rounds
+    every `every`-th is there: where that is not every one, what is best or summed up so far is not to be
+    had from them. `ledger` is the one given to `drive`, with all its charges.
     """
 
     queries: Float[Array, "*rows targets dim"]
-    values: Float[Array, "*rows targets"]
+    values: Float[Array, "*rows targets"] | Float[np.ndarray, "*rows targets"]
     info: PyTree
     initial: int = eqx.field(static=True, default=0)
     failures: tuple[Failure, ...] = eqx.field(static=True, default=())

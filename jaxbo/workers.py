@@ -8,11 +8,10 @@ EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arri
 all three ask what `run` asks. The state is a function of the key and of the results in their order.
 """
 
-import math
 import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,13 +23,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 import jaxbo
+from jaxbo import _origin
 from jaxbo._archive import CheckpointError
 from jaxbo._check import is_a, require, whole
 from jaxbo._checkpoint import Checkpoint, Rows, fingerprint
-from jaxbo._evaluate import BadValueError, BlackBox, number
+from jaxbo._evaluate import BlackBox, NotFiniteError, finite_number, survives, tries
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.loop import Compiled, check_objective, design_noise, design_row, round_keys, split_key
 from jaxbo.space import Space
+from jaxbo.trace import Failure
 from jaxbo.types import Count, Key, Point, Scalar
 
 #: How long worker number `worker` takes for x: a positive number.
@@ -161,8 +162,10 @@ class Desk:
         desk.tell(number, value)
 
     At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
-    design, until `initial` results are in. Nothing is compiled again, whatever the order. A NaN is a
-    failed evaluation. `checkpoint` is a file that holds all of it after every call: a Desk made anew
+    design, until `initial` results are in. Nothing is compiled again, whatever the order. A value that is
+    NaN, infinite or more than JAX's precision holds is a failed evaluation, with a warning: `failures`
+    says which. Values stay float64; `state` is of their differences to `state.origin`, as in `drive`.
+    `checkpoint` is a file that holds all of it after every call: a Desk made anew
     with the same arguments goes on, and hands the queries that were out out again. Threads may share
     it: each call is one step.
 
@@ -188,6 +191,8 @@ class Desk:
         self._queries: list[np.ndarray] = []  # by ticket
         self._drawn: list[bool] = []  # whether a ticket is of the initial design
         self._values: dict[int, float] = {}  # by ticket, in the order of telling
+        self._failures: list[Failure] = []
+        self._cut = False  # whether a warning was given
         self._returned: list[int] = []  # handed out before a stop, to be handed out again
         self._lock = threading.RLock()
         self._saved = None
@@ -255,6 +260,19 @@ class Desk:
 
     def tell(self, number: int, value: Any) -> None:
         """The result of a query that is out; NaN if it failed."""
+        try:
+            self._tell(number, finite_number(value))
+        except NotFiniteError as error:
+            self.fail(number, error)
+
+    def fail(self, number: int, error: Exception | str) -> None:
+        """A query that is out has failed: why, `failures` will say, and a warning does."""
+        why = error if isinstance(error, str) else repr(error)
+        self._tell(number, np.nan, why)
+        text = f"query {number} failed at x = {self._ticket(number).x}: {why}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def _tell(self, number: int, value: float, why: str | None = None) -> None:
         with self._lock:
             whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
             require(
@@ -263,22 +281,26 @@ class Desk:
             )
             require(number not in self._values, f"query {number} has been told already.")
             require(number in self.out, f"query {number} is not out: ask for it again first.")
-            self._learn(int(number), _value(value))
+            self._learn(int(number), value)
+            if why is not None:
+                self._failures.append(Failure(int(number), 0, why))
             self._save()
 
     def _learn(self, ticket: int, value: float) -> None:
         """One result more. What stops it on the way leaves all as it was."""
-        x, y = self._queries[ticket], _learned(value)
-        told = self.told + 1
+        x, told = self._queries[ticket], self.told + 1
+        known = np.asarray([*self._values.values(), value], np.float64)
         state = self.state
         if told > self.initial:
-            state = _tell_one(self.algorithm, state, jnp.asarray(x), jnp.asarray(y, float))
+            state, values = _origin.told(state, known[-1:])
+            state = _tell_one(self.algorithm, state, jnp.asarray(x), values[0])
         elif told == self.initial:
-            points = [*(self._queries[t] for t in self._values), x]
-            values = jnp.asarray([*map(_learned, self._values.values()), y], float)
-            points = jnp.asarray(np.stack(points))
+            points = jnp.asarray(np.stack([*(self._queries[t] for t in self._values), x]))
+            state, values = _origin.told(state, known)
             state = _warm_start(self.algorithm, state, points[:, None], values[:, None])
         self._values[ticket], self.state = value, state
+        if told >= self.initial and not self._cut:
+            self._cut = _origin.warn_if_cut(state, known[:, None])
 
     @property
     def queries(self) -> Float[Array, "evaluations dim"]:
@@ -288,16 +310,22 @@ class Desk:
         return jnp.asarray(np.reshape(rows, (-1, self.algorithm.domain.dim)), float)
 
     @property
-    def values(self) -> Float[Array, " evaluations"]:
+    def values(self) -> Float[np.ndarray, " evaluations"]:
         """Of all results, in the order in which they came; NaN where one failed."""
         with self._lock:
-            return jnp.asarray([_learned(value) for value in self._values.values()], float)
+            return np.asarray([*self._values.values()], np.float64)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The queries that failed, in that order, and why."""
+        with self._lock:
+            return tuple(self._failures)
 
     @property
     def best(self) -> tuple[Any, float]:
         """The best result and its query. `ValueError` before the first that did not fail."""
         with self._lock:
-            known = {t: value for t, value in self._values.items() if math.isfinite(value)}
+            known = {t: value for t, value in self._values.items() if np.isfinite(value)}
         require(len(known) > 0, "there is no result yet.")
         ticket = max(known, key=known.__getitem__)
         return self._ticket(ticket).x, known[ticket]
@@ -306,6 +334,7 @@ class Desk:
         """As if nothing had been asked."""
         with self._lock:
             self._queries, self._drawn, self._values, self._returned = [], [], {}, []
+            self._failures = []
             self.state = _init(self.algorithm, self._keys.init)
             self._save()
 
@@ -321,7 +350,7 @@ class Desk:
         order = np.asarray(list(self._values), int)
         rows = np.reshape(self._queries, (-1, self.algorithm.domain.dim))
         info = [order, np.asarray(self._drawn, bool)]
-        self._saved.save(Rows(self.told, rows, values, info, [], None, None))
+        self._saved.save(Rows(self.told, rows, values, info, self._failures, None, None))
 
     def _resume(self, saved: Checkpoint) -> None:
         rows = saved.load()
@@ -336,19 +365,8 @@ class Desk:
         self._drawn = drawn.tolist()
         for ticket in order.tolist():
             self._learn(ticket, float(rows.values[ticket]))
+        self._failures = [Failure(*failure) for failure in rows.failures]
         self._returned = [t for t in range(len(self._queries)) if t not in self._values]
-
-
-def _value(given: Any) -> float:
-    """What an evaluation came to; NaN for what is not finite. `ValueError` for what is no number."""
-    value = number(given)
-    return value if math.isfinite(value) else math.nan
-
-
-def _learned(value: float) -> float:
-    """The value as the model's precision has it: one that is finite stays so."""
-    most = float(jnp.finfo(jnp.zeros(())).max)
-    return min(max(value, -most), most) if math.isfinite(value) else value
 
 
 # ---------------------------------------------------------------- before an executor
@@ -371,28 +389,28 @@ def drive_async(
     ends, its result is learned and the next query asked. Returns the `Desk` with all results.
     `catch` and `checkpoint` are those of `drive`: a run that is stopped, started again with the same
     arguments, loses the evaluations in flight and nothing else. Raises `ValueError` where sizes do not
-    fit, and the objective's own exception, with its point, where all of its first evaluations, as many as
-    there are workers, raised one: these are not kept.
+    fit. An objective that has not succeeded once in its first evaluations, as many as `initial`, as
+    workers and at least three, ends the run as it does `drive`: these are not kept.
     """
     whole("evaluations", evaluations)
     require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
     _check_room(algorithm, initial + evaluations)
     desk = Desk(algorithm, key, initial=initial, checkpoint=checkpoint)
     idle, running = list(range(algorithm.targets)), dict[Future, tuple[int, Ticket]]()
+    total = initial + evaluations
+    least = max(tries(initial, total), min(algorithm.targets, total))
     failed: list[Exception] = []
     try:
-        while desk.told < initial + evaluations:
-            while idle and desk.told + len(running) < initial + evaluations:
+        while desk.told < total:
+            while idle and desk.told + len(running) < total:
                 worker, ticket = idle.pop(0), desk.ask()
                 running[executor.submit(objective, worker, ticket.x)] = worker, ticket
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 worker, ticket = running.pop(future)
-                value, error = _outcome(future, worker, ticket, catch)
-                desk.tell(ticket.number, value)
+                failed += _learn_outcome(desk, future, worker, ticket, catch)
                 idle.append(worker)
-                failed += [] if error is None else [error]
-            if len(failed) == desk.told >= min(algorithm.targets, initial + evaluations):
+            if failed and len(desk.failures) == desk.told >= least:
                 desk._forget()  # a mistake in the objective, not bad luck: it may be mended
                 raise failed[0]
     finally:
@@ -401,19 +419,20 @@ def drive_async(
     return desk
 
 
-def _outcome(
-    future: Future, worker: int, ticket: Ticket, catch: Any
-) -> tuple[float, Exception | None]:
-    """The value of an evaluation; NaN and its error, with a warning, where it failed."""
+def _learn_outcome(
+    desk: Desk, future: Future, worker: int, ticket: Ticket, catch: Any
+) -> list[Exception]:
+    """Tells the desk of an evaluation that has ended; its error, if it failed and that is survived."""
     try:
-        return number(future.result()), None
+        value = finite_number(future.result())
     except Exception as error:
         error.add_note(f"worker {worker} evaluating query {ticket.number} at x = {ticket.x}")
-        if isinstance(error, BrokenExecutor | BadValueError) or not isinstance(error, catch):
+        if not survives(error, catch):
             raise
-        text = f"query {ticket.number} failed at x = {ticket.x}: {error!r}"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-        return math.nan, error
+        desk.fail(ticket.number, error)
+        return [error]
+    desk.tell(ticket.number, value)
+    return []
 
 
 def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from fractions import Fraction
 
 import equinox as eqx
 import jax
@@ -17,6 +18,7 @@ import pytest
 from jax import export
 
 from jaxbo import metrics
+from jaxbo._evaluate import NotFiniteError
 from jaxbo.algos.base import AbstractFederated
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
@@ -307,7 +309,9 @@ def test_an_objective_on_a_space_gets_values_by_name(key):
     ]
 
 
-@pytest.mark.parametrize("value", [1, True, np.float64(1), np.asarray(1.0), jnp.asarray(1)])
+@pytest.mark.parametrize(
+    "value", [1, True, np.True_, np.float64(1), np.asarray(1.0), jnp.asarray(1), Fraction(2, 2)]
+)
 def test_any_one_real_number_is_a_value(value, key):
     _, trace = quiet(RANDOM, lambda agent, x: value, 1, key)
     np.testing.assert_array_equal(trace.values, np.ones((1, 4)))
@@ -433,18 +437,73 @@ def test_failed_evaluations_are_recorded_and_survived(key):
     assert equal(state, replay(TS4, trace, key))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_a_failed_evaluation(value, key):
-    state, trace = quiet(TS4, lambda agent, x: value if agent == 1 else 0.5, 2, key)
+#: More than the precision holds.
+HUGE = 10.0 * float(jnp.finfo(jnp.zeros(())).max)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, HUGE, -HUGE, 10**400])
+def test_a_value_that_is_no_finite_number_is_a_failed_evaluation(value, key):
+    with pytest.warns(RuntimeWarning, match=r"agent 1 failed .*the objective returned") as warned:
+        state, trace = quiet(TS4, lambda agent, x: value if agent == 1 else 0.5, 2, key)
     np.testing.assert_array_equal(np.isnan(trace.values), [[False, True, False, False]] * 2)
     np.testing.assert_array_equal(state.clients.moments.count, [2, 0, 2, 2])
-    assert trace.failures == ()
+    assert [failure[:2] for failure in trace.failures] == [(0, 1), (1, 1)]
+    assert all("expected a finite number" in failure.error for failure in trace.failures)
+    assert len(warned) == 2
+    if abs(value) >= HUGE and value not in (np.inf, -np.inf):
+        return  # compiled, it is infinite
 
     def compiled(key, agent, x):
         return jnp.where(agent == 1, jnp.asarray(value, x.dtype), 0.5)
 
     _, trace = run(TS4, compiled, 2, key)
     np.testing.assert_array_equal(np.isnan(trace.values), [[False, True, False, False]] * 2)
+
+
+def test_an_objective_that_never_returns_a_finite_number_ends_the_run(key, tmp_path):
+    calls, path = [], tmp_path / "run.npz"
+
+    def broken(agent, x):
+        calls.append(agent)
+        return np.nan
+
+    with (
+        pytest.warns(RuntimeWarning, match="returned nan"),
+        pytest.raises(NotFiniteError, match="returned nan, expected a finite number") as caught,
+    ):
+        quiet(RANDOM, broken, 5, key, checkpoint=path, catch=())
+    assert calls == [0, 1, 2, 3]
+    assert "evaluating agent 0 at x = " in caught.value.__notes__[0]
+    _, trace = quiet(RANDOM, bowl, 5, key, checkpoint=path)
+    assert np.isfinite(trace.values).all()
+
+
+ALONE = RandomSearch(Cube(2), 1)
+
+
+@pytest.mark.parametrize(("initial", "rounds", "most"), [(0, 9, 3), (5, 9, 5), (0, 2, 2)])
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_success_in_the_first_few_evaluations_is_waited_for(initial, rounds, most, raises, key):
+    calls = []
+
+    def objective(agent, x, failing):
+        calls.append(agent)
+        if len(calls) > failing:
+            return 1.0
+        if raises:
+            raise OSError("full")
+        return np.nan
+
+    go = lambda failing: quiet(  # noqa: E731
+        ALONE, functools.partial(objective, failing=failing), rounds, key, initial=initial
+    )
+    with pytest.warns(RuntimeWarning):
+        _, trace = go(most - 1)
+    assert np.isnan(trace.values).sum() == len(trace.failures) == most - 1
+    calls.clear()
+    with pytest.warns(RuntimeWarning), pytest.raises((OSError, NotFiniteError)):
+        go(most)
+    assert len(calls) == most
 
 
 @pytest.mark.parametrize("workers", [0, 2])

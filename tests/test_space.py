@@ -1,6 +1,7 @@
 """Named parameters: what a point means, there and back without loss."""
 
 import doctest
+import json
 import math
 
 import equinox as eqx
@@ -251,14 +252,18 @@ class TestSpace:
     @pytest.mark.parametrize(
         ("parameter", "complaint"),
         [
-            (Real(1, 1), "lower must be below upper"),
-            (Real(2, 1), "lower must be below upper"),
+            (Real(2, 1), "must not exceed"),
             (Real(0, 1, log=True), "positive lower"),
             (Real(-1, 1, log=True), "positive lower"),
             (Real(math.nan, 1), "finite"),
             (Real(0, math.inf), "finite"),
             (Real(1e10, 1e10 + 1), "cannot resolve"),
             (Real(-1e308, 1e308), "cannot resolve"),
+            (Real(0, 10**400), "cannot resolve"),
+            (Real(1e300, 1e300), "cannot resolve"),
+            (Real(1e-50, 1, log=True), "cannot resolve"),
+            (Real(0, 1e-40), "cannot resolve"),
+            (Real(-3e38, 3e38), "cannot resolve"),
             (Real(1, 1 + 1e-9, log=True), "cannot resolve"),
             (Integer(2, 1), "must not exceed"),
             (Integer(0, 10, log=True), "positive lower"),
@@ -267,7 +272,12 @@ class TestSpace:
             (Integer(2**31, 2**31 + 1), "int32"),
             (Categorical(), "no choices"),
             (Categorical("a", "a"), "differ"),
-            (Categorical(1, True), "differ"),
+            (Categorical(1, True), "differ.*1 and True are the same"),
+            (Categorical(1, 1.0), "differ.*1 and 1.0 are the same"),
+            (Categorical("a", 0, "b", False), "differ.*0 and False are the same"),
+            (Categorical((1, 2), (1.0, 2)), "differ"),
+            (Categorical(np.int8(1), 1), "differ"),
+            (Categorical(None, math.nan), "differ.*None and nan are the same"),
             (Categorical(["a", "b"]), "one by one"),
             ((0, 1), "expected Real, Integer or Categorical"),
         ],
@@ -275,6 +285,16 @@ class TestSpace:
     def test_impossible_parameters_are_refused_by_name(self, parameter, complaint):
         with pytest.raises(ValueError, match=rf"parameter 'gamma'.*{complaint}"):
             Space(C=Real(0, 1), gamma=parameter)
+
+    @pytest.mark.usefixtures("as_users_have_it")
+    @pytest.mark.parametrize("bound", ["0", None, [0], np.zeros(1), 0j])
+    def test_bounds_that_are_no_numbers_are_refused_by_name(self, bound):
+        for parameter in (Real(bound, 1), Real(0, bound)):
+            with pytest.raises(ValueError, match="'gamma': bounds must be numbers"):
+                Space(gamma=parameter)
+        for parameter in (Integer(bound, 1), Integer(0, bound)):
+            with pytest.raises(ValueError, match="'gamma': bounds must be whole numbers"):
+                Space(gamma=parameter)
 
     def test_a_space_needs_parameters_and_each_only_once(self):
         with pytest.raises(ValueError, match="needs a parameter"):
@@ -289,11 +309,19 @@ class TestSpace:
             ({"r": math.nan}, "'r'.*not a number"),
             ({"r": "0.5"}, "'r'.*not a number"),
             ({"r": None}, "'r'.*not a number"),
+            ({"r": 10**400}, "'r'.*not a number"),
+            ({"r": 1 + 1e-6}, r"'r'.*not in \[0, 1\]"),
+            ({"r": -1e-40 - 1e-30}, r"'r'.*not in \[0, 1\]"),
+            ({"n": 1e300}, "'n'.*no whole number in"),
+            ({"n": None}, "'n'.*not a number"),
+            ({"n": "2"}, "'n'.*not a number"),
             ({"n": 5}, "'n'.*no whole number in"),
             ({"n": 2.5}, "'n'.*no whole number in"),
             ({"n": math.inf}, "'n'.*no whole number in"),
             ({"c": "z"}, "'c'.*not one of"),
             ({"c": ["a"]}, "'c'.*not one of"),
+            ({"c": math.nan}, "'c'.*not one of"),
+            ({"c": np.zeros(2)}, "'c'.*not one of"),
             ({"extra": 1}, r"unknown parameters \['extra'\]"),
         ],
     )
@@ -308,3 +336,219 @@ class TestSpace:
             space.encode({"r": 0.5})
         with pytest.raises(ValueError, match="expected \\(2,\\)"):
             space.decode(np.zeros(3, DTYPE))
+
+
+def through_floats(values, dtype):
+    """As a table of one number type has them, and gives them back: whole columns are floats."""
+    return {
+        name: float(dtype(value)) if isinstance(value, int | float) else value
+        for name, value in values.items()
+    }
+
+
+class NAType:
+    """Pandas' sign for nothing: it is neither equal nor unequal to anything."""
+
+    def __eq__(self, other):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self
+
+    def __hash__(self):
+        return 0
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+class TestNumbers:
+    """Numbers are Python's inside and outside, whatever they were on their way."""
+
+    @pytest.mark.parametrize(
+        "kind", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64, np.uint64, jnp.int32]
+    )
+    def test_the_width_of_given_bounds_limits_nothing(self, kind):
+        least, most = max(int(jnp.iinfo(kind).min), -30_000), min(int(jnp.iinfo(kind).max), 30_000)
+        given, plain = (
+            Space(k=Integer(kind(least), kind(most))),
+            Space(k=Integer(least, most)),
+        )
+        assert given.parameters == plain.parameters
+        for x in np.asarray([0, 0.25, 0.5, 0.75, 1], DTYPE)[:, None]:
+            here, there = given.decode(x)["k"], plain.decode(x)["k"]
+            assert here == there == int(unpack(given, jnp.asarray(x))["k"])
+            assert type(here) is int
+        assert given.decode(np.ones(1, DTYPE))["k"] == most
+
+    @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble, np.int8])
+    def test_real_bounds_of_any_type_are_those_numbers(self, kind):
+        space = Space(r=Real(kind(1), kind(100), log=np.bool_(True)))
+        assert space.parameters == Space(r=Real(1, 100, log=True)).parameters
+        assert repr(space.parameters[0][1]) in (
+            "Real(lower=1.0, upper=100.0, log=True)",
+            "Real(lower=1, upper=100, log=True)",
+        )
+        assert space.decode(np.ones(1, DTYPE))["r"] == 100
+
+    @often
+    @given(x=in_cube)
+    def test_what_is_decoded_is_what_json_can_write(self, x):
+        space = Space(
+            n=Integer(np.int8(-100), np.uint8(200)),
+            r=Real(np.float32(0.1), np.float32(0.7)),
+            c=Categorical(*np.asarray([0.1, 0.2, 0.3], np.float32), *np.asarray(["a"]), None),
+            sizes=Categorical((np.int64(64), np.int64(32)), (np.int64(8),)),
+            flag=Categorical(np.bool_(False), np.True_),
+        )
+        x = np.resize(x, space.dim)
+        values = space.decode(x)
+        again = json.loads(json.dumps(values, allow_nan=False))
+        assert same(space.encode(values), space.encode(again))
+        assert same(space.encode(values), project(space, jnp.asarray(x)))
+
+    @often
+    @given(x=in_cube, single=st.booleans())
+    def test_points_come_back_through_a_table_of_floats(self, x, single):
+        values = SPACE.decode(x)
+        kind = np.float32 if single else np.float64
+        there = SPACE.encode(through_floats(values, kind))
+        again = SPACE.decode(there)
+        for name, parameter in SPACE.parameters:
+            if isinstance(parameter, Real):
+                assert abs(again[name] - values[name]) <= 1e-6 * max(abs(parameter.upper), 1)
+            else:
+                assert again[name] == values[name]
+
+    @pytest.mark.parametrize(
+        "parameter",
+        [
+            Real(0.1, 0.7),
+            Real(-0.7, -0.1),
+            Real(1e-5, 1e-1, log=True),
+            Real(3, 1e30),
+            Real(0.3, 0.3),
+        ],
+    )
+    @pytest.mark.parametrize("kind", [np.float32, float])
+    def test_a_bound_within_a_rounding_of_float32_is_taken(self, parameter, kind):
+        space = Space(r=parameter)
+        for bound in (parameter.lower, parameter.upper):
+            rounded = kind(np.float32(bound))
+            assert same(space.encode({"r": rounded}), space.encode({"r": bound}))
+            # Two roundings away it is another number.
+            beyond = abs(rounded) * np.float32(1e-6) * (1 if bound == parameter.upper else -1)
+            with pytest.raises(ValueError, match=r"'r'.*not in"):
+                space.encode({"r": float(rounded) + float(beyond)})
+
+    @pytest.mark.parametrize(
+        "nothing", [None, math.nan, np.float32(np.nan), np.asarray(np.nan), NAType()]
+    )
+    def test_what_stands_for_nothing_in_a_table_is_none(self, nothing):
+        space = Space(c=Categorical("relu", None, 0.5), r=Real(0, 1))
+        x = space.encode({"c": nothing, "r": 0.5})
+        assert same(x, space.encode({"c": None, "r": 0.5}))
+        with pytest.raises(ValueError, match=r"'r'.*not a number"):
+            space.encode({"c": None, "r": nothing})
+        with pytest.raises(ValueError, match=r"'c'.*not one of"):
+            Space(c=Categorical("relu", 0.5)).encode({"c": nothing})
+
+    def test_a_choice_of_nan_is_found_and_is_the_one_given(self):
+        space = Space(c=Categorical(0.5, math.nan))
+        assert math.isnan(space.decode(space.encode({"c": math.nan}))["c"])
+
+    def test_choices_are_found_by_value_and_then_by_what_float32_makes_of_them(self):
+        near = 0.1 + 1e-12
+        space = Space(c=Categorical(0.1, near, 0.7, 1, "1", (64, 32)))
+        for value, meant in (
+            (0.1, 0.1),
+            (near, near),
+            (float(np.float32(0.7)), 0.7),
+            (np.float32(0.7), 0.7),
+            (1.0, 1),
+            (np.bool_(True), 1),
+            (np.str_("1"), "1"),
+            ([64, 32], (64, 32)),
+            ((64.0, np.int8(32)), (64, 32)),
+        ):
+            found = space.decode(space.encode({"c": value}))["c"]
+            assert found == meant
+            assert type(found) is type(meant)
+        # Float32 makes the same of two choices.
+        with pytest.raises(ValueError, match=r"'c'.*not one of"):
+            space.encode({"c": float(np.float32(0.1))})
+
+    def test_points_come_back_through_pandas(self, tmp_path):
+        pandas = pytest.importorskip("pandas")
+        space = Space(
+            lr=Real(1e-5, 1e-1, log=True),
+            depth=Integer(1, 8),
+            act=Categorical("relu", "tanh", None),
+            bn=Categorical(True, False),
+        )
+        points = [space.decode(x) for x in np.random.default_rng(0).random((20, space.dim))]
+        points[0]["lr"], points[1]["lr"] = 1e-1, 1e-5
+        frame = pandas.DataFrame(points)
+        frame.to_csv(tmp_path / "points.csv", index=False)
+        for table in (
+            frame,
+            pandas.read_csv(tmp_path / "points.csv"),
+            frame.astype({"lr": "float32", "depth": "float32"}),
+            frame.convert_dtypes(),
+        ):
+            for one, point in zip(table.to_dict("records"), points, strict=True):
+                there, back = space.encode(point), space.encode(one)
+                np.testing.assert_allclose(there, back, rtol=0, atol=1e-6)
+
+
+CONSTANTS = {"a": 0.1, "b": 1e-3, "c": -7.0, "d": 0.0, "e": 3, "f": 1e30}
+LOG_CONSTANTS = {"g": 0.1, "h": 3e5}
+WITH_CONSTANTS = Space(
+    {name: Real(value, value) for name, value in CONSTANTS.items()}
+    | {name: Real(value, value, log=True) for name, value in LOG_CONSTANTS.items()},
+    x=Real(0, 1),
+    n=Integer(3, 3),
+)
+VALUES = CONSTANTS | LOG_CONSTANTS
+
+
+class TestConstants:
+    """A real number with equal bounds is one value, as an integer is."""
+
+    @often
+    @given(x=hnp.arrays(DTYPE, WITH_CONSTANTS.dim, elements=anywhere))
+    def test_every_point_has_its_value(self, x):
+        host, device = WITH_CONSTANTS.decode(x), unpack(WITH_CONSTANTS, jnp.asarray(x))
+        for name, value in VALUES.items():
+            assert host[name] == value
+            assert type(host[name]) is float
+            assert float(device[name]) == float(DTYPE.type(value))
+            assert device[name].dtype == DTYPE
+
+    @often
+    @given(x=hnp.arrays(DTYPE, WITH_CONSTANTS.dim, elements=anywhere))
+    def test_its_coordinate_is_the_middle_as_an_integers_is(self, x):
+        there = project(WITH_CONSTANTS, jnp.asarray(x))
+        assert bool(contains(WITH_CONSTANTS, there))
+        assert same(np.delete(there, 8), np.full(9, 0.5, DTYPE))
+        assert same(WITH_CONSTANTS.encode(WITH_CONSTANTS.decode(x)), there)
+        assert not bool(contains(WITH_CONSTANTS, there.at[0].set(0.25)))
+
+    def test_draws_and_grids_do_not_vary_it(self, key):
+        fixed = np.arange(WITH_CONSTANTS.dim) != 8
+        for points in (sample(WITH_CONSTANTS, key, 7), candidates(WITH_CONSTANTS, key, 7)):
+            assert np.all(np.asarray(points)[:, fixed] == 0.5)
+            assert len(set(np.asarray(points)[:, 8].tolist())) == 7
+        points = np.asarray(WITH_CONSTANTS.axes(5).points)
+        assert np.all(points[fixed] == 0.5)
+        np.testing.assert_allclose(points[8], np.linspace(0, 1, 5), atol=1e-7)
+
+    def test_no_derivative_leads_along_it(self):
+        slopes = jax.jit(
+            jax.grad(lambda x: sum(map(jnp.sum, (WITH_CONSTANTS.unpack(x)[n] for n in "agx"))))
+        )(jnp.full(WITH_CONSTANTS.dim, 0.3, float))
+        assert np.asarray(slopes).tolist() == [0.0] * 8 + [1.0, 0.0]
+
+    def test_another_value_is_refused(self):
+        values = {**VALUES, "x": 0.5, "n": 3}
+        assert same(WITH_CONSTANTS.encode(values), np.full(10, 0.5, DTYPE))
+        for name in VALUES:
+            with pytest.raises(ValueError, match=f"{name!r}.*not in"):
+                WITH_CONSTANTS.encode({**values, name: 0.2})

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxbo._checkpoint import CheckpointError
+from jaxbo._evaluate import NotFiniteError
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains import Cube
@@ -269,14 +270,55 @@ def test_what_stops_a_desk_on_the_way_loses_nothing(tmp_path, monkeypatch):
     assert desk.out == (1,)
 
 
-def test_a_value_beyond_the_precision_is_no_failure():
-    desk = Desk(egp(), jr.key(1))
-    for value in (1.0, -1e39, 2.0):
-        desk.tell(desk.ask().number, value)
-    assert int(desk.state.belief.moments.count) == 3
+#: More than the precision holds.
+HUGE = 10.0 * float(jnp.finfo(jnp.zeros(())).max)
+
+
+@pytest.mark.parametrize("initial", [0, 3])
+def test_a_value_that_is_no_finite_number_is_a_failure_and_the_desk_says_so(initial, tmp_path):
+    desk = Desk(egp(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
+    for value in (1.0, HUGE, np.nan, -np.inf, 2.0):
+        number = desk.ask().number
+        if value in (1.0, 2.0):
+            desk.tell(number, value)
+            continue
+        with pytest.warns(RuntimeWarning, match=f"query {number} failed .*expected a finite"):
+            desk.tell(number, value)
+    with pytest.warns(RuntimeWarning, match="query 5 failed .*: the power went"):
+        desk.fail(desk.ask().number, "the power went")
+    assert int(desk.state.belief.moments.count) == 2
     assert desk.best[1] == 2
-    assert np.isfinite(desk.values).all()
-    assert np.isfinite(desk.ask().x).all()
+    np.testing.assert_array_equal(desk.values, [1, np.nan, np.nan, np.nan, 2, np.nan])
+    assert [failure[:2] for failure in desk.failures] == [(1, 0), (2, 0), (3, 0), (5, 0)]
+    assert "returned nan" in desk.failures[1].error
+    assert desk.failures[-1].error == "the power went"
+    again = Desk(egp(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
+    assert again.failures == desk.failures
+    np.testing.assert_array_equal(again.values, desk.values)
+    assert jax.tree.all(jax.tree.map(same, again.state.belief, desk.state.belief))
+
+
+def same(a, b):
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_values_keep_their_digits_and_the_model_their_differences(tmp_path):
+    offset = -54321.0
+    total = lambda worker, x: offset + 0.01 * branin(worker, x)  # noqa: E731
+    with ThreadPoolExecutor(1) as pool:
+        options = {"executor": pool, "initial": 3}
+        plain = drive_async(egp(), branin, 4, jr.key(1), **options)
+        shifted = drive_async(egp(), total, 4, jr.key(1), checkpoint=tmp_path / "desk", **options)
+    np.testing.assert_allclose(shifted.queries, plain.queries, atol=1e-2)
+    assert shifted.values.dtype == np.float64
+    np.testing.assert_allclose(shifted.values - offset, 0.01 * plain.values, rtol=1e-2, atol=1e-3)
+    assert shifted.best[1] == shifted.values.max()
+    again = Desk(egp(), jr.key(1), initial=3, checkpoint=tmp_path / "desk")
+    np.testing.assert_array_equal(again.values, shifted.values)
+    assert float(again.state.origin.value) == np.asarray(shifted.values[0], float).astype(
+        again.state.origin.value.dtype
+    )
+    assert jax.tree.all(jax.tree.map(same, again.state.belief, shifted.state.belief))
 
 
 def test_more_queries_than_workers_or_room_are_refused():
@@ -397,17 +439,25 @@ def test_nobody_waits_for_the_slowest():
     assert len(set(ended[:4])) == 1
 
 
-def test_an_objective_that_never_succeeds_is_raised(tmp_path):
+@pytest.mark.parametrize("initial", [0, 5])
+@pytest.mark.parametrize("raises", [True, False])
+def test_an_objective_that_never_succeeds_is_raised(initial, raises):
+    calls = []
+
     def broken(worker, x):
-        raise KeyError("no such file")
+        calls.append(worker)
+        if raises:
+            raise KeyError("no such file")
+        return -np.inf
 
     with (
         ThreadPoolExecutor(2) as pool,
         pytest.warns(RuntimeWarning),
-        pytest.raises(KeyError, match="no such file") as caught,
+        pytest.raises((KeyError, NotFiniteError), match=r"no such file|returned -inf") as caught,
     ):
-        drive_async(egp(2), broken, 9, jr.key(1), executor=pool)
+        drive_async(egp(2), broken, 9, jr.key(1), executor=pool, initial=initial)
     assert "evaluating query" in caught.value.__notes__[0]
+    assert max(initial, 3) <= len(calls) <= max(initial, 3) + 2
 
 
 def test_an_objective_is_mended_and_nothing_of_its_failures_is_kept(tmp_path):

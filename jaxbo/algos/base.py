@@ -36,6 +36,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
+from jaxbo._origin import Origin, after, no_origin
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import history
 from jaxbo.kernels.history import History
@@ -67,6 +68,14 @@ class AbstractAlgorithm(eqx.Module):
     @abc.abstractmethod
     def capacity(self) -> int | None:
         """The most observations an agent can hold, if there is a limit."""
+
+    @property
+    def invariant(self) -> bool:
+        """Whether a constant added to all values of an agent changes no query.
+
+        `drive` then tells values less the first one. To be given by methods that standardize values.
+        """
+        return False
 
     @property
     def initial_capacity(self) -> int | None:
@@ -121,7 +130,8 @@ class FederatedState(eqx.Module):
     """`shared` is what all parties agreed on before the start; `clients` and `past` have the agents axis.
 
     `past` is what each agent has evaluated. `round` counts the rounds told, and `told` what a target may
-    hold: these and those of `warm_start`.
+    hold: these and those of `warm_start`. What clients predict is of values less `origin`, which `drive`
+    subtracts for each target; None where the method takes values as they are.
     """
 
     round: Int[Array, ""]
@@ -129,6 +139,7 @@ class FederatedState(eqx.Module):
     shared: PyTree
     clients: PyTree
     past: History
+    origin: Origin | None
 
 
 class AbstractFederated(AbstractAlgorithm):
@@ -223,7 +234,8 @@ class AbstractFederated(AbstractAlgorithm):
         clients = each(self.join, in_axes=(0, None, 0))(_of_each(client_key, index), shared, index)
         zero = jnp.zeros((), int)
         past = each(lambda _: self.nothing())(index)
-        return FederatedState(zero, zero, shared, clients, past)
+        origin = no_origin(self.targets) if self.invariant else None
+        return FederatedState(zero, zero, shared, clients, past, origin)
 
     def nothing(self) -> History:
         """The past of an agent that has evaluated nothing."""
@@ -271,7 +283,8 @@ class AbstractFederated(AbstractAlgorithm):
     ) -> FederatedState:
         known = state.clients, state.past
         known = self._observe(each, state.shared, known, state.round, queries, values)
-        return FederatedState(state.round + 1, state.told + 1, state.shared, *known)
+        origin = after(state.origin, values[: self.targets])
+        return FederatedState(state.round + 1, state.told + 1, state.shared, *known, origin)
 
     def warm_start(
         self,
@@ -313,7 +326,8 @@ class AbstractFederated(AbstractAlgorithm):
         (clients, past), _ = jax.lax.scan(step, known, (queries, values))
         if jax.tree.leaves(clients):  # there are clients that hold nothing
             clients = each(self.settle, in_axes=(None, 0))(state.shared, clients)
-        return FederatedState(state.round, told, state.shared, clients, past)
+        origin = after(state.origin, values[:, : self.targets])
+        return FederatedState(state.round, told, state.shared, clients, past, origin)
 
     def observe(
         self,

@@ -67,6 +67,11 @@ class EXP3BO(AbstractAlgorithm):
     def capacity(self) -> int | None:
         return self.surrogate.room
 
+    @property
+    def invariant(self) -> bool:
+        """Rewards are places between two values."""
+        return self.surrogate.invariant
+
     def init(self, key: Key) -> Exp3State:
         model_key, arm_key = jr.split(key)
         gains = jnp.zeros((len(self.surrogate.kernels),), self.gamma.dtype)

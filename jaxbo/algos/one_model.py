@@ -17,6 +17,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require, whole
+from jaxbo._origin import Origin, after, no_origin
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import history
@@ -28,6 +29,8 @@ from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 class State(eqx.Module):
     """`round` counts the rounds told, `told` the evaluations, failed ones and initial ones included;
     `fitted` how many observations the last fit was to; `past` is what was evaluated (`kernels.history`).
+    The belief is of values less `origin`, which `drive` and `Desk` subtract; None where the surrogate takes
+    values as they are.
     """
 
     round: Int[Array, ""]
@@ -36,6 +39,7 @@ class State(eqx.Module):
     shared: PyTree
     belief: PyTree
     past: History
+    origin: Origin | None
 
 
 class AbstractOneModel(AbstractAlgorithm):
@@ -82,6 +86,10 @@ class AbstractOneModel(AbstractAlgorithm):
         return (most - self._room) // self.targets
 
     @property
+    def invariant(self) -> bool:
+        return self.surrogate.invariant
+
+    @property
     def _room(self) -> int:
         """Rows that queries which are still out may take up while the next one is sought."""
         return 0 if self.random() else self.targets - 1
@@ -94,7 +102,8 @@ class AbstractOneModel(AbstractAlgorithm):
         shared = self.setup(key)
         zero = jnp.zeros((), int)
         past = history.empty(self.domain.dim, self.surrogate.room)
-        return State(zero, zero, zero, shared, self.surrogate.start(shared), past)
+        origin = no_origin() if self.invariant else None
+        return State(zero, zero, zero, shared, self.surrogate.start(shared), past, origin)
 
     def told(self, state: State) -> Count:
         return state.told // self.targets
@@ -183,7 +192,8 @@ class AbstractOneModel(AbstractAlgorithm):
             due = told // every > state.told // every
             refit = functools.partial(self._refit, state.shared)
             fitted, belief = jax.lax.cond(due, refit, lambda *same: same, fitted, belief)
-        return State(state.round + 1, told, fitted, state.shared, belief, past)
+        origin = after(state.origin, values)
+        return State(state.round + 1, told, fitted, state.shared, belief, past, origin)
 
     def _refit(self, shared: Any, fitted: Count, belief: Any) -> tuple[Count, Any]:
         """Hyperparameters fitted anew, if anything was observed since the last fit."""
@@ -216,7 +226,8 @@ class AbstractOneModel(AbstractAlgorithm):
         fitted = state.fitted
         if self.surrogate.period is not None:
             fitted, belief = self._refit(state.shared, fitted, belief)
-        return State(state.round, told, fitted, state.shared, belief, past)
+        origin = after(state.origin, values)
+        return State(state.round, told, fitted, state.shared, belief, past, origin)
 
     def _observe(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]

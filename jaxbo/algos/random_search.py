@@ -29,6 +29,10 @@ class RandomSearch(AbstractIndependent):
     def nothing(self) -> History:
         return history.empty(self.domain.dim, 1)  # nobody looks at it
 
+    @property
+    def invariant(self) -> bool:
+        return True
+
     def setup(self, key: Key) -> tuple[()]:
         del key
         return ()

@@ -37,6 +37,10 @@ class TS(AbstractIndependent):
     def capacity(self) -> int | None:
         return self.surrogate.room
 
+    @property
+    def invariant(self) -> bool:
+        return self.surrogate.invariant
+
     def setup(self, key: Key) -> PyTree:
         return self.surrogate.setup(key, self.domain.dim)
 

@@ -50,6 +50,10 @@ class AbstractTwoModels(AbstractFederated):
     def peer_capacity(self) -> int | None:
         return self.features.capacity
 
+    @property
+    def invariant(self) -> bool:
+        return self.features.invariant and (self.own is None or self.own.invariant)
+
     def setup(self, key: Key) -> Shared:
         message_key, own_key = jr.split(key)
         dim = self.domain.dim

@@ -14,9 +14,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxbo import _archive
+from jaxbo import _archive, _origin
 from jaxbo._check import require, whole
-from jaxbo._evaluate import BadValueError, BlackBox, number
+from jaxbo._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
 from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.federation.wire import (
     FORMAT,
@@ -262,17 +262,27 @@ class _Visit:
 
     def _evaluate(self, round: int, x: Array) -> None:
         value = self._value(np.asarray(x))
-        told = jnp.asarray(round), (self.client, self.past), x, jnp.asarray(value, x.dtype)
+        told = jnp.asarray(round), (self.client, self.past), x, self._told(value)
         self.client, self.past = eqx.filter_jit(self.algorithm.observe)(self.shared, *told)
         self.memory.known = self.memory.known.and_also(round, np.asarray(x), value)
         self.memory.round = round
         self.memory.save((self.client, self.past))
 
+    def _told(self, value: float) -> Array:
+        """What the model is told of a value: what `drive` would tell it."""
+        known = np.append(self.memory.known.values, value)
+        if not self.algorithm.invariant:
+            return _origin.difference(known[-1], np.zeros(()))
+        return _origin.difference(known[-1], _origin.first(known))
+
     def _value(self, x: np.ndarray) -> float:
         domain = self.algorithm.domain
         argument = domain.decode(x) if isinstance(domain, Space) else x
         try:
-            value = number(self.owner.objective(self.owner.agent, argument))
+            return finite_number(self.owner.objective(self.owner.agent, argument))
+        except NotFiniteError as error:
+            log.warning("the evaluation of %s failed: %s", argument, error)
+            return np.nan
         except BadValueError as error:
             raise OwnerError(
                 "the objective returned no number; its owner's log says what."
@@ -284,7 +294,6 @@ class _Visit:
             raise OwnerError(
                 "the objective raised an error; its owner's log says which."
             ) from error
-        return value if np.isfinite(value) else np.nan
 
     def _own(self, key: Key) -> Key:
         """This agent's of a key that stands for all."""

@@ -18,7 +18,7 @@ from jaxbo.loop import split_key
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 1
+FORMAT = 2
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.
 Packed: TypeAlias = dict[str, np.ndarray]
 

@@ -153,6 +153,11 @@ class AbstractSurrogate(eqx.Module):
     def period(self) -> int | None:
         """How many rounds, or evaluations, lie between fits; None if nothing is fitted."""
 
+    @property
+    def invariant(self) -> bool:
+        """Whether a constant added to all values changes no sample and no variance."""
+        return True
+
     @abc.abstractmethod
     def setup(self, key: Key, dim: int) -> Any:
         """Features for points of `dim` coordinates."""
@@ -236,6 +241,10 @@ class Fixed(AbstractSurrogate):
     @property
     def period(self) -> None:
         return None
+
+    @property
+    def invariant(self) -> bool:
+        return self.standardize
 
     def setup(self, key: Key, dim: int) -> FeatureMap:
         return self.basis(key, self.kernel, dim, self.size)

@@ -20,6 +20,7 @@ from scipy import stats
 
 import jaxbo
 from jaxbo import metrics
+from jaxbo._origin import origin_of
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
@@ -34,7 +35,7 @@ from jaxbo.algos.taf import TAF
 from jaxbo.algos.transfer import AbstractTransfer
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube, Finite, Regions
-from jaxbo.driver import drive, replay
+from jaxbo.driver import _ask, drive, replay
 from jaxbo.functions import TestFunction, branin_rescaled, hartmann6
 from jaxbo.kernels.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.decomposed import Decomposed
@@ -374,6 +375,18 @@ def test_a_key_that_is_used_twice_would_be_noticed():
     # All runs of the methods above are made under the same check.
     with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
         run(Careless(CUBE, 2), OBJECTIVE, 2, jr.key(0))
+
+
+@once
+def test_a_constant_added_to_all_values_changes_no_query_if_the_method_says_so(name, algorithm):
+    _, trace = driven(name)
+    # Sums that float32 holds: they are not rounded.
+    moved = Trace(trace.queries, trace.values + 4096, (), INITIAL)
+    states = [replay(algorithm, t, seed()) for t in (trace, moved)]
+    one, other = (_ask(algorithm, jr.key(3), state, None)[0] for state in states)
+    assert (origin_of(states[0]) is not None) == algorithm.invariant
+    if algorithm.invariant:
+        np.testing.assert_allclose(one, other, atol=2e-2)
 
 
 # ---------------------------------------------------------------- agents beside each other

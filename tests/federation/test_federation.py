@@ -119,6 +119,25 @@ def test_owners_query_what_run_does(name, tmp_path):
     assert server.present.shape == (ROUNDS, AGENTS)
 
 
+@pytest.mark.parametrize("name", ["FTS", "Collaborative"])
+def test_owners_tell_their_models_what_drive_tells_them(name, tmp_path):
+    # A method that takes values as they are gets them as they are.
+    offset = 0.0 if name == "Collaborative" else -54321.0
+
+    def objective(agent, x):
+        return offset + 0.01 * measured(agent, x)
+
+    world = World(tmp_path, METHODS[name], objective)
+    server = world.whole()
+    options = {"initial": INITIAL, "progress": False}
+    _, trace = jaxbo.drive(METHODS[name], objective, ROUNDS, KEY, **options)
+    np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
+    for n in range(AGENTS):
+        values = world.seen(server, n).values
+        np.testing.assert_allclose(values, trace.values[:, n], rtol=0, atol=1e-4)
+        assert len(set(values.tolist())) == len(set(trace.values[:, n].tolist())) > ROUNDS // 2
+
+
 def test_who_is_away_is_absent_and_goes_on(tmp_path):
     away = {1: [2], 2: [0, 2]}  # round: who
     world = World(tmp_path, METHODS["FTS"])
@@ -139,7 +158,8 @@ def test_who_is_away_is_absent_and_goes_on(tmp_path):
         return np.nan if agent in away.get(round, ()) else measured(agent, x)
 
     options = {"initial": INITIAL, "present": jnp.asarray(present), "progress": False}
-    _, trace = jaxbo.drive(METHODS["FTS"], sometimes, ROUNDS, KEY, **options)
+    with pytest.warns(RuntimeWarning, match="returned nan"):
+        _, trace = jaxbo.drive(METHODS["FTS"], sometimes, ROUNDS, KEY, **options)
     for n in range(AGENTS):
         seen = world.seen(server, n)
         here = np.isfinite(np.asarray(trace.values)[:, n])

@@ -1,0 +1,135 @@
+"""What a model is told of values on the host: their difference to the first one.
+
+    told = float32(value - origin),    origin = float32(the first finite value)
+
+Float32 has seven digits, and -54321.06 and -54321.07 share all of them. So the subtraction is done on
+the host, in float64. The first finite value of an agent fixes its origin, and the state holds it: a run
+that goes on from a state subtracts the same number. A method has an origin only if a constant added to
+all values does not change what it does. Values of compiled objectives are in JAX's precision already.
+They are told as they are, with the origin 0: the model subtracts the first one itself (`Moments`).
+"""
+
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
+
+#: Differences of so many rounding errors of float64 come from the objective's own sums.
+ROUNDING_ERRORS = 16
+#: A rounding error of so much of the values' deviation is as much noise as many objectives have.
+TOLERATED = 1e-2
+#: Rows of values that are looked at each time there is one more.
+MANY = 64
+
+
+class Origin(eqx.Module):
+    """The number that was subtracted from all values told; 0 and not `known` before the first.
+
+    Of each agent that queries, or of the one model that all workers share.
+    """
+
+    value: Float[Array, "*agents"]
+    known: Bool[Array, "*agents"]
+
+
+def no_origin(*shape: int) -> Origin:
+    """Before any value."""
+    return Origin(jnp.zeros(shape, float), jnp.zeros(shape, bool))
+
+
+def after(origin: Origin | None, values: Float[Array, "..."]) -> Origin | None:
+    """The origin once `values`, rows of them or one row, were told: it stays what it is from then on."""
+    if origin is None:
+        return None
+    finite = jnp.isfinite(values).reshape(-1, *origin.known.shape)
+    return Origin(origin.value, origin.known | jnp.any(finite, axis=0))
+
+
+def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
+    """The state with its origin, and what to tell: of NumPy's values the difference to it."""
+    if isinstance(values, jax.Array):
+        return state, values
+    origin = origin_of(state)
+    if origin is None:
+        return state, _rounded(values)
+    # Copies: the state may be given up for the next one.
+    value, known = np.array(origin.value), np.array(origin.known)
+    rows = values.reshape(-1, *known.shape)
+    fresh = np.isfinite(rows).any(axis=0) & ~known
+    if fresh.any():
+        value = np.where(fresh, first(rows), value)
+        state = _with_origin(state, Origin(jnp.asarray(value), jnp.asarray(known | fresh)))
+    return state, difference(values, value)
+
+
+def first(rows: np.ndarray) -> np.ndarray:
+    """The first finite number of each column, in JAX's precision; 0 where there is none."""
+    finite = np.isfinite(rows)
+    place = np.argmax(finite, axis=0)
+    found = np.take_along_axis(rows, place[None], axis=0)[0]
+    return np.asarray(_rounded(np.where(finite.any(axis=0), found, 0)))
+
+
+def difference(values: np.ndarray | np.floating, origin: np.ndarray) -> Array:
+    """`values` - `origin` in JAX's precision; 0 where they are equal but for rounding in float64."""
+    origin = origin.astype(np.float64)
+    with np.errstate(over="ignore"):
+        exact = values.astype(np.float64) - origin
+    least = ROUNDING_ERRORS * np.finfo(np.float64).eps * np.abs(origin)
+    return _rounded(np.where(np.abs(exact) <= least, 0, exact))
+
+
+def origin_of(state: PyTree) -> Origin | None:
+    """The one in a state, if there is one."""
+    found = jax.tree.leaves(state, is_leaf=_is_origin)
+    return next(filter(_is_origin, found), None)
+
+
+def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
+    """One warning if the model was told too little of these rows of values; whether it was given.
+
+    After many rows it looks at 128, 256, 512, …: all looks together take no longer than a few.
+    """
+    rows = len(values)
+    if rows > MANY and rows & (rows - 1):
+        return False
+    origin = origin_of(state)
+    cut = is_cut(values if origin is None else values - np.asarray(origin.value, np.float64))
+    if cut:
+        text = (
+            "the values differ by less than float32 can tell apart at their size: subtract a constant "
+            "in the objective."
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return cut
+
+
+def is_cut(values: np.ndarray) -> bool:
+    """Whether rounding takes much of what an agent's values differ in."""
+    values = np.where(np.isfinite(values), values, np.nan)
+    values = values[:, np.isfinite(values).sum(axis=0) > 1]
+    error = np.nanmax(np.abs(values - np.asarray(_rounded(values), float)), axis=0, initial=0)
+    size = np.nanmax(np.abs(values), axis=0, initial=0)
+    with np.errstate(over="ignore"):
+        deviation = np.nanstd(values, axis=0)
+    differ = deviation > ROUNDING_ERRORS * np.finfo(np.float64).eps * size
+    return bool(np.any(differ & (error > TOLERATED * deviation)))
+
+
+def _is_origin(node: object) -> bool:
+    return isinstance(node, Origin)
+
+
+def _with_origin(state: PyTree, origin: Origin) -> PyTree:
+    replaced = lambda node: origin if _is_origin(node) else node  # noqa: E731
+    return jax.tree.map(replaced, state, is_leaf=_is_origin)
+
+
+def _rounded(values: np.ndarray | np.floating) -> Array:
+    """In JAX's precision; finite numbers stay so."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    most = float(np.finfo(dtype).max)
+    return jnp.asarray(np.clip(values, -most, most).astype(dtype))
