@@ -488,7 +488,7 @@ def test_a_changed_byte_is_noticed_or_does_not_matter(saved):
     content = saved.read_bytes()
     _, expected = quiet(RANDOM, bowl, 2, jr.key(0))
     outcomes = {"refused": 0, "same": 0}
-    for place in range(len(content)):
+    for place in range(0, len(content), 7):
         flipped = content[place] ^ (1 << place % 8)
         saved.write_bytes(content[:place] + bytes([flipped]) + content[place + 1 :])
         objective = Counting()
@@ -500,7 +500,7 @@ def test_a_changed_byte_is_noticed_or_does_not_matter(saved):
             outcomes["same"] += 1
             assert same(trace, expected), place
             assert objective.ended == []
-    assert outcomes["refused"] > len(content) / 2
+    assert outcomes["refused"] > outcomes["same"]
 
 
 def rewritten(path, manifest=lambda m: m, **arrays):

@@ -315,13 +315,14 @@ FATAL = {
 }
 
 
-def values_kept(way, path):
+def kept(way, path):
+    """The agents, or the numbers of the queries, whose evaluations are in the checkpoint."""
     if way == "drive":
         counting = Counting()
         quiet(RANDOM, counting, 1, jr.key(0), checkpoint=path)
-        return 3 - len(counting.calls)
+        return {0, 1, 2} - set(counting.calls)
     with Desk(MODEL, jr.key(0), checkpoint=path) as desk:
-        return desk.told
+        return set(desk._values)
 
 
 @pytest.mark.parametrize("way", FATAL)
@@ -337,7 +338,7 @@ def test_what_is_under_way_when_one_is_fatal_is_kept(way, path):
 
     with ThreadPoolExecutor(2) as pool, pytest.raises(MemoryError):
         FATAL[way](path, objective, pool)
-    assert values_kept(way, path) == 1
+    assert kept(way, path) == {0}
 
 
 @pytest.mark.parametrize("way", FATAL)
@@ -348,7 +349,7 @@ def test_what_is_under_way_when_the_pool_takes_nothing_more_is_kept(way, path):
 
     with Refusing(2) as pool, pytest.raises(RuntimeError, match="cannot schedule more"):
         FATAL[way](path, objective, pool)
-    assert values_kept(way, path) == 2
+    assert kept(way, path) == {0, 1}
 
 
 @pytest.mark.parametrize("way", FATAL)
@@ -362,7 +363,29 @@ def test_what_is_under_way_when_the_disk_is_full_does_not_hang(way, path, full):
         with contextlib.ExitStack() as limit, pytest.raises(OSError, match="File too large"):
             FATAL[way](path, objective, pool)
         FATAL[way](path, bowl, pool)
-    assert values_kept(way, path) >= 3
+    assert kept(way, path) >= {0, 1, 2}
+
+
+@pytest.mark.parametrize("way", FATAL)
+def test_what_is_under_way_when_one_cannot_be_saved_is_kept(way, path, monkeypatch):
+    ended, whole = [], os.fsync
+
+    def objective(worker, x):
+        time.sleep(0.1 + 0.3 * worker)
+        if worker == 0 and not ended:
+            ended.append(worker)
+        return bowl(worker, x)
+
+    def full_once(file):
+        if ended == [0]:
+            ended.append("full")
+            raise OSError(28, "No space left on device")
+        whole(file)
+
+    monkeypatch.setattr(os, "fsync", full_once)
+    with ThreadPoolExecutor(2) as pool, pytest.raises(OSError, match="No space left"):
+        FATAL[way](path, objective, pool)
+    assert kept(way, path) - {2} == {1}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
