@@ -403,3 +403,17 @@ def test_a_success_under_way_when_all_before_it_failed_saves_the_run(path):
         desk = FATAL["drive_async"](path, objective, pool)
     assert desk.told == 4
     assert np.isnan(desk.values).sum() == 2
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_whose_first_evaluations_all_failed_asks_no_more(path):
+    calls = []
+
+    def objective(worker, x):
+        calls.append(worker)
+        raise KeyError("no such file")
+
+    with ThreadPoolExecutor(2) as pool, pytest.raises(KeyError, match="no such file"):
+        drive_async(MODEL, objective, 30, jr.key(0), executor=pool, checkpoint=path)
+    assert len(calls) <= 4  # two workers: one more each may have begun
+    assert kept("drive_async", path) == set()
