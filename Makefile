@@ -37,7 +37,8 @@ FTS := FTS and not DP and not ranked and not pooled
 # Of the contract, what compares statistics, values within a tolerance, or the bits of random draws alone.
 ROUGH := beats or seeds_in or draws or rounded_integers or finite_set
 
-# Three SuperNodes: ten rounds of two methods, and some killed. Six minutes of starting processes.
+# Three SuperNodes: ten rounds of two methods, and some killed. A process killed at each call that changes
+# files, processes that race for one checkpoint. A quarter of an hour of starting processes.
 test-long: $(VENV)/ready-test
 	$(BIN)/python -m pytest --quiet -m long
 

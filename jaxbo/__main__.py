@@ -16,15 +16,15 @@ EXTRAS = {
     "progress": {"tqdm": "tqdm"},
     "demo": {"scikit-learn": "sklearn"},
     "privacy": {"dp-accounting": "dp_accounting"},
-    "bench": {"filelock": "filelock", "scipy": "scipy"},
+    "bench": {"scipy": "scipy"},
     "botorch": {"torch": "torch", "botorch": "botorch"},
     "toulbar2": {"pytoulbar2": "pytoulbar2"},
     "bayes": {"blackjax": "blackjax"},
     "robot": {"box2d": "Box2D"},
-    "flower": {"flwr": "flwr", "filelock": "filelock"},
+    "flower": {"flwr": "flwr"},
     "cluster": {"distributed": "distributed"},
 }
-CORE = ("jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy")
+CORE = ("jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy", "filelock")
 #: Seeds, rounds after the initial points, owners: the demo's defaults, and those of `--quick`.
 FULL, QUICK = (8, 37, 20), (2, 7, 20)
 

@@ -1,5 +1,6 @@
 """A NumPy archive with a manifest: written whole or not at all, for its owner's eyes."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -8,26 +9,72 @@ from typing import Any
 
 import numpy as np
 
+from jaxbo._check import require
+
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used: corrupt, or of another run, algorithm or version."""
 
 
+#: Files beside a checkpoint, named after it: its lock, its journal, its next version.
+BESIDE = (".lock", ".open", ".tmp")
+
+
+def located(path: str | os.PathLike) -> Path:
+    """The absolute path of a checkpoint. Links are followed, so that the target is replaced.
+
+    `ValueError` if there is no such folder, or nothing can be written in it.
+    """
+    try:
+        found = Path(path).resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle, before Python 3.13
+        raise ValueError(f"the checkpoint {path} cannot be found: {error}") from error
+    folder = found.parent
+    require(not found.is_symlink(), f"the checkpoint {found} is a link in a circle.")
+    require(folder.is_dir(), f"the checkpoint's folder {folder} does not exist.")
+    require(not found.is_dir(), f"the checkpoint {found} is a folder: give the path of a file.")
+    require(
+        found.suffix not in BESIDE,
+        f"the checkpoint's name must not end in {found.suffix}, as files beside checkpoints do.",
+    )
+    require(
+        os.access(folder, os.W_OK | os.X_OK),
+        f"nothing can be written in the checkpoint's folder {folder}: give another folder. A checkpoint "
+        "that exists there can be copied.",
+    )
+    return found
+
+
+def private(name: str, flags: int) -> int:
+    """Opens a file for its owner alone: the secret of private noise may be in it."""
+    return os.open(name, flags, 0o600)
+
+
+def sync(folder: Path) -> None:
+    """Brings new names to the disk: a power cut may take them back otherwise."""
+    if os.name == "posix":
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
 def write(path: Path, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Replaces the file in one step. The manifest is JSON."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.touch(mode=0o600)  # for the owner alone: the secret of private noise may be in it
-    with temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, manifest=np.array(json.dumps(manifest)), **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    if os.name == "posix":  # or a power cut may take the new name back
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    temporary.unlink(missing_ok=True)  # of a process that was killed, or a link to elsewhere
+    try:
+        with open(temporary, "xb", opener=private) as file:
+            np.savez(file, allow_pickle=False, manifest=np.array(json.dumps(manifest)), **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # a disk that is full needs the room
+            temporary.unlink()
+        raise
+    sync(path.parent)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -35,6 +82,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
         # Opened here, because NumPy leaves a damaged file open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            # NumPy reads as much as an array's header says, and its sum is checked at its end only.
+            require(archive.zip.testzip() is None, "a sum does not fit")
             arrays = dict(archive)
             return dict(json.loads(str(arrays.pop("manifest")))), arrays
     # A damaged archive can make its reader raise nearly anything.

@@ -50,7 +50,11 @@ class Evaluator:
         survived, fatal = [], []
         # Evaluations that are under way when one is fatal are still waited for and recorded.
         for agent, outcome in self._outcomes(row, agents, stop=lambda: bool(fatal)):
-            error = self._put(row, agent, outcome)
+            try:
+                error = self._put(row, agent, outcome)
+            except Exception as unsaved:  # a full disk may have room again for the next
+                fatal.append(unsaved)
+                continue
             if error is not None:
                 (survived if self._survives(error) else fatal).append(error)
         if fatal:
@@ -72,8 +76,7 @@ class Evaluator:
     def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
         """Records one evaluation; returns the exception if it failed."""
         try:
-            self.record.put(row, agent, finite_number(outcome.result()), None)
-            return None
+            value = finite_number(outcome.result())
         except Exception as error:
             x = self._argument(row, agent)
             error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
@@ -82,6 +85,8 @@ class Evaluator:
                 text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
                 warnings.warn(text, RuntimeWarning, stacklevel=5)
             return error
+        self.record.put(row, agent, value, None)
+        return None
 
     def _outcomes(
         self, row: int, agents: list[int], stop: Callable[[], bool]
@@ -94,21 +99,31 @@ class Evaluator:
                 yield agent, _call(self.objective, agent, self._argument(row, agent))
             return
         futures: dict[Future, int] = {}
-        waiting: set[Future] = set()
         try:
-            for agent in agents:
-                future = self.executor.submit(self.objective, agent, self._argument(row, agent))
-                futures[future] = agent
+            refused = self._submit(row, agents, futures)
             waiting = set(futures)
             while waiting:
-                if stop():
+                if refused is not None or stop():
                     waiting = {future for future in waiting if not future.cancel()}
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield futures[future], future
+            if refused is not None:
+                raise refused
         finally:
-            for future in waiting or futures:
+            for future in futures:
                 future.cancel()
+
+    def _submit(self, row: int, agents: list[int], futures: dict[Future, int]) -> Exception | None:
+        """Hands evaluations to the executor. Returns its error if it refuses one."""
+        assert self.executor is not None
+        try:
+            for agent in agents:
+                future = self.executor.submit(self.objective, agent, self._argument(row, agent))
+                futures[future] = agent
+        except Exception as error:  # of a pool that takes nothing more
+            return error
+        return None
 
     def _argument(self, row: int, agent: int) -> Any:
         x = self.record.queries[row, agent]

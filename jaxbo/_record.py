@@ -51,12 +51,17 @@ class Record:
         self.asked = self.told = 0
         self.failures: list[Failure] = []
         if saved is not None:
-            self._resume(saved)
+            saved.resume(lambda rows: self._resume(saved, rows))
 
-    def _resume(self, saved: Checkpoint) -> None:
-        rows = saved.load()
-        if rows is None:
-            return
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """The checkpoint is left to others."""
+        if self.saved is not None:
+            self.saved.close()
+
+    def _resume(self, saved: Checkpoint, rows: Rows) -> None:
         asked = rows.queries.shape[0]
         require(
             asked <= self.queries.shape[0],
@@ -136,7 +141,7 @@ class Record:
     def forget(self) -> None:
         """The evaluations of the open row were in vain."""
         if self.saved is not None:
-            self.saved.journal.unlink(missing_ok=True)
+            self.saved.forget()
 
     def give_up(self) -> None:
         """All evaluations so far were in vain; what was released stays charged."""

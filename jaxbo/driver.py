@@ -86,7 +86,8 @@ def drive(
     for an `AbstractObjective`.
     `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
     most the evaluations in flight, and asks what an undisturbed run would have asked. That the Python
-    objective is still the same one cannot be checked.
+    objective is still the same one cannot be checked. One run at a time has the file: the lock on
+    `PATH.lock`, a file that stays, ends with its process.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
     warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
     are raised as they are, with the agent and the point in a note. An objective that has not succeeded
@@ -105,8 +106,8 @@ def drive(
     checkpoint has them: guard it like the data. The run that follows begins with `Trace.ledger`.
 
     Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
-    that is corrupt or of another run, before anything is evaluated; so it does `BudgetError` if the
-    ledger's budget does not pay for all releases.
+    that is corrupt, of another run or in use, before anything is evaluated; so it does `BudgetError` if
+    the ledger's budget does not pay for all releases.
     """
     check_sizes(algorithm, rounds, initial, present, state)
     _check_way(algorithm, objective, executor, catch)
@@ -142,7 +143,7 @@ def drive(
         record.close(row)
 
     cut = compiled
-    with _Bar(initial + rounds, progress) as bar:
+    with record, _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
             key_of_row = design_noise(keys, jnp.asarray(row))
             record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))

@@ -167,11 +167,14 @@ class Desk:
     says which. Values stay float64; `state` is of their differences to `state.origin`, as in `drive`.
     `checkpoint` is a file that holds all of it after every call: a Desk made anew
     with the same arguments goes on, and hands the queries that were out out again. Threads may share
-    it: each call is one step.
+    it: each call is one step. A Desk keeps its file to itself until `close`, the end of a `with`, or
+    until nothing refers to the Desk.
 
     `ValueError`, and nothing changes, for a number that is not out: told already, or never handed out;
-    for more queries than workers; for more results than the surrogate can hold; and for a value that is
-    not a number.
+    for more queries than workers; for more results than the surrogate can hold; for a value that is
+    not a number; and for a file that is damaged, of another run or in use (`CheckpointError`). Nothing
+    changes either if the file cannot be written (`OSError`, for example of a full disk): repeat the
+    call when it can be.
     """
 
     def __init__(
@@ -204,8 +207,20 @@ class Desk:
                 initial=initial,
                 precision=jnp.zeros(()),
             )
-            self._saved = Checkpoint(checkpoint, identity)
-            self._resume(self._saved)
+            self._saved = saved = Checkpoint(checkpoint, identity)
+            saved.resume(lambda rows: self._resume(saved, rows))
+
+    def __enter__(self) -> "Desk":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the checkpoint to others. Results can still be read. Without a checkpoint, no change."""
+        with self._lock:
+            if self._saved is not None:
+                self._saved.close()
 
     @property
     def out(self) -> tuple[int, ...]:
@@ -225,8 +240,11 @@ class Desk:
             return self._ask()
 
     def _ask(self) -> Ticket:
+        self._must_hold()
         if self._returned:
-            return self._ticket(self._returned.pop(0))
+            ticket = self._ticket(self._returned[0])
+            self._returned.pop(0)
+            return ticket
         out, most = self.out, self.algorithm.targets
         require(
             len(out) < most,
@@ -240,15 +258,19 @@ class Desk:
         drawn = self.told < self.initial
         row = jnp.asarray(sum(self._drawn) if drawn else self._drawn.count(False))
         x = _design_point(self.algorithm, self._keys, row) if drawn else self._asked(row, out)
-        self._queries.append(np.asarray(x))
-        self._drawn.append(drawn)
-        ticket = len(self._queries) - 1
+        number = len(self._queries)
         try:
+            self._queries.append(np.asarray(x))
+            self._drawn.append(drawn)
             self._save()
-        except BaseException:
-            self._returned.append(ticket)  # nobody has got it
+            return self._ticket(number)
+        except BaseException:  # nobody has got the query, even if it was saved
+            del self._queries[number:], self._drawn[number:]
             raise
-        return self._ticket(ticket)
+
+    def _must_hold(self) -> None:
+        if self._saved is not None:
+            self._saved.must_hold()
 
     def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
         pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
@@ -281,10 +303,18 @@ class Desk:
             )
             require(number not in self._values, f"query {number} has been told already.")
             require(number in self.out, f"query {number} is not out: ask for it again first.")
-            self._learn(int(number), value)
-            if why is not None:
-                self._failures.append(Failure(int(number), 0, why))
-            self._save()
+            self._must_hold()
+            before = self.state
+            try:
+                self._learn(int(number), value)
+                if why is not None:
+                    self._failures.append(Failure(int(number), 0, why))
+                self._save()
+            except BaseException:  # the same call again saves it, perhaps once more
+                self._values.pop(int(number), None)
+                self._failures = [f for f in self._failures if f.row != int(number)]
+                self.state = before
+                raise
 
     def _learn(self, ticket: int, value: float) -> None:
         """One result more. What stops it on the way leaves all as it was."""
@@ -352,10 +382,7 @@ class Desk:
         info = [order, np.asarray(self._drawn, bool)]
         self._saved.save(Rows(self.told, rows, values, info, self._failures, None, None))
 
-    def _resume(self, saved: Checkpoint) -> None:
-        rows = saved.load()
-        if rows is None:
-            return
+    def _resume(self, saved: Checkpoint, rows: Rows) -> None:
         if len(rows.info) != 2:
             raise CheckpointError(
                 f"{saved.path} is of a run in rounds, not of a desk: give another path."
@@ -388,35 +415,80 @@ def drive_async(
     `objective(worker, x)` runs in `executor`, `algorithm.targets` at the same time; as soon as one
     ends, its result is learned and the next query asked. Returns the `Desk` with all results.
     `catch` and `checkpoint` are those of `drive`: a run that is stopped, started again with the same
-    arguments, loses the evaluations in flight and nothing else. Raises `ValueError` where sizes do not
-    fit. An objective that has not succeeded once in its first evaluations, as many as `initial`, as
-    workers and at least three, ends the run as it does `drive`: these are not kept.
+    arguments, loses the evaluations in flight and nothing else. The Desk is closed: another call goes on.
+    Raises `ValueError` where sizes do not fit. An objective that has not succeeded once in its first
+    evaluations, as many as `initial`, as workers and at least three, ends the run as it does `drive`:
+    these are not kept. Any other error is raised after all evaluations under way have ended, and their
+    results are kept.
     """
     whole("evaluations", evaluations)
     require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
     _check_room(algorithm, initial + evaluations)
-    desk = Desk(algorithm, key, initial=initial, checkpoint=checkpoint)
-    idle, running = list(range(algorithm.targets)), dict[Future, tuple[int, Ticket]]()
-    total = initial + evaluations
-    least = max(tries(initial, total), min(algorithm.targets, total))
-    failed: list[Exception] = []
-    try:
-        while desk.told < total:
-            while idle and desk.told + len(running) < total:
-                worker, ticket = idle.pop(0), desk.ask()
-                running[executor.submit(objective, worker, ticket.x)] = worker, ticket
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                worker, ticket = running.pop(future)
-                failed += _learn_outcome(desk, future, worker, ticket, catch)
-                idle.append(worker)
-            if failed and len(desk.failures) == desk.told >= least:
-                desk._forget()  # a mistake in the objective, not bad luck: it may be mended
-                raise failed[0]
-    finally:
-        for future in running:
-            future.cancel()
+    with Desk(algorithm, key, initial=initial, checkpoint=checkpoint) as desk:
+        _Crew(desk, objective, executor, catch).work(initial + evaluations)
     return desk
+
+
+class _Crew:
+    """Workers who evaluate the queries of a desk."""
+
+    def __init__(self, desk: Desk, objective: BlackBox, executor: Executor, catch: Any):
+        self.desk, self.objective, self.executor, self.catch = desk, objective, executor, catch
+        self.idle = list(range(desk.algorithm.targets))
+        self.running: dict[Future, tuple[int, Ticket]] = {}
+        self.failed: list[Exception] = []
+        self.fatal: list[Exception] = []
+
+    def work(self, total: int) -> None:
+        """Until `total` results are in. Before an error is raised, evaluations under way are kept."""
+        try:
+            self._start(total)
+            while self.running:
+                done, _ = wait(self.running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._end(future, *self.running.pop(future))
+                self._start(total)
+        finally:
+            self._cancel()
+        if self.fatal:
+            raise self.fatal[0]
+        if self._in_vain(total):
+            self.desk._forget()  # a mistake in the objective, not bad luck: it may be mended
+            raise self.failed[0]
+
+    def _start(self, total: int) -> None:
+        """Gives the idle something to do, unless the run is to end."""
+        try:
+            while self.idle and self._wanted(total):
+                worker, ticket = self.idle.pop(0), self.desk.ask()
+                future = self.executor.submit(self.objective, worker, ticket.x)
+                self.running[future] = worker, ticket
+        except Exception as error:  # of a full disk, or a pool that takes nothing more
+            self.fatal.append(error)
+        if self.fatal:
+            self._cancel()
+
+    def _wanted(self, total: int) -> bool:
+        ending = self.fatal or self._in_vain(total)
+        return not ending and self.desk.told + len(self.running) < total
+
+    def _in_vain(self, total: int) -> bool:
+        """Whether all results are failures, and enough of them."""
+        desk = self.desk
+        least = max(tries(desk.initial, total), min(desk.algorithm.targets, total))
+        return len(self.failed) > 0 and len(desk.failures) == desk.told >= least
+
+    def _end(self, future: Future, worker: int, ticket: Ticket) -> None:
+        try:
+            self.failed += _learn_outcome(self.desk, future, worker, ticket, self.catch)
+        except Exception as error:  # or the result cannot be saved
+            self.fatal.append(error)
+            return
+        self.idle.append(worker)
+
+    def _cancel(self) -> None:
+        """Cancels evaluations that have not begun."""
+        self.running = {future: at for future, at in self.running.items() if not future.cancel()}
 
 
 def _learn_outcome(

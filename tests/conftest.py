@@ -1,5 +1,6 @@
 """The harshest settings: annotations checked at run time, strict promotion, warnings are errors."""
 
+import contextlib
 import gc
 import hashlib
 import os
@@ -80,3 +81,20 @@ def as_users_have_it():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def full():
+    """A full disk: within it no file of this process can become larger than that many bytes."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @contextlib.contextmanager
+    def full(room):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return full

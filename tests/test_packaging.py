@@ -16,7 +16,7 @@ ROOT = Path(jaxbo.__file__).parent.parent
 #: Brought by extras only. SciPy is not among them: JAX itself needs it.
 OPTIONAL = (
     *("matplotlib", "sklearn", "tqdm", "torch", "botorch", "dp_accounting"),
-    *("flwr", "filelock", "distributed"),
+    *("flwr", "distributed"),
     *("beartype", "pytest", "tinygp"),
 )
 
@@ -66,7 +66,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_packages_version(metadat
 def test_only_the_core_is_required_without_extras(metadata):
     required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
     names = {re.match(r"[\w-]+", r)[0] for r in required}
-    assert names == {"jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy"}
+    assert names == {"jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy", "filelock"}
 
 
 def test_importing_brings_in_no_optional_package():

@@ -18,6 +18,7 @@ from jaxbo import _archive, metrics
 from jaxbo._archive import CheckpointError
 from jaxbo._check import require, whole
 from jaxbo._checkpoint import fingerprint
+from jaxbo._lock import Hold
 from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.federation.wire import (
     FORMAT,
@@ -29,7 +30,6 @@ from jaxbo.federation.wire import (
     check,
     check_key,
     digest,
-    only_one,
     pack,
     setup_key,
     shapes_of_message,
@@ -58,9 +58,9 @@ class Coordinator:
     sent; the noise then comes from random numbers of the operating system's, new ones each time. No
     release is made twice, as long as the checkpoint is neither removed nor replaced by an old copy.
 
-    Needs the package `filelock`. `ValueError` where sizes do not fit, or for a method that has no such
-    parts; `BudgetError` if the budget does not pay for all rounds; `CheckpointError` for a checkpoint of
-    another run, or that another server has.
+    `ValueError` where sizes do not fit, or for a method that has no such parts; `BudgetError` if the
+    budget does not pay for all rounds; `CheckpointError` for a checkpoint of another run, or that another
+    server has; `close` raises that too, once this one has been stopped.
     """
 
     def __init__(
@@ -79,8 +79,7 @@ class Coordinator:
         check_sizes(algorithm, rounds, initial, None, None)
         self._releases = [algorithm.released(t) for t in range(rounds)]
         check_budget(ledger, self._releases)
-        path = Path(checkpoint)
-        require(path.parent.is_dir(), f"the checkpoint's folder {path.parent} does not exist.")
+        path = _archive.located(checkpoint)
         self.algorithm, self.rounds, self.initial = algorithm, rounds, initial
         self._digest, self._keys = digest(algorithm), split_key(key)
         self._setup_key = setup_key(key)
@@ -89,20 +88,19 @@ class Coordinator:
         self._messages: dict[int, PyTree] = {}
         events = None if ledger is None else ledger.events
         identity = fingerprint(algorithm=algorithm, key=key, initial=initial, ledger=events)
-        lock = only_one(path)
+        self._hold = Hold(path)
+        self._hold.take()
+        self.stop = weakref.finalize(self, self._hold.release)
         try:
-            lock.acquire(timeout=0)
-        except TimeoutError:
-            raise CheckpointError(
-                f"another server is at work with {path}: stop it first."
-            ) from None
-        self.stop = weakref.finalize(self, lock.release)
-        self._memory = _Memory.open(path, identity, ledger)
-        require(
-            self.round < rounds,
-            f"the checkpoint has {self.round + 1} rounds already, the run asks for {rounds}: give at "
-            "least as many as before.",
-        )
+            self._memory = _Memory.open(path, identity, ledger)
+            require(
+                self.round < rounds,
+                f"the checkpoint has {self.round + 1} rounds already, the run asks for {rounds}: give "
+                "at least as many as before.",
+            )
+        except BaseException:
+            self.stop()
+            raise
 
     #: Leaves the checkpoint to another server.
     stop: Callable[[], object]
@@ -167,6 +165,7 @@ class Coordinator:
         """
         if not self._messages:
             raise RuntimeError(f"nobody answered in round {self.round}: it stays open.")
+        self._hold.check()  # one that was stopped must not overwrite what another server has saved
         heard = np.isin(np.arange(self.algorithm.agents), list(self._messages))
         if self.round == self.rounds - 1:
             following = dataclasses.replace(self._memory, over=True)

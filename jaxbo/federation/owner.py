@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxbo import _archive, _origin
 from jaxbo._check import require, whole
 from jaxbo._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
+from jaxbo._lock import Hold
 from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.federation.wire import (
     FORMAT,
@@ -29,7 +30,6 @@ from jaxbo.federation.wire import (
     check,
     check_key,
     digest,
-    only_one,
     pack,
     setup_key,
     shapes_of_broadcast,
@@ -88,8 +88,8 @@ class Owner:
     that nobody else knows; with `key`, the `Coordinator`'s, from that: its queries are those of `run`, if
     there is no ledger.
 
-    If it is asked for two rounds at the same time it does one after the other. Needs the package
-    `filelock`. `ValueError` for an agent that the algorithm does not have, or no such folder.
+    If it is asked for two rounds at the same time, by whatever processes, it does one after the other.
+    `ValueError` for an agent that the algorithm does not have, or no such folder.
     """
 
     def __init__(
@@ -109,9 +109,10 @@ class Owner:
             agent < algorithm.agents,
             f"agent must be one of {algorithm.agents}, counted from 0; got {agent}.",
         )
-        require(Path(folder).is_dir(), f"the owner's folder {folder} does not exist.")
+        found = Path(folder).resolve()  # an objective may change the current folder
+        require(found.is_dir(), f"the owner's folder {found} does not exist.")
         self.algorithm, self.objective, self.agent = algorithm, objective, agent
-        self.folder, self.key, self.catch = Path(folder), key, catch
+        self.folder, self.key, self.catch = found, key, catch
 
     def answer(self, request: Request) -> Reply:
         """Does what is asked unless it has been done, and returns the message that follows.
@@ -123,8 +124,8 @@ class Owner:
         if request.algorithm != digest(self.algorithm):
             raise RefusedError("the server runs another algorithm than this owner.")
         self._check(request)
-        path = self.folder / f"{request.federation}.npz"
-        with only_one(path):
+        path = _archive.located(self.folder / f"{request.federation}.npz")
+        with Hold(path).waited_for():
             visit = _Visit(self, request, self._memory(path, request))
             visit.begin(request.initial)
             visit.observe(request)

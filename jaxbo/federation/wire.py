@@ -1,6 +1,5 @@
 """What owners and the server exchange: arrays by name, and whose they are."""
 
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -95,17 +94,6 @@ def digest(algorithm: AbstractFederated) -> str:
     # What a key means is a matter of JAX's version and settings, but its bits not of the machine.
     draw = jr.bits(jr.key(0), (64,))
     return "-".join(fingerprint(algorithm=algorithm, draw=draw, format=FORMAT).values())
-
-
-def only_one(path: Path) -> Any:
-    """A lock for whoever has this file. `ImportError` without the package for it."""
-    try:
-        from filelock import FileLock
-    except ImportError as error:
-        raise ImportError(
-            'a federation needs filelock: pip install "jaxbo-agents[flower]"'
-        ) from error
-    return FileLock(f"{path}.lock", thread_local=False)
 
 
 def pack(tree: PyTree) -> Packed:

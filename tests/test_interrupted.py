@@ -1,0 +1,419 @@
+"""No evaluation that has ended is lost by a full disk, an interrupt, a kill or a fatal error."""
+
+import contextlib
+import functools
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxbo
+from jaxbo.algos.egp import EGP
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains import Cube
+from jaxbo.driver import drive
+from jaxbo.kernels.surrogate import Fixed
+from jaxbo.workers import Desk, drive_async
+
+RANDOM = RandomSearch(Cube(2), 3)
+#: Two workers of a small model.
+MODEL = EGP(Cube(1), Fixed(size=4), workers=2, candidates=4)
+quiet = functools.partial(drive, progress=False)
+
+
+def bowl(agent, x):
+    return float(-np.sum((x - 0.1) ** 2))
+
+
+class Counting:
+    """An objective that counts its calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, agent, x):
+        self.calls.append(agent)
+        return bowl(agent, x)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.npz"
+
+
+def files(folder):
+    """All but locks, which stay and mean nothing by themselves."""
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if _shown(file))
+
+
+def _shown(file):
+    return file.suffix != ".lock" and not file.is_dir()
+
+
+def environment():
+    root = str(pathlib.Path(jaxbo.__file__).parents[1])
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
+        "JAX_ENABLE_X64": str(int(jax.config.jax_enable_x64)),
+    }
+
+
+# ---------------------------------------------------------------- a full disk
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_full_disk_makes_no_failure_of_a_value_and_ends_the_run(parallel, path, full):
+    def go(objective, executor):
+        return quiet(RANDOM, objective, 1, jr.key(0), checkpoint=path, executor=executor)[1]
+
+    def on_a_full_disk(agent, x):
+        journal = path.with_name("run.npz.open")
+        limit.enter_context(full(journal.stat().st_size + 20 if journal.exists() else 20))
+        return bowl(agent, x)
+
+    pool = ThreadPoolExecutor(1) if parallel else contextlib.nullcontext()
+    with pool as executor:
+        with contextlib.ExitStack() as limit, pytest.raises(OSError, match="File too large"):
+            go(on_a_full_disk, executor)
+        trace = go(bowl, executor)
+    assert trace.failures == ()
+    np.testing.assert_array_equal(trace.values, quiet(RANDOM, bowl, 1, jr.key(0))[1].values)
+
+
+def state_of(desk):
+    return desk.out, desk.values.tolist(), np.asarray(desk._queries).tolist(), desk._returned
+
+
+def test_what_a_desk_cannot_save_has_not_happened(path, full):
+    desk, undisturbed = Desk(MODEL, jr.key(0), checkpoint=path), Desk(MODEL, jr.key(0))
+    undisturbed.tell(undisturbed.ask().number, 0.5)
+    for call in (lambda: desk.ask().number, lambda: desk.tell(0, 0.5), lambda: desk.ask().number):
+        before, model = state_of(desk), desk.state
+        content = path.read_bytes() if path.exists() else None
+        with full(100), pytest.raises(OSError, match="File too large"):
+            call()
+        assert state_of(desk) == before
+        assert desk.state is model
+        assert (path.read_bytes() if path.exists() else None) == content
+        assert files(path.parent) == ([path.name] if path.exists() else [])
+        call()  # the same once more
+    assert desk.values.tolist() == [0.5]
+    np.testing.assert_array_equal(desk._queries[1], undisturbed.ask().x)
+    expected = state_of(desk)[:3]
+    desk.close()
+    again = Desk(MODEL, jr.key(0), checkpoint=path)
+    assert again.ask().number == 1
+    assert state_of(again)[:3] == expected
+
+
+# ---------------------------------------------------------------- stopped on the way
+
+
+class Interrupting:
+    """Raises before or after the n-th call that changes a file."""
+
+    def __init__(self, moment, patch):
+        self.left = moment
+        for name in ("open", "replace", "unlink", "fsync"):
+            patch.setattr(os, name, self.around(getattr(os, name)))
+        patch.setattr(np, "savez", self.around(np.savez))
+
+    def moment(self):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def around(self, function):
+        def wrapped(*args, **kwargs):
+            self.moment()
+            result = function(*args, **kwargs)
+            try:
+                self.moment()
+            except KeyboardInterrupt:
+                if type(result) is int:
+                    os.close(result)
+                raise
+            return result
+
+        return wrapped
+
+
+def again_if_interrupted(call):
+    """Its result, and whether it was interrupted."""
+    try:
+        return call(), False
+    except KeyboardInterrupt:
+        return call(), True
+
+
+def four_results(desk):
+    """Two are out at a time; the second is told first. Whether a call was interrupted."""
+    interrupted = []
+    while desk.told < 4:
+        while len(desk.out) < min(2, 4 - desk.told):
+            interrupted.append(again_if_interrupted(desk.ask)[1])
+        number = desk.out[-1]
+        value = bowl(0, desk._queries[number])
+        interrupted.append(again_if_interrupted(functools.partial(desk.tell, number, value))[1])
+    return any(interrupted)
+
+
+def test_a_desk_interrupted_at_any_moment_goes_on_with_the_same_call(tmp_path, monkeypatch):
+    undisturbed = Desk(MODEL, jr.key(0))
+    four_results(undisturbed)
+    moment, interrupted = 0, True
+    while interrupted:
+        moment += 1
+        path = tmp_path / f"desk{moment}"
+        with Desk(MODEL, jr.key(0), checkpoint=path) as desk, monkeypatch.context() as patch:
+            Interrupting(moment, patch)
+            interrupted = four_results(desk)
+        with Desk(MODEL, jr.key(0), checkpoint=path) as resumed:
+            for one in (desk, resumed):
+                np.testing.assert_array_equal(one.queries, undisturbed.queries)
+                np.testing.assert_array_equal(one.values, undisturbed.values)
+                assert one.out == ()
+        assert not path.with_name(f"{path.name}.tmp").exists()
+    assert moment > 80
+
+
+class Killing(Interrupting):
+    """Kills the process there. A file that is not on the disk yet loses its end, as in a power cut."""
+
+    def __init__(self, moment, patch):
+        super().__init__(moment, patch)
+        whole, self.count = os.fsync, moment
+        patch.setattr(os, "fsync", lambda file: self.cut(file) or whole(file))
+
+    def cut(self, file):
+        if self.left == 1 and stat.S_ISREG(os.fstat(file).st_mode):
+            os.ftruncate(file, max(os.fstat(file).st_size - 1 - 7 * self.count % 60, 0))
+
+    def moment(self):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Logged(Counting):
+    """Knows of evaluations in processes that were killed."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __call__(self, agent, x):
+        with open(self.log, "a") as file:
+            file.write(f"{agent} {x.tolist()}\n")
+        return bowl(agent, x)
+
+
+def rounds_at(path):
+    """A run of two rounds and a design; its queries and values."""
+    objective = Logged(path.with_name(f"{path.name}.log"))
+    _, trace = quiet(RANDOM, objective, 2, jr.key(0), initial=1, checkpoint=path)
+    return trace.queries, trace.values
+
+
+def desk_at(path):
+    with Desk(MODEL, jr.key(0), checkpoint=path) as desk:
+        four_results(desk)
+    return desk.queries, desk.values
+
+
+WAYS = {"rounds": rounds_at, "desk": desk_at}
+
+
+def killed_at(moment, way, folder):
+    Killing(moment, pytest.MonkeyPatch())
+    WAYS[way](folder / f"run{moment}")
+
+
+#: Forks a process for each moment, until one comes to its end, and says how they ended. JAX runs in
+#: children alone: what has begun to run does not survive a fork.
+EVERYWHERE = """
+    import os, sys, warnings
+    from pathlib import Path
+    import jaxbo, pytest
+    warnings.simplefilter("ignore")
+    here, way, folder = sys.argv[1:]
+    sys.path.insert(0, str(Path(here).parent))
+    moment, status = 0, 1
+    while status:
+        moment += 1
+        if child := os.fork():
+            _, status = os.waitpid(child, 0)
+            print(moment, status, flush=True)
+        else:
+            import test_interrupted
+            test_interrupted.killed_at(moment, way, Path(folder))
+            os._exit(0)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_process_killed_at_any_call_that_changes_files_goes_on(way, tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(EVERYWHERE), __file__, way, str(tmp_path)]
+    more = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    told = subprocess.run(
+        command, env=environment() | more, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.splitlines()
+    statuses = [int(line.split()[1]) for line in told]
+    assert set(statuses[:-1]) == {signal.SIGKILL}
+    assert statuses[-1] == 0
+    assert len(statuses) > 80
+    expected = WAYS[way](tmp_path / "undisturbed")
+    for moment in range(1, len(statuses) + 1):
+        found = WAYS[way](tmp_path / f"run{moment}")
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=str(moment))
+        if way == "rounds":
+            calls = (tmp_path / f"run{moment}.log").read_text().splitlines()
+            assert 9 <= len(calls) <= 10, moment
+            assert len(set(calls)) == 9
+
+
+# ---------------------------------------------------------------- one is fatal, others under way
+
+
+class Refusing(ThreadPoolExecutor):
+    """Takes two evaluations, and nothing more."""
+
+    taken = 0
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.taken += 1
+        if self.taken > 2:
+            raise RuntimeError("cannot schedule more")
+        return super().submit(fn, *args, **kwargs)
+
+
+#: Three queries in a row, or four by two workers. All errors but a `KeyError` are fatal.
+FATAL = {
+    "drive": lambda path, objective, pool: quiet(
+        RANDOM, objective, 1, jr.key(0), checkpoint=path, executor=pool, catch=KeyError
+    ),
+    "drive_async": lambda path, objective, pool: drive_async(
+        MODEL, objective, 4, jr.key(0), checkpoint=path, executor=pool, catch=KeyError
+    ),
+}
+
+
+def kept(way, path):
+    """The agents, or the numbers of the queries, whose evaluations are in the checkpoint."""
+    if way == "drive":
+        counting = Counting()
+        quiet(RANDOM, counting, 1, jr.key(0), checkpoint=path)
+        return {0, 1, 2} - set(counting.calls)
+    with Desk(MODEL, jr.key(0), checkpoint=path) as desk:
+        return set(desk._values)
+
+
+@pytest.mark.parametrize("way", FATAL)
+def test_what_is_under_way_when_one_is_fatal_is_kept(way, path):
+    happened = threading.Event()
+
+    def objective(worker, x):
+        if worker == 0:  # ends when the other has been heard of
+            assert happened.wait(60)
+            return bowl(worker, x)
+        threading.Timer(0.3, happened.set).start()
+        raise MemoryError
+
+    with ThreadPoolExecutor(2) as pool, pytest.raises(MemoryError):
+        FATAL[way](path, objective, pool)
+    assert kept(way, path) == {0}
+
+
+@pytest.mark.parametrize("way", FATAL)
+def test_what_is_under_way_when_the_pool_takes_nothing_more_is_kept(way, path):
+    def objective(worker, x):
+        time.sleep(0.1 + 0.1 * worker)
+        return bowl(worker, x)
+
+    with Refusing(2) as pool, pytest.raises(RuntimeError, match="cannot schedule more"):
+        FATAL[way](path, objective, pool)
+    assert kept(way, path) == {0, 1}
+
+
+@pytest.mark.parametrize("way", FATAL)
+def test_what_is_under_way_when_the_disk_is_full_does_not_hang(way, path, full):
+    def objective(worker, x):
+        limit.enter_context(full(20))
+        time.sleep(0.1)
+        return bowl(worker, x)
+
+    with ThreadPoolExecutor(1) as pool:
+        with contextlib.ExitStack() as limit, pytest.raises(OSError, match="File too large"):
+            FATAL[way](path, objective, pool)
+        FATAL[way](path, bowl, pool)
+    assert kept(way, path) >= {0, 1, 2}
+
+
+@pytest.mark.parametrize("way", FATAL)
+def test_what_is_under_way_when_one_cannot_be_saved_is_kept(way, path, monkeypatch):
+    ended, whole = [], os.fsync
+
+    def objective(worker, x):
+        time.sleep(0.1 + 0.3 * worker)
+        if worker == 0 and not ended:
+            ended.append(worker)
+        return bowl(worker, x)
+
+    def full_once(file):
+        if ended == [0]:
+            ended.append("full")
+            raise OSError(28, "No space left on device")
+        whole(file)
+
+    monkeypatch.setattr(os, "fsync", full_once)
+    with ThreadPoolExecutor(2) as pool, pytest.raises(OSError, match="No space left"):
+        FATAL[way](path, objective, pool)
+    assert kept(way, path) - {2} == {1}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_success_under_way_when_all_before_it_failed_saves_the_run(path):
+    calls = []
+
+    def objective(worker, x):
+        calls.append(worker)
+        if len(calls) <= 2:
+            raise KeyError("bad luck")
+        time.sleep(0.3)
+        return bowl(worker, x)
+
+    with ThreadPoolExecutor(1) as pool:
+        desk = FATAL["drive_async"](path, objective, pool)
+    assert desk.told == 4
+    assert np.isnan(desk.values).sum() == 2
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_whose_first_evaluations_all_failed_asks_no_more(path):
+    calls = []
+
+    def objective(worker, x):
+        calls.append(worker)
+        raise KeyError("no such file")
+
+    with ThreadPoolExecutor(2) as pool, pytest.raises(KeyError, match="no such file"):
+        drive_async(MODEL, objective, 30, jr.key(0), executor=pool, checkpoint=path)
+    assert len(calls) <= 4  # two workers: one more each may have begun
+    assert kept("drive_async", path) == set()
