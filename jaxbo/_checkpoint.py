@@ -19,18 +19,17 @@ import jax.random as jr
 import numpy as np
 
 from jaxbo import _archive
-from jaxbo._archive import CheckpointError
 from jaxbo._check import require
 
 #: Raised by one when the layout below changes.
-FORMAT = 3
+FORMAT = 4
 
 
 class Rows(eqx.Module):
     """The first `told` rows are complete; one more may have queries only.
 
-    `ledger` is what the queries have cost, those of the open row included, and `secret` the random
-    words that their noise came from; `info` has a leaf more, `present`, where that was given.
+    `ledger` is what the queries have cost, those of the open row included; `info` has a leaf more,
+    `present`, where that was given.
     """
 
     told: int
@@ -39,7 +38,6 @@ class Rows(eqx.Module):
     info: list[np.ndarray]
     failures: Sequence[tuple[int, int, str]]
     ledger: str | None
-    secret: np.ndarray | None
 
 
 def fingerprint(**parts: Any) -> dict[str, str]:
@@ -80,8 +78,9 @@ class Checkpoint:
         if not self.path.exists():
             return None
         manifest, arrays = _archive.read(self.path)
+        _archive.check_format(self.path, manifest, FORMAT)
         try:
-            version, identity = manifest["format"], dict(manifest["identity"])
+            identity = dict(manifest["identity"])
             rows = Rows(
                 int(manifest["told"]),
                 arrays["queries"],
@@ -89,20 +88,11 @@ class Checkpoint:
                 [arrays[f"info_{i}"] for i in range(manifest["info"])],
                 [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
                 manifest["ledger"],
-                arrays.get("secret"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(self.path, error) from error
-        self._check(version, identity)
-        return rows
-
-    def _check(self, version: object, identity: dict[str, str]) -> None:
-        if version != FORMAT:
-            raise CheckpointError(
-                f"{self.path} has format {version}, this version reads {FORMAT}; "
-                "finish the run with the version that began it, or remove the file."
-            )
         _archive.check_same(self.path, self.identity, identity)
+        return rows
 
     def save(self, rows: Rows) -> None:
         """Replaces the file in one step, and begins a new journal."""
@@ -116,8 +106,6 @@ class Checkpoint:
         }
         arrays = {"queries": rows.queries, "values": rows.values}
         arrays |= {f"info_{i}": leaf for i, leaf in enumerate(rows.info)}
-        if rows.secret is not None:
-            arrays["secret"] = rows.secret
         _archive.write(self.path, manifest, arrays)
         self.journal.unlink(missing_ok=True)
 

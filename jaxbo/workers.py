@@ -321,7 +321,7 @@ class Desk:
         order = np.asarray(list(self._values), int)
         rows = np.reshape(self._queries, (-1, self.algorithm.domain.dim))
         info = [order, np.asarray(self._drawn, bool)]
-        self._saved.save(Rows(self.told, rows, values, info, [], None, None))
+        self._saved.save(Rows(self.told, rows, values, info, [], None))
 
     def _resume(self, saved: Checkpoint) -> None:
         rows = saved.load()
