@@ -3,10 +3,3 @@
 One file an experiment: a module here with an `EXPERIMENT` (`runner.Experiment`) is run by its file's
 name, with hyphens for underscores.
 """
-
-import warnings
-
-import jaxbo
-
-# All of them are simulations.
-warnings.simplefilter("ignore", jaxbo.SimulationWarning)

@@ -66,10 +66,10 @@ def asked(algorithm, state, key, present=None):
     messages = jax.vmap(lambda k, c: algorithm.message(k, state.shared, c))(fold, state.clients)
     broadcast = algorithm.aggregate(key, state.shared, state.round, messages, present)
 
-    def choose(key, client, message):
-        return algorithm.choose(key, state.shared, client, message, broadcast)
+    def choose(key, client, past, message):
+        return algorithm.choose(key, state.shared, client, past, message, broadcast)
 
-    queries, info = jax.vmap(choose)(fold, state.clients, messages)
+    queries, info = jax.vmap(choose)(fold, state.clients, state.past, messages)
     return queries, info, messages.weights, broadcast
 
 
@@ -254,8 +254,9 @@ def reaches(jaxpr, start, cut=None):
 
 
 def rounds_of_one(algorithm, state, key):
-    """One round with each agent's client an argument of its own, and agent 0's query its result."""
-    clients = [jax.tree.map(lambda leaf, n=n: leaf[n], state.clients) for n in range(AGENTS)]
+    """One round with each agent's client and past arguments of its own, agent 0's query its result."""
+    known = state.clients, state.past
+    clients = [jax.tree.map(lambda leaf, n=n: leaf[n], known) for n in range(AGENTS)]
     leaves, structure = zip(*map(jax.tree.flatten, clients), strict=True)
     sizes = [len(one) for one in leaves]
 
@@ -264,12 +265,12 @@ def rounds_of_one(algorithm, state, key):
         for size, tree in zip(sizes, structure, strict=True):
             agents.append(jax.tree.unflatten(tree, [flat.pop(0) for _ in range(size)]))
         sent = [
-            algorithm.message(jr.fold_in(key, n), state.shared, agents[n]) for n in range(AGENTS)
+            algorithm.message(jr.fold_in(key, n), state.shared, agents[n][0]) for n in range(AGENTS)
         ]
         messages = jax.tree.map(lambda *one: jnp.stack(one), *sent)
         present = jnp.ones(AGENTS, bool)
         broadcast = algorithm.aggregate(key, state.shared, state.round, messages, present)
-        return algorithm.choose(key, state.shared, agents[0], sent[0], broadcast)[0]
+        return algorithm.choose(key, state.shared, *agents[0], sent[0], broadcast)[0]
 
     flat = [leaf for one in leaves for leaf in one]
     owners = [n for n, size in enumerate(sizes) for _ in range(size)]
@@ -307,11 +308,12 @@ def test_a_round_tells_an_agent_nothing_of_another_but_the_private_sum(own, key,
     algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)), own=own, mixing=Constant(0.5))
     ask = jax.jit(lambda key, state: algorithm.ask(key, state))
     state, other = observed(algorithm, key), observed(algorithm, jr.key(7))
-    clients = jax.tree.map(
-        lambda mine, others: others.at[3].set(mine[3]), unwrap(state.clients), unwrap(other.clients)
+    known, others = (state.clients, state.past), (other.clients, other.past)
+    changed = jax.tree.map(
+        lambda mine, theirs: theirs.at[3].set(mine[3]), unwrap(known), unwrap(others)
     )
-    clients = wrap(clients, state.clients)
-    changed = dataclasses.replace(state, clients=clients)
+    clients, past = wrap(changed, known)
+    changed = dataclasses.replace(state, clients=clients, past=past)
     for i in range(4):
         one, two = ask(jr.fold_in(key, i), state)[0], ask(jr.fold_in(key, i), changed)[0]
         np.testing.assert_array_equal(one[3], two[3])
