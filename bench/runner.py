@@ -22,6 +22,7 @@ import shutil
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
+
+# Every experiment is a simulation, in whatever process.
+warnings.simplefilter("ignore", jaxbo.SimulationWarning)
 
 
 class ElsewhereError(Exception):

@@ -2,6 +2,7 @@
 
 from jaxbo import accounting, functions, metrics, objectives, schedules
 from jaxbo._archive import CheckpointError
+from jaxbo._simulation import SimulationWarning
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
@@ -91,6 +92,7 @@ __all__ = [
     "Renewing",
     "Round",
     "Sampled",
+    "SimulationWarning",
     "Sketch",
     "Space",
     "SquaredExponential",

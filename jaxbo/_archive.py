@@ -3,9 +3,9 @@
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -16,8 +16,13 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be used: corrupt, or of another run, algorithm or version."""
 
 
-#: Files beside a checkpoint, named after it: its lock, its journal, its next version.
-BESIDE = (".lock", ".open", ".tmp")
+class DamagedError(CheckpointError):
+    """A checkpoint that cannot be read, whatever run it is of."""
+
+
+#: Files beside a checkpoint, named after it: its lock, its journal, its next version, and
+#: the count of its releases.
+BESIDE = (".lock", ".open", ".tmp", ".released")
 
 
 def located(path: str | os.PathLike) -> Path:
@@ -62,11 +67,17 @@ def sync(folder: Path) -> None:
 
 def write(path: Path, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Replaces the file in one step. The manifest is JSON."""
+    text = np.array(json.dumps(manifest))
+    replace(path, lambda file: np.savez(file, allow_pickle=False, manifest=text, **arrays))
+
+
+def replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replaces the file in one step by what `write` writes."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)  # of a process that was killed, or a link to elsewhere
     try:
         with open(temporary, "xb", opener=private) as file:
-            np.savez(file, allow_pickle=False, manifest=np.array(json.dumps(manifest)), **arrays)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -91,6 +102,17 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise damaged(path, error) from error
 
 
+def check_format(path: Path, manifest: Mapping[str, Any], mine: int) -> None:
+    """`CheckpointError` for a file that another version has written."""
+    if "format" not in manifest:
+        raise damaged(path, KeyError("format"))
+    if manifest["format"] != mine:
+        raise CheckpointError(
+            f"{path} has format {manifest['format']}, this version reads {mine}; "
+            "finish the run with the version that began it, or give another path."
+        )
+
+
 def check_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """`CheckpointError` with the names of what the file was made with and is different now."""
     differing = [name for name, value in mine.items() if theirs.get(name) != value]
@@ -101,9 +123,9 @@ def check_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -
         )
 
 
-def damaged(path: Path, error: Exception) -> CheckpointError:
+def damaged(path: Path, error: Exception) -> DamagedError:
     """What to raise for a file without what it must have."""
-    return CheckpointError(
+    return DamagedError(
         f"{path} is not a readable checkpoint ({error!r}); "
         "restore it from a copy, or remove it to start again."
     )

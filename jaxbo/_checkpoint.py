@@ -31,8 +31,8 @@ FORMAT = 4
 class Rows(eqx.Module):
     """The first `told` rows are complete; one more may have queries only.
 
-    `ledger` is what the queries have cost, those of the open row included, and `secret` the random
-    words that their noise came from; `info` has a leaf more, `present`, where that was given.
+    `ledger` is what the queries have cost, those of the open row included; `info` has a leaf more,
+    `present`, where that was given.
     """
 
     told: int
@@ -41,7 +41,6 @@ class Rows(eqx.Module):
     info: list[np.ndarray]
     failures: Sequence[tuple[int, int, str]]
     ledger: str | None
-    secret: np.ndarray | None
 
 
 def fingerprint(**parts: Any) -> dict[str, str]:
@@ -78,8 +77,8 @@ class Checkpoint:
         self._lines: list[dict[str, Any]] = []  # the journal as it was found
         self._length = 0  # bytes of the journal's whole lines
 
-    def resume(self, take: Callable[[Rows], None]) -> None:
-        """Locks the file and gives `take` the rows that were saved, if any were.
+    def resume(self, take: Callable[[Rows | None], None]) -> None:
+        """Locks the file and gives `take` the rows that were saved, None if none were.
 
         `CheckpointError` if the file cannot be used or is in use. Any error unlocks it.
         """
@@ -88,7 +87,7 @@ class Checkpoint:
             rows = self._load()
             if rows is not None:
                 self._lines = self._read_journal()
-                take(rows)
+            take(rows)
         except BaseException:
             self.close()
             raise
@@ -105,8 +104,9 @@ class Checkpoint:
         if not self.path.exists():
             return None
         manifest, arrays = _archive.read(self.path)
+        _archive.check_format(self.path, manifest, FORMAT)
         try:
-            version, identity = manifest["format"], dict(manifest["identity"])
+            identity = dict(manifest["identity"])
             rows = Rows(
                 int(manifest["told"]),
                 arrays["queries"],
@@ -114,21 +114,12 @@ class Checkpoint:
                 [arrays[f"info_{i}"] for i in range(manifest["info"])],
                 [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
                 manifest["ledger"],
-                arrays.get("secret"),
             )
             self._save = str(manifest["save"])
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(self.path, error) from error
-        self._check(version, identity)
-        return rows
-
-    def _check(self, version: object, identity: dict[str, str]) -> None:
-        if version != FORMAT:
-            raise CheckpointError(
-                f"{self.path} has format {version}, this version reads {FORMAT}; "
-                "finish the run with the version that began it, or remove the file."
-            )
         _archive.check_same(self.path, self.identity, identity)
+        return rows
 
     def save(self, rows: Rows) -> None:
         """Replaces the file in one step, and begins a new journal."""
@@ -145,8 +136,6 @@ class Checkpoint:
         }
         arrays = {"queries": rows.queries, "values": rows.values}
         arrays |= {f"info_{i}": leaf for i, leaf in enumerate(rows.info)}
-        if rows.secret is not None:
-            arrays["secret"] = rows.secret
         _archive.write(self.path, manifest, arrays)
         self._save = name
         self.forget()

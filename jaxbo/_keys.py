@@ -1,13 +1,19 @@
-"""Keys in a state: moved about by their data, since JAX's check for reused keys takes every
-slice, update and barrier of a key for a use of it."""
+"""Keys in a state, moved about by their data, and keys that nobody can guess.
 
+JAX's check for reused keys takes every slice, update and barrier of a key for a use of it.
+"""
+
+import secrets
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import PyTree
+
+from jaxbo.types import Key
 
 
 def _is_key(leaf: Any) -> bool:
@@ -31,3 +37,10 @@ def wrap(data: PyTree, like: PyTree) -> PyTree:
 def barrier(tree: PyTree) -> PyTree:
     """`jax.lax.optimization_barrier`."""
     return wrap(jax.lax.optimization_barrier(unwrap(tree)), tree)
+
+
+def fresh(like: Key) -> Key:
+    """A new key of `like`'s kind: random words of the operating system, which nobody else has."""
+    data = jr.key_data(like)
+    words = np.frombuffer(secrets.token_bytes(data.nbytes), data.dtype).reshape(data.shape)
+    return jr.wrap_key_data(jnp.asarray(words), impl=jr.key_impl(like))

@@ -1,6 +1,5 @@
 """The rows of a driven run, kept and saved as they grow."""
 
-import secrets
 from collections.abc import Callable
 
 import jax
@@ -8,20 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxbo._archive import CheckpointError
+from jaxbo._archive import CheckpointError, DamagedError
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, Rows
+from jaxbo._released import Released
 from jaxbo.kernels.mechanism import Mechanism
 from jaxbo.ledger import Ledger
 from jaxbo.trace import Failure, Trace
 
 
 class Record:
-    """The rows of a driven run as host arrays, saved as they grow.
-
-    With a ledger, `secret` are random words of the operating system's, as many as a key has: the run's
-    own, however often it is resumed, and no other run's.
-    """
+    """The rows of a driven run as host arrays, saved as they grow."""
 
     def __init__(
         self,
@@ -31,15 +27,12 @@ class Record:
         saved: Checkpoint | None,
         ledger: Ledger | None,
         present: np.ndarray | None,
-        words: int,
         compiled: bool,
     ):
         queries, info = shapes
         rows = initial + rounds
-        self.secret = None
-        if ledger is not None:
-            self.secret = np.frombuffer(secrets.token_bytes(4 * words), np.uint32)
         self.initial, self.saved, self.ledger = initial, saved, ledger
+        self.released = None if ledger is None or saved is None else Released(saved.path)
         self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
         # A compiled objective's values are told as they come; a Python objective's in float64.
         self.compiled = compiled
@@ -50,8 +43,14 @@ class Record:
         self.present = [] if present is None else [np.asarray(present)]
         self.asked = self.told = 0
         self.failures: list[Failure] = []
-        if saved is not None:
+        if saved is None:
+            return
+        try:
             saved.resume(lambda rows: self._resume(saved, rows))
+        except DamagedError as error:
+            if self.released is None:
+                raise
+            raise self.released.lost("cannot be read") from error
 
     def __enter__(self) -> "Record":
         return self
@@ -61,7 +60,11 @@ class Record:
         if self.saved is not None:
             self.saved.close()
 
-    def _resume(self, saved: Checkpoint, rows: Rows) -> None:
+    def _resume(self, saved: Checkpoint, rows: Rows | None) -> None:
+        if self.released is not None:
+            self._charge(self.released, rows)
+        if rows is None:
+            return
         asked = rows.queries.shape[0]
         require(
             asked <= self.queries.shape[0],
@@ -72,7 +75,7 @@ class Record:
         if _sizes(rows.queries, rows.values, *rows.info) != _sizes(
             self.queries[:asked], self.values[:asked], *mine
         ):
-            raise CheckpointError(
+            raise DamagedError(
                 f"{saved.path} is a checkpoint with arrays of other sizes than this run's; "
                 "restore it from a copy, or remove it to start again."
             )
@@ -83,23 +86,26 @@ class Record:
                 "to continue it, or another path to start anew."
             )
         if not asked - 1 <= rows.told <= asked:
-            raise CheckpointError(f"{saved.path} is damaged: restore it from a copy.")
+            raise DamagedError(f"{saved.path} is damaged: restore it from a copy.")
         self.asked, self.told = asked, rows.told
         self.queries[:asked], self.values[:asked] = rows.queries, rows.values
         for one, theirs in zip(mine[:given], rows.info[:given], strict=True):
             one[:] = theirs
         self.failures = [Failure(*failure) for failure in rows.failures]
-        if self.ledger is not None and self.secret is not None:
-            secret = rows.secret
-            if rows.ledger is None or secret is None or secret.shape != self.secret.shape:
-                raise CheckpointError(
-                    f"{saved.path} has lost its ledger or the secret of its noise; restore it from a "
-                    "copy: without them the run has no guarantee."
-                )
-            self.ledger = self.ledger.charged(rows.ledger)
-            self.secret = rows.secret
         if self.told == asked:
             self.forget()  # a kill came between the last save and the journal's end
+
+    def _charge(self, released: Released, rows: Rows | None) -> None:
+        """Goes on with the charges that were saved. `CheckpointError` if there have been more."""
+        assert self.ledger is not None
+        saved = None
+        if rows is not None:
+            try:
+                saved = self.ledger.charged(rows.ledger or "")
+            except ValueError as error:
+                raise released.lost("has lost its ledger") from error
+        released.open(self.ledger, saved)
+        self.ledger = saved or self.ledger
 
     def _info(self, asked: int) -> list[np.ndarray]:
         """What is known of the first `asked` rows; the initial design has no info."""
@@ -123,6 +129,8 @@ class Record:
                 mine[row - self.initial] = leaf
         self.asked = row + 1
         self._save()
+        if self.ledger is not None and self.released is not None:
+            self.released.grow(self.ledger)
 
     def ended(self, row: int) -> dict[int, tuple[float, str | None]]:
         """Evaluations of an open row that had ended when the run was stopped."""
@@ -172,7 +180,7 @@ class Record:
         asked = self.asked
         queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
         charged = None if self.ledger is None else self.ledger.charges()
-        rows = Rows(self.told, queries, values, info, self.failures, charged, self.secret)
+        rows = Rows(self.told, queries, values, info, self.failures, charged)
         self.saved.save(rows)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
@@ -21,7 +20,9 @@ from jaxbo import _origin
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, fingerprint
 from jaxbo._evaluate import BlackBox, Evaluator
+from jaxbo._keys import fresh
 from jaxbo._record import Record
+from jaxbo._simulation import warn_of_simulation
 from jaxbo.algos.base import AbstractAlgorithm, FederatedState
 from jaxbo.ledger import Ledger, check_budget
 from jaxbo.loop import (
@@ -101,13 +102,16 @@ def drive(
     `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
     Each release is charged and the charge saved with its queries before any of them is evaluated; a run
     that continues goes on with its own charges, given the ledger that it began with, and never releases
-    again what it has. Noise must not be guessed nor ever be added to two sums: what is asked then comes
-    from random numbers of the operating system's, not from `key`, so that no two runs share any. The
-    checkpoint has them: guard it like the data. The run that follows begins with `Trace.ledger`.
+    again what it has. Noise must not be guessed nor ever be added to two sums: a round is asked with
+    random words of the operating system, not with `key`. They are drawn anew each time and kept nowhere.
+    A file beside the checkpoint, `PATH.released`, has all charges and only grows. It gives away a
+    checkpoint that was removed or is an older copy. The run that follows begins with `Trace.ledger`.
+    Without a ledger private releases are simulated, of which a `SimulationWarning` tells once.
 
     Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
-    that is corrupt, of another run or in use, before anything is evaluated; so it does `BudgetError` if
-    the ledger's budget does not pay for all releases.
+    that is corrupt, of another run or in use, before anything is evaluated; with a ledger also for one
+    that was removed or is an older copy. So it does `BudgetError` if the ledger's budget does not pay for
+    all releases.
     """
     check_sizes(algorithm, rounds, initial, present, state)
     _check_way(algorithm, objective, executor, catch)
@@ -116,6 +120,8 @@ def drive(
     first = int(start.round) if isinstance(start, FederatedState) else 0
     releases = [algorithm.released(first + t) for t in range(rounds)]
     check_budget(ledger, releases)
+    if ledger is None:
+        warn_of_simulation(algorithm)
     require(
         ledger is None or checkpoint is not None,
         "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",
@@ -128,8 +134,7 @@ def drive(
     shapes = eqx.filter_eval_shape(_ask, algorithm, keys.rounds, start, here)
     given = None if present is None else np.asarray(present)
     compiled = isinstance(objective, AbstractObjective)
-    words = jr.key_data(key).size
-    record = Record(shapes, initial, rounds, saved, ledger, given, words, compiled)
+    record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
     evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
 
     def evaluate(row: int, key: Key) -> None:
@@ -158,9 +163,8 @@ def drive(
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
-            if record.secret is not None:
-                secret = jr.wrap_key_data(jnp.asarray(record.secret), impl=jr.key_impl(key))
-                ask_key = jr.fold_in(secret, t)
+            if ledger is not None:
+                ask_key = fresh(key)  # of no use for a row that has been asked
             here = None if present is None else present[t]
             asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
             record.ask(row, asking, releases[t])

@@ -10,9 +10,12 @@ next message, once it has evaluated its query.
 
 import logging
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import httpx
 import numpy as np
 from flwr.app import (
     Array,
@@ -34,8 +37,12 @@ from jaxbo.federation.wire import Packed
 from jaxbo.ledger import Ledger
 from jaxbo.types import Key
 
-#: Seconds between two looks at who is there.
+#: Seconds between two looks at who is there and has answered.
 PAUSE = 1.0
+#: How arrays travel: their bytes alone, little end first. Nothing is decoded that somebody has written.
+BYTES = "jaxbo.bytes"
+#: Names of their types are not longer.
+LONGEST = 16
 
 log = logging.getLogger("flwr")
 
@@ -93,9 +100,15 @@ def server_app(
 
     It waits for as many SuperNodes as there are agents, and then round by round for their answers, each
     time up to `deadline` seconds: who has not answered by then is absent from the next round, and goes on
-    when it is back. An answer that cannot be used is refused with its reason in the log, and counts as
-    absent. Where nobody answers the run ends with an error; started again, it goes on where it was. Where
-    the server keeps what it knows, the run's configuration says, with an absolute path:
+    when it is back. An owner that comes while a round is open is asked as well. An answer that cannot be
+    used is refused with its reason in the log, and counts as absent. Where nobody answers the run ends
+    with an error; started again, it goes on where it was.
+
+    With a `ledger` nothing may tell who takes part. So a round takes `deadline` seconds, however many
+    owners have answered: give it as long as an evaluation takes. The server then waits for nobody before
+    the first round, and a round in which nobody answers releases noise and is charged.
+
+    Where the server keeps what it knows, the run's configuration says, with an absolute path:
 
         [tool.flwr.app.config]
         checkpoint = "/home/server/jaxbo/federation.npz"
@@ -119,10 +132,11 @@ def server_app(
             coordinator.declared,
         )
         try:
-            if not coordinator.done:
+            if not coordinator.done and ledger is None:
                 _wait(grid, algorithm.agents, deadline)
+            refused: Counter[int] = Counter()
             while not coordinator.done:
-                _round(coordinator, grid, deadline)
+                _round(coordinator, grid, deadline, refused)
         finally:
             coordinator.stop()
 
@@ -136,25 +150,21 @@ def _wait(grid: Grid, nodes: int, deadline: float) -> None:
         time.sleep(PAUSE)
 
 
-def _round(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
-    """One exchange with all owners there are."""
+def _round(coordinator: Coordinator, grid: Grid, deadline: float, refused: Counter[int]) -> None:
+    """One exchange with all owners there are. `refused` counts the answers of each node that were."""
     start, round = time.monotonic(), coordinator.round
     content = _of_request(coordinator.request())
-    requests = [
-        Message(content, node, MessageType.TRAIN, ttl=deadline, group_id=str(round))
-        for node in grid.get_node_ids()
-    ]
     received = []
-    for message in grid.send_and_receive(requests, timeout=deadline):
+    for node, answer in _answers(grid, content, round, deadline, coordinator.ledger is not None):
         try:
-            coordinator.hear(_reply(message))
+            coordinator.hear(_reply(answer))
         except RefusedError as error:
+            refused[node] += 1
             # On one line: whoever answers may have written it.
-            log.warning(
-                "round %d: node %d: %.300r", round, message.metadata.src_node_id, str(error)
-            )
+            words = round, node, refused[node], str(error)
+            log.warning("round %d: node %d, answers refused so far: %d: %.300r", *words)
         else:
-            received.append(_size(message.content))
+            received.append(_size(answer.content))
     heard = coordinator.close()
     log.info(
         "%s: %d of %d owners in %.1f s, %d bytes to each and %.0f back%s",
@@ -163,9 +173,43 @@ def _round(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
         heard.size,
         time.monotonic() - start,
         _size(content),
-        np.mean(received),
+        np.mean(received) if received else 0,
         "" if heard.all() else f"; absent: {np.flatnonzero(~heard).tolist()}",
     )
+
+
+def _answers(
+    grid: Grid, content: RecordDict, round: int, deadline: float, until_the_end: bool
+) -> Iterator[tuple[int, Any]]:
+    """Nodes and their answers as they come; an exception for an answer that Flower itself cannot read.
+
+    Each is asked for by itself: Flower reads all answers that it is asked for, or none.
+    """
+    end, asked, waiting = time.monotonic() + deadline, set(), {}
+    while (left := end - time.monotonic()) > 0:
+        for node in set(grid.get_node_ids()) - asked:
+            message = Message(content, node, MessageType.TRAIN, ttl=left, group_id=str(round))
+            asked.add(node)
+            waiting |= {name: node for name in grid.push_messages([message]) if name}
+        for name, node in list(waiting.items()):
+            for answer in _pulled(grid, name):
+                waiting.pop(name, None)
+                yield node, answer
+        if not waiting and not until_the_end:
+            return
+        time.sleep(min(PAUSE, max(end - time.monotonic(), 0)))
+
+
+def _pulled(grid: Grid, name: str) -> list[Any]:
+    """The answer to a message, if it has come."""
+    try:
+        return list(grid.pull_messages([name]))
+    except httpx.HTTPStatusError:  # of this message; of more, the next look at who is there tells
+        return []
+    except (httpx.HTTPError, OSError):  # the network's, and no owner's
+        raise
+    except Exception as error:
+        return [error]
 
 
 # ---------------------------------------------------------------- in Flower's records
@@ -194,19 +238,24 @@ def _of_reply(reply: Reply) -> RecordDict:
     return RecordDict({"reply": _scalars(reply), "message": _arrays(reply.message)})
 
 
-def _reply(message: Message) -> Reply:
+def _reply(answer: Any) -> Reply:
     """`RefusedError` for what is none."""
-    if message.has_error():
-        raise RefusedError(message.error.reason)
     try:
-        records = message.content
-        return Reply(
-            **_fields(records.config_records["reply"], Reply),
-            message=_packed(records.array_records["message"]),
-        )
+        if isinstance(answer, Exception):
+            raise answer
+        if answer.has_error():
+            raise RefusedError(answer.error.reason)
+        records, fields = answer.content, set(_kinds(Reply))
+        config, arrays = records.config_records["reply"], records.array_records["message"]
+        if set(records) != {"reply", "message"} or set(config) != fields:
+            raise ValueError("it has more than a reply.")
+        return Reply(**_fields(config, Reply), message=_packed(arrays))
+    except RefusedError:
+        raise
     # Anybody may have written it: reading it can raise nearly anything.
     except Exception as error:
-        raise RefusedError(f"this is no reply of jaxbo's ({error!r}).") from error
+        reason = str(error)[:100]
+        raise RefusedError(f"no reply of jaxbo's ({type(error).__name__}: {reason})") from error
 
 
 def _scalars(record: Request | Reply) -> ConfigRecord:
@@ -215,12 +264,8 @@ def _scalars(record: Request | Reply) -> ConfigRecord:
 
 
 def _fields(config: ConfigRecord, kind: type[Request] | type[Reply]) -> dict[str, Any]:
-    """What `_scalars` wrote."""
-    fields = {name: config[name] for name in _kinds(kind)}
-    for name, expected in _kinds(kind).items():
-        if type(fields[name]) is not expected:
-            raise TypeError(f"{name} is {fields[name]!r}")
-    return fields
+    """What `_scalars` wrote, if it did."""
+    return {name: config[name] for name in _kinds(kind)}
 
 
 def _kinds(kind: type[Request] | type[Reply]) -> dict[str, type]:
@@ -228,11 +273,27 @@ def _kinds(kind: type[Request] | type[Reply]) -> dict[str, type]:
 
 
 def _arrays(packed: Packed) -> ArrayRecord:
-    return ArrayRecord({name: Array(array) for name, array in packed.items()})
+    return ArrayRecord({name: _array(array) for name, array in packed.items()})
+
+
+def _array(array: np.ndarray) -> Array:
+    data = array.astype(array.dtype.newbyteorder("<")).tobytes()
+    return Array(str(array.dtype), array.shape, BYTES, data)
 
 
 def _packed(record: ArrayRecord) -> Packed:
-    return {name: array.numpy() for name, array in record.items()}
+    return {name: _unpacked(array) for name, array in record.items()}
+
+
+def _unpacked(array: Array) -> np.ndarray:
+    """The array that these bytes are, without a copy of them. Raises where they are not."""
+    if array.stype != BYTES or len(array.dtype) > LONGEST:
+        raise TypeError("an array that is not of jaxbo's.")
+    stored = np.dtype(array.dtype).newbyteorder("<")
+    numbers = np.frombuffer(array.data, stored).reshape(array.shape)
+    if numbers.shape != array.shape:
+        raise TypeError("an array of a shape below zero.")
+    return numbers.astype(stored.newbyteorder("="), copy=False)
 
 
 def _size(records: RecordDict) -> int:

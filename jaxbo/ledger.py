@@ -38,7 +38,7 @@ class Ledger:
     with a `secret` key that nobody knows and that is used for nothing else, ever: noise that is added
     to two sums is the difference of the sums. A run that is resumed goes on with its ledger,
     `from_json`, and releases nothing twice: a broadcast that was released is stored and used again
-    without a charge.
+    without a charge. An older copy of a saved ledger has forgotten charges: `covers` tells.
 
     `budget` is an ε at `delta`, infinite for none. `accountant` is `tightest` unless given; a ledger
     with an accountant of one's own cannot be saved.
@@ -102,6 +102,11 @@ class Ledger:
         }
         return json.dumps({"format": FORMAT, **fields}, allow_nan=False)
 
+    def covers(self, other: "Ledger") -> bool:
+        """Whether this one has all the charges of `other`, and perhaps more."""
+        mine = {_kind(e): e.count for e in self.events}
+        return all(mine.get(_kind(e), 0) >= e.count for e in other.events)
+
     def charges(self) -> str:
         """What has been charged, as text for `charged`; not what is allowed."""
         return Ledger(self.delta, events=self.events).to_json()
@@ -129,8 +134,8 @@ class Ledger:
             )
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"this is not a saved ledger ({error!r}); restore it from a copy. A run that goes on "
-                "without its ledger has no guarantee."
+                f"this is not a saved ledger ({error!r}). A run that goes on without its ledger, or with "
+                "an older copy of it, has no guarantee."
             ) from error
 
 
@@ -172,12 +177,16 @@ def _affords(ledger: Ledger, mechanisms: Sequence[Mechanism]) -> bool:
     return True
 
 
+def _kind(charged: Event) -> tuple[Relation, float, float]:
+    return charged.relation, charged.q, charged.z
+
+
 def _append(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
     """Equal releases are counted in one event, wherever it stands: the order does not matter."""
     if new.count == 0:
         return events
     for i, old in enumerate(events):
-        if dataclasses.replace(old, count=new.count) == new:
+        if _kind(old) == _kind(new):
             merged = dataclasses.replace(old, count=old.count + new.count)
             return (*events[:i], merged, *events[i + 1 :])
     return (*events, new)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require, whole
 from jaxbo._keys import barrier
+from jaxbo._simulation import warn_of_simulation
 from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, FederatedState
 from jaxbo.layout import Each, layout, whole_where_uneven
 from jaxbo.objectives import AbstractObjective
@@ -82,12 +83,16 @@ def run(
     structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
     goes on from a `state` takes a new key: with the old one it would draw the same numbers again.
 
+    Private releases are simulated: whoever knows the key knows their noise, and nothing is charged. A
+    `SimulationWarning` says so once; `drive` with a ledger does both.
+
     Raises `ValueError` where sizes do not fit or the objective does not return one number.
     """
     check_sizes(algorithm, rounds, initial, present, state)
     check_objective(algorithm, objective)
     whole("every", every, least=1)
     require(callable(record), f"record must be a function of a Round, got {record!r}.")
+    warn_of_simulation(algorithm)
     # NumPy's integers would be traced.
     rounds, initial, every = int(rounds), int(initial), int(every)
     # Without rounds there is nobody to be present.

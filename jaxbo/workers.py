@@ -380,9 +380,11 @@ class Desk:
         order = np.asarray(list(self._values), int)
         rows = np.reshape(self._queries, (-1, self.algorithm.domain.dim))
         info = [order, np.asarray(self._drawn, bool)]
-        self._saved.save(Rows(self.told, rows, values, info, self._failures, None, None))
+        self._saved.save(Rows(self.told, rows, values, info, self._failures, None))
 
-    def _resume(self, saved: Checkpoint, rows: Rows) -> None:
+    def _resume(self, saved: Checkpoint, rows: Rows | None) -> None:
+        if rows is None:
+            return
         if len(rows.info) != 2:
             raise CheckpointError(
                 f"{saved.path} is of a run in rounds, not of a desk: give another path."

@@ -30,6 +30,8 @@ from jaxbo.layout import layout
 from jaxbo.loop import run
 from jaxbo.trace import summary
 
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+
 DOMAIN = Finite(np.random.default_rng(2).random((60, 2)))
 SMALL = Fixed(size=16)
 OWN = Fitted(80, size=16, every=None)

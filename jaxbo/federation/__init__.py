@@ -10,6 +10,12 @@ made of the functions that `run` composes: with one key for all, owners query wh
 Both keep what they know in a file that is written whole or not at all, so that either may be killed at
 any time: an owner loses the evaluation in flight, the server what it has heard in the open round, for
 which it asks again. Every request may be sent again.
+
+Besides the private sums an observer must learn nothing that depends on who takes part. So with a ledger
+every round ends with a release, empty ones too; requests are the same for all owners and name nobody;
+refusals are the server's alone; the numbers of rounds and releases are settled before. When a round ends
+is up to whoever calls `close`: a clock must say it, not an answer. What remains, such as the server's
+log and the traffic, is listed in federation/README.md, "What an observer learns besides the sums".
 """
 
 from jaxbo.federation.coordinator import Coordinator

@@ -3,6 +3,7 @@
 import dataclasses
 import secrets
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -15,10 +16,13 @@ import numpy as np
 from jaxtyping import Bool, PyTree
 
 from jaxbo import _archive, metrics
-from jaxbo._archive import CheckpointError
+from jaxbo._archive import DamagedError
 from jaxbo._check import require, whole
 from jaxbo._checkpoint import fingerprint
+from jaxbo._keys import fresh
 from jaxbo._lock import Hold
+from jaxbo._released import Released
+from jaxbo._simulation import is_private
 from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.federation.wire import (
     FORMAT,
@@ -28,6 +32,7 @@ from jaxbo.federation.wire import (
     Request,
     ask_keys,
     check,
+    check_fields,
     check_key,
     digest,
     pack,
@@ -55,12 +60,16 @@ class Coordinator:
 
     `key` is what all that is random here comes from, features included; of what owners draw, only if they
     have been given it. `ledger` is charged for every private release, and both are saved before it is
-    sent; the noise then comes from random numbers of the operating system's, new ones each time. No
-    release is made twice, as long as the checkpoint is neither removed nor replaced by an old copy.
+    sent; the noise then comes from random words of the operating system, new ones each time. No release
+    is made twice: the file beside it, `PATH.released`, counts them, and a checkpoint that was removed or
+    is an older copy is refused. A method whose releases are private must have a ledger. With a ledger
+    every round ends with a release, whether anybody was heard or not. Then let a clock say when to call
+    `close`: a round that ends with the last answer would tell who takes part.
 
-    `ValueError` where sizes do not fit, or for a method that has no such parts; `BudgetError` if the
-    budget does not pay for all rounds; `CheckpointError` for a checkpoint of another run, or that another
-    server has; `close` raises that too, once this one has been stopped.
+    `ValueError` where sizes do not fit, for a method that has no such parts, or whose releases are
+    private where there is no ledger; `BudgetError` if the budget does not pay for all rounds;
+    `CheckpointError` for a checkpoint of another run, or that another server has; `close` raises that
+    too, once this one has been stopped.
     """
 
     def __init__(
@@ -79,6 +88,11 @@ class Coordinator:
         check_sizes(algorithm, rounds, initial, None, None)
         self._releases = [algorithm.released(t) for t in range(rounds)]
         check_budget(ledger, self._releases)
+        require(
+            ledger is not None or not any(map(is_private, self._releases)),
+            f"what {type(algorithm).__name__} releases is private only with a ledger, and without one "
+            "owners could guess its noise: give ledger=jaxbo.Ledger(delta), which counts what is spent.",
+        )
         path = _archive.located(checkpoint)
         self.algorithm, self.rounds, self.initial = algorithm, rounds, initial
         self._digest, self._keys = digest(algorithm), split_key(key)
@@ -86,6 +100,8 @@ class Coordinator:
         self._shared = eqx.filter_jit(algorithm.setup)(self._setup_key)
         self._shapes = shapes_of_message(algorithm, self._shared)
         self._messages: dict[int, PyTree] = {}
+        #: How many replies of each agent have been refused; None where they did not say whose they are.
+        self.refused: Counter[int | None] = Counter()
         events = None if ledger is None else ledger.events
         identity = fingerprint(algorithm=algorithm, key=key, initial=initial, ledger=events)
         self._hold = Hold(path)
@@ -138,32 +154,54 @@ class Coordinator:
         return Request(memory.federation, self._digest, self.round, self.initial, setup, broadcast)
 
     def hear(self, reply: Reply) -> None:
-        """Keeps an owner's message. `RefusedError`, with the agent's number, for one of no use."""
-        agent = reply.agent
+        """Keeps an owner's message. `RefusedError`, with the agent's number, for one of no use.
+
+        Anything else than a reply is refused like that too. `refused` counts them.
+        """
         try:
-            if (reply.federation, reply.algorithm) != (self._memory.federation, self._digest):
-                raise RefusedError("its message is of another federation or algorithm.")
-            if reply.round != self.round:
-                raise RefusedError(
-                    f"its message follows round {reply.round}, this is {self.round}."
-                )
-            if agent not in range(self.algorithm.agents):
-                raise RefusedError(f"there are {self.algorithm.agents} agents.")
-            if agent in self._messages:
-                raise RefusedError("it has been heard already.")
-            message = unpack(reply.message, self._shapes)
-            if not self.algorithm.usable(message):
-                raise RefusedError("its message has numbers that are not finite.")
-        except RefusedError as error:
-            raise RefusedError(f"agent {agent}: {error}") from None
-        self._messages[agent] = message
+            message = self._message(reply)
+        # Anybody may have written it: reading it can raise nearly anything.
+        except Exception as error:
+            agent, name = self._name(reply)
+            self.refused[agent] += 1
+            reason = error if isinstance(error, RefusedError) else type(error).__name__
+            times = f" ({self.refused[agent]} refused)" if self.refused[agent] > 1 else ""
+            raise RefusedError(f"{name}: {reason}{times}") from None
+        self._messages[reply.agent] = message
+
+    def _message(self, reply: Reply) -> PyTree:
+        """The message in it. Raises for one that cannot be used."""
+        if not isinstance(reply, Reply):
+            raise RefusedError(f"expected a reply, got {type(reply).__name__}.")
+        check_fields(reply)
+        if (reply.federation, reply.algorithm) != (self._memory.federation, self._digest):
+            raise RefusedError("its message is of another federation or algorithm.")
+        if reply.round != self.round:
+            raise RefusedError(f"its message follows round {reply.round}, this is {self.round}.")
+        if reply.agent not in range(self.algorithm.agents):
+            raise RefusedError(f"there are {self.algorithm.agents} agents.")
+        if reply.agent in self._messages:
+            raise RefusedError("it has been heard already.")
+        message = unpack(reply.message, self._shapes)
+        if not self.algorithm.usable(message):
+            raise RefusedError("its message has numbers that are not finite.")
+        return message
+
+    def _name(self, reply: Reply) -> tuple[int | None, str]:
+        """The agent that it names, for `refused` and for a person."""
+        agent = reply.agent if isinstance(reply, Reply) else None
+        if type(agent) is not int:
+            return None, "a reply of nobody's"
+        return (agent if agent in range(self.algorithm.agents) else None), f"agent {agent}"
 
     def close(self) -> Bool[np.ndarray, " agents"]:
         """Ends the round and says who was heard; what `request` then returns is saved before.
 
-        `RuntimeError`, and the round stays open, if nobody was.
+        With a ledger a round in which nobody was ends like any other, with a release of noise that is
+        charged: that there is none would tell that a certain owner is away. Without a ledger
+        `RuntimeError`, and the round stays open.
         """
-        if not self._messages:
+        if not self._messages and self.ledger is None:
             raise RuntimeError(f"nobody answered in round {self.round}: it stays open.")
         self._hold.check()  # one that was stopped must not overwrite what another server has saved
         heard = np.isin(np.arange(self.algorithm.agents), list(self._messages))
@@ -172,6 +210,7 @@ class Coordinator:
         else:
             following = self._following(heard)
         following.save()  # before anybody hears of it
+        following.count()
         self._memory, self._messages = following, {}
         return heard
 
@@ -183,8 +222,7 @@ class Coordinator:
             ledger = ledger.charge(release)
         ask_key, _ = round_keys(self._keys, jnp.asarray(round))
         if ledger is not None:
-            words = np.frombuffer(secrets.token_bytes(4 * jr.key_data(ask_key).size), np.uint32)
-            ask_key = jr.wrap_key_data(jnp.asarray(words))
+            ask_key = fresh(ask_key)
         nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), self._shapes)
         agents = range(self.algorithm.agents)
         messages = jax.tree.map(
@@ -214,36 +252,44 @@ class _Memory:
     @classmethod
     def open(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_Memory":
         """What was saved, or a new federation; `ledger` is what the run began with."""
-        if path.exists():
-            return cls.load(path, identity, ledger)
+        released = None if ledger is None else Released(path)
+        try:
+            saved = cls.load(path, identity, ledger) if path.exists() else None
+        except DamagedError as error:
+            if released is None:
+                raise
+            raise released.lost("cannot be read") from error
+        if released is not None and ledger is not None:
+            released.open(ledger, None if saved is None else saved.ledger)
+        if saved is not None:
+            return saved
         memory = cls(path, identity, secrets.token_hex(8), ledger)
         memory.save()
         return memory
 
     @classmethod
     def load(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_Memory":
+        manifest, arrays = _archive.read(path)
+        _archive.check_format(path, manifest, FORMAT)
         try:
-            manifest, arrays = _archive.read(path)
-        except CheckpointError as error:
-            if ledger is None:
-                raise
-            raise CheckpointError(
-                f"{path} cannot be read, and what has been released with it: neither an older copy nor a "
-                "new beginning keeps what the ledger promised."
-            ) from error
-        try:
-            require(manifest["format"] == FORMAT, f"its format is {manifest['format']}")
             theirs, charged = dict(manifest["identity"]), manifest["ledger"]
             present = list(arrays.pop("present"))
             round, over = int(manifest["round"]), bool(manifest["over"])
             federation = str(manifest["federation"])
-            require((charged is None) == (ledger is None), "its ledger is missing")
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(path, error) from error
         _archive.check_same(path, identity, theirs)
         if ledger is not None:
-            ledger = ledger.charged(charged)
+            try:
+                ledger = ledger.charged(charged)
+            except ValueError as error:
+                raise _archive.damaged(path, error) from error
         return cls(path, identity, federation, ledger, round, over, present, arrays)
+
+    def count(self) -> None:
+        """Counts the charges that have been saved."""
+        if self.ledger is not None:
+            Released(self.path).grow(self.ledger)
 
     def save(self) -> None:
         ledger = None if self.ledger is None else self.ledger.charges()

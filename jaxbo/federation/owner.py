@@ -28,6 +28,7 @@ from jaxbo.federation.wire import (
     Request,
     ask_keys,
     check,
+    check_fields,
     check_key,
     digest,
     pack,
@@ -111,7 +112,7 @@ class Owner:
         )
         found = Path(folder).resolve()  # an objective may change the current folder
         require(found.is_dir(), f"the owner's folder {found} does not exist.")
-        self.algorithm, self.objective, self.agent = algorithm, objective, agent
+        self.algorithm, self.objective, self.agent = algorithm, objective, int(agent)
         self.folder, self.key, self.catch = found, key, catch
 
     def answer(self, request: Request) -> Reply:
@@ -121,9 +122,11 @@ class Owner:
         owner's own; `CheckpointError` for a file that is damaged or was made with other arguments;
         `OwnerError` where the objective raises something else than `catch` or returns no number.
         """
+        if not isinstance(request, Request):
+            raise RefusedError(f"expected a request, got {type(request).__name__}.")
+        self._check(request)
         if request.algorithm != digest(self.algorithm):
             raise RefusedError("the server runs another algorithm than this owner.")
-        self._check(request)
         path = _archive.located(self.folder / f"{request.federation}.npz")
         with Hold(path).waited_for():
             visit = _Visit(self, request, self._memory(path, request))
@@ -134,6 +137,9 @@ class Owner:
 
     def _check(self, request: Request) -> None:
         """`RefusedError` for what no server of this algorithm asks."""
+        check_fields(request)
+        if type(request.setup) is not np.ndarray:
+            raise RefusedError("the server's setup is no key.")
         if not re.fullmatch(r"[0-9a-f]{8,64}", request.federation):
             raise RefusedError("the server's name of the federation is none.")
         like = _data(jr.key(0))
@@ -195,8 +201,8 @@ class _Memory:
     @classmethod
     def load(cls, path: Path) -> "_Memory":
         manifest, arrays = _archive.read(path)
+        _archive.check_format(path, manifest, FORMAT)
         try:
-            require(manifest["format"] == FORMAT, f"its format is {manifest['format']}")
             secret, *known = (arrays.pop(name) for name in ("secret", *KNOWN))
             round, settled = int(manifest["round"]), bool(manifest["settled"])
             identity = dict(manifest["identity"])
@@ -221,6 +227,10 @@ class _Visit:
         self.keys = split_key(_key(memory.secret))
         _, client_key = jr.split(self.keys.init)
         self.shared = eqx.filter_jit(self.algorithm.setup)(_key(request.setup))
+        self.broadcast = None
+        if request.broadcast is not None:  # refused before anything is evaluated
+            like = shapes_of_broadcast(self.algorithm, self.shared)
+            self.broadcast = unpack(request.broadcast, like)
         joining = self._own(client_key), self.shared, jnp.asarray(owner.agent)
         if memory.client is None:
             self.client, self.past = eqx.filter_jit(self._join)(*joining)
@@ -247,12 +257,10 @@ class _Visit:
 
     def observe(self, request: Request) -> None:
         """The query of the request's round, unless it has been evaluated."""
-        if request.broadcast is None or self.memory.round == request.round:
+        if self.broadcast is None or self.memory.round == request.round:
             return
-        like = shapes_of_broadcast(self.algorithm, self.shared)
-        broadcast = unpack(request.broadcast, like)
         key = self._own(self._ask_keys(request.round).choice)
-        known = self.shared, self.client, self.past, self.message(request.round), broadcast
+        known = self.shared, self.client, self.past, self.message(request.round), self.broadcast
         x, _ = eqx.filter_jit(self.algorithm.choose)(key, *known)
         self._evaluate(request.round, x)
 

@@ -1,6 +1,6 @@
 """What owners and the server exchange: arrays by name, and whose they are."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
 import equinox as eqx
 import jax
@@ -24,6 +24,16 @@ Packed: TypeAlias = dict[str, np.ndarray]
 
 class RefusedError(ValueError):
     """A request or a reply that cannot be used."""
+
+
+def check_fields(record: "Request | Reply") -> None:
+    """`RefusedError` where a number is none, or a name: `True` and `0.0` are no numbers of agents."""
+    for name, kind in get_type_hints(type(record)).items():
+        value = getattr(record, name)
+        if kind in (int, str) and type(value) is not kind:
+            raise RefusedError(
+                f"{name} must be of type {kind.__name__}, got {type(value).__name__}."
+            )
 
 
 class Request(NamedTuple):
@@ -106,8 +116,13 @@ def unpack(arrays: Packed, like: PyTree) -> PyTree:
     """The tree of which these are the arrays; `like` has its shapes. `RefusedError` if they differ."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     names = [_name(path) for path, _ in leaves]
-    if sorted(names) != sorted(arrays):
-        raise RefusedError(f"expected the arrays {sorted(names)}, got {sorted(arrays)}.")
+    if not isinstance(arrays, dict):
+        raise RefusedError(f"expected arrays by name, got {type(arrays).__name__}.")
+    if set(names) != set(arrays):
+        others = [name for name in arrays if name not in names]
+        raise RefusedError(
+            f"expected the arrays {sorted(names)}, got {len(arrays)}, {len(others)} of other names."
+        )
     tree = [
         _restored(name, arrays[name], leaf) for name, (_, leaf) in zip(names, leaves, strict=True)
     ]
@@ -117,10 +132,14 @@ def unpack(arrays: Packed, like: PyTree) -> PyTree:
 def _restored(name: str, array: np.ndarray, like: Any) -> Array:
     is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
     data = jax.eval_shape(jr.key_data, like) if is_key else like
+    if type(array) is not np.ndarray:  # nor one of a subclass, which may do anything
+        raise RefusedError(f"{name} must be an array, got {type(array).__name__}.")
     if array.shape != data.shape or array.dtype != data.dtype:
         raise RefusedError(
             f"{name} must be {data.dtype} of shape {data.shape}, got {array.dtype} of {array.shape}."
         )
+    if array.dtype == bool and (array.view(np.uint8) > 1).any():
+        raise RefusedError(f"{name} must be true or false, got other bytes.")
     return jr.wrap_key_data(jnp.asarray(array)) if is_key else jnp.asarray(array)
 
 

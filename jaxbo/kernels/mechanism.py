@@ -29,7 +29,8 @@ neighbor without it does: absence is one of the two cases that the guarantee com
 chance to be drawn does not depend on who is present, and nobody is drawn in the place of an absent
 agent. The noise is the server's and does not depend on the sample: an empty one gives pure noise.
 So absence leaves the guarantee of everybody as it is; only the sum is smaller. That holds as long
-as one agent's taking part does not decide who else does, other than through what was broadcast.
+as one agent's taking part does not decide who else does, other than through what was broadcast, nor
+whether and when there is a release: a sum of nobody's messages is released, and charged, like any other.
 
 Trust. The server sees all messages, who is present and who was drawn; it must draw the sample and the
 noise as written, keep both secret and broadcast nothing else. Agents may pool all that they know.

@@ -54,6 +54,8 @@ from jaxbo.space import Space
 from jaxbo.trace import Trace
 from jaxbo.types import Scalar, floating
 
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+
 
 def kernel(domain):
     return SquaredExponential(0.2 * domain.dim**0.5)  # of the cube's diagonal, 1 / 5

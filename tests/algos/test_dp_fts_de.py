@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
-import secrets
+import os
+import shutil
+import types
 
 import equinox as eqx
 import jax
@@ -13,7 +15,7 @@ import pytest
 from jax.extend import core
 from scipy import stats
 
-from jaxbo import CheckpointError, accounting, drive, run
+from jaxbo import CheckpointError, SimulationWarning, _archive, _simulation, accounting, drive, run
 from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.dp_fts_de import BROADCAST, DPFTSDE, private_bound
 from jaxbo.algos.fts import FTS
@@ -27,6 +29,8 @@ from jaxbo.ledger import BudgetError, Ledger
 from jaxbo.parameters import Categorical, Real
 from jaxbo.schedules import Constant, Table
 from jaxbo.space import Space
+
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 NEVER = 1e-9
 SMALL = Fixed(SquaredExponential(0.2), size=20)
@@ -62,10 +66,10 @@ def asked(algorithm, state, key, present=None):
     messages = jax.vmap(lambda k, c: algorithm.message(k, state.shared, c))(fold, state.clients)
     broadcast = algorithm.aggregate(key, state.shared, state.round, messages, present)
 
-    def choose(key, client, message):
-        return algorithm.choose(key, state.shared, client, message, broadcast)
+    def choose(key, client, past, message):
+        return algorithm.choose(key, state.shared, client, past, message, broadcast)
 
-    queries, info = jax.vmap(choose)(fold, state.clients, messages)
+    queries, info = jax.vmap(choose)(fold, state.clients, state.past, messages)
     return queries, info, messages.weights, broadcast
 
 
@@ -250,8 +254,9 @@ def reaches(jaxpr, start, cut=None):
 
 
 def rounds_of_one(algorithm, state, key):
-    """One round with each agent's client an argument of its own, and agent 0's query its result."""
-    clients = [jax.tree.map(lambda leaf, n=n: leaf[n], state.clients) for n in range(AGENTS)]
+    """One round with each agent's client and past arguments of its own, agent 0's query its result."""
+    known = state.clients, state.past
+    clients = [jax.tree.map(lambda leaf, n=n: leaf[n], known) for n in range(AGENTS)]
     leaves, structure = zip(*map(jax.tree.flatten, clients), strict=True)
     sizes = [len(one) for one in leaves]
 
@@ -260,12 +265,12 @@ def rounds_of_one(algorithm, state, key):
         for size, tree in zip(sizes, structure, strict=True):
             agents.append(jax.tree.unflatten(tree, [flat.pop(0) for _ in range(size)]))
         sent = [
-            algorithm.message(jr.fold_in(key, n), state.shared, agents[n]) for n in range(AGENTS)
+            algorithm.message(jr.fold_in(key, n), state.shared, agents[n][0]) for n in range(AGENTS)
         ]
         messages = jax.tree.map(lambda *one: jnp.stack(one), *sent)
         present = jnp.ones(AGENTS, bool)
         broadcast = algorithm.aggregate(key, state.shared, state.round, messages, present)
-        return algorithm.choose(key, state.shared, agents[0], sent[0], broadcast)[0]
+        return algorithm.choose(key, state.shared, *agents[0], sent[0], broadcast)[0]
 
     flat = [leaf for one in leaves for leaf in one]
     owners = [n for n, size in enumerate(sizes) for _ in range(size)]
@@ -303,11 +308,12 @@ def test_a_round_tells_an_agent_nothing_of_another_but_the_private_sum(own, key,
     algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)), own=own, mixing=Constant(0.5))
     ask = jax.jit(lambda key, state: algorithm.ask(key, state))
     state, other = observed(algorithm, key), observed(algorithm, jr.key(7))
-    clients = jax.tree.map(
-        lambda mine, others: others.at[3].set(mine[3]), unwrap(state.clients), unwrap(other.clients)
+    known, others = (state.clients, state.past), (other.clients, other.past)
+    changed = jax.tree.map(
+        lambda mine, theirs: theirs.at[3].set(mine[3]), unwrap(known), unwrap(others)
     )
-    clients = wrap(clients, state.clients)
-    changed = dataclasses.replace(state, clients=clients)
+    clients, past = wrap(changed, known)
+    changed = dataclasses.replace(state, clients=clients, past=past)
     for i in range(4):
         one, two = ask(jr.fold_in(key, i), state)[0], ask(jr.fold_in(key, i), changed)[0]
         np.testing.assert_array_equal(one[3], two[3])
@@ -379,17 +385,28 @@ def test_every_release_is_charged_and_saved_before_its_queries_are_evaluated(pat
     assert trace.ledger.epsilon() == pytest.approx(accounting.epsilon(NOISY, ROUNDS, DELTA))
 
 
-def test_a_resumed_run_continues_its_ledger_and_asks_the_same(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(secrets, "token_bytes", lambda count: bytes(range(count)))
-    undisturbed = driven(Counting(), tmp_path / "undisturbed.npz")
-    for i, stop_after in enumerate((1, 2 * AGENTS, 2, AGENTS, 3 * AGENTS - 4)):
-        with pytest.raises(KeyboardInterrupt):
-            driven(Counting(stop_after=stop_after), path)
-        # What the next process would draw is of no account.
-        monkeypatch.setattr(secrets, "token_bytes", lambda count, i=i: bytes([i] * count))
+class Stopped(Counting):
+    """Stops the run at the first evaluation of the row after `rounds` rounds."""
+
+    def __init__(self, rounds):
+        super().__init__(stop_after=AGENTS * (2 + rounds))
+
+
+def stop(objective, path, algorithm=PRIVATE):
+    with pytest.raises(KeyboardInterrupt):
+        driven(objective, path, algorithm)
+
+
+def test_a_resumed_run_continues_its_ledger_and_releases_nothing_again(path):
+    asked = []
+    for stop_after in (1, 2 * AGENTS, 2, AGENTS, 3 * AGENTS - 4):
+        stop(Counting(stop_after=stop_after), path)
+        with np.load(path) as archive:
+            asked.append(archive["queries"])
     trace = driven(Counting(), path)
-    np.testing.assert_array_equal(trace.queries, undisturbed.queries)
-    assert trace.ledger == undisturbed.ledger
+    for queries in asked:
+        np.testing.assert_array_equal(trace.queries[: len(queries)], queries)
+    assert trace.ledger.epsilon() == Ledger(DELTA).charge(NOISY, ROUNDS).epsilon()
     again = driven(Counting(stop_after=0), path)
     assert again.ledger == trace.ledger
 
@@ -411,22 +428,122 @@ def test_a_second_run_on_the_same_ledger_adds_up(path, tmp_path):
     assert second.ledger.epsilon() > first.ledger.epsilon()
 
 
-def test_no_two_runs_share_noise_and_no_key_that_is_known_gives_it(tmp_path, monkeypatch):
-    released = []
-    release = Mechanism.release
+RELEASE, KEYS = Mechanism.release, []
 
-    def noted(self, key, *arguments):
-        jax.debug.callback(lambda words: released.append(tuple(words.tolist())), jr.key_data(key))
-        return release(self, key, *arguments)
 
+def noted(self, key, *arguments):
+    jax.debug.callback(lambda words: KEYS.append(tuple(words.tolist())), jr.key_data(key))
+    return RELEASE(self, key, *arguments)
+
+
+@pytest.fixture
+def released(monkeypatch):
+    """The key of each release, and an algorithm that notes them."""
     monkeypatch.setattr(Mechanism, "release", noted)
-    # Of sizes of its own, so that the program is compiled anew.
-    algorithm = method(NOISY, domain=FINITE, candidates=65)
+    KEYS.clear()
+    # Of sizes of its own, so that its program is not one of other tests.
+    return KEYS, method(NOISY, domain=FINITE, candidates=65)
+
+
+def test_no_two_runs_share_noise_and_no_key_that_is_known_gives_it(tmp_path, released):
+    keys, algorithm = released
     for run_number in range(2):  # the same key, the same ledger, the same everything
         driven(Counting(), tmp_path / f"{run_number}.npz", algorithm)
     jax.effects_barrier()
-    assert len(released) == 2 * ROUNDS
-    assert len(set(released)) == 2 * ROUNDS
+    assert len(keys) == 2 * ROUNDS
+    assert len(set(keys)) == 2 * ROUNDS
+
+
+def test_noise_is_drawn_anew_even_where_a_copy_of_all_files_is_put_back(path, tmp_path, released):
+    keys, algorithm = released
+    files = [path, released_of(path)]
+    stop(Stopped(rounds=1), path, algorithm)
+    copies = [shutil.copy(file, tmp_path / f"copy-{i}") for i, file in enumerate(files)]
+    driven(Counting(), path, algorithm)
+    for copied, file in zip(copies, files, strict=True):
+        shutil.copy(copied, file)
+    driven(Noisy(), path, algorithm)
+    jax.effects_barrier()
+    assert len(set(keys)) == len(keys) == 2 * ROUNDS - 2  # two had been asked in the copy
+
+
+class Noisy(Counting):
+    def __call__(self, agent, x):
+        return super().__call__(agent, x) + np.random.default_rng().normal()
+
+
+def released_of(path):
+    return path.with_name(f"{path.name}.released")
+
+
+@pytest.mark.parametrize("lost", ["copy", "removed", "damaged", "cut", "counter", "elsewhere"])
+def test_a_checkpoint_that_has_forgotten_charges_is_refused(lost, path, tmp_path):
+    stop(Stopped(rounds=1), path)
+    before = path.read_bytes()
+    driven(Counting(), path)
+    text, counter = None, released_of(path)
+    if lost == "copy":
+        path.write_bytes(before)
+        text = "older copy, with 2 of 4 releases"
+    elif lost == "removed":
+        path.unlink()
+        text = "has been removed"
+    elif lost == "damaged":
+        path.write_bytes(b"rubbish")
+        text = "cannot be read"
+    elif lost == "cut":
+        counter.write_text(counter.read_text()[:-5])
+        text = "counter that cannot be read"
+    elif lost == "counter":
+        counter.unlink()
+        text = "copy without run.npz.released"
+    else:
+        path = path.rename(tmp_path / "elsewhere.npz")
+        text = "copy without elsewhere.npz.released"
+    with pytest.raises(CheckpointError, match=f"{text}.*: neither an older copy nor a new beginn"):
+        driven(Counting(stop_after=0), path)
+
+
+def test_what_a_lost_checkpoint_has_spent_is_in_its_counter(path):
+    driven(Counting(), path)
+    path.unlink()
+    ledger = Ledger(DELTA).charged(released_of(path).read_text())
+    assert driven(Counting(), path, ledger=ledger).ledger.releases == 2 * ROUNDS
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_kill_between_checkpoint_and_counter_loses_nothing(moment, path, monkeypatch):
+    replaced = []
+
+    def replace(source, target):
+        if len(replaced) == moment:
+            raise KeyboardInterrupt
+        replaced.append(target)
+        os.replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_archive, "os", types.SimpleNamespace(**vars(os) | {"replace": replace}))
+        stop(Counting(), path)
+    trace = driven(Counting(), path)
+    assert trace.ledger.releases == ROUNDS
+    assert Ledger.from_json(released_of(path).read_text()).covers(trace.ledger)
+
+
+def test_a_round_in_which_nobody_is_present_releases_noise_and_is_charged(path, released):
+    keys, algorithm = released
+    nobody = jnp.zeros((ROUNDS, AGENTS), bool)
+    trace = driven(Counting(), path, algorithm, present=nobody)
+    jax.effects_barrier()
+    assert len(keys) == trace.ledger.releases == ROUNDS
+    weights, silence = algorithm.weights(jnp.zeros((), int)), jnp.zeros((AGENTS, 4))
+    empty = [
+        RELEASE(
+            NOISY, jr.wrap_key_data(jnp.asarray(words, jnp.uint32)), silence, weights, nobody[0]
+        )
+        for words in keys
+    ]
+    deviation = float(NOISY.deviation(weights))
+    assert np.std(empty) == pytest.approx(deviation, rel=0.5)
 
 
 def test_a_run_beyond_the_budget_is_refused_and_says_how_far_it_reaches(path, tmp_path):
@@ -444,24 +561,25 @@ def test_a_run_beyond_the_budget_is_refused_and_says_how_far_it_reaches(path, tm
         driven(Counting(), tmp_path / "more.npz", ledger=trace.ledger, rounds=1)
 
 
-@pytest.mark.parametrize("lost", ["secret", "ledger"])
-def test_a_checkpoint_that_has_lost_what_makes_it_private_is_refused(lost, path):
+def test_a_checkpoint_that_has_lost_its_ledger_is_refused(path):
     driven(Counting(), path, rounds=2)
     with np.load(path) as archive:
         arrays = dict(archive)
-    if lost == "secret":
-        del arrays["secret"]
-    else:
-        manifest = json.loads(str(arrays["manifest"])) | {"ledger": None}
-        arrays["manifest"] = np.array(json.dumps(manifest))
+    manifest = json.loads(str(arrays["manifest"])) | {"ledger": None}
+    arrays["manifest"] = np.array(json.dumps(manifest))
     with path.open("wb") as file:
         np.savez(file, **arrays)
-    with pytest.raises(CheckpointError, match="no guarantee"):
+    with pytest.raises(CheckpointError, match="has lost its ledger"):
         driven(Counting(stop_after=0), path)
 
 
-def test_the_checkpoint_of_private_noise_is_its_owners_alone(path):
-    driven(Counting(), path, rounds=1)
+def test_the_checkpoint_of_a_private_run_is_its_owners_alone_and_has_no_noise(path, released):
+    keys, algorithm = released
+    driven(Counting(), path, algorithm, rounds=1)
+    jax.effects_barrier()
+    with np.load(path) as archive:
+        assert set(archive) == {"manifest", "queries", "values", "info_0"}
+    assert np.asarray(keys, np.uint32).tobytes() not in path.read_bytes()
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -475,6 +593,39 @@ def test_a_ledger_for_what_is_not_private_is_refused(path):
         driven(Counting(), path, FTS(FINITE, AGENTS, features=SMALL))
     with pytest.raises(ValueError, match="without noise nothing is private"):
         driven(Counting(), path, method(PUBLIC, domain=FINITE))
+
+
+@pytest.mark.filterwarnings("error::jaxbo.SimulationWarning")
+@pytest.mark.parametrize("loop", ["run", "drive", "traced"])
+def test_a_simulation_says_once_that_it_is_one(loop):
+    objective = hill if loop != "drive" else Counting()
+    options = {"progress": False} if loop == "drive" else {}
+
+    def simulated(z, **more):
+        algorithm = method(Mechanism(z, 5.0, Poisson(0.5)), domain=FINITE, **more)
+        return (drive if loop == "drive" else run)(algorithm, objective, 1, jr.key(0), **options)
+
+    def twice():
+        for _ in range(2):
+            if loop == "traced":
+                simulate = eqx.filter_vmap(lambda z: simulated(z, releases=z)[1].values)
+                simulate(jnp.arange(1.0, 3.0))
+            else:
+                simulated(1.0)
+
+    _simulation._warn.cache_clear()
+    with pytest.warns(SimulationWarning, match="nobody's privacy is protected") as caught:
+        twice()
+    assert len(caught) == 1
+
+
+@pytest.mark.filterwarnings("error::jaxbo.SimulationWarning")
+def test_what_promises_nothing_and_what_has_a_ledger_says_nothing(path):
+    _simulation._warn.cache_clear()
+    run(method(PUBLIC, domain=FINITE), hill, 1, jr.key(0))
+    run(method(NOISY, domain=FINITE, releases=0), hill, 1, jr.key(0))
+    run(FTS(FINITE, AGENTS, features=SMALL), hill, 1, jr.key(0))
+    driven(Counting(), path, rounds=1)
 
 
 # ---------------------------------------------------------------- bad input

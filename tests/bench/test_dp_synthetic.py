@@ -9,6 +9,8 @@ from bench.privacy_loss import Loss, loss
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+
 
 @pytest.mark.parametrize(
     ("q", "z", "printed"),

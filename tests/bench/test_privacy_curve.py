@@ -17,6 +17,8 @@ from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Cube
 
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+
 
 def test_digits_are_cut_into_the_patches_of_a_convolution(key):
     images = np.asarray(jr.normal(key, (3, 28, 28)))

@@ -8,6 +8,8 @@ from bench import methods, round_parts, scaling
 from bench.scaling import Case
 from jaxbo.algos.base import AbstractAlgorithm
 
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+
 
 @pytest.mark.parametrize(
     "case",

@@ -9,14 +9,18 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import jaxbo
-from jaxbo import CheckpointError, _archive
+from jaxbo import CheckpointError, _archive, _released
 from jaxbo.algos.collaborative import IGPUCB, Collaborative
 from jaxbo.algos.fts import FTS
-from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, observations
-from jaxbo.federation.wire import pack, unpack
+from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, coordinator, observations
+from jaxbo.federation.wire import Request, pack, unpack
 from jaxbo.kernels.mechanism import Mechanism, Poisson
+
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 AGENTS, ROUNDS, INITIAL = 3, 6, 2
 KEY = jr.key(7)
@@ -109,8 +113,9 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_owners_query_what_run_does(name, tmp_path):
-    world = World(tmp_path, METHODS[name])
+def test_owners_query_what_run_does(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
+    world = World(tmp_path, METHODS[name], ledger=LEDGER if name == "DP-FTS-DE" else None)
     server = world.whole()
     _, trace = jaxbo.run(METHODS[name], bowl, ROUNDS, KEY, initial=INITIAL)
     # Rounding differs between one agent's program and that of all.
@@ -378,6 +383,122 @@ def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
     assert server.ledger.epsilon() == LEDGER.charge(PRIVATE, ROUNDS).epsilon()
 
 
+@pytest.mark.parametrize("lost", ["copy", "removed", "damaged", "counter", "elsewhere"])
+def test_a_server_that_has_forgotten_releases_is_refused(lost, tmp_path):
+    world = World(tmp_path, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
+    server, path = world.server(), tmp_path / "server.npz"
+    world.exchange(server)
+    before = path.read_bytes()
+    world.exchange(server)
+    text = {
+        "copy": "older copy, with 1 of 2 releases",
+        "removed": "has been removed",
+        "damaged": "cannot be read",
+        "counter": "copy without server.npz.released",
+        "elsewhere": "copy without server.npz.released",
+    }
+    if lost == "copy":
+        path.write_bytes(before)
+    elif lost == "removed":
+        path.unlink()
+    elif lost == "damaged":
+        path.write_bytes(path.read_bytes()[:-50])
+    elif lost == "counter":
+        _released.Released(path).counter.unlink()
+    else:
+        world.path = tmp_path / "elsewhere"
+        world.path.mkdir()
+        path.rename(world.path / "server.npz")
+    with pytest.raises(CheckpointError, match=f"{text[lost]}.*: neither an older copy nor a new b"):
+        world.server()
+    world.running = None
+
+
+def test_a_server_never_adds_the_same_noise_twice_whatever_is_put_back(tmp_path):
+    world = World(tmp_path, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
+    server, files = world.server(), (tmp_path / "server.npz", tmp_path / "server.npz.released")
+    before = [file.read_bytes() for file in files]
+    sums = []
+    for _ in range(2):
+        server.close()
+        sums.append(server.request().broadcast[".vectors"])
+        for file, content in zip(files, before, strict=True):
+            file.write_bytes(content)
+        server = world.server()
+    assert np.abs(sums[0] - sums[1]).min() > 0
+
+
+def test_a_server_killed_before_its_release_was_counted_goes_on(tmp_path, monkeypatch):
+    world = World(tmp_path, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
+    server = world.server()
+
+    def killed(self, ledger):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_released.Released, "grow", killed)
+        with pytest.raises(Killed):
+            server.close()
+    assert server.request().round == -1  # nobody has heard of the release
+    server = world.server()
+    assert (server.round, server.ledger.releases) == (0, 1)
+    world.exchange(server)
+    assert server.ledger.releases == 2
+
+
+def seen_by_all(server, answers):
+    """What owners can see of a federation in which `answers` come: all but the numbers of the noise."""
+    seen = []
+    while not server.done:
+        request = server.request()
+        seen.append((request.round, request.initial, request.algorithm))
+        if request.broadcast is not None:
+            seen.append([(n, a.shape, a.dtype) for n, a in sorted(request.broadcast.items())])
+        answers(server, request)
+        server.close()
+    return seen, server.ledger
+
+
+def test_whether_the_only_owner_is_there_changes_nothing_but_the_sum(tmp_path):
+    outcomes = []
+    for name, answering in (("away", False), ("there", True)):
+        (tmp_path / name).mkdir()
+        world = World(tmp_path / name, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
+
+        def answers(server, request, world=world, answering=answering):
+            if answering:
+                server.hear(world.owner(0).answer(request))
+
+        outcomes.append(seen_by_all(world.server(), answers))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][1].releases == ROUNDS
+
+
+def test_a_round_of_nobodys_releases_noise(tmp_path):
+    world = World(tmp_path, METHODS["DP-FTS-DE"], ledger=LEDGER)
+    server = world.server()
+    vectors = []
+    while not server.close().any() and not server.done:
+        vectors.append(server.request().broadcast[".vectors"])
+    algorithm = METHODS["DP-FTS-DE"]
+    for round, noise in enumerate(vectors):
+        deviation = float(PRIVATE.deviation(algorithm.weights(jnp.asarray(round))))
+        assert np.std(noise) == pytest.approx(deviation, rel=0.25)
+    assert len(vectors) == server.ledger.releases == ROUNDS
+    np.testing.assert_array_equal(server.present, np.zeros((ROUNDS, AGENTS), bool))
+
+
+def test_private_releases_without_a_ledger_are_refused(tmp_path):
+    for algorithm in (METHODS["DP-FTS-DE"], jaxbo.DPFTSDE(SQUARE, AGENTS, PRIVATE, releases=1)):
+        with pytest.raises(ValueError, match="private only with a ledger"):
+            World(tmp_path, algorithm).server()
+    assert not (tmp_path / "server.npz").exists()
+    public = jaxbo.DPFTSDE(SQUARE, AGENTS, Mechanism(0.0, np.inf, Poisson(1.0)))
+    for algorithm in (public, jaxbo.DPFTSDE(SQUARE, AGENTS, PRIVATE, releases=0)):
+        World(tmp_path, algorithm).server().stop()
+        (tmp_path / "server.npz").unlink()
+
+
 def test_noise_with_a_ledger_is_nobodys_to_guess(tmp_path):
     vectors = []
     for name in "ab":
@@ -438,6 +559,212 @@ REFUSED = {
     "less": (lambda r: r._replace(agent=-1), "there are 3 agents"),
     "twice": (lambda r: r._replace(agent=1), "has been heard"),
 }
+
+
+def _message(message):
+    return lambda reply: reply._replace(message=message)
+
+
+def _weights(weights):
+    return _message({".weights": weights})
+
+
+SIZE = 100
+NOT_EVEN = {
+    "nothing": lambda r: None,
+    "a list": lambda r: list(r),
+    "text": lambda r: "reply",
+    "a number": lambda r: 3,
+    "a request": lambda r: server_request(),
+    "no message": _message(None),
+    "a list of arrays": _message([np.zeros(SIZE, np.float32)]),
+    "text for a message": _message("weights"),
+    "names that are none": _message({0: None, None: 0, (): ""}),
+    "many names": lambda r: _with(r, **{f"n{i}": None for i in range(10_000)}),
+    "a list for an array": _weights([0.0] * SIZE),
+    "None for an array": _weights(None),
+    "an archive": _weights({"arr_0": np.zeros(SIZE, np.float32)}),
+    "objects": _weights(np.full(SIZE, None)),
+    "a masked array": _weights(np.ma.zeros(SIZE, np.float32)),
+    "the other end first": _weights(np.zeros(SIZE, ">f4")),
+    "four hundred gigabytes": _weights(np.broadcast_to(np.float32(0), (10**11,))),
+    "agent 0.0": lambda r: r._replace(agent=0.0),
+    "agent True": lambda r: r._replace(agent=True),
+    "agent None": lambda r: r._replace(agent=None),
+    "agent of NumPy": lambda r: r._replace(agent=np.int64(0)),
+    "agents": lambda r: r._replace(agent=[0]),
+    "an array of agents": lambda r: r._replace(agent=np.arange(3)),
+    "agent 10^100": lambda r: r._replace(agent=10**100),
+    "round 0.0": lambda r: r._replace(round=float(r.round)),
+    "no round": lambda r: r._replace(round=None),
+    "federation of bytes": lambda r: r._replace(federation=r.federation.encode()),
+}
+
+
+def server_request():
+    return Request("00", "", -1, 0, np.zeros(2, np.uint32), None)
+
+
+@pytest.fixture(scope="module")
+def open_round(tmp_path_factory):
+    """A server whose round is open, and the reply of agent 0, which it has not heard."""
+    path = tmp_path_factory.mktemp("open")
+    world = World(path, METHODS["FTS"])
+    server = world.server()
+    yield server, world.owner(0).answer(server.request())
+    server.stop()
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("name", NOT_EVEN)
+def test_whatever_comes_in_the_place_of_a_reply_is_refused(name, open_round):
+    server, reply = open_round
+    with pytest.raises(RefusedError):
+        server.hear(NOT_EVEN[name](reply))
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+def test_refusals_are_counted_by_name(tmp_path):
+    world = World(tmp_path, METHODS["FTS"])
+    server = world.server()
+    reply = world.owner(1).answer(server.request())
+    for times, text in ((1, r"agent 1: .*finite\.$"), (2, r"agent 1: .*\(2 refused\)$")):
+        with pytest.raises(RefusedError, match=text):
+            server.hear(_with(reply, **{".weights": np.full(SIZE, np.nan, np.float32)}))
+        assert server.refused == {1: times}
+    for nobody in (None, reply._replace(agent=1.0), reply._replace(agent=10**9)):
+        with pytest.raises(RefusedError):
+            server.hear(nobody)
+    assert server.refused == {1: 2, None: 3}
+    server.hear(reply)
+    server.close()
+    np.testing.assert_array_equal(server.present, [[False, True, False]])
+
+
+def test_bytes_that_are_neither_true_nor_false_are_refused():
+    like = {"flag": jax.ShapeDtypeStruct((2,), bool)}
+    with pytest.raises(RefusedError, match="other bytes"):
+        unpack({"['flag']": np.array([1, 2], np.uint8).view(bool)}, like)
+
+
+# What JSON, a config record or a careless program could make of a field.
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+DTYPES = (
+    np.float32,
+    np.float64,
+    np.int32,
+    np.uint8,
+    bool,
+    np.complex64,
+    ">f4",
+    "S3",
+    "M8[s]",
+    object,
+)
+
+
+def filled(dtype, shape, fill):
+    with np.errstate(all="ignore"):  # NaN is no whole number
+        return np.full(shape, fill).astype(dtype)
+
+
+ARRAYS = st.builds(
+    filled,
+    st.sampled_from(DTYPES[:7]),
+    st.sampled_from([(), (0,), (SIZE,), (SIZE, 1), (1, SIZE), (SIZE + 1,)]),
+    st.sampled_from([0.0, 1.0, -1e38, np.inf, np.nan]),
+) | st.sampled_from([np.zeros(SIZE, dtype) for dtype in DTYPES[7:]])  # fmt: skip
+WEIGHTS = st.just(".weights")
+MESSAGES = st.dictionaries(WEIGHTS | st.text(max_size=9), ARRAYS | ANYTHING, max_size=3)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "federation": ANYTHING,
+        "algorithm": ANYTHING,
+        "round": ANYTHING | st.integers(-2, 1),
+        "agent": ANYTHING | st.integers(-1, AGENTS),
+        "message": MESSAGES | st.dictionaries(WEIGHTS, ARRAYS, min_size=1) | ANYTHING,
+    },
+)
+
+
+def usable(reply, honest):
+    """Whether it is as good as an honest one: written apart from what is tested."""
+    if reply[:3] != honest[:3] or list(map(type, reply[:3])) != [str, str, int]:
+        return False
+    if type(reply.agent) is not int or not 0 <= reply.agent < AGENTS:
+        return False
+    if type(reply.message) is not dict or list(reply.message) != [".weights"]:
+        return False
+    weights = reply.message[".weights"]
+    if type(weights) is not np.ndarray or weights.dtype != np.float32:
+        return False
+    return weights.shape == (SIZE,) and bool(np.isfinite(weights).all())
+
+
+def hears_what_is_usable_alone(open_round, fields):
+    server, honest = open_round
+    reply = honest._replace(**fields)
+    try:
+        server.hear(reply)
+    except RefusedError:
+        assert not usable(reply, honest)
+    else:
+        assert usable(reply, honest)
+    server._messages.clear()
+
+
+ONE_MESSAGE = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+@settings(max_examples=100, derandomize=True, **ONE_MESSAGE)
+@given(fields=FIELDS)
+def test_a_server_hears_what_is_usable_alone(open_round, fields):
+    hears_what_is_usable_alone(open_round, fields)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("as_users_have_it")
+@settings(max_examples=10_000, **ONE_MESSAGE)
+@given(fields=FIELDS)
+def test_a_server_hears_what_is_usable_alone_in_ten_thousand_messages(open_round, fields):
+    hears_what_is_usable_alone(open_round, fields)
+
+
+REQUESTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "federation": ANYTHING,
+        "algorithm": ANYTHING,
+        "round": ANYTHING.filter(lambda round: type(round) is not int or round != -1),
+        "initial": ANYTHING.filter(lambda initial: type(initial) is not int or initial < 0),
+        "setup": ANYTHING | ARRAYS,
+        "broadcast": (MESSAGES | ANYTHING).filter(lambda arrays: arrays is not None),
+    },
+).filter(bool)
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+@settings(max_examples=50, derandomize=True, **ONE_MESSAGE)
+@given(fields=REQUESTS)
+def test_an_owner_refuses_what_no_server_asks(open_round, tmp_path_factory, fields):
+    server, _ = open_round
+    owner = Owner(METHODS["FTS"], never, 0, tmp_path_factory.getbasetemp(), key=KEY)
+    request = server.request()._replace(**fields)
+    with pytest.raises(RefusedError):
+        owner.answer(request)
+    with pytest.raises(RefusedError, match="expected a request"):
+        owner.answer(list(request))
+
+
+def never(agent, x):
+    pytest.fail("it has been evaluated")
 
 
 @pytest.mark.parametrize("name", REFUSED)

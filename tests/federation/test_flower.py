@@ -1,20 +1,28 @@
 """Flower carries what owners and the server say: in one process, and in processes of their own."""
 
+import io
 import logging
 import math
 import re
 
+import httpx
 import jax.random as jr
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import jaxbo
 from jaxbo import flower
-from jaxbo.federation import observations
+from jaxbo.federation import Coordinator, RefusedError, coordinator, observations
+
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 AGENTS, ROUNDS, INITIAL = 3, 10, 2
 KEY = jr.key(11)
@@ -22,6 +30,7 @@ ALGORITHMS = {
     "FTS": jaxbo.FTS(jaxbo.Cube(2), AGENTS),
     "DP-FTS-DE": jaxbo.DPFTSDE(jaxbo.Cube(2), AGENTS),
 }
+LEDGERS = {"FTS": None, "DP-FTS-DE": jaxbo.Ledger(delta=1e-5)}
 
 
 @pytest.fixture(autouse=True)
@@ -30,16 +39,42 @@ def _identity():
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 
+class Clock:
+    """Nobody waits."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        assert seconds > 0
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    time = Clock()
+    monkeypatch.setattr(flower, "time", time)
+    return time
+
+
 def objective(agent, x):
     return -float(np.sum((np.asarray(x, np.float64) - 0.2 * (1 + agent)) ** 2))
 
 
 class Here(Grid):
-    """All nodes in this process. A client's exception becomes the error that Flower makes of it."""
+    """All nodes in this process. A client's exception becomes the error that Flower makes of it.
 
-    def __init__(self, client, folders, spoil=lambda node, reply: reply):
-        self.client, self.folders, self.spoil = client, folders, spoil
-        self.limits, self.records = set(), set()
+    `spoil` changes what a node answers, `tamper` the bytes that Flower makes of it.
+    """
+
+    def __init__(
+        self, client, folders, spoil=lambda node, reply: reply, tamper=lambda node, parts: parts
+    ):
+        self.client, self.folders, self.spoil, self.tamper = client, folders, spoil, tamper
+        self.limits, self.records, self.answers, self.pushed = [], set(), {}, []
 
     def set_run(self, run):
         raise NotImplementedError
@@ -52,17 +87,29 @@ class Here(Grid):
         raise NotImplementedError
 
     def push_messages(self, messages):
-        raise NotImplementedError
+        names = []
+        for message in messages:
+            self.limits.append(message.metadata.ttl)
+            self.pushed.append((message.metadata.dst_node_id, message.metadata.group_id))
+            names.append(f"{len(self.pushed)}")
+            self.answers[names[-1]] = message.metadata.dst_node_id, self.answer(message)
+        return names
 
     def pull_messages(self, message_ids):
-        raise NotImplementedError
+        return [reply for name in message_ids for reply in self.pulled(*self.answers[name])]
+
+    def pulled(self, node, replies):
+        """What Flower reads of them. It can read an answer once."""
+        while replies:
+            reply = replies.pop()
+            parts = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
+            yield inflate_object_from_contents(reply.object_id, self.tamper(node, parts))
 
     def get_node_ids(self):
         return list(self.folders)
 
     def send_and_receive(self, messages, *, timeout=None):
-        self.limits |= {(timeout, message.metadata.ttl) for message in messages}
-        return [reply for message in messages for reply in self.answer(message)]
+        pytest.fail("one answer that Flower cannot read would take all others with it")
 
     def answer(self, message):
         node = message.metadata.dst_node_id
@@ -97,10 +144,12 @@ def found(folders):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog):
+def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeypatch):
     algorithm = ALGORITHMS[name]
+    monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
+    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGERS[name]}
     client = flower.client_app(algorithm, objective, key=KEY)
-    server = flower.server_app(algorithm, ROUNDS, KEY, initial=INITIAL, deadline=77.0)
+    server = flower.server_app(algorithm, ROUNDS, KEY, **options)
     grid = Here(client, nodes(tmp_path))
     with caplog.at_level(logging.INFO, "flwr"):
         serve(server, grid, tmp_path)
@@ -112,17 +161,17 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog):
     assert "a message of" in caplog.text
     assert "400 bytes of numbers" in caplog.text
     assert grid.records == {"reply", "message"}  # and nothing else leaves an owner
-    assert grid.limits == {(77.0, 77.0)}  # nobody is waited for, or asked, any longer
+    assert set(grid.limits) == {77.0}  # nobody is waited for, or asked, any longer
 
 
 def _nan(reply):
-    weights = np.full_like(reply.content["message"][".weights"].numpy(), math.nan)
-    reply.content["message"] = ArrayRecord({".weights": Array(weights)})
+    weights = np.full(100, math.nan, np.float32)
+    reply.content["message"] = flower._arrays({".weights": weights})
     return reply
 
 
 def _shape(reply):
-    reply.content["message"] = ArrayRecord({".weights": Array(np.zeros(3, np.float32))})
+    reply.content["message"] = flower._arrays({".weights": np.zeros(3, np.float32)})
     return reply
 
 
@@ -136,15 +185,59 @@ def _empty(reply):
     return reply
 
 
+def _more(reply):
+    reply.content["more"] = ConfigRecord({"text": ""})
+    return reply
+
+
+def _weights(dtype="float32", shape=(100,), stype=flower.BYTES, data=bytes(400)):
+    def spoil(reply):
+        reply.content["message"] = ArrayRecord({".weights": Array(dtype, shape, stype, data)})
+        return reply
+
+    return spoil
+
+
+def _saved(save):
+    file = io.BytesIO()
+    save(file, np.zeros(100, np.float32))
+    return file.getvalue()
+
+
 SPOILED = {
     "silence": (lambda reply: None, None),
     "NaN": (_nan, "agent 1: .*not finite"),
     "shape": (_shape, "agent 1: .*must be float32"),
     "old": (lambda reply: _config(reply, round=-2), "agent 1: .*follows round -2"),
     "algorithm": (lambda reply: _config(reply, algorithm="other"), "agent 1: .*algorithm"),
-    "kind": (lambda reply: _config(reply, agent="one"), "this is no reply"),
-    "empty": (_empty, "this is no reply"),
+    "kind": (lambda reply: _config(reply, agent="one"), "nobody's: agent must be of type int"),
+    "agent 0.0": (lambda reply: _config(reply, agent=0.0), "nobody's: agent must be of type int"),
+    "agent True": (lambda reply: _config(reply, agent=True), "nobody's: agent must be of type int"),
+    "empty": (_empty, "no reply"),
+    "more": (_more, "no reply"),
+    "more fields": (lambda reply: _config(reply, more=""), "no reply"),
+    "an empty list": (lambda reply: _config(reply, round=[]), "round must be of type int"),
+    "npy": (_weights(stype="numpy.ndarray", data=_saved(np.save)), "not of jaxbo's"),
+    "npz": (_weights(stype="numpy.ndarray", data=_saved(np.savez)), "not of jaxbo's"),
+    "npz as bytes": (_weights(data=_saved(np.savez)), "cannot reshape"),
+    "no bytes": (_weights(data=b""), "no reply"),
+    "three bytes": (_weights(data=bytes(3)), "buffer size"),
+    "too many bytes": (_weights(data=bytes(10**7)), "cannot reshape"),
+    "of an enormous shape": (_weights(shape=(10**12,)), "cannot reshape"),
+    "of a negative shape": (_weights(shape=(-7,)), "no reply"),
+    "objects": (_weights("object"), "no reply"),
+    "no type": (_weights("f" * 10**6), "not of jaxbo's"),
+    "records": (_weights("f4,f4,f4,f4"), "no reply"),
+    "an error without a reason": (
+        lambda reply: Message(Error(0), reply_to=asked_by(reply)),
+        "None",
+    ),
 }
+
+
+def asked_by(reply):
+    """The message that it answers, as far as an answer needs it."""
+    return Message(RecordDict(), reply.metadata.src_node_id, "train")
 
 
 @pytest.mark.parametrize("name", SPOILED)
@@ -160,13 +253,180 @@ def test_an_answer_of_no_use_is_refused_and_counts_as_absent(name, tmp_path, cap
     server = flower.server_app(ALGORITHMS["FTS"], 4, KEY)
     with caplog.at_level(logging.INFO, "flwr"):
         serve(server, Here(client, nodes(tmp_path), once), tmp_path)
-    coordinator = jaxbo.federation.Coordinator(ALGORITHMS["FTS"], 4, KEY, tmp_path / "server.npz")
-    absent = np.argwhere(~coordinator.present)
-    np.testing.assert_array_equal(absent, [[2, 1]])
+    assert absent(tmp_path, 4) == [[2, 1]]
     assert "round 2 of 4: 2 of 3 owners" in caplog.text
     assert "absent: [1]" in caplog.text
     if reason is not None:
         assert any(re.search(reason, record.getMessage()) for record in caplog.records)
+
+
+def absent(path, rounds):
+    """Rounds and agents, of the server that has ended."""
+    server = Coordinator(ALGORITHMS["FTS"], rounds, KEY, path / "server.npz")
+    server.stop()
+    return np.argwhere(~server.present).tolist()
+
+
+def _head(parts, kind):
+    """The name of a part of this kind."""
+    return next(name for name, part in parts.items() if part.startswith(kind.encode() + b" "))
+
+
+def _body(kind, change):
+    def tamper(parts):
+        name = _head(parts, kind)
+        head, body = parts[name].split(b"\x00", 1)
+        return parts | {name: head + b"\x00" + change(body)}
+
+    return tamper
+
+
+#: What its hash says it is, and Flower cannot read.
+UNREADABLE = {
+    "missing": lambda parts: parts | {_head(parts, "ArrayChunk"): b""},
+    "no JSON": _body("Array", lambda body: b"{"),
+    "no dictionary": _body("Array", lambda body: b"[]"),
+    "other parts": _body("ArrayRecord", lambda body: b'{".weights": "00"}'),
+    "nested": _body("Array", lambda body: b"[" * 100_000),
+    "no text": _body("Array", lambda body: b"\xff" * 9),
+    "another message": _body("ConfigRecord", lambda body: b"\x08" * 50),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_answer_that_flower_cannot_read_is_refused_as_well(name, tmp_path, caplog):
+    def tamper(node, parts):
+        return UNREADABLE[name](parts) if node == 101 else parts
+
+    client = flower.client_app(ALGORITHMS["FTS"], objective)
+    server = flower.server_app(ALGORITHMS["FTS"], 3, KEY)
+    grid = Here(client, nodes(tmp_path), tamper=tamper)
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(server, grid, tmp_path)
+    assert absent(tmp_path, 3) == [[0, 1], [1, 1], [2, 1]]
+    assert "node 101, answers refused so far: 4" in caplog.text
+
+
+def test_where_the_network_fails_the_app_ends_and_loses_nothing(tmp_path):
+    client = flower.client_app(ALGORITHMS["FTS"], objective)
+    server = flower.server_app(ALGORITHMS["FTS"], 3, KEY)
+    grid = Here(client, nodes(tmp_path))
+    failures = [httpx.HTTPStatusError("busy", request=None, response=None)]
+    failures += [httpx.ConnectError("gone")]
+
+    def tamper(node, parts):
+        if failures and node == 101:
+            raise failures.pop()
+        return parts
+
+    grid.tamper = tamper
+    with pytest.raises(httpx.ConnectError):
+        serve(server, grid, tmp_path)
+    serve(server, grid, tmp_path)
+    assert absent(tmp_path, 3) in ([], [[0, 1]])  # the answer in flight may be lost
+
+
+def test_an_owner_that_comes_in_the_middle_of_a_round_is_asked(tmp_path, clock):
+    client = flower.client_app(ALGORITHMS["FTS"], objective)
+    server = flower.server_app(ALGORITHMS["FTS"], 2, KEY, deadline=60.0)
+    silent = lambda node, reply: reply if node != 100 or clock.now > 100 else None  # noqa: E731
+    grid = Here(client, nodes(tmp_path), silent)
+    there = grid.get_node_ids
+    grid.get_node_ids = lambda: [node for node in there() if node != 102 or clock.now > 90]
+    serve(server, grid, tmp_path)
+    assert grid.pushed.count((102, "-1")) == 1
+    assert absent(tmp_path, 2) == [[0, 0]]
+
+
+@pytest.mark.parametrize("who", [(), (100,), (100, 101, 102)])
+def test_with_a_ledger_who_is_there_changes_neither_times_nor_numbers(who, tmp_path, clock):
+    name = "DP-FTS-DE"
+    client = flower.client_app(ALGORITHMS[name], objective)
+    server = flower.server_app(ALGORITHMS[name], 3, KEY, ledger=LEDGERS[name], deadline=20.0)
+    folders = nodes(tmp_path)
+    watched = {}
+
+    def watch(node, reply):
+        # All that answer or are silent; the last is an observer who never answers.
+        if node == 103:
+            watched.setdefault(clock.now, []).append(node)
+        return reply if node in who else None
+
+    (tmp_path / "observer").mkdir()
+    grid = Here(client, folders | {103: tmp_path / "observer"}, watch)
+    grid.get_node_ids = lambda: [*who, 103]
+    serve(server, grid, tmp_path)
+    assert watched == {20.0 * i: [103] for i in range(4)}
+    assert clock.now == 80.0
+    saved = tmp_path / "server.npz.released"
+    assert jaxbo.Ledger.from_json(saved.read_text()).releases == 3
+
+
+@pytest.fixture(scope="module")
+def open_round(tmp_path_factory):
+    """A server whose round is open, and the parts of an answer that it has not heard."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    path = tmp_path_factory.mktemp("open")
+    server = Coordinator(ALGORITHMS["FTS"], 2, KEY, path / "server.npz")
+    client = flower.client_app(ALGORITHMS["FTS"], objective)
+    grid = Here(client, nodes(path))
+    grid.push_messages([Message(flower._of_request(server.request()), 100, "train")])
+    _, (reply,) = grid.answers["1"]
+    parts = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
+    yield server, reply.object_id, parts
+    server.stop()
+
+
+def spoiled(part, changes):
+    """These bytes with some of them replaced, cut off or doubled."""
+    for place, kind, byte in changes:
+        at = place % (len(part) + 1)
+        change = {
+            "set": bytes([byte]) + part[at + 1 :],
+            "cut": b"",
+            "again": part[max(at - 9, 0) :],
+        }
+        part = part[:at] + change[kind]
+    return part
+
+
+def is_heard_or_refused(open_round, which, changes):
+    server, name, parts = open_round
+    names = sorted(parts)
+    parts = parts | {n: spoiled(parts[n], changes) for n in names[which % len(names) :][:1]}
+    grid = Here(None, {})
+    grid.pull_messages = lambda _: [inflate_object_from_contents(name, dict(parts))]
+    (answer,) = flower._pulled(grid, name)
+    try:
+        server.hear(flower._reply(answer))
+    except RefusedError:
+        pass
+    else:
+        weights = server._messages.popitem()[1].weights
+        assert weights.shape == (100,)
+        assert np.isfinite(weights).all()
+
+
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 2000), st.sampled_from(["set", "cut", "again"]), st.integers(0, 255)),
+    min_size=1,
+    max_size=4,
+)
+ONE_ANSWER = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
+@settings(max_examples=200, derandomize=True, **ONE_ANSWER)
+@given(which=st.integers(0, 9), changes=CHANGES)
+def test_an_answer_with_other_bytes_is_heard_or_refused(open_round, which, changes):
+    is_heard_or_refused(open_round, which, changes)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@settings(max_examples=10_000, **ONE_ANSWER)
+@given(which=st.integers(0, 9), changes=CHANGES)
+def test_ten_thousand_answers_with_other_bytes_are_heard_or_refused(open_round, which, changes):
+    is_heard_or_refused(open_round, which, changes)
 
 
 def test_an_owners_error_travels_without_its_data(tmp_path, caplog):
