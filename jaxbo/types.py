@@ -17,7 +17,9 @@ precision of what it is given.
 from collections.abc import Callable
 from typing import TypeAlias
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
 
 Key: TypeAlias = PRNGKeyArray
@@ -35,9 +37,32 @@ Function: TypeAlias = Callable[[Point], Scalar]
 def floating(value: ArrayLike) -> Float[Array, "..."]:
     """`value` as a strongly typed floating array: the converter of every numeric field.
 
-    Floating arrays keep their precision; Python numbers and integers take JAX's default.
+    Floating arrays keep their precision; Python numbers and integers take JAX's default. `ValueError` for
+    a number that this precision takes for infinite or for 0.
     """
+    if isinstance(value, int):
+        value = float(value)  # JAX would have it fit int32
+    _check_held(value)
     array = jnp.asarray(value)
     if jnp.issubdtype(array.dtype, jnp.floating) and not array.weak_type:
         return array
     return jnp.asarray(value, dtype=float)
+
+
+def _check_held(value: ArrayLike) -> None:
+    """`ValueError` for numbers on the host that are lost in JAX's default precision."""
+    if not isinstance(value, float | np.ndarray | np.generic):
+        return
+    given = np.asarray(value)
+    if given.dtype != np.float64:
+        return
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(float))
+    with np.errstate(over="ignore", under="ignore"):
+        held = given.astype(dtype)
+    info = np.finfo(dtype)
+    lost = np.isinf(held) & ~np.isinf(given) | (np.abs(held) < info.tiny) & (given != 0)
+    if lost.any():
+        raise ValueError(
+            f"{given[lost].flat[0]} is lost in {dtype}, which holds 0 and numbers from {info.tiny:.2g} "
+            f"to {info.max:.2g} in size: give another unit or scale."
+        )

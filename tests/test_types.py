@@ -1,0 +1,55 @@
+"""Numbers as the package holds them."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbo.domains import Finite
+from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.fitted import Fitted
+from jaxbo.kernels.policy import UCB
+from jaxbo.kernels.surrogate import Fixed
+from jaxbo.types import floating
+
+DTYPE = jnp.zeros(()).dtype
+INFO = np.finfo(DTYPE)
+#: In float64 no number of Python's is too large.
+narrow = pytest.mark.skipif(INFO.bits == 64, reason="float64 holds them")
+
+
+@narrow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: Fixed(noise=x),
+        lambda x: Fitted(5, noise=np.float64(x)),
+        UCB,
+        lambda x: SquaredExponential(0.2, x),
+        lambda x: SquaredExponential(np.asarray([0.2, x])),
+        lambda x: Finite(np.asarray([[0.5], [x]])),
+    ],
+)
+@pytest.mark.parametrize("x", [1e300, 1e-50, 3.5e38, 1e-38])
+def test_numbers_that_the_precision_loses_are_refused_as_they_came(make, x):
+    with pytest.raises(ValueError, match=re.escape(f"{x} is lost in float32, which holds 0")):
+        make(x)
+
+
+@pytest.mark.parametrize("x", [0, -0.0, 1, True, 10**10, float(INFO.max), -float(INFO.tiny)])
+def test_other_numbers_are_held(x):
+    held = floating(x)
+    assert held.dtype == DTYPE
+    assert not held.weak_type
+    assert float(held) == pytest.approx(float(x), rel=1e-6)
+
+
+def test_what_is_not_finite_is_for_the_caller_to_judge():
+    assert float(floating(np.inf)) == np.inf
+    assert np.isnan(floating(np.asarray([np.nan, 1.0]))).tolist() == [True, False]
+
+
+def test_arrays_keep_their_precision():
+    assert floating(jnp.ones(2, jnp.float16)).dtype == jnp.float16
+    assert floating(np.ones(2, np.float32)).dtype == np.float32
