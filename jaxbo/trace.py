@@ -1,6 +1,6 @@
 """What a run tells of its rounds: all of it, or what is made of each round while it runs."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,6 +9,9 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo.ledger import Ledger
 
+#: Values of a compiled objective, or of one in Python. Type checkers are told the former: both take the
+#: same operations.
+Values: TypeAlias = Array if TYPE_CHECKING else Array | np.ndarray
 #: What of the agents' best values `Summary.quantiles` holds.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -35,7 +38,7 @@ class Trace(eqx.Module):
     """
 
     queries: Float[Array, "*rows targets dim"]
-    values: Float[Array, "*rows targets"] | Float[np.ndarray, "*rows targets"]
+    values: Float[Values, "*rows targets"]
     info: PyTree
     initial: int = eqx.field(static=True, default=0)
     failures: tuple[Failure, ...] = eqx.field(static=True, default=())
