@@ -1,12 +1,12 @@
-"""What a model is told of values on the host: their difference to the first one.
+"""Values on the host are told to a model as differences to the first one.
 
     told = float32(value - origin),    origin = float32(the first finite value)
 
 Float32 has seven digits, and -54321.06 and -54321.07 share all of them. So the subtraction is done on
 the host, in float64. The first finite value of an agent fixes its origin, and the state holds it: a run
 that goes on from a state subtracts the same number. A method has an origin only if a constant added to
-all values does not change what it does. Values of compiled objectives are in JAX's precision already.
-They are told as they are, with the origin 0: the model subtracts the first one itself (`Moments`).
+all values changes none of its queries. Values of compiled objectives are in JAX's precision already.
+They are told unchanged, with the origin 0: the model subtracts the first one itself (`Moments`).
 """
 
 import warnings
@@ -28,7 +28,7 @@ MANY = 64
 class Origin(eqx.Module):
     """The number that was subtracted from all values told; 0 and not `known` before the first.
 
-    Of each agent that queries, or of the one model that all workers share.
+    Each agent that queries has an entry; workers who share a model have one number in common.
     """
 
     value: Float[Array, "*agents"]
@@ -41,7 +41,7 @@ def no_origin(*shape: int) -> Origin:
 
 
 def after(origin: Origin | None, values: Float[Array, "..."]) -> Origin | None:
-    """The origin once `values`, rows of them or one row, were told: it stays what it is from then on."""
+    """The origin once `values`, a row or several, were told: it never changes from then on."""
     if origin is None:
         return None
     finite = jnp.isfinite(values).reshape(-1, *origin.known.shape)
@@ -49,7 +49,7 @@ def after(origin: Origin | None, values: Float[Array, "..."]) -> Origin | None:
 
 
 def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
-    """The state with its origin, and what to tell: of NumPy's values the difference to it."""
+    """The state with its origin, and the values to tell it: NumPy's are replaced by differences."""
     if isinstance(values, jax.Array):
         return state, values
     origin = origin_of(state)
@@ -83,13 +83,13 @@ def difference(values: np.ndarray | np.floating, origin: np.ndarray) -> Array:
 
 
 def origin_of(state: PyTree) -> Origin | None:
-    """The one in a state, if there is one."""
+    """The origin in a state, or None."""
     found = jax.tree.leaves(state, is_leaf=_is_origin)
     return next(filter(_is_origin, found), None)
 
 
 def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
-    """One warning if the model was told too little of these rows of values; whether it was given.
+    """Warns if the model was told too little of these rows of values, and says whether it did.
 
     After many rows it looks at 128, 256, 512, …: all looks together take no longer than a few.
     """
@@ -108,7 +108,7 @@ def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
 
 
 def is_cut(values: np.ndarray) -> bool:
-    """Whether rounding takes much of what an agent's values differ in."""
+    """Whether rounding is not small beside the differences of an agent's values."""
     values = np.where(np.isfinite(values), values, np.nan)
     values = values[:, np.isfinite(values).sum(axis=0) > 1]
     error = np.nanmax(np.abs(values - np.asarray(_rounded(values), float)), axis=0, initial=0)

@@ -86,6 +86,10 @@ def run(
     Private releases are simulated: whoever knows the key knows their noise, and nothing is charged. A
     `SimulationWarning` says so once; `drive` with a ledger does both.
 
+    Values are in the objective's own precision. Models that standardize subtract the first one from all,
+    but digits that the objective has rounded away do not come back: let it leave out constants beside
+    which its values hardly differ, or use float64.
+
     Raises `ValueError` where sizes do not fit or the objective does not return one number.
     """
     check_sizes(algorithm, rounds, initial, present, state)
