@@ -292,6 +292,7 @@ def test_a_value_that_is_no_finite_number_is_a_failure_and_the_desk_says_so(init
     assert [failure[:2] for failure in desk.failures] == [(1, 0), (2, 0), (3, 0), (5, 0)]
     assert "returned nan" in desk.failures[1].error
     assert desk.failures[-1].error == "the power went"
+    desk.close()
     again = Desk(egp(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
     assert again.failures == desk.failures
     np.testing.assert_array_equal(again.values, desk.values)
