@@ -236,7 +236,7 @@ class Roll(AbstractFederated):
     def aggregate(self, key, shared, round, messages, present):
         return jnp.where(present, messages, -1)
 
-    def choose(self, key, shared, client, message, broadcast):
+    def choose(self, key, shared, client, past, message, broadcast):
         return jnp.full((self.domain.dim,), 0.5), broadcast
 
     def learn(self, shared, round, client, x, value):

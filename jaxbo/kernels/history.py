@@ -24,6 +24,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import linalg
 from jaxbo.types import Flag, Key, Point, Points, Scalar
@@ -211,7 +212,7 @@ class Limits(NamedTuple):
         alone: Flag | bool = True,
     ) -> Point:
         """`x`, unless it would teach nothing (`maximize.query`)."""
-        lost = past.flat & alone
+        lost, data = past.flat & alone, unwrap(key)
 
         def distances() -> Float[Array, " points"]:
             def nearest(z: Point) -> Scalar:
@@ -222,7 +223,8 @@ class Limits(NamedTuple):
 
         def other() -> Point:
             found = distances()
-            drawn = jr.uniform(key, found.shape, found.dtype)
+            # By its data: JAX's check for reused keys takes a loop for a second use.
+            drawn = jr.uniform(wrap(data, key), found.shape, found.dtype)
             new = jnp.where(found > _SAME, drawn, -1)
             return candidates[jnp.argmax(jnp.where(lost, new, found))]
 

@@ -366,7 +366,7 @@ class Careless(AbstractIndependent):
     def join(self, key, shared, index):
         return ()
 
-    def choose(self, key, shared, client, message, broadcast):
+    def choose(self, key, shared, client, past, message, broadcast):
         return (self.domain.sample(key, 1)[0] + self.domain.sample(key, 1)[0]) / 2, ()
 
     def learn(self, shared, round, client, x, value):
@@ -581,8 +581,9 @@ class Landscape(AbstractObjective):
     """Several objectives in one program: every agent has the one of this number."""
 
     function: TestFunction
-    number: Scalar = eqx.field(converter=jnp.asarray)
+    number: Array = eqx.field(converter=jnp.asarray)
     center: Array
+    noise: Scalar = eqx.field(converter=floating, default=0.0)
 
     def noiseless(self, agent, x):
         on_the_hill = jnp.all(jnp.abs(x - self.center) <= HILL ** (1 / x.size) / 2)

@@ -1,0 +1,196 @@
+"""How many evaluations fail, and what that costs, where a part of the domain cannot be evaluated.
+
+    ridge     rises to x_1 = 0.97, fails beyond 0.9: the best is on the border
+    slope     rises to (0.8, 0.8), fails beyond x_1 = 0.6: a wide part fails
+    chance    Branin's function, of whose evaluations 20 % fail wherever they are
+
+Each method is told of failures in four ways: NaN; NaN, of which it remembers nothing (`forgetful`); the
+worst value of the domain (`penalty`); and nothing, because it only looks where evaluations succeed
+(`informed`). On `chance` a penalty means nothing, and nobody can be informed.
+"""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from bench.runner import Check, Experiment, Options, Result, number, progress
+from jaxbo import metrics
+from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.algos.egp import EGP
+from jaxbo.algos.ts import TS
+from jaxbo.domains import Cube
+from jaxbo.functions import branin_rescaled
+from jaxbo.kernels import history
+from jaxbo.kernels.fitted import Exact, Fitted
+from jaxbo.kernels.policy import EI, Thompson
+from jaxbo.loop import run
+from jaxbo.types import Count, Function, Key, Point, Scalar
+
+DIM, INITIAL, ROUNDS = 2, 5, 20
+#: Failures are counted after so many evaluations.
+LEARNING = 10
+#: So many of those may fail, and the regret may be so many times that of a search that is informed.
+SHARE, TIMES = 0.1, 1.5
+#: On `chance` the regret may be so many times that of a search that remembers no failure.
+LOST = 1.1
+CHANCE = 0.2
+
+
+class Problem(NamedTuple):
+    """A function, the largest x_1 that does not fail, its best value there and its worst one."""
+
+    function: Function
+    border: float
+    best: float
+    worst: float
+
+
+def ridge(x: Point) -> Scalar:
+    """Rises towards x_1 = 0.97."""
+    return -((x[0] - 0.97) ** 2) - (x[1] - 0.4) ** 2
+
+
+def slope(x: Point) -> Scalar:
+    """Rises towards (0.8, 0.8)."""
+    return -jnp.sum((x - 0.8) ** 2)
+
+
+BRANIN = branin_rescaled()
+PROBLEMS = {
+    "ridge": Problem(ridge, 0.9, -(0.07**2), -(0.97**2) - 0.6**2),
+    "slope": Problem(slope, 0.6, -(0.2**2), -2 * 0.8**2),
+    "chance": Problem(BRANIN, 1.0, float(BRANIN.maximum), math.nan),
+}
+WAYS = ("told", "forgetful", "penalty", "informed")
+
+
+def methods() -> dict[str, AbstractAlgorithm]:
+    """What is compared."""
+    cube, room = Cube(DIM), INITIAL + ROUNDS
+    exact = Fitted(room, inference=Exact())
+    return {
+        "EGP, EI": EGP(cube, exact, EI(), candidates=500),
+        "EGP, Thompson": EGP(cube, Fitted(room, size=100), Thompson(), candidates=500),
+        "TS": TS(cube, 1, candidates=500),
+    }
+
+
+def objective(problem: Problem, way: str) -> Callable[[Key, Count, Point], Scalar]:
+    """The problem as a method is told of it; a new function each time, so that it is traced anew."""
+
+    def value(key: Key, agent: Count, x: Point) -> Scalar:
+        if way == "informed":
+            return problem.function(x.at[0].multiply(problem.border))
+        instead = problem.worst if way == "penalty" else jnp.nan
+        by_chance = math.isnan(problem.worst) & (jr.uniform(key) < CHANCE)
+        return jnp.where((x[0] > problem.border) | by_chance, instead, problem.function(x))
+
+    return value
+
+
+@contextlib.contextmanager
+def tolerating(risk: float) -> Iterator[None]:
+    """Where every risk up to that is taken."""
+    before = history.TOLERATED
+    history.TOLERATED = risk
+    try:
+        yield
+    finally:
+        history.TOLERATED = before
+
+
+class Found(NamedTuple):
+    """Of every run: the share of evaluations that fail after the first ones, and the last regret."""
+
+    failed: np.ndarray
+    regret: np.ndarray
+
+
+@functools.cache
+def measured(name: str, way: str, method: str, runs: int, seed: int) -> Found:
+    """Runs of a method on a problem."""
+    problem, algorithm = PROBLEMS[name], methods()[method]
+    value = objective(problem, way)
+
+    def one(key: Key) -> jax.Array:
+        return run(algorithm, value, ROUNDS, key, initial=INITIAL)[1].values[:, 0]
+
+    with tolerating(math.inf if way == "forgetful" else history.TOLERATED):
+        values = np.asarray(jax.jit(jax.vmap(one))(jr.split(jr.key(seed), runs)))
+    failed = np.isnan(values) | (values == np.float32(problem.worst))
+    best = np.max(np.where(failed, -np.inf, values), axis=1)
+    return Found(failed[:, LEARNING:].mean(axis=1), problem.best - best)
+
+
+def ways(name: str) -> tuple[str, ...]:
+    """How methods can be told of this problem's failures."""
+    return WAYS[:2] if name == "chance" else WAYS
+
+
+def _run(options: Options) -> Result:
+    runs = options.runs_or(100, 30)
+    names = options.problems_or(PROBLEMS, PROBLEMS)
+    kinds = [(n, m, w) for n in names for m in methods() for w in ways(n)]
+    found = {
+        (n, m, w): measured(n, w, m, runs, options.seed) for n, m, w in progress(kinds, "failures")
+    }
+    return Result(
+        settings={
+            "runs": runs,
+            "initial": INITIAL,
+            "rounds": ROUNDS,
+            "tolerated": history.TOLERATED,
+        },
+        finals={", ".join(kind): one.regret for kind, one in found.items()},
+        checks=checks(found),
+        headers=("problem", "method", "told by", "failed after ten", "regret"),
+        rows=[
+            (*kind, f"{100 * one.failed.mean():.0f} %", _interval(one.regret))
+            for kind, one in found.items()
+        ],
+    )
+
+
+def _interval(values: np.ndarray) -> str:
+    low, high = metrics.confidence_interval(values)
+    return f"{number(float(values.mean()))} ({number(float(high - low) / 2)})"
+
+
+def checks(found: dict[tuple[str, str, str], Found]) -> dict[str, Check]:
+    """Few evaluations fail, and little is lost by it."""
+    results = {}
+    for (name, method, way), one in found.items():
+        if way != "told":
+            continue
+        if name == "chance":
+            other = found[name, method, "forgetful"]
+            claim = (
+                f"{name}, {method}: mean regret at most {LOST:g} times that of a forgetful search"
+            )
+            ratio = float(one.regret.mean() / other.regret.mean())
+            results[claim] = Check(ratio <= LOST, ratio)
+            continue
+        share = float(one.failed.mean())
+        claim = f"{name}, {method}: at most {SHARE:.0%} fail after ten evaluations"
+        results[claim] = Check(share <= SHARE, share)
+        other = found[name, method, "informed"]
+        ratio = float(one.regret.mean() / other.regret.mean())
+        claim = f"{name}, {method}: mean regret at most {TIMES:g} times that of an informed search"
+        results[claim] = Check(ratio <= TIMES, ratio)
+    return results
+
+
+EXPERIMENT = Experiment(
+    source="failures",
+    about="what is lost where evaluations fail, in a part of the domain or by chance",
+    time="10 min",
+    run=_run,
+    problems=tuple(PROBLEMS),
+)
