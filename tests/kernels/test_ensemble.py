@@ -564,3 +564,14 @@ def test_length_scales_that_do_not_fit_are_refused(key):
     ensemble = Ensemble((KERNELS[0], Matern52(jnp.ones(3))), expert(Exact()))
     with pytest.raises(ValueError, match="one for each of the 2 coordinates"):
         setup(ensemble, key, DIM)
+
+
+def test_few_distinct_values_tell_no_kernel_from_another(key):
+    ensemble = Ensemble(KERNELS, expert(Exact()))
+    shared = setup(ensemble, key, DIM)
+    X = jr.uniform(key, (CAPACITY, DIM))
+    few, many = jnp.resize(jnp.asarray([0.2, 0.2, 1.0]), CAPACITY), jnp.sin(9 * X[:, 0])
+    weights = log_weights(ensemble, shared, conditioned(ensemble, shared, X, few))
+    np.testing.assert_allclose(weights, -np.log(len(KERNELS)), rtol=1e-6)
+    weights = log_weights(ensemble, shared, conditioned(ensemble, shared, X, many))
+    assert np.ptp(weights) > 0.1

@@ -268,3 +268,45 @@ def test_bad_settings_are_refused():
         fit.Bounds(length_scale=(0.0, 1.0))
     with pytest.raises(ValueError, match="noise must be positive"):
         fit.fit(START, -1.0, X, y)
+
+
+# ---------------------------------------------------------------- values that tell nothing
+
+
+@pytest.mark.parametrize(
+    ("levels", "told"),
+    [
+        ([0.2], False),
+        ([0.2, 1.0], False),
+        ([1.0, 2.0, 3.0, 4.0], False),
+        ([1.0, 1.0 + 1e-7, 1.0 - 1e-7, 1.0 + 2e-7, 1.0 - 2e-7], False),  # rounding
+        ([1.0, 2.0, 3.0, 4.0, 5.0], True),
+        ([1e-6, 2e-6, 3e-6, 4e-6, 5e-6], True),
+        ([1.0, 2.0, 3.0, 4.0, np.nan, np.inf], False),
+    ],
+)
+def test_few_distinct_values_tell_nothing(levels, told):
+    y = jnp.asarray(np.resize(levels, 24), jnp.float32)
+    assert fit.informative(y) == told
+
+
+def test_with_few_distinct_values_hyperparameters_stay_where_they_are(key):
+    X = jr.uniform(key, (4, 24, 2))
+    y = jnp.asarray(np.resize([-0.2, -0.2, -0.2, 4.4], (4, 24)), float)
+    for fitted in (fit_all, keep_scale):
+        found = fitted(X, y)
+        np.testing.assert_allclose(found.kernel.length_scale, 0.2, rtol=1e-6)
+        np.testing.assert_allclose(found.kernel.variance, 1.0, rtol=1e-6)
+        np.testing.assert_allclose(found.noise, 0.05, rtol=1e-6)
+
+
+def test_priors_around_a_kernel_are_greatest_there():
+    kernel, noise = Matern52(jnp.asarray([0.1, 0.4])), jnp.asarray(1e-2)
+    priors = fit.Priors.around(kernel, noise)
+    one = jnp.zeros((1,))
+    best = priors.log_density(jnp.log(jnp.asarray([0.2, 0.2])), one, jnp.log(noise))
+    np.testing.assert_allclose(best, 0, atol=1e-6)
+    shorter = priors.log_density(jnp.log(jnp.asarray([0.02, 0.2])), one, jnp.log(noise))
+    np.testing.assert_allclose(shorter, -(np.log(10) ** 2) / 6, rtol=1e-5)
+    noisier = priors.log_density(jnp.log(jnp.asarray([0.2, 0.2])), one, jnp.log(10 * noise))
+    np.testing.assert_allclose(noisier, -(np.log(10) ** 2) / 8, rtol=1e-5)
