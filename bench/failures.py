@@ -97,7 +97,7 @@ def objective(problem: Problem, way: str) -> Callable[[Key, Count, Point], Scala
 
 @contextlib.contextmanager
 def tolerating(risk: float) -> Iterator[None]:
-    """Where every risk up to that is taken."""
+    """Where every risk up to that is taken, by what is traced here for the first time."""
     before = history.TOLERATED
     history.TOLERATED = risk
     try:

@@ -114,7 +114,8 @@ def first(algorithm: AbstractAlgorithm, shape: Shape, dim: int, runs: int, seed:
 def _run(options: Options) -> Result:
     runs = options.runs_or(200, 50)
     dims = QUICK_DIMS if options.quick else DIMS
-    kinds = [(s, d, m) for d in dims for m in methods(d) for s in options.only or SHAPES]
+    shapes = options.problems_or(SHAPES, SHAPES)
+    kinds = [(s, d, m) for d in dims for m in methods(d) for s in shapes]
     found = {
         (s, d, m): first(methods(d)[m], SHAPES[s], d, runs, options.seed)
         for s, d, m in progress(kinds, "plateaus")

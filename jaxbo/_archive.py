@@ -51,7 +51,7 @@ def located(path: str | os.PathLike) -> Path:
 
 
 def private(name: str, flags: int) -> int:
-    """Opens a file for its owner alone: the secret of private noise may be in it."""
+    """Opens a file for its owner alone: an objective's values may be private."""
     return os.open(name, flags, 0o600)
 
 

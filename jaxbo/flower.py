@@ -186,16 +186,18 @@ def _answers(
     Each is asked for by itself: Flower reads all answers that it is asked for, or none.
     """
     end, asked, waiting = time.monotonic() + deadline, set(), {}
-    while (left := end - time.monotonic()) > 0:
-        for node in set(grid.get_node_ids()) - asked:
+    while True:
+        left = end - time.monotonic()
+        for node in set(grid.get_node_ids()) - asked if left > 0 else ():
             message = Message(content, node, MessageType.TRAIN, ttl=left, group_id=str(round))
-            asked.add(node)
-            waiting |= {name: node for name in grid.push_messages([message]) if name}
+            names = [name for name in grid.push_messages([message]) if name]
+            asked |= {node} if names else set()  # or asks again
+            waiting |= dict.fromkeys(names, node)
         for name, node in list(waiting.items()):
             for answer in _pulled(grid, name):
                 waiting.pop(name, None)
                 yield node, answer
-        if not waiting and not until_the_end:
+        if left <= 0 or not (waiting or until_the_end):
             return
         time.sleep(min(PAUSE, max(end - time.monotonic(), 0)))
 

@@ -138,8 +138,8 @@ class Integer:
 
     def encode(self, value: Any) -> list[float]:
         """The coordinate of `value`."""
-        number = _clipped(_number(value), self.lower, self.upper)
-        if number is None or number != int(number):
+        number = _number(value)
+        if not (self.lower <= number <= self.upper and number == int(number)):
             raise ValueError(f"{value!r} is no whole number in [{self.lower}, {self.upper}]")
         cell = int(number) - self.lower
         return [self.cells()[1][cell] if self.log else (cell + 0.5) / self.size]

@@ -51,7 +51,8 @@ BEFORE_FIRST_ROUND = -1
 class AbstractAlgorithm(eqx.Module):
     """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
 
-    A failure changes nothing that is believed of the objective, but where the agent looks.
+    A failure changes where the agent looks, and nothing that is believed of the objective (of `CEPE`, its
+    variance).
 
     Configuration lives here and never changes; numbers are array leaves, so a sweep over them is one
     vmapped program.

@@ -350,7 +350,9 @@ class CEPE(AbstractFederated):
         """What changes in a client by a value that is used."""
         fine = jnp.isfinite(value)
         if shared is None:
-            belief = self.exploration.observe(client.belief, x, value)
+            # What failed before the first round takes none of the room.
+            nothing = (round == BEFORE_FIRST_ROUND) & ~fine
+            belief = self.exploration.observe(client.belief, jnp.where(nothing, jnp.nan, x), value)
         else:
             belief = exploration.answered(shared, client.belief, x, value)
             fine = fine & (belief.count > client.belief.count)

@@ -101,7 +101,7 @@ class AbstractOneModel(AbstractAlgorithm):
     def init(self, key: Key) -> State:
         shared = self.setup(key)
         zero = jnp.zeros((), int)
-        past = history.empty(self.domain.dim, self.surrogate.room)
+        past = history.empty(self.domain.dim, self.surrogate.room, self.targets)
         origin = no_origin() if self.invariant else None
         return State(zero, zero, zero, shared, self.surrogate.start(shared), past, origin)
 

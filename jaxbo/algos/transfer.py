@@ -145,7 +145,9 @@ class AbstractTransfer(AbstractTwoModels):
         function_key, query_key = jr.split(key)
         function, weights = self.acquisition(function_key, shared, own, broadcast.messages, others)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
-        alone = jnp.sum(weights) <= 0
+        # A peer whose values are all equal sends a mean of 0.
+        told = jnp.any(broadcast.messages.mean != 0, axis=1)
+        alone = ~jnp.any(told & (weights > 0))
         return query(query_key, function, self.domain, candidates, past, alone=alone), weights
 
     def learn(

@@ -192,7 +192,9 @@ class Coordinator:
         agent = reply.agent if isinstance(reply, Reply) else None
         if type(agent) is not int:
             return None, "a reply of nobody's"
-        return (agent if agent in range(self.algorithm.agents) else None), f"agent {agent}"
+        if agent not in range(self.algorithm.agents):  # and may be too long a number to write
+            return None, "a reply of none of the agents'"
+        return agent, f"agent {agent}"
 
     def close(self) -> Bool[np.ndarray, " agents"]:
         """Ends the round and says who was heard; what `request` then returns is saved before.

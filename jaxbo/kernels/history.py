@@ -29,12 +29,15 @@ from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import linalg
 from jaxbo.types import Flag, Key, Point, Points, Scalar
 
-#: So many of the last evaluations are remembered, or fewer if the agent's model can hold no more.
-MOST = 256
+#: So many evaluations are remembered, or fewer if the agent's model can hold no more. Of an agent that
+#: remembers K a search takes some 12 K² bytes.
+MOST = 128
 #: The same for an agent whose model has no limit.
 UNLIMITED = 64
 #: A point is avoided if its risk is larger.
 TOLERATED = 0.1
+#: The risk at a point that failed.
+FORBIDDEN = 2.0
 #: Lengths over which failures may be alike, in units of the root of the dimension, with which distances
 #: in a cube grow.
 REACHES = (0.02, 0.05, 0.15, 0.5, 1.5)
@@ -58,20 +61,25 @@ class History(eqx.Module):
     """The last points that an agent evaluated, and their values: NaN for one that failed, infinite for
     one that has not ended.
 
-    `count` is how many there were. `repeats` says whether a point that was evaluated twice had the same
-    value, and `varies` whether one had another.
+    `order` says when each row was written, the first being 0, and -1 that it is empty. A full history
+    gives up its oldest success, or its oldest row if there is none. All values that ever were count for
+    the rest: `values` is how many there were, `least` and `most` are the ends of their range. `repeats`
+    says whether a point that was evaluated twice had the same value; `varies`, whether one had another.
     """
 
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
-    count: Int[Array, ""]
+    order: Int[Array, " capacity"]
+    values: Int[Array, ""]
+    least: Scalar
+    most: Scalar
     repeats: Flag
     varies: Flag
 
     @property
     def used(self) -> Bool[Array, " capacity"]:
         """Which rows hold a point."""
-        return jnp.arange(self.y.size) < self.count
+        return self.order >= 0
 
     @property
     def failed(self) -> Bool[Array, " capacity"]:
@@ -86,10 +94,7 @@ class History(eqx.Module):
     @property
     def flat(self) -> Flag:
         """Whether all values are equal, two or more."""
-        ended = self.used & jnp.isfinite(self.y)
-        least = jnp.min(jnp.where(ended, self.y, jnp.inf), initial=jnp.inf)
-        most = jnp.max(jnp.where(ended, self.y, -jnp.inf), initial=-jnp.inf)
-        return (jnp.sum(ended) > 1) & same(least, most)
+        return (self.values > 1) & same(self.least, self.most)
 
     @property
     def exact(self) -> Flag:
@@ -97,12 +102,16 @@ class History(eqx.Module):
         return self.repeats & ~self.varies
 
 
-def empty(dim: int, capacity: int | None) -> History:
-    """No evaluation yet, of an agent whose model can hold `capacity` of them."""
-    size = UNLIMITED if capacity is None else min(capacity, MOST)
-    no = jnp.zeros((), bool)
+def empty(dim: int, capacity: int | None, pending: int = 0) -> History:
+    """No evaluation yet, of an agent whose model can hold `capacity` of them.
+
+    `pending` are rows more, for points whose evaluations have not ended.
+    """
+    size = (UNLIMITED if capacity is None else min(capacity, MOST)) + pending
+    no, none = jnp.zeros((), bool), jnp.zeros((), int)
     x, y = jnp.zeros((size, dim), float), jnp.zeros((size,), float)
-    return History(x, y, jnp.zeros((), int), no, no)
+    least, most = jnp.full((), jnp.inf, y.dtype), jnp.full((), -jnp.inf, y.dtype)
+    return History(x, y, jnp.full((size,), -1), none, least, most, no, no)
 
 
 def add(past: History, x: Point, y: Scalar) -> History:
@@ -110,13 +119,22 @@ def add(past: History, x: Point, y: Scalar) -> History:
 
     Nothing changes for a point that is not finite: there was no evaluation.
     """
-    y = jnp.where(jnp.isfinite(y), y, jnp.nan)
-    earlier = repeated(past, x) & jnp.isfinite(past.y) & jnp.isfinite(y)
+    y = jnp.where(jnp.isfinite(y), y, jnp.nan).astype(past.y.dtype)
+    happened = jnp.all(jnp.isfinite(x))
+    value = jnp.isfinite(y) & happened
+    earlier = repeated(past, x) & jnp.isfinite(past.y) & value
     equal = same(past.y, y)
-    told = _written(past, x, y, jnp.all(jnp.isfinite(x)))
-    repeats = past.repeats | jnp.any(earlier & equal)
-    varies = past.varies | jnp.any(earlier & ~equal)
-    return History(told.x, told.y, told.count, repeats, varies)
+    told = _written(past, x, y, happened)
+    return History(
+        told.x,
+        told.y,
+        told.order,
+        past.values + value.astype(int),
+        jnp.where(value, jnp.minimum(past.least, y), past.least),
+        jnp.where(value, jnp.maximum(past.most, y), past.most),
+        past.repeats | jnp.any(earlier & equal),
+        past.varies | jnp.any(earlier & ~equal),
+    )
 
 
 def wait(past: History, x: Point, busy: Flag | bool = True) -> History:
@@ -125,13 +143,17 @@ def wait(past: History, x: Point, busy: Flag | bool = True) -> History:
 
 
 def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
-    """With one row more, in the place of the oldest."""
-    size = past.y.size
-    row = jnp.where(wanted, past.count % size, size)  # where writes are dropped
+    """With one row more: an empty one, or else the oldest success, or else the oldest."""
+    last = jnp.max(past.order)
+    kept = past.used & ~jnp.isfinite(past.y)
+    row = jnp.where(wanted, jnp.argmin(past.order + jnp.where(kept, last + 1, 0)), past.y.size)
     return History(
         past.x.at[row].set(x.astype(past.x.dtype), mode="drop"),
-        past.y.at[row].set(y.astype(past.y.dtype), mode="drop"),
-        past.count + wanted.astype(int),
+        past.y.at[row].set(y, mode="drop"),
+        past.order.at[row].set(last + 1, mode="drop"),
+        past.values,
+        past.least,
+        past.most,
         past.repeats,
         past.varies,
     )
@@ -139,7 +161,11 @@ def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
 
 def repeated(past: History, x: Point) -> Bool[Array, " capacity"]:
     """The rows that `x` repeats."""
-    return past.used & jnp.all(jnp.abs(past.x - x[None, :]) <= _SAME, axis=1)
+    return past.used & _at(past.x, x)
+
+
+def _at(X: Float[Array, "capacity dim"], x: Point) -> Bool[Array, " capacity"]:
+    return jnp.all(jnp.abs(X - x[None, :]) <= _SAME, axis=1)
 
 
 def same(a: Float[Array, "*shape"], b: Scalar) -> Bool[Array, "*shape"]:
@@ -151,42 +177,58 @@ def same(a: Float[Array, "*shape"], b: Scalar) -> Bool[Array, "*shape"]:
 
 
 class Risk(NamedTuple):
-    """The probability, roughly, that an evaluation fails. `present` says whether any has failed."""
+    """The probability, roughly, that an evaluation fails; `FORBIDDEN` at a point that did.
+
+    `present` says whether any has failed.
+    """
 
     x: Float[Array, "capacity dim"]
+    failed: Bool[Array, " capacity"]
     weights: Float[Array, " capacity"]
     reach: Scalar
-    present: Flag
+
+    @property
+    def present(self) -> Flag:
+        """Whether any evaluation failed."""
+        return jnp.any(self.failed)
 
     def __call__(self, x: Point) -> Scalar:
         """At one point; 0 everywhere as long as nothing has failed."""
-        return if_any(self.present, lambda: self._at(x), jnp.zeros((), self.x.dtype))
+        return if_any(self.present, lambda: self._of(x), jnp.zeros((), self.x.dtype))
 
     def of_all(self, points: Points) -> Float[Array, " points"]:
         """At several points."""
         zeros = jnp.zeros(points.shape[:1], self.x.dtype)
-        each = lambda: jax.lax.map(self._at, points, batch_size=_BLOCK)  # noqa: E731
+        each = lambda: jax.lax.map(self._of, points, batch_size=_BLOCK)  # noqa: E731
         return if_any(self.present, each, zeros)
 
-    def _at(self, x: Point) -> Scalar:
-        return linalg.dot(self.weights, jnp.exp(-_distances(self.x, x) / self.reach))
+    def _of(self, x: Point) -> Scalar:
+        found = linalg.dot(self.weights, jnp.exp(-_distances(self.x, x) / self.reach))
+        again = jnp.any(self.failed & _at(self.x, x))
+        return jnp.where(again, FORBIDDEN, found)
 
 
 def risk(past: History) -> Risk:
     """Where evaluations fail, from those that did and those that did not."""
-    present = jnp.any(past.failed)
-    zeros = jnp.zeros_like(past.y), jnp.ones((), past.y.dtype)
-    weights, reach = if_any(present, lambda: _fitted(past), zeros)
-    return Risk(past.x, weights, reach, present)
+    nothing = jnp.zeros_like(past.y), jnp.ones((), past.y.dtype)
+    fitted = if_any(jnp.any(past.failed), lambda: _fitted(past), nothing)
+    return Risk(past.x, past.failed, *fitted)
 
 
 class Limits(NamedTuple):
-    """Where an agent with this past looks: `allowed` says it of the candidates of a search, whose risk is
-    at most `most`."""
+    """Where an agent with this past looks: at points whose risk is at most `most`.
+
+    `risks` are those of the candidates of a search.
+    """
 
     risk: Risk
+    risks: Float[Array, " points"]
     most: Scalar
-    allowed: Bool[Array, " points"]
+
+    @property
+    def allowed(self) -> Bool[Array, " points"]:
+        """Which candidates may be looked at: one at least."""
+        return self.risks <= self.most
 
     def allow(self, x: Point) -> Flag:
         """Whether the risk at a point is low enough."""
@@ -214,19 +256,19 @@ class Limits(NamedTuple):
         """`x`, unless it would teach nothing (`maximize.query`)."""
         lost, data = past.flat & alone, unwrap(key)
 
-        def distances() -> Float[Array, " points"]:
-            def nearest(z: Point) -> Scalar:
-                return jnp.min(jnp.where(past.used, _distances(past.x, z), jnp.inf))
-
-            found: Array = jax.lax.map(nearest, candidates, batch_size=_BLOCK)
-            return jnp.where(self.allowed, found, -1)
+        def nearest(z: Point) -> Scalar:
+            return jnp.min(jnp.where(past.used, _distances(past.x, z), jnp.inf))
 
         def other() -> Point:
-            found = distances()
+            apart: Array = jax.lax.map(nearest, candidates, batch_size=_BLOCK)
+            new = apart > _SAME
             # By its data: JAX's check for reused keys takes a loop for a second use.
-            drawn = jr.uniform(wrap(data, key), found.shape, found.dtype)
-            new = jnp.where(found > _SAME, drawn, -1)
-            return candidates[jnp.argmax(jnp.where(lost, new, found))]
+            drawn = jr.uniform(wrap(data, key), apart.shape, apart.dtype)
+            best = jnp.where(new & self.allowed, jnp.where(lost, drawn, apart), -1)
+            # Where all that is allowed was asked before, the place of least risk that was not.
+            least = jnp.where(new, -self.risks, -jnp.inf)
+            found = jnp.where(jnp.any(new & self.allowed), jnp.argmax(best), jnp.argmax(least))
+            return jnp.where(jnp.any(new), candidates[found], x)
 
         repeats = past.exact & jnp.any(repeated(past, x))
         return if_any(lost | repeats, other, x)
@@ -236,8 +278,7 @@ def limits(past: History, candidates: Points) -> Limits:
     """Points whose risk is tolerated, or the candidates of least risk where none is."""
     found = risk(past)
     risks = found.of_all(candidates)
-    most = jnp.maximum(jnp.min(risks), TOLERATED)
-    return Limits(found, most, risks <= most)
+    return Limits(found, risks, jnp.maximum(jnp.min(risks), TOLERATED))
 
 
 def _fitted(past: History) -> tuple[Float[Array, " capacity"], Scalar]:
@@ -245,21 +286,23 @@ def _fitted(past: History) -> tuple[Float[Array, " capacity"], Scalar]:
     dtype, known = past.y.dtype, past.known
     count, failed = jnp.sum(known, dtype=dtype), past.failed.astype(dtype)
     distances = jax.vmap(lambda z: _distances(past.x, z))(past.x)
-    pairs, identity = known[:, None] & known[None, :], jnp.eye(known.size, dtype=dtype)
+    distances = jnp.where(known[:, None] & known[None, :], distances, jnp.inf)
+    identity = jnp.eye(known.size, dtype=dtype)
 
-    def under(reach: Scalar) -> tuple[Scalar, Float[Array, " capacity"]]:
+    def under(item: tuple[Scalar, Scalar]) -> tuple[Scalar, Float[Array, " capacity"]]:
+        reach, prior = item
         # No eigenvalue is below `_CHANCE` or above the number of rows: float32 is enough.
-        K = jnp.where(pairs, jnp.exp(-distances / reach), 0) + _CHANCE * identity
-        L = jnp.linalg.cholesky(K)
+        L = jnp.linalg.cholesky(jnp.exp(-distances / reach) + _CHANCE * identity)
         weights = jax.scipy.linalg.cho_solve((L, True), failed)
         # With the amplitude that is most likely.
         fit = jnp.log(linalg.dot(failed, weights) / count)
-        return -count / 2 * fit - jnp.sum(jnp.log(jnp.diagonal(L))), weights
+        return prior - count / 2 * fit - jnp.sum(jnp.log(jnp.diagonal(L))), weights
 
     reaches = jnp.asarray(REACHES, dtype) * math.sqrt(past.x.shape[1])
-    evidences, weights = jax.vmap(under)(reaches)
-    prior = -((np.log(REACHES) - math.log(EXPECTED)) ** 2) / (2 * _SPREAD**2)
-    best = jnp.argmax(evidences + jnp.asarray(prior, dtype))
+    priors = -((np.log(REACHES) - math.log(EXPECTED)) ** 2) / (2 * _SPREAD**2)
+    # One after another: they take K² numbers each.
+    evidences, weights = jax.lax.map(under, (reaches, jnp.asarray(priors, dtype)))
+    best = jnp.argmax(evidences)
     return weights[best], reaches[best]
 
 

@@ -67,7 +67,9 @@ def maximize(
     values: Array = jax.lax.map(function, candidates, batch_size=_BLOCK)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
     if allowed is not None:
-        values = jnp.where(allowed, values, -jnp.inf)
+        # A place that is allowed is better than one that is not, whatever its value.
+        least = jnp.finfo(values.dtype).min
+        values = jnp.where(allowed, jnp.maximum(values, least), -jnp.inf)
     if isinstance(domain, Finite):
         best = jnp.argmax(values)
         return candidates[best], values[best]

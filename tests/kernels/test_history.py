@@ -62,8 +62,8 @@ def test_risk_is_zero_where_nothing_failed(key):
 def test_risk_grows_evenly_between_a_success_and_a_failure():
     x = jnp.asarray([0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0])
     past = told(x[:, None], jnp.where(x < 0.5, 1.0, NAN))
-    risks = history.risk(past).of_all(jnp.asarray([[0.4], [0.45], [0.5], [0.55], [0.6]]))
-    np.testing.assert_allclose(risks, [0, 0.25, 0.5, 0.75, 1], atol=0.1)
+    risks = history.risk(past).of_all(jnp.asarray([[0.4], [0.45], [0.5], [0.55], [0.59]]))
+    np.testing.assert_allclose(risks, [0, 0.25, 0.5, 0.75, 0.95], atol=0.1)
 
 
 def test_an_evaluation_that_has_not_ended_is_neither_success_nor_failure():
@@ -82,14 +82,42 @@ def test_an_evaluation_that_has_not_ended_is_neither_success_nor_failure():
 def test_the_last_evaluations_are_remembered():
     past = told(jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0), capacity=5)
     assert sorted(past.y.tolist()) == [3, 4, 5, 6, 7]
-    assert past.count == 8
+    assert past.values == 8
     assert past.used.all()
+
+
+def test_failures_are_remembered_longest_and_values_count_for_ever():
+    y = [5.0, NAN, *[1.0] * 9]
+    past = told(jnp.linspace(0, 1, 11)[:, None], y, capacity=4)
+    assert past.failed.sum() == 1
+    assert not past.flat
+    full = told(jnp.linspace(0, 1, 6)[:, None], [NAN] * 6, capacity=4)
+    assert full.failed.all()
+    np.testing.assert_allclose(sorted(full.x[:, 0].tolist()), [0.4, 0.6, 0.8, 1.0], atol=1e-6)
+
+
+def test_points_that_wait_take_no_row_of_one_that_failed():
+    past = history.empty(1, 4, pending=3)
+    past = history.add(past, jnp.asarray([0.1]), jnp.asarray(NAN))
+    for x in (0.2, 0.3, 0.4):
+        past = history.add(past, jnp.asarray([x]), jnp.asarray(x))
+    for x in (0.5, 0.6, 0.7, 0.8):
+        past = history.wait(past, jnp.asarray([x]))
+    assert past.failed.sum() == 1
+    assert jnp.isinf(past.y).sum() == 4
+
+
+def test_a_point_that_failed_is_avoided_among_any_number_of_successes(key):
+    x = 0.5 + 1e-3 * jr.uniform(key, (40, 1))
+    past = told(jnp.concatenate([jnp.asarray([[0.5]]), x]), [NAN, *[1.0] * 40])
+    at = history.risk(past)(jnp.asarray([0.5]))
+    assert at == history.FORBIDDEN
+    assert history.risk(past)(jnp.asarray([0.5 + 5e-4])) < history.TOLERATED
 
 
 def test_a_point_that_is_not_finite_was_not_evaluated():
     past = told([[0.1, 0.2], [NAN, NAN]], [NAN, NAN])
-    assert past.count == 1
-    assert past.failed.sum() == 1
+    assert past.used.sum() == past.failed.sum() == 1
 
 
 @pytest.mark.parametrize(
@@ -109,6 +137,26 @@ def test_the_first_repetition_tells_whether_there_is_noise(values, exact):
 
 
 # ---------------------------------------------------------------- what is asked
+
+POINTS = Finite(jnp.linspace(0, 1, 11)[:, None])
+
+
+@jax.jit
+def of_points(key, past):
+    return query(key, lambda x: -(x[0] ** 2), POINTS, POINTS.candidates(key, 1), past)
+
+
+@pytest.mark.parametrize("value", [0.2, None], ids=["flat", "exact"])
+def test_all_points_are_asked_before_one_that_failed_or_was_asked(value, key):
+    """Of eleven points three fail, and one was repeated."""
+    fails = lambda x: 0.55 < x < 0.85  # noqa: E731
+    worth = lambda x: NAN if fails(x) else (x if value is None else value)  # noqa: E731
+    x = [0.0, 0.0, 0.6]
+    while len(x) < 12:
+        past = told([[z] for z in x], [worth(z) for z in x], capacity=20)
+        x.append(float(of_points(jr.fold_in(key, len(x)), past)[0]))
+    assert len(set(np.round(x, 3))) == 11
+
 
 CUBE = Cube(2)
 PEAK = jnp.asarray([0.3, 0.6])
@@ -137,11 +185,12 @@ def test_a_place_where_evaluations_fail_is_passed_over(key):
     found = asked(key, past, CUBE.candidates(key, 400))
     assert history.risk(past)(found) <= history.TOLERATED + 1e-6
     assert found[0] > 0.4
-    # As near to the peak as is allowed: no allowed point of a fine grid is better by much.
+    # As near to the peak as is allowed, but that a climb does not slide along the border: no allowed
+    # point of a fine grid is better by more than neighboring candidates differ.
     grid = jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 101)] * 2), -1).reshape(-1, 2)
     allowed = history.risk(past).of_all(grid) <= history.TOLERATED
     best = jnp.max(jnp.where(allowed, jax.vmap(bowl)(grid), -jnp.inf))
-    assert bowl(found) > best - 5e-3
+    assert bowl(found) > best - 2e-2
 
 
 def test_if_all_failed_the_place_of_least_risk_is_asked(key):
