@@ -172,9 +172,7 @@ def rows(**changes):
     queries = np.arange(12.0).reshape(2, 3, 2)
     values = np.where(np.arange(2)[:, None] < 1, queries[..., 0], np.nan)
     known = {"told": 1, "queries": queries, "values": values, "info": [np.arange(7)]}
-    return Rows(
-        **{**known, "failures": [(0, 1, "an error")], "ledger": None, "secret": None} | changes
-    )
+    return Rows(**{**known, "failures": [(0, 1, "an error")], "ledger": None} | changes)
 
 
 @contextlib.contextmanager

@@ -51,8 +51,7 @@ BEFORE_FIRST_ROUND = -1
 class AbstractAlgorithm(eqx.Module):
     """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
 
-    A failure changes where the agent looks, and nothing that is believed of the objective (of `CEPE`, its
-    variance).
+    A failure changes where the agent looks, and nothing that is believed of the objective.
 
     Configuration lives here and never changes; numbers are array leaves, so a sweep over them is one
     vmapped program.

@@ -111,11 +111,11 @@ class CEPE(AbstractFederated):
     (`schedules.first`). Inducing points are sent until nobody has any left, which the paper's length of
     that phase bounds. An agent with none of them counts as unknown, mean 0.
 
-    An evaluation that failed while exploring counts as one of what was expected, and the agent goes on to
-    the next point. What looks best is looked for where evaluations do not fail. `present` says whose
-    observations the server has in a round, exploiting rounds included, since a server remembers nothing
-    here: of an agent that is absent the others know nothing in that round, mean 0, and it still knows
-    itself. Values observed while exploiting are not used, as in the paper.
+    A failed evaluation is not learned from, and no place is avoided: the agent explores the same point
+    again, or, where it failed for all, what looks best then. `present` says whose observations the server
+    has in a round, exploiting rounds included, since a server remembers nothing here: of an agent that is
+    absent the others know nothing in that round, mean 0, and it still knows itself. Values observed while
+    exploiting are not used, as in the paper.
     """
 
     domain: AbstractDomain
@@ -216,9 +216,9 @@ class CEPE(AbstractFederated):
             require(
                 queries.shape == shape, f"expected queries of shape {shape}, got {queries.shape}."
             )
-            # A point more: the one where those were who had answered all before.
-            asked = jnp.all(jnp.isfinite(queries), axis=1)
-            ahead = asked & (state.clients.belief.count == state.shared.count)
+            # A point more: the one where those were who had answered all before, and did again.
+            fine = jnp.isfinite(values) & jnp.all(jnp.isfinite(queries), axis=1)
+            ahead = fine & (state.clients.belief.count == state.shared.count)
             wanted = self._exploring(state.round) & jnp.any(ahead)
             # The first of theirs, as a sum, which is less to send than all queries.
             index = jnp.arange(self.agents)
@@ -279,13 +279,13 @@ class CEPE(AbstractFederated):
         message: Message,
         broadcast: Broadcast,
     ) -> tuple[Point, Info]:
-        del key
+        del key, past
         exploring = self._exploring(broadcast.round)
         # `round` is common to all agents: under vmap these stay branches.
         x = jax.lax.cond(
             exploring,
-            lambda: self._explore(shared, client, past, broadcast),
-            lambda: self._exploit(shared, client, past, message, broadcast),
+            lambda: self._explore(shared, client, broadcast),
+            lambda: self._exploit(shared, client, message, broadcast),
         )
         scalars = (self.domain.dim + 1) * self._sent(client, message, broadcast.round)
         return x, Info(exploring, scalars, scalars * x.dtype.itemsize)
@@ -306,23 +306,16 @@ class CEPE(AbstractFederated):
         last = self.explores.shape[0] - 1
         return self.explores[jnp.clip(round, 0, last)] & (round >= 0) & (round <= last)
 
-    def _explore(
-        self, shared: Design | None, client: Client, past: History, broadcast: Broadcast
-    ) -> Point:
+    def _explore(self, shared: Design | None, client: Client, broadcast: Broadcast) -> Point:
         if shared is None:
-            return self.exploration.explore(broadcast.key, client.belief, past)
+            return self.exploration.explore(broadcast.key, client.belief)
         # The next point of all, computed once; an agent that is behind goes where the others have been.
-        x = self.exploration.explore(broadcast.key, shared, None)
+        x = self.exploration.explore(broadcast.key, shared)
         n = client.belief.count
         return jnp.where(n < shared.count, shared.x[jnp.minimum(n, self.steps - 1)], x)
 
     def _exploit(
-        self,
-        shared: Design | None,
-        client: Client,
-        past: History,
-        message: Message,
-        broadcast: Broadcast,
+        self, shared: Design | None, client: Client, message: Message, broadcast: Broadcast
     ) -> Point:
         alpha, weight = self.alpha[client.index], self.weights[client.index]
         exact = self.exploration.mean(client.belief)
@@ -330,7 +323,7 @@ class CEPE(AbstractFederated):
         # The server's sum lacks an agent whose message was lost; the agent itself does not.
         lost = jnp.where(broadcast.present[client.index], 0, weight)
         terms = [(alpha, own), (1 - alpha, broadcast.mean), ((1 - alpha) * lost, message.mean)]
-        best = lambda terms: self.exploration.best(broadcast.key, shared, terms, past)  # noqa: E731
+        best = lambda terms: self.exploration.best(broadcast.key, shared, terms)  # noqa: E731
         if self.sketch is None:
             return best(terms)
         alone = [(jnp.ones_like(alpha), exact)]
@@ -350,12 +343,10 @@ class CEPE(AbstractFederated):
         """What changes in a client by a value that is used."""
         fine = jnp.isfinite(value)
         if shared is None:
-            # What failed before the first round takes none of the room.
-            nothing = (round == BEFORE_FIRST_ROUND) & ~fine
-            belief = self.exploration.observe(client.belief, jnp.where(nothing, jnp.nan, x), value)
+            belief = self.exploration.observe(client.belief, x, value)
         else:
             belief = exploration.answered(shared, client.belief, x, value)
-            fine = fine & (belief.count > client.belief.count)
+            fine = belief.count > client.belief.count
         sketched = client.sketched
         if sketched is not None:
             n = jnp.where(fine, client.observations, sketched.y.shape[0])

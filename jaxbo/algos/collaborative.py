@@ -19,7 +19,7 @@ from jaxbo._check import is_a, positive_number, require, whole
 from jaxbo.algos.base import AbstractFederated
 from jaxbo.algos.cepe import NEVER, Info, personalization
 from jaxbo.domains import Finite
-from jaxbo.kernels import acquisition, gp, history, nystrom
+from jaxbo.kernels import acquisition, gp, nystrom
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.exploration import any_largest, nearest
 from jaxbo.kernels.history import History
@@ -217,7 +217,7 @@ class Collaborative(AbstractFederated):
         message: Message,
         broadcast: Broadcast,
     ) -> tuple[Point, Info]:
-        del shared
+        del shared, past
         alpha, weight = self.alpha[client.index], self.weights[client.index]
         others, power = 1 - alpha, self._power
         # In the sum an agent has its weight, unless its message was lost; c_ii is alpha more than that.
@@ -230,8 +230,7 @@ class Collaborative(AbstractFederated):
         best = jnp.where(jnp.any(client.seen), best, 0)  # the prior mean
         t = broadcast.round + 1
         scores = jax.vmap(lambda m, s: self.index(t, m, s, best))(mean, spread)
-        allowed = history.limits(past, self.domain.points).allowed
-        x = self.domain.points[any_largest(key, jnp.where(allowed, scores, -jnp.inf))]
+        x = self.domain.points[any_largest(key, scores)]
         since = (client.last == broadcast.round - 1).astype(int)
         since = jnp.where(broadcast.round == 0, client.belief.count, since)
         scalars = (self.domain.dim + 1) * since

@@ -18,7 +18,7 @@ import jax.random as jr
 from jaxtyping import Array, Float
 
 from jaxbo._check import is_a, require
-from jaxbo.kernels import covariance, fit
+from jaxbo.kernels import covariance
 from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.fit import Priors
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief, Mixture, best
@@ -161,11 +161,12 @@ class Ensemble(AbstractEnsemble):
     def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
         """Of all experts, by Bayes' rule from equal ones; they sum to 1.
 
-        Equal as long as `fit.informative` says that the values tell nothing of a kernel.
+        Equal as long as the values tell nothing of a kernel.
         """
-        evidences: Array = shared.map(lambda e, phi, b: e.log_evidence(b), belief)
-        told = fit.informative(belief.y[0]).astype(evidences.dtype)
-        return jax.nn.log_softmax(told * evidences)
+        evidences: Array = shared.map(
+            lambda e, phi, b: jnp.where(b.told, e.log_evidence(b), 0), belief
+        )
+        return jax.nn.log_softmax(evidences)
 
     def draw(self, key: Key, shared: "Experts", belief: FittedBelief) -> Count:
         """An expert, with its weight or `floor` if that is larger."""

@@ -7,9 +7,8 @@
 
 Variance does not depend on values, so processes with the same kernel and noise explore the same points:
 their `Design` is common, and of each process only its mean is kept (`Answers`). An evaluation that failed
-counts as one of what was expected: nothing is believed otherwise, and the next point follows. Processes
-with kernels of their own, or that know other points, keep their own (`Table` on a finite domain, `Grown`
-elsewhere).
+is asked for again, so a process is always as far as it has observations. Processes with kernels of their
+own, or that know other points, keep their own (`Table` on a finite domain, `Grown` elsewhere).
 
 A mean is held by numbers in which it is linear: its values at all points of a finite domain, or weights
 of k(·, x_n) for the points of a design. Elsewhere it is an `Expansion`.
@@ -26,10 +25,9 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int
 
 from jaxbo.domains import AbstractDomain, Finite
-from jaxbo.kernels import gp, history, linalg
+from jaxbo.kernels import gp, linalg
 from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.gp import GP
-from jaxbo.kernels.history import History
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
 from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
@@ -164,18 +162,16 @@ def no_answers(design: Design) -> Answers:
 
 
 def answered(design: Design, answers: Answers, x: Point, y: Scalar) -> Answers:
-    """With the value at the next point of the design, or the expected one where the evaluation failed.
-
-    One elsewhere leaves no mark.
-    """
+    """With the value at the next point of the design; a failed one, or one elsewhere, leaves no mark."""
     n = jnp.minimum(answers.count, design.pivots.shape[0] - 1)
     # To within rounding: a user may have had the point in other units.
     off = jnp.abs(design.x[n] - x.astype(design.x.dtype))
     asked = (answers.count < design.count) & jnp.all(off <= 16 * jnp.finfo(off.dtype).eps)
+    accepted = jnp.isfinite(y) & asked
     mean = answers.mean
     value = mean[design.at[n]] if design.readings is None else dot(design.readings[n], mean)
     new = mean + design.changes[n] * ((y - value) / design.pivots[n])
-    return Answers(jnp.where(asked & jnp.isfinite(y), new, mean), answers.count + asked.astype(int))
+    return Answers(jnp.where(accepted, new, mean), answers.count + accepted.astype(int))
 
 
 class Grown(eqx.Module):
@@ -198,18 +194,15 @@ class AbstractExploration(eqx.Module):
         """A belief of an agent's own, with nothing observed."""
 
     @abc.abstractmethod
-    def explore(self, key: Key, belief: Any, past: History | None) -> Point:
+    def explore(self, key: Key, belief: Any) -> Point:
         """Where the variance of a belief, or of a design, is largest.
 
-        The key draws candidates, or one of several such points. `past`, if given, says where not to look.
+        The key draws candidates, or one of several such points.
         """
 
     @abc.abstractmethod
     def observe(self, belief: Any, x: Point, y: Scalar) -> Any:
-        """The belief given one more value, or the expected one where the evaluation failed.
-
-        A point that is not finite leaves no mark.
-        """
+        """The belief given one more value; one that is not finite leaves no mark."""
 
     @abc.abstractmethod
     def mean(self, belief: Any) -> Mean:
@@ -220,11 +213,8 @@ class AbstractExploration(eqx.Module):
         """Another mean, such as a sketch's, as one that `best` takes."""
 
     @abc.abstractmethod
-    def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
-        """The maximizer of a sum of means, each with its factor, where evaluations do not fail.
-
-        It may repeat an evaluation: that is what exploitation is.
-        """
+    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
+        """The maximizer of a sum of means, each with its factor."""
 
     @abc.abstractmethod
     def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
@@ -244,21 +234,12 @@ class OnPoints(AbstractExploration):
     def start(self, kernel: AbstractKernel, noise: Scalar) -> Table:
         return table(kernel, noise, self.domain.points, self.capacity)
 
-    def explore(self, key: Key, belief: Table | Design, past: History | None) -> Point:
+    def explore(self, key: Key, belief: Table | Design) -> Point:
         process = belief.process if isinstance(belief, Design) else belief
-        return self.domain.points[any_largest(key, self._allowed(past, process.variance))]
-
-    def _allowed(
-        self, past: History | None, values: Float[Array, " points"]
-    ) -> Float[Array, " points"]:
-        if past is None:
-            return values
-        allowed = history.limits(past, self.domain.points).allowed
-        return jnp.where(allowed, values, -jnp.inf)
+        return self.domain.points[any_largest(key, process.variance)]
 
     def observe(self, belief: Table, x: Point, y: Scalar) -> Table:
-        i = nearest(self.domain.points, x)
-        return observed(belief, self.domain.points, i, _expected(x, y, belief.mean[i]))
+        return observed(belief, self.domain.points, nearest(self.domain.points, x), y)
 
     def mean(self, belief: Table | Answers) -> Mean:
         return belief.mean
@@ -266,10 +247,10 @@ class OnPoints(AbstractExploration):
     def of(self, expansion: Expansion) -> Mean:
         return jax.vmap(expansion)(self.domain.points)
 
-    def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
+    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
         del key, design
-        values = jnp.asarray(sum(factor * mean for factor, mean in terms))
-        return self.domain.points[jnp.argmax(self._allowed(past, values))]
+        values = sum(factor * mean for factor, mean in terms)
+        return self.domain.points[jnp.argmax(jnp.asarray(values))]
 
     def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
         process, points = self.start(kernel, noise), self.domain.points
@@ -304,15 +285,12 @@ class Anywhere(AbstractExploration):
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
         return Grown(process, jnp.zeros_like(process.y))
 
-    def explore(self, key: Key, belief: Grown | Design, past: History | None) -> Point:
+    def explore(self, key: Key, belief: Grown | Design) -> Point:
         variance = lambda x: gp.predict(belief.process, x)[1]  # noqa: E731
-        candidates = self.domain.candidates(key, self.candidates)
-        limits = None if past is None else history.limits(past, candidates)
-        return maximize(variance, self.domain, candidates, limits=limits)[0]
+        return maximize(variance, self.domain, self.domain.candidates(key, self.candidates))[0]
 
     def observe(self, belief: Grown, x: Point, y: Scalar) -> Grown:
-        y = _expected(x, y, gp.predict(belief.process, x)[0])
-        process = gp.append(belief.process, jnp.where(jnp.isfinite(x), x, 0), y)
+        process = gp.append(belief.process, x, y)
         return Grown(process, linalg.solve_upper(process.chol, process.white))
 
     def mean(self, belief: Grown | Answers) -> Mean:
@@ -323,15 +301,13 @@ class Anywhere(AbstractExploration):
     def of(self, expansion: Expansion) -> Mean:
         return expansion
 
-    def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
+    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
         expansions = [(factor, _expanded(design, mean)) for factor, mean in terms]
 
         def function(x: Point) -> Scalar:
             return jnp.sum(jnp.stack([factor * mean(x) for factor, mean in expansions]))
 
-        candidates = self.domain.candidates(key, self.candidates)
-        limits = history.limits(past, candidates)
-        return maximize(function, self.domain, candidates, limits=limits)[0]
+        return maximize(function, self.domain, self.domain.candidates(key, self.candidates))[0]
 
     def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
@@ -356,11 +332,6 @@ class Anywhere(AbstractExploration):
             design.inverse.at[n].set(change, mode="drop"),
             design.pivots.at[n].set(pivot, mode="drop"),
         )
-
-
-def _expected(x: Point, y: Scalar, mean: Scalar) -> Scalar:
-    """The value, or the expected one where the evaluation failed; NaN if there was none."""
-    return jnp.where(jnp.isfinite(y), y, jnp.where(jnp.all(jnp.isfinite(x)), mean, jnp.nan))
 
 
 def _expanded(design: Design | None, mean: Mean) -> Expansion:

@@ -42,7 +42,7 @@ from jaxbo.kernels.surrogate import (
     updated,
 )
 from jaxbo.kernels.warping import Warping
-from jaxbo.types import Count, Features, Function, Key, Point, Points, Scalar, floating
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Scalar, floating
 
 
 class FittedBelief(eqx.Module):
@@ -77,6 +77,15 @@ class FittedBelief(eqx.Module):
         """`values` of mean 0 and deviation 1, NaN where there is none."""
         moments = self.moments
         return (self.values - moments.first - moments.mean) / moments.deviation
+
+    @property
+    def told(self) -> Flag:
+        """Whether the values say anything of hyperparameters: enough of them are distinct.
+
+        Values that differ by their own rounding only are not brought to a deviation of 1.
+        """
+        y = self.standardized
+        return fit.informative(y) & (jnp.max(jnp.where(self.used, jnp.abs(y), 0)) > 0.5)
 
 
 class AbstractInference(eqx.Module):
@@ -334,10 +343,8 @@ class Fitted(AbstractSurrogate):
             priors=self.prior,
             fit_length_scale=not self.keep_length_scale,
         )
-        # As they came: differences of values that were centered may be roundings.
-        told = fit.informative(belief.y)
         new, old = (found.kernel, found.noise), (belief.kernel, belief.noise)
-        kernel, noise = jax.tree.map(lambda a, b: jnp.where(told, a, b), new, old)
+        kernel, noise = jax.tree.map(lambda a, b: jnp.where(belief.told, a, b), new, old)
         return self.under(shared, belief, kernel, noise)
 
     @property

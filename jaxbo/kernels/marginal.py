@@ -82,7 +82,7 @@ class Marginal(AbstractEnsemble):
         )
         key = jr.fold_in(shared.key, last.moments.count)
         drawn = sample(key, problem, self.samples, self.warmup)
-        drawn = jnp.where(fit.informative(last.y), drawn, problem.theta)
+        drawn = jnp.where(last.told, drawn, problem.theta)
         found = jax.vmap(problem.unpack)(drawn)
         return shared.map(lambda e, phi, b, theta: e.under(phi, b, *theta), belief, found)
 

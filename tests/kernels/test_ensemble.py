@@ -339,9 +339,12 @@ def test_all_numbers_are_finite_over_ten_decades(inference, warp, repeats, kind,
 
 
 def weighed(key, floor, inference):
-    """An ensemble and a belief whose weights are moderate: of three values."""
+    """An ensemble and a belief whose weights are moderate: of five values."""
     ensemble = Ensemble(KERNELS, expert(inference), floor)
-    shared, X = setup(ensemble, key, DIM), jnp.array([[0.1, 0.2], [0.3, 0.3], [0.5, 0.8]])
+    shared, X = (
+        setup(ensemble, key, DIM),
+        jnp.array([[0.1, 0.2], [0.3, 0.3], [0.5, 0.8], [0.6, 0.1], [0.9, 0.7]]),
+    )
     return ensemble, shared, told(ensemble, shared, X, values(X))
 
 
