@@ -130,7 +130,7 @@ SMALL = 1e-3 * np.sqrt(float(jnp.finfo(DTYPE).tiny))
     "values", [[], [3.0], [3.0, 3.0, 3.0], [0.7, UNDER, 0.7], [SMALL, -SMALL, 3 * SMALL]]
 )
 def test_values_that_do_not_differ_tell_nothing(values):
-    own, pooled = Fitted(CAPACITY, every=None), Pooled(32)
+    own, pooled = Fitted(CAPACITY, every=None, priors=Priors()), Pooled(32)
     X, y = np.random.default_rng(0).random((len(values), 2)), np.array(values)
     dtype = jnp.zeros(()).dtype
     belief = told(own, X.astype(dtype), y.astype(dtype))
@@ -147,7 +147,7 @@ def test_a_prior_counts_once_however_many_agents_there_are():
     prior = Priors(length_scale=LogNormal(0.1, 0.2))
     own, pooled = Fitted(CAPACITY, every=None, priors=prior), Pooled(400)
     belief = told(own, *data(0))
-    flat = eqx.tree_at(lambda f: f.priors, own, None)
+    flat = eqx.tree_at(lambda f: f.priors, own, Priors())
     np.testing.assert_array_equal(pooled.evidence(own, belief), pooled.evidence(flat, belief))
     kernel, _ = pooled.agreed(own, belief, jnp.zeros(400))
     np.testing.assert_allclose(kernel.length_scale, 0.1, rtol=0.1)
