@@ -339,7 +339,10 @@ class AbstractFederated(AbstractAlgorithm):
     ) -> tuple[PyTree, History]:
         """`learn` of one client, and its past with this evaluation."""
         client, past = known
-        return self.learn(shared, round, client, x, value), history.add(past, x, value)
+        past = history.add(past, x, value)
+        # Where there was no evaluation, any point will do.
+        x = jnp.where(jnp.isfinite(x), x, 0)
+        return self.learn(shared, round, client, x, value), past
 
     def _observe(
         self,

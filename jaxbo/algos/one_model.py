@@ -238,7 +238,10 @@ class AbstractOneModel(AbstractAlgorithm):
             known: tuple[Any, History], observation: tuple[Point, Scalar]
         ) -> tuple[tuple[Any, History], None]:
             belief, past = known
-            told = self.surrogate.condition(state.shared, belief, *observation)
-            return (told, history.add(past, *observation)), None
+            x, value = observation
+            past = history.add(past, x, value)
+            # Where there was no evaluation, any point will do.
+            x = jnp.where(jnp.isfinite(x), x, 0)
+            return (self.surrogate.condition(state.shared, belief, x, value), past), None
 
         return jax.lax.scan(step, (state.belief, state.past), (queries, values))[0]

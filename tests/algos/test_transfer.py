@@ -41,7 +41,7 @@ def data():
     rng = np.random.default_rng(0)
     x = rng.random((POINTS, AGENTS, 2))
     y = 5 * np.sin(4 * x[..., 0] + 0.3 * np.arange(AGENTS)) + x[..., 1] * np.arange(1, AGENTS + 1)
-    y[5:, 3] = np.nan
+    x[5:, 3] = y[5:, 3] = np.nan
     return x, y
 
 
