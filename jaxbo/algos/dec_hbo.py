@@ -112,7 +112,7 @@ class DECHBO(AbstractOneModel):
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, Search]:
         belief: Belief = state.belief
         limits = history.limits(state.past, candidates)
-        key, query_key = jr.split(key)
+        query_key = jr.fold_in(key, 1)
         objective = self.policy(key, self.surrogate, state.shared, belief, candidates)
         each = jax.lax.map if _numbers(belief) > ALONE else _side_by_side
         values: Array = each(objective.function, candidates)
