@@ -190,7 +190,7 @@ def checks(found: dict[tuple[str, str, str], Found]) -> dict[str, Check]:
 EXPERIMENT = Experiment(
     source="failures",
     about="what is lost where evaluations fail, in a part of the domain or by chance",
-    time="10 min",
+    time="not measured yet",
     run=_run,
     problems=tuple(PROBLEMS),
 )

@@ -30,7 +30,7 @@ from jaxbo.kernels import linalg
 from jaxbo.types import Flag, Key, Point, Points, Scalar
 
 #: So many evaluations are remembered, or fewer if the agent's model can hold no more. Of an agent that
-#: remembers K a search takes some 12 K² bytes.
+#: remembers K a search takes a few matrices of K² numbers.
 MOST = 128
 #: The same for an agent whose model has no limit.
 UNLIMITED = 64
