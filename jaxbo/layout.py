@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
@@ -91,16 +91,23 @@ def layout(mesh: Mesh | None = None, chunk: int | None = None) -> Each:
     return Layout(Mesh(mesh.devices, mesh.axis_names), chunk)
 
 
-def whole_where_uneven(each: Each, counts: tuple[int, ...], tree: PyTree) -> PyTree:
+def whole_where_uneven(each: Each, tree: PyTree, *counts: int) -> PyTree:
     """`tree`, whole on each device of a mesh that does not divide every one of `counts`.
 
-    The compiler would divide it among some of the devices, and jax 0.9 cannot say so of a result.
+    Without `counts` each array's first axis decides for itself. The compiler would divide such arrays
+    among some of the devices, and jax 0.9 cannot say so of a result.
     """
     mesh = each.mesh if isinstance(each, Layout) else None
-    if mesh is None or all(count % mesh.size == 0 for count in counts):
+    if mesh is None:
         return tree
     everywhere = NamedSharding(mesh, PartitionSpec())
-    return wrap(jax.lax.with_sharding_constraint(unwrap(tree), everywhere), tree)
+
+    def laid_out(leaf: Array) -> Array:
+        if all(count % mesh.size == 0 for count in counts or leaf.shape[:1]):
+            return leaf
+        return jax.lax.with_sharding_constraint(leaf, everywhere)
+
+    return wrap(jax.tree.map(laid_out, unwrap(tree)), tree)
 
 
 def _count(own: PyTree) -> int:

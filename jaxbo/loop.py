@@ -155,8 +155,9 @@ def _run(
         rows = Trace(queries, values, rows.info, initial, every=every)
     # A model that workers share has no axis of agents to divide.
     agents = algorithm.agents if isinstance(algorithm, AbstractFederated) else 1
-    state = whole_where_uneven(each, (agents,), state)
-    return state, whole_where_uneven(each, (agents, algorithm.targets), rows)
+    rows = whole_where_uneven(each, rows, agents, algorithm.targets)
+    state = whole_where_uneven(each, state, agents)
+    return whole_where_uneven(each, state), rows  # only targets have some of it
 
 
 def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:

@@ -192,9 +192,10 @@ class Coordinator:
         agent = reply.agent if isinstance(reply, Reply) else None
         if type(agent) is not int:
             return None, "a reply of nobody's"
-        if agent not in range(self.algorithm.agents):  # and may be too long a number to write
-            return None, "a reply of none of the agents'"
-        return agent, f"agent {agent}"
+        if agent in range(self.algorithm.agents):
+            return agent, f"agent {agent}"
+        # Python refuses to write numbers of thousands of digits.
+        return None, f"agent {agent}" if abs(agent) < 2**63 else "a reply of nobody's"
 
     def close(self) -> Bool[np.ndarray, " agents"]:
         """Ends the round and says who was heard; what `request` then returns is saved before.

@@ -180,7 +180,7 @@ def test_hyperparameters_change_in_due_rounds_only(shared, points):
     for t, (x, y) in enumerate(zip(points, ys, strict=True)):
         after = observe(FITTED, shared, belief, x, y, jnp.asarray(t))
         unchanged = np.array_equal(after.kernel.length_scale, belief.kernel.length_scale)
-        assert unchanged == (t % FITTED.every != 0)
+        assert unchanged == (t % FITTED.every != 0 or t + 1 < fit.FEWEST)
         belief = after
 
 
@@ -196,7 +196,9 @@ def test_a_refit_is_the_fit_of_the_standardized_values(shared, points):
     after = observe(FITTED, shared, before, points[7], ys[7], last)
     y = np.asarray(ys, np.float64)
     standardized = jnp.asarray((y - y.mean()) / y.std(), ys.dtype)
-    expected = eqx.filter_jit(fit.fit)(FITTED.kernel, FITTED.noise, points, standardized)
+    expected = eqx.filter_jit(fit.fit)(
+        FITTED.kernel, FITTED.noise, points, standardized, priors=FITTED.prior
+    )
 
     def evidence(kernel, noise):
         X = np.asarray(points, np.float64) / np.asarray(kernel.length_scale, np.float64)
