@@ -25,6 +25,7 @@ from bench.scaling import CANDIDATES, Case
 from bench.speed_timing import bandwidth, compiled, race
 from jaxbo.algos.fts import FTS
 from jaxbo.kernels import maximize
+from jaxbo.kernels.blocks import of_all
 from jaxbo.kernels.features import FourierFunction, cos_turns
 from jaxbo.types import Key
 
@@ -70,7 +71,7 @@ def measured(case: Case, repeats: int) -> dict[str, Part]:
 
     def best(weights: Any) -> Any:
         """Of each slab, as `maximize` begins."""
-        found: Any = jax.lax.map(functions(weights), spread, batch_size=maximize._BLOCK)
+        found: Any = of_all(functions(weights), spread)
         first = maximize._best_of_shares(found, maximize.default_starts(case.dim))
         return spread[first], found[first]
 

@@ -111,8 +111,10 @@ class CEPE(AbstractFederated):
     (`schedules.first`). Inducing points are sent until nobody has any left, which the paper's length of
     that phase bounds. An agent with none of them counts as unknown, mean 0.
 
-    A failed evaluation is not learned from, and no place is avoided: the agent explores the same point
-    again, or, where it failed for all, what looks best then. `present` says whose observations the server
+    A failed evaluation is not sent, and the agent then looks elsewhere: a place where its own evaluations
+    fail is neither exploited nor, with covariances of its own, explored. The common design is for all:
+    an agent evaluates each of its points once, and one that failed is as if it had been what the agent
+    expected. `present` says whose observations the server
     has in a round, exploiting rounds included, since a server remembers nothing here: of an agent that is
     absent the others know nothing in that round, mean 0, and it still knows itself. Values observed while
     exploiting are not used, as in the paper.
@@ -216,14 +218,17 @@ class CEPE(AbstractFederated):
             require(
                 queries.shape == shape, f"expected queries of shape {shape}, got {queries.shape}."
             )
-            # A point more: the one where those were who had answered all before, and did again.
-            fine = jnp.isfinite(values) & jnp.all(jnp.isfinite(queries), axis=1)
-            ahead = fine & (state.clients.belief.count == state.shared.count)
+            # A point more: the one where those were who had evaluated all before, and did again.
+            there = jnp.all(jnp.isfinite(queries), axis=1)
+            ahead = there & (state.clients.belief.count == state.shared.count)
             wanted = self._exploring(state.round) & jnp.any(ahead)
-            # The first of theirs, as a sum, which is less to send than all queries.
+            # The first that succeeded, or else that failed: as a sum, which is less to send than all
+            # queries.
             index = jnp.arange(self.agents)
-            first = index == jnp.min(jnp.where(ahead, index, self.agents))
-            x = jnp.sum(jnp.where(first[:, None], queries, 0), axis=0)
+            order = jnp.where(jnp.isfinite(values), index, index + self.agents)
+            order = jnp.where(ahead, order, 2 * self.agents)
+            first = order == jnp.min(order)
+            x = jnp.sum(jnp.where((first & ahead)[:, None], queries, 0), axis=0)
             shared = self.exploration.designed(state.shared, x, wanted)
             state = eqx.tree_at(lambda s: s.shared, state, shared)
         return super().tell(state, queries, values, each=each)
@@ -279,13 +284,13 @@ class CEPE(AbstractFederated):
         message: Message,
         broadcast: Broadcast,
     ) -> tuple[Point, Info]:
-        del key, past
+        del key
         exploring = self._exploring(broadcast.round)
         # `round` is common to all agents: under vmap these stay branches.
         x = jax.lax.cond(
             exploring,
-            lambda: self._explore(shared, client, broadcast),
-            lambda: self._exploit(shared, client, message, broadcast),
+            lambda: self._explore(shared, client, past, broadcast),
+            lambda: self._exploit(shared, client, past, message, broadcast),
         )
         scalars = (self.domain.dim + 1) * self._sent(client, message, broadcast.round)
         return x, Info(exploring, scalars, scalars * x.dtype.itemsize)
@@ -306,16 +311,23 @@ class CEPE(AbstractFederated):
         last = self.explores.shape[0] - 1
         return self.explores[jnp.clip(round, 0, last)] & (round >= 0) & (round <= last)
 
-    def _explore(self, shared: Design | None, client: Client, broadcast: Broadcast) -> Point:
+    def _explore(
+        self, shared: Design | None, client: Client, past: History, broadcast: Broadcast
+    ) -> Point:
         if shared is None:
-            return self.exploration.explore(broadcast.key, client.belief)
+            return self.exploration.explore(broadcast.key, client.belief, past)
         # The next point of all, computed once; an agent that is behind goes where the others have been.
         x = self.exploration.explore(broadcast.key, shared)
         n = client.belief.count
         return jnp.where(n < shared.count, shared.x[jnp.minimum(n, self.steps - 1)], x)
 
     def _exploit(
-        self, shared: Design | None, client: Client, message: Message, broadcast: Broadcast
+        self,
+        shared: Design | None,
+        client: Client,
+        past: History,
+        message: Message,
+        broadcast: Broadcast,
     ) -> Point:
         alpha, weight = self.alpha[client.index], self.weights[client.index]
         exact = self.exploration.mean(client.belief)
@@ -323,7 +335,7 @@ class CEPE(AbstractFederated):
         # The server's sum lacks an agent whose message was lost; the agent itself does not.
         lost = jnp.where(broadcast.present[client.index], 0, weight)
         terms = [(alpha, own), (1 - alpha, broadcast.mean), ((1 - alpha) * lost, message.mean)]
-        best = lambda terms: self.exploration.best(broadcast.key, shared, terms)  # noqa: E731
+        best = lambda terms: self.exploration.best(broadcast.key, shared, terms, past)  # noqa: E731
         if self.sketch is None:
             return best(terms)
         alone = [(jnp.ones_like(alpha), exact)]
@@ -346,7 +358,7 @@ class CEPE(AbstractFederated):
             belief = self.exploration.observe(client.belief, x, value)
         else:
             belief = exploration.answered(shared, client.belief, x, value)
-            fine = belief.count > client.belief.count
+            fine = fine & (belief.count > client.belief.count)
         sketched = client.sketched
         if sketched is not None:
             n = jnp.where(fine, client.observations, sketched.y.shape[0])

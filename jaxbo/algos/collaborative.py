@@ -21,7 +21,7 @@ from jaxbo.algos.cepe import NEVER, Info, personalization
 from jaxbo.domains import Finite
 from jaxbo.kernels import acquisition, gp, nystrom
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
-from jaxbo.kernels.exploration import any_largest, nearest
+from jaxbo.kernels.exploration import allowed, any_largest, nearest
 from jaxbo.kernels.history import History
 from jaxbo.kernels.linalg import dot, inner
 from jaxbo.types import Count, Key, Point, Scalar, floating
@@ -120,7 +120,8 @@ class Collaborative(AbstractFederated):
     are exact as far as `size` features tell points apart (`kernels.nystrom.greedy`): with a squared
     exponential kernel of a fifth of a square, 128 leave 1e-6 of the variance. Memory size² + points an
     agent, for any number of rounds. Of points that look equally good an agent takes any, so that agents
-    who know nothing yet begin apart; the paper does not say.
+    who know nothing yet begin apart; the paper does not say. Where its own evaluations fail an agent does
+    not look again.
     """
 
     domain: Finite
@@ -217,7 +218,7 @@ class Collaborative(AbstractFederated):
         message: Message,
         broadcast: Broadcast,
     ) -> tuple[Point, Info]:
-        del shared, past
+        del shared
         alpha, weight = self.alpha[client.index], self.weights[client.index]
         others, power = 1 - alpha, self._power
         # In the sum an agent has its weight, unless its message was lost; c_ii is alpha more than that.
@@ -230,7 +231,7 @@ class Collaborative(AbstractFederated):
         best = jnp.where(jnp.any(client.seen), best, 0)  # the prior mean
         t = broadcast.round + 1
         scores = jax.vmap(lambda m, s: self.index(t, m, s, best))(mean, spread)
-        x = self.domain.points[any_largest(key, scores)]
+        x = self.domain.points[any_largest(key, allowed(past, self.domain.points, scores))]
         since = (client.last == broadcast.round - 1).astype(int)
         since = jnp.where(broadcast.round == 0, client.belief.count, since)
         scalars = (self.domain.dim + 1) * since

@@ -203,11 +203,10 @@ class DPFTSDE(AbstractThompson):
         message: Message,
         broadcast: Broadcast,
     ) -> tuple[Point, Info]:
-        own_key, query_key = jr.split(key)
         is_own = self._is_own(client.choices, broadcast.round) | ~self.releasing(broadcast.round)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         phi = shared.message
-        mine = self._own_function(own_key, shared, client.beliefs, message)
+        mine = self._own_function(key, shared, client.beliefs, message)
 
         def theirs(x: Point) -> Scalar:
             return dot(phi(x), broadcast.vectors[self.regions.assign(x)])
@@ -221,7 +220,9 @@ class DPFTSDE(AbstractThompson):
 
         either: Function = lambda x: jnp.where(is_own, mine(x), theirs(x))  # noqa: E731
         pieces = Pieces(self.regions, piece)
-        x = query(query_key, either, self.domain, candidates, past, alone=is_own, pieces=pieces)
+        x = query(
+            jr.fold_in(key, 1), either, self.domain, candidates, past, alone=is_own, pieces=pieces
+        )
         return x, Info(jnp.where(is_own, client.index, BROADCAST))
 
     def learn(

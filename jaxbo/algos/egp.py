@@ -71,6 +71,5 @@ class EGP(AbstractOneModel):
         return self.domain.candidates(key, self.candidates)
 
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, tuple[()]]:
-        policy_key, query_key = jr.split(key)
-        function = self.policy(policy_key, self.surrogate, state.shared, state.belief)
-        return query(query_key, function, self.domain, candidates, state.past), ()
+        function = self.policy(key, self.surrogate, state.shared, state.belief)
+        return query(jr.fold_in(key, 1), function, self.domain, candidates, state.past), ()

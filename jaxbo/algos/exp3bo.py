@@ -96,12 +96,12 @@ class EXP3BO(AbstractAlgorithm):
         self, key: Key, state: Exp3State, present: Bool[Array, " agents"] | None = None
     ) -> tuple[Float[Array, "targets dim"], Info]:
         require(present is None, "present is for agents that send messages; workers send none.")
-        candidate_key, sample_key, query_key = jr.split(key, 3)
+        candidate_key, sample_key = jr.split(key)
         arm = self.arm(state)
         expert, phi, belief = state.model.shared.pick(arm, state.model.belief)
         sample = expert.sample(sample_key, phi, belief)
         candidates = self.domain.candidates(candidate_key, self.candidates)
-        x = query(query_key, sample, self.domain, candidates, state.model.past)
+        x = query(jr.fold_in(key, 1), sample, self.domain, candidates, state.model.past)
         return x[None], Info(arm[None])
 
     def tell(

@@ -211,7 +211,7 @@ class FTS(AbstractThompson):
         message: Message,
         broadcast: Broadcast,
     ) -> tuple[Point, Info]:
-        own_key, peer_key, query_key = jr.split(key, 3)
+        own_key, peer_key = jr.split(key)
         client, agreed = self._agreed(shared, client, message, broadcast)
         peer, found = self._peer(peer_key, shared, client, broadcast)
         is_own = self._is_own(client.choices, broadcast.round) | ~found
@@ -222,7 +222,7 @@ class FTS(AbstractThompson):
         mine = self._own_function(own_key, shared, client.beliefs, message)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         function = _either(is_own, mine, theirs)
-        x = query(query_key, function, self.domain, candidates, past, alone=is_own)
+        x = query(jr.fold_in(key, 1), function, self.domain, candidates, past, alone=is_own)
         return x, Info(jnp.where(is_own, client.index, peer), agreed)
 
     def learn(

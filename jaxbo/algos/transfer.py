@@ -142,13 +142,14 @@ class AbstractTransfer(AbstractTwoModels):
         if self.peers is not None:
             others = others & (self.peers if self.peers.ndim == 1 else self.peers[client.index])
         own = client.beliefs.own
-        function_key, query_key = jr.split(key)
-        function, weights = self.acquisition(function_key, shared, own, broadcast.messages, others)
+        function, weights = self.acquisition(key, shared, own, broadcast.messages, others)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         # A peer whose values are all equal sends a mean of 0.
         told = jnp.any(broadcast.messages.mean != 0, axis=1)
         alone = ~jnp.any(told & (weights > 0))
-        return query(query_key, function, self.domain, candidates, past, alone=alone), weights
+        return query(
+            jr.fold_in(key, 1), function, self.domain, candidates, past, alone=alone
+        ), weights
 
     def learn(
         self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar

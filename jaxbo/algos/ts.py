@@ -58,10 +58,9 @@ class TS(AbstractIndependent):
         broadcast: Key,
     ) -> tuple[Point, tuple[()]]:
         del message
-        sample_key, query_key = jr.split(key)
-        function = self.surrogate.sample(sample_key, shared, client)
+        function = self.surrogate.sample(key, shared, client)
         candidates = self.domain.candidates(broadcast, self.candidates)
-        return query(query_key, function, self.domain, candidates, past), ()
+        return query(jr.fold_in(key, 1), function, self.domain, candidates, past), ()
 
     def learn(
         self, shared: PyTree, round: Count, client: PyTree, x: Point, value: Scalar

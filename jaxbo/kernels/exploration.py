@@ -6,9 +6,9 @@
     variance ← variance - d_n²
 
 Variance does not depend on values, so processes with the same kernel and noise explore the same points:
-their `Design` is common, and of each process only its mean is kept (`Answers`). An evaluation that failed
-is asked for again, so a process is always as far as it has observations. Processes with kernels of their
-own, or that know other points, keep their own (`Table` on a finite domain, `Grown` elsewhere).
+their `Design` is common, and of each process only its mean is kept (`Answers`). Where an evaluation of
+the design failed, the process goes on as if it had observed its own mean there. Processes with kernels of
+their own, or that know other points, keep their own (`Table` on a finite domain, `Grown` elsewhere).
 
 A mean is held by numbers in which it is linear: its values at all points of a finite domain, or weights
 of k(·, x_n) for the points of a design. Elsewhere it is an `Expansion`.
@@ -25,12 +25,13 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int
 
 from jaxbo.domains import AbstractDomain, Finite
-from jaxbo.kernels import gp, linalg
+from jaxbo.kernels import gp, history, linalg
 from jaxbo.kernels.covariance import AbstractKernel
 from jaxbo.kernels.gp import GP
+from jaxbo.kernels.history import History
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.maximize import maximize
-from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
+from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
 
 #: A mean: an array of coordinates that processes have in common, or an `Expansion` of its own.
 Mean: TypeAlias = Any
@@ -114,6 +115,15 @@ def nearest(points: Points, x: Point) -> Count:
     return jnp.argmin(jnp.sum((points - x[None, :]) ** 2, axis=1)).astype(int)
 
 
+def allowed(
+    past: History, points: Points, values: Float[Array, " points"]
+) -> Float[Array, " points"]:
+    """The values of all points of a domain, with those last where evaluations fail."""
+    least = jnp.finfo(values.dtype).min
+    fine = history.limits(past, points).allowed
+    return jnp.where(fine, jnp.maximum(values, least), -jnp.inf)
+
+
 def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
     """Where the largest value is; if it is there several times, at any of them."""
     ties = values == jnp.max(values)
@@ -150,7 +160,7 @@ class Design(eqx.Module):
 
 
 class Answers(eqx.Module):
-    """The mean of a process that has observed the first `count` points of a design."""
+    """The mean of a process that has evaluated the first `count` points of a design."""
 
     mean: Float[Array, " coordinates"]
     count: Count
@@ -162,16 +172,18 @@ def no_answers(design: Design) -> Answers:
 
 
 def answered(design: Design, answers: Answers, x: Point, y: Scalar) -> Answers:
-    """With the value at the next point of the design; a failed one, or one elsewhere, leaves no mark."""
+    """With the value at the next point of the design; one elsewhere leaves no mark.
+
+    A failed one is taken for the mean, which stays what it is.
+    """
     n = jnp.minimum(answers.count, design.pivots.shape[0] - 1)
     # To within rounding: a user may have had the point in other units.
     off = jnp.abs(design.x[n] - x.astype(design.x.dtype))
     asked = (answers.count < design.count) & jnp.all(off <= 16 * jnp.finfo(off.dtype).eps)
-    accepted = jnp.isfinite(y) & asked
     mean = answers.mean
     value = mean[design.at[n]] if design.readings is None else dot(design.readings[n], mean)
     new = mean + design.changes[n] * ((y - value) / design.pivots[n])
-    return Answers(jnp.where(accepted, new, mean), answers.count + accepted.astype(int))
+    return Answers(jnp.where(asked & jnp.isfinite(y), new, mean), answers.count + asked.astype(int))
 
 
 class Grown(eqx.Module):
@@ -194,10 +206,11 @@ class AbstractExploration(eqx.Module):
         """A belief of an agent's own, with nothing observed."""
 
     @abc.abstractmethod
-    def explore(self, key: Key, belief: Any) -> Point:
+    def explore(self, key: Key, belief: Any, past: History | None = None) -> Point:
         """Where the variance of a belief, or of a design, is largest.
 
-        The key draws candidates, or one of several such points.
+        The key draws candidates, or one of several such points. With the `past` of an agent, where its
+        evaluations do not fail.
         """
 
     @abc.abstractmethod
@@ -213,8 +226,8 @@ class AbstractExploration(eqx.Module):
         """Another mean, such as a sketch's, as one that `best` takes."""
 
     @abc.abstractmethod
-    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
-        """The maximizer of a sum of means, each with its factor."""
+    def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
+        """The maximizer of a sum of means, each with its factor, where evaluations do not fail."""
 
     @abc.abstractmethod
     def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
@@ -234,9 +247,12 @@ class OnPoints(AbstractExploration):
     def start(self, kernel: AbstractKernel, noise: Scalar) -> Table:
         return table(kernel, noise, self.domain.points, self.capacity)
 
-    def explore(self, key: Key, belief: Table | Design) -> Point:
+    def explore(self, key: Key, belief: Table | Design, past: History | None = None) -> Point:
         process = belief.process if isinstance(belief, Design) else belief
-        return self.domain.points[any_largest(key, process.variance)]
+        variance = process.variance
+        if past is not None:
+            variance = allowed(past, self.domain.points, variance)
+        return self.domain.points[any_largest(key, variance)]
 
     def observe(self, belief: Table, x: Point, y: Scalar) -> Table:
         return observed(belief, self.domain.points, nearest(self.domain.points, x), y)
@@ -247,10 +263,10 @@ class OnPoints(AbstractExploration):
     def of(self, expansion: Expansion) -> Mean:
         return jax.vmap(expansion)(self.domain.points)
 
-    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
+    def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
         del key, design
-        values = sum(factor * mean for factor, mean in terms)
-        return self.domain.points[jnp.argmax(jnp.asarray(values))]
+        values = jnp.asarray(sum(factor * mean for factor, mean in terms))
+        return self.domain.points[jnp.argmax(allowed(past, self.domain.points, values))]
 
     def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
         process, points = self.start(kernel, noise), self.domain.points
@@ -285,9 +301,13 @@ class Anywhere(AbstractExploration):
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
         return Grown(process, jnp.zeros_like(process.y))
 
-    def explore(self, key: Key, belief: Grown | Design) -> Point:
-        variance = lambda x: gp.predict(belief.process, x)[1]  # noqa: E731
-        return maximize(variance, self.domain, self.domain.candidates(key, self.candidates))[0]
+    def explore(self, key: Key, belief: Grown | Design, past: History | None = None) -> Point:
+        return self._best(key, lambda x: gp.predict(belief.process, x)[1], past)
+
+    def _best(self, key: Key, function: Function, past: History | None) -> Point:
+        candidates = self.domain.candidates(key, self.candidates)
+        limits = None if past is None else history.limits(past, candidates)
+        return maximize(function, self.domain, candidates, limits=limits)[0]
 
     def observe(self, belief: Grown, x: Point, y: Scalar) -> Grown:
         process = gp.append(belief.process, x, y)
@@ -301,13 +321,13 @@ class Anywhere(AbstractExploration):
     def of(self, expansion: Expansion) -> Mean:
         return expansion
 
-    def best(self, key: Key, design: Design | None, terms: Terms) -> Point:
+    def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
         expansions = [(factor, _expanded(design, mean)) for factor, mean in terms]
 
         def function(x: Point) -> Scalar:
             return jnp.sum(jnp.stack([factor * mean(x) for factor, mean in expansions]))
 
-        return maximize(function, self.domain, self.domain.candidates(key, self.candidates))[0]
+        return self._best(key, function, past)
 
     def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)

@@ -15,6 +15,7 @@ to look, and its corners least of all.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import equinox as eqx
@@ -27,6 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import linalg
+from jaxbo.kernels.blocks import of_all
 from jaxbo.types import Flag, Key, Point, Points, Scalar
 
 #: So many evaluations are remembered, or fewer if the agent's model can hold no more. Of an agent that
@@ -51,8 +53,6 @@ _SAME = 1e-6
 _ROUNDINGS = 8
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
-#: Points whose distances to the past are computed at the same time.
-_BLOCK = 256
 
 T = TypeVar("T")
 
@@ -194,25 +194,9 @@ class Risk(NamedTuple):
 
     def __call__(self, x: Point) -> Scalar:
         """At one point; 0 everywhere as long as nothing has failed."""
-        return if_any(self.present, lambda: self._of(x), jnp.zeros((), self.x.dtype))
-
-    def of_all(self, points: Points) -> Float[Array, " points"]:
-        """At several points."""
-        zeros = jnp.zeros(points.shape[:1], self.x.dtype)
-        each = lambda: jax.lax.map(self._of, points, batch_size=_BLOCK)  # noqa: E731
-        return if_any(self.present, each, zeros)
-
-    def _of(self, x: Point) -> Scalar:
         found = linalg.dot(self.weights, jnp.exp(-_distances(self.x, x) / self.reach))
         again = jnp.any(self.failed & _at(self.x, x))
         return jnp.where(again, FORBIDDEN, found)
-
-
-def risk(past: History) -> Risk:
-    """Where evaluations fail, from those that did and those that did not."""
-    nothing = jnp.zeros_like(past.y), jnp.ones((), past.y.dtype)
-    fitted = if_any(jnp.any(past.failed), lambda: _fitted(past), nothing)
-    return Risk(past.x, past.failed, *fitted)
 
 
 class Limits(NamedTuple):
@@ -232,7 +216,8 @@ class Limits(NamedTuple):
 
     def allow(self, x: Point) -> Flag:
         """Whether the risk at a point is low enough."""
-        return self.risk(x) <= self.most
+        low = lambda: self.risk(x) <= self.most  # noqa: E731
+        return if_any(self.risk.present, low, jnp.ones((), bool))
 
     def toward(self, domain: AbstractDomain, start: Point, end: Point) -> Point:
         """The last point that is allowed on the way from one to the other, or the start."""
@@ -240,7 +225,7 @@ class Limits(NamedTuple):
         def last() -> Point:
             shares = jnp.linspace(0, 1, _STEPS)[:, None].astype(start.dtype)
             way = jax.vmap(domain.project)(start[None, :] + shares * (end - start)[None, :])
-            allowed = self.risk.of_all(way) <= self.most
+            allowed = jax.vmap(self.risk)(way) <= self.most
             return way[jnp.max(jnp.where(allowed, jnp.arange(_STEPS), 0))]
 
         return if_any(self.risk.present, last, end)
@@ -260,7 +245,7 @@ class Limits(NamedTuple):
             return jnp.min(jnp.where(past.used, _distances(past.x, z), jnp.inf))
 
         def other() -> Point:
-            apart: Array = jax.lax.map(nearest, candidates, batch_size=_BLOCK)
+            apart = of_all(nearest, candidates)
             new = apart > _SAME
             # By its data: JAX's check for reused keys takes a loop for a second use.
             drawn = jr.uniform(wrap(data, key), apart.shape, apart.dtype)
@@ -276,8 +261,14 @@ class Limits(NamedTuple):
 
 def limits(past: History, candidates: Points) -> Limits:
     """Points whose risk is tolerated, or the candidates of least risk where none is."""
-    found = risk(past)
-    risks = found.of_all(candidates)
+    none = jnp.zeros(candidates.shape[:1], past.x.dtype)
+    nowhere = Risk(past.x, past.failed, jnp.zeros_like(past.y), jnp.ones((), past.y.dtype))
+
+    def known() -> tuple[Risk, Float[Array, " points"]]:
+        found = Risk(past.x, past.failed, *_fitted(past))
+        return found, of_all(found, candidates)
+
+    found, risks = if_any(nowhere.present, known, (nowhere, none))
     return Limits(found, risks, jnp.maximum(jnp.min(risks), TOLERATED))
 
 
@@ -292,10 +283,15 @@ def _fitted(past: History) -> tuple[Float[Array, " capacity"], Scalar]:
     def under(item: tuple[Scalar, Scalar]) -> tuple[Scalar, Float[Array, " capacity"]]:
         reach, prior = item
         # No eigenvalue is below `_CHANCE` or above the number of rows: float32 is enough.
-        L = jnp.linalg.cholesky(jnp.exp(-distances / reach) + _CHANCE * identity)
-        weights = jax.scipy.linalg.cho_solve((L, True), failed)
+        L = jax.lax.linalg.cholesky(
+            jnp.exp(-distances / reach) + _CHANCE * identity, symmetrize_input=False
+        )
+        # The library's solve, which is quick for one right-hand side and compiles sooner than our own.
+        solve = partial(jax.lax.linalg.triangular_solve, L, left_side=True, lower=True)
+        white = solve(failed[:, None])
         # With the amplitude that is most likely.
-        fit = jnp.log(linalg.dot(failed, weights) / count)
+        fit = jnp.log(jnp.sum(white**2) / count)
+        weights = solve(white, transpose_a=True)[:, 0]
         return prior - count / 2 * fit - jnp.sum(jnp.log(jnp.diagonal(L))), weights
 
     reaches = jnp.asarray(REACHES, dtype) * math.sqrt(past.x.shape[1])

@@ -98,12 +98,12 @@ def test_the_next_point_of_a_design_has_the_largest_variance(way, x64):
 @pytest.mark.parametrize(
     ("n", "x", "y"),
     [
-        (2, POINTS[2], np.nan),
+        (2, np.full(2, np.nan), np.nan),
         (2, POINTS[3], 1.0),  # not yet
         (2, POINTS[1], 1.0),  # once more
         (5, POINTS[5], 1.0),  # nobody was sent there
     ],
-    ids=["failed", "ahead", "behind", "beyond"],
+    ids=["absent", "ahead", "behind", "beyond"],
 )
 def test_what_is_not_the_answer_leaves_no_mark(way, n, x, y):
     design = grown(way, POINTS[:5])
@@ -114,6 +114,19 @@ def test_what_is_not_the_answer_leaves_no_mark(way, n, x, y):
     after = answered(design, answers, jnp.asarray(x), jnp.asarray(y))
     np.testing.assert_array_equal(after.mean, answers.mean)
     assert after.count == n
+
+
+def test_a_failed_answer_is_taken_for_the_mean(way, x64):
+    design, y = grown(way, POINTS[:4]), np.array([1.0, np.nan, -1.0, np.nan])
+    answers = exploration.no_answers(design)
+    answered = jax.jit(exploration.answered)
+    for n in range(4):
+        answers = answered(design, answers, jnp.asarray(POINTS[n]), jnp.asarray(y[n]))
+        assert answers.count == n + 1
+        if np.isnan(y[n]):
+            y[n] = dense(POINTS[:n], y[:n], POINTS[n : n + 1])[0][0]
+    found = read(way, design, answers.mean)
+    np.testing.assert_allclose(found, dense(POINTS[:4], y)[0], atol=1e-9 if x64 else 2e-4)
 
 
 def test_a_full_buffer_takes_no_more(way):
