@@ -86,8 +86,9 @@ def drive(
     `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
     for an `AbstractObjective`.
     `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
-    most the evaluations in flight, and asks what an undisturbed run would have asked. That the Python
-    objective is still the same one cannot be checked. One run at a time has the file: the lock on
+    most the evaluations in flight, and asks what an undisturbed run would have asked, unless a ledger
+    has it draw noise that nobody can repeat. That the Python objective is still the same one cannot be
+    checked. One run at a time has the file: the lock on
     `PATH.lock`, a file that stays, ends with its process.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
     warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others

@@ -14,7 +14,7 @@ Floating arrays are float32 unless the caller's own are float64; no function her
 precision of what it is given.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import jax
@@ -34,14 +34,14 @@ Features: TypeAlias = Float[Array, " features"]
 Function: TypeAlias = Callable[[Point], Scalar]
 
 
-def floating(value: ArrayLike) -> Float[Array, "..."]:
+def floating(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
     """`value` as a strongly typed floating array: the converter of every numeric field.
 
     Floating arrays keep their precision; Python numbers and integers take JAX's default. `ValueError` for
     a number that this precision takes for infinite or for 0.
     """
-    if isinstance(value, int):
-        value = float(value)  # JAX would have it fit int32
+    if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        value = _on_host(value)
     _check_held(value)
     array = jnp.asarray(value)
     if jnp.issubdtype(array.dtype, jnp.floating) and not array.weak_type:
@@ -49,9 +49,19 @@ def floating(value: ArrayLike) -> Float[Array, "..."]:
     return jnp.asarray(value, dtype=float)
 
 
-def _check_held(value: ArrayLike) -> None:
+def _on_host(value: ArrayLike | Sequence[float]) -> ArrayLike | Sequence[float]:
+    """Python's numbers, several of them too, in float64: JAX would cut them before they are looked at."""
+    try:
+        return np.asarray(value, np.float64)
+    except OverflowError as error:
+        raise ValueError("a number is lost in float64: give another unit or scale.") from error
+    except (TypeError, ValueError):
+        return value  # what is no number JAX refuses
+
+
+def _check_held(value: ArrayLike | Sequence[float]) -> None:
     """`ValueError` for numbers on the host that are lost in JAX's default precision."""
-    if not isinstance(value, float | np.ndarray | np.generic):
+    if not isinstance(value, np.ndarray | np.generic):
         return
     given = np.asarray(value)
     if given.dtype != np.float64:

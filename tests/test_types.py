@@ -8,6 +8,7 @@ import pytest
 
 from jaxbo.domains import Finite
 from jaxbo.kernels.covariance import SquaredExponential
+from jaxbo.kernels.fit import Bounds
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.policy import UCB
 from jaxbo.kernels.surrogate import Fixed
@@ -29,12 +30,19 @@ narrow = pytest.mark.skipif(INFO.bits == 64, reason="float64 holds them")
         lambda x: SquaredExponential(0.2, x),
         lambda x: SquaredExponential(np.asarray([0.2, x])),
         lambda x: Finite(np.asarray([[0.5], [x]])),
+        lambda x: Bounds(noise=(min(x, 1.0), max(x, 1.0))),
     ],
 )
 @pytest.mark.parametrize("x", [1e300, 1e-50, 3.5e38, 1e-38])
 def test_numbers_that_the_precision_loses_are_refused_as_they_came(make, x):
     with pytest.raises(ValueError, match=re.escape(f"{x} is lost in float32, which holds 0")):
         make(x)
+
+
+@pytest.mark.parametrize("make", [lambda x: Fixed(noise=x), UCB])
+def test_whole_numbers_of_any_length_are_refused(make):
+    with pytest.raises(ValueError, match="lost in float"):
+        make(10**400)
 
 
 @pytest.mark.parametrize("x", [0, -0.0, 1, True, 10**10, float(INFO.max), -float(INFO.tiny)])

@@ -58,7 +58,7 @@ NOISE = 1e-2
 
 
 def _pair(value: Float[Array, "2"] | tuple[float, float]) -> Float[Array, "2"]:
-    return floating(jnp.asarray(value))
+    return floating(value)
 
 
 class Bounds(eqx.Module):
