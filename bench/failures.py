@@ -20,8 +20,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from bench.runner import Check, Experiment, Options, Result, number, progress
-from jaxbo import metrics
+from bench.runner import Check, Experiment, Options, Result, interval, progress
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS
@@ -152,15 +151,10 @@ def _run(options: Options) -> Result:
         checks=checks(found),
         headers=("problem", "method", "told by", "failed after ten", "regret"),
         rows=[
-            (*kind, f"{100 * one.failed.mean():.0f} %", _interval(one.regret))
+            (*kind, f"{100 * one.failed.mean():.0f} %", interval(one.regret))
             for kind, one in found.items()
         ],
     )
-
-
-def _interval(values: np.ndarray) -> str:
-    low, high = metrics.confidence_interval(values)
-    return f"{number(float(values.mean()))} ({number(float(high - low) / 2)})"
 
 
 def checks(found: dict[tuple[str, str, str], Found]) -> dict[str, Check]:

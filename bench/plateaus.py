@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from bench.runner import Check, Experiment, Options, Result, number, progress
-from jaxbo import metrics
+from bench.runner import Check, Experiment, Options, Result, interval, progress
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
@@ -126,15 +125,10 @@ def _run(options: Options) -> Result:
         checks=checks(found),
         headers=("shape", "dimensions", "method", "met", "evaluations until then"),
         rows=[
-            (s, str(d), m, f"{100 * np.mean(one <= INITIAL + ROUNDS):.0f} %", _interval(one))
+            (s, str(d), m, f"{100 * np.mean(one <= INITIAL + ROUNDS):.0f} %", interval(one))
             for (s, d, m), one in found.items()
         ],
     )
-
-
-def _interval(values: np.ndarray) -> str:
-    low, high = metrics.confidence_interval(values.astype(float))
-    return f"{number(float(values.mean()))} ({number(float(high - low) / 2)})"
 
 
 def checks(found: dict[tuple[str, int, str], np.ndarray]) -> dict[str, Check]:

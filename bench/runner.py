@@ -376,6 +376,12 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+def interval(values: np.ndarray) -> str:
+    """The mean of all runs, and half the width of its 95 % confidence interval."""
+    low, high = metrics.confidence_interval(values.astype(float))
+    return f"{number(float(values.mean()))} ({number(float(high - low) / 2)})"
+
+
 # ---------------------------------------------------------------- the command line
 
 

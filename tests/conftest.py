@@ -70,6 +70,12 @@ def key(request):
 
 
 @pytest.fixture
+def path(tmp_path):
+    """Where a run's checkpoint goes, in a folder of the test's own."""
+    return tmp_path / "run.npz"
+
+
+@pytest.fixture
 def x64():
     """Whether the suite runs in float64."""
     return jax.config.jax_enable_x64

@@ -62,11 +62,6 @@ class Counting:
         return value
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.npz"
-
-
 def files(path):
     """All but the lock, which stays and means nothing by itself."""
     return sorted(file.name for file in path.parent.iterdir() if file.suffix != ".lock")

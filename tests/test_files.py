@@ -1,10 +1,8 @@
 """Checkpoints are found wherever the run goes, and damage to them is noticed."""
 
 import contextlib
-import functools
 import os
 import pathlib
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.random as jr
@@ -15,54 +13,8 @@ from jaxbo import _archive
 from jaxbo._archive import CheckpointError
 from jaxbo._checkpoint import Checkpoint, Rows
 from jaxbo._lock import Hold
-from jaxbo.algos.egp import EGP
-from jaxbo.algos.random_search import RandomSearch
-from jaxbo.domains import Cube
-from jaxbo.driver import drive
-from jaxbo.kernels.surrogate import Fixed
-from jaxbo.workers import Desk, drive_async
-
-RANDOM = RandomSearch(Cube(2), 3)
-#: Two workers of a small model.
-MODEL = EGP(Cube(1), Fixed(size=4), workers=2, candidates=4)
-quiet = functools.partial(drive, progress=False)
-
-
-def bowl(agent, x):
-    return float(-np.sum((x - 0.1) ** 2))
-
-
-class Counting:
-    """An objective that counts its calls."""
-
-    def __init__(self):
-        self.calls = []
-
-    def __call__(self, agent, x):
-        self.calls.append(agent)
-        return bowl(agent, x)
-
-
-def in_a_thread(path, objective=bowl, evaluations=2, **options):
-    with ThreadPoolExecutor(2) as pool:
-        return drive_async(
-            MODEL, objective, evaluations, jr.key(0), executor=pool, checkpoint=path, **options
-        )
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.npz"
-
-
-def files(folder):
-    """All but locks, which stay and mean nothing by themselves."""
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if _shown(file))
-
-
-def _shown(file):
-    return file.suffix != ".lock" and not file.is_dir()
-
+from jaxbo.workers import Desk
+from tests.driven import MODEL, RANDOM, Counting, bowl, files, in_a_thread, quiet
 
 # ---------------------------------------------------------------- where files are
 

@@ -370,11 +370,6 @@ def driven(objective, path, algorithm=PRIVATE, ledger=None, rounds=ROUNDS, **opt
     return drive(algorithm, objective, rounds, jr.key(0), ledger=ledger, **options)[1]
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.npz"
-
-
 def test_every_release_is_charged_and_saved_before_its_queries_are_evaluated(path):
     objective = Counting(path)
     trace = driven(objective, path)
