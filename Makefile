@@ -33,7 +33,7 @@ test: test-float32 test-float64
 # as users have it.
 CONTRACT := tests/algos/test_contract.py
 EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
-FTS := FTS and not DP and not ranked and not pooled
+FTS := FTS and not DP and not ranked and not pooled and not once and not target
 # Of the contract, what compares statistics, values within a tolerance, or the bits of random draws alone.
 ROUGH := beats or seeds_in or draws or rounded_integers or finite_set or plateau or evaluations_fail
 
