@@ -1,12 +1,12 @@
-"""What an agent has evaluated, and where it need not look again.
+"""The evaluations of an agent, and the places where it need not look again.
 
     risk(x) = Σ_j weights_j k(x, x_j),   weights = (K + ε I)⁻¹ failed,   k(x, z) = exp(-|x - z| / reach)
 
-is near 1 where evaluations failed, near 0 where they did not, and 0 where nothing is known: the mean of a
-process that has observed which evaluations failed. Its paths are not smooth, so between a point that
-failed and one that did not the risk is nearly linear. With a border anywhere between the two, it is the
-probability that the border was passed. `reach` is the likeliest of a few. The shortest is taken where
-failures have nothing to do with their place, and then hardly any place is avoided.
+is near 1 where evaluations failed, near 0 where they succeeded, and 0 where nothing is known. It is the
+mean of a process that has observed which evaluations failed. The paths of this process are not smooth, so
+the risk is nearly linear between a failure and a success. If the border is anywhere between the two, the
+risk is the probability that the border was passed. `reach` is the likeliest of a few. It is the shortest
+if failures have nothing to do with their place, and then hardly any place is avoided.
 
 A point that repeats an earlier one teaches nothing if the objective has no noise. The first repetition
 tells whether it has: its value is the same, or another. While all values are equal no model says where
@@ -58,13 +58,13 @@ T = TypeVar("T")
 
 
 class History(eqx.Module):
-    """The last points that an agent evaluated, and their values: NaN for one that failed, infinite for
-    one that has not ended.
+    """The last points that an agent evaluated, with their values.
 
-    `order` says when each row was written, the first being 0, and -1 that it is empty. A full history
-    gives up its oldest success, or its oldest row if there is none. All values that ever were count for
-    the rest: `values` is how many there were, `least` and `most` are the ends of their range. `repeats`
-    says whether a point that was evaluated twice had the same value; `varies`, whether one had another.
+    A value is NaN if the evaluation failed, and infinite if it has not ended. `order` counts the rows
+    as they are written, from 0 on, and is -1 for an empty row. A full history gives up its oldest success,
+    or its oldest row if there is no success. The other fields are of all values that ever were: `values`
+    is their number, `least` and `most` are the ends of their range. `repeats` says whether any point that
+    was evaluated twice had the same value again, and `varies` whether any had another value.
     """
 
     x: Float[Array, "capacity dim"]
@@ -143,7 +143,7 @@ def wait(past: History, x: Point, busy: Flag | bool = True) -> History:
 
 
 def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
-    """With one row more: an empty one, or else the oldest success, or else the oldest."""
+    """With one row more, in the place of an empty row, or of the oldest success, or of the oldest row."""
     last = jnp.max(past.order)
     kept = past.used & ~jnp.isfinite(past.y)
     row = jnp.where(wanted, jnp.argmin(past.order + jnp.where(kept, last + 1, 0)), past.y.size)
@@ -200,7 +200,7 @@ class Risk(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Where an agent with this past looks: at points whose risk is at most `most`.
+    """An agent with this past looks at points whose risk is at most `most`.
 
     `risks` are those of the candidates of a search.
     """
@@ -211,7 +211,7 @@ class Limits(NamedTuple):
 
     @property
     def allowed(self) -> Bool[Array, " points"]:
-        """Which candidates may be looked at: one at least."""
+        """The candidates that may be looked at; there is always one."""
         return self.risks <= self.most
 
     def allow(self, x: Point) -> Flag:
@@ -309,8 +309,8 @@ def _distances(X: Float[Array, "capacity dim"], x: Point) -> Float[Array, " capa
 def if_any(wanted: Flag, compute: Callable[[], T], otherwise: T) -> T:
     """`compute()` where it is wanted.
 
-    Under `vmap` a `cond` computes both sides for everybody. This is a loop of one step or none, which
-    nobody enters if nobody wants to.
+    Under `vmap` a `cond` computes both sides for everybody. This loop has one step or none, and a batch
+    skips it if nobody wants the step.
     """
 
     def step(state: tuple[Flag, T]) -> tuple[Flag, T]:
