@@ -54,6 +54,7 @@ _ROUNDINGS = 8
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -61,10 +62,10 @@ class History(eqx.Module):
     """The last points that an agent evaluated, with their values.
 
     A value is NaN if the evaluation failed, and infinite if it has not ended. `order` counts the rows
-    as they are written, from 0 on, and is -1 for an empty row. A full history gives up its oldest success,
-    or its oldest row if there is no success. The other fields are of all values that ever were: `values`
-    is their number, `least` and `most` are the ends of their range. `repeats` says whether any point that
-    was evaluated twice had the same value again, and `varies` whether any had another value.
+    as they are written, from 0 on, and is -1 for an empty row. A full history gives up its oldest
+    success, or its oldest row if there is no success. The other fields are of all values that ever were:
+    `values` is their number, `least` and `most` are the ends of their range. `repeats` says whether any
+    point that was evaluated twice had the same value again, and `varies` whether any had another value.
     """
 
     x: Float[Array, "capacity dim"]
@@ -216,19 +217,19 @@ class Limits(NamedTuple):
 
     def allow(self, x: Point) -> Flag:
         """Whether the risk at a point is low enough."""
-        low = lambda: self.risk(x) <= self.most  # noqa: E731
-        return if_any(self.risk.present, low, jnp.ones((), bool))
+        low = lambda x: self.risk(x) <= self.most  # noqa: E731
+        return if_any(self.risk.present, low, x, jnp.ones((), bool))
 
     def toward(self, domain: AbstractDomain, start: Point, end: Point) -> Point:
         """The last point that is allowed on the way from one to the other, or the start."""
 
-        def last() -> Point:
+        def last(start: Point) -> Point:
             shares = jnp.linspace(0, 1, _STEPS)[:, None].astype(start.dtype)
             way = jax.vmap(domain.project)(start[None, :] + shares * (end - start)[None, :])
             allowed = jax.vmap(self.risk)(way) <= self.most
             return way[jnp.max(jnp.where(allowed, jnp.arange(_STEPS), 0))]
 
-        return if_any(self.risk.present, last, end)
+        return if_any(self.risk.present, last, start, end)
 
     def elsewhere(
         self,
@@ -239,12 +240,14 @@ class Limits(NamedTuple):
         alone: Flag | bool = True,
     ) -> Point:
         """`x`, unless it would teach nothing (`maximize.query`)."""
-        lost, data = past.flat & alone, unwrap(key)
+        lost = past.flat & alone
 
-        def nearest(z: Point) -> Scalar:
-            return jnp.min(jnp.where(past.used, _distances(past.x, z), jnp.inf))
+        def other(known: tuple[Float[Array, "capacity dim"], Array]) -> Point:
+            X, data = known
 
-        def other() -> Point:
+            def nearest(z: Point) -> Scalar:
+                return jnp.min(jnp.where(past.used, _distances(X, z), jnp.inf))
+
             apart = of_all(nearest, candidates)
             new = apart > _SAME
             # By its data: JAX's check for reused keys takes a loop for a second use.
@@ -256,19 +259,20 @@ class Limits(NamedTuple):
             return jnp.where(jnp.any(new), candidates[found], x)
 
         repeats = past.exact & jnp.any(repeated(past, x))
-        return if_any(lost | repeats, other, x)
+        return if_any(lost | repeats, other, (past.x, unwrap(key)), x)
 
 
 def limits(past: History, candidates: Points) -> Limits:
     """Points whose risk is tolerated, or the candidates of least risk where none is."""
+    nowhere = jnp.zeros_like(past.y), jnp.ones((), past.y.dtype)
     none = jnp.zeros(candidates.shape[:1], past.x.dtype)
-    nowhere = Risk(past.x, past.failed, jnp.zeros_like(past.y), jnp.ones((), past.y.dtype))
 
-    def known() -> tuple[Risk, Float[Array, " points"]]:
-        found = Risk(past.x, past.failed, *_fitted(past))
-        return found, of_all(found, candidates)
+    def known(past: History) -> tuple[tuple[Array, Scalar], Float[Array, " points"]]:
+        fitted = _fitted(past)
+        return fitted, of_all(Risk(past.x, past.failed, *fitted), candidates)
 
-    found, risks = if_any(nowhere.present, known, (nowhere, none))
+    fitted, risks = if_any(jnp.any(past.failed), known, past, (nowhere, none))
+    found = Risk(past.x, past.failed, *fitted)
     return Limits(found, risks, jnp.maximum(jnp.min(risks), TOLERATED))
 
 
@@ -306,14 +310,17 @@ def _distances(X: Float[Array, "capacity dim"], x: Point) -> Float[Array, " capa
     return jnp.sqrt(jnp.sum((X - x[None, :]) ** 2, axis=1))
 
 
-def if_any(wanted: Flag, compute: Callable[[], T], otherwise: T) -> T:
-    """`compute()` where it is wanted.
+def if_any(wanted: Flag, compute: Callable[[S], T], given: S, otherwise: T) -> T:
+    """`compute(given)` where it is wanted.
 
     Under `vmap` a `cond` computes both sides for everybody. This loop has one step or none, and a batch
     skips it if nobody wants the step.
     """
 
     def step(state: tuple[Flag, T]) -> tuple[Flag, T]:
-        return jnp.zeros_like(state[0]), compute()
+        # The compiler takes out of a loop what is the same in every step, and would always compute it.
+        # What depends on the state stays.
+        held = jax.tree.map(lambda a: jnp.where(state[0], a, jnp.zeros_like(a)), given)
+        return jnp.zeros_like(state[0]), compute(held)
 
     return jax.lax.while_loop(lambda state: state[0], step, (wanted, otherwise))[1]

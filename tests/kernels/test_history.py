@@ -196,6 +196,18 @@ def test_a_place_where_evaluations_fail_is_passed_over(key):
     assert bowl(found) > best - 2e-2
 
 
+def test_a_batch_in_which_nothing_failed_computes_no_risk(key):
+    # The compiler takes what is the same in every step out of a loop, and would compute it always.
+    agents, X = 7, CUBE.candidates(key, 300)
+    pasts = jax.vmap(lambda _: history.empty(2, 50))(jnp.arange(agents))
+    each = jax.vmap(lambda k, past: query(k, bowl, CUBE, X, past))
+    program = jax.jit(each).lower(jr.split(key, agents), pasts).compile().as_text()
+    entry = program[program.index("ENTRY") :]
+    assert f"[{agents},50,50]" in program  # distances between all points, in the loop's body
+    for shape in ("50,50", "50,150", "150,50"):
+        assert f"[{agents},{shape}" not in entry
+
+
 def test_if_all_failed_the_place_of_least_risk_is_asked(key):
     points = jr.uniform(key, (30, 2))
     past = told(points[:25], jnp.full((25,), NAN))
@@ -263,5 +275,5 @@ def test_on_the_way_to_a_place_that_fails_the_last_allowed_point_is_taken():
 
 def test_a_batch_computes_what_one_of_it_wants():
     wanted = jnp.asarray([False, True, False])
-    batch = jax.vmap(lambda w, x: history.if_any(w, lambda: 2 * x, x))
+    batch = jax.vmap(lambda w, x: history.if_any(w, lambda z: 2 * z, x, x))
     np.testing.assert_array_equal(batch(wanted, jnp.arange(3.0)), [0, 2, 2])
