@@ -21,7 +21,7 @@ EXTRAS = {
     "toulbar2": {"pytoulbar2": "pytoulbar2"},
     "bayes": {"blackjax": "blackjax"},
     "robot": {"box2d": "Box2D"},
-    "flower": {"flwr": "flwr"},
+    "flower": {"flwr": "flwr", "httpx": "httpx"},
     "cluster": {"distributed": "distributed"},
 }
 CORE = ("jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy", "filelock")
