@@ -88,8 +88,8 @@ def drive(
     `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
     most the evaluations in flight, and asks what an undisturbed run would have asked, unless a ledger
     has it draw noise that nobody can repeat. That the Python objective is still the same one cannot be
-    checked. One run at a time has the file: the lock on
-    `PATH.lock`, a file that stays, ends with its process.
+    checked. One run at a time has the file: the lock on `PATH.lock`, a file that stays, ends with its
+    process.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
     warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
     are raised as they are, with the agent and the point in a note. An objective that has not succeeded

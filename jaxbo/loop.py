@@ -157,7 +157,8 @@ def _run(
     agents = algorithm.agents if isinstance(algorithm, AbstractFederated) else 1
     rows = whole_where_uneven(each, rows, agents, algorithm.targets)
     state = whole_where_uneven(each, state, agents)
-    return whole_where_uneven(each, state), rows  # only targets have some of it
+    # Arrays of the targets alone may be uneven where those of all agents are not.
+    return whole_where_uneven(each, state), rows
 
 
 def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:

@@ -14,6 +14,7 @@ Floating arrays are float32 unless the caller's own are float64; no function her
 precision of what it is given.
 """
 
+import numbers
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -50,13 +51,20 @@ def floating(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
 
 
 def _on_host(value: ArrayLike | Sequence[float]) -> ArrayLike | Sequence[float]:
-    """Python's numbers, several of them too, in float64: JAX would cut them before they are looked at."""
+    """Python's numbers, one or several, in float64: JAX would cut them before they are looked at.
+
+    Anything else comes back as it is, for JAX to refuse.
+    """
     try:
-        return np.asarray(value, np.float64)
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # numbers that are traced, or rows of several lengths
+        return value
+    if not all(isinstance(number, numbers.Real) for number in array.flat):
+        return value
+    try:
+        return array.astype(np.float64)
     except OverflowError as error:
         raise ValueError("a number is lost in float64: give another unit or scale.") from error
-    except (TypeError, ValueError):
-        return value  # what is no number JAX refuses
 
 
 def _check_held(value: ArrayLike | Sequence[float]) -> None:

@@ -39,6 +39,13 @@ def test_numbers_that_the_precision_loses_are_refused_as_they_came(make, x):
         make(x)
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("value", [None, "1.5", [None, 1.0], ["1.5"], {}, [1.0, [2.0]]])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises((TypeError, ValueError)):
+        floating(value)
+
+
 @pytest.mark.parametrize("make", [lambda x: Fixed(noise=x), UCB])
 def test_whole_numbers_of_any_length_are_refused(make):
     with pytest.raises(ValueError, match="lost in float"):

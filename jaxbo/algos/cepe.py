@@ -111,12 +111,12 @@ class CEPE(AbstractFederated):
     (`schedules.first`). Inducing points are sent until nobody has any left, which the paper's length of
     that phase bounds. An agent with none of them counts as unknown, mean 0.
 
-    A failed evaluation is not sent, and the agent then looks elsewhere: a place where its own evaluations
-    fail is neither exploited nor, with covariances of its own, explored. The common design is for all:
-    an agent evaluates each of its points once, and one that failed is as if it had been what the agent
-    expected. `present` says whose observations the server
-    has in a round, exploiting rounds included, since a server remembers nothing here: of an agent that is
-    absent the others know nothing in that round, mean 0, and it still knows itself. Values observed while
+    A failed evaluation is not sent, and the agent then looks elsewhere. It exploits no place where
+    its own evaluations fail, and with covariances of its own it explores none. Each point of the
+    common design is evaluated once by every agent. An agent whose evaluation failed there goes on
+    as if it had observed its own mean. `present` says whose observations the server has in a round,
+    exploiting rounds included, since a server remembers nothing here: of an agent that is absent
+    the others know nothing in that round, mean 0, and it still knows itself. Values observed while
     exploiting are not used, as in the paper.
     """
 
@@ -218,12 +218,11 @@ class CEPE(AbstractFederated):
             require(
                 queries.shape == shape, f"expected queries of shape {shape}, got {queries.shape}."
             )
-            # A point more: the one where those were who had evaluated all before, and did again.
+            # The design gets one point more: that of the agents who had evaluated all points before.
             there = jnp.all(jnp.isfinite(queries), axis=1)
             ahead = there & (state.clients.belief.count == state.shared.count)
             wanted = self._exploring(state.round) & jnp.any(ahead)
-            # The first that succeeded, or else that failed: as a sum, which is less to send than all
-            # queries.
+            # The first of them that succeeded, or else the first. A sum is less to send than all queries.
             index = jnp.arange(self.agents)
             order = jnp.where(jnp.isfinite(values), index, index + self.agents)
             order = jnp.where(ahead, order, 2 * self.agents)

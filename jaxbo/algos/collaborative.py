@@ -21,7 +21,7 @@ from jaxbo.algos.cepe import NEVER, Info, personalization
 from jaxbo.domains import Finite
 from jaxbo.kernels import acquisition, gp, nystrom
 from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
-from jaxbo.kernels.exploration import allowed, any_largest, nearest
+from jaxbo.kernels.exploration import any_largest, nearest, safe
 from jaxbo.kernels.history import History
 from jaxbo.kernels.linalg import dot, inner
 from jaxbo.types import Count, Key, Point, Scalar, floating
@@ -231,7 +231,7 @@ class Collaborative(AbstractFederated):
         best = jnp.where(jnp.any(client.seen), best, 0)  # the prior mean
         t = broadcast.round + 1
         scores = jax.vmap(lambda m, s: self.index(t, m, s, best))(mean, spread)
-        x = self.domain.points[any_largest(key, allowed(past, self.domain.points, scores))]
+        x = self.domain.points[any_largest(key, safe(past, self.domain.points, scores))]
         since = (client.last == broadcast.round - 1).astype(int)
         since = jnp.where(broadcast.round == 0, client.belief.count, since)
         scalars = (self.domain.dim + 1) * since

@@ -115,13 +115,9 @@ def nearest(points: Points, x: Point) -> Count:
     return jnp.argmin(jnp.sum((points - x[None, :]) ** 2, axis=1)).astype(int)
 
 
-def allowed(
-    past: History, points: Points, values: Float[Array, " points"]
-) -> Float[Array, " points"]:
-    """The values of all points of a domain, with those last where evaluations fail."""
-    least = jnp.finfo(values.dtype).min
-    fine = history.limits(past, points).allowed
-    return jnp.where(fine, jnp.maximum(values, least), -jnp.inf)
+def safe(past: History, points: Points, values: Float[Array, " points"]) -> Float[Array, " points"]:
+    """The values of all points, so that a point where evaluations succeed is better than all others."""
+    return history.preferred(history.limits(past, points).allowed, values)
 
 
 def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
@@ -251,7 +247,7 @@ class OnPoints(AbstractExploration):
         process = belief.process if isinstance(belief, Design) else belief
         variance = process.variance
         if past is not None:
-            variance = allowed(past, self.domain.points, variance)
+            variance = safe(past, self.domain.points, variance)
         return self.domain.points[any_largest(key, variance)]
 
     def observe(self, belief: Table, x: Point, y: Scalar) -> Table:
@@ -266,7 +262,7 @@ class OnPoints(AbstractExploration):
     def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
         del key, design
         values = jnp.asarray(sum(factor * mean for factor, mean in terms))
-        return self.domain.points[jnp.argmax(allowed(past, self.domain.points, values))]
+        return self.domain.points[jnp.argmax(safe(past, self.domain.points, values))]
 
     def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
         process, points = self.start(kernel, noise), self.domain.points

@@ -262,6 +262,13 @@ class Limits(NamedTuple):
         return if_any(lost | repeats, other, (past.x, unwrap(key)), x)
 
 
+def preferred(
+    allowed: Bool[Array, " points"], values: Float[Array, " points"]
+) -> Float[Array, " points"]:
+    """The values of a function, so that any point that is allowed is better than all others."""
+    return jnp.where(allowed, jnp.maximum(values, jnp.finfo(values.dtype).min), -jnp.inf)
+
+
 def limits(past: History, candidates: Points) -> Limits:
     """Points whose risk is tolerated, or the candidates of least risk where none is."""
     nowhere = jnp.zeros_like(past.y), jnp.ones((), past.y.dtype)

@@ -65,9 +65,7 @@ def maximize(
     values = of_all(function, candidates)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
     if allowed is not None:
-        # A place that is allowed is better than one that is not, whatever its value.
-        least = jnp.finfo(values.dtype).min
-        values = jnp.where(allowed, jnp.maximum(values, least), -jnp.inf)
+        values = history.preferred(allowed, values)
     if isinstance(domain, Finite):
         best = jnp.argmax(values)
         return candidates[best], values[best]
@@ -133,9 +131,8 @@ def ascend(
     """Trust-region Newton ascent from `x`, where the function is `value`; never worse than that.
 
     Within `box`, if given: from its least to its greatest point. Only through points that `limits`, if
-    given, allow. One evaluation of value, gradient and
-    curvature a step: a rejected trial shortens the step that led to it, an accepted one begins the
-    next.
+    given, allow. A step takes one evaluation of value, gradient and curvature: a rejected trial shortens
+    the step that led to it, an accepted one begins the next.
     """
     lower, upper = (jnp.zeros_like(x), jnp.ones_like(x)) if box is None else box
 

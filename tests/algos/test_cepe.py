@@ -14,13 +14,14 @@ from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.collaborative import IGPUCB, Collaborative
 from jaxbo.domains import Cube, Finite
 from jaxbo.driver import drive, replay
-from jaxbo.kernels import history, nystrom
+from jaxbo.kernels import nystrom
 from jaxbo.kernels.covariance import Matern32, Matern52, SquaredExponential, stack
 from jaxbo.kernels.sketch import Pivoted, Sketch
 from jaxbo.loop import run
 from jaxbo.objectives import AbstractObjective
 from jaxbo.trace import Trace
 from jaxbo.types import floating
+from tests.pasts import fine
 
 AGENTS, ROUNDS, NOISE = 4, 40, 1e-2
 POINTS = Finite(np.random.default_rng(3).random((150, 2)))  # no two alike by symmetry
@@ -80,17 +81,6 @@ def posterior(kernel, x, y, points):
     K = covariance(kernel, x, x) + NOISE * np.eye(len(x))
     k = covariance(kernel, x, points)
     return k.T @ np.linalg.solve(K, y), prior - np.einsum("np,np->p", k, np.linalg.solve(K, k))
-
-
-@jax.jit
-@functools.partial(jax.vmap, in_axes=(1, 1, None))
-def fine(queries, values, points):
-    """Of one agent, at which points its evaluations are not expected to fail before each of them."""
-
-    def step(past, evaluation):
-        return history.add(past, *evaluation), history.limits(past, points).allowed
-
-    return jax.lax.scan(step, history.empty(2, None), (queries, values))[1]
 
 
 def algorithm1(trace, kernels, alpha, weights, explores, points, present=None, own=False):

@@ -1,7 +1,5 @@
 """The rivals of CEPE beside dense algebra in float64."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -11,10 +9,10 @@ from scipy import stats
 
 from jaxbo.algos.collaborative import IGPUCB, Collaborative, Improvement, Probability
 from jaxbo.domains import Finite
-from jaxbo.kernels import history
 from jaxbo.kernels.covariance import SquaredExponential, stack
 from jaxbo.loop import run
 from jaxbo.objectives import OnGrid
+from tests.pasts import fine
 
 AGENTS, ROUNDS, NOISE = 3, 25, 1e-2
 POINTS = Finite(np.random.default_rng(3).random((120, 2)))
@@ -45,17 +43,6 @@ def dense(trace, t, present, joint):
         std = std if joint else c @ np.sqrt(np.array(variances))
         found.append((mean, std, mean[seen[i]].max() if len(seen[i]) else 0.0))
     return found
-
-
-@jax.jit
-@functools.partial(jax.vmap, in_axes=1)
-def fine(queries, values):
-    """Of one agent, at which points its evaluations are not expected to fail before each of them."""
-
-    def step(past, evaluation):
-        return history.add(past, *evaluation), history.limits(past, POINTS.points).allowed
-
-    return jax.lax.scan(step, history.empty(2, None), (queries, values))[1]
 
 
 def improvement(t, mean, std, best):
@@ -97,7 +84,7 @@ def test_every_query_maximizes_the_index_of_what_the_agent_wants(index, referenc
     _, trace = run(method, objective, ROUNDS, jr.key(1), present=jnp.asarray(present))
     assert np.isnan(trace.values).any()
     points = np.asarray(POINTS.points, float)
-    allowed = np.asarray(fine(trace.queries, trace.values))
+    allowed = np.asarray(fine(trace.queries, trace.values, POINTS.points))
     assert not allowed.all()
     for t in range(ROUNDS):
         for i, (mean, std, best) in enumerate(dense(trace, t, present[t], joint)):

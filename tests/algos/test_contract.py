@@ -638,15 +638,15 @@ def many_runs(name, dim, number=FUNCTION):
 
 @pytest.mark.parametrize("name", LEARNING, scope="module")
 def test_it_beats_random_search(name):
-    _beats_random_search(name, 2)
+    assert_beats_random_search(name, 2)
 
 
 @once
 def test_it_beats_random_search_in_six_dimensions():
-    _beats_random_search("FTS", 6)
+    assert_beats_random_search("FTS", 6)
 
 
-def _beats_random_search(name, dim):
+def assert_beats_random_search(name, dim):
     def regret(name):
         best = np.max(many_runs(name, dim).values, axis=1)  # of each seed and target
         return np.mean(float(FUNCTIONS[dim].maximum) - best, axis=1)
