@@ -37,7 +37,7 @@ MOST = 128
 #: The same for an agent whose model has no limit.
 UNLIMITED = 64
 #: A point is avoided if its risk is larger.
-TOLERATED = 0.1
+TOLERATED = 0.075
 #: The risk at a point that failed.
 FORBIDDEN = 2.0
 #: Lengths over which failures may be alike, in units of the root of the dimension, with which distances

@@ -191,10 +191,10 @@ def _newton_step(
     """argmax of g'p + p'Hp/2 over |p| ≤ radius, coordinates held at a bound left out."""
     held = ((x <= lower) & (gradient < 0)) | ((x >= upper) & (gradient > 0))
     residual = jnp.where(held, 0, gradient)
-    step, direction = jnp.zeros_like(x), residual
     length = jnp.sum(residual * residual)
-    done = length <= 0
-    for _ in range(min(x.size, CONJUGATE_STEPS)):
+
+    def conjugate(_: Count, state: tuple[Point, Point, Point, Scalar, Flag]):
+        step, direction, residual, length, done = state
         product = jnp.where(held, 0, curvature(direction))
         bend = -jnp.sum(direction * product)
         along = length / jnp.where(bend > 0, bend, 1)
@@ -205,14 +205,14 @@ def _newton_step(
         root = jnp.sqrt(cross * cross + size * gap)
         limit = gap / jnp.where(size > 0, cross + root, 1)
         stop = (bend <= 0) | (along >= limit)
-        length_of_step = jnp.where(stop, limit, along)
-        step = jnp.where(done, step, step + length_of_step * direction)
+        step = jnp.where(done, step, step + jnp.where(stop, limit, along) * direction)
         residual = residual + along * product
         new = jnp.sum(residual * residual)
         direction = residual + (new / jnp.where(length > 0, length, 1)) * direction
-        length = new
-        done = done | stop | (length <= 0)
-    return step
+        return step, direction, residual, new, done | stop | (new <= 0)
+
+    start = jnp.zeros_like(x), residual, residual, length, length <= 0
+    return jax.lax.fori_loop(0, min(x.size, CONJUGATE_STEPS), conjugate, start)[0]
 
 
 def _best_of_shares(values: Float[Array, " points"], shares: int) -> Int[Array, " shares"]:
