@@ -61,10 +61,23 @@ class Record:
             self.saved.close()
 
     def _resume(self, saved: Checkpoint, rows: Rows | None) -> None:
-        if self.released is not None:
+        if rows is not None:
+            self._check(saved, rows)
+        if self.released is not None:  # nothing is counted for the checkpoint of another run
             self._charge(self.released, rows)
         if rows is None:
             return
+        asked = rows.queries.shape[0]
+        self.asked, self.told = asked, rows.told
+        self.queries[:asked], self.values[:asked] = rows.queries, rows.values
+        for one, theirs in zip(self._info(asked)[: len(self.info)], rows.info, strict=False):
+            one[:] = theirs
+        self.failures = [Failure(*failure) for failure in rows.failures]
+        if self.told == asked:
+            self.forget()  # a kill came between the last save and the journal's end
+
+    def _check(self, saved: Checkpoint, rows: Rows) -> None:
+        """`CheckpointError` for the rows of another run, `ValueError` for more than this one asks for."""
         asked = rows.queries.shape[0]
         require(
             asked <= self.queries.shape[0],
@@ -87,13 +100,6 @@ class Record:
             )
         if not asked - 1 <= rows.told <= asked:
             raise DamagedError(f"{saved.path} is damaged: restore it from a copy.")
-        self.asked, self.told = asked, rows.told
-        self.queries[:asked], self.values[:asked] = rows.queries, rows.values
-        for one, theirs in zip(mine[:given], rows.info[:given], strict=True):
-            one[:] = theirs
-        self.failures = [Failure(*failure) for failure in rows.failures]
-        if self.told == asked:
-            self.forget()  # a kill came between the last save and the journal's end
 
     def _charge(self, released: Released, rows: Rows | None) -> None:
         """Goes on with the charges that were saved. `CheckpointError` if there have been more."""

@@ -315,6 +315,6 @@ def _print(line: str) -> None:
 
 def _write(path: Path, text: str) -> None:
     """The file appears whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_text(text)
     os.replace(part, path)
