@@ -3,6 +3,7 @@
     hill     0.2, but 1 on a cube with 2 % of the volume
     steps    five levels of the distance from a point, the best with about 2 % of the volume
     decoy    0.2, but 0.5 on a cube with 5 %, and 1 on another with 2 %
+    noise    the hill, with noise of deviation 0.01 on all values
 
 in 2, 4 and 8 dimensions, at a place drawn for each run. What is compared is the number of evaluations
 until the best level is met, or one more than there are.
@@ -29,7 +30,7 @@ from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.policy import EI, UCB, Thompson
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import run
-from jaxbo.types import Key, Point, Scalar
+from jaxbo.types import Count, Key, Point, Scalar
 
 DIMS, QUICK_DIMS = (2, 4, 8), (2,)
 INITIAL, ROUNDS = 5, 60
@@ -45,6 +46,7 @@ class Shape(NamedTuple):
 
     objective: Callable[[Key, int], Callable[[Point], Scalar]]
     best: float
+    noise: float = 0.0
 
 
 def _cube(key: Key, dim: int, share: float) -> Callable[[Point], jax.Array]:
@@ -78,7 +80,12 @@ def _decoy(key: Key, dim: int) -> Callable[[Point], Scalar]:
     return lambda x: jnp.where(hill(x), 1.0, jnp.where(decoy(x), 0.5, 0.2))
 
 
-SHAPES = {"hill": Shape(_hill, 1.0), "steps": Shape(_steps, -1.0), "decoy": Shape(_decoy, 1.0)}
+SHAPES = {
+    "hill": Shape(_hill, 1.0),
+    "steps": Shape(_steps, -1.0),
+    "decoy": Shape(_decoy, 1.0),
+    "noise": Shape(_hill, 1.0, 0.01),
+}
 
 
 def methods(dim: int) -> dict[str, AbstractAlgorithm]:
@@ -102,7 +109,12 @@ def first(algorithm: AbstractAlgorithm, shape: Shape, dim: int, runs: int, seed:
     def one(key: Key) -> jax.Array:
         place_key, key = jr.split(key)
         function = shape.objective(place_key, dim)
-        values = run(algorithm, lambda k, a, x: function(x), ROUNDS, key, initial=INITIAL)[1].values
+
+        def noisy(key: Key, agent: Count, x: Point) -> Scalar:
+            del agent
+            return function(x) + shape.noise * jr.normal(key)
+
+        values = run(algorithm, noisy, ROUNDS, key, initial=INITIAL)[1].values
         found = values[:, 0] >= shape.best - 0.1
         met: jax.Array = jnp.argmax(found) + 1
         return jnp.asarray(jnp.where(jnp.any(found), met, found.size + 1))

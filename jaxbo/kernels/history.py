@@ -10,7 +10,8 @@ if failures have nothing to do with their place, and then hardly any place is av
 
 A point that repeats an earlier one teaches nothing if the objective has no noise. The first repetition
 tells whether it has: its value is the same, or another. While all values are equal no model says where
-to look, and its corners least of all.
+to look, and its corners least of all. The same is true of noise alone, to which a model still gives a
+peak, and a search would stay there. Points near each other tell: their values differ as much as any.
 """
 
 import math
@@ -51,6 +52,11 @@ _CHANCE = 1e-2
 _SAME = 1e-6
 #: Values that differ by so many roundings are the same.
 _ROUNDINGS = 8
+#: Values are noise alone if those of near points differ as much as those of far ones, less a fifth.
+_NOISE = 0.8
+#: Points are near up to one distance and far beyond another, in units of the root of the dimension. So
+#: many pairs tell.
+_NEAR, _FAR, _PAIRS = 0.05, 0.25, 15
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
 
@@ -58,24 +64,52 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+class Seen(eqx.Module):
+    """All values that an agent has ever observed, in a few numbers.
+
+    `count` is how many there were, `least` and `most` are the ends of their range. `pairs` counts pairs
+    of near points and pairs of far ones, and `squares` sums up the squared differences of their values.
+    `repeats` says whether any point that was evaluated twice had the same value again, and `varies`
+    whether any had another value.
+    """
+
+    count: Int[Array, ""]
+    least: Scalar
+    most: Scalar
+    pairs: Int[Array, "2"]
+    squares: Float[Array, "2"]
+    repeats: Flag
+    varies: Flag
+
+    @property
+    def flat(self) -> Flag:
+        """Whether all values are equal, two or more."""
+        return (self.count > 1) & same(self.least, self.most)
+
+    @property
+    def noise(self) -> Flag:
+        """Whether near points are hardly more alike than far ones."""
+        near, far = self.squares / jnp.maximum(self.pairs, 1).astype(self.squares.dtype)
+        return jnp.all(self.pairs >= _PAIRS) & (near > _NOISE * far)
+
+    @property
+    def exact(self) -> Flag:
+        """Whether the objective has shown that it has no noise."""
+        return self.repeats & ~self.varies
+
+
 class History(eqx.Module):
     """The last points that an agent evaluated, with their values.
 
     A value is NaN if the evaluation failed, and infinite if it has not ended. `order` counts the rows
     as they are written, from 0 on, and is -1 for an empty row. A full history gives up its oldest
-    success, or its oldest row if there is no success. The other fields are of all values that ever were:
-    `values` is their number, `least` and `most` are the ends of their range. `repeats` says whether any
-    point that was evaluated twice had the same value again, and `varies` whether any had another value.
+    success, or its oldest row if there is no success. `seen` is of all values that ever were.
     """
 
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
     order: Int[Array, " capacity"]
-    values: Int[Array, ""]
-    least: Scalar
-    most: Scalar
-    repeats: Flag
-    varies: Flag
+    seen: Seen
 
     @property
     def used(self) -> Bool[Array, " capacity"]:
@@ -92,16 +126,6 @@ class History(eqx.Module):
         """Which rows hold a point whose evaluation has ended."""
         return self.used & ~jnp.isinf(self.y)
 
-    @property
-    def flat(self) -> Flag:
-        """Whether all values are equal, two or more."""
-        return (self.values > 1) & same(self.least, self.most)
-
-    @property
-    def exact(self) -> Flag:
-        """Whether the objective has shown that it has no noise."""
-        return self.repeats & ~self.varies
-
 
 def empty(dim: int, capacity: int | None, pending: int = 0) -> History:
     """No evaluation yet, of an agent whose model can hold `capacity` of them.
@@ -109,10 +133,12 @@ def empty(dim: int, capacity: int | None, pending: int = 0) -> History:
     `pending` are rows more, for points whose evaluations have not ended.
     """
     size = (UNLIMITED if capacity is None else min(capacity, MOST)) + pending
-    no, none = jnp.zeros((), bool), jnp.zeros((), int)
     x, y = jnp.zeros((size, dim), float), jnp.zeros((size,), float)
-    least, most = jnp.full((), jnp.inf, y.dtype), jnp.full((), -jnp.inf, y.dtype)
-    return History(x, y, jnp.full((size,), -1), none, least, most, no, no)
+    no, none = jnp.zeros((), bool), jnp.zeros((), int)
+    most = jnp.full((), jnp.inf, y.dtype)
+    two = jnp.zeros((2,), y.dtype)
+    seen = Seen(none, most, -most, two.astype(int), two, no, no)
+    return History(x, y, jnp.full((size,), -1), seen)
 
 
 def add(past: History, x: Point, y: Scalar) -> History:
@@ -123,19 +149,23 @@ def add(past: History, x: Point, y: Scalar) -> History:
     y = jnp.where(jnp.isfinite(y), y, jnp.nan).astype(past.y.dtype)
     happened = jnp.all(jnp.isfinite(x))
     value = jnp.isfinite(y) & happened
-    earlier = repeated(past, x) & jnp.isfinite(past.y) & value
-    equal = same(past.y, y)
-    told = _written(past, x, y, happened)
-    return History(
-        told.x,
-        told.y,
-        told.order,
-        past.values + value.astype(int),
-        jnp.where(value, jnp.minimum(past.least, y), past.least),
-        jnp.where(value, jnp.maximum(past.most, y), past.most),
-        past.repeats | jnp.any(earlier & equal),
-        past.varies | jnp.any(earlier & ~equal),
+    known = jnp.isfinite(past.y) & past.used & value
+    earlier, equal = known & _at(past.x, x), same(past.y, y)
+    distances = _distances(past.x, x) / math.sqrt(x.size)
+    pairs = known[None, :] & jnp.stack([distances <= _NEAR, distances > _FAR])
+    squares = jnp.where(known, past.y - y, 0) ** 2
+    seen = past.seen
+    told = Seen(
+        seen.count + value.astype(int),
+        jnp.where(value, jnp.minimum(seen.least, y), seen.least),
+        jnp.where(value, jnp.maximum(seen.most, y), seen.most),
+        seen.pairs + jnp.sum(pairs, axis=1, dtype=int),
+        seen.squares + jnp.sum(jnp.where(pairs, squares[None, :], 0), axis=1),
+        seen.repeats | jnp.any(earlier & equal),
+        seen.varies | jnp.any(earlier & ~equal),
     )
+    written = _written(past, x, y, happened)
+    return History(written.x, written.y, written.order, told)
 
 
 def wait(past: History, x: Point, busy: Flag | bool = True) -> History:
@@ -152,11 +182,7 @@ def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
         past.x.at[row].set(x.astype(past.x.dtype), mode="drop"),
         past.y.at[row].set(y, mode="drop"),
         past.order.at[row].set(last + 1, mode="drop"),
-        past.values,
-        past.least,
-        past.most,
-        past.repeats,
-        past.varies,
+        past.seen,
     )
 
 
@@ -240,7 +266,7 @@ class Limits(NamedTuple):
         alone: Flag | bool = True,
     ) -> Point:
         """`x`, unless it would teach nothing (`maximize.query`)."""
-        lost = past.flat & alone
+        lost = (past.seen.flat | past.seen.noise) & alone
 
         def other(known: tuple[Float[Array, "capacity dim"], Array]) -> Point:
             X, data = known
@@ -258,7 +284,7 @@ class Limits(NamedTuple):
             found = jnp.where(jnp.any(new & self.allowed), jnp.argmax(best), jnp.argmax(least))
             return jnp.where(jnp.any(new), candidates[found], x)
 
-        repeats = past.exact & jnp.any(repeated(past, x))
+        repeats = past.seen.exact & jnp.any(repeated(past, x))
         return if_any(lost | repeats, other, (past.x, unwrap(key)), x)
 
 

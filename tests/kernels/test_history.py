@@ -85,15 +85,64 @@ def test_an_evaluation_that_has_not_ended_is_neither_success_nor_failure():
 def test_the_last_evaluations_are_remembered():
     past = told(jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0), capacity=5)
     assert sorted(past.y.tolist()) == [3, 4, 5, 6, 7]
-    assert past.values == 8
+    assert past.seen.count == 8
     assert past.used.all()
+
+
+@pytest.mark.parametrize(
+    ("values", "noise"),
+    [
+        (lambda x, e: e, True),
+        (lambda x, e: 1e4 + 1e-2 * e, True),
+        (lambda x, e: jnp.sin(5 * x[:, 0]) + 0.1 * e, False),
+        (lambda x, e: jnp.where(x[:, 0] > 0.5, 1.0, 0.2) + 0.01 * e, False),
+        (lambda x, e: jnp.full_like(e, 0.2), False),
+    ],
+    ids=["noise", "noise far from 0", "waves", "a step", "flat"],
+)
+def test_noise_alone_is_told_by_points_near_each_other(values, noise, key):
+    x_key, e_key = jr.split(key)
+    # Ten places with four points each.
+    x = (jr.uniform(x_key, (10, 2))[:, None] + 0.02 * jr.uniform(e_key, (10, 4, 2))).reshape(-1, 2)
+    y = values(x, jr.normal(key, (40,)))
+    assert told(x, y, capacity=64).seen.noise == noise
+    # Too few are near each other, whatever their values are.
+    assert not told(x[::4], y[::4], capacity=64).seen.noise
+
+
+def test_pairs_are_counted_with_their_differences(key):
+    x, y = jr.uniform(key, (30, 3)), jr.normal(key, (30,))
+    y = y.at[::7].set(NAN)
+    seen = told(x, y, capacity=64).seen
+    X, Y = np.asarray(x, float), np.asarray(y, float)
+    rows, columns = np.triu_indices(30, 1)
+    distances = np.sqrt(((X[rows] - X[columns]) ** 2).sum(1) / 3)
+    squares = (Y[rows] - Y[columns]) ** 2
+    for i, pairs in enumerate((distances <= 0.05, distances > 0.25)):
+        pairs = pairs & np.isfinite(squares)
+        assert seen.pairs[i] == pairs.sum()
+        np.testing.assert_allclose(seen.squares[i], squares[pairs].sum(), rtol=1e-5)
+
+
+def test_among_noise_alone_a_candidate_is_drawn(key):
+    x, y = jnp.zeros((8, 2)) + 0.01 * jr.uniform(key, (8, 2)), jr.normal(key, (8,))
+    away = jr.uniform(key, (20, 2))
+    past = told(jnp.concatenate([x, away]), jnp.concatenate([y, jr.normal(key, (20,))]), capacity=64)
+    assert past.seen.noise
+    candidates = jr.uniform(key, (200, 2))
+    limits = history.limits(past, candidates)
+    draw = jax.vmap(lambda k: limits.elsewhere(k, past, candidates, away[0]))
+    drawn = draw(jr.split(key, 100))
+    assert len(np.unique(drawn, axis=0)) > 50
+    heard = limits.elsewhere(key, past, candidates, away[0], alone=False)
+    np.testing.assert_array_equal(heard, away[0])
 
 
 def test_failures_are_remembered_longest_and_values_count_for_ever():
     y = [5.0, NAN, *[1.0] * 9]
     past = told(jnp.linspace(0, 1, 11)[:, None], y, capacity=4)
     assert past.failed.sum() == 1
-    assert not past.flat
+    assert not past.seen.flat
     full = told(jnp.linspace(0, 1, 6)[:, None], [NAN] * 6, capacity=4)
     assert full.failed.all()
     np.testing.assert_allclose(sorted(full.x[:, 0].tolist()), [0.4, 0.6, 0.8, 1.0], atol=1e-6)
@@ -136,7 +185,7 @@ def test_a_point_that_is_not_finite_was_not_evaluated():
 )
 def test_the_first_repetition_tells_whether_there_is_noise(values, exact):
     x = [[0.3, 0.3], [0.7, 0.7], *[[0.3, 0.3]] * (len(values) - 2)]
-    assert told(x, values).exact == exact
+    assert told(x, values).seen.exact == exact
 
 
 # ---------------------------------------------------------------- what is asked
