@@ -127,7 +127,9 @@ def test_pairs_are_counted_with_their_differences(key):
 def test_among_noise_alone_a_candidate_is_drawn(key):
     x, y = jnp.zeros((8, 2)) + 0.01 * jr.uniform(key, (8, 2)), jr.normal(key, (8,))
     away = jr.uniform(key, (20, 2))
-    past = told(jnp.concatenate([x, away]), jnp.concatenate([y, jr.normal(key, (20,))]), capacity=64)
+    past = told(
+        jnp.concatenate([x, away]), jnp.concatenate([y, jr.normal(key, (20,))]), capacity=64
+    )
     assert past.seen.noise
     candidates = jr.uniform(key, (200, 2))
     limits = history.limits(past, candidates)
