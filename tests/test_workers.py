@@ -156,6 +156,41 @@ def test_workers_get_more_of_the_initial_design_until_it_is_in():
     assert desk.algorithm.surrogate.count(desk.state.belief) == 3
 
 
+def told_out_of_order(objective, evaluations, seed):
+    """The desk of three workers, of whom a random one ends next."""
+    desk, order, out = Desk(egp(3, EI(), capacity=48), jr.key(seed), initial=6), [], []
+    random = np.random.default_rng(seed)
+    while desk.told < evaluations:
+        while len(out) < 3:
+            out.append(desk.ask())
+        query = out.pop(random.integers(3))
+        desk.tell(query.number, objective(query.x))
+        order.append(query.number)
+    assert order != sorted(order)
+    return desk
+
+
+@pytest.mark.filterwarnings("ignore:.*NaN")
+def test_workers_avoid_where_others_failed():
+    slope = lambda x: np.nan if x[0] > 0.6 else -float(np.sum((x - 0.8) ** 2))  # noqa: E731
+    failed = []
+    for seed in range(4):
+        desk = told_out_of_order(slope, 36, seed)
+        failed.append(np.isnan(np.asarray(desk.values)[16:]).mean())
+        best = np.nanmax(desk.values)
+        assert best > -0.4
+    assert np.mean(failed) < 0.2  # of random points 40 % fail
+
+
+def test_workers_on_a_plateau_ask_everywhere():
+    desk = told_out_of_order(lambda x: 0.2, 36, 0)
+    queries = np.asarray(desk.queries[:36])
+    apart = np.linalg.norm(queries[:, None] - queries[None], axis=2) + np.eye(36)
+    assert apart.min() > 1e-3
+    cells = {tuple(cell) for cell in np.minimum((queries * 4).astype(int), 3)}
+    assert len(cells) > 9  # of 16; random points are in 14
+
+
 _COMPILED = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, *_, **__: _COMPILED.append(event) if "backend_compile" in event else None
