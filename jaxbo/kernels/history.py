@@ -9,7 +9,8 @@ risk is the probability that the border was passed. `reach` is the likeliest of 
 if failures have nothing to do with their place, and then hardly any place is avoided.
 
 A point that repeats an earlier one teaches nothing if the objective has no noise. The first repetition
-tells whether it has: its value is the same, or another. While all values are equal no model says where
+tells whether it has: its value is the same, or another. Where a few points near each other have equal
+values, one more would have it too. While all values are equal no model says where
 to look, and its corners least of all. The same is true of noise alone, to which a model still gives a
 peak, and a search would stay there. Points near each other tell: their values differ as much as any.
 """
@@ -57,6 +58,8 @@ _NOISE = 0.8
 #: Points are near up to one distance and far beyond another, in units of the root of the dimension. So
 #: many pairs tell.
 _NEAR, _FAR, _PAIRS = 0.05, 0.25, 15
+#: So many equal values near each other are a level place.
+_LEVEL = 4
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
 
@@ -151,8 +154,7 @@ def add(past: History, x: Point, y: Scalar) -> History:
     value = jnp.isfinite(y) & happened
     known = jnp.isfinite(past.y) & past.used & value
     earlier, equal = known & _at(past.x, x), same(past.y, y)
-    distances = _distances(past.x, x) / math.sqrt(x.size)
-    pairs = known[None, :] & jnp.stack([distances <= _NEAR, distances > _FAR])
+    pairs = known[None, :] & jnp.stack([_within(past.x, x, _NEAR), ~_within(past.x, x, _FAR)])
     squares = jnp.where(known, past.y - y, 0) ** 2
     seen = past.seen
     told = Seen(
@@ -193,6 +195,18 @@ def repeated(past: History, x: Point) -> Bool[Array, " capacity"]:
 
 def _at(X: Float[Array, "capacity dim"], x: Point) -> Bool[Array, " capacity"]:
     return jnp.all(jnp.abs(X - x[None, :]) <= _SAME, axis=1)
+
+
+def _level(past: History, x: Point) -> Flag:
+    """Whether a few values near a point are known, and all are equal."""
+    near = past.used & jnp.isfinite(past.y) & _within(past.x, x, _NEAR)
+    least, most = (jnp.where(near, past.y, end) for end in (jnp.inf, -jnp.inf))
+    enough = jnp.sum(near, dtype=int) >= _LEVEL
+    return enough & same(jnp.min(least), jnp.max(most))
+
+
+def _within(X: Float[Array, "capacity dim"], x: Point, distance: float) -> Bool[Array, " capacity"]:
+    return _distances(X, x) <= distance * math.sqrt(x.size)
 
 
 def same(a: Float[Array, "*shape"], b: Scalar) -> Bool[Array, "*shape"]:
@@ -285,7 +299,7 @@ class Limits(NamedTuple):
             return jnp.where(jnp.any(new), candidates[found], x)
 
         repeats = past.seen.exact & jnp.any(repeated(past, x))
-        return if_any(lost | repeats, other, (past.x, unwrap(key)), x)
+        return if_any(lost | repeats | _level(past, x), other, (past.x, unwrap(key)), x)
 
 
 def preferred(

@@ -140,6 +140,26 @@ def test_among_noise_alone_a_candidate_is_drawn(key):
     np.testing.assert_array_equal(heard, away[0])
 
 
+@pytest.mark.parametrize(
+    ("values", "left"),
+    [([1, 1, 1, 1], True), ([1, 1, 1], False), ([1, 1, 1, 1.01], False), ([1, 1, 1, NAN], False)],
+)
+def test_a_place_where_all_values_are_equal_is_left(values, left, key):
+    x = 0.5 + 0.02 * jr.uniform(key, (len(values), 2))
+    past = told([*x, jnp.zeros(2)], [*values, 0.0])
+    candidates = jr.uniform(key, (300, 2))
+    limits = history.limits(past, candidates)
+    query = jnp.full((2,), 0.51)
+    found = limits.elsewhere(key, past, candidates, query)
+    known = past.x[past.used]
+    apart = np.linalg.norm(np.asarray(candidates)[:, None] - known[None], axis=2).min(1)
+    expected = candidates[apart.argmax()] if left else query
+    np.testing.assert_array_equal(found, expected)
+    # Elsewhere it may be asked.
+    away = jnp.asarray([0.9, 0.2])
+    np.testing.assert_array_equal(limits.elsewhere(key, past, candidates, away), away)
+
+
 def test_failures_are_remembered_longest_and_values_count_for_ever():
     y = [5.0, NAN, *[1.0] * 9]
     past = told(jnp.linspace(0, 1, 11)[:, None], y, capacity=4)
