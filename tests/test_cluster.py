@@ -177,15 +177,21 @@ def surviving(request):
         yield executor, {"renewing": "LostWorkerError", "dask": "KilledWorker"}[request.param]
 
 
+def _two_workers(client):
+    """Waits for them; on a busy machine a nanny may end with the worker that it should start again."""
+    client.cluster.scale(2)
+    client.wait_for_workers(2, timeout=120)
+
+
 @contextmanager
 def _executor(kind, request):
     if kind == "dask":
         client = request.getfixturevalue("client")
-        client.wait_for_workers(2)
+        _two_workers(client)
         # The same call is another evaluation.
         with client.get_executor(pure=False) as executor:
             yield executor
-        client.wait_for_workers(2)  # made anew, with threads of their own
+        _two_workers(client)  # made anew, with threads of their own
     else:
         with processes() if kind == "processes" else Renewing(processes) as executor:
             yield executor
