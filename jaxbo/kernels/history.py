@@ -8,11 +8,11 @@ the risk is nearly linear between a failure and a success. If the border is anyw
 risk is the probability that the border was passed. `reach` is the likeliest of a few. It is the shortest
 if failures have nothing to do with their place, and then hardly any place is avoided.
 
-A point that repeats an earlier one teaches nothing if the objective has no noise. The first repetition
-tells whether it has: its value is the same, or another. Where a few points near each other have equal
-values, one more would have it too. While all values are equal no model says where
-to look, and its corners least of all. The same is true of noise alone, to which a model still gives a
-peak, and a search would stay there. Points near each other tell: their values differ as much as any.
+A repeated point teaches nothing if the objective has no noise. The first repetition shows whether there
+is noise: its value is the same, or another. Where a few near points have equal values, another near
+point would have the same value. While all values are equal, no model says where to look, and least of
+all a corner of the domain. The same is true while all values are noise: a model still has a peak, and a
+search would stay there. Noise differs as much between near points as between far points.
 """
 
 import math
@@ -53,7 +53,7 @@ _CHANCE = 1e-2
 _SAME = 1e-6
 #: Values that differ by so many roundings are the same.
 _ROUNDINGS = 8
-#: Values are noise alone if those of near points differ as much as those of far ones, less a fifth.
+#: Values are noise alone if near points differ as much as far points, less a fifth.
 _NOISE = 0.8
 #: Points are near up to one distance and far beyond another, in units of the root of the dimension. So
 #: many pairs tell.
@@ -70,8 +70,9 @@ T = TypeVar("T")
 class Seen(eqx.Module):
     """All values that an agent has ever observed, in a few numbers.
 
-    `count` is how many there were, `least` and `most` are the ends of their range. `pairs` counts pairs
-    of near points and pairs of far ones, and `squares` sums up the squared differences of their values.
+    `count` is their number, `least` and `most` are the ends of their range. `pairs` has the number of
+    pairs of near points and that of pairs of far points. `squares` has the sums of the squared
+    differences of their values.
     `repeats` says whether any point that was evaluated twice had the same value again, and `varies`
     whether any had another value.
     """
@@ -91,7 +92,7 @@ class Seen(eqx.Module):
 
     @property
     def noise(self) -> Flag:
-        """Whether near points are hardly more alike than far ones."""
+        """Whether values of near points are hardly more alike than values of far points."""
         near, far = self.squares / jnp.maximum(self.pairs, 1).astype(self.squares.dtype)
         return jnp.all(self.pairs >= _PAIRS) & (near > _NOISE * far)
 
