@@ -281,7 +281,7 @@ class Limits(NamedTuple):
         alone: Flag | bool = True,
     ) -> Point:
         """`x`, unless it would teach nothing (`maximize.query`)."""
-        lost = (past.seen.flat | past.seen.noise) & alone
+        lost, level = (past.seen.flat | past.seen.noise) & alone, _level(past, x) & alone
 
         def other(known: tuple[Float[Array, "capacity dim"], Array]) -> Point:
             X, data = known
@@ -300,7 +300,7 @@ class Limits(NamedTuple):
             return jnp.where(jnp.any(new), candidates[found], x)
 
         repeats = past.seen.exact & jnp.any(repeated(past, x))
-        return if_any(lost | repeats | _level(past, x), other, (past.x, unwrap(key)), x)
+        return if_any(lost | repeats | level, other, (past.x, unwrap(key)), x)
 
 
 def preferred(

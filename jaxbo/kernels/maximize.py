@@ -101,10 +101,10 @@ def query(
     """What an agent asks next: the maximizer, where evaluations do not fail and teach something.
 
     Its risk of failure is no more than `history.TOLERATED`, or than the least of the candidates' if that
-    is larger. If it would repeat an evaluation of an objective that has shown no noise, or return to a
-    place where all values are equal, the candidate farthest from all evaluations takes its place. While
-    all values are equal, or are noise alone, any place is as good, and a candidate is drawn, if the
-    function comes from the agent's own values `alone`.
+    is larger. If it would repeat an evaluation of an objective that has shown no noise, the candidate
+    farthest from all evaluations takes its place. So does it for a place where all values are equal, if
+    the function comes from the agent's own values `alone`. Then a candidate is drawn, too, while all
+    values are equal, or are noise alone: any place is as good.
     """
     limits = history.limits(past, candidates)
     x, _ = maximize(function, domain, candidates, limits=limits, pieces=pieces)
