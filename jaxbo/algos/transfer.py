@@ -146,7 +146,8 @@ class AbstractTransfer(AbstractTwoModels):
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         # A peer whose values are all equal sends a mean of 0.
         told = jnp.any(broadcast.messages.mean != 0, axis=1)
-        alone = ~jnp.any(told & (weights > 0))
+        # While its own values say nothing an agent follows the others in one round of two.
+        alone = ~jnp.any(told & (weights > 0)) | jr.bernoulli(jr.fold_in(key, 2))
         return query(
             jr.fold_in(key, 1), function, self.domain, candidates, past, alone=alone
         ), weights
