@@ -5,8 +5,8 @@
     decoy    0.2, but 0.5 on a cube with 5 %, and 1 on another with 2 %
     noise    the hill, with noise of deviation 0.01 on all values
 
-in 2, 4 and 8 dimensions, at a place drawn for each run. What is compared is the number of evaluations
-until the best level is met, or one more than there are.
+in 2, 4 and 8 dimensions, at a place drawn for each run. The number of evaluations until the best level
+is met is compared. A run that does not meet it counts one evaluation more than there are.
 """
 
 import functools

@@ -70,7 +70,8 @@ class Record:
         asked = rows.queries.shape[0]
         self.asked, self.told = asked, rows.told
         self.queries[:asked], self.values[:asked] = rows.queries, rows.values
-        for one, theirs in zip(self._info(asked)[: len(self.info)], rows.info, strict=False):
+        given = len(self.info)
+        for one, theirs in zip(self._info(asked)[:given], rows.info[:given], strict=True):
             one[:] = theirs
         self.failures = [Failure(*failure) for failure in rows.failures]
         if self.told == asked:

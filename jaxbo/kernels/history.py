@@ -55,10 +55,12 @@ _SAME = 1e-6
 _ROUNDINGS = 8
 #: Values are noise alone if near points differ as much as far points, less a fifth.
 _NOISE = 0.8
-#: Points are near up to one distance and far beyond another, in units of the root of the dimension. So
-#: many pairs tell.
-_NEAR, _FAR, _PAIRS = 0.05, 0.25, 15
-#: So many equal values near each other are a level place.
+#: Points are near up to the first distance and far beyond the second, in units of the root of the
+#: dimension.
+_NEAR, _FAR = 0.05, 0.25
+#: With fewer pairs of near or of far points nothing is called noise.
+_PAIRS = 15
+#: So many equal values of near points make a level place.
 _LEVEL = 4
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
@@ -70,11 +72,10 @@ T = TypeVar("T")
 class Seen(eqx.Module):
     """All values that an agent has ever observed, in a few numbers.
 
-    `count` is their number, `least` and `most` are the ends of their range. `pairs` has the number of
-    pairs of near points and that of pairs of far points. `squares` has the sums of the squared
-    differences of their values.
-    `repeats` says whether any point that was evaluated twice had the same value again, and `varies`
-    whether any had another value.
+    `count` is their number, `least` and `most` are the ends of their range. `pairs` has two numbers: of
+    pairs of near points, and of pairs of far points. `squares` has two sums of squared differences
+    between the values of such pairs. `repeats` says whether any point that was evaluated twice had the
+    same value again, and `varies` whether any had another value.
     """
 
     count: Int[Array, ""]
@@ -199,7 +200,7 @@ def _at(X: Float[Array, "capacity dim"], x: Point) -> Bool[Array, " capacity"]:
 
 
 def _level(past: History, x: Point) -> Flag:
-    """Whether a few values near a point are known, and all are equal."""
+    """Whether `_LEVEL` values near a point are known, or more, and all are equal."""
     near = past.used & jnp.isfinite(past.y) & _within(past.x, x, _NEAR)
     least, most = (jnp.where(near, past.y, end) for end in (jnp.inf, -jnp.inf))
     enough = jnp.sum(near, dtype=int) >= _LEVEL
@@ -281,7 +282,8 @@ class Limits(NamedTuple):
         alone: Flag | bool = True,
     ) -> Point:
         """`x`, unless it would teach nothing (`maximize.query`)."""
-        lost, level = (past.seen.flat | past.seen.noise) & alone, _level(past, x) & alone
+        lost = (past.seen.flat | past.seen.noise) & alone
+        level = _level(past, x) & alone
 
         def other(known: tuple[Float[Array, "capacity dim"], Array]) -> Point:
             X, data = known

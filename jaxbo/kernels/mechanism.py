@@ -37,9 +37,9 @@ noise as written, keep both secret and broadcast nothing else. Agents may pool a
 
 Not covered: a dishonest server; attacks on floating-point noise, whose values are not all reachable
 and whose tails end near 5.4 deviations in float32, and sums that rounding takes past Δ; time,
-memory, traffic and other side channels; the random generator, which is not meant for secrets and has
-64 bits of a round's own, from which the candidates that owners are told are drawn too, and a key used
-twice; an agent's queries and values where others can see them.
+memory, traffic and other side channels; the random generator, which is not meant for secrets, and a
+key used twice; an agent's queries and values where others can see them. A round's noise and the
+candidates that owners are told follow from the same 64 random bits.
 """
 
 import abc
