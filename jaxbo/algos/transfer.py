@@ -146,12 +146,9 @@ class AbstractTransfer(AbstractTwoModels):
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         # A peer whose values are all equal sends a mean of 0.
         told = jnp.any(broadcast.messages.mean != 0, axis=1)
-        # While its own values say nothing, an agent follows the others in every second round on average.
-        # TAF expects no improvement at the very point where a peer found its best value.
-        alone = ~jnp.any(told & (weights > 0)) | jr.bernoulli(jr.fold_in(key, 2))
-        return query(
-            jr.fold_in(key, 1), function, self.domain, candidates, past, alone=alone
-        ), weights
+        alone = ~jnp.any(told & (weights > 0))
+        x = query(jr.fold_in(key, 1), function, self.domain, candidates, past, alone=alone)
+        return x, weights
 
     def learn(
         self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar

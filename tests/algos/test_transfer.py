@@ -60,13 +60,17 @@ def sent(algorithm, state, key):
     return algorithm.messages(key, state)
 
 
+def standardized(y):
+    return (y - y.mean()) / (y.std() or 1)
+
+
 def dense_messages(state, data):
     """Posterior mean and covariance of every agent's weights, and its best value, standardized."""
     phi = jax.vmap(state.shared.message)
     for x, y in zip(np.moveaxis(data[0], 1, 0), data[1].T, strict=True):
         fine = np.isfinite(y)
         features = np.asarray(phi(jnp.asarray(x[fine], float)), float)
-        values = (y[fine] - y[fine].mean()) / y[fine].std()
+        values = standardized(y[fine])
         cov = np.linalg.inv(features.T @ features / NOISE + np.eye(M))
         yield cov @ features.T @ values / NOISE, cov, values.max()
 
@@ -75,7 +79,7 @@ def dense_own(data, agent, points):
     """Mean and deviation of the agent's exact process, and its best mean at its observations."""
     x, y = data[0][:, agent], data[1][:, agent]
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
-    y = (y - y.mean()) / y.std()
+    y = standardized(y)
 
     def k(a, b):
         return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 2 / 0.3**2)
@@ -126,7 +130,11 @@ def test_rgpe_maximizes_the_improvement_of_the_mixture(agent, data, key):
 
 
 @pytest.mark.parametrize("agent", [0, 3])
-def test_taf_adds_the_gains_over_what_others_found(agent, data, key):
+@pytest.mark.parametrize("equal", [False, True], ids=["", "own values equal"])
+def test_taf_adds_the_gains_over_what_others_found(agent, equal, data, key):
+    if equal:
+        data[1][:, agent] = 0.25
+        data[1][np.isnan(data[0][..., 0])] = np.nan
     algorithm = make(TAF, bandwidth=0.8)
     state = told(algorithm, data, jr.key(1))
     function, shares = acquisition(algorithm, state, agent, key)
@@ -139,7 +147,9 @@ def test_taf_adds_the_gains_over_what_others_found(agent, data, key):
     for n, (nu, _, best) in enumerate(dense_messages(state, data)):
         if n == agent:
             continue
-        tau = stats.kendalltau(at(state.shared.message, x) @ nu, y).statistic
+        there = at(state.shared.message, x) @ nu
+        tau = 1 if equal else stats.kendalltau(there, y).statistic
+        best = min(best, there.max()) if equal else best
         weights[n] = 0.75 * max(1 - ((1 - tau) / 2 / 0.8) ** 2, 0)
         gain = np.maximum(at(state.shared.message, points) @ nu - best, 0)
         gained += (gain > 0).sum()
