@@ -4,33 +4,40 @@
     slope     rises to (0.8, 0.8), fails beyond x_1 = 0.6: a wide part fails
     chance    Branin's function, of whose evaluations 20 % fail wherever they are
 
-Each method is told of failures in four ways: NaN; NaN, of which it remembers nothing (`forgetful`); the
-worst value of the domain (`penalty`); and nothing, because it only looks where evaluations succeed
-(`informed`). On `chance` a penalty means nothing, and nobody can be informed.
+Each method is told of failures in five ways.
+
+    told         NaN
+    forgetful    NaN, and no failure is remembered
+    imputed      the worst value so far in the place of each failure
+    penalty      the worst value of the domain
+    informed     nothing: the search only looks where evaluations succeed
+
+On `chance` a penalty means nothing, and nobody can be informed.
 """
 
 import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
 
 from bench.runner import Check, Experiment, Options, Result, interval, progress
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS
-from jaxbo.domains import Cube
+from jaxbo.domains import AbstractDomain, Cube
 from jaxbo.functions import branin_rescaled
 from jaxbo.kernels import history
 from jaxbo.kernels.fitted import Exact, Fitted
 from jaxbo.kernels.policy import EI, Thompson
 from jaxbo.loop import run
-from jaxbo.types import Count, Function, Key, Point, Scalar
+from jaxbo.types import Count, Key, Point, Scalar
 
 DIM, INITIAL, ROUNDS = 2, 5, 20
 #: Failures are counted after so many evaluations.
@@ -43,31 +50,76 @@ CHANCE = 0.2
 
 
 class Problem(NamedTuple):
-    """A function, the largest x_1 that does not fail, its best value there and its worst one."""
+    """Its number, the largest x_1 that does not fail, its best value there and its worst one."""
 
-    function: Function
+    number: int
     border: float
     best: float
     worst: float
 
 
-def ridge(x: Point) -> Scalar:
-    """Rises towards x_1 = 0.97."""
-    return -((x[0] - 0.97) ** 2) - (x[1] - 0.4) ** 2
-
-
-def slope(x: Point) -> Scalar:
-    """Rises towards (0.8, 0.8)."""
-    return -jnp.sum((x - 0.8) ** 2)
-
-
 BRANIN = branin_rescaled()
 PROBLEMS = {
-    "ridge": Problem(ridge, 0.9, -(0.07**2), -(0.97**2) - 0.6**2),
-    "slope": Problem(slope, 0.6, -(0.2**2), -2 * 0.8**2),
-    "chance": Problem(BRANIN, 1.0, float(BRANIN.maximum), math.nan),
+    "ridge": Problem(0, 0.9, -(0.07**2), -(0.97**2) - 0.6**2),
+    "slope": Problem(1, 0.6, -(0.2**2), -2 * 0.8**2),
+    "chance": Problem(2, 1.0, float(BRANIN.maximum), math.nan),
 }
-WAYS = ("told", "forgetful", "penalty", "informed")
+WAYS = ("told", "forgetful", "imputed", "penalty", "informed")
+
+
+def value(number: Count | int, x: Point) -> Scalar:
+    """Of that problem, where nothing fails."""
+    ridge = -((x[0] - 0.97) ** 2) - (x[1] - 0.4) ** 2
+    slope = -jnp.sum((x - 0.8) ** 2)
+    return jnp.stack([ridge, slope, BRANIN(x)])[number]
+
+
+class Imputing(AbstractAlgorithm):
+    """A method that is told the worst of an agent's values so far in the place of a failure."""
+
+    domain: AbstractDomain
+    method: AbstractAlgorithm
+
+    @property
+    def targets(self) -> int:
+        return self.method.targets
+
+    @property
+    def capacity(self) -> int | None:
+        return self.method.capacity
+
+    def init(self, key: Key) -> PyTree:
+        return self.method.init(key), jnp.full((self.targets,), jnp.inf)
+
+    def told(self, state: PyTree) -> Count:
+        return self.method.told(state[0])
+
+    def ask(
+        self, key: Key, state: PyTree, present: Bool[Array, " agents"] | None = None
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        return self.method.ask(key, state[0], present)
+
+    def tell(
+        self, state: PyTree, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
+    ) -> PyTree:
+        inner, worst = state
+        worst = jnp.minimum(worst, jnp.where(jnp.isnan(values), jnp.inf, values))
+        return self.method.tell(inner, queries, _imputed(values, worst)), worst
+
+    def warm_start(
+        self,
+        state: PyTree,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+    ) -> PyTree:
+        inner, worst = state
+        worst = jnp.minimum(worst, jnp.min(jnp.where(jnp.isnan(values), jnp.inf, values), axis=0))
+        return self.method.warm_start(inner, queries, _imputed(values, worst[None, :])), worst
+
+
+def _imputed(values: Any, worst: Any) -> Any:
+    """A failure stays one while nothing has succeeded."""
+    return jnp.where(jnp.isnan(values) & jnp.isfinite(worst), worst, values)
 
 
 def methods() -> dict[str, AbstractAlgorithm]:
@@ -79,19 +131,6 @@ def methods() -> dict[str, AbstractAlgorithm]:
         "EGP, Thompson": EGP(cube, Fitted(room, size=100), Thompson(), candidates=500),
         "TS": TS(cube, 1, candidates=500),
     }
-
-
-def objective(problem: Problem, way: str) -> Callable[[Key, Count, Point], Scalar]:
-    """The problem as a method is told of it; a new function each time, so that it is traced anew."""
-
-    def value(key: Key, agent: Count, x: Point) -> Scalar:
-        if way == "informed":
-            return problem.function(x.at[0].multiply(problem.border))
-        instead = problem.worst if way == "penalty" else jnp.nan
-        by_chance = math.isnan(problem.worst) & (jr.uniform(key) < CHANCE)
-        return jnp.where((x[0] > problem.border) | by_chance, instead, problem.function(x))
-
-    return value
 
 
 @contextlib.contextmanager
@@ -113,16 +152,39 @@ class Found(NamedTuple):
 
 
 @functools.cache
+def program(method: str, way: str) -> Callable[..., Array]:
+    """Values of runs, from their keys, of a method that is told in that way."""
+    algorithm = methods()[method]
+    if way == "imputed":
+        algorithm = Imputing(algorithm.domain, algorithm)
+
+    def one(key: Key, problem: Problem) -> Array:
+        by_chance = jnp.isnan(problem.worst)
+
+        def objective(key: Key, agent: Count, x: Point) -> Scalar:
+            del agent
+            if way == "informed":
+                return value(problem.number, x.at[0].multiply(problem.border))
+            instead = problem.worst if way == "penalty" else jnp.nan
+            failed = (x[0] > problem.border) | (by_chance & (jr.uniform(key) < CHANCE))
+            return jnp.where(failed, instead, value(problem.number, x))
+
+        return run(algorithm, objective, ROUNDS, key, initial=INITIAL)[1].values[:, 0]
+
+    runs = jax.jit(jax.vmap(one, (0, None)))
+
+    def values(keys: Array, problem: Problem) -> Array:
+        with tolerating(math.inf if way == "forgetful" else history.TOLERATED):
+            return runs(keys, problem)
+
+    return values
+
+
+@functools.cache
 def measured(name: str, way: str, method: str, runs: int, seed: int) -> Found:
     """Runs of a method on a problem."""
-    problem, algorithm = PROBLEMS[name], methods()[method]
-    value = objective(problem, way)
-
-    def one(key: Key) -> jax.Array:
-        return run(algorithm, value, ROUNDS, key, initial=INITIAL)[1].values[:, 0]
-
-    with tolerating(math.inf if way == "forgetful" else history.TOLERATED):
-        values = np.asarray(jax.jit(jax.vmap(one))(jr.split(jr.key(seed), runs)))
+    problem = PROBLEMS[name]
+    values = np.asarray(program(method, way)(jr.split(jr.key(seed), runs), problem))
     failed = np.isnan(values) | (values == np.float32(problem.worst))
     best = np.max(np.where(failed, -np.inf, values), axis=1)
     return Found(failed[:, LEARNING:].mean(axis=1), problem.best - best)
@@ -130,11 +192,11 @@ def measured(name: str, way: str, method: str, runs: int, seed: int) -> Found:
 
 def ways(name: str) -> tuple[str, ...]:
     """How methods can be told of this problem's failures."""
-    return WAYS[:2] if name == "chance" else WAYS
+    return WAYS[:3] if name == "chance" else WAYS
 
 
 def _run(options: Options) -> Result:
-    runs = options.runs_or(100, 30)
+    runs = options.runs_or(100, 10)
     names = options.problems_or(PROBLEMS, PROBLEMS)
     kinds = [(n, m, w) for n in names for m in methods() for w in ways(n)]
     found = {

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jaxtyping import Array, Bool, Float
 
 from bench.runner import Check, Experiment, Options, Result, interval, progress
 from jaxbo.algos.base import AbstractAlgorithm
@@ -42,29 +43,37 @@ RANDOM = "random search"
 
 
 class Shape(NamedTuple):
-    """An objective with its best level, from a key that draws where that is."""
+    """Its number, its best level, and the deviation of the noise."""
 
-    objective: Callable[[Key, int], Callable[[Point], Scalar]]
+    number: int
     best: float
     noise: float = 0.0
 
 
-def _cube(key: Key, dim: int, share: float) -> Callable[[Point], jax.Array]:
+SHAPES = {
+    "hill": Shape(0, 1.0),
+    "steps": Shape(1, -1.0),
+    "decoy": Shape(2, 1.0),
+    "noise": Shape(0, 1.0, 0.01),
+}
+
+
+def values(key: Key, x: Point) -> Float[Array, " shapes"]:
+    """Of all shapes at one point, where their places follow from the key."""
+    hill_key, decoy_key, steps_key = jr.split(key, 3)
+    hill = jnp.where(_inside(hill_key, x, HILL), 1.0, 0.2)
+    away = jnp.linalg.norm(x - jr.uniform(steps_key, x.shape)) / _radius(x.size)
+    steps = -jnp.clip(jnp.ceil(away), 1.0, LEVELS)
+    return jnp.stack(
+        [hill, steps, jnp.maximum(hill, jnp.where(_inside(decoy_key, x, DECOY), 0.5, 0))]
+    )
+
+
+def _inside(key: Key, x: Point, share: float) -> Bool[Array, ""]:
     """Whether a point is in a cube of that share of the volume, drawn within the unit cube."""
-    side = share ** (1 / dim)
-    center = side / 2 + (1 - side) * jr.uniform(key, (dim,))
-    return lambda x: jnp.all(jnp.abs(x - center) <= side / 2)
-
-
-def _hill(key: Key, dim: int) -> Callable[[Point], Scalar]:
-    inside = _cube(key, dim, HILL)
-    return lambda x: jnp.where(inside(x), 1.0, 0.2)
-
-
-def _steps(key: Key, dim: int) -> Callable[[Point], Scalar]:
-    center = jr.uniform(key, (dim,))
-    radius = _radius(dim)
-    return lambda x: -jnp.clip(jnp.ceil(jnp.linalg.norm(x - center) / radius), 1.0, LEVELS)
+    side = share ** (1 / x.size)
+    center = side / 2 + (1 - side) * jr.uniform(key, x.shape)
+    return jnp.all(jnp.abs(x - center) <= side / 2)
 
 
 @functools.cache
@@ -72,20 +81,6 @@ def _radius(dim: int) -> float:
     """Of 2 % of all points around another one, both drawn."""
     draws = np.random.default_rng(0).random((2, 100_000, dim))
     return float(np.quantile(np.linalg.norm(draws[0] - draws[1], axis=1), HILL))
-
-
-def _decoy(key: Key, dim: int) -> Callable[[Point], Scalar]:
-    hill_key, decoy_key = jr.split(key)
-    hill, decoy = _cube(hill_key, dim, HILL), _cube(decoy_key, dim, DECOY)
-    return lambda x: jnp.where(hill(x), 1.0, jnp.where(decoy(x), 0.5, 0.2))
-
-
-SHAPES = {
-    "hill": Shape(_hill, 1.0),
-    "steps": Shape(_steps, -1.0),
-    "decoy": Shape(_decoy, 1.0),
-    "noise": Shape(_hill, 1.0, 0.01),
-}
 
 
 def methods(dim: int) -> dict[str, AbstractAlgorithm]:
@@ -103,32 +98,37 @@ def methods(dim: int) -> dict[str, AbstractAlgorithm]:
     }
 
 
-def first(algorithm: AbstractAlgorithm, shape: Shape, dim: int, runs: int, seed: int) -> np.ndarray:
-    """When each run meets the best level."""
+@functools.cache
+def program(method: str, dim: int) -> Callable[[Array, Shape], Array]:
+    """When each run meets the best level, from the keys of the runs."""
+    algorithm = methods(dim)[method]
 
-    def one(key: Key) -> jax.Array:
+    def one(key: Key, shape: Shape) -> Array:
         place_key, key = jr.split(key)
-        function = shape.objective(place_key, dim)
 
-        def noisy(key: Key, agent: Count, x: Point) -> Scalar:
+        def objective(key: Key, agent: Count, x: Point) -> Scalar:
             del agent
-            return function(x) + shape.noise * jr.normal(key)
+            return values(place_key, x)[shape.number] + shape.noise * jr.normal(key)
 
-        values = run(algorithm, noisy, ROUNDS, key, initial=INITIAL)[1].values
-        found = values[:, 0] >= shape.best - 0.1
-        met: jax.Array = jnp.argmax(found) + 1
-        return jnp.asarray(jnp.where(jnp.any(found), met, found.size + 1))
+        found = run(algorithm, objective, ROUNDS, key, initial=INITIAL)[1].values[:, 0]
+        met = found >= shape.best - 0.1
+        return jnp.asarray(jnp.where(jnp.any(met), jnp.argmax(met) + 1, met.size + 1))
 
-    return np.asarray(jax.jit(jax.vmap(one))(jr.split(jr.key(seed), runs)))
+    return jax.jit(jax.vmap(one, (0, None)))
+
+
+def first(method: str, shape: Shape, dim: int, runs: int, seed: int) -> np.ndarray:
+    """When each run meets the best level."""
+    return np.asarray(program(method, dim)(jr.split(jr.key(seed), runs), shape))
 
 
 def _run(options: Options) -> Result:
-    runs = options.runs_or(200, 50)
+    runs = options.runs_or(50, 10)
     dims = QUICK_DIMS if options.quick else DIMS
     shapes = options.problems_or(SHAPES, SHAPES)
     kinds = [(s, d, m) for d in dims for m in methods(d) for s in shapes]
     found = {
-        (s, d, m): first(methods(d)[m], SHAPES[s], d, runs, options.seed)
+        (s, d, m): first(m, SHAPES[s], d, runs, options.seed)
         for s, d, m in progress(kinds, "plateaus")
     }
     return Result(
