@@ -132,7 +132,8 @@ def informed(
     targets = algorithm.agents - queries.shape[1]
     mine, seen = queries[:, :targets], values[:, :targets]
     known = (jnp.arange(len(values)) < given_points(algorithm))[:, None]
-    queries = jnp.concatenate([mine, queries], axis=1)
+    # A value that is NaN at a point would be a failure there.
+    queries = jnp.concatenate([jnp.where(known[..., None], mine, jnp.nan), queries], axis=1)
     values = jnp.concatenate([jnp.where(known, seen, jnp.nan), values], axis=1)
     if not isinstance(algorithm, FTS):
         return algorithm.warm_start(algorithm.init(key), queries, values)

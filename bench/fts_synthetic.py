@@ -259,8 +259,9 @@ def peers_data(
     )
     seen = jnp.take_along_axis(values, places, axis=1)
     seen = seen + NOISE**0.5 * jr.normal(noise_key, seen.shape, seen.dtype)
-    queries = jnp.concatenate([points[:observations, None], points[places.T]], axis=1)
-    return queries, jnp.concatenate([jnp.full((observations, 1), jnp.nan), seen.T], axis=1)
+    known = jnp.concatenate([jnp.full((observations, 1), jnp.nan), seen.T], axis=1)
+    queries = points[places.T]
+    return jnp.concatenate([jnp.full_like(queries[:, :1], jnp.nan), queries], axis=1), known
 
 
 def regret(values: Array | np.ndarray) -> Float[np.ndarray, "runs rounds"]:

@@ -61,7 +61,7 @@ def measured(case: Case, repeats: int) -> dict[str, Part]:
         )
 
     half = case.rounds // 2
-    state = jax.jit(learn)(points, values.at[half:].set(jnp.nan))
+    state = jax.jit(learn)(points.at[half:].set(jnp.nan), values.at[half:].set(jnp.nan))
     messages = eqx.filter_jit(method.messages)(jr.key(2), state)
     basis = state.shared.message
     spread = method.domain.candidates(jr.key(3), CANDIDATES)

@@ -39,6 +39,15 @@ def barrier(tree: PyTree) -> PyTree:
     return wrap(jax.lax.optimization_barrier(unwrap(tree)), tree)
 
 
+#: `fold_in` of a small number gives a key that `split` gives, too.
+_ASIDE = 2**31 - 1
+
+
+def aside(key: Key) -> Key:
+    """A key that no split of this one gives: for draws beside those that were there before."""
+    return jr.fold_in(key, _ASIDE)
+
+
 def fresh(like: Key) -> Key:
     """A new key of `like`'s kind: random words of the operating system, which nobody else has."""
     data = jr.key_data(like)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
+from jaxbo._keys import aside
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.domains import AbstractDomain, Finite
 from jaxbo.kernels import history, maxsum
@@ -112,7 +112,7 @@ class DECHBO(AbstractOneModel):
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, Search]:
         belief: Belief = state.belief
         limits = history.limits(state.past, candidates)
-        query_key = jr.fold_in(key, 1)
+        query_key = aside(key)
         objective = self.policy(key, self.surrogate, state.shared, belief, candidates)
         each = jax.lax.map if _numbers(belief) > ALONE else _side_by_side
         values: Array = each(objective.function, candidates)

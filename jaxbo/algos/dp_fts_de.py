@@ -16,6 +16,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
+from jaxbo._keys import aside
 from jaxbo.algos.base import FederatedState
 from jaxbo.algos.thompson import AbstractThompson, Message
 from jaxbo.algos.two_models import Beliefs, Shared
@@ -220,9 +221,7 @@ class DPFTSDE(AbstractThompson):
 
         either: Function = lambda x: jnp.where(is_own, mine(x), theirs(x))  # noqa: E731
         pieces = Pieces(self.regions, piece)
-        x = query(
-            jr.fold_in(key, 1), either, self.domain, candidates, past, alone=is_own, pieces=pieces
-        )
+        x = query(aside(key), either, self.domain, candidates, past, alone=is_own, pieces=pieces)
         return x, Info(jnp.where(is_own, client.index, BROADCAST))
 
     def learn(

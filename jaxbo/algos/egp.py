@@ -8,9 +8,9 @@ process (2022), Algorithms 1 and 2.
 """
 
 import equinox as eqx
-import jax.random as jr
 
 from jaxbo._check import is_a, whole
+from jaxbo._keys import aside
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.maximize import query
@@ -72,4 +72,4 @@ class EGP(AbstractOneModel):
 
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, tuple[()]]:
         function = self.policy(key, self.surrogate, state.shared, state.belief)
-        return query(jr.fold_in(key, 1), function, self.domain, candidates, state.past), ()
+        return query(aside(key), function, self.domain, candidates, state.past), ()

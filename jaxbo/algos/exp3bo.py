@@ -12,6 +12,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import is_a, require
+from jaxbo._keys import aside
 from jaxbo.algos.base import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.one_model import State
@@ -101,7 +102,7 @@ class EXP3BO(AbstractAlgorithm):
         expert, phi, belief = state.model.shared.pick(arm, state.model.belief)
         sample = expert.sample(sample_key, phi, belief)
         candidates = self.domain.candidates(candidate_key, self.candidates)
-        x = query(jr.fold_in(key, 1), sample, self.domain, candidates, state.model.past)
+        x = query(aside(key), sample, self.domain, candidates, state.model.past)
         return x[None], Info(arm[None])
 
     def tell(

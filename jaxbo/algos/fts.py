@@ -14,6 +14,7 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
+from jaxbo._keys import aside
 from jaxbo.algos.base import BEFORE_FIRST_ROUND
 from jaxbo.algos.thompson import AbstractThompson, Message
 from jaxbo.algos.two_models import Beliefs, Shared
@@ -222,7 +223,7 @@ class FTS(AbstractThompson):
         mine = self._own_function(own_key, shared, client.beliefs, message)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         function = _either(is_own, mine, theirs)
-        x = query(jr.fold_in(key, 1), function, self.domain, candidates, past, alone=is_own)
+        x = query(aside(key), function, self.domain, candidates, past, alone=is_own)
         return x, Info(jnp.where(is_own, client.index, peer), agreed)
 
     def learn(

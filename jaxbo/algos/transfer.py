@@ -11,10 +11,10 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
+from jaxbo._keys import aside
 from jaxbo.algos.base import BEFORE_FIRST_ROUND
 from jaxbo.algos.two_models import AbstractTwoModels, Beliefs, Shared
 from jaxbo.kernels.fitted import Exact, Fitted, FittedBelief
@@ -147,7 +147,7 @@ class AbstractTransfer(AbstractTwoModels):
         # A peer whose values are all equal sends a mean of 0.
         told = jnp.any(broadcast.messages.mean != 0, axis=1)
         alone = ~jnp.any(told & (weights > 0))
-        x = query(jr.fold_in(key, 1), function, self.domain, candidates, past, alone=alone)
+        x = query(aside(key), function, self.domain, candidates, past, alone=alone)
         return x, weights
 
     def learn(

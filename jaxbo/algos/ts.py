@@ -4,10 +4,10 @@ f_t ~ GP(mean, covariance | own observations),    x_t = argmax f_t(x)
 """
 
 import equinox as eqx
-import jax.random as jr
 from jaxtyping import PyTree
 
 from jaxbo._check import is_a, whole
+from jaxbo._keys import aside
 from jaxbo.algos.base import AbstractIndependent
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels.history import History
@@ -60,7 +60,7 @@ class TS(AbstractIndependent):
         del message
         function = self.surrogate.sample(key, shared, client)
         candidates = self.domain.candidates(broadcast, self.candidates)
-        return query(jr.fold_in(key, 1), function, self.domain, candidates, past), ()
+        return query(aside(key), function, self.domain, candidates, past), ()
 
     def learn(
         self, shared: PyTree, round: Count, client: PyTree, x: Point, value: Scalar

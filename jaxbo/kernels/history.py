@@ -5,14 +5,14 @@
 is near 1 where evaluations failed, near 0 where they succeeded, and 0 where nothing is known. It is the
 mean of a process that has observed which evaluations failed. The paths of this process are not smooth, so
 the risk is nearly linear between a failure and a success. If the border is anywhere between the two, the
-risk is the probability that the border was passed. `reach` is the likeliest of a few. It is the shortest
-if failures have nothing to do with their place, and then hardly any place is avoided.
+risk is the probability that the border was passed. `reach` is the likeliest of a few. If failures have
+nothing to do with their place, it is next to nothing, and only points that failed are avoided.
 
 A repeated point teaches nothing if the objective has no noise. The first repetition shows whether there
 is noise: its value is the same, or another. Where a few near points have equal values, another near
 point would have the same value. While all values are equal, no model says where to look, and least of
-all a corner of the domain. The same is true while all values are noise: a model still has a peak, and a
-search would stay there. Noise differs as much between near points as between far points.
+all a corner of the domain. If values are noise alone, a model still has a peak, and a search would stay
+there. So a place that is no better than the rest after a few evaluations is left in one round of two.
 """
 
 import math
@@ -31,6 +31,7 @@ from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import linalg
 from jaxbo.kernels.blocks import of_all
+from jaxbo.kernels.moments import Moments, bounded, no_moments, updated
 from jaxbo.types import Flag, Key, Point, Points, Scalar
 
 #: So many evaluations are remembered, or fewer if the agent's model can hold no more. Of an agent that
@@ -38,30 +39,31 @@ from jaxbo.types import Flag, Key, Point, Points, Scalar
 MOST = 128
 #: The same for an agent whose model has no limit.
 UNLIMITED = 64
+#: So large a share of what is remembered may be failures before one takes the place of another.
+_FAILURES = 0.25
 #: A point is avoided if its risk is larger.
 TOLERATED = 0.075
 #: The risk at a point that failed.
 FORBIDDEN = 2.0
 #: Lengths over which failures may be alike, in units of the root of the dimension, with which distances
-#: in a cube grow.
-REACHES = (0.02, 0.05, 0.15, 0.5, 1.5)
-#: The logarithm of a reach is expected to be that of the middle one, and as likely a factor e away.
-EXPECTED, _SPREAD = 0.15, 1.0
+#: in a cube grow. Over the first no two places are alike: failures by chance.
+REACHES = (1e-3, 0.02, 0.05, 0.15, 0.5, 1.5)
+#: How much each is expected, in nats: 0.15 most, those a factor e away less; and chance more.
+EXPECTED = (1.0, *(-(np.log(np.array(REACHES[1:]) / 0.15) ** 2) / 2))
 #: The variance of failures that does not depend on the place.
 _CHANCE = 1e-2
-#: Coordinates that differ by no more are the same but for rounding.
+#: Points that are no farther apart are the same but for rounding.
 _SAME = 1e-6
 #: Values that differ by so many roundings are the same.
 _ROUNDINGS = 8
-#: Values are noise alone if near points differ as much as far points, less a fifth.
-_NOISE = 0.8
-#: Points are near up to the first distance and far beyond the second, in units of the root of the
-#: dimension.
-_NEAR, _FAR = 0.05, 0.25
-#: With fewer pairs of near or of far points nothing is called noise.
-_PAIRS = 15
-#: So many equal values of near points make a level place.
-_LEVEL = 4
+#: Points are near up to this distance, in units of the root of the dimension.
+_NEAR = 0.05
+#: So many values of near points tell whether a place is worth more.
+_FEW = 4
+#: A place is better than all others if the difference of the means is so many standard errors.
+_BETTER = 2.0
+#: Values near a point are alike if their deviation is less than half of that of all values.
+_ALIKE = 0.5
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
 
@@ -72,30 +74,20 @@ T = TypeVar("T")
 class Seen(eqx.Module):
     """All values that an agent has ever observed, in a few numbers.
 
-    `count` is their number, `least` and `most` are the ends of their range. `pairs` has two numbers: of
-    pairs of near points, and of pairs of far points. `squares` has two sums of squared differences
-    between the values of such pairs. `repeats` says whether any point that was evaluated twice had the
-    same value again, and `varies` whether any had another value.
+    `least` and `most` are the ends of their range. `repeats` says whether any point that was evaluated
+    twice had the same value again, and `varies` whether any had another value.
     """
 
-    count: Int[Array, ""]
+    moments: Moments
     least: Scalar
     most: Scalar
-    pairs: Int[Array, "2"]
-    squares: Float[Array, "2"]
     repeats: Flag
     varies: Flag
 
     @property
     def flat(self) -> Flag:
         """Whether all values are equal, two or more."""
-        return (self.count > 1) & same(self.least, self.most)
-
-    @property
-    def noise(self) -> Flag:
-        """Whether values of near points are hardly more alike than values of far points."""
-        near, far = self.squares / jnp.maximum(self.pairs, 1).astype(self.squares.dtype)
-        return jnp.all(self.pairs >= _PAIRS) & (near > _NOISE * far)
+        return (self.moments.count > 1) & same(self.least, self.most)
 
     @property
     def exact(self) -> Flag:
@@ -104,11 +96,13 @@ class Seen(eqx.Module):
 
 
 class History(eqx.Module):
-    """The last points that an agent evaluated, with their values.
+    """Points that an agent evaluated, with their values: all of them, or as many as there is room for.
 
     A value is NaN if the evaluation failed, and infinite if it has not ended. `order` counts the rows
-    as they are written, from 0 on, and is -1 for an empty row. A full history gives up its oldest
-    success, or its oldest row if there is no success. `seen` is of all values that ever were.
+    as they are written, from 0 on, and is -1 for an empty row. In a full history a success takes the
+    place of the nearest success. So does a failure, or, where a quarter of the rows failed, it takes
+    that of the nearest failure. So memory is of all places that were tried. `seen` is of all values that
+    ever were.
     """
 
     x: Float[Array, "capacity dim"]
@@ -139,10 +133,9 @@ def empty(dim: int, capacity: int | None, pending: int = 0) -> History:
     """
     size = (UNLIMITED if capacity is None else min(capacity, MOST)) + pending
     x, y = jnp.zeros((size, dim), float), jnp.zeros((size,), float)
-    no, none = jnp.zeros((), bool), jnp.zeros((), int)
+    no = jnp.zeros((), bool)
     most = jnp.full((), jnp.inf, y.dtype)
-    two = jnp.zeros((2,), y.dtype)
-    seen = Seen(none, most, -most, two.astype(int), two, no, no)
+    seen = Seen(no_moments(y.dtype), most, -most, no, no)
     return History(x, y, jnp.full((size,), -1), seen)
 
 
@@ -156,15 +149,11 @@ def add(past: History, x: Point, y: Scalar) -> History:
     value = jnp.isfinite(y) & happened
     known = jnp.isfinite(past.y) & past.used & value
     earlier, equal = known & _at(past.x, x), same(past.y, y)
-    pairs = known[None, :] & jnp.stack([_within(past.x, x, _NEAR), ~_within(past.x, x, _FAR)])
-    squares = jnp.where(known, past.y - y, 0) ** 2
     seen = past.seen
     told = Seen(
-        seen.count + value.astype(int),
+        updated(seen.moments, jnp.where(value, bounded(y), jnp.nan)),
         jnp.where(value, jnp.minimum(seen.least, y), seen.least),
         jnp.where(value, jnp.maximum(seen.most, y), seen.most),
-        seen.pairs + jnp.sum(pairs, axis=1, dtype=int),
-        seen.squares + jnp.sum(jnp.where(pairs, squares[None, :], 0), axis=1),
         seen.repeats | jnp.any(earlier & equal),
         seen.varies | jnp.any(earlier & ~equal),
     )
@@ -178,10 +167,13 @@ def wait(past: History, x: Point, busy: Flag | bool = True) -> History:
 
 
 def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
-    """With one row more, in the place of an empty row, or of the oldest success, or of the oldest row."""
+    """With one row more, in the place of an empty row, or of the nearest of those that may go."""
+    many = jnp.mean(past.failed, dtype=past.y.dtype) >= _FAILURES
+    going = jnp.where(jnp.isnan(y) & many, past.failed, past.used & jnp.isfinite(past.y))
+    going = jnp.where(jnp.any(going), going, past.known)
+    away = jnp.where(going, _distances(past.x, x), jnp.inf)
+    row = jnp.where(wanted, jnp.argmin(jnp.where(past.used, away, -1)), past.y.size)
     last = jnp.max(past.order)
-    kept = past.used & ~jnp.isfinite(past.y)
-    row = jnp.where(wanted, jnp.argmin(past.order + jnp.where(kept, last + 1, 0)), past.y.size)
     return History(
         past.x.at[row].set(x.astype(past.x.dtype), mode="drop"),
         past.y.at[row].set(y, mode="drop"),
@@ -196,15 +188,40 @@ def repeated(past: History, x: Point) -> Bool[Array, " capacity"]:
 
 
 def _at(X: Float[Array, "capacity dim"], x: Point) -> Bool[Array, " capacity"]:
-    return jnp.all(jnp.abs(X - x[None, :]) <= _SAME, axis=1)
+    return _distances(X, x) <= _SAME
 
 
-def _level(past: History, x: Point) -> Flag:
-    """Whether `_LEVEL` values near a point are known, or more, and all are equal."""
+class Place(NamedTuple):
+    """What `_FEW` values near a point tell, or more.
+
+    `level` says whether all are equal. `dull` says whether they are no better than all values, and differ
+    as much from each other: noise alone.
+    """
+
+    level: Flag
+    dull: Flag
+
+
+def _place(past: History, x: Point) -> Place:
     near = past.used & jnp.isfinite(past.y) & _within(past.x, x, _NEAR)
     least, most = (jnp.where(near, past.y, end) for end in (jnp.inf, -jnp.inf))
-    enough = jnp.sum(near, dtype=int) >= _LEVEL
-    return enough & same(jnp.min(least), jnp.max(most))
+    seen = past.seen.moments
+    values = jnp.where(near, past.y, jnp.nan) - seen.first
+    here: Moments = jax.lax.scan(
+        lambda m, y: (updated(m, y), None), no_moments(values.dtype), values
+    )[0]
+    (variance, error), (overall, of_all_values) = _spread(here), _spread(seen)
+    better = here.offset - seen.mean > _BETTER * jnp.sqrt(error + of_all_values)
+    enough = here.count >= _FEW
+    alike = variance < _ALIKE**2 * overall
+    return Place(enough & same(jnp.min(least), jnp.max(most)), enough & ~better & ~alike)
+
+
+def _spread(moments: Moments) -> tuple[Scalar, Scalar]:
+    """The variance of values, and that of their mean; two values are the fewest."""
+    count = jnp.maximum(moments.count, 2).astype(moments.squares.dtype)
+    variance = moments.squares / (count - 1)
+    return variance, variance / count
 
 
 def _within(X: Float[Array, "capacity dim"], x: Point, distance: float) -> Bool[Array, " capacity"]:
@@ -282,8 +299,12 @@ class Limits(NamedTuple):
         alone: Flag | bool = True,
     ) -> Point:
         """`x`, unless it would teach nothing (`maximize.query`)."""
-        lost = (past.seen.flat | past.seen.noise) & alone
-        level = _level(past, x) & alone
+        coin_key, key = jr.split(key)
+        place = _place(past, x)
+        level = place.level & alone
+        dull = place.dull & ~place.level & jr.bernoulli(coin_key)
+        lost = (past.seen.flat | dull) & alone
+        again = past.seen.exact & jnp.any(repeated(past, x))
 
         def other(known: tuple[Float[Array, "capacity dim"], Array]) -> Point:
             X, data = known
@@ -299,10 +320,10 @@ class Limits(NamedTuple):
             # Where all that is allowed was asked before, the place of least risk that was not.
             least = jnp.where(new, -self.risks, -jnp.inf)
             found = jnp.where(jnp.any(new & self.allowed), jnp.argmax(best), jnp.argmax(least))
-            return jnp.where(jnp.any(new), candidates[found], x)
+            worth = jnp.any(new & self.allowed) | (again & jnp.any(new))
+            return jnp.where(worth, candidates[found], x)
 
-        repeats = past.seen.exact & jnp.any(repeated(past, x))
-        return if_any(lost | repeats | level, other, (past.x, unwrap(key)), x)
+        return if_any(lost | again | level, other, (past.x, unwrap(key)), x)
 
 
 def preferred(
@@ -349,9 +370,8 @@ def _fitted(past: History) -> tuple[Float[Array, " capacity"], Scalar]:
         return prior - count / 2 * fit - jnp.sum(jnp.log(jnp.diagonal(L))), weights
 
     reaches = jnp.asarray(REACHES, dtype) * math.sqrt(past.x.shape[1])
-    priors = -((np.log(REACHES) - math.log(EXPECTED)) ** 2) / (2 * _SPREAD**2)
     # One after another: they take K² numbers each.
-    evidences, weights = jax.lax.map(under, (reaches, jnp.asarray(priors, dtype)))
+    evidences, weights = jax.lax.map(under, (reaches, jnp.asarray(EXPECTED, dtype)))
     best = jnp.argmax(evidences)
     return weights[best], reaches[best]
 

@@ -102,9 +102,10 @@ def query(
 
     Its risk of failure is no more than `history.TOLERATED`, or than the least of the candidates' if that
     is larger. If it would repeat an evaluation of an objective that has shown no noise, the candidate
-    farthest from all evaluations takes its place. Two rules more hold if the function comes from the
+    farthest from all evaluations takes its place. Three rules more hold if the function comes from the
     agent's own values `alone`. Where all values near the maximizer are equal, the farthest candidate
-    takes its place, too. While all values are equal, or are noise alone, a candidate is drawn.
+    takes its place, too. While all values are equal, a candidate is drawn. Where values near the
+    maximizer are no better than the rest, a candidate is drawn in one round of two.
     """
     limits = history.limits(past, candidates)
     x, _ = maximize(function, domain, candidates, limits=limits, pieces=pieces)

@@ -189,6 +189,7 @@ def test_successive_peers_are_draws_by_weight_without_replacement(key):
 def test_peers_may_know_more_than_a_target_can_hold(key):
     algorithm = FTS(GRID, 3, features=SMALL, own=Fitted(5, size=8), targets=1, once=True)
     x, y = jr.uniform(key, (9, 3, 1)), jnp.ones((9, 3)).at[2:, 0].set(jnp.nan)
+    x = jnp.where(jnp.isnan(y)[..., None], jnp.nan, x)
     state = algorithm.warm_start(algorithm.init(key), x, y)
     np.testing.assert_array_equal(state.clients.beliefs.message.posterior.count, [2, 9, 9])
     assert state.told == 2
@@ -288,7 +289,8 @@ def test_peers_that_know_the_objective_help_in_the_first_rounds(key):
     def objective(x):
         return jnp.sin(9 * x) + x
 
-    known = objective(x[..., 0]).at[:, 0].set(jnp.nan)  # the target has observed nothing
+    x = x.at[:, 0].set(jnp.nan)  # the target has observed nothing
+    known = objective(x[..., 0])
 
     def best(mixing, key):
         init_key, *ask_keys = jr.split(key, 5)
@@ -380,7 +382,7 @@ def test_an_agent_that_sends_nonsense_does_not_decide_for_all(key):
 def test_peers_whose_evidence_is_asked_must_hold_what_they_saw(key):
     own = Fitted(5, SquaredExponential(0.3), every=None)
     algorithm = FTS(Cube(1), 3, features=SMALL, own=own, pooled=Pooled(4), targets=1)
-    x, y = jnp.zeros((9, 3, 1)), jnp.zeros((9, 3)).at[:, 0].set(jnp.nan)
+    x, y = jnp.zeros((9, 3, 1)).at[:, 0].set(jnp.nan), jnp.zeros((9, 3)).at[:, 0].set(jnp.nan)
     with pytest.raises(ValueError, match="exceed the capacity of 5"):
         algorithm.warm_start(algorithm.init(key), x, y)
 

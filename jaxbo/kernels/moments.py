@@ -1,0 +1,57 @@
+"""Mean and deviation of values that come one after another (Welford, 1962)."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxbo.types import Scalar
+
+
+class Moments(eqx.Module):
+    """Running mean and sum of squared deviations of `value - first` (Welford)."""
+
+    count: Int[Array, ""]
+    first: Scalar
+    mean: Scalar
+    squares: Scalar
+
+    @property
+    def offset(self) -> Scalar:
+        """The mean of the values."""
+        return self.first + self.mean
+
+    @property
+    def deviation(self) -> Scalar:
+        """Standard deviation; 1 where there is none: before two values, or if all are equal."""
+        variance = self.squares / jnp.maximum(self.count, 1).astype(self.squares.dtype)
+        # Below a rounding error of the values themselves, differences are noise, not signal.
+        floor = (jnp.finfo(variance.dtype).eps * (jnp.abs(self.first) + jnp.abs(self.mean))) ** 2
+        usable = variance > floor
+        return jnp.where(usable, jnp.sqrt(jnp.where(usable, variance, 1)), 1)
+
+
+def bounded(y: Scalar) -> Scalar:
+    """`y` within what squares and their sums leave room for: ±1.5e16 in float32, ±3e129 in float64.
+
+    So that all numbers stay finite. Beside a value far from all others these look alike nevertheless:
+    for what failed tell NaN, not a penalty.
+    """
+    most = float(jnp.finfo(y.dtype).max) ** 0.42
+    return jnp.where(jnp.isfinite(y), jnp.clip(y, -most, most), y)
+
+
+def no_moments(dtype: jnp.dtype) -> Moments:
+    """Of no values."""
+    zero = jnp.zeros((), dtype)
+    return Moments(jnp.zeros((), int), zero, zero, zero)
+
+
+def updated(moments: Moments, y: Scalar) -> Moments:
+    """With one value more; the same if it is not finite."""
+    observed = jnp.isfinite(y)
+    count = moments.count + observed.astype(int)
+    first = jnp.where(observed & (moments.count == 0), y, moments.first)
+    delta = jnp.where(observed, y - first - moments.mean, 0)
+    mean = moments.mean + delta / jnp.maximum(count, 1).astype(y.dtype)
+    squares = moments.squares + delta * jnp.where(observed, y - first - mean, 0)
+    return Moments(count, first, mean, squares)
