@@ -200,18 +200,26 @@ def outcome_of(ended: Future) -> tuple[float, BaseException | None]:
 
 
 def number(value: Any) -> float:
-    """What an objective returned, as a number; infinite where float64 has none so large."""
+    """What an objective returned, as a number; infinite where float64 has none so large.
+
+    NaN for a value that is masked, such as the mean of nothing but masked ones.
+    """
     try:
-        if isinstance(value, Real):
+        if isinstance(value, Real) and not isinstance(value, np.generic):  # NumPy counts durations
             return float(value)
         array = np.asarray(value)
-        if array.shape == () and array.dtype.kind in "biuf":
-            return float(array)
+        if array.shape == () and _is_real(array.dtype):
+            return np.nan if np.ma.is_masked(value) else float(array)
     except OverflowError:
         return np.inf
     except (TypeError, ValueError):
         pass
     raise BadValueError(f"the objective must return one real number, got {value!r}.")
+
+
+def _is_real(dtype: np.dtype) -> bool:
+    """Whether its numbers are real, such as JAX's narrow ones, which are no kind of NumPy's."""
+    return dtype.kind in "biuf" or jax.dtypes.issubdtype(dtype, np.floating)
 
 
 def finite_number(value: Any) -> float:

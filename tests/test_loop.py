@@ -310,14 +310,22 @@ def test_an_objective_on_a_space_gets_values_by_name(key):
 
 
 @pytest.mark.parametrize(
-    "value", [1, True, np.True_, np.float64(1), np.asarray(1.0), jnp.asarray(1), Fraction(2, 2)]
-)
+    "value",
+    [
+        1, True, np.True_, np.float64(1), np.asarray(1.0), jnp.asarray(1), Fraction(2, 2),
+        jnp.bfloat16(1), jnp.float8_e5m2(1), np.asarray(jnp.bfloat16(1)), np.ma.array(1.0, mask=False),
+    ],
+)  # fmt: skip
 def test_any_one_real_number_is_a_value(value, key):
     _, trace = quiet(RANDOM, lambda agent, x: value, 1, key)
     np.testing.assert_array_equal(trace.values, np.ones((1, 4)))
 
 
-@pytest.mark.parametrize("value", [None, "0.5", 1j, np.ones(1), [1, [2]], {}], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [None, "0.5", 1j, np.ones(1), [1, [2]], {}, np.timedelta64(1), np.ma.masked_all(2)],
+    ids=repr,
+)
 def test_anything_else_is_refused_even_if_failures_are_survived(value, key):
     calls = []
 
@@ -458,6 +466,13 @@ def test_a_value_that_is_no_finite_number_is_a_failed_evaluation(value, key):
 
     _, trace = run(TS4, compiled, 2, key)
     np.testing.assert_array_equal(np.isnan(trace.values), [[False, True, False, False]] * 2)
+
+
+@pytest.mark.parametrize("value", [np.ma.masked, np.ma.array(7, mask=True)], ids=["mean", "array"])
+def test_a_masked_value_is_a_failed_evaluation(value, key):
+    with pytest.warns(RuntimeWarning, match="agent 1 failed .*the objective returned nan"):
+        _, trace = quiet(RANDOM, lambda agent, x: value if agent == 1 else 0.5, 1, key)
+    assert np.isnan(trace.values).tolist() == [[False, True, False, False]]
 
 
 def test_an_objective_that_never_returns_a_finite_number_ends_the_run(key, tmp_path):
