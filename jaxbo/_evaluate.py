@@ -42,9 +42,12 @@ class Evaluator:
         record: Record,
         executor: Executor | None,
         catch: type[Exception] | tuple[type[Exception], ...],
+        anew: bool,
     ):
         self.domain, self.objective, self.record = domain, objective, record
         self.executor, self.catch = executor, catch
+        #: Whether the record has all evaluations there have been.
+        self.anew = anew
 
     def __call__(self, row: int) -> None:
         """All values of `row` that are not known already."""
@@ -72,9 +75,9 @@ class Evaluator:
 
     def _hopeless(self, row: int) -> bool:
         """Whether nothing has succeeded in as many evaluations as it takes to say so."""
-        values = self.record.values
-        made = (row + 1) * values.shape[1]
-        return made >= tries(self.record.initial, values.size) and not np.isfinite(values).any()
+        values, agents = self.record.values, self.record.values.shape[1]
+        enough = (row + 1) * agents >= tries(self.record.initial * agents, values.size)
+        return self.anew and enough and not np.isfinite(values).any()
 
     def _survives(self, error: BaseException) -> bool:
         return survives(error, self.catch)
@@ -155,7 +158,10 @@ class NotFiniteError(ValueError):
 
 
 def tries(initial: int, evaluations: int) -> int:
-    """How many evaluations must fail, none having succeeded, to end a run of so many."""
+    """How many evaluations must fail, none having succeeded, to end a run of so many.
+
+    `initial` are those of the initial design.
+    """
     return min(max(TRIES, initial), evaluations)
 
 

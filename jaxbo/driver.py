@@ -94,9 +94,10 @@ def drive(
     warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
     are raised as they are, with the agent and the point in a note. So are the errors of an executor that
     is broken or has cancelled an evaluation: they say nothing of the point.
-    An objective that has not succeeded once in its first evaluations, as many as `initial` and at least
-    three, ends the run with what it raised, a `NotFiniteError` for a value. Nothing of it is kept but
-    what a ledger has charged.
+    An objective that never succeeds in the initial design, nor in three evaluations, ends the run with
+    what it raised, a `NotFiniteError` for a value; but not a run that goes on from a `state` with values.
+    Nothing of it is kept, unless a ledger was charged. Then all rounds are kept as failures but the last,
+    which is evaluated again.
     Values stay float64 in the trace. Where the method allows (`invariant`), the model is told their
     difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
     these differences. Other methods are told the values themselves, with one warning where float32 cuts
@@ -138,7 +139,8 @@ def drive(
     given = None if present is None else np.asarray(present)
     compiled = isinstance(objective, AbstractObjective)
     record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
-    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
+    anew = int(algorithm.told(start)) == 0
+    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch, anew)
 
     def evaluate(row: int, key: Key) -> None:
         if row < record.told:

@@ -1,5 +1,6 @@
 """One loop: compiled, around a Python objective, and from observations."""
 
+import contextlib
 import functools
 import multiprocessing
 import textwrap
@@ -519,6 +520,35 @@ def test_a_success_in_the_first_few_evaluations_is_waited_for(initial, rounds, m
     with pytest.warns(RuntimeWarning), pytest.raises((OSError, NotFiniteError)):
         go(most)
     assert len(calls) == most
+
+
+@pytest.mark.parametrize("failing", [11, 12])
+def test_all_of_a_design_by_many_agents_may_fail_but_one(failing, key):
+    calls = []
+
+    def objective(agent, x):
+        calls.append(agent)
+        return np.nan if len(calls) <= failing else 1.0
+
+    ends = pytest.raises(NotFiniteError) if failing == 12 else contextlib.nullcontext()
+    with pytest.warns(RuntimeWarning), ends:
+        quiet(RANDOM, objective, 1, key, initial=3)
+    assert len(calls) == (12 if failing == 12 else 16)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_run_that_goes_on_from_values_survives_failures_from_its_start(rounds, key):
+    state, _ = quiet(TS4, bowl, rounds, key)
+    ends = contextlib.nullcontext() if rounds else pytest.raises(NotFiniteError)
+    calls = []
+
+    def objective(agent, x):
+        calls.append(agent)
+        return np.nan
+
+    with pytest.warns(RuntimeWarning), ends:
+        quiet(TS4, objective, 2, jr.fold_in(key, 1), state=state)
+    assert len(calls) == (8 if rounds else 4)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
