@@ -31,7 +31,7 @@ class Record:
     ):
         queries, info = shapes
         rows = initial + rounds
-        self.initial, self.saved, self.ledger = initial, saved, ledger
+        self.initial, self.saved, self.ledger, self.begun = initial, saved, ledger, ledger
         self.released = None if ledger is None or saved is None else Released(saved.path)
         self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
         # A compiled objective's values are told as they come; a Python objective's in float64.
@@ -159,9 +159,9 @@ class Record:
             self.saved.forget()
 
     def give_up(self) -> None:
-        """All evaluations so far were in vain; what was released stays charged."""
+        """All evaluations so far were in vain. Rounds stay where releases have been charged."""
         self.forget()
-        if self.saved is not None and self.ledger is None:
+        if self.saved is not None and self.ledger == self.begun:
             self.saved.path.unlink(missing_ok=True)
 
     def close(self, row: int) -> None:

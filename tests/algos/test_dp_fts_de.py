@@ -416,6 +416,25 @@ def test_a_resumed_run_must_begin_with_its_own_ledger(path):
     assert driven(Counting(stop_after=0), path, ledger=Ledger(1e-4)).ledger.delta == 1e-4
 
 
+@pytest.mark.filterwarnings("ignore:agent .* failed:RuntimeWarning")
+@pytest.mark.parametrize("initial", [0, 1])
+def test_of_a_run_that_never_succeeded_only_what_was_charged_is_kept(initial, path):
+    def broken(agent, x):
+        raise NameError("x1")
+
+    alone = DPFTSDE(FINITE, 1, NOISY, features=SMALL)  # three rows before it is hopeless
+    with pytest.raises(NameError, match="x1"):
+        driven(broken, path, alone, initial=3 * initial)
+    assert Ledger.from_json(released_of(path).read_text()).releases == (0 if initial else 3)
+    objective = Counting()
+    trace = driven(objective, path, alone, initial=3 * initial)
+    failed = [] if initial else [0, 1]
+    assert [failure.row for failure in trace.failures] == failed
+    assert np.flatnonzero(np.isnan(trace.values)).tolist() == failed
+    assert len(objective.charged) == len(trace.values) - len(failed)
+    assert trace.ledger.releases == ROUNDS
+
+
 def test_a_second_run_on_the_same_ledger_adds_up(path, tmp_path):
     first = driven(Counting(), path)
     second = driven(Counting(), tmp_path / "second.npz", ledger=first.ledger)
