@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxbo._archive import CheckpointError, DamagedError
+from jaxbo._archive import DamagedError, OtherRunError
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, Rows
 from jaxbo._released import Released
@@ -47,10 +47,10 @@ class Record:
             return
         try:
             saved.resume(lambda rows: self._resume(saved, rows))
-        except DamagedError as error:
+        except (DamagedError, OtherRunError) as error:
             if self.released is None:
                 raise
-            raise self.released.lost("cannot be read") from error
+            raise self.released.unusable(error) from error
 
     def __enter__(self) -> "Record":
         return self
@@ -78,7 +78,7 @@ class Record:
             self.forget()  # a kill came between the last save and the journal's end
 
     def _check(self, saved: Checkpoint, rows: Rows) -> None:
-        """`CheckpointError` for the rows of another run, `ValueError` for more than this one asks for."""
+        """`OtherRunError` for the rows of another run, `ValueError` for more than this one asks for."""
         asked = rows.queries.shape[0]
         require(
             asked <= self.queries.shape[0],
@@ -95,9 +95,9 @@ class Record:
             )
         given = len(self.info)
         if any((a != b).any() for a, b in zip(mine[given:], rows.info[given:], strict=True)):
-            raise CheckpointError(
+            raise OtherRunError(
                 f"{saved.path} belongs to a run with another present; give the same rows as before "
-                "to continue it, or another path to start anew."
+                "to continue it"
             )
         if not asked - 1 <= rows.told <= asked:
             raise DamagedError(f"{saved.path} is damaged: restore it from a copy.")
