@@ -80,7 +80,7 @@ class Owner(NamedTuple):
 @functools.cache
 def owners(count: int) -> tuple[Owner, ...]:
     """The digits shared out unevenly, always in the same way; every sample has one owner."""
-    images, digits = load_digits(return_X_y=True)
+    images, digits = map(np.asarray, load_digits(return_X_y=True))
     rng = np.random.default_rng(0)
     size = rng.dirichlet(np.full(count, EVENNESS))
     shares = size[:, None] * rng.dirichlet(np.full(10, DIVERSITY), size=count)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pandas
 import pytest
 from hypothesis import example, given, settings
 
@@ -476,7 +477,6 @@ class TestNumbers:
             space.encode({"c": float(np.float32(0.1))})
 
     def test_points_come_back_through_pandas(self, tmp_path):
-        pandas = pytest.importorskip("pandas")
         space = Space(
             lr=Real(1e-5, 1e-1, log=True),
             depth=Integer(1, 8),
