@@ -114,7 +114,7 @@ def drive(
 
     Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
     that is corrupt, of another run or in use, before anything is evaluated; with a ledger also for one
-    that was removed or is an older copy. So it does `BudgetError` if the ledger's budget does not pay for
+    that was removed or is an older copy. It raises `BudgetError` if the ledger's budget does not pay for
     all releases.
     """
     check_sizes(algorithm, rounds, initial, present, state)
