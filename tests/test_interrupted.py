@@ -189,18 +189,18 @@ def killed_at(moment, way, folder):
     WAYS[way](folder / f"run{moment}")
 
 
-#: Forks a process for each moment, until one comes to its end, and says how they ended. JAX runs in
-#: children alone: what has begun to run does not survive a fork.
+#: Forks a process for every `step`-th moment, until one comes to its end, and says how they ended. JAX
+#: runs in children alone: what has begun to run does not survive a fork.
 EVERYWHERE = """
     import os, sys, warnings
     from pathlib import Path
     import jaxbo, pytest
     warnings.simplefilter("ignore")
-    here, way, folder = sys.argv[1:]
+    here, way, folder, step = sys.argv[1:]
     sys.path.insert(0, str(Path(here).parent))
     moment, status = 0, 1
     while status:
-        moment += 1
+        moment += int(step)
         if child := os.fork():
             _, status = os.waitpid(child, 0)
             print(moment, status, flush=True)
@@ -211,11 +211,12 @@ EVERYWHERE = """
 """
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_process_killed_at_any_call_that_changes_files_goes_on(way, tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(EVERYWHERE), __file__, way, str(tmp_path)]
+def test_a_process_killed_at_any_call_that_changes_files_goes_on(way, step, tmp_path):
+    script = textwrap.dedent(EVERYWHERE)
+    command = [sys.executable, "-c", script, __file__, way, str(tmp_path), str(step)]
     more = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -223,12 +224,12 @@ def test_a_process_killed_at_any_call_that_changes_files_goes_on(way, tmp_path):
     told = subprocess.run(
         command, env=environment() | more, stdout=subprocess.PIPE, text=True, check=True
     ).stdout.splitlines()
-    statuses = [int(line.split()[1]) for line in told]
+    moments, statuses = zip(*(map(int, line.split()) for line in told), strict=True)
     assert set(statuses[:-1]) == {signal.SIGKILL}
     assert statuses[-1] == 0
-    assert len(statuses) > 80
+    assert moments[-1] > 80
     expected = WAYS[way](tmp_path / "undisturbed")
-    for moment in range(1, len(statuses) + 1):
+    for moment in moments:
         found = WAYS[way](tmp_path / f"run{moment}")
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=str(moment))
