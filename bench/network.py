@@ -201,7 +201,7 @@ def iris() -> Table:
     """150 flowers of three kinds."""
     from sklearn.datasets import load_iris
 
-    X, y = load_iris(return_X_y=True)
+    X, y = map(np.asarray, load_iris(return_X_y=True))
     test = _left_out(len(y))
     return _table(_standardized(X, test), y, test)
 
@@ -211,7 +211,7 @@ def wine() -> Table:
     """178 wines of three growers."""
     from sklearn.datasets import load_wine
 
-    X, y = load_wine(return_X_y=True)
+    X, y = map(np.asarray, load_wine(return_X_y=True))
     test = _left_out(len(y))
     return _table(_standardized(X, test), y, test)
 

@@ -20,6 +20,13 @@ class DamagedError(CheckpointError):
     """A checkpoint that cannot be read, whatever run it is of."""
 
 
+class OtherRunError(CheckpointError):
+    """A checkpoint of another run or version: how to go on with it, and where to begin another."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}, or give another path to begin anew."
+
+
 #: Files beside a checkpoint, named after it: its lock, its journal, its next version, and
 #: the count of its releases.
 BESIDE = (".lock", ".open", ".tmp", ".released")
@@ -107,9 +114,9 @@ def check_format(path: Path, manifest: Mapping[str, Any], mine: int) -> None:
     if "format" not in manifest:
         raise damaged(path, KeyError("format"))
     if manifest["format"] != mine:
-        raise CheckpointError(
+        raise OtherRunError(
             f"{path} has format {manifest['format']}, this version reads {mine}; "
-            "finish the run with the version that began it, or give another path."
+            "finish the run with the version that began it"
         )
 
 
@@ -117,9 +124,9 @@ def check_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -
     """`CheckpointError` with the names of what the file was made with and is different now."""
     differing = [name for name, value in mine.items() if theirs.get(name) != value]
     if differing:
-        raise CheckpointError(
+        raise OtherRunError(
             f"{path} belongs to a run with another {' and '.join(differing)}; "
-            "give the same ones as before to continue it, or another path to start anew."
+            "give the same ones as before to continue it"
         )
 
 

@@ -1,10 +1,11 @@
 """Evaluations of a Python objective, one after the other or in an executor; failures are survived."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
+    CancelledError,
     Executor,
     Future,
     wait,
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from jaxbo._check import require
 from jaxbo._record import Record
 from jaxbo.domains import AbstractDomain
 from jaxbo.space import Space
@@ -25,6 +27,9 @@ BlackBox: TypeAlias = Callable[[int, Any], float]
 
 #: So many evaluations may fail before the first success; of a longer initial design, all.
 TRIES = 3
+
+#: Seconds between two looks for evaluations that were cancelled without a word.
+BETWEEN_LOOKS = 0.5
 
 
 class Evaluator:
@@ -37,9 +42,12 @@ class Evaluator:
         record: Record,
         executor: Executor | None,
         catch: type[Exception] | tuple[type[Exception], ...],
+        anew: bool,
     ):
         self.domain, self.objective, self.record = domain, objective, record
         self.executor, self.catch = executor, catch
+        #: Whether the record has all evaluations there have been.
+        self.anew = anew
 
     def __call__(self, row: int) -> None:
         """All values of `row` that are not known already."""
@@ -47,7 +55,8 @@ class Evaluator:
         for agent, (value, error) in ended.items():
             self.record.put(row, agent, value, error, new=False)
         agents = [a for a in range(self.record.values.shape[1]) if a not in ended]
-        survived, fatal = [], []
+        survived: list[BaseException] = []
+        fatal: list[BaseException] = []
         # Evaluations that are under way when one is fatal are still waited for and recorded.
         for agent, outcome in self._outcomes(row, agents, stop=lambda: bool(fatal)):
             try:
@@ -66,27 +75,26 @@ class Evaluator:
 
     def _hopeless(self, row: int) -> bool:
         """Whether nothing has succeeded in as many evaluations as it takes to say so."""
-        values = self.record.values
-        made = (row + 1) * values.shape[1]
-        return made >= tries(self.record.initial, values.size) and not np.isfinite(values).any()
+        values, agents = self.record.values, self.record.values.shape[1]
+        enough = (row + 1) * agents >= tries(self.record.initial * agents, values.size)
+        return self.anew and enough and not np.isfinite(values).any()
 
     def _survives(self, error: BaseException) -> bool:
         return survives(error, self.catch)
 
     def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
         """Records one evaluation; returns the exception if it failed."""
-        try:
-            value = finite_number(outcome.result())
-        except Exception as error:
-            x = self._argument(row, agent)
-            error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
-            if self._survives(error):
-                self.record.put(row, agent, np.nan, repr(error))
-                text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
-                warnings.warn(text, RuntimeWarning, stacklevel=5)
-            return error
-        self.record.put(row, agent, value, None)
-        return None
+        value, error = outcome_of(outcome)
+        if error is None:
+            self.record.put(row, agent, value, None)
+            return None
+        x = self._argument(row, agent)
+        error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
+        if self._survives(error):
+            self.record.put(row, agent, np.nan, repr(error))
+            text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
+        return error
 
     def _outcomes(
         self, row: int, agents: list[int], stop: Callable[[], bool]
@@ -105,7 +113,8 @@ class Evaluator:
             while waiting:
                 if refused is not None or stop():
                     waiting = {future for future in waiting if not future.cancel()}
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                done = any_ended(waiting)
+                waiting -= done
                 for future in done:
                     yield futures[future], future
             if refused is not None:
@@ -149,30 +158,74 @@ class NotFiniteError(ValueError):
 
 
 def tries(initial: int, evaluations: int) -> int:
-    """How many evaluations must fail, none having succeeded, to end a run of so many."""
+    """How many evaluations must fail, none having succeeded, to end a run of so many.
+
+    `initial` are those of the initial design.
+    """
     return min(max(TRIES, initial), evaluations)
+
+
+def check_catch(catch: Any) -> None:
+    """`ValueError` unless these are types of exceptions."""
+    kinds = catch if isinstance(catch, tuple) else (catch,)
+    require(
+        all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds),
+        f"catch must be types of exceptions, got {catch!r}.",
+    )
 
 
 def survives(error: BaseException, catch: type[Exception] | tuple[type[Exception], ...]) -> bool:
     """Whether a run goes on after this error of an evaluation."""
-    if isinstance(error, BrokenExecutor | BadValueError):
+    if isinstance(error, BrokenExecutor | CancelledError | BadValueError):
         return False
     return isinstance(error, (NotFiniteError, catch))
 
 
-def number(value: Any) -> float:
-    """What an objective returned, as a number; infinite where float64 has none so large."""
+def any_ended(futures: Collection[Future]) -> set[Future]:
+    """Waits until one has ended or was cancelled. All that have or were; none of none."""
+    ended: set[Future] = set()
+    while futures and not ended:
+        # `Executor.shutdown(cancel_futures=True)` cancels, and wakes nobody who waits.
+        wait(futures, timeout=BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
+        ended = {future for future in futures if future.done()}
+    return ended
+
+
+def outcome_of(ended: Future) -> tuple[float, BaseException | None]:
+    """The number that an evaluation returned, or NaN and why there is none."""
+    if ended.cancelled():
+        text = "the executor has cancelled this evaluation: was it shut down?"
+        return np.nan, CancelledError(text)
+    # Looked at and not raised: an interrupt of this thread is nobody's outcome.
+    if (raised := ended.exception()) is not None:
+        return np.nan, raised
     try:
-        if isinstance(value, Real):
+        return finite_number(ended.result()), None
+    except ValueError as error:
+        return np.nan, error
+
+
+def number(value: Any) -> float:
+    """What an objective returned, as a number; infinite where float64 has none so large.
+
+    NaN for a value that is masked, such as the mean of nothing but masked ones.
+    """
+    try:
+        if isinstance(value, Real) and not isinstance(value, np.generic):  # NumPy counts durations
             return float(value)
         array = np.asarray(value)
-        if array.shape == () and array.dtype.kind in "biuf":
-            return float(array)
+        if array.shape == () and _is_real(array.dtype):
+            return np.nan if np.ma.is_masked(value) else float(array)
     except OverflowError:
         return np.inf
     except (TypeError, ValueError):
         pass
     raise BadValueError(f"the objective must return one real number, got {value!r}.")
+
+
+def _is_real(dtype: np.dtype) -> bool:
+    """Whether its numbers are real, such as JAX's narrow ones, which are no kind of NumPy's."""
+    return dtype.kind in "biuf" or jax.dtypes.issubdtype(dtype, np.floating)
 
 
 def finite_number(value: Any) -> float:

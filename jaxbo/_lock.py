@@ -48,9 +48,7 @@ class Hold:
             if self._taken():
                 return
         way = "close the Desk or end the run that has it" if mine else "wait until it has ended"
-        raise CheckpointError(
-            f"{self.path} is in use by {self._holder()}: {way}, or give another path."
-        )
+        raise CheckpointError(f"{self.path} is in use by {self._holder()}: {way}.")
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
@@ -82,8 +80,8 @@ class Hold:
             return False
         except OSError as error:
             raise CheckpointError(
-                f"{self.path} cannot be locked ({error}): give a path where you may write, on a file "
-                "system that has locks."
+                f"{self.path} cannot be locked ({error}): keep it, and what is beside it, where you may "
+                "write, on a file system that has locks."
             ) from error
         return True
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxbo._archive import CheckpointError, DamagedError
+from jaxbo._archive import DamagedError, OtherRunError
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, Rows
 from jaxbo._released import Released
@@ -31,7 +31,7 @@ class Record:
     ):
         queries, info = shapes
         rows = initial + rounds
-        self.initial, self.saved, self.ledger = initial, saved, ledger
+        self.initial, self.saved, self.ledger, self.begun = initial, saved, ledger, ledger
         self.released = None if ledger is None or saved is None else Released(saved.path)
         self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
         # A compiled objective's values are told as they come; a Python objective's in float64.
@@ -47,10 +47,10 @@ class Record:
             return
         try:
             saved.resume(lambda rows: self._resume(saved, rows))
-        except DamagedError as error:
+        except (DamagedError, OtherRunError) as error:
             if self.released is None:
                 raise
-            raise self.released.lost("cannot be read") from error
+            raise self.released.unusable(error) from error
 
     def __enter__(self) -> "Record":
         return self
@@ -78,7 +78,7 @@ class Record:
             self.forget()  # a kill came between the last save and the journal's end
 
     def _check(self, saved: Checkpoint, rows: Rows) -> None:
-        """`CheckpointError` for the rows of another run, `ValueError` for more than this one asks for."""
+        """`OtherRunError` for the rows of another run, `ValueError` for more than this one asks for."""
         asked = rows.queries.shape[0]
         require(
             asked <= self.queries.shape[0],
@@ -95,9 +95,9 @@ class Record:
             )
         given = len(self.info)
         if any((a != b).any() for a, b in zip(mine[given:], rows.info[given:], strict=True)):
-            raise CheckpointError(
+            raise OtherRunError(
                 f"{saved.path} belongs to a run with another present; give the same rows as before "
-                "to continue it, or another path to start anew."
+                "to continue it"
             )
         if not asked - 1 <= rows.told <= asked:
             raise DamagedError(f"{saved.path} is damaged: restore it from a copy.")
@@ -159,9 +159,9 @@ class Record:
             self.saved.forget()
 
     def give_up(self) -> None:
-        """All evaluations so far were in vain; what was released stays charged."""
+        """All evaluations so far were in vain. Rounds stay where releases have been charged."""
         self.forget()
-        if self.saved is not None and self.ledger is None:
+        if self.saved is not None and self.ledger == self.begun:
             self.saved.path.unlink(missing_ok=True)
 
     def close(self, row: int) -> None:

@@ -14,6 +14,7 @@ from abc import abstractmethod
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import equinox as eqx
+import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -124,18 +125,20 @@ class Cube(AbstractDomain):
 class Finite(AbstractDomain):
     """The rows of `points`: any finite numbers, though maximizers expect the unit cube's scale.
 
-    Raises `ValueError` for an array that is not a matrix, is empty or not finite.
+    Rows may be equal. Raises `ValueError` for an array that is not a matrix, is empty or not finite, and
+    for different rows that JAX's precision makes equal.
     """
 
     points: Points
     dim: int = eqx.field(static=True)
 
     def __init__(self, points: ArrayLike):
-        points = floating(points)
+        given, points = points, floating(points)
         if points.ndim != 2 or 0 in points.shape:
             raise ValueError(f"points has shape {points.shape}, expected (points, dim), neither 0.")
         finite = jnp.isfinite(points)
         require(finite, "points must be finite, got nan or inf: leave those rows out.")
+        _must_differ(given, points)
         self.points = points
         self.dim = points.shape[1]
 
@@ -161,6 +164,21 @@ class Finite(AbstractDomain):
     def contains(self, x: Point) -> Flag:
         """Whether `x` equals one of the rows exactly."""
         return jnp.any(jnp.all(self.points == x[None, :], axis=1))
+
+
+def _must_differ(given: ArrayLike, points: Points) -> None:
+    """`ValueError` for rows that differ as they were given, and no longer as `points`."""
+    if isinstance(given, jax.Array) or isinstance(points, jax.core.Tracer):
+        return
+    rows = np.asarray(given)
+    _, first, again = np.unique(np.asarray(points), axis=0, return_index=True, return_inverse=True)
+    merged = np.flatnonzero((rows != rows[first[again.reshape(-1)]]).any(axis=1))
+    if merged.size:
+        a, b = int(first[again.reshape(-1)][merged[0]]), int(merged[0])
+        raise ValueError(
+            f"points {a} and {b} differ, but {points.dtype} makes them equal: shift or scale them, or "
+            "leave one out."
+        )
 
 
 class Regions(eqx.Module):

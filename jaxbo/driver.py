@@ -19,7 +19,7 @@ import jaxbo
 from jaxbo import _origin
 from jaxbo._check import require
 from jaxbo._checkpoint import Checkpoint, fingerprint
-from jaxbo._evaluate import BlackBox, Evaluator
+from jaxbo._evaluate import BlackBox, Evaluator, check_catch
 from jaxbo._keys import fresh
 from jaxbo._record import Record
 from jaxbo._simulation import warn_of_simulation
@@ -92,9 +92,12 @@ def drive(
     process.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
     warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
-    are raised as they are, with the agent and the point in a note. An objective that has not succeeded
-    once in its first evaluations, as many as `initial` and at least three, ends the run with what it
-    raised, a `NotFiniteError` for a value; nothing of it is kept but what a ledger has charged.
+    are raised as they are, with the agent and the point in a note. So are the errors of an executor that
+    is broken or has cancelled an evaluation: they say nothing of the point.
+    An objective that never succeeds in the initial design, nor in three evaluations, ends the run with
+    what it raised, a `NotFiniteError` for a value; but not a run that goes on from a `state` with values.
+    Nothing of it is kept, unless a ledger was charged. Then all rounds are kept as failures but the last,
+    which is evaluated again.
     Values stay float64 in the trace. Where the method allows (`invariant`), the model is told their
     difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
     these differences. Other methods are told the values themselves, with one warning where float32 cuts
@@ -111,7 +114,7 @@ def drive(
 
     Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
     that is corrupt, of another run or in use, before anything is evaluated; with a ledger also for one
-    that was removed or is an older copy. So it does `BudgetError` if the ledger's budget does not pay for
+    that was removed or is an older copy. It raises `BudgetError` if the ledger's budget does not pay for
     all releases.
     """
     check_sizes(algorithm, rounds, initial, present, state)
@@ -136,7 +139,8 @@ def drive(
     given = None if present is None else np.asarray(present)
     compiled = isinstance(objective, AbstractObjective)
     record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
-    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch)
+    anew = int(algorithm.told(start)) == 0
+    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch, anew)
 
     def evaluate(row: int, key: Key) -> None:
         if row < record.told:
@@ -189,11 +193,7 @@ def _check_way(
         executor is None or not compiled,
         "an executor is for a Python objective; this one is compiled for all agents at once.",
     )
-    kinds = catch if isinstance(catch, tuple) else (catch,)
-    require(
-        all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds),
-        f"catch must be types of exceptions, got {catch!r}.",
-    )
+    check_catch(catch)
 
 
 def _identity(

@@ -84,7 +84,7 @@ def run(
     goes on from a `state` takes a new key: with the old one it would draw the same numbers again.
 
     Private releases are simulated: whoever knows the key knows their noise, and nothing is charged. A
-    `SimulationWarning` says so once; `drive` with a ledger does both.
+    `SimulationWarning` says so once; `drive` with a ledger draws secret noise and charges for it.
 
     Values are in the objective's own precision. Models that standardize subtract the first one from all,
     but digits that the objective has rounded away do not come back: let it leave out constants beside

@@ -197,20 +197,29 @@ class Categorical:
     def encode(self, value: Any) -> list[float]:
         """The coordinates of the choice equal to `value`, or else of the choice equal in float32.
 
-        A table's NaN means None, and JSON's list means a tuple.
+        A table's NaN means None, its floating numbers mean whole ones, and JSON's list means a tuple.
         """
-        index = self._index(_mark(_plain(_tuples(value))))
-        if index is None:
+        meant = self._meant(value)
+        if not meant:
             raise ValueError(f"{value!r} is not one of {self.choices}")
-        return [float(index == i) for i in range(len(self.choices))]
+        if len(meant) > 1:
+            several = " or ".join(repr(self.choices[i]) for i in meant)
+            raise ValueError(f"{value!r} may be {several}, which are equal as floating numbers")
+        return [float(meant == [i]) for i in range(len(self.choices))]
 
-    def _index(self, mark: Any) -> int | None:
-        """Which choice is meant, if one is and no other could be."""
-        marks = [_mark(choice) for choice in self.choices]
-        if isinstance(mark, Hashable) and mark in marks:  # an array would be compared by its parts
-            return marks.index(mark)
-        near = [i for i, other in enumerate(marks) if _rounds_to(mark, other)]
-        return near[0] if len(near) == 1 else None
+    def _meant(self, value: Any) -> list[int]:
+        """The choices that `value` may be."""
+        mark, marks = _mark(_plain(_tuples(value))), [_mark(choice) for choice in self.choices]
+        same = (
+            isinstance(mark, Hashable) and mark in marks
+        )  # an array would be compared by its parts
+        if same:
+            index = marks.index(mark)
+            # A whole number that has become a floating one may have been rounded.
+            if not (isinstance(mark, float) and isinstance(marks[index], int)):
+                return [index]
+        precision = _precision(value, np.dtype(float if same else np.float32))
+        return [i for i, other in enumerate(marks) if _rounds_to(mark, other, precision)]
 
     def spread(self, grid: int) -> np.ndarray:
         """All choices, the last one repeated: where each is if a choice counts as one coordinate."""
@@ -234,9 +243,11 @@ def _set(parameter: Any, **fields: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """`value` with Python's numbers in the place of NumPy's or JAX's, in tuples too."""
-    if type(value) is tuple:
+    if isinstance(value, tuple):
         plain = tuple(map(_plain, value))
-        return value if all(a is b for a, b in zip(plain, value, strict=True)) else plain
+        if all(a is b for a, b in zip(plain, value, strict=True)):
+            return value
+        return getattr(value, "_make", tuple)(plain)  # a named one keeps its names
     if getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
         return value
     if np.asarray(value).dtype.kind in "mM":  # dates: Python's are coarser
@@ -264,16 +275,33 @@ def _clipped(number: float, lower: float | int, upper: float | int) -> float | i
     return min(max(number, lower), upper) if low <= middle <= high else None
 
 
-def _rounds_to(value: Any, choice: Any) -> bool:
-    """Whether `value` is what float32 makes of the number `choice`."""
-    real = isinstance(choice, float) and isinstance(value, float)
-    return real and _single(value) == _single(choice)
+def _precision(value: Any, otherwise: np.dtype) -> np.dtype:
+    """Of a floating number of NumPy's or JAX's; Python's may have had any."""
+    dtype = getattr(value, "dtype", otherwise)
+    return dtype if isinstance(dtype, np.dtype) and dtype.kind == "f" else otherwise
+
+
+def _rounds_to(value: Any, choice: Any, precision: np.dtype) -> bool:
+    """Whether `value` is what this precision makes of the number `choice`."""
+    if not (isinstance(value, float) and isinstance(choice, float | int)):
+        return False
+    # A table may have been written with few digits. A whole number needs none behind the point.
+    near = _rounded(value, precision) if isinstance(choice, float) else value
+    return near == _rounded(choice, precision)
+
+
+def _rounded(number: float | int, precision: np.dtype) -> float:
+    """NaN for an integer that no floating number is near."""
+    try:
+        with np.errstate(over="ignore"):
+            return float(precision.type(number))
+    except OverflowError:
+        return math.nan
 
 
 def _single(number: float | int) -> float:
     """In float32."""
-    with np.errstate(over="ignore"):
-        return float(np.float32(number))
+    return _rounded(number, np.dtype(np.float32))
 
 
 def _number(value: Any) -> float:

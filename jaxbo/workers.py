@@ -11,7 +11,7 @@ all three ask what `run` asks. The state is a function of the key and of the res
 import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,7 +27,16 @@ from jaxbo import _origin
 from jaxbo._archive import CheckpointError
 from jaxbo._check import is_a, require, whole
 from jaxbo._checkpoint import Checkpoint, Rows, fingerprint
-from jaxbo._evaluate import BlackBox, NotFiniteError, finite_number, survives, tries
+from jaxbo._evaluate import (
+    BlackBox,
+    NotFiniteError,
+    any_ended,
+    check_catch,
+    finite_number,
+    outcome_of,
+    survives,
+    tries,
+)
 from jaxbo.algos.one_model import AbstractOneModel, State
 from jaxbo.loop import Compiled, check_objective, design_noise, design_row, round_keys, split_key
 from jaxbo.space import Space
@@ -425,6 +434,7 @@ def drive_async(
     """
     whole("evaluations", evaluations)
     require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
+    check_catch(catch)
     _check_room(algorithm, initial + evaluations)
     with Desk(algorithm, key, initial=initial, checkpoint=checkpoint) as desk:
         _Crew(desk, objective, executor, catch).work(initial + evaluations)
@@ -438,16 +448,15 @@ class _Crew:
         self.desk, self.objective, self.executor, self.catch = desk, objective, executor, catch
         self.idle = list(range(desk.algorithm.targets))
         self.running: dict[Future, tuple[int, Ticket]] = {}
-        self.failed: list[Exception] = []
-        self.fatal: list[Exception] = []
+        self.failed: list[BaseException] = []
+        self.fatal: list[BaseException] = []
 
     def work(self, total: int) -> None:
         """Until `total` results are in. Before an error is raised, evaluations under way are kept."""
         try:
             self._start(total)
             while self.running:
-                done, _ = wait(self.running, return_when=FIRST_COMPLETED)
-                for future in done:
+                for future in any_ended(self.running):
                     self._end(future, *self.running.pop(future))
                 self._start(total)
         finally:
@@ -481,32 +490,26 @@ class _Crew:
         return len(self.failed) > 0 and len(desk.failures) == desk.told >= least
 
     def _end(self, future: Future, worker: int, ticket: Ticket) -> None:
+        value, error = outcome_of(future)
+        if error is not None:
+            error.add_note(f"worker {worker} evaluating query {ticket.number} at x = {ticket.x}")
+            if not survives(error, self.catch):
+                self.fatal.append(error)
+                return
         try:
-            self.failed += _learn_outcome(self.desk, future, worker, ticket, self.catch)
-        except Exception as error:  # or the result cannot be saved
-            self.fatal.append(error)
+            if error is None:
+                self.desk.tell(ticket.number, value)
+            else:
+                self.desk.fail(ticket.number, repr(error))
+                self.failed.append(error)
+        except Exception as unsaved:
+            self.fatal.append(unsaved)
             return
         self.idle.append(worker)
 
     def _cancel(self) -> None:
         """Cancels evaluations that have not begun."""
         self.running = {future: at for future, at in self.running.items() if not future.cancel()}
-
-
-def _learn_outcome(
-    desk: Desk, future: Future, worker: int, ticket: Ticket, catch: Any
-) -> list[Exception]:
-    """Tells the desk of an evaluation that has ended; its error, if it failed and that is survived."""
-    try:
-        value = finite_number(future.result())
-    except Exception as error:
-        error.add_note(f"worker {worker} evaluating query {ticket.number} at x = {ticket.x}")
-        if not survives(error, catch):
-            raise
-        desk.fail(ticket.number, error)
-        return [error]
-    desk.tell(ticket.number, value)
-    return []
 
 
 def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:

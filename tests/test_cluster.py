@@ -313,33 +313,6 @@ def test_an_ordinary_pool_breaks_and_the_checkpoint_goes_on(way, elsewhere, tmp_
 # ---------------------------------------------------------------- a pool made anew
 
 
-class Cancelling(Executor):
-    """Evaluates at once, but for the fourth evaluation, which it takes back."""
-
-    def __init__(self):
-        self.count = 0
-
-    def submit(self, fn, /, *args, **kwargs):
-        self.count += 1
-        outcome = Future()
-        if self.count == 4:
-            outcome.cancel()
-            outcome.set_running_or_notify_cancel()
-        else:
-            outcome.set_result(fn(*args, **kwargs))
-        return outcome
-
-
-def test_what_the_executor_takes_back_is_a_failure():
-    def bowl(agent, x):
-        return -float(((x - 0.1 * agent) ** 2).sum())
-
-    with pytest.warns(RuntimeWarning, match="CancelledError"):
-        _, trace = quiet(TS3, bowl, executor=Cancelling())
-    assert [(failure.row, failure.agent) for failure in trace.failures] == [(1, 0)]
-    assert np.isnan(trace.values).sum() == 1
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(request):
     """No process and no thread of a pool."""

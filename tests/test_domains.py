@@ -215,6 +215,16 @@ class TestFinite:
         assert Finite(np.eye(2, dtype=int)).points.dtype == DTYPE
         assert Finite(np.zeros((1, 1), np.float32)).points.dtype == np.float32
 
+    def test_different_points_that_the_precision_makes_equal_are_refused(self, x64):
+        least = 1e-17 if x64 else 1e-9
+        for ends in ([[0.5], [0.2], [0.5]], [[0.5, 0.0], [0.5, least]], [[0.0], [-0.0]]):
+            assert same(Finite(np.asarray(ends)).points, np.asarray(ends, DTYPE))
+        if x64:
+            return
+        for close in ([[0.2], [0.5], [0.5 + 1e-9]], [[1], [2**24], [2**24 + 1]]):
+            with pytest.raises(ValueError, match="points 1 and 2 differ, but float32 makes them"):
+                Finite(np.asarray(close))
+
     def test_new_points_of_the_same_shape_do_not_retrace(self):
         traces = []
 

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 
 import jax.random as jr
 import numpy as np
@@ -189,18 +189,18 @@ def killed_at(moment, way, folder):
     WAYS[way](folder / f"run{moment}")
 
 
-#: Forks a process for each moment, until one comes to its end, and says how they ended. JAX runs in
-#: children alone: what has begun to run does not survive a fork.
+#: Forks a process for every `step`-th moment, until one comes to its end, and says how they ended. JAX
+#: runs in children alone: what has begun to run does not survive a fork.
 EVERYWHERE = """
     import os, sys, warnings
     from pathlib import Path
     import jaxbo, pytest
     warnings.simplefilter("ignore")
-    here, way, folder = sys.argv[1:]
+    here, way, folder, step = sys.argv[1:]
     sys.path.insert(0, str(Path(here).parent))
     moment, status = 0, 1
     while status:
-        moment += 1
+        moment += int(step)
         if child := os.fork():
             _, status = os.waitpid(child, 0)
             print(moment, status, flush=True)
@@ -211,11 +211,12 @@ EVERYWHERE = """
 """
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_process_killed_at_any_call_that_changes_files_goes_on(way, tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(EVERYWHERE), __file__, way, str(tmp_path)]
+def test_a_process_killed_at_any_call_that_changes_files_goes_on(way, step, tmp_path):
+    script = textwrap.dedent(EVERYWHERE)
+    command = [sys.executable, "-c", script, __file__, way, str(tmp_path), str(step)]
     more = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -223,12 +224,12 @@ def test_a_process_killed_at_any_call_that_changes_files_goes_on(way, tmp_path):
     told = subprocess.run(
         command, env=environment() | more, stdout=subprocess.PIPE, text=True, check=True
     ).stdout.splitlines()
-    statuses = [int(line.split()[1]) for line in told]
+    moments, statuses = zip(*(map(int, line.split()) for line in told), strict=True)
     assert set(statuses[:-1]) == {signal.SIGKILL}
     assert statuses[-1] == 0
-    assert len(statuses) > 80
+    assert moments[-1] > 80
     expected = WAYS[way](tmp_path / "undisturbed")
-    for moment in range(1, len(statuses) + 1):
+    for moment in moments:
         found = WAYS[way](tmp_path / f"run{moment}")
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=str(moment))
@@ -253,13 +254,13 @@ class Refusing(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
-#: Three queries in a row, or four by two workers. All errors but a `KeyError` are fatal.
+#: Three queries in a row, or four by two workers. Errors that are not caught are fatal.
 FATAL = {
-    "drive": lambda path, objective, pool: quiet(
-        RANDOM, objective, 1, jr.key(0), checkpoint=path, executor=pool, catch=KeyError
+    "drive": lambda path, objective, pool, catch=KeyError: quiet(
+        RANDOM, objective, 1, jr.key(0), checkpoint=path, executor=pool, catch=catch
     ),
-    "drive_async": lambda path, objective, pool: drive_async(
-        MODEL, objective, 4, jr.key(0), checkpoint=path, executor=pool, catch=KeyError
+    "drive_async": lambda path, objective, pool, catch=KeyError: drive_async(
+        MODEL, objective, 4, jr.key(0), checkpoint=path, executor=pool, catch=catch
     ),
 }
 
@@ -274,8 +275,9 @@ def kept(way, path):
         return set(desk._values)
 
 
+@pytest.mark.parametrize("error", [MemoryError, SystemExit])
 @pytest.mark.parametrize("way", FATAL)
-def test_what_is_under_way_when_one_is_fatal_is_kept(way, path):
+def test_what_is_under_way_when_one_is_fatal_is_kept(way, error, path):
     happened = threading.Event()
 
     def objective(worker, x):
@@ -283,11 +285,68 @@ def test_what_is_under_way_when_one_is_fatal_is_kept(way, path):
             assert happened.wait(60)
             return bowl(worker, x)
         threading.Timer(0.3, happened.set).start()
-        raise MemoryError
+        raise error
 
-    with ThreadPoolExecutor(2) as pool, pytest.raises(MemoryError):
+    with ThreadPoolExecutor(2) as pool, pytest.raises(error):
         FATAL[way](path, objective, pool)
     assert kept(way, path) == {0}
+
+
+class Cancelling(Executor):
+    """Evaluates at once, but for the second evaluation, which it cancels and says so."""
+
+    def __init__(self):
+        self.count = 0
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.count += 1
+        outcome = Future()
+        if self.count == 2:
+            outcome.cancel()
+            outcome.set_running_or_notify_cancel()
+        else:
+            outcome.set_result(fn(*args, **kwargs))
+        return outcome
+
+
+@pytest.mark.parametrize("way", FATAL)
+def test_what_the_executor_cancels_is_no_failure_and_ends_the_run(way, path):
+    with pytest.raises(CancelledError, match="the executor has cancelled") as caught:
+        FATAL[way](path, bowl, Cancelling(), catch=Exception)
+    assert "evaluating" in caught.value.__notes__[0]
+    assert kept(way, path) - {2} == {0}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", FATAL)
+def test_an_executor_that_somebody_shuts_down_ends_the_run(way, path):
+    def objective(worker, x):
+        pool.shutdown(wait=False, cancel_futures=True)
+        time.sleep(0.1)  # another evaluation waits, and is cancelled
+        return bowl(worker, x)
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises((CancelledError, RuntimeError)):
+        FATAL[way](path, objective, pool, catch=Exception)
+    assert kept(way, path) == {0}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", FATAL)
+def test_what_was_cancelled_without_a_word_is_noticed(way, path):
+    class Silent(Executor):
+        """Takes evaluations, begins none, and cancels them when it has two."""
+
+        taken = ()
+
+        def submit(self, fn, /, *args, **kwargs):
+            self.taken = (*self.taken, Future())
+            if len(self.taken) == 2:
+                threading.Timer(0.3, lambda: [one.cancel() for one in self.taken]).start()
+            return self.taken[-1]
+
+    with pytest.raises(CancelledError, match="was it shut down"):
+        FATAL[way](path, bowl, Silent(), catch=Exception)
+    assert kept(way, path) == set()
 
 
 @pytest.mark.parametrize("way", FATAL)

@@ -1,5 +1,6 @@
 """One loop: compiled, around a Python objective, and from observations."""
 
+import contextlib
 import functools
 import multiprocessing
 import textwrap
@@ -310,14 +311,22 @@ def test_an_objective_on_a_space_gets_values_by_name(key):
 
 
 @pytest.mark.parametrize(
-    "value", [1, True, np.True_, np.float64(1), np.asarray(1.0), jnp.asarray(1), Fraction(2, 2)]
-)
+    "value",
+    [
+        1, True, np.True_, np.float64(1), np.asarray(1.0), jnp.asarray(1), Fraction(2, 2),
+        jnp.bfloat16(1), jnp.float8_e5m2(1), np.asarray(jnp.bfloat16(1)), np.ma.array(1.0, mask=False),
+    ],
+)  # fmt: skip
 def test_any_one_real_number_is_a_value(value, key):
     _, trace = quiet(RANDOM, lambda agent, x: value, 1, key)
     np.testing.assert_array_equal(trace.values, np.ones((1, 4)))
 
 
-@pytest.mark.parametrize("value", [None, "0.5", 1j, np.ones(1), [1, [2]], {}], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [None, "0.5", 1j, np.ones(1), [1, [2]], {}, np.timedelta64(1), np.ma.masked_all(2)],
+    ids=repr,
+)
 def test_anything_else_is_refused_even_if_failures_are_survived(value, key):
     calls = []
 
@@ -460,6 +469,13 @@ def test_a_value_that_is_no_finite_number_is_a_failed_evaluation(value, key):
     np.testing.assert_array_equal(np.isnan(trace.values), [[False, True, False, False]] * 2)
 
 
+@pytest.mark.parametrize("value", [np.ma.masked, np.ma.array(7, mask=True)], ids=["mean", "array"])
+def test_a_masked_value_is_a_failed_evaluation(value, key):
+    with pytest.warns(RuntimeWarning, match="agent 1 failed .*the objective returned nan"):
+        _, trace = quiet(RANDOM, lambda agent, x: value if agent == 1 else 0.5, 1, key)
+    assert np.isnan(trace.values).tolist() == [[False, True, False, False]]
+
+
 def test_an_objective_that_never_returns_a_finite_number_ends_the_run(key, tmp_path):
     calls, path = [], tmp_path / "run.npz"
 
@@ -504,6 +520,35 @@ def test_a_success_in_the_first_few_evaluations_is_waited_for(initial, rounds, m
     with pytest.warns(RuntimeWarning), pytest.raises((OSError, NotFiniteError)):
         go(most)
     assert len(calls) == most
+
+
+@pytest.mark.parametrize("failing", [11, 12])
+def test_all_of_a_design_by_many_agents_may_fail_but_one(failing, key):
+    calls = []
+
+    def objective(agent, x):
+        calls.append(agent)
+        return np.nan if len(calls) <= failing else 1.0
+
+    ends = pytest.raises(NotFiniteError) if failing == 12 else contextlib.nullcontext()
+    with pytest.warns(RuntimeWarning), ends:
+        quiet(RANDOM, objective, 1, key, initial=3)
+    assert len(calls) == (12 if failing == 12 else 16)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_run_that_goes_on_from_values_survives_failures_from_its_start(rounds, key):
+    state, _ = quiet(TS4, bowl, rounds, key)
+    ends = contextlib.nullcontext() if rounds else pytest.raises(NotFiniteError)
+    calls = []
+
+    def objective(agent, x):
+        calls.append(agent)
+        return np.nan
+
+    with pytest.warns(RuntimeWarning), ends:
+        quiet(TS4, objective, 2, jr.fold_in(key, 1), state=state)
+    assert len(calls) == (8 if rounds else 4)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -3,6 +3,7 @@
 import doctest
 import json
 import math
+from collections import namedtuple
 
 import equinox as eqx
 import hypothesis.extra.numpy as hnp
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pandas
 import pytest
 from hypothesis import example, given, settings
 
@@ -472,11 +474,45 @@ class TestNumbers:
             assert found == meant
             assert type(found) is type(meant)
         # Float32 makes the same of two choices.
-        with pytest.raises(ValueError, match=r"'c'.*not one of"):
+        with pytest.raises(ValueError, match=r"'c'.*may be 0.1 or 0.1"):
             space.encode({"c": float(np.float32(0.1))})
 
+    def test_a_choice_that_a_floating_number_cannot_tell_from_another_is_refused(self):
+        at, beyond = 2**24 + 1, 2**53 + 1
+        space = Space(c=Categorical(at, at - 1, None, beyond, beyond - 1, 10**400, 0.5))
+        for value in (at, at - 1, None, beyond, beyond - 1, 10**400):
+            assert space.decode(space.encode({"c": value}))["c"] == value
+        for value in (float(at), float(at - 1), np.float64(at)):  # float64 has them all
+            assert space.decode(space.encode({"c": value}))["c"] == value
+        for value in (np.float32(at), np.float32(at - 1), np.float64(beyond), float(beyond - 1)):
+            with pytest.raises(ValueError, match=r"'c'.* may be \d+ or \d+, which are equal"):
+                space.encode({"c": value})
+        for value in (float(at + 1), 0.5 * at, math.inf):
+            with pytest.raises(ValueError, match=r"'c'.*not one of"):
+                space.encode({"c": value})
+        alone = Space(c=Categorical(at, None))
+        assert alone.decode(alone.encode({"c": np.float32(at)}))["c"] == at
+
+    def test_whole_numbers_beside_nothing_come_back_through_pandas(self):
+        choices = (2**24, 2**24 + 1, None, 3)
+        space = Space(c=Categorical(*choices))
+        frame = pandas.DataFrame({"c": choices})
+        assert frame["c"].dtype == np.float64
+        for value, meant in zip(frame["c"], choices, strict=True):
+            assert space.decode(space.encode({"c": value}))["c"] == meant
+        with pytest.raises(ValueError, match="may be 16777216 or 16777217"):
+            space.encode({"c": frame["c"].astype("float32")[1]})
+
+    def test_a_named_tuple_keeps_its_names_and_has_pythons_numbers(self):
+        Layer = namedtuple("Layer", ["width", "rate"])
+        given = Layer(np.int64(8), np.float32(0.5))
+        space = Space(c=Categorical(given, Layer(4, 0.1)))
+        found = space.decode(space.encode({"c": given}))["c"]
+        assert (found.width, found.rate) == (8, 0.5)
+        assert json.loads(json.dumps(found)) == [8, 0.5]
+        assert space.decode(space.encode({"c": [8, 0.5]}))["c"] is found
+
     def test_points_come_back_through_pandas(self, tmp_path):
-        pandas = pytest.importorskip("pandas")
         space = Space(
             lr=Real(1e-5, 1e-1, log=True),
             depth=Integer(1, 8),

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, PyTree
 
 from jaxbo import _archive, metrics
-from jaxbo._archive import DamagedError
+from jaxbo._archive import DamagedError, OtherRunError
 from jaxbo._check import require, whole
 from jaxbo._checkpoint import fingerprint
 from jaxbo._keys import fresh
@@ -258,10 +258,10 @@ class _Memory:
         released = None if ledger is None else Released(path)
         try:
             saved = cls.load(path, identity, ledger) if path.exists() else None
-        except DamagedError as error:
+        except (DamagedError, OtherRunError) as error:
             if released is None:
                 raise
-            raise released.lost("cannot be read") from error
+            raise released.unusable(error) from error
         if released is not None and ledger is not None:
             released.open(ledger, None if saved is None else saved.ledger)
         if saved is not None:

@@ -420,6 +420,21 @@ def test_a_server_that_has_forgotten_releases_is_refused(lost, tmp_path):
     world.running = None
 
 
+@pytest.mark.parametrize("another", ["key", "version"])
+def test_a_server_of_another_run_is_not_told_to_forget_what_was_spent(
+    another, tmp_path, monkeypatch
+):
+    algorithm, path = METHODS["DP-FTS-DE"], tmp_path / "server.npz"
+    Coordinator(algorithm, ROUNDS, KEY, path, ledger=LEDGER).stop()
+    if another == "version":
+        monkeypatch.setattr("jaxbo.federation.coordinator.FORMAT", 99)
+    key = jr.key(99) if another == "key" else KEY
+    text = f"{path.name} .*(another key|this version reads 99); .*another path with what has been spent"
+    with pytest.raises(CheckpointError, match=text) as caught:
+        Coordinator(algorithm, ROUNDS, key, path, ledger=LEDGER)
+    assert "anew" not in str(caught.value)
+
+
 def test_a_server_never_adds_the_same_noise_twice_whatever_is_put_back(tmp_path):
     world = World(tmp_path, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
     server, files = world.server(), (tmp_path / "server.npz", tmp_path / "server.npz.released")
