@@ -5,8 +5,11 @@
 Float32 has seven digits, and -54321.06 and -54321.07 share all of them. So the subtraction is done on
 the host, in float64. The first finite value of an agent fixes its origin, and the state holds it: a run
 that goes on from a state subtracts the same number. A method has an origin only if a constant added to
-all values changes none of its queries. Values of compiled objectives are in JAX's precision already.
-They are told unchanged, with the origin 0: the model subtracts the first one itself (`Moments`).
+all values changes none of its queries.
+
+Values of compiled objectives are in JAX's precision already. They set no origin: if the state has none,
+the origin is 0 from then on, and the model subtracts the first value itself (`Moments`). If the state has
+one, their difference to it is told. So all that a model knows is on one scale.
 """
 
 import warnings
@@ -49,10 +52,13 @@ def after(origin: Origin | None, values: Float[Array, "..."]) -> Origin | None:
 
 
 def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
-    """The state with its origin, and the values to tell it: NumPy's are replaced by differences."""
-    if isinstance(values, jax.Array):
-        return state, values
+    """The state with its origin, and the values to tell it: differences to the origin.
+
+    Only NumPy's values set an origin. For values of JAX this is pure: `run` and `drive` share it.
+    """
     origin = origin_of(state)
+    if isinstance(values, jax.Array):
+        return state, values if origin is None else less(values, origin)
     if origin is None:
         return state, _rounded(values)
     # Copies: the state may be given up for the next one.
@@ -63,6 +69,13 @@ def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
         value = np.where(fresh, first(rows), value)
         state = _with_origin(state, Origin(jnp.asarray(value), jnp.asarray(known | fresh)))
     return state, difference(values, value)
+
+
+def less(values: Float[Array, "..."], origin: Origin) -> Array:
+    """`values` - `origin`, the same to the last bit where the origin is 0; finite numbers stay so."""
+    most = float(jnp.finfo(values.dtype).max)
+    subtracted = values - jnp.broadcast_to(origin.value.astype(values.dtype), values.shape)
+    return jnp.where(jnp.isfinite(values), jnp.clip(subtracted, -most, most), values)
 
 
 def first(rows: np.ndarray) -> np.ndarray:

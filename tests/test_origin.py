@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jaxtyping import Array
 
 from jaxbo import _origin
 from jaxbo._origin import Origin
@@ -19,7 +20,8 @@ from jaxbo.domains import Finite
 from jaxbo.driver import drive, replay
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import run
+from jaxbo.loop import run, split_key
+from jaxbo.objectives import AbstractObjective
 from jaxbo.trace import Trace
 
 POINTS = Finite(np.random.default_rng(1).random((40, 2)))
@@ -88,13 +90,33 @@ def test_workers_of_one_model_share_one():
     np.testing.assert_array_equal(told, [np.nan, 0, 2])
 
 
-def test_values_of_jax_and_states_without_an_origin_are_told_as_they_are():
-    values = jnp.asarray([5.0, 6.0])
-    state = state_with(np.zeros(2))
-    assert _origin.told(state, values) == (state, values)
+def test_states_without_an_origin_are_told_values_as_they_are():
     _, told = _origin.told({"other": 1}, np.asarray([5.0, 6.0]))
     assert told.tolist() == [5, 6]
     assert told.dtype == DTYPE
+    values = jnp.asarray([5.0, 6.0])
+    assert _origin.told({"other": 1}, values)[1] is values
+
+
+LIMITS = [0.0, -0.0, 5.0, np.nan, -np.inf, float(np.finfo(DTYPE).max), float(np.finfo(DTYPE).tiny)]
+
+
+def test_values_of_jax_set_no_origin_and_are_told_less_the_one_there_is():
+    values = jnp.asarray([LIMITS, LIMITS], DTYPE).T
+    unset = state_with(np.zeros(2))
+    state, told = _origin.told(unset, values)
+    assert state is unset
+    assert same(told, values)
+    _, told = jax.jit(_origin.told)(state_with([3.0, -1.0], known=True), values[:4])
+    np.testing.assert_array_equal(told, [[-3, 1], [-3, 1], [2, 6], [np.nan, np.nan]])
+    _, told = _origin.told(state_with(3.0, known=True), values[2])
+    assert told.tolist() == [2, 2]
+
+
+def test_finite_values_of_jax_stay_finite():
+    most = float(np.finfo(DTYPE).max)
+    _, told = _origin.told(state_with([-most], known=True), jnp.asarray([[most], [-np.inf]]))
+    np.testing.assert_array_equal(told, [[most], [-np.inf]])
 
 
 def test_rounding_errors_of_float64_are_no_differences():
@@ -196,6 +218,63 @@ def test_a_state_that_was_told_values_as_they_are_goes_on_so(key):
     state, _ = quiet(TS2, lambda agent, x: 3 - float(np.sum(x)), 3, two, state=start)
     np.testing.assert_array_equal(state.origin.value, [0, 0])
     np.testing.assert_array_equal(state.clients.moments.first, start.clients.moments.first)
+
+
+class Compiled(AbstractObjective):
+    """`bowl` far from 0, in JAX's precision."""
+
+    noise: Array = eqx.field(converter=jnp.asarray, default=0.0)
+
+    def noiseless(self, agent, x):
+        return 1000 - jnp.sum((x - 0.1 * agent.astype(x.dtype)) ** 2)
+
+    def optimum(self, agent):
+        raise NotImplementedError
+
+
+ONE_SCALE = [TS2, EGP(POINTS, Fitted(16, size=16, every=None), candidates=64)]
+
+
+@pytest.mark.parametrize("algorithm", ONE_SCALE, ids=["TS", "EGP"])
+@pytest.mark.parametrize("initial", [0, 2])
+def test_a_compiled_run_goes_on_from_a_driven_state_on_its_scale(algorithm, initial, key):
+    one, two = jr.split(key)
+    start, _ = quiet(algorithm, lambda agent, x: 1000 + bowl(agent, x), 0, one, initial=3)
+    options = {"initial": initial, "state": start}
+    state, trace = run(algorithm, Compiled(), 3, two, **options)
+    assert (trace.values > 990).all()
+    assert same(state.origin.value, start.origin.value)
+    assert float(jnp.max(jnp.abs(start.origin.value))) > 990
+    assert float(jnp.nanmax(jnp.abs(spread(algorithm, state)))) < 10
+    driven, also = quiet(algorithm, Compiled(), 3, two, **options)
+    assert same((state, trace.values), (driven, also.values))
+    assert same(state, replay(algorithm, trace, two, state=start))
+
+
+def spread(algorithm, state):
+    """What a model knows of values: some numbers of their size."""
+    if isinstance(algorithm, TS):
+        return jnp.concatenate([state.clients.moments.mean, state.clients.moments.first])
+    return state.belief.y
+
+
+def test_a_run_from_a_driven_state_asks_what_drive_asks(key):
+    one, two = jr.split(key)
+    start, _ = quiet(TS2, lambda agent, x: 1000 + bowl(agent, x), 2, one, initial=2)
+    _, compiled = run(TS2, Compiled(), 3, two, state=start)
+    _, trace = quiet(TS2, lambda agent, x: 1000 + bowl(agent, x), 3, two, state=start)
+    np.testing.assert_array_equal(compiled.queries, trace.queries)
+
+
+def test_observations_of_the_host_are_told_by_hand_less_the_origin(key):
+    _, trace = quiet(TS2, far, 0, key, initial=5)
+    init = TS2.init(split_key(key).init)
+    early = replay(TS2, Trace(trace.queries[:3], trace.values[:3], (), 3), key, state=init)
+    late = trace.values[3:] - np.asarray(early.origin.value, np.float64)
+    by_hand = TS2.warm_start(early, trace.queries[3:], jnp.asarray(late))
+    at_once = replay(TS2, trace, key)
+    moments = by_hand.clients.moments, at_once.clients.moments
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), *moments)
 
 
 class Killed(BaseException):
