@@ -634,14 +634,18 @@ def test_refusals_are_counted_by_name(tmp_path):
     world = World(tmp_path, METHODS["FTS"])
     server = world.server()
     reply = world.owner(1).answer(server.request())
-    for times, text in ((1, r"agent 1: .*finite\.$"), (2, r"agent 1: .*\(2 refused\)$")):
+    for times, text in ((1, r"agent 1: .*finite\.$"), (2, r"agent 1 \(2 refused\): .*finite")):
         with pytest.raises(RefusedError, match=text):
             server.hear(_with(reply, **{".weights": np.full(SIZE, np.nan, np.float32)}))
-        assert server.refused == {1: times}
+        assert server.refused == {"agent 1": times}
     for nobody in (None, reply._replace(agent=1.0), reply._replace(agent=10**9)):
         with pytest.raises(RefusedError):
             server.hear(nobody)
-    assert server.refused == {1: 2, None: 3}
+    assert server.refused == {"agent 1": 2, "a reply of nobody's": 3}
+    for unusable in (reply._replace(round=7), RefusedError("it cannot be read.")):
+        with pytest.raises(RefusedError, match=r"owner 5.*: (agent 1: its message|.*cannot be)"):
+            server.hear(unusable, "owner 5")
+    assert server.refused == {"agent 1": 2, "a reply of nobody's": 3, "owner 5": 2}
     server.hear(reply)
     server.close()
     np.testing.assert_array_equal(server.present, [[False, True, False]])
