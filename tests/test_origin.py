@@ -1,5 +1,6 @@
 """What a model is told of values that float32 would cut."""
 
+import contextlib
 import functools
 
 import equinox as eqx
@@ -18,6 +19,7 @@ from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains import Finite
 from jaxbo.driver import drive, replay
+from jaxbo.kernels import surrogate
 from jaxbo.kernels.fitted import Fitted
 from jaxbo.kernels.surrogate import Fixed
 from jaxbo.loop import run, split_key
@@ -132,22 +134,53 @@ def test_finite_values_stay_finite():
     assert told.tolist() == [[0], [-most]]
 
 
+CUT, SMALL_ONES, LARGE_ONES = "subtract a constant", "multiply them", "divide them"
+
+
 @pytest.mark.parametrize(
-    ("values", "cut"),
+    ("values", "text"),
     [
-        ([-54321.0, -54321.001, -54320.998], True),
-        ([1e9, 1e9 + 1, 1e9 - 3], True),
-        ([0.1, 0.2, 0.3], False),
-        ([-54321.0, -54000.0, -55000.0], False),
-        ([-54321.1] * 3, False),
-        ([0.1 + 2**-54, 0.1, 0.1 - 2**-55], False),
-        ([np.nan, -54321.1, np.nan], False),
-        ([np.nan] * 3, False),
+        ([-54321.0, -54321.001, -54320.998], CUT),
+        ([1e9, 1e9 + 1, 1e9 - 3], CUT),
+        ([0.1, 0.2, 0.3], None),
+        ([-54321.0, -54000.0, -55000.0], None),
+        ([-54321.1] * 3, None),
+        ([0.1 + 2**-54, 0.1, 0.1 - 2**-55], None),
+        ([np.nan, -54321.1, np.nan], None),
+        ([np.nan] * 3, None),
+        ([0, 2e16, 9e16], LARGE_ONES),
+        ([0, 5e20, 7e30], LARGE_ONES),
+        ([0.1, -3e38, 3e38], LARGE_ONES),
+        ([0, 1e16, -1e16], None),
+        ([0, 1e-25, 5e-24], SMALL_ONES),
+        ([0, np.nan, 1e-40], SMALL_ONES),
+        ([0, 1e-18, 2e-18], None),
+        ([1e-30] * 3, None),
+        ([2e16] * 3, None),
     ],
 )
-def test_values_that_float32_would_cut_are_noticed(values, cut, x64):
-    assert _origin.is_cut(np.asarray(values)[:, None]) == (cut and not x64)
-    assert _origin.is_cut(np.asarray([[0.0, 1, 2], values]).T) == (cut and not x64)
+def test_values_that_float32_would_cut_are_noticed(values, text, x64):
+    origin = np.zeros((), DTYPE)
+    alone = _origin.cut(np.asarray(values)[:, None], origin)
+    beside = _origin.cut(np.asarray([[0.0, 1, 2], [np.nan] * 3, values]).T, origin)
+    if x64 or text is None:
+        assert alone is beside is None
+    else:
+        assert text in alone
+        assert alone == beside
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e-25, 1e25])
+def test_what_is_cut_is_what_the_moments_have_lost(scale, x64):
+    """Without x64 these have no deviation, or that of other values."""
+    values = scale * np.asarray([1.0, 4.0, 9.0, 7.0])[:, None]
+    state, told = _origin.told(state_with([0.0]), values)
+    moments = surrogate.no_moments(DTYPE)
+    for value in told[:, 0]:
+        moments = surrogate.updated(moments, surrogate.bounded(value))
+    right = np.isclose(float(moments.deviation), np.std(values) or 1, rtol=1e-5)
+    assert (_origin.cut(values, np.asarray(state["origin"].value)) is None) == right
+    assert right == (x64 or scale in (0, 1))
 
 
 # ---------------------------------------------------------------- in runs
@@ -221,12 +254,14 @@ def test_a_state_that_was_told_values_as_they_are_goes_on_so(key):
 
 
 class Compiled(AbstractObjective):
-    """`bowl` far from 0, in JAX's precision."""
+    """`bowl` in JAX's precision, far from 0 or scaled."""
 
     noise: Array = eqx.field(converter=jnp.asarray, default=0.0)
+    offset: float = 0.0
+    scale: float = 1.0
 
     def noiseless(self, agent, x):
-        return 1000 - jnp.sum((x - 0.1 * agent.astype(x.dtype)) ** 2)
+        return self.offset - self.scale * jnp.sum((x - 0.1 * agent.astype(x.dtype)) ** 2)
 
     def optimum(self, agent):
         raise NotImplementedError
@@ -241,12 +276,12 @@ def test_a_compiled_run_goes_on_from_a_driven_state_on_its_scale(algorithm, init
     one, two = jr.split(key)
     start, _ = quiet(algorithm, lambda agent, x: 1000 + bowl(agent, x), 0, one, initial=3)
     options = {"initial": initial, "state": start}
-    state, trace = run(algorithm, Compiled(), 3, two, **options)
+    state, trace = run(algorithm, Compiled(offset=1000), 3, two, **options)
     assert (trace.values > 990).all()
     assert same(state.origin.value, start.origin.value)
     assert float(jnp.max(jnp.abs(start.origin.value))) > 990
     assert float(jnp.nanmax(jnp.abs(spread(algorithm, state)))) < 10
-    driven, also = quiet(algorithm, Compiled(), 3, two, **options)
+    driven, also = quiet(algorithm, Compiled(offset=1000), 3, two, **options)
     assert same((state, trace.values), (driven, also.values))
     assert same(state, replay(algorithm, trace, two, state=start))
 
@@ -261,7 +296,7 @@ def spread(algorithm, state):
 def test_a_run_from_a_driven_state_asks_what_drive_asks(key):
     one, two = jr.split(key)
     start, _ = quiet(TS2, lambda agent, x: 1000 + bowl(agent, x), 2, one, initial=2)
-    _, compiled = run(TS2, Compiled(), 3, two, state=start)
+    _, compiled = run(TS2, Compiled(offset=1000), 3, two, state=start)
     _, trace = quiet(TS2, lambda agent, x: 1000 + bowl(agent, x), 3, two, state=start)
     np.testing.assert_array_equal(compiled.queries, trace.queries)
 
@@ -333,3 +368,12 @@ def test_values_that_such_a_method_cannot_tell_apart_are_warned_of_once(key, x64
     with pytest.warns(RuntimeWarning, match="less than float32 can tell apart") as warned:
         quiet(raw, far, 4, key, initial=2)
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize(("scale", "text"), [(1e25, LARGE_ONES), (1e-25, SMALL_ONES)])
+def test_differences_that_no_model_of_float32_can_hold_are_warned_of_once(scale, text, key, x64):
+    for objective in (lambda agent, x: scale * bowl(agent, x), Compiled(scale=scale)):
+        expected = contextlib.nullcontext([0]) if x64 else pytest.warns(RuntimeWarning, match=text)
+        with expected as warned:
+            quiet(TS2, objective, 4, key, initial=2)
+        assert len(warned) == 1
