@@ -793,6 +793,31 @@ def test_a_reply_of_no_use_is_refused_by_name_and_its_agent_absent(name, tmp_pat
     np.testing.assert_array_equal(server.present, [[False, True, True]])
 
 
+RAW = jaxbo.FTS(SQUARE, AGENTS, features=jaxbo.Fixed(size=SIZE, standardize=False))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "scale", "offset", "text"),
+    [
+        (RAW, 1e-3, -54321.0, "subtract a constant"),
+        (METHODS["FTS"], 1e-3, -54321.0, None),
+        (METHODS["FTS"], 1e-25, 0.0, "multiply them"),
+        (METHODS["FTS"], 1e25, 0.0, "divide them"),
+    ],
+    ids=["offset, as it is", "offset, less the first", "small", "large"],
+)
+def test_an_owner_says_once_that_float32_cuts_its_values(
+    algorithm, scale, offset, text, tmp_path, caplog, x64
+):
+    world = World(tmp_path, algorithm, lambda agent, x: offset + scale * measured(agent, x))
+    server = world.server(initial=4)
+    for _ in range(2):
+        world.exchange(server, absent=(1, 2))
+    said = [one.getMessage() for one in caplog.records if one.name == "jaxbo.federation.owner"]
+    assert len(said) == (text is not None and not x64)
+    assert all(text in one for one in said)
+
+
 def test_an_owner_refuses_another_algorithm_and_the_past(tmp_path):
     world = World(tmp_path, METHODS["FTS"])
     server = world.server()
