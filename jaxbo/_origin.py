@@ -5,8 +5,11 @@
 Float32 has seven digits, and -54321.06 and -54321.07 share all of them. So the subtraction is done on
 the host, in float64. The first finite value of an agent fixes its origin, and the state holds it: a run
 that goes on from a state subtracts the same number. A method has an origin only if a constant added to
-all values changes none of its queries. Values of compiled objectives are in JAX's precision already.
-They are told unchanged, with the origin 0: the model subtracts the first one itself (`Moments`).
+all values changes none of its queries.
+
+Values of compiled objectives are in JAX's precision already. They set no origin: if the state has none,
+the origin is 0 from then on, and the model subtracts the first value itself (`Moments`). If the state has
+one, their difference to it is told. So all that a model knows is on one scale.
 """
 
 import warnings
@@ -16,6 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxbo.kernels.moments import least, most
 
 #: Differences of so many rounding errors of float64 come from the objective's own sums.
 ROUNDING_ERRORS = 16
@@ -49,10 +54,13 @@ def after(origin: Origin | None, values: Float[Array, "..."]) -> Origin | None:
 
 
 def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
-    """The state with its origin, and the values to tell it: NumPy's are replaced by differences."""
-    if isinstance(values, jax.Array):
-        return state, values
+    """The state with its origin, and the values to tell it: differences to the origin.
+
+    Only NumPy's values set an origin. For values of JAX this is pure: `run` and `drive` share it.
+    """
     origin = origin_of(state)
+    if isinstance(values, jax.Array):
+        return state, values if origin is None else less(values, origin)
     if origin is None:
         return state, _rounded(values)
     # Copies: the state may be given up for the next one.
@@ -65,6 +73,13 @@ def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
     return state, difference(values, value)
 
 
+def less(values: Float[Array, "..."], origin: Origin) -> Array:
+    """`values` - `origin`, the same to the last bit where the origin is 0; finite numbers stay so."""
+    largest = float(jnp.finfo(values.dtype).max)
+    subtracted = values - jnp.broadcast_to(origin.value.astype(values.dtype), values.shape)
+    return jnp.where(jnp.isfinite(values), jnp.clip(subtracted, -largest, largest), values)
+
+
 def first(rows: np.ndarray) -> np.ndarray:
     """The first finite number of each column, in JAX's precision; 0 where there is none."""
     finite = np.isfinite(rows)
@@ -75,11 +90,7 @@ def first(rows: np.ndarray) -> np.ndarray:
 
 def difference(values: np.ndarray | np.floating, origin: np.ndarray) -> Array:
     """`values` - `origin` in JAX's precision; 0 where they are equal but for rounding in float64."""
-    origin = origin.astype(np.float64)
-    with np.errstate(over="ignore"):
-        exact = values.astype(np.float64) - origin
-    least = ROUNDING_ERRORS * np.finfo(np.float64).eps * np.abs(origin)
-    return _rounded(np.where(np.abs(exact) <= least, 0, exact))
+    return _rounded(_exact(values, origin))
 
 
 def origin_of(state: PyTree) -> Origin | None:
@@ -97,26 +108,55 @@ def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
     if rows > MANY and rows & (rows - 1):
         return False
     origin = origin_of(state)
-    cut = is_cut(values if origin is None else values - np.asarray(origin.value, np.float64))
-    if cut:
-        text = (
-            "the values differ by less than float32 can tell apart at their size: subtract a constant "
+    text = cut(values, np.zeros(()) if origin is None else np.asarray(origin.value))
+    if text is not None:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return text is not None
+
+
+def cut(values: np.ndarray, origin: np.ndarray) -> str | None:
+    """What a model misses of the values that it is told less `origin`, and what to do; None if nothing.
+
+    Rows of values, and a column for each agent.
+    """
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    exact, some = _exact(values, origin), np.isfinite(values).any(axis=0)
+    values, exact = values[:, some], exact[:, some]
+    error = _extent(exact - np.asarray(_rounded(exact), np.float64))
+    with np.errstate(over="ignore"):
+        deviation = np.std(exact, axis=0, where=np.isfinite(exact))
+    differ = deviation > ROUNDING_ERRORS * np.finfo(np.float64).eps * _extent(values)
+    if np.any(differ & (_extent(exact) > most(dtype))):
+        return (
+            f"the values differ by more than {most(dtype):.2g}, and the model takes all beyond for "
+            f"equal, as {dtype} has no room for their squares: divide them by a constant in the "
+            "objective. For what failed return NaN, not a penalty."
+        )
+    if np.any(differ & (deviation < least(dtype))):
+        return (
+            f"the values differ by less than {least(dtype):.2g}, and the model takes them for equal, as "
+            f"their squares are 0 in {dtype}: multiply them by a constant in the objective."
+        )
+    if np.any(differ & (error > TOLERATED * deviation)):
+        return (
+            f"the values differ by less than {dtype} can tell apart at their size: subtract a constant "
             "in the objective."
         )
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-    return cut
+    return None
 
 
-def is_cut(values: np.ndarray) -> bool:
-    """Whether rounding is not small beside the differences of an agent's values."""
-    values = np.where(np.isfinite(values), values, np.nan)
-    values = values[:, np.isfinite(values).sum(axis=0) > 1]
-    error = np.nanmax(np.abs(values - np.asarray(_rounded(values), float)), axis=0, initial=0)
-    size = np.nanmax(np.abs(values), axis=0, initial=0)
+def _extent(values: np.ndarray) -> np.ndarray:
+    """The largest size in each column; 0 where there is none."""
+    return np.max(np.abs(values), axis=0, initial=0, where=np.isfinite(values))
+
+
+def _exact(values: np.ndarray | np.floating, origin: np.ndarray) -> np.ndarray:
+    """`values` - `origin` in float64; 0 where they are equal but for rounding."""
+    origin = origin.astype(np.float64)
     with np.errstate(over="ignore"):
-        deviation = np.nanstd(values, axis=0)
-    differ = deviation > ROUNDING_ERRORS * np.finfo(np.float64).eps * size
-    return bool(np.any(differ & (error > TOLERATED * deviation)))
+        exact = values.astype(np.float64) - origin
+    rounding = ROUNDING_ERRORS * np.finfo(np.float64).eps * np.abs(origin)
+    return np.where(np.abs(exact) <= rounding, 0, exact)
 
 
 def _is_origin(node: object) -> bool:
@@ -131,5 +171,5 @@ def _with_origin(state: PyTree, origin: Origin) -> PyTree:
 def _rounded(values: np.ndarray | np.floating) -> Array:
     """In JAX's precision; finite numbers stay so."""
     dtype = jax.dtypes.canonicalize_dtype(float)
-    most = float(np.finfo(dtype).max)
-    return jnp.asarray(np.clip(values, -most, most).astype(dtype))
+    largest = float(np.finfo(dtype).max)
+    return jnp.asarray(np.clip(values, -largest, largest).astype(dtype))

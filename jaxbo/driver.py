@@ -100,8 +100,8 @@ def drive(
     which is evaluated again.
     Values stay float64 in the trace. Where the method allows (`invariant`), the model is told their
     difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
-    these differences. Other methods are told the values themselves, with one warning where float32 cuts
-    them.
+    these differences. Other methods are told the values themselves. One warning says where float32 cuts
+    what is told, or has no room for its squares, and what to do.
     `progress`: a bar, if `tqdm` is installed.
     `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
     Each release is charged and the charge saved with its queries before any of them is evaluated; a run
@@ -152,7 +152,7 @@ def drive(
             evaluator(row)
         record.close(row)
 
-    cut = compiled
+    cut = False
     with record, _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
             key_of_row = design_noise(keys, jnp.asarray(row))

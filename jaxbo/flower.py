@@ -9,9 +9,9 @@ next message, once it has evaluated its query.
 """
 
 import logging
+import math
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -37,8 +37,10 @@ from jaxbo.federation.wire import Packed
 from jaxbo.ledger import Ledger
 from jaxbo.types import Key
 
-#: Seconds between two looks at who is there and has answered.
-PAUSE = 1.0
+#: Seconds between two looks at who is there and has answered, or less: a round has some looks.
+PAUSE, LOOKS = 1.0, 4
+#: The last part of each pause in which no answer is asked for: one that takes long delays nothing else.
+QUIET = 0.25
 #: How arrays travel: their bytes alone, little end first. Nothing is decoded that somebody has written.
 BYTES = "jaxbo.bytes"
 #: Names of their types are not longer.
@@ -105,15 +107,19 @@ def server_app(
     with an error; started again, it goes on where it was.
 
     With a `ledger` nothing may tell who takes part. So a round takes `deadline` seconds, however many
-    owners have answered: give it as long as an evaluation takes. The server then waits for nobody before
-    the first round, and a round in which nobody answers releases noise and is charged.
+    owners have answered: give it as long as an evaluation takes, and some seconds more. The server then
+    waits for nobody before the first round, and a round in which nobody answers releases noise and is
+    charged.
 
     Where the server keeps what it knows, the run's configuration says, with an absolute path:
 
         [tool.flwr.app.config]
         checkpoint = "/home/server/jaxbo/federation.npz"
     """
-    require(deadline > 0, f"deadline must be a positive number of seconds, got {deadline}.")
+    require(
+        0 < deadline < math.inf,
+        f"deadline must be a positive number of seconds, got {deadline}.",
+    )
     app = ServerApp()
 
     @app.main()
@@ -134,9 +140,8 @@ def server_app(
         try:
             if not coordinator.done and ledger is None:
                 _wait(grid, algorithm.agents, deadline)
-            refused: Counter[int] = Counter()
             while not coordinator.done:
-                _round(coordinator, grid, deadline, refused)
+                _round(coordinator, grid, deadline)
         finally:
             coordinator.stop()
 
@@ -150,19 +155,17 @@ def _wait(grid: Grid, nodes: int, deadline: float) -> None:
         time.sleep(PAUSE)
 
 
-def _round(coordinator: Coordinator, grid: Grid, deadline: float, refused: Counter[int]) -> None:
-    """One exchange with all owners there are. `refused` counts the answers of each node that were."""
+def _round(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
+    """One exchange with all owners there are."""
     start, round = time.monotonic(), coordinator.round
     content = _of_request(coordinator.request())
     received = []
     for node, answer in _answers(grid, content, round, deadline, coordinator.ledger is not None):
         try:
-            coordinator.hear(_reply(answer))
+            coordinator.hear(_reply(answer), f"node {node}")
         except RefusedError as error:
-            refused[node] += 1
             # On one line: whoever answers may have written it.
-            words = round, node, refused[node], str(error)
-            log.warning("round %d: node %d, answers refused so far: %d: %.300r", *words)
+            log.warning("round %d: %.300r", round, str(error))
         else:
             received.append(_size(answer.content))
     heard = coordinator.close()
@@ -183,23 +186,58 @@ def _answers(
 ) -> Iterator[tuple[int, Any]]:
     """Nodes and their answers as they come; an exception for an answer that Flower itself cannot read.
 
+    Looks begin at instants that a clock gives. So neither the end nor what nodes are asked tells how long
+    it took to hear the others.
+    """
+    looks = max(LOOKS, math.ceil(deadline / PAUSE))
+    start, pause = time.monotonic(), deadline / looks
+    asked, waiting = set(), {}
+    for look in range(looks):
+        _sleep_until(start + look * pause)
+        fresh = _push(grid, content, round, asked, deadline - look * pause)
+        asked |= set(fresh.values())
+        waiting |= fresh
+        yield from _heard(grid, waiting, start + (look + 1 - QUIET) * pause)
+        if not (waiting or until_the_end):
+            return
+    _sleep_until(start + deadline)
+
+
+def _push(
+    grid: Grid, content: RecordDict, round: int, asked: Iterable[int], left: float
+) -> dict[str, int]:
+    """Asks the nodes that have not been, all at once: the names of the messages, and their nodes."""
+    now = time.time()
+    nodes = sorted(set(grid.get_node_ids()) - set(asked))
+    messages = [
+        Message(content, node, MessageType.TRAIN, ttl=left, group_id=str(round)) for node in nodes
+    ]
+    for message in messages:
+        message.metadata.created_at = now  # the same for all: each is told it
+    names = grid.push_messages(messages) if messages else []
+    return {name: node for name, node in zip(names, nodes, strict=False) if name}
+
+
+def _heard(grid: Grid, waiting: dict[str, int], until: float) -> Iterator[tuple[int, Any]]:
+    """The answers that have come, in turn, as far as there is time; they leave `waiting`.
+
     Each is asked for by itself: Flower reads all answers that it is asked for, or none.
     """
-    end, asked, waiting = time.monotonic() + deadline, set(), {}
-    while True:
-        left = end - time.monotonic()
-        for node in set(grid.get_node_ids()) - asked if left > 0 else ():
-            message = Message(content, node, MessageType.TRAIN, ttl=left, group_id=str(round))
-            names = [name for name in grid.push_messages([message]) if name]
-            asked |= {node} if names else set()  # or asks again
-            waiting |= dict.fromkeys(names, node)
-        for name, node in list(waiting.items()):
-            for answer in _pulled(grid, name):
-                waiting.pop(name, None)
-                yield node, answer
-        if left <= 0 or not (waiting or until_the_end):
+    for name, node in list(waiting.items()):
+        if time.monotonic() >= until:
             return
-        time.sleep(min(PAUSE, max(end - time.monotonic(), 0)))
+        answers = _pulled(grid, name)
+        del waiting[name]
+        if not answers:
+            waiting[name] = node  # behind the others
+        for answer in answers:
+            yield node, answer
+
+
+def _sleep_until(instant: float) -> None:
+    left = instant - time.monotonic()
+    if left > 0:
+        time.sleep(left)
 
 
 def _pulled(grid: Grid, name: str) -> list[Any]:
@@ -240,24 +278,21 @@ def _of_reply(reply: Reply) -> RecordDict:
     return RecordDict({"reply": _scalars(reply), "message": _arrays(reply.message)})
 
 
-def _reply(answer: Any) -> Reply:
-    """`RefusedError` for what is none."""
+def _reply(answer: Any) -> Reply | RefusedError:
+    """What an answer is, or why it is none."""
     try:
         if isinstance(answer, Exception):
             raise answer
         if answer.has_error():
-            raise RefusedError(answer.error.reason)
+            return RefusedError(answer.error.reason)
         records, fields = answer.content, set(_kinds(Reply))
         config, arrays = records.config_records["reply"], records.array_records["message"]
         if set(records) != {"reply", "message"} or set(config) != fields:
             raise ValueError("it has more than a reply.")
         return Reply(**_fields(config, Reply), message=_packed(arrays))
-    except RefusedError:
-        raise
     # Anybody may have written it: reading it can raise nearly anything.
     except Exception as error:
-        reason = str(error)[:100]
-        raise RefusedError(f"no reply of jaxbo's ({type(error).__name__}: {reason})") from error
+        return RefusedError(f"no reply of jaxbo's ({type(error).__name__}: {str(error)[:100]})")
 
 
 def _scalars(record: Request | Reply) -> ConfigRecord:

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxbo import _origin
 from jaxbo._check import require, whole
 from jaxbo._keys import barrier
 from jaxbo._simulation import warn_of_simulation
@@ -88,7 +89,8 @@ def run(
 
     Values are in the objective's own precision. Models that standardize subtract the first one from all,
     but digits that the objective has rounded away do not come back: let it leave out constants beside
-    which its values hardly differ, or use float64.
+    which its values hardly differ, or use float64. Where `state` comes from `drive`, the method is told
+    values less `state.origin`; the trace has the values themselves.
 
     Raises `ValueError` where sizes do not fit or the objective does not return one number.
     """
@@ -136,7 +138,9 @@ def _run(
     best = jnp.full((algorithm.targets,), -jnp.inf)
     best, design = _table(initial_row, initial, best)
     if initial:
-        state = barrier(algorithm.warm_start(state, *barrier(design), **mapping))
+        queries, values = barrier(design)
+        _, told = _origin.told(state, values)
+        state = barrier(algorithm.warm_start(state, queries, barrier(told), **mapping))
 
     def one_round(t: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
         state, best = carry
@@ -145,7 +149,8 @@ def _run(
         queries, info = barrier(algorithm.ask(ask_key, state, here, **mapping))
         values = barrier(evaluate_all(objective, noise_key, queries, each))
         best = _better(best, values)
-        state = barrier(algorithm.tell(state, queries, values, **mapping))
+        _, told = _origin.told(state, values)
+        state = barrier(algorithm.tell(state, queries, barrier(told), **mapping))
         return (state, best), Round(queries, values, info, best)
 
     (state, _), rows = _table(one_round, rounds, (state, best), every, record)

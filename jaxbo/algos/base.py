@@ -110,7 +110,12 @@ class AbstractAlgorithm(eqx.Module):
     def tell(
         self, state: PyTree, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
     ) -> PyTree:
-        """The state after one round of observations."""
+        """The state after one round of observations.
+
+        `values` are in JAX's precision. If the state has an `origin`, `run` and `drive` subtract it from
+        the objective's values, and whoever tells by hand must do so too: in float64, before float32 cuts
+        them.
+        """
 
     @abc.abstractmethod
     def warm_start(
@@ -122,7 +127,8 @@ class AbstractAlgorithm(eqx.Module):
         """The state after observations that were made before the first round.
 
         For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
-        that are NaN; a NaN value elsewhere is a failed evaluation.
+        that are NaN; a NaN value elsewhere is a failed evaluation. `values` are as in `tell`. For float64
+        values of the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
         """
 
 

@@ -44,6 +44,9 @@ from jaxbo.ledger import Ledger, check_budget
 from jaxbo.loop import check_sizes, round_keys, split_key
 from jaxbo.types import Key
 
+#: What replies go by that do not say which agent they are of.
+NOBODY = "a reply of nobody's"
+
 
 class Coordinator:
     """The server of `rounds` rounds. `done` when the last of them is.
@@ -100,8 +103,8 @@ class Coordinator:
         self._shared = eqx.filter_jit(algorithm.setup)(self._setup_key)
         self._shapes = shapes_of_message(algorithm, self._shared)
         self._messages: dict[int, PyTree] = {}
-        #: How many replies of each agent have been refused; None where they did not say whose they are.
-        self.refused: Counter[int | None] = Counter()
+        #: How many replies have been refused, by the name of the owner.
+        self.refused: Counter[str] = Counter()
         events = None if ledger is None else ledger.events
         identity = fingerprint(algorithm=algorithm, key=key, initial=initial, ledger=events)
         self._hold = Hold(path)
@@ -153,24 +156,31 @@ class Coordinator:
         broadcast = None if self.round == BEFORE_FIRST_ROUND else memory.broadcast
         return Request(memory.federation, self._digest, self.round, self.initial, setup, broadcast)
 
-    def hear(self, reply: Reply) -> None:
-        """Keeps an owner's message. `RefusedError`, with the agent's number, for one of no use.
+    def hear(self, reply: Reply | RefusedError, sender: str | None = None) -> None:
+        """Keeps an owner's message. `RefusedError`, with the owner's name, for one of no use.
 
-        Anything else than a reply is refused like that too. `refused` counts them.
+        `sender` is the owner's name if whoever carries the replies knows it; else the reply says which
+        agent it is of. A reply that nobody could read is the `RefusedError` that says why. Anything else
+        than a reply is refused like that too. `refused` counts them all.
         """
         try:
             message = self._message(reply)
         # Anybody may have written it: reading it can raise nearly anything.
         except Exception as error:
-            agent, name = self._name(reply)
-            self.refused[agent] += 1
+            known, said = self._name(reply)
+            name = known if sender is None else sender
+            self.refused[name] += 1
+            times = f" ({self.refused[name]} refused)" if self.refused[name] > 1 else ""
+            detail = "" if said == name else f"{said}: "
             reason = error if isinstance(error, RefusedError) else type(error).__name__
-            times = f" ({self.refused[agent]} refused)" if self.refused[agent] > 1 else ""
-            raise RefusedError(f"{name}: {reason}{times}") from None
+            raise RefusedError(f"{name}{times}: {detail}{reason}") from None
+        assert isinstance(reply, Reply)
         self._messages[reply.agent] = message
 
-    def _message(self, reply: Reply) -> PyTree:
+    def _message(self, reply: Reply | RefusedError) -> PyTree:
         """The message in it. Raises for one that cannot be used."""
+        if isinstance(reply, RefusedError):
+            raise reply
         if not isinstance(reply, Reply):
             raise RefusedError(f"expected a reply, got {type(reply).__name__}.")
         check_fields(reply)
@@ -187,15 +197,14 @@ class Coordinator:
             raise RefusedError("its message has numbers that are not finite.")
         return message
 
-    def _name(self, reply: Reply) -> tuple[int | None, str]:
-        """The agent that it names, for `refused` and for a person."""
+    def _name(self, reply: object) -> tuple[str, str]:
+        """Which agent it is of, for `refused`, and what it says of that, for a person."""
         agent = reply.agent if isinstance(reply, Reply) else None
-        if type(agent) is not int:
-            return None, "a reply of nobody's"
-        if agent in range(self.algorithm.agents):
-            return agent, f"agent {agent}"
         # Python refuses to write numbers of thousands of digits.
-        return None, f"agent {agent}" if abs(agent) < 2**63 else "a reply of nobody's"
+        if type(agent) is not int or abs(agent) >= 2**63:
+            return NOBODY, NOBODY
+        said = f"agent {agent}"
+        return (said if agent in range(self.algorithm.agents) else NOBODY), said
 
     def close(self) -> Bool[np.ndarray, " agents"]:
         """Ends the round and says who was heard; what `request` then returns is saved before.

@@ -84,10 +84,10 @@ class Owner:
     """Agent number `agent` of a federation.
 
     `objective(agent, x)` is that of `drive`. An exception of the types `catch` is a failed evaluation,
-    logged and survived. For each federation there will be a file in `folder`, readable by the owner
-    alone (`observations` reads it). What the owner draws comes from random numbers of its machine's
-    that nobody else knows; with `key`, the `Coordinator`'s, from that: its queries are those of `run`, if
-    there is no ledger.
+    logged and survived. The log also says once if float32 cuts the values. For each federation there
+    will be a file in `folder`, readable by the owner alone (`observations` reads it). What the owner
+    draws comes from random numbers of its machine's that nobody else knows; with `key`, the
+    `Coordinator`'s, from that: its queries are those of `run`, if there is no ledger.
 
     If it is asked for two rounds at the same time, by whatever processes, it does one after the other.
     `ValueError` for an agent that the algorithm does not have, or no such folder.
@@ -280,9 +280,11 @@ class _Visit:
     def _told(self, value: float) -> Array:
         """What the model is told of a value: what `drive` would tell it."""
         known = np.append(self.memory.known.values, value)
-        if not self.algorithm.invariant:
-            return _origin.difference(known[-1], np.zeros(()))
-        return _origin.difference(known[-1], _origin.first(known))
+        origin = _origin.first(known) if self.algorithm.invariant else np.zeros(())
+        before, now = (_origin.cut(v[:, None], origin) for v in (known[:-1], known))
+        if now is not None and before is None:
+            log.warning("%s", now)
+        return _origin.difference(known[-1], origin)
 
     def _value(self, x: np.ndarray) -> float:
         domain = self.algorithm.domain

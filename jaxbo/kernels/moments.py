@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 from jaxbo.types import Scalar
@@ -30,14 +31,24 @@ class Moments(eqx.Module):
         return jnp.where(usable, jnp.sqrt(jnp.where(usable, variance, 1)), 1)
 
 
-def bounded(y: Scalar) -> Scalar:
-    """`y` within what squares and their sums leave room for: ±1.5e16 in float32, ±3e129 in float64.
+def most(dtype: DTypeLike) -> float:
+    """What squares and their sums leave room for: 1.5e16 in float32, 3e129 in float64."""
+    return float(jnp.finfo(dtype).max) ** 0.42
 
-    So that all numbers stay finite. Beside a value far from all others these look alike nevertheless:
-    for what failed tell NaN, not a penalty.
+
+def least(dtype: DTypeLike) -> float:
+    """The smallest number that has a square: 1.1e-19 in float32, 1.5e-154 in float64."""
+    return float(jnp.finfo(dtype).tiny) ** 0.5
+
+
+def bounded(y: Scalar) -> Scalar:
+    """`y` within ±`most`, so that all numbers stay finite.
+
+    Beside a value far from all others these look alike nevertheless: for what failed tell NaN, not a
+    penalty.
     """
-    most = float(jnp.finfo(y.dtype).max) ** 0.42
-    return jnp.where(jnp.isfinite(y), jnp.clip(y, -most, most), y)
+    limit = most(y.dtype)
+    return jnp.where(jnp.isfinite(y), jnp.clip(y, -limit, limit), y)
 
 
 def no_moments(dtype: jnp.dtype) -> Moments:

@@ -649,14 +649,18 @@ def test_refusals_are_counted_by_name(tmp_path):
     world = World(tmp_path, METHODS["FTS"])
     server = world.server()
     reply = world.owner(1).answer(server.request())
-    for times, text in ((1, r"agent 1: .*finite\.$"), (2, r"agent 1: .*\(2 refused\)$")):
+    for times, text in ((1, r"agent 1: .*finite\.$"), (2, r"agent 1 \(2 refused\): .*finite")):
         with pytest.raises(RefusedError, match=text):
             server.hear(_with(reply, **{".weights": np.full(SIZE, np.nan, np.float32)}))
-        assert server.refused == {1: times}
+        assert server.refused == {"agent 1": times}
     for nobody in (None, reply._replace(agent=1.0), reply._replace(agent=10**9)):
         with pytest.raises(RefusedError):
             server.hear(nobody)
-    assert server.refused == {1: 2, None: 3}
+    assert server.refused == {"agent 1": 2, "a reply of nobody's": 3}
+    for unusable in (reply._replace(round=7), RefusedError("it cannot be read.")):
+        with pytest.raises(RefusedError, match=r"owner 5.*: (agent 1: its message|.*cannot be)"):
+            server.hear(unusable, "owner 5")
+    assert server.refused == {"agent 1": 2, "a reply of nobody's": 3, "owner 5": 2}
     server.hear(reply)
     server.close()
     np.testing.assert_array_equal(server.present, [[False, True, False]])
@@ -802,6 +806,31 @@ def test_a_reply_of_no_use_is_refused_by_name_and_its_agent_absent(name, tmp_pat
         server.hear(bad)
     server.close()
     np.testing.assert_array_equal(server.present, [[False, True, True]])
+
+
+RAW = jaxbo.FTS(SQUARE, AGENTS, features=jaxbo.Fixed(size=SIZE, standardize=False))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "scale", "offset", "text"),
+    [
+        (RAW, 1e-3, -54321.0, "subtract a constant"),
+        (METHODS["FTS"], 1e-3, -54321.0, None),
+        (METHODS["FTS"], 1e-25, 0.0, "multiply them"),
+        (METHODS["FTS"], 1e25, 0.0, "divide them"),
+    ],
+    ids=["offset, as it is", "offset, less the first", "small", "large"],
+)
+def test_an_owner_says_once_that_float32_cuts_its_values(
+    algorithm, scale, offset, text, tmp_path, caplog, x64
+):
+    world = World(tmp_path, algorithm, lambda agent, x: offset + scale * measured(agent, x))
+    server = world.server(initial=4)
+    for _ in range(2):
+        world.exchange(server, absent=(1, 2))
+    said = [one.getMessage() for one in caplog.records if one.name == "jaxbo.federation.owner"]
+    assert len(said) == (text is not None and not x64)
+    assert all(text in one for one in said)
 
 
 def test_an_owner_refuses_another_algorithm_and_the_past(tmp_path):

@@ -48,6 +48,8 @@ class Clock:
     def monotonic(self):
         return self.now
 
+    time = monotonic
+
     def sleep(self, seconds):
         assert seconds > 0
         self.now += seconds
@@ -67,14 +69,22 @@ def objective(agent, x):
 class Here(Grid):
     """All nodes in this process. A client's exception becomes the error that Flower makes of it.
 
-    `spoil` changes what a node answers, `tamper` the bytes that Flower makes of it.
+    `spoil` changes what a node answers, `tamper` the bytes that Flower makes of it. `call` is
+    what happens whenever the server speaks to Flower, which takes time in the world.
     """
 
     def __init__(
-        self, client, folders, spoil=lambda node, reply: reply, tamper=lambda node, parts: parts
+        self,
+        client,
+        folders,
+        spoil=lambda node, reply: reply,
+        tamper=lambda node, parts: parts,
+        call=lambda: None,
     ):
         self.client, self.folders, self.spoil, self.tamper = client, folders, spoil, tamper
+        self.call = call
         self.limits, self.records, self.answers, self.pushed = [], set(), {}, []
+        self.stamps = []
 
     def set_run(self, run):
         raise NotImplementedError
@@ -87,15 +97,18 @@ class Here(Grid):
         raise NotImplementedError
 
     def push_messages(self, messages):
+        self.call()
         names = []
         for message in messages:
             self.limits.append(message.metadata.ttl)
+            self.stamps.append((message.metadata.created_at, message.metadata.dst_node_id))
             self.pushed.append((message.metadata.dst_node_id, message.metadata.group_id))
             names.append(f"{len(self.pushed)}")
             self.answers[names[-1]] = message.metadata.dst_node_id, self.answer(message)
         return names
 
     def pull_messages(self, message_ids):
+        self.call()
         return [reply for name in message_ids for reply in self.pulled(*self.answers[name])]
 
     def pulled(self, node, replies):
@@ -106,6 +119,7 @@ class Here(Grid):
             yield inflate_object_from_contents(reply.object_id, self.tamper(node, parts))
 
     def get_node_ids(self):
+        self.call()
         return list(self.folders)
 
     def send_and_receive(self, messages, *, timeout=None):
@@ -304,7 +318,7 @@ def test_an_answer_that_flower_cannot_read_is_refused_as_well(name, tmp_path, ca
     with caplog.at_level(logging.INFO, "flwr"):
         serve(server, grid, tmp_path)
     assert absent(tmp_path, 3) == [[0, 1], [1, 1], [2, 1]]
-    assert "node 101, answers refused so far: 4" in caplog.text
+    assert "node 101 (4 refused): a reply of nobody's: no reply" in caplog.text
 
 
 def test_where_the_network_fails_the_app_ends_and_loses_nothing(tmp_path):
@@ -338,28 +352,55 @@ def test_an_owner_that_comes_in_the_middle_of_a_round_is_asked(tmp_path, clock):
     assert absent(tmp_path, 2) == [[0, 0]]
 
 
-@pytest.mark.parametrize("who", [(), (100,), (100, 101, 102)])
-def test_with_a_ledger_who_is_there_changes_neither_times_nor_numbers(who, tmp_path, clock):
-    name = "DP-FTS-DE"
+OBSERVER = 100 + AGENTS
+#: Who is connected, and who of them answers.
+THERE = [((), ()), ((100,), ()), ((100, 101, 102), ()), ((100, 101, 102), (100, 102))]
+
+
+@pytest.mark.parametrize("deadline", [0.3, 20.0, 2.5])
+@pytest.mark.parametrize(("connected", "answering"), THERE)
+def test_with_a_ledger_who_is_there_changes_neither_times_nor_numbers(
+    connected, answering, deadline, tmp_path, clock
+):
+    name, cost = "DP-FTS-DE", 0.005
     client = flower.client_app(ALGORITHMS[name], objective)
-    server = flower.server_app(ALGORITHMS[name], 3, KEY, ledger=LEDGERS[name], deadline=20.0)
-    folders = nodes(tmp_path)
-    watched = {}
+    server = flower.server_app(ALGORITHMS[name], 3, KEY, ledger=LEDGERS[name], deadline=deadline)
+    folders = nodes(tmp_path) | {OBSERVER: tmp_path / "observer"}
+    folders[OBSERVER].mkdir()
+    watched = []
 
     def watch(node, reply):
-        # All that answer or are silent; the last is an observer who never answers.
-        if node == 103:
-            watched.setdefault(clock.now, []).append(node)
-        return reply if node in who else None
+        if node == OBSERVER:  # who is asked, and never answers
+            watched.append(clock.now)
+        return reply if node in answering else None
 
-    (tmp_path / "observer").mkdir()
-    grid = Here(client, folders | {103: tmp_path / "observer"}, watch)
-    grid.get_node_ids = lambda: [*who, 103]
+    there = {node: folders[node] for node in (*connected, OBSERVER)}
+    grid = Here(client, there, watch, call=lambda: clock.sleep(cost))
     serve(server, grid, tmp_path)
-    assert watched == {20.0 * i: [103] for i in range(4)}
-    assert clock.now == 80.0
+    rounds = deadline * np.arange(4)
+    np.testing.assert_allclose(watched, rounds + 2 * cost, rtol=0, atol=1e-9)
+    stamps = [stamp for stamp, node in grid.stamps if node == OBSERVER]
+    np.testing.assert_allclose(stamps, rounds, rtol=0, atol=1e-9)
+    assert set(grid.limits) == {deadline}
+    assert clock.now == pytest.approx(4 * deadline, abs=1e-9)
     saved = tmp_path / "server.npz.released"
     assert jaxbo.Ledger.from_json(saved.read_text()).releases == 3
+    heard = np.load(tmp_path / "server.npz")["present"]
+    assert heard.sum(axis=1).tolist() == [len(answering)] * len(heard)
+
+
+def test_many_silent_nodes_take_turns_and_delay_no_look(tmp_path, clock):
+    client = flower.client_app(ALGORITHMS["FTS"], objective)
+    silent = lambda node, reply: None  # noqa: E731
+    grid = Here(client, nodes(tmp_path), silent, call=lambda: clock.sleep(0.3))
+    pulled, looks = [], []
+    pull, there = grid.pull_messages, grid.get_node_ids
+    grid.pull_messages = lambda names: pulled.append(names[0]) or pull(names)
+    grid.get_node_ids = lambda: looks.append(clock.now) or there()
+    assert list(flower._answers(grid, RecordDict(), 0, 4.0, True)) == []
+    np.testing.assert_allclose(looks, [0.0, 1.0, 2.0, 3.0], atol=1e-9)
+    assert pulled == ["1", "2", "3", "1", "2", "3", "1"]
+    assert clock.now == pytest.approx(4)
 
 
 @pytest.fixture(scope="module")
