@@ -48,7 +48,8 @@ class AbstractOneModel(AbstractAlgorithm):
     Every round `ask` has a query for each worker. Asynchronously a worker that has ended is told of
     with `tell_one`, in any order, and given the next query by `ask_one`. Where two queries from one
     belief do not differ by themselves, workers that are busy are taken to observe what is expected.
-    No query repeats that of another worker, or an earlier one, of an objective that has shown no noise.
+    No query repeats that of another worker, or one that is remembered, of an objective that has shown no
+    noise.
 
     Hyperparameters are fitted to what is known before the first round, and again whenever
     `surrogate.period` more evaluations were told, failed ones included. The capacity of the surrogate

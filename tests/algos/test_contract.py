@@ -119,9 +119,9 @@ def cepe(domain, agents, rounds, **options):
     )
 
 
-def transfer(kind, domain, agents, rounds, **options):
+def transfer(kind, domain, agents, rounds, every=None, **options):
     """The hyperparameters stay: fitting is that of `FTS, ranked peers`."""
-    model = Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=None, inference=Exact())
+    model = Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=every, inference=Exact())
     return kind(domain, agents, model, features=fixed(domain), candidates=64, **options)
 
 
@@ -157,6 +157,13 @@ MISLED = {
     "EGP, EI": lambda d, n, t: EGP(
         d, Fitted(n * (t + 1), kernel(d), size=60, inference=Exact()), EI(), n, candidates=128
     ),
+    "EGP, Thompson, fitted": lambda d, n, t: EGP(
+        d, Fitted(n * (t + 1), kernel(d), size=60), Thompson(), n, candidates=128
+    ),
+    "EGP, warped, EI": lambda d, n, t: EGP(
+        d, Ensemble.warped(d.dim, n * (t + 1)), EI(), n, candidates=128
+    ),
+    "RGPE, fitted": lambda d, n, t: transfer(RGPE, d, n, t, every=5, draws=20),
 }
 #: In float64 only what differs from method to method.
 METHODS = PROPER if jax.config.jax_enable_x64 else PROPER | SETTINGS
@@ -597,12 +604,14 @@ class Landscape(AbstractObjective):
     def noiseless(self, agent, x):
         # In units of the hill's own size.
         away = jnp.max(jnp.abs(x - self.center)) / (HILL ** (1 / x.size) / 2)
+        aside = jnp.max(jnp.abs(x - (self.center + 0.5) % 1)) / (HILL ** (1 / x.size) / 2)
         distance = jnp.sum((x - 0.8) ** 2)
         shapes = (
             self.function(x),
             jnp.where(away <= 1, 1.0, 0.2),
             jnp.where(x[0] > 0.6, jnp.nan, -distance),
             1 - jnp.clip(jnp.ceil(away) - 1, 0, 4) / 5,
+            jnp.where(away <= 1, 1.0, jnp.where(aside <= 1.6, 0.5, 0.2)),
         )
         return jnp.stack(shapes)[self.number]
 
@@ -614,7 +623,7 @@ class Landscape(AbstractObjective):
 
 
 #: The objectives of a `Landscape`, and the hill's share of the cube.
-FUNCTION, PLATEAU, BORDER, STEPS = range(4)
+FUNCTION, PLATEAU, BORDER, STEPS, DECOY = range(5)
 HILL = 0.02
 
 
@@ -662,6 +671,7 @@ FLAT = {
     "hill": (PLATEAU, 2),
     **{f"hill in {dim}": (PLATEAU, dim) for dim in (4, 8)},
     **{f"steps in {dim}": (STEPS, dim) for dim in (2, 4, 8)},
+    "decoy": (DECOY, 2),
 }
 
 
