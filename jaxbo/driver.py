@@ -92,8 +92,8 @@ def drive(
     process.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
     warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
-    are raised as they are, with the agent and the point in a note. So are the errors of an executor that
-    is broken or has cancelled an evaluation: they say nothing of the point.
+    are raised as they are, with the agent and the point in a note. An executor that is broken, or has
+    cancelled an evaluation, ends the run whatever `catch` says: its errors say nothing of the point.
     An objective that never succeeds in the initial design, nor in three evaluations, ends the run with
     what it raised, a `NotFiniteError` for a value; but not a run that goes on from a `state` with values.
     Nothing of it is kept, unless a ledger was charged. Then all rounds are kept as failures but the last,
