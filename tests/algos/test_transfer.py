@@ -275,6 +275,31 @@ def test_agents_alike_help_each_other():
     assert low > 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [RGPE, TAF])
+def test_of_twenty_agents_on_a_plateau_as_many_find_the_hill_as_at_random(kind):
+    share, rounds, initial = 0.02, 31, 4
+    options = {"features": FEATURES, "candidates": 64} | ({"draws": 20} if kind is RGPE else {})
+    algorithm = kind(Cube(2), 20, own(rounds + initial), **options)
+
+    @jax.jit
+    @jax.vmap
+    def found(key):
+        """The share of the agents that have by the end."""
+        side = share**0.5
+        center = side / 2 + (1 - side) * jr.uniform(jr.fold_in(key, 1), (2,))
+
+        def objective(key, agent, x):
+            return jnp.where(jnp.max(jnp.abs(x - center)) <= side / 2, 1.0, 0.2)
+
+        values = run(algorithm, objective, rounds, key, initial=initial)[1].values
+        return jnp.mean(jnp.any(values > 0.9, axis=0), dtype=float)
+
+    shares = np.asarray(found(jr.split(jr.key(7), 24)))
+    at_random = 1 - (1 - share) ** (rounds + initial)
+    assert shares.mean() > 0.9 * at_random - 2 * shares.std(ddof=1) / 24**0.5
+
+
 @pytest.mark.parametrize("kind", [RGPE, TAF])
 @pytest.mark.parametrize("surrogate", [Fitted(10), Fitted(10, inference=OnFeatures())])
 def test_the_own_model_keeps_observations(kind, surrogate):
