@@ -39,7 +39,7 @@ from jaxbo.types import Flag, Key, Point, Points, Scalar
 MOST = 128
 #: The same for an agent whose model has no limit.
 UNLIMITED = 64
-#: So large a share of what is remembered may be failures before one takes the place of another.
+#: From so large a share of the rows on, a failure takes the place of another failure.
 _FAILURES = 0.25
 #: A point is avoided if its risk is larger.
 TOLERATED = 0.075
@@ -48,7 +48,7 @@ FORBIDDEN = 2.0
 #: Lengths over which failures may be alike, in units of the root of the dimension, with which distances
 #: in a cube grow. Over the first no two places are alike: failures by chance.
 REACHES = (1e-3, 0.02, 0.05, 0.15, 0.5, 1.5)
-#: How much each is expected, in nats: 0.15 most, those a factor e away less; and chance more.
+#: How much each is expected, in nats: 0.15 more than other reaches, and chance more than 0.15.
 EXPECTED = (1.0, *(-(np.log(np.array(REACHES[1:]) / 0.15) ** 2) / 2))
 #: The variance of failures that does not depend on the place.
 _CHANCE = 1e-2
@@ -167,7 +167,7 @@ def wait(past: History, x: Point, busy: Flag | bool = True) -> History:
 
 
 def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
-    """With one row more, in the place of an empty row, or of the nearest of those that may go."""
+    """With one row more, in the place of an empty row, or of the nearest row that may go."""
     many = jnp.mean(past.failed, dtype=past.y.dtype) >= _FAILURES
     going = jnp.where(jnp.isnan(y) & many, past.failed, past.used & jnp.isfinite(past.y))
     going = jnp.where(jnp.any(going), going, past.known)
@@ -192,7 +192,7 @@ def _at(X: Float[Array, "capacity dim"], x: Point) -> Bool[Array, " capacity"]:
 
 
 class Place(NamedTuple):
-    """What `_FEW` values near a point tell, or more.
+    """Whether values near a point are worth more, judged by `_FEW` of them or more.
 
     `level` says whether all are equal. `dull` says whether they are no better than all values, and differ
     as much from each other: noise alone.
@@ -262,7 +262,7 @@ class Risk(NamedTuple):
 class Limits(NamedTuple):
     """An agent with this past looks at points whose risk is at most `most`.
 
-    `risks` are those of the candidates of a search.
+    `risks` are the risks of a search's candidates.
     """
 
     risk: Risk
@@ -388,8 +388,8 @@ def if_any(wanted: Flag, compute: Callable[[S], T], given: S, otherwise: T) -> T
     """
 
     def step(state: tuple[Flag, T]) -> tuple[Flag, T]:
-        # The compiler takes out of a loop what is the same in every step, and would always compute it.
-        # What depends on the state stays.
+        # The compiler takes constants out of a loop, and would always compute them. A term that depends
+        # on the state stays.
         held = jax.tree.map(lambda a: jnp.where(state[0], a, jnp.zeros_like(a)), given)
         return jnp.zeros_like(state[0]), compute(held)
 

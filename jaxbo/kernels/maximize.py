@@ -1,4 +1,4 @@
-"""The best point of a domain for any function of a point, and what an agent with a past asks next.
+"""The best point of a domain for any function of a point, and the next query of an agent with a past.
 
 First the function at candidates, then a few steps of Newton's method from the best of them. Under
 `vmap` over functions that share their features and candidates, the first stage is a matrix product
@@ -49,7 +49,7 @@ def maximize(
     best of them is the answer. Elsewhere they are cut into `starts` equal shares (by default 4 up to
     dimension 2, 16 in dimension 3, 64 up to 5 and 128 beyond), which in the order of
     `domain.candidates` are slabs, so that their best are different peaks; the best of each is refined by
-    two Newton steps, four from dimension 3 on, and the best of these by `steps` more.
+    two Newton steps, four from dimension 3 on, and the best result by `steps` more.
 
     A function that jumps between regions comes with its `pieces`: candidates are then put in order
     region by region before they are cut, into at least as many slabs as there are regions, and a point
@@ -98,7 +98,7 @@ def query(
     alone: Flag | bool = True,
     pieces: Pieces | None = None,
 ) -> Point:
-    """What an agent asks next: the maximizer, where evaluations do not fail and teach something.
+    """An agent's next query: the maximizer, where evaluations do not fail and teach something.
 
     Its risk of failure is no more than `history.TOLERATED`, or than the least of the candidates' if that
     is larger. If it would repeat an evaluation of an objective that has shown no noise, the candidate
