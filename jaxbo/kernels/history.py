@@ -31,7 +31,7 @@ from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import AbstractDomain
 from jaxbo.kernels import linalg
 from jaxbo.kernels.blocks import of_all
-from jaxbo.kernels.moments import Moments, bounded, no_moments, updated
+from jaxbo.kernels.moments import Moments, bounded, moments_of, no_moments, updated
 from jaxbo.types import Flag, Key, Point, Points, Scalar
 
 #: So many evaluations are remembered, or fewer if the agent's model can hold no more. Of an agent that
@@ -206,12 +206,9 @@ def _place(past: History, x: Point) -> Place:
     near = past.used & jnp.isfinite(past.y) & _within(past.x, x, _NEAR)
     least, most = (jnp.where(near, past.y, end) for end in (jnp.inf, -jnp.inf))
     seen = past.seen.moments
-    values = jnp.where(near, past.y, jnp.nan) - seen.first
-    here: Moments = jax.lax.scan(
-        lambda m, y: (updated(m, y), None), no_moments(values.dtype), values
-    )[0]
+    here = moments_of(past.y - seen.first, near)
     (variance, error), (overall, of_all_values) = _spread(here), _spread(seen)
-    better = here.offset - seen.mean > _BETTER * jnp.sqrt(error + of_all_values)
+    better = here.mean - seen.mean > _BETTER * jnp.sqrt(error + of_all_values)
     enough = here.count >= _FEW
     alike = variance < _ALIKE**2 * overall
     return Place(enough & same(jnp.min(least), jnp.max(most)), enough & ~better & ~alike)

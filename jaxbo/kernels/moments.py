@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo.types import Scalar
 
@@ -41,7 +41,7 @@ def least(dtype: DTypeLike) -> float:
     return float(jnp.finfo(dtype).tiny) ** 0.5
 
 
-def bounded(y: Scalar) -> Scalar:
+def bounded(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """`y` within ±`most`, so that all numbers stay finite.
 
     Beside a value far from all others these look alike nevertheless: for what failed tell NaN, not a
@@ -66,3 +66,11 @@ def updated(moments: Moments, y: Scalar) -> Moments:
     mean = moments.mean + delta / jnp.maximum(count, 1).astype(y.dtype)
     squares = moments.squares + delta * jnp.where(observed, y - first - mean, 0)
     return Moments(count, first, mean, squares)
+
+
+def moments_of(y: Float[Array, " values"], rows: Bool[Array, " values"]) -> Moments:
+    """Of these rows at once, as numbers near 0."""
+    count, y = jnp.sum(rows, dtype=int), jnp.where(rows, bounded(y), 0)
+    mean = jnp.sum(y) / jnp.maximum(count, 1).astype(y.dtype)
+    squares = jnp.sum(jnp.where(rows, y - mean, 0) ** 2)
+    return Moments(count, jnp.zeros_like(mean), mean, squares)
