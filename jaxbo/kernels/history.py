@@ -48,8 +48,8 @@ FORBIDDEN = 2.0
 #: Lengths over which failures may be alike, in units of the root of the dimension, with which distances
 #: in a cube grow. Over the first no two places are alike: failures by chance.
 REACHES = (1e-3, 0.02, 0.05, 0.15, 0.5, 1.5)
-#: How much each is expected, in nats: 0.15 more than other reaches, and chance more than 0.15.
-EXPECTED = (1.0, *(-(np.log(np.array(REACHES[1:]) / 0.15) ** 2) / 2))
+#: How much each is expected, in nats: 0.15 most, half a nat less a factor e away, one nat less by chance.
+EXPECTED = (-1.0, *(-(np.log(np.array(REACHES[1:]) / 0.15) ** 2) / 2))
 #: The variance of failures that does not depend on the place.
 _CHANCE = 1e-2
 #: Points that are no farther apart are the same but for rounding.

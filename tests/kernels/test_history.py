@@ -150,7 +150,7 @@ def test_failures_by_chance_are_avoided_nowhere_else(key):
         limits = history.limits(past, jr.uniform(key, (500, 2)))
         assert not limits.allow(points[jnp.argmax(which)])
         avoided.append(1 - limits.allowed.mean())
-    assert np.mean(avoided) < 0.1
+    assert np.mean(avoided) < 0.2  # 0.3 without a model of chance
 
 
 @pytest.mark.parametrize(
