@@ -5,8 +5,8 @@
 is near 1 where evaluations failed, near 0 where they succeeded, and 0 where nothing is known. It is the
 mean of a process that has observed which evaluations failed. The paths of this process are not smooth, so
 the risk is nearly linear between a failure and a success. If the border is anywhere between the two, the
-risk is the probability that the border was passed. `reach` is the likeliest of a few. If failures have
-nothing to do with their place, it is next to nothing, and only points that failed are avoided.
+risk is the probability that the border was passed. `reach` is the likeliest of a few. The shortest stands
+for failures that have nothing to do with their place: only points that failed are then avoided.
 
 A repeated point teaches nothing if the objective has no noise. The first repetition shows whether there
 is noise: its value is the same, or another. Where a few near points have equal values, another near
@@ -207,10 +207,10 @@ def _place(past: History, x: Point) -> Place:
     least, most = (jnp.where(near, past.y, end) for end in (jnp.inf, -jnp.inf))
     seen = past.seen.moments
     here = moments_of(past.y - seen.first, near)
-    (variance, error), (overall, of_all_values) = _spread(here), _spread(seen)
-    better = here.mean - seen.mean > _BETTER * jnp.sqrt(error + of_all_values)
+    (variance, error), (all_variance, all_error) = _spread(here), _spread(seen)
+    better = here.mean - seen.mean > _BETTER * jnp.sqrt(error + all_error)
     enough = here.count >= _FEW
-    alike = variance < _ALIKE**2 * overall
+    alike = variance < _ALIKE**2 * all_variance
     return Place(enough & same(jnp.min(least), jnp.max(most)), enough & ~better & ~alike)
 
 
