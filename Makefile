@@ -32,7 +32,8 @@ test: test-float32 test-float64
 # Most of the time goes into compiling, so only plain FTS, and what rounding could spoil, is compiled
 # as users have it.
 CONTRACT := tests/algos/test_contract.py
-EXACT := $(patsubst %,tests/kernels/test_%.py,features posterior linalg gp covariance mechanism)
+EXACT := $(patsubst %,tests/kernels/processes/test_%.py,features posterior gp covariance) \
+	tests/kernels/test_linalg.py tests/privacy/test_mechanism.py
 FTS := FTS and not DP and not ranked and not pooled and not once and not target
 # Of the contract, what compares statistics, values within a tolerance, or the bits of random draws alone.
 ROUGH := beats or seeds_in or draws or rounded_integers or finite_set or plateau or evaluations_fail
@@ -50,7 +51,8 @@ test-float32: $(VENV)/ready-test
 		-k "contract and ($(ROUGH)) and not ($(FTS)) or not contract and not bit_for_bit"
 
 # The contract traces every method in float64.
-DENSE := $(patsubst %,tests/%.py,kernels/test_nystrom kernels/test_exploration kernels/test_pooled algos/test_cepe)
+DENSE := $(patsubst %,tests/%.py,kernels/processes/test_nystrom kernels/choosing/test_exploration \
+	kernels/models/test_pooled algos/test_cepe)
 test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
 	$(PYTEST) --compile bitwise $(CONTRACT) $(EXACT) $(DENSE) \

@@ -1,5 +1,41 @@
 """The papers' experiments and the speed measurements: `python -m bench NAME`.
 
-One file an experiment: a module here with an `EXPERIMENT` (`runner.Experiment`) is run by its file's
-name, with hyphens for underscores.
+One file an experiment, with an `EXPERIMENT` (`runner.Experiment`), in the room of what it is about.
 """
+
+#: Where each experiment is, by the name that it is run and its results are kept under.
+EXPERIMENTS = {
+    "cepe": "bench.cepe.regret",
+    "cepe-communication": "bench.cepe.communication",
+    "cepe-rate": "bench.cepe.rate",
+    "cluster": "bench.egp.cluster",
+    "dec-cnn": "bench.dec.cnn",
+    "dec-gp": "bench.dec.gp",
+    "dec-structure": "bench.dec.structure",
+    "dec-synthetic": "bench.dec.synthetic",
+    "dp-audit": "bench.dp.audit",
+    "dp-digits": "bench.dp.digits",
+    "dp-har": "bench.dp.har",
+    "dp-landmine": "bench.dp.landmine",
+    "dp-synthetic": "bench.dp.synthetic",
+    "egp-evidence": "bench.egp.evidence",
+    "egp-network": "bench.egp.network",
+    "egp-parallel": "bench.egp.parallel",
+    "egp-robot": "bench.egp.robot",
+    "egp-synthetic": "bench.egp.synthetic",
+    "failures": "bench.robustness.failures",
+    "fts-agents": "bench.fts.agents",
+    "fts-eating": "bench.fts.eating",
+    "fts-growing": "bench.fts.growing",
+    "fts-har": "bench.fts.har",
+    "fts-landmine": "bench.fts.landmine",
+    "fts-mixed": "bench.fts.mixed",
+    "fts-nystrom": "bench.fts.nystrom",
+    "fts-pooled": "bench.fts.pooled",
+    "fts-synthetic": "bench.fts.synthetic",
+    "methods": "bench.speed.methods",
+    "plateaus": "bench.robustness.plateaus",
+    "round-parts": "bench.speed.round_parts",
+    "scaling": "bench.speed.scaling",
+    "speed": "bench.speed.report",
+}

@@ -2,7 +2,7 @@
 
     Options -> run -> Result -> table, {"experiment", "source", "settings", "methods", "checks", ...}
 
-An experiment is one file: a module `bench/NAME.py` with
+An experiment is one file: a module that `bench.EXPERIMENTS` names, with
 
     def run(options: Options) -> Result: ...
     EXPERIMENT = Experiment(source="FTS, Fig. 1", about="one line", time="1 min", run=run)
@@ -16,7 +16,6 @@ import contextlib
 import importlib
 import json
 import os
-import pkgutil
 import platform
 import shutil
 import sys
@@ -35,7 +34,7 @@ from filelock import FileLock, Timeout
 
 import bench
 import jaxbo
-from bench.data import DataMissingError
+from bench.tasks.data import DataMissingError
 from jaxbo import metrics, plotting
 
 if TYPE_CHECKING:
@@ -158,21 +157,14 @@ class Experiment:
 
 def load(name: str) -> Experiment | None:
     """The experiment of that name, if there is one."""
-    if name not in _files():
-        return None
-    module = importlib.import_module(f"bench.{name.replace('-', '_')}")
-    return getattr(module, "EXPERIMENT", None)
+    where = bench.EXPERIMENTS.get(name)
+    return None if where is None else importlib.import_module(where).EXPERIMENT
 
 
 def experiments() -> dict[str, Experiment]:
     """All experiments by name."""
-    found = {name: load(name) for name in _files()}
-    return {name: experiment for name, experiment in found.items() if experiment is not None}
-
-
-def _files() -> list[str]:
-    modules = (module.name for module in pkgutil.iter_modules(bench.__path__))
-    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+    places = sorted(bench.EXPERIMENTS.items())
+    return {name: importlib.import_module(where).EXPERIMENT for name, where in places}
 
 
 def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:

@@ -8,7 +8,8 @@ import functools
 
 import jax.random as jr
 
-from jaxbo import demo, flower
+from jaxbo import demo
+from jaxbo.federation import flower
 
 OWNERS, ROUNDS, DEADLINE = 5, 6, 60.0
 KEY = jr.key(0)

@@ -16,7 +16,7 @@ import owners
 from local import Local
 
 from jaxbo import demo, federation, plotting
-from jaxbo.driver import drive
+from jaxbo.runs.driver import drive
 
 APP = Path(__file__).resolve().parent
 

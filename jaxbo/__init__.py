@@ -1,44 +1,45 @@
 """A JAX functional core for Bayesian optimization by many agents."""
 
-from jaxbo import accounting, functions, metrics, objectives, schedules
-from jaxbo._archive import CheckpointError
-from jaxbo._simulation import SimulationWarning
-from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo import metrics, objectives, schedules
+from jaxbo._version import __version__
+from jaxbo.algos.base.federated import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
-from jaxbo.algos.one_model import AbstractOneModel
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
 from jaxbo.algos.ts import TS
-from jaxbo.domains import Cube, Finite, Regions
-from jaxbo.driver import drive, replay
-from jaxbo.kernels.covariance import Matern12, Matern32, Matern52, SquaredExponential
-from jaxbo.kernels.decomposed import Decomposed
-from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.factor_policy import FactorSample, MaxValueEntropy, UpperBound
-from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
-from jaxbo.kernels.marginal import Marginal
-from jaxbo.kernels.mechanism import FixedSize, Mechanism, Poisson, Weighting
-from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
-from jaxbo.kernels.pooled import Pooled
-from jaxbo.kernels.ranking import Ranked
-from jaxbo.kernels.sketch import Pivoted, Sketch
-from jaxbo.kernels.structure import RandomTree, Sampled
-from jaxbo.kernels.surrogate import Fixed
-from jaxbo.ledger import BudgetError, Ledger
-from jaxbo.loop import run
-from jaxbo.parameters import Categorical, Integer, Real
-from jaxbo.renewing import LostWorkerError, Renewing
-from jaxbo.space import Space
-from jaxbo.trace import Round, Summary, Trace, summary
-from jaxbo.workers import Desk, Timeline, drive_async, simulate
-
-__version__ = "0.1.0"
+from jaxbo.domains.base import Cube, Finite, Regions
+from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.additive.decomposed import Decomposed
+from jaxbo.kernels.additive.policy import FactorSample, MaxValueEntropy, UpperBound
+from jaxbo.kernels.additive.structure import RandomTree, Sampled
+from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.choosing.ranking import Ranked
+from jaxbo.kernels.models.ensemble import Ensemble
+from jaxbo.kernels.models.fitted import Exact, Fitted, OnFeatures
+from jaxbo.kernels.models.marginal import Marginal
+from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import Matern12, Matern32, Matern52, SquaredExponential
+from jaxbo.kernels.processes.sketch import Pivoted, Sketch
+from jaxbo.objectives import functions
+from jaxbo.privacy import accounting
+from jaxbo.privacy.ledger import BudgetError, Ledger
+from jaxbo.privacy.mechanism import FixedSize, Mechanism, Poisson, Weighting
+from jaxbo.runs._archive import CheckpointError
+from jaxbo.runs._simulation import SimulationWarning
+from jaxbo.runs.compiled import run
+from jaxbo.runs.driver import drive, replay
+from jaxbo.runs.renewing import LostWorkerError, Renewing
+from jaxbo.runs.trace import Round, Summary, Trace, summary
+from jaxbo.runs.workers import Desk, Timeline, drive_async, simulate
 
 __all__ = [
     "CEPE",
@@ -102,6 +103,7 @@ __all__ = [
     "Trace",
     "UpperBound",
     "Weighting",
+    "__version__",
     "accounting",
     "drive",
     "drive_async",

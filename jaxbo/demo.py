@@ -35,15 +35,15 @@ from tqdm import tqdm
 import jaxbo
 from jaxbo import metrics, plotting
 from jaxbo._check import require
-from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated
+from jaxbo.algos.base.federated import AbstractAlgorithm, AbstractFederated
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
-from jaxbo.driver import drive
-from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.surrogate import Fixed
-from jaxbo.parameters import Real
-from jaxbo.space import Space
+from jaxbo.domains.parameters import Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.runs.driver import drive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

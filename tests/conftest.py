@@ -66,7 +66,7 @@ def few_programs():
 @pytest.fixture
 def key(request):
     """A random key of the test's own, derived from its name; printed, so pytest shows it on failure."""
-    seed = int(hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:8], 16)
+    seed = int(hashlib.sha256(request.node.name.encode()).hexdigest()[:8], 16)
     print(f"seed {seed}")
     return jr.key(seed)
 

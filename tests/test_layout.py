@@ -14,21 +14,21 @@ import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from jaxbo import metrics
-from jaxbo.algos.base import AbstractFederated
+from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
-from jaxbo.domains import Cube, Finite
-from jaxbo.kernels.fitted import Fitted
-from jaxbo.kernels.mechanism import Mechanism, Poisson
-from jaxbo.kernels.pooled import Pooled
-from jaxbo.kernels.ranking import Ranked
-from jaxbo.kernels.surrogate import Fixed
+from jaxbo.domains.base import Cube, Finite
+from jaxbo.kernels.choosing.ranking import Ranked
+from jaxbo.kernels.models.fitted import Fitted
+from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.layout import layout
-from jaxbo.loop import run
-from jaxbo.trace import summary
+from jaxbo.privacy.mechanism import Mechanism, Poisson
+from jaxbo.runs.compiled import run
+from jaxbo.runs.trace import summary
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -291,7 +291,7 @@ PROCESS = """
     from jax.sharding import Mesh
 
     from tests.test_layout import METHODS, bowl
-    from jaxbo.loop import run
+    from jaxbo.runs.compiled import run
 
     assert jax.process_count() == 2 and jax.device_count() == 4
     mesh = Mesh(np.asarray(jax.devices()), ("agents",))

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbo.domains import Finite
-from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.fit import Bounds
-from jaxbo.kernels.fitted import Fitted
-from jaxbo.kernels.policy import UCB
-from jaxbo.kernels.surrogate import Fixed
+from jaxbo.domains.base import Finite
+from jaxbo.kernels.choosing.policy import UCB
+from jaxbo.kernels.models.fit import Bounds
+from jaxbo.kernels.models.fitted import Fitted
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.types import floating
 
 DTYPE = jnp.zeros(()).dtype

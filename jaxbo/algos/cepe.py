@@ -19,11 +19,10 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxbo import schedules
 from jaxbo._check import is_a, positive, require, whole
-from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated, FederatedState
-from jaxbo.domains import AbstractDomain, Finite
-from jaxbo.kernels import exploration, gp, nystrom
-from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
-from jaxbo.kernels.exploration import (
+from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated, FederatedState
+from jaxbo.domains.base import AbstractDomain, Finite
+from jaxbo.kernels.choosing import exploration
+from jaxbo.kernels.choosing.exploration import (
     AbstractExploration,
     Anywhere,
     Design,
@@ -31,8 +30,10 @@ from jaxbo.kernels.exploration import (
     Mean,
     OnPoints,
 )
-from jaxbo.kernels.history import History
-from jaxbo.kernels.sketch import AbstractSketch
+from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.processes import gp, nystrom
+from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
+from jaxbo.kernels.processes.sketch import AbstractSketch
 from jaxbo.layout import Each
 from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
 

@@ -16,14 +16,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import is_a, positive_number, require, whole
-from jaxbo.algos.base import AbstractFederated
+from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.cepe import NEVER, Info, personalization
-from jaxbo.domains import Finite
-from jaxbo.kernels import acquisition, gp, nystrom
-from jaxbo.kernels.covariance import AbstractKernel, SquaredExponential
-from jaxbo.kernels.exploration import any_largest, nearest, safe
-from jaxbo.kernels.history import History
+from jaxbo.domains.base import Finite
+from jaxbo.kernels.choosing import acquisition
+from jaxbo.kernels.choosing.exploration import any_largest, nearest, safe
+from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.linalg import dot, inner
+from jaxbo.kernels.processes import gp, nystrom
+from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
 from jaxbo.types import Count, Key, Point, Scalar, floating
 
 

@@ -17,14 +17,15 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import aside
-from jaxbo.algos.one_model import AbstractOneModel, State
-from jaxbo.domains import AbstractDomain, Finite
-from jaxbo.kernels import history, maxsum
-from jaxbo.kernels.additive import AdditiveKernel
-from jaxbo.kernels.decomposed import Belief, Decomposed, Shared
-from jaxbo.kernels.factor_graph import AbstractGraph, DataGraph, FactorGraph, Tables
-from jaxbo.kernels.factor_policy import AbstractFactorPolicy, UpperBound
-from jaxbo.kernels.maximize import ascend
+from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.domains.base import AbstractDomain, Finite
+from jaxbo.kernels.additive.decomposed import Belief, Decomposed, Shared
+from jaxbo.kernels.additive.kernel import AdditiveKernel
+from jaxbo.kernels.additive.policy import AbstractFactorPolicy, UpperBound
+from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing.maximize import ascend
+from jaxbo.kernels.factors import maxsum
+from jaxbo.kernels.factors.graph import AbstractGraph, DataGraph, FactorGraph, Tables
 from jaxbo.types import Key, Point, Points, Scalar
 
 #: Points from which the search goes on beside those that max-sum finds.

@@ -17,16 +17,16 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import aside
-from jaxbo.algos.base import FederatedState
-from jaxbo.algos.thompson import AbstractThompson, Message
-from jaxbo.algos.two_models import Beliefs, Shared
-from jaxbo.domains import AbstractDomain, Finite, Regions
-from jaxbo.kernels.features import FourierFunction
-from jaxbo.kernels.history import History
+from jaxbo.algos.base.federated import FederatedState
+from jaxbo.algos.base.thompson import AbstractThompson, Message
+from jaxbo.algos.base.two_models import Beliefs, Shared
+from jaxbo.domains.base import AbstractDomain, Finite, Regions
+from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.maximize import Pieces, query
 from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.maximize import Pieces, query
-from jaxbo.kernels.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
-from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
+from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
+from jaxbo.kernels.processes.features import FourierFunction
+from jaxbo.privacy.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
 from jaxbo.schedules import AbstractSchedule, InverseSqrt
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 

@@ -11,11 +11,11 @@ import equinox as eqx
 
 from jaxbo._check import is_a, whole
 from jaxbo._keys import aside
-from jaxbo.algos.one_model import AbstractOneModel, State
-from jaxbo.domains import AbstractDomain
-from jaxbo.kernels.maximize import query
-from jaxbo.kernels.policy import AbstractPolicy, Thompson
-from jaxbo.kernels.surrogate import AbstractSurrogate
+from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing.maximize import query
+from jaxbo.kernels.choosing.policy import AbstractPolicy, Thompson
+from jaxbo.kernels.models.surrogate import AbstractSurrogate
 from jaxbo.types import Key, Point, Points
 
 

@@ -13,12 +13,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import is_a, require
 from jaxbo._keys import aside
-from jaxbo.algos.base import AbstractAlgorithm
+from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.one_model import State
 from jaxbo.algos.egp import EGP
-from jaxbo.algos.one_model import State
-from jaxbo.domains import AbstractDomain
-from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.maximize import query
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing.maximize import query
+from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.types import Count, Key, Scalar, floating
 
 

@@ -15,19 +15,19 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
 from jaxbo._keys import aside
-from jaxbo.algos.base import BEFORE_FIRST_ROUND
-from jaxbo.algos.thompson import AbstractThompson, Message
-from jaxbo.algos.two_models import Beliefs, Shared
-from jaxbo.domains import AbstractDomain
-from jaxbo.kernels.covariance import AbstractKernel
-from jaxbo.kernels.features import FourierFunction
-from jaxbo.kernels.fitted import Fitted
-from jaxbo.kernels.history import History
+from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
+from jaxbo.algos.base.thompson import AbstractThompson, Message
+from jaxbo.algos.base.two_models import Beliefs, Shared
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.maximize import query
+from jaxbo.kernels.choosing.ranking import STRANGERS, Ranked, check_weights
 from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.maximize import query
-from jaxbo.kernels.pooled import Pooled
-from jaxbo.kernels.ranking import STRANGERS, Ranked, check_weights
-from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
+from jaxbo.kernels.models.fitted import Fitted
+from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
+from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.schedules import AbstractSchedule, Power
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 

@@ -5,10 +5,10 @@ x ~ uniform on the domain
 
 import equinox as eqx
 
-from jaxbo.algos.base import AbstractIndependent
-from jaxbo.domains import AbstractDomain
-from jaxbo.kernels import history
-from jaxbo.kernels.history import History
+from jaxbo.algos.base.federated import AbstractIndependent
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing.history import History
 from jaxbo.types import Count, Key, Point, Scalar
 
 

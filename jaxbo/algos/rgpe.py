@@ -14,14 +14,14 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import whole
 from jaxbo._keys import unwrap, wrap
-from jaxbo.algos.transfer import AbstractTransfer, Message, yes_or_no
-from jaxbo.algos.two_models import Shared
-from jaxbo.domains import AbstractDomain
-from jaxbo.kernels import ranking
-from jaxbo.kernels.acquisition import LogExpectedImprovement
-from jaxbo.kernels.fitted import Fitted, FittedBelief, best
+from jaxbo.algos.base.transfer import AbstractTransfer, Message, yes_or_no
+from jaxbo.algos.base.two_models import Shared
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing import ranking
+from jaxbo.kernels.choosing.acquisition import LogExpectedImprovement
 from jaxbo.kernels.linalg import dot, inner
-from jaxbo.kernels.surrogate import Fixed
+from jaxbo.kernels.models.fitted import Fitted, FittedBelief, best
+from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.types import Function, Key, Point, Scalar
 
 

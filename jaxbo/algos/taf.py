@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import positive_number
-from jaxbo.algos.transfer import AbstractTransfer, Message, yes_or_no
-from jaxbo.algos.two_models import Shared
-from jaxbo.domains import AbstractDomain
-from jaxbo.kernels import ranking
-from jaxbo.kernels.fitted import Fitted, FittedBelief
+from jaxbo.algos.base.transfer import AbstractTransfer, Message, yes_or_no
+from jaxbo.algos.base.two_models import Shared
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing import ranking
+from jaxbo.kernels.choosing.policy import EI
 from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.policy import EI
-from jaxbo.kernels.surrogate import Fixed
+from jaxbo.kernels.models.fitted import Fitted, FittedBelief
+from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.types import Function, Key, Point, Scalar, floating
 
 

@@ -8,11 +8,11 @@ from jaxtyping import PyTree
 
 from jaxbo._check import is_a, whole
 from jaxbo._keys import aside
-from jaxbo.algos.base import AbstractIndependent
-from jaxbo.domains import AbstractDomain
-from jaxbo.kernels.history import History
-from jaxbo.kernels.maximize import query
-from jaxbo.kernels.surrogate import AbstractSurrogate, Fixed
+from jaxbo.algos.base.federated import AbstractIndependent
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.maximize import query
+from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.types import Count, Key, Point, Scalar
 
 

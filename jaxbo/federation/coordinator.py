@@ -15,15 +15,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Bool, PyTree
 
-from jaxbo import _archive, metrics
-from jaxbo._archive import DamagedError, OtherRunError
+from jaxbo import metrics
 from jaxbo._check import require, whole
-from jaxbo._checkpoint import fingerprint
 from jaxbo._keys import fresh
-from jaxbo._lock import Hold
-from jaxbo._released import Released
-from jaxbo._simulation import is_private
-from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.federation.wire import (
     FORMAT,
     Packed,
@@ -40,8 +35,14 @@ from jaxbo.federation.wire import (
     shapes_of_message,
     unpack,
 )
-from jaxbo.ledger import Ledger, check_budget
-from jaxbo.loop import check_sizes, round_keys, split_key
+from jaxbo.privacy.ledger import Ledger, check_budget
+from jaxbo.runs import _archive
+from jaxbo.runs._archive import DamagedError, OtherRunError
+from jaxbo.runs._checkpoint import fingerprint
+from jaxbo.runs._lock import Hold
+from jaxbo.runs._released import Released
+from jaxbo.runs._simulation import is_private
+from jaxbo.runs.compiled import check_sizes, round_keys, split_key
 from jaxbo.types import Key
 
 #: What replies go by that do not say which agent they are of.

@@ -14,11 +14,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxbo import _archive, _origin
 from jaxbo._check import require, whole
-from jaxbo._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
-from jaxbo._lock import Hold
-from jaxbo.algos.base import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo.algos.base import _origin
+from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo.domains.space import Space
 from jaxbo.federation.wire import (
     FORMAT,
     AskKeys,
@@ -36,9 +35,11 @@ from jaxbo.federation.wire import (
     shapes_of_broadcast,
     unpack,
 )
-from jaxbo.kernels.history import History
-from jaxbo.loop import round_keys, split_key
-from jaxbo.space import Space
+from jaxbo.kernels.choosing.history import History
+from jaxbo.runs import _archive
+from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
+from jaxbo.runs._lock import Hold
+from jaxbo.runs.compiled import round_keys, split_key
 from jaxbo.types import Count, Key
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxbo._check import is_a, require
-from jaxbo._checkpoint import fingerprint
 from jaxbo._keys import unwrap
-from jaxbo.algos.base import AbstractFederated
-from jaxbo.loop import split_key
+from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.runs._checkpoint import fingerprint
+from jaxbo.runs.compiled import split_key
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.

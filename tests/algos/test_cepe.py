@@ -12,16 +12,16 @@ import pytest
 from jaxbo import schedules
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.collaborative import IGPUCB, Collaborative
-from jaxbo.domains import Cube, Finite
-from jaxbo.driver import drive, replay
-from jaxbo.kernels import nystrom
-from jaxbo.kernels.covariance import Matern32, Matern52, SquaredExponential, stack
-from jaxbo.kernels.sketch import Pivoted, Sketch
-from jaxbo.loop import run
-from jaxbo.objectives import AbstractObjective
-from jaxbo.trace import Trace
+from jaxbo.domains.base import Cube, Finite
+from jaxbo.kernels.processes import nystrom
+from jaxbo.kernels.processes.covariance import Matern32, Matern52, SquaredExponential, stack
+from jaxbo.kernels.processes.sketch import Pivoted, Sketch
+from jaxbo.objectives.families import AbstractObjective
+from jaxbo.runs.compiled import run
+from jaxbo.runs.driver import drive, replay
+from jaxbo.runs.trace import Trace
 from jaxbo.types import floating
-from tests.pasts import fine
+from tests.algos.pasts import fine
 
 AGENTS, ROUNDS, NOISE = 4, 40, 1e-2
 POINTS = Finite(np.random.default_rng(3).random((150, 2)))  # no two alike by symmetry

@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 from jaxbo.algos.collaborative import IGPUCB, Collaborative, Improvement, Probability
-from jaxbo.domains import Finite
-from jaxbo.kernels.covariance import SquaredExponential, stack
-from jaxbo.loop import run
-from jaxbo.objectives import OnGrid
-from tests.pasts import fine
+from jaxbo.domains.base import Finite
+from jaxbo.kernels.processes.covariance import SquaredExponential, stack
+from jaxbo.objectives.families import OnGrid
+from jaxbo.runs.compiled import run
+from tests.algos.pasts import fine
 
 AGENTS, ROUNDS, NOISE = 3, 25, 1e-2
 POINTS = Finite(np.random.default_rng(3).random((120, 2)))

@@ -20,38 +20,38 @@ from scipy import stats
 
 import jaxbo
 from jaxbo import metrics
-from jaxbo._origin import origin_of
-from jaxbo.algos.base import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo.algos.base._origin import origin_of
+from jaxbo.algos.base.federated import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo.algos.base.one_model import AbstractOneModel
+from jaxbo.algos.base.transfer import AbstractTransfer
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
-from jaxbo.algos.one_model import AbstractOneModel
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
-from jaxbo.algos.transfer import AbstractTransfer
 from jaxbo.algos.ts import TS
-from jaxbo.domains import Cube, Finite, Regions
-from jaxbo.driver import _ask, drive, replay
-from jaxbo.functions import TestFunction, branin_rescaled, hartmann6, sphere
-from jaxbo.kernels.covariance import Matern32, SquaredExponential
-from jaxbo.kernels.decomposed import Decomposed
-from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.fitted import Exact, Fitted
-from jaxbo.kernels.mechanism import Mechanism, Poisson
-from jaxbo.kernels.policy import EI, Thompson
-from jaxbo.kernels.pooled import Pooled
-from jaxbo.kernels.ranking import Ranked
-from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import run
-from jaxbo.objectives import AbstractObjective
-from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.domains.base import Cube, Finite, Regions
+from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.additive.decomposed import Decomposed
+from jaxbo.kernels.choosing.policy import EI, Thompson
+from jaxbo.kernels.choosing.ranking import Ranked
+from jaxbo.kernels.models.ensemble import Ensemble
+from jaxbo.kernels.models.fitted import Exact, Fitted
+from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
+from jaxbo.objectives.families import AbstractObjective
+from jaxbo.objectives.functions import TestFunction, branin_rescaled, hartmann6, sphere
+from jaxbo.privacy.mechanism import Mechanism, Poisson
+from jaxbo.runs.compiled import run
+from jaxbo.runs.driver import _ask, drive, replay
+from jaxbo.runs.trace import Trace
 from jaxbo.schedules import InverseSquare
-from jaxbo.space import Space
-from jaxbo.trace import Trace
 from jaxbo.types import Scalar, floating
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")

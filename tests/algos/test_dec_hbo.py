@@ -12,15 +12,15 @@ import pytest
 
 from jaxbo.algos import dec_hbo
 from jaxbo.algos.dec_hbo import DECHBO
-from jaxbo.domains import Cube, Regions
-from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.decomposed import Decomposed
-from jaxbo.kernels.factor_policy import FactorSample, MaxValueEntropy, UpperBound, gumbel
-from jaxbo.kernels.fitted import Exact, Fitted
-from jaxbo.kernels.structure import RandomTree, Sampled
-from jaxbo.parameters import Categorical, Integer, Real
+from jaxbo.domains.base import Cube, Regions
+from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.additive.decomposed import Decomposed
+from jaxbo.kernels.additive.policy import FactorSample, MaxValueEntropy, UpperBound, gumbel
+from jaxbo.kernels.additive.structure import RandomTree, Sampled
+from jaxbo.kernels.models.fitted import Exact, Fitted
+from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.schedules import Confidence
-from jaxbo.space import Space
 
 DIM = 4
 PAIRS = tuple(itertools.combinations(range(DIM), 2))

@@ -15,20 +15,22 @@ import pytest
 from jax.extend import core
 from scipy import stats
 
-from jaxbo import CheckpointError, SimulationWarning, _archive, _simulation, accounting, drive, run
+from jaxbo import CheckpointError, SimulationWarning, drive, run
 from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.dp_fts_de import BROADCAST, DPFTSDE, private_bound
 from jaxbo.algos.fts import FTS
-from jaxbo.domains import Cube, Finite, Regions
-from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.features import FourierFunction
-from jaxbo.kernels.fitted import Fitted
-from jaxbo.kernels.mechanism import AdaptiveClip, FixedSize, Mechanism, Poisson, Weighting
-from jaxbo.kernels.surrogate import Fixed
-from jaxbo.ledger import BudgetError, Ledger
-from jaxbo.parameters import Categorical, Real
+from jaxbo.domains.base import Cube, Finite, Regions
+from jaxbo.domains.parameters import Categorical, Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.models.fitted import Fitted
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.kernels.processes.features import FourierFunction
+from jaxbo.privacy import accounting
+from jaxbo.privacy.ledger import BudgetError, Ledger
+from jaxbo.privacy.mechanism import AdaptiveClip, FixedSize, Mechanism, Poisson, Weighting
+from jaxbo.runs import _archive, _simulation
 from jaxbo.schedules import Constant, Table
-from jaxbo.space import Space
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -543,7 +545,7 @@ def test_a_run_of_another_kind_is_not_told_to_forget_what_was_spent(change, path
     if change == "initial":
         options["initial"] = 1
     if change == "version":
-        monkeypatch.setattr("jaxbo._checkpoint.FORMAT", 99)
+        monkeypatch.setattr("jaxbo.runs._checkpoint.FORMAT", 99)
     key = jr.key(1 if change == "key" else 0)
     text = "finish the run with the version" if change == "version" else f"another {change}; give"
     options = {

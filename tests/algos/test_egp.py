@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from jaxbo.algos.egp import EGP
-from jaxbo.domains import Cube, Finite
-from jaxbo.functions import branin_rescaled
-from jaxbo.kernels.covariance import Matern32, SquaredExponential
-from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.fitted import Exact, Fitted, OnFeatures
-from jaxbo.kernels.maximize import maximize
-from jaxbo.kernels.policy import EI, UCB, Drawn, Largest, Thompson
-from jaxbo.kernels.surrogate import Fixed
-from jaxbo.loop import run
-from jaxbo.objectives import Same
+from jaxbo.domains.base import Cube, Finite
+from jaxbo.kernels.choosing.maximize import maximize
+from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.models.ensemble import Ensemble
+from jaxbo.kernels.models.fitted import Exact, Fitted, OnFeatures
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
+from jaxbo.objectives.families import Same
+from jaxbo.objectives.functions import branin_rescaled
+from jaxbo.runs.compiled import run
 
 DOMAIN = Cube(2)
 KERNELS = SquaredExponential(0.3), Matern32(0.3)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from jaxbo.algos.exp3bo import EXP3BO
-from jaxbo.domains import Cube
-from jaxbo.kernels.covariance import Matern32, SquaredExponential
-from jaxbo.kernels.ensemble import Ensemble
-from jaxbo.kernels.fitted import Fitted
+from jaxbo.domains.base import Cube
+from jaxbo.kernels.models.ensemble import Ensemble
+from jaxbo.kernels.models.fitted import Fitted
+from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
 
 KERNELS = SquaredExponential(0.3), Matern32(0.3), Matern32(0.05)
 

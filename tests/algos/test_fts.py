@@ -14,12 +14,12 @@ from scipy import stats
 from jaxbo import metrics
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
-from jaxbo.domains import Cube, Finite
-from jaxbo.kernels.covariance import SquaredExponential
-from jaxbo.kernels.features import FourierFunction
-from jaxbo.kernels.fitted import Exact, Fitted
-from jaxbo.kernels.pooled import Pooled
-from jaxbo.kernels.surrogate import Fixed
+from jaxbo.domains.base import Cube, Finite
+from jaxbo.kernels.models.fitted import Exact, Fitted
+from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.schedules import Constant, Table
 
 #: A probability of the own sample that never comes up here.

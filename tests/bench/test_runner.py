@@ -3,6 +3,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,11 +30,20 @@ EXPERIMENT = Experiment("nowhere, Fig. 0", "a toy", "1 s", run, ("toy", "Top", "
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """One file in the package's folder is an experiment."""
+    """One file that has a name is an experiment."""
     (tmp_path / "toy_curve.py").write_text(TOY)
-    monkeypatch.setattr(bench, "__path__", [*bench.__path__, str(tmp_path)])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(bench.EXPERIMENTS, "toy-curve", "toy_curve")
     yield "toy-curve"
-    sys.modules.pop("bench.toy_curve", None)
+    sys.modules.pop("toy_curve", None)
+
+
+def test_every_experiment_has_a_name_and_its_files_place():
+    root = Path(bench.__file__).parent
+    files = [path for path in root.rglob("*.py") if "\nEXPERIMENT = " in path.read_text()]
+    places = {".".join(path.relative_to(root.parent).with_suffix("").parts) for path in files}
+    assert len(places) > 30
+    assert set(bench.EXPERIMENTS.values()) == places
 
 
 def test_one_file_is_an_experiment_and_gives_a_table_a_json_and_a_picture(toy, tmp_path, capsys):
@@ -124,7 +134,7 @@ def test_a_wrong_command_line_is_refused_with_a_hint(arguments, complaint, capsy
 
 
 def test_missing_data_is_named_with_its_source_and_exits_2(tmp_path, monkeypatch, capsys):
-    from bench.landmine import fields
+    from bench.tasks.landmine import fields
 
     monkeypatch.setenv("JAXBO_DATA", str(tmp_path))
     fields.cache_clear()

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jaxbo
-from jaxbo import CheckpointError, _archive, _released
+from jaxbo import CheckpointError
 from jaxbo.algos.collaborative import IGPUCB, Collaborative
 from jaxbo.algos.fts import FTS
 from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, coordinator, observations
 from jaxbo.federation.wire import Request, pack, unpack
-from jaxbo.kernels import history
-from jaxbo.kernels.mechanism import Mechanism, Poisson
+from jaxbo.kernels.choosing import history
+from jaxbo.privacy.mechanism import Mechanism, Poisson
+from jaxbo.runs import _archive, _released
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 

@@ -10,9 +10,9 @@ import pytest
 
 import jaxbo
 from jaxbo import CheckpointError
-from jaxbo._lock import Hold
 from jaxbo.federation import Coordinator, Owner, observations
-from jaxbo.kernels.surrogate import Fixed
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.runs._lock import Hold
 
 SMALL = jaxbo.TS(jaxbo.Finite(np.linspace(0, 1, 8)[:, None]), 2, Fixed(size=4))
 

@@ -19,8 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jaxbo
-from jaxbo import flower
-from jaxbo.federation import Coordinator, RefusedError, coordinator, observations
+from jaxbo.federation import Coordinator, RefusedError, coordinator, flower, observations
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 

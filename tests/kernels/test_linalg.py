@@ -8,7 +8,7 @@ import pytest
 import scipy.linalg
 
 from jaxbo.kernels import linalg
-from jaxbo.kernels.covariance import SquaredExponential, gram
+from jaxbo.kernels.processes.covariance import SquaredExponential, gram
 
 SOLVES = [(linalg.solve_lower, 0), (linalg.solve_upper, "T")]
 

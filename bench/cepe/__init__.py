@@ -1,0 +1,1 @@
+"""Experiments of collaborative exploration and personalized exploitation."""

@@ -1,0 +1,246 @@
+"""CEPE, Fig. 1b and 1c: fifty agents who want mixtures of what all of them see.
+
+    h(x) = Λ(x₁^i, x₂^j), i and j drawn from 1, 2, 3 for each agent;   y = h(x) + N(0, 0.01)
+    f = α h + (1 - α) mean of all h,   α uniform in [0.1, 0.9];   900 points of the unit square
+    regret(T) = Σ over agents and rounds of max f - f(x)
+
+Λ is Branin or Sobester's function, whose values reach 31.7 under a kernel of variance 1; beyond the paper
+it is also brought to mean 0 and variance 1. The rivals are told every observation of everybody, in every
+round. Every run has powers and alphas of its own, which all methods share.
+
+What the paper leaves open is tried both ways: N_t = t^(2/3), its example, and N_t = 64 (t / T)^(2/3), so
+that N_T is its number; rivals with its deviation of f (appendix A), the weighted sum of those of all h,
+and with that of a sum of independent processes. f* of EI and PI is the largest mean at a point that the
+agent itself has queried, and an agent takes any of the points that look equally good.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from bench.runner import Check, Experiment, Options, Result, parts
+from jaxbo import metrics, plotting, schedules
+from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.algos.cepe import CEPE
+from jaxbo.algos.collaborative import IGPUCB, Collaborative, Improvement, Probability
+from jaxbo.domains.base import Finite
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.objectives import functions
+from jaxbo.objectives.functions import TestFunction
+from jaxbo.runs.compiled import run
+from jaxbo.types import Count, Key, Point, Points, Scalar
+
+AGENTS, SIDE, LENGTH_SCALE, NOISE = 50, 30, 0.2, 0.01
+POWERS, ALPHAS = (1, 3), (0.1, 0.9)
+#: Each with what its values, of all powers, are brought to mean 0 and deviation 1 by.
+FUNCTIONS = {
+    "Branin": (functions.branin_rescaled, 0.0, 1.0),
+    "Sobester": (functions.sobester, 0.0, 1.0),
+    "Sobester, standardized": (functions.sobester, 1.87, 5.82),
+}
+#: Rounds of exploration of the shorter schedule.
+SHORT = 64
+OURS, ALONE, TOGETHER = "CEPE", "CEPE, alpha = 1", "CEPE, alpha = 0"
+SHORTER = f"CEPE, N_T = {SHORT}"
+INDICES = {"IGP-UCB": IGPUCB, "EI": Improvement, "PI": Probability}
+#: With the paper's deviations (`joint=False`), then with those of independent processes.
+RIVALS = (*INDICES, *(f"{name}, independent" for name in INDICES))
+
+
+class Federation(eqx.Module):
+    """What one run's agents see, each of them at all points, and how much they want it alone."""
+
+    function: TestFunction
+    offset: float
+    scale: float
+    powers: Float[Array, "agents 2"]
+    alpha: Float[Array, " agents"]
+
+    def value(self, powers: Float[Array, "2"], x: Point) -> Scalar:
+        """h(x), without noise."""
+        return (self.function(x**powers) - self.offset) / self.scale
+
+    def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
+        """A noisy observation."""
+        noise = NOISE**0.5 * jr.normal(key, dtype=x.dtype)
+        return self.value(self.powers[agent], x) + noise
+
+    def regret(self, queries: Float[Array, "rounds agents 2"]) -> Float[Array, "rounds agents"]:
+        """Of every query, without noise."""
+        own = jax.vmap(lambda p: jax.vmap(lambda x: self.value(p, x))(grid()))(self.powers)
+        alpha = self.alpha[:, None]
+        wanted = alpha * own + (1 - alpha) * jnp.mean(own, axis=0, keepdims=True)
+        places = jnp.round(queries * (SIDE - 1)).astype(int)
+        at = places[..., 0] * SIDE + places[..., 1]
+        got = jnp.take_along_axis(wanted, at.T, axis=1).T
+        return jnp.max(wanted, axis=1)[None, :] - got
+
+
+def grid() -> Points:
+    """900 points, evenly spaced."""
+    side = jnp.linspace(0, 1, SIDE)
+    return jnp.stack(jnp.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def federation(key: Key, name: str, agents: int = AGENTS) -> Federation:
+    """Drawn for one run."""
+    power_key, alpha_key = jr.split(key)
+    powers = jr.randint(power_key, (agents, 2), POWERS[0], POWERS[1] + 1).astype(float)
+    alpha = jr.uniform(alpha_key, (agents,), minval=ALPHAS[0], maxval=ALPHAS[1])
+    function, offset, scale = FUNCTIONS[name]
+    return Federation(function(), offset, scale, powers, alpha)
+
+
+def cepe(numbers: np.ndarray, agents: int = AGENTS, **options: Any) -> CEPE:
+    """The paper's setting."""
+    options = {"kernel": SquaredExponential(LENGTH_SCALE), "noise": NOISE} | options
+    return CEPE(Finite(grid()), agents, numbers, **options)
+
+
+def methods(rounds: int) -> dict[str, tuple[AbstractFederated, float]]:
+    """By name, each with the alpha that agents are given, or NaN for what they want."""
+    ours, kernel = cepe(schedules.growing(rounds)), SquaredExponential(LENGTH_SCALE)
+
+    def rival(index: type, joint: bool) -> Collaborative:
+        return Collaborative(
+            Finite(grid()), AGENTS, index(), kernel=kernel, noise=NOISE, joint=joint
+        )
+
+    rivals = [rival(index, joint) for joint in (False, True) for index in INDICES.values()]
+    return {
+        OURS: (ours, math.nan),
+        SHORTER: (cepe(shorter(rounds)), math.nan),
+        ALONE: (ours, 1.0),
+        TOGETHER: (ours, 0.0),
+        **{name: (method, math.nan) for name, method in zip(RIVALS, rivals, strict=True)},
+    }
+
+
+def shorter(rounds: int) -> np.ndarray:
+    """N_t with N_T = `SHORT`, interleaved as in the longer one."""
+    return schedules.growing(rounds, scale=min(SHORT / rounds ** (2 / 3), 1.0))
+
+
+class Outcome(NamedTuple):
+    """Of every round: regret of all agents, and numbers that they sent."""
+
+    regret: Float[Array, "*runs rounds"]
+    scalars: Float[Array, "*runs rounds"]
+
+
+@eqx.filter_jit
+def outcomes(
+    algorithm: AbstractFederated,
+    alpha: Scalar,
+    name: str,
+    rounds: int,
+    keys: Array,
+) -> Outcome:
+    """One run for each key, one after the other: memory is that of one."""
+
+    def one(key: Key) -> Outcome:
+        draw_key, run_key = jr.split(key)
+        drawn = federation(draw_key, name, algorithm.agents)
+        wanted = jnp.where(jnp.isnan(alpha), drawn.alpha, alpha)
+        method = eqx.tree_at(lambda a: a.alpha, algorithm, wanted)
+        _, trace = run(method, drawn, rounds, run_key)
+        regret = drawn.regret(trace.queries)
+        ones = jnp.ones(regret.shape[1], regret.dtype)
+        return Outcome(dot(regret, ones), jnp.sum(trace.info.scalars, axis=1).astype(regret.dtype))
+
+    return jax.lax.map(one, keys)
+
+
+def cumulative(regret: Array | np.ndarray) -> Float[np.ndarray, "runs rounds"]:
+    """Summed up in float64."""
+    return np.cumsum(np.asarray(regret, np.float64), axis=-1)
+
+
+def _run(options: Options) -> Result:
+    runs, rounds = options.runs_or(20, 3), options.rounds_or(2000, 200)
+    keys = jr.split(jr.key(options.seed), runs)
+    names = list(FUNCTIONS)[: 1 if options.quick else None]
+    asked = [(name, method) for name in names for method in methods(rounds)]
+
+    def measure(name: str, method: str) -> Array:
+        algorithm, alpha = methods(rounds)[method]
+        return outcomes(algorithm, jnp.asarray(alpha), name, rounds, keys).regret
+
+    measures = {f"{n}, {m}": functools.partial(measure, n, m) for n, m in asked}
+    regrets, folder = parts(options, "cepe", (runs, rounds), measures)
+    curves = {name: cumulative(regret) for name, regret in regrets.items()}
+    return Result(
+        settings=settings(runs, rounds) | {"N_t": f"t^(2/3), or {SHORT} (t / T)^(2/3)"},
+        curves=curves,
+        checks=checks(curves, names),
+        unit="cumulative regret of all agents",
+        figure=_figure(curves, names),
+        scratch=folder,
+    )
+
+
+def settings(runs: int, rounds: int) -> dict[str, Any]:
+    """What all experiments of the paper have in common."""
+    return {
+        "runs": runs,
+        "rounds": rounds,
+        "agents": AGENTS,
+        "points of the domain": SIDE**2,
+        "length scale": LENGTH_SCALE,
+        "noise variance": NOISE,
+        "alpha": f"uniform in {list(ALPHAS)}",
+    }
+
+
+def checks(curves: dict[str, np.ndarray], names: list[str]) -> dict[str, Check]:
+    """CEPE ends with the lowest regret: 95 % intervals of the differences of runs, which share agents."""
+    found = {}
+    for name in names:
+        ours = curves[f"{name}, {OURS}"][:, -1]
+        for rival in (*RIVALS, ALONE, TOGETHER):
+            claim = f"{name}: CEPE below {rival.removeprefix('CEPE, ')}, share of its regret"
+            found[claim] = less(ours, curves[f"{name}, {rival}"][:, -1])
+        for rival in RIVALS:
+            claim = f"{name}: {SHORTER} below {rival}, share of its regret"
+            found[claim] = less(
+                curves[f"{name}, {SHORTER}"][:, -1], curves[f"{name}, {rival}"][:, -1]
+            )
+    return found
+
+
+def less(ours: np.ndarray, theirs: np.ndarray) -> Check:
+    """Whether the interval of the difference is below 0, and the ratio of the means."""
+    _, high = metrics.confidence_interval(ours - theirs)
+    return Check(bool(high < 0), float(ours.mean() / theirs.mean()))
+
+
+def _figure(curves: dict[str, np.ndarray], names: list[str]) -> Any:
+    from matplotlib.figure import Figure
+
+    width = 6.5 * len(names)
+    figure = Figure(figsize=(width, 4.6), dpi=plotting.DPI, layout="constrained")
+    for ax, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        shown = {
+            label: curves[f"{name}, {label}"]
+            for label in (OURS, SHORTER, *RIVALS)
+            if f"{name}, {label}" in curves
+        }
+        plotting.regret(shown, ax, ylabel="cumulative regret of 50 agents", log=True)
+        ax.set_title(name)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    source="CEPE, Fig. 1b, c",
+    about="50 agents with mixed wants: cumulative regret of CEPE, IGP-UCB, EI and PI",
+    time="30 min",
+    run=_run,
+)

@@ -1,0 +1,1 @@
+"""Experiments in many dimensions."""

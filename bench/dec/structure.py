@@ -1,0 +1,369 @@
+"""Whether a structure that is there is found, and what knowing it is worth: in 20, 50 and 100 dimensions.
+
+    f(x) = Σ_v f_v(x_v) + Σ_{(i, j) ∈ tree} f_ij(x_i, x_j),    all drawn from GP(0, exp(-|.|² / 2 scale²))
+    regret_t = max f - max over evaluations up to t of f, in deviations of f
+
+Appendix B of the paper learns the factors but has no experiment of it. Every run has its own function:
+a random tree of dim / 4 pairs on variables drawn at random, which overlap in every variable that is not a
+leaf, and one factor for each variable; pairs have half of the prior variance. Its maximum is exact on a
+grid, by messages on the tree; a few steps of Newton's method go on from there. The initial points are
+the same for all methods. A model shares its variance evenly, so the true graph has every pair four times.
+
+    found    of the pairs in the tree, how many share a factor, mean over chains
+    false    of the pairs that share a factor, how many are not in the tree
+
+Chains take 1000 steps at every fit. "Random first" has half of its evaluations at uniform points, for the
+structure's sake: a search for the maximum tells little of it. "At random points" has the same model
+learn from uniform points instead of a method's own. "One each" knows of no pairs, and ADD-GP-UCB sums up
+deviations beside. All processes are exact and fitted every 10 evaluations. The plain one is that of
+`dec_synthetic`: one length scale a coordinate with the prior of `Priors.scaled`, EI, and, which none of
+the others has, warped values.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from bench.dec import synthetic as dec_synthetic
+from bench.dec.synthetic import GRIDS, REFIT
+from bench.egp.synthetic import INITIAL, NOISE, figure
+from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
+from jaxbo import metrics
+from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.dec_hbo import DECHBO
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains.base import Cube
+from jaxbo.kernels.additive import structure
+from jaxbo.kernels.additive.decomposed import Belief, Decomposed
+from jaxbo.kernels.additive.policy import UpperBound
+from jaxbo.kernels.additive.structure import (
+    AbstractStructure,
+    Chain,
+    Evidence,
+    Given,
+    RandomTree,
+    Sampled,
+    Scopes,
+)
+from jaxbo.kernels.choosing.maximize import ascend
+from jaxbo.kernels.factors import maxsum
+from jaxbo.kernels.factors.graph import DataGraph
+from jaxbo.runs.compiled import run
+from jaxbo.types import Count, Key, Point, Scalar
+
+#: Dimensions, and runs in each.
+DIMS = {20: 10, 50: 6, 100: 3}
+PROBLEMS = tuple(f"{dim}-D" for dim in DIMS)
+#: Moves of a chain at every fit.
+STEPS_OF_CHAINS = 1000
+#: How much more variance a pair has than a single variable: about dim / (dim / 4).
+HEAVIER = 4
+#: Of every factor's process: a handful of bumps and hollows in a square.
+LENGTH_SCALE = 0.4
+#: Frequencies that a factor's function is a sum of.
+FREQUENCIES = 50
+#: Grid points along each coordinate, a fortieth of the length scale apart; steps from the best of them.
+GRID, STEPS = 101, 5
+
+
+class Sum(eqx.Module):
+    """A function of single variables and of pairs; the objective of every agent."""
+
+    scopes: Scopes
+    frequencies: Float[Array, "factors frequencies 2"]
+    weights: Float[Array, "factors frequencies 2"]
+
+    def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
+        del key, agent
+        return self.value(x)
+
+    def value(self, x: Point) -> Scalar:
+        """f(x), of prior variance 1."""
+        return jnp.sum(jax.vmap(self.part)(self.frequencies, self.weights, x[self.scopes]))
+
+    @staticmethod
+    def part(
+        frequencies: Float[Array, "frequencies 2"],
+        weights: Float[Array, "frequencies 2"],
+        pair: Float[Array, "2"],
+    ) -> Scalar:
+        """One factor."""
+        angle = jnp.sum(frequencies * pair[None, :], axis=1)
+        return jnp.sum(weights * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1))
+
+    def maximum(self, dim: int, grid: int = GRID) -> Scalar:
+        """The largest value: that of the best point of a grid, improved from there."""
+        points = jnp.linspace(0, 1, grid)
+        each = jax.vmap(jax.vmap(self.part, (None, None, 0)), (None, None, 0))
+        square = jnp.stack(jnp.meshgrid(points, points, indexing="ij"), axis=2)
+        functions = self.frequencies, self.weights
+        tables = (jax.lax.map(lambda of: each(of[0], of[1], square), functions),)
+        graph = DataGraph(self.scopes, dim, grid)
+        # No path in a tree is longer than `dim`; without damping messages are then exact.
+        messages, _ = maxsum.settle(graph, tables, iterations=dim, damping=0.0, tolerance=0.0)
+        x = points[maxsum.decode(graph, tables, messages)[:dim]]
+        return ascend(self.value, Cube(dim), x, self.value(x), STEPS)[1]
+
+
+def draw(key: Key, dim: int) -> Sum:
+    """Functions on every variable and on the pairs of a random tree."""
+    tree_key, place_key, frequency_key, weight_key = jr.split(key, 4)
+    pairs = max(1, dim // 4)
+    tree = jr.permutation(place_key, dim)[RandomTree().start(tree_key, pairs + 1)]
+    alone = jnp.stack([jnp.arange(dim), jnp.full(dim, -1)], axis=1)
+    scopes = jnp.concatenate([alone, tree]).astype(jnp.int32)
+    shape = (dim + pairs, FREQUENCIES, 2)
+    variance = jnp.where(scopes[:, 1] < 0, 0.5 / dim, 0.5 / pairs)
+    # Nothing varies along a place that no variable has.
+    frequencies = jr.normal(frequency_key, shape) / LENGTH_SCALE
+    return Sum(
+        scopes,
+        jnp.where(scopes[:, None] < 0, 0, frequencies),
+        jr.normal(weight_key, shape) * jnp.sqrt(variance / FREQUENCIES)[:, None, None],
+    )
+
+
+class Known(AbstractStructure):
+    """Scopes that are known when the program runs, and not before."""
+
+    scopes: Scopes
+
+    def start(self, key: Key, dim: int) -> Scopes:
+        del key, dim
+        return self.scopes
+
+    def update(self, key: Key, scopes: Scopes, dim: int, evidence: Evidence) -> Chain:
+        return Chain(scopes, jnp.ones(()))
+
+
+#: (dimension, function, evaluations) -> the algorithm
+Method = Callable[[int, Sum, int], AbstractAlgorithm]
+
+
+def _model(which: AbstractStructure, evaluations: int, grid: int = GRIDS[2]) -> Decomposed:
+    return Decomposed(which, INITIAL + evaluations, noise=NOISE, every=REFIT, grid=grid)
+
+
+def _structured(which: Callable[[], AbstractStructure]) -> Method:
+    return lambda dim, function, evaluations: DECHBO(Cube(dim), _model(which(), evaluations))
+
+
+def _single(policy: UpperBound = UpperBound()) -> Method:
+    def method(dim: int, function: Sum, evaluations: int) -> DECHBO:
+        alone = Given([(v,) for v in range(dim)])
+        return DECHBO(Cube(dim), _model(alone, evaluations, GRIDS[1]), policy)
+
+    return method
+
+
+def _true(dim: int, function: Sum, evaluations: int) -> DECHBO:
+    heavier = [function.scopes[dim:]] * (HEAVIER - 1)
+    known = Known(jnp.concatenate([function.scopes, *heavier]))
+    return DECHBO(Cube(dim), _model(known, evaluations))
+
+
+def _learning() -> Sampled:
+    return Sampled(steps=STEPS_OF_CHAINS)
+
+
+PLAIN = dec_synthetic.PLAIN
+LEARNED, TRUE, TREES = "DEC-HBO, learned", "DEC-HBO, true graph", "DEC-HBO, random trees"
+RANDOM_FIRST = "DEC-HBO, learned, random first"
+METHODS: dict[str, Method] = {
+    TRUE: _true,
+    LEARNED: _structured(_learning),
+    RANDOM_FIRST: _structured(_learning),
+    TREES: _structured(RandomTree),
+    "DEC-HBO, one each": _single(),
+    "ADD-GP-UCB": _single(UpperBound(joint=False)),
+    PLAIN: lambda dim, function, n: dec_synthetic.METHODS[PLAIN](dim, n),
+    "random search": lambda dim, function, n: RandomSearch(Cube(dim), 1),
+}
+RIVALS = (TREES, "DEC-HBO, one each", "ADD-GP-UCB", PLAIN)
+#: What learns at points that it did not choose.
+AT_RANDOM = "at random points"
+QUICK = (LEARNED, "random search")
+
+
+def _run(options: Options) -> Result:
+    # Whole periods between fits, after each of which the structure is looked at.
+    rounds = -(-options.rounds_or(100, 10) // REFIT) * REFIT
+    problems = options.problems_or(PROBLEMS, quick=["6-D"])
+    dims = tuple(int(problem.removesuffix("-D")) for problem in problems)
+    methods = QUICK if options.quick else tuple(METHODS)
+    designs = () if options.quick else (AT_RANDOM,)
+    runs = {dim: options.runs_or(DIMS.get(dim, 2), 2) for dim in dims}
+    keys = {dim: jr.split(jr.key(options.seed), runs[dim]) for dim in dims}
+    work = [(dim, name) for dim in dims for name in (*methods, *designs)]
+    measures = {
+        f"{dim}, {name}, {run}": functools.partial(
+            _watching if name == AT_RANDOM else _searching, key, dim, name, rounds
+        )
+        for dim in dims
+        for run, key in enumerate(keys[dim])
+        for name in (*methods, *designs)
+    }
+    measured, folder = parts(options, "dec-structure", (rounds,), measures)
+    curves: dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
+    for dim, name in work:
+        some = [measured[f"{dim}, {name}, {run}"] for run in range(runs[dim])]
+        if name != AT_RANDOM:
+            curves[_title(dim, name)] = np.stack([part[:rounds] for part in some])
+        pairs = np.stack([part[-2 * (rounds // REFIT) :].reshape(2, -1) for part in some])
+        if np.isfinite(pairs).any():
+            found[_title(dim, name)] = pairs
+    return Result(
+        settings={
+            "runs": runs,
+            "evaluations": rounds,
+            "initial points": INITIAL,
+            "evaluations between fits": REFIT,
+            "length scale": LENGTH_SCALE,
+            "found": {name: pairs[:, 0].mean(axis=0) for name, pairs in found.items()},
+            "false": {name: pairs[:, 1].mean(axis=0) for name, pairs in found.items()},
+        },
+        curves=curves,
+        checks=checks(curves, found, dims),
+        unit="simple regret, deviations of f",
+        headers=("method", *(f"{problem}, s.e., found, false" for problem in problems)),
+        rows=[
+            (name, *(_cell(curves, found, _title(dim, name)) for dim in dims))
+            for name in (*methods, *designs)
+        ],
+        figure=figure(
+            curves,
+            methods,
+            problems,
+            ylabel="simple regret, deviations of f",
+        ),
+        scratch=folder,
+    )
+
+
+def _title(dim: int, name: str) -> str:
+    return f"{dim}-D, {name}"
+
+
+def _searching(key: Key, dim: int, name: str, rounds: int) -> Float[np.ndarray, " numbers"]:
+    """Regret after every evaluation, then what was found and what of it is false after every fit."""
+    function_key, key = jr.split(key)
+    function = draw(function_key, dim)
+    blind = rounds // 2 // REFIT * REFIT if name == RANDOM_FIRST else 0
+    algorithm = METHODS[name](dim, function, rounds)
+    regret, pairs = _searched(algorithm, function, key, rounds, dim, blind)
+    return np.concatenate([regret, np.ravel(pairs)])
+
+
+@eqx.filter_jit
+def _searched(
+    algorithm: AbstractAlgorithm, function: Sum, key: Key, rounds: int, dim: int, blind: int
+) -> tuple[Float[Array, " rounds"], Float[Array, "2 fits"]]:
+    start_key, key = jr.split(key)
+    state, first = run(algorithm, function, 0, start_key, initial=INITIAL + blind)
+
+    def stage(state: Any, key: Key) -> tuple[Any, tuple[Array, Array]]:
+        state, trace = run(algorithm, function, REFIT, key, state=state)
+        return state, (trace.values[:, 0], _pairs(algorithm, state, function, dim))
+
+    stages = (rounds - blind) // REFIT
+    _, (values, pairs) = jax.lax.scan(stage, state, jr.split(key, stages))
+    best = jax.lax.cummax(jnp.concatenate([first.values[:, 0], values.ravel()]))
+    pairs = jnp.pad(pairs, ((blind // REFIT, 0), (0, 0)), constant_values=jnp.nan)
+    return function.maximum(dim) - best[INITIAL:], pairs.T
+
+
+def _pairs(algorithm: AbstractAlgorithm, state: Any, function: Sum, dim: int) -> Float[Array, "2"]:
+    """What is found and what is false; NaN where no model has a structure."""
+    if not isinstance(algorithm, DECHBO):
+        return jnp.full((2,), jnp.nan)
+    return held(algorithm.surrogate.scopes(state.shared, state.belief), function, dim)
+
+
+def held(scopes: Int[Array, "chains factors arity"], function: Sum, dim: int) -> Float[Array, "2"]:
+    """Of the function's pairs how many share a factor, and of those that do how many are not its."""
+    share = jnp.mean(jax.vmap(lambda s: structure.shared(s, dim))(scopes), axis=0)
+    pairs, total = structure.shared(function.scopes, dim), jnp.sum(share)
+    right = jnp.sum(share * pairs)
+    false = jnp.where(total > 0, 1 - right / jnp.where(total > 0, total, 1), 0)
+    return jnp.stack([right / jnp.sum(pairs), false])
+
+
+def _watching(key: Key, dim: int, name: str, rounds: int) -> Float[np.ndarray, " numbers"]:
+    """What was found and what of it is false after every fit, from as many uniform points."""
+    del name
+    function_key, key = jr.split(key)
+    model = _model(_learning(), rounds)
+    return np.ravel(_learned(model, draw(function_key, dim), key, rounds, dim))
+
+
+@eqx.filter_jit
+def _learned(
+    model: Decomposed, function: Sum, key: Key, rounds: int, dim: int
+) -> Float[Array, "2 fits"]:
+    model_key, point_key = jr.split(key)
+    shared = model.setup(model_key, dim)
+    points = Cube(dim).sample(point_key, INITIAL + rounds)
+    values = jax.vmap(function.value)(points)
+
+    def observe(belief: Belief, item: tuple[Point, Scalar]) -> tuple[Belief, None]:
+        return model.condition(shared, belief, *item), None
+
+    def stage(belief: Belief, some: tuple[Array, Array]) -> tuple[Belief, Array]:
+        belief = model.refit(shared, jax.lax.scan(observe, belief, some)[0])
+        return belief, held(model.scopes(shared, belief), function, dim)
+
+    first = points[:INITIAL], values[:INITIAL]
+    belief = jax.lax.scan(observe, model.start(shared), first)[0]
+    rest = points[INITIAL:].reshape(-1, REFIT, dim), values[INITIAL:].reshape(-1, REFIT)
+    return jax.lax.scan(stage, belief, rest)[1].T
+
+
+def checks(
+    curves: dict[str, np.ndarray], found: dict[str, np.ndarray], dims: tuple[int, ...]
+) -> dict[str, Check]:
+    """What learning gains over chance, and what the method gains over the plain process."""
+    claims: dict[str, Check] = {}
+    for dim in dims:
+        ends = {
+            name: curves[_title(dim, name)][:, -1]
+            for name in METHODS
+            if _title(dim, name) in curves
+        }
+        for ours in (LEARNED, RANDOM_FIRST, TRUE):
+            for rival in RIVALS:
+                if ours in ends and rival in ends:
+                    claim = f"{dim}-D: {ours} no worse than {rival}, difference"
+                    claims[claim] = no_worse(ends[ours], ends[rival])
+        for name in (LEARNED, RANDOM_FIRST, AT_RANDOM):
+            if _title(dim, name) in found:
+                right = float(found[_title(dim, name)][:, 0, -1].mean())
+                claims[f"{dim}-D: {name}: at least half of the pairs found"] = Check(
+                    right >= 0.5, right
+                )
+    return claims
+
+
+def _cell(curves: dict[str, np.ndarray], found: dict[str, np.ndarray], name: str) -> str:
+    parts = []
+    if name in curves:
+        parts += metrics.mean_and_error(curves[name][:, -1])
+    if name in found:
+        parts += list(found[name][:, :, -1].mean(axis=0))
+    return " ".join(number(float(part)) for part in parts)
+
+
+EXPERIMENT = Experiment(
+    source="DEC-HBO, appendix B",
+    about="overlapping pairs in 20 to 100 dimensions: found, given, guessed or left out",
+    time="2 h",
+    run=_run,
+    problems=PROBLEMS,
+)

@@ -1,0 +1,1 @@
+"""Experiments of differentially private federated Thompson sampling."""

@@ -1,0 +1,190 @@
+"""An audit of the private sum: how well can a best distinguisher tell whether one agent took part?
+
+    two runs:  the worst-case agent sends a vector longer than allowed, or never takes part;
+               all others send nothing
+    statistic: the log likelihood ratio of what was broadcast, which no other test beats
+    bound:     epsilon >= log((P[A | one] - delta) / P[A | other])  for any set A of outcomes
+
+The set is a threshold chosen on one half of the runs; both probabilities are bounded by
+Clopper-Pearson on the other half, 95 % together. The bound must stay below the epsilon that is
+claimed. Broken mechanisms, which claim the same, must be caught: it is a test of the test.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+from scipy import stats
+
+from bench.runner import Check, Experiment, Options, Result, number, progress
+from jaxbo import plotting
+from jaxbo.privacy import accounting
+from jaxbo.privacy.mechanism import Mechanism, Poisson, Weighting
+from jaxbo.types import Key, Scalar
+
+AGENTS, REGIONS, FEATURES, DELTA = 12, 2, 8, 1e-3
+ROUNDS = (1, 40)
+#: How much longer than allowed: clipping is on trial, too.
+LONGER = 3.0
+#: Of the two bounds together.
+CONFIDENCE = 0.95
+#: Losses small enough to be exceeded provably by so many runs.
+SETTINGS = {
+    "q = 0.25, z = 1.5": (0.25, 1.5),
+    "q = 0.5, z = 3": (0.5, 3.0),
+    "q = 1, z = 6": (1.0, 6.0),
+}
+
+
+class HalfTheNoise(Mechanism):
+    """Broken: what a forgotten factor would do."""
+
+    def deviation(self, weights: Float[Array, "regions agents"]) -> Scalar:
+        return Mechanism.deviation(self, weights) / 2
+
+
+class Unclipped(Mechanism):
+    """Broken: messages are added as long as they are."""
+
+    def _bound(self, regions: int, dtype: jnp.dtype) -> Scalar:
+        return jnp.full((), jnp.inf, dtype)
+
+
+#: Whether the audit must catch it.
+MECHANISMS = {"as it is": (Mechanism, False), "noise halved": (HalfTheNoise, True)} | {
+    "not clipped": (Unclipped, True)
+}
+
+
+def _run(options: Options) -> Result:
+    runs = options.runs_or(100_000, 40_000)
+    key = jr.key(options.seed)
+    rows, checks, bounds = [], {}, {}
+    steps = [(s, m, T) for s in SETTINGS for m in MECHANISMS for T in ROUNDS]
+    for i, (setting, name, rounds) in enumerate(progress(steps, "dp-audit")):
+        q, z = SETTINGS[setting]
+        kind, broken = MECHANISMS[name]
+        claimed = accounting.epsilon(Mechanism(z, 1.0, Poisson(q)), rounds, DELTA)
+        found = bound(*ratios(kind(z, 1.0, Poisson(q)), rounds, runs, jr.fold_in(key, i)), DELTA)
+        bounds[setting, name, rounds] = claimed, found
+        verdict = "caught" if found > claimed else "not caught"
+        rows.append((f"{setting}, {name}", str(rounds), number(claimed), number(found), verdict))
+        if not broken:
+            claim = f"{setting}, {rounds} rounds: bound below the claimed epsilon, difference"
+            checks[claim] = Check(found <= claimed, claimed - found)
+        elif rounds > 1:
+            claim = f"{setting}, {rounds} rounds, {name}: caught, bound above the claim by"
+            checks[claim] = Check(found > claimed, found - claimed)
+    return Result(
+        settings={
+            "runs with and without the agent": runs,
+            "agents": AGENTS,
+            "regions": REGIONS,
+            "delta": DELTA,
+            "confidence": CONFIDENCE,
+            "accountant": "PLD",
+        },
+        finals={f"{s}, {m}, {T} rounds": np.asarray([b]) for (s, m, T), (_, b) in bounds.items()},
+        checks=checks,
+        unit="lower bound on epsilon",
+        headers=("mechanism", "rounds", "claimed ε", "bound on ε", ""),
+        rows=rows,
+        figure=_figure(bounds),
+    )
+
+
+def ratios(
+    mechanism: Mechanism, rounds: int, runs: int, key: Key
+) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " runs"]]:
+    """The log likelihood ratio of `runs` runs with the agent, and of as many without."""
+    with_key, without_key = jr.split(key)
+    one = partial(_ratios, mechanism, rounds)
+    return (
+        np.asarray(one(jr.split(with_key, runs), True)),
+        np.asarray(one(jr.split(without_key, runs), False)),
+    )
+
+
+@eqx.filter_jit
+def _ratios(
+    mechanism: Mechanism, rounds: int, keys: Array, takes_part: bool
+) -> Float[Array, " runs"]:
+    # All agents count alike in all regions, as late in a run: then one moves the sum by all of Δ.
+    weights = Weighting(emphasis=0.0)(jnp.asarray(1), jnp.arange(AGENTS) % REGIONS, REGIONS)
+    honest = Mechanism(mechanism.z, mechanism.S, mechanism.sampling)
+    direction = jnp.ones(FEATURES) / FEATURES**0.5
+    longest = direction * mechanism.S / REGIONS**0.5
+    messages = jnp.zeros((AGENTS, FEATURES)).at[0].set(LONGER * longest)
+    present = jnp.ones(AGENTS, bool).at[0].set(takes_part)
+    # What the agent adds to the vectors of all regions, where it is drawn.
+    adds = weights[:, 0][:, None] * longest[None, :] / mechanism.sampling.q
+    variance = honest.deviation(weights) ** 2
+    q = mechanism.sampling.q
+
+    def ratio(key: Key) -> Scalar:
+        y = mechanism.release(key, messages, weights, present)
+        exponent = (2 * jnp.sum(y * adds) - jnp.sum(adds**2)) / (2 * variance)
+        drawn = jnp.log(q) + exponent
+        return jnp.where(q < 1, jnp.logaddexp(jnp.log1p(-jnp.minimum(q, 1 - 1e-7)), drawn), drawn)
+
+    def run(key: Key) -> Scalar:
+        return jnp.sum(jax.vmap(ratio)(jr.split(key, rounds)))
+
+    return jax.lax.map(run, keys, batch_size=5000)
+
+
+def bound(one: np.ndarray, other: np.ndarray, delta: float) -> float:
+    """The largest epsilon that the two samples of the statistic rule out everything below of."""
+    return max(_one_sided(one, other, delta), _one_sided(-other, -one, delta), 0.0)
+
+
+def _one_sided(likely: np.ndarray, unlikely: np.ndarray, delta: float) -> float:
+    """From the event that the statistic is above a threshold."""
+    half = len(likely) // 2
+    thresholds = np.quantile(likely[:half], np.linspace(0, 0.999, 300))
+    guesses = [_epsilon(likely[:half], unlikely[:half], t, delta) for t in thresholds]
+    return _epsilon(likely[half:], unlikely[half:], thresholds[int(np.argmax(guesses))], delta)
+
+
+def _epsilon(likely: np.ndarray, unlikely: np.ndarray, threshold: float, delta: float) -> float:
+    above = int(np.sum(likely > threshold)), int(np.sum(unlikely > threshold))
+    # Two bounds, each in two directions of the test: a quarter of the risk each.
+    risk = (1 - CONFIDENCE) / 4
+    least = stats.beta.ppf(risk, above[0], len(likely) - above[0] + 1) if above[0] else 0.0
+    below = len(unlikely) - above[1]
+    most = stats.beta.ppf(1 - risk, above[1] + 1, below) if below else 1.0
+    return float(np.log((least - delta) / most)) if least > delta else -np.inf
+
+
+def _figure(bounds: dict[tuple[str, str, int], tuple[float, float]]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), dpi=plotting.DPI, layout="constrained")
+    for ax, rounds in zip(figure.subplots(1, len(ROUNDS)), ROUNDS, strict=True):
+        for i, setting in enumerate(SETTINGS):
+            claimed = bounds[setting, "as it is", rounds][0]
+            ax.plot(
+                [i - 0.35, i + 0.35], [claimed] * 2, color="black", label=None if i else "claimed"
+            )
+            for j, name in enumerate(MECHANISMS):
+                found = bounds[setting, name, rounds][1]
+                x, color = i + 0.22 * (j - 1), f"C{j}"
+                ax.bar(x, found, 0.2, color=color, label=None if i else name)
+        ax.set_xticks(range(len(SETTINGS)), list(SETTINGS), fontsize=8)
+        ax.set(title="one round" if rounds == 1 else f"{rounds} rounds", ylabel="lower bound on ε")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.legend(frameon=False, fontsize=8)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    source="no paper; DP-FTS-DE's guarantee, tried",
+    about="whether a best distinguisher learns more of one agent than is claimed",
+    time="3 min",
+    run=_run,
+)

@@ -1,0 +1,346 @@
+"""DP-FTS-DE, Fig. 2, 4 to 7 and 12a: two hundred agents with functions alike, and the price of privacy.
+
+    f ~ GP(0, SE(0.03)) on 1000 points of [0, 1], scaled to [0, 1];   y = f(x) + N(0, 0.01)
+    agent n:  f ± 0.02, the sign drawn at every point; 10 initial points, then 40 rounds
+    regret_t = max f_n - max over queries up to round t of f_n, without the noise; mean over agents
+
+Every run has functions and initial points of its own; all methods share the functions. Losses are at
+δ = 1 / N^1.1, by the paper's moments accountant and the tighter ones. The agents' own model has 300
+features, messages are on cosines of independent frequencies, as in `fts_synthetic`; values are taken as
+they are, in [0, 1], since agents that standardized theirs alone would make the regions incomparable:
+the last panel shows what that costs.
+
+Heterogeneous agents (Fig. 7) are 50, agent n with alpha f_n + (1 - alpha) f of independent draws.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
+from bench.fts.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid, random_cosines
+from bench.runner import Check, Experiment, Options, Result, below, no_worse, number, progress
+from jaxbo import metrics, plotting
+from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.ts import TS
+from jaxbo.domains.base import Finite, Regions
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.objectives.families import OnGrid, gp_draws, mixtures, perturbed, unit_range
+from jaxbo.privacy.mechanism import EMPHASIS, Mechanism, Poisson, Weighting
+from jaxbo.runs.compiled import run
+from jaxbo.schedules import Power
+from jaxbo.types import Key, Scalar
+
+AGENTS, UNLIKE_AGENTS, FEATURES, INITIAL, DISTANCE = 200, 50, 50, 10, 0.02
+OWN_FEATURES = 300
+#: p_t = 1 - t^(-exponent): the paper's, and the faster one of Fig. 7.
+SLOW, FAST = 0.5, 2.0
+#: Runs that are computed at the same time.
+BATCH = 5
+
+
+class Setting(NamedTuple):
+    """One curve. z = 0 is without privacy: then q is 1 and nothing is clipped."""
+
+    regions: int = 2
+    z: float = 0.0
+    q: float = 1.0
+    S: float = np.inf
+    emphasis: float = EMPHASIS
+    hold: float = 5.0
+    distributed: bool = True
+    exponent: float = SLOW
+    alpha: float | None = None
+    standardize: bool = False
+
+    @property
+    def agents(self) -> int:
+        return AGENTS if self.alpha is None else UNLIKE_AGENTS
+
+    @property
+    def mechanism(self) -> Mechanism:
+        return Mechanism(self.z, self.S, Poisson(self.q))
+
+
+def private(q: float = 0.25, z: float = 1.0, S: float = 11.0, regions: int = 2) -> Setting:
+    """DP-FTS-DE as in Fig. 2b to d, but for what is given."""
+    return Setting(regions, z, q, S)
+
+
+#: name -> setting; None is TS.
+FIGURES: dict[str, dict[str, Setting | None]] = {
+    "2a: distributed exploration": {
+        "TS": None,
+        "FTS": Setting(regions=1),
+        "FTS-DE, P = 2": Setting(),
+        "FTS-DE, P = 3": Setting(regions=3),
+        "FTS-DE, P = 4": Setting(regions=4),
+    },
+    "2b: clipping": {f"S = {S:g}": private(S=S) for S in (2, 5, 11, 20, 40)},
+    "2c: sampling": {f"q = {q}": private(q=q) for q in (0.15, 0.25, 0.5)},
+    "2d: noise": {f"z = {z}": private(z=z) for z in (1.0, 1.2, 1.5)},
+    "4: without DE": {
+        "DP-FTS, S = 8": private(S=8.0, regions=1),
+        "DP-FTS-DE, S = 11": private(),
+    },
+    "5: components of DE": {
+        "FTS-DE, P = 2": Setting(),
+        "equal weights": Setting(emphasis=0.0),
+        "initial points anywhere": Setting(distributed=False),
+    },
+    "6: regions under privacy": {f"P = {P}": private(regions=P) for P in (1, 2, 4, 8)},
+    "7a: alpha = 0.7": {
+        "TS, alpha = 0.7": Setting(alpha=0.7, regions=0),
+        "FTS-DE, alpha = 0.7": Setting(alpha=0.7),
+    },
+    "7b: alpha = 1": {
+        "TS, alpha = 1": Setting(alpha=1.0, regions=0),
+        "FTS-DE, alpha = 1": Setting(alpha=1.0),
+        "FTS-DE, alpha = 1, fast": Setting(alpha=1.0, exponent=FAST),
+    },
+    "12a: weights": {
+        "adaptive": private(),
+        "not adaptive": private()._replace(hold=np.inf),
+    },
+    "ours: one scale for all": {
+        "FTS, own scales": Setting(regions=1, standardize=True),
+        "FTS-DE, P = 4, own scales": Setting(regions=4, standardize=True),
+        "FTS-DE, P = 4, one scale": Setting(regions=4),
+    },
+}
+QUICK = ("2a: distributed exploration", "2d: noise")
+
+
+def _run(options: Options) -> Result:
+    runs, rounds = options.runs_or(50, 5), options.rounds_or(40, 20)
+    figures = {name: FIGURES[name] for name in (QUICK if options.quick else FIGURES)}
+    draw_key, run_key = jr.split(jr.key(options.seed))
+    keys = jr.split(run_key, runs)
+    known: dict[Setting | None, np.ndarray] = {}
+    for setting in progress(_settings_of(figures), "dp-synthetic"):
+        unlike = setting is not None and setting.alpha is not None
+        draws = _draws(draw_key, runs, 1 + UNLIKE_AGENTS if unlike else 1)
+        known[setting] = np.asarray(_regret(*_parts(setting), draws, keys, rounds))
+    curves = {
+        f"{figure}, {name}": known[setting]
+        for figure, settings in figures.items()
+        for name, setting in settings.items()
+    }
+    losses = {
+        setting: Loss() if setting is None else loss(setting.mechanism, setting.agents, rounds)
+        for setting in known
+    }
+    return Result(
+        settings={
+            **_described(runs, rounds),
+            "losses": {
+                f"{figure}, {name}": losses[setting]._asdict()
+                for figure, settings in figures.items()
+                for name, setting in settings.items()
+            },
+        },
+        curves=curves,
+        checks=checks(curves),
+        headers=("method", "regret at the end", "s.e.", "mean regret", *COLUMNS),
+        rows=_rows(figures, known, losses),
+        figure=_figure(figures, known),
+    )
+
+
+def _settings_of(figures: dict[str, dict[str, Setting | None]]) -> list[Setting | None]:
+    return list(dict.fromkeys(s for settings in figures.values() for s in settings.values()))
+
+
+def _described(runs: int, rounds: int) -> dict[str, Any]:
+    return {
+        "runs": runs,
+        "rounds": rounds,
+        "initial points": INITIAL,
+        "agents": AGENTS,
+        "agents of Fig. 7": UNLIKE_AGENTS,
+        "M": FEATURES,
+        "features of the agents' own model": OWN_FEATURES,
+        "delta": delta(AGENTS),
+    }
+
+
+# ---------------------------------------------------------------- the methods
+
+
+class _Numbers(eqx.Module):
+    """What differs between settings that share one program."""
+
+    z: Scalar
+    q: Scalar
+    S: Scalar
+    emphasis: Scalar
+    hold: Scalar
+    exponent: Scalar
+    alpha: Scalar
+
+
+class _Sizes(NamedTuple):
+    """What is compiled anew. No regions: TS."""
+
+    regions: int
+    agents: int
+    distributed: bool
+    standardize: bool
+
+
+def _parts(setting: Setting | None) -> tuple[_Sizes, _Numbers]:
+    s = Setting(regions=0) if setting is None else setting
+    numbers = (s.z, s.q, s.S, s.emphasis, s.hold, s.exponent, s.alpha or 0.0)
+    sizes = _Sizes(s.regions, s.agents, s.distributed, s.standardize)
+    return sizes, _Numbers(*(jnp.asarray(n, float) for n in numbers))
+
+
+def method(sizes: _Sizes, n: _Numbers, rounds: int) -> Any:
+    """TS for no regions, else DP-FTS-DE."""
+    domain = Finite(grid())
+    alike = {
+        "kernel": SquaredExponential(LENGTH_SCALE),
+        "noise": NOISE / VALUES_VARIANCE if sizes.standardize else NOISE,
+        "standardize": sizes.standardize,
+        "capacity": INITIAL + rounds,
+    }
+    own = Fixed(size=OWN_FEATURES, **alike)
+    if not sizes.regions:
+        return TS(domain, sizes.agents, own)
+    return DPFTSDE(
+        domain,
+        sizes.agents,
+        Mechanism(n.z, n.S, Poisson(n.q)),
+        regions=Regions((sizes.regions,)),
+        weighting=Weighting(n.emphasis, n.hold),
+        features=Fixed(size=FEATURES, basis=random_cosines, **alike),
+        own=own,
+        mixing=Power(n.exponent),
+        distributed=sizes.distributed,
+    )
+
+
+@eqx.filter_jit
+def _draws(key: Key, runs: int, count: int) -> Float[Array, "runs draws points"]:
+    draws = gp_draws(key, SquaredExponential(LENGTH_SCALE), grid(), runs * count)
+    return unit_range(draws).reshape(runs, count, -1)
+
+
+@eqx.filter_jit
+def _regret(
+    sizes: _Sizes,
+    n: _Numbers,
+    draws: Float[Array, "runs draws points"],
+    keys: Array,
+    rounds: int,
+) -> Float[Array, "runs rounds"]:
+    """Of every run, the mean over its agents. Of its draws the first is the base."""
+
+    def one(item: tuple[Array, Key]) -> Array:
+        functions, key = item
+        function_key, run_key = jr.split(key)
+        base, own = functions[0], functions[1:]
+        if own.shape[0]:
+            functions = mixtures(base, own, n.alpha)
+        else:
+            functions = perturbed(function_key, base, DISTANCE, sizes.agents)
+        objective = OnGrid(functions, grid(), NOISE**0.5)
+        algorithm: AbstractAlgorithm = method(sizes, n, rounds)
+        _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL)
+        value = jax.vmap(jax.vmap(objective.noiseless), (None, 0))
+        values = value(jnp.arange(sizes.agents), trace.queries)
+        best = jax.lax.cummax(values, axis=0)[INITIAL:]
+        return jnp.mean(jnp.max(functions, axis=1)[None, :] - best, axis=1)
+
+    return jax.lax.map(one, (draws, keys), batch_size=BATCH)
+
+
+# ---------------------------------------------------------------- what the paper claims
+
+
+def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
+    """The claims, each about the mean regret of rounds, run by run; "below" is by 95 % intervals."""
+    found: dict[str, Check] = {}
+
+    def is_below(lower: str, upper: str) -> None:
+        if lower in curves and upper in curves:
+            claim = f"{lower} below {upper.split(', ', 1)[1]}, mean regret"
+            found[claim] = below(curves[lower].mean(1), curves[upper].mean(1))
+
+    de = "2a: distributed exploration"
+    is_below(f"{de}, FTS", f"{de}, TS")
+    is_below(f"{de}, FTS-DE, P = 2", f"{de}, FTS")
+    is_below(f"{de}, FTS-DE, P = 3", f"{de}, FTS-DE, P = 2")
+    is_below(f"{de}, FTS-DE, P = 4", f"{de}, FTS-DE, P = 3")
+    for S in (2, 40):
+        is_below("2b: clipping, S = 11", f"2b: clipping, S = {S}")
+    is_below("2c: sampling, q = 0.5", "2c: sampling, q = 0.25")
+    is_below("2c: sampling, q = 0.25", "2c: sampling, q = 0.15")
+    is_below("2d: noise, z = 1.0", "2d: noise, z = 1.2")
+    is_below("2d: noise, z = 1.2", "2d: noise, z = 1.5")
+    is_below("4: without DE, DP-FTS-DE, S = 11", "4: without DE, DP-FTS, S = 8")
+    for without in ("equal weights", "initial points anywhere"):
+        is_below("5: components of DE, FTS-DE, P = 2", f"5: components of DE, {without}")
+    is_below("6: regions under privacy, P = 2", "6: regions under privacy, P = 1")
+    is_below("6: regions under privacy, P = 2", "6: regions under privacy, P = 8")
+    is_below("7a: alpha = 0.7, FTS-DE, alpha = 0.7", "7a: alpha = 0.7, TS, alpha = 0.7")
+    is_below("12a: weights, adaptive", "12a: weights, not adaptive")
+    scale = "ours: one scale for all, FTS-DE, P = 4"
+    is_below(f"{scale}, one scale", f"{scale}, own scales")
+    fast, alone = "7b: alpha = 1, FTS-DE, alpha = 1, fast", "7b: alpha = 1, TS, alpha = 1"
+    if fast in curves:
+        claim = f"{fast}: at the end no worse than TS, difference"
+        found[claim] = no_worse(curves[fast][:, -1], curves[alone][:, -1])
+    return found
+
+
+def _rows(
+    figures: dict[str, dict[str, Setting | None]],
+    known: dict[Setting | None, np.ndarray],
+    losses: dict[Setting | None, Loss],
+) -> list[tuple[str, ...]]:
+    rows = []
+    for figure, settings in figures.items():
+        for name, setting in settings.items():
+            mean, error = metrics.mean_and_error(known[setting][:, -1])
+            cells = (float(mean), float(error), float(known[setting].mean()), *losses[setting])
+            rows.append((f"{_panel(figure)}, {name}", *map(number, cells)))
+    return rows
+
+
+def _panel(figure: str) -> str:
+    """The paper's figure; "ours" is not in it."""
+    number, title = figure.split(": ", 1)
+    return title if number == "ours" else f"Fig. {number}: {title}"
+
+
+def _figure(
+    figures: dict[str, dict[str, Setting | None]], known: dict[Setting | None, np.ndarray]
+) -> Any:
+    from matplotlib.figure import Figure
+
+    columns = min(5, len(figures))
+    rows = -(-len(figures) // columns)
+    figure = Figure(figsize=(4.4 * columns, 4 * rows), dpi=plotting.DPI, layout="constrained")
+    axes: Any = figure.subplots(rows, columns, squeeze=False)
+    for ax, (title, settings) in zip(axes.flat, figures.items(), strict=False):
+        plotting.regret({name: known[setting] for name, setting in settings.items()}, ax, log=True)
+        ax.set_title(_panel(title))
+    for ax in axes.flat[len(figures) :]:
+        ax.remove()
+    return figure
+
+
+EXPERIMENT = Experiment(
+    source="DP-FTS-DE, Fig. 2, 4 to 7, 12a",
+    about="200 agents with functions alike: regret against P, S, q, z, the parts of DE and likeness",
+    time="10 min",
+    run=_run,
+)

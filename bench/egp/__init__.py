@@ -1,0 +1,1 @@
+"""Experiments of ensembles of Gaussian processes."""

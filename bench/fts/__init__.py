@@ -1,0 +1,1 @@
+"""Experiments of federated Thompson sampling."""

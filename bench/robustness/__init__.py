@@ -1,0 +1,1 @@
+"""Objectives that fail, and values that are equal."""

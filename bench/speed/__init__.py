@@ -1,0 +1,1 @@
+"""How long things take, each beside something to compare with."""

@@ -1,0 +1,353 @@
+"""How rounds scale: agents, devices, features, dimensions; each beside the floor of its machine.
+
+    floor of an agent and round = max(bytes / bandwidth, operations / rate)
+
+`bytes` is what an agent has observed by then, on features, half of its room on average, read once to ask
+and once to tell. `operations` are those of the sampled function at all candidates (where DP-FTS-DE
+follows the broadcast that is one function for all), and of value, gradient and products with the
+Hessian at every point that the search for its maximum visits; random numbers and cosines are not
+counted. Bandwidth, and the rate of a product of matrices like the first, are measured in the same
+process.
+
+Each measurement is a process of its own, `python -m bench.speed.scaling CASE`: FTS and DP-FTS-DE, every
+agent a target, all rounds one program with the objective inside, and of each round a `summary` recorded.
+Devices of a CPU are simulated: they share its cores, so that more of them show what laying out costs.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from bench.runner import Check, Experiment, Options, Result, progress
+from bench.speed import botorch as speed_botorch
+from bench.speed.timing import bandwidth, compiled, elsewhere, held, race
+from jaxbo import metrics
+from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.fts import FTS
+from jaxbo.domains.base import Cube
+from jaxbo.kernels.choosing import maximize
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.privacy.mechanism import Mechanism, Poisson
+from jaxbo.runs.compiled import run
+from jaxbo.runs.trace import Summary, summary
+from jaxbo.types import Key
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CANDIDATES, CHUNK = 1000, 10_000
+#: Times of the floor that a round may take.
+ALLOWED = {"cpu": 5.0, "gpu": 3.0}
+#: A federation of so many on one accelerator, in so many seconds.
+POPULATION, POPULATION_ROUNDS, POPULATION_GOAL = 1_000_000, 60, 20.0
+KINDS = ("FTS", "DP-FTS-DE")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size; `chunk` agents of a device are computed at the same time."""
+
+    kind: str = "FTS"
+    agents: int = 1000
+    rounds: int = 20
+    features: int = 100
+    dim: int = 2
+    devices: int = 1
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds to compile and to run all rounds, and bytes: of the program's buffers and of the state.
+
+    `bandwidth` in bytes and `rate` in operations a second, `floor` in seconds of all rounds on a device.
+    """
+
+    compile: float
+    seconds: float
+    memory: int
+    state: int
+    bandwidth: float
+    rate: float
+    floor: float
+    device: str
+    platform: str
+
+
+def algorithm(case: Case) -> FTS | DPFTSDE:
+    kernel = SquaredExponential(0.2 * (case.dim / 2) ** 0.5)
+    features = Fixed(kernel, size=case.features, noise=1e-2, capacity=case.rounds)
+    domain = Cube(case.dim)
+    if case.kind == "FTS":
+        return FTS(domain, case.agents, features=features, candidates=CANDIDATES)
+    mechanism = Mechanism(1.0, 11.0, Poisson(0.25))
+    return DPFTSDE(domain, case.agents, mechanism, features=features, candidates=CANDIDATES)
+
+
+# ---------------------------------------------------------------- one measurement
+
+
+def measured(case: Case, repeats: int) -> Measured:
+    """The case on the devices of this process."""
+    method = algorithm(case)
+    mesh = None
+    if case.devices > 1:
+        mesh = Mesh(np.asarray(jax.devices()[: case.devices]), ("agents",))
+    optima = jr.uniform(jr.key(1), (case.agents, case.dim), minval=0.4, maxval=0.6)
+
+    def rounds(key: Key, optima: Float[Array, "agents dim"]) -> Summary:
+        def objective(key: Key, agent: Any, x: Any) -> Any:
+            return -jnp.sum((x - optima[agent]) ** 2) + 0.01 * jr.normal(key)
+
+        return run(
+            method, objective, case.rounds, key, record=summary, mesh=mesh, chunk=case.chunk
+        )[1]
+
+    program, compiling = compiled(rounds, jr.key(0), optima)
+    clients = jax.eval_shape(method.init, jr.key(0)).clients
+    read, fastest = bandwidth(5), rate(case)
+    floor = case.rounds * case.agents * max(moved(case) / read, _operations(case) / fastest)
+    device = jax.devices()[0]
+    return Measured(
+        compiling,
+        _best(partial(program, jr.key(0), optima), repeats),
+        held(program) * case.devices,
+        metrics.bytes_of(clients),
+        read,
+        fastest,
+        floor,
+        device.device_kind,
+        device.platform,
+    )
+
+
+def moved(case: Case) -> float:
+    """Bytes of an agent and round: a number for each feature and observation, twice."""
+    return 2 * 4.0 * case.features * case.rounds / 2
+
+
+def _operations(case: Case) -> float:
+    """Operations of an agent and round."""
+    method = algorithm(case)
+    share = 1.0
+    if isinstance(method, DPFTSDE):
+        rounds = jnp.arange(1, case.rounds + 1)
+        share = float(jnp.mean(jax.vmap(method.mixing)(rounds)))
+    return share * at_candidates(case) + in_search(case)
+
+
+def at_candidates(case: Case) -> float:
+    """Operations of one function at all candidates."""
+    return 2.0 * CANDIDATES * case.features
+
+
+def in_search(case: Case) -> float:
+    """Operations of the search for one function's maximum."""
+    # Phases, gradient, and two for every product with the Hessian; half of the features are frequencies.
+    products = 2 + 2 * min(case.dim, maximize.CONJUGATE_STEPS)
+    return visited(case) * products * 2.0 * case.dim * case.features / 2
+
+
+def visited(case: Case) -> int:
+    """Points where the search looks."""
+    starts, steps = maximize.default_starts(case.dim), maximize.race_steps(case.dim)
+    return starts * (steps + 1) + 4
+
+
+def rate(case: Case) -> float:
+    """Operations a second of the product that is the functions of many agents at all candidates."""
+    agents = 4096
+    a, b = jnp.ones((CANDIDATES, case.features)), jnp.ones((case.features, agents))
+    product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
+    return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 100)
+
+
+def _best(call: Callable[[], Any], repeats: int) -> float:
+    """Seconds of the fastest call."""
+    return float(race({"call": call}, repeats)["call"].min())
+
+
+# ---------------------------------------------------------------- all of them
+
+
+def cases(quick: bool) -> list[Case]:
+    """Agents by method, then devices, features and dimensions."""
+    accelerator = jax.default_backend() != "cpu"
+    numbers = [100, 1000] if quick else [100, 1000, 10_000, 100_000]
+    if accelerator and not quick:
+        numbers.append(1_000_000)
+    found = [Case(kind, agents) for kind in KINDS for agents in numbers]
+    if not quick:
+        found += [Case(agents=100_000, chunk=CHUNK)]
+    devices = (2,) if quick else (2, 4, 8)
+    available = jax.local_device_count() if accelerator else max(devices)
+    some = 1000 if quick else 10_000
+    found += [
+        Case(kind, some, devices=count) for kind in KINDS for count in devices if count <= available
+    ]
+    found += [Case(features=count) for count in ((50,) if quick else (50, 200, 500, 1000))]
+    found += [Case(dim=dim) for dim in ((5,) if quick else (1, 5, 10, 20))]
+    if accelerator and not quick:
+        found.append(Case("DP-FTS-DE", POPULATION, POPULATION_ROUNDS))
+    return found
+
+
+def _run(options: Options) -> Result:
+    """All cases; --runs is how often each is timed."""
+    repeats = options.runs_or(full=3, quick=1)
+    results = [(case, _alone(case, repeats)) for case in progress(cases(options.quick), "scaling")]
+    theirs = _botorch()
+    checks = {}
+    for case, found in results:
+        allowed = ALLOWED.get(found.platform, ALLOWED["gpu"])
+        ratio = found.seconds / found.floor
+        if case.devices == 1:
+            checks[f"{_name(case)}: at most {allowed:g} times the floor"] = Check(
+                ratio <= allowed, ratio
+            )
+        if case == Case("DP-FTS-DE", POPULATION, POPULATION_ROUNDS):
+            checks["a million agents in seconds"] = Check(
+                found.seconds <= POPULATION_GOAL, found.seconds
+            )
+    return Result(
+        {
+            "candidates": CANDIDATES,
+            "repeats": repeats,
+            "device of the measurements": results[0][1].device,
+            "BoTorch's microseconds a round": theirs,
+            "cases": [asdict(case) | asdict(found) for case, found in results],
+        },
+        finals={_name(case): np.asarray([_each(case, found)]) for case, found in results},
+        checks=checks,
+        headers=HEADERS,
+        rows=[_cells(case, found) for case, found in results],
+        figure=picture(results, theirs),
+    )
+
+
+def _alone(case: Case, repeats: int) -> Measured:
+    """In a process of its own; on a CPU with as many simulated devices as the case asks for."""
+    flags = f"--xla_force_host_platform_device_count={case.devices}"
+    flags = flags if jax.default_backend() == "cpu" else ""
+    arguments = json.dumps(asdict(case)), str(repeats)
+    return Measured(**elsewhere("bench.speed.scaling", *arguments, flags=flags))
+
+
+HEADERS = ("case", "µs an agent and round", "x floor", "compilation, s", "MiB", "bytes an agent")
+
+
+def _each(case: Case, found: Measured) -> float:
+    """Microseconds an agent and round."""
+    return 1e6 * found.seconds / (case.agents * case.rounds)
+
+
+def _cells(case: Case, found: Measured) -> tuple[str, ...]:
+    return (
+        _name(case),
+        f"{_each(case, found):.3g}",
+        f"{found.seconds / found.floor:.2f}" if case.devices == 1 else "",
+        f"{found.compile:.1f}",
+        f"{found.memory / 2**20:.0f}",
+        f"{found.memory / case.agents:.0f}",
+    )
+
+
+def _name(case: Case) -> str:
+    name = f"{case.kind}, {case.agents} agents"
+    if case.rounds != Case.rounds:
+        name += f", {case.rounds} rounds"
+    if case.devices > 1:
+        name += f", {case.devices} devices"
+    if case.features != Case.features:
+        name += f", {case.features} features"
+    if case.dim != Case.dim:
+        name += f", {case.dim} dimensions"
+    return name + ("" if case.chunk is None else f", in chunks of {case.chunk}")
+
+
+def _botorch() -> float | None:
+    """Microseconds of one agent's round in BoTorch, halfway through, where it is installed."""
+    X = np.random.default_rng(0).random((Case.rounds // 2, Case.dim))
+    y = -np.sum((X - 0.5) ** 2, axis=1)
+    y = (y - y.mean()) / y.std()
+    calls = speed_botorch.calls(X, y, 1e-2, 0.2, CANDIDATES, 4, seed=0)
+    return None if calls is None else 1e6 * _best(calls.round, 3)
+
+
+# ---------------------------------------------------------------- picture
+
+
+def picture(results: list[tuple[Case, Measured]], theirs: float | None) -> "Figure":
+    """Time an agent and round, by agents, by devices, and by features and dimensions; floors dotted."""
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, 4, figsize=(14, 3.8), layout="constrained", sharey=True)
+
+    def line(axes: Any, points: list[tuple[int, Case, Measured]], color: str, label: str) -> None:
+        points = sorted(points, key=lambda point: point[0])
+        x = [number for number, _, _ in points]
+        axes.plot(x, [_each(c, m) for _, c, m in points], "o-", color=color, label=label)
+        axes.set(xscale="log", yscale="log")
+        axes.set_xticks(x, [f"{number:g}" for number in x])
+        axes.minorticks_off()
+        if points and points[-1][1].devices == 1:
+            floors = [1e6 * m.floor / (c.agents * c.rounds) for _, c, m in points]
+            axes.plot(x, floors, ":", color=color)
+
+    for kind, color in zip(KINDS, ("C0", "C1"), strict=True):
+        line(
+            panels[0],
+            [(c.agents, c, m) for c, m in results if c == Case(kind, c.agents)],
+            color,
+            kind,
+        )
+        some = max((c.agents for c, _ in results if c.devices > 1), default=0)
+        line(
+            panels[1],
+            [(c.devices, c, m) for c, m in results if c == Case(kind, some, devices=c.devices)],
+            color,
+            f"{kind}, {some} agents",
+        )
+    line(
+        panels[2],
+        [(c.features, c, m) for c, m in results if c == Case(features=c.features)],
+        "C0",
+        f"FTS, {Case.agents} agents",
+    )
+    line(
+        panels[3],
+        [(c.dim, c, m) for c, m in results if c == Case(dim=c.dim)],
+        "C0",
+        f"FTS, {Case.agents} agents",
+    )
+    if theirs is not None:
+        panels[0].axhline(theirs, ls="--", color="0.5", label="BoTorch, one agent")
+    for axes, name in zip(panels, ("agents", "devices", "features", "dimensions"), strict=True):
+        axes.set_xlabel(name)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    panels[0].set_ylabel("µs an agent and round (dotted: floor)")
+    return figure
+
+
+EXPERIMENT = Experiment(
+    source="no paper; beside the machine's own floor and BoTorch",
+    about="from a hundred agents to a million, on one device and many",
+    time="8 min",
+    run=_run,
+)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(measured(Case(**json.loads(sys.argv[1])), int(sys.argv[2])))))

@@ -1,0 +1,1 @@
+"""Data and objectives of the experiments."""

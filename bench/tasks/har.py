@@ -1,0 +1,22 @@
+"""30 people's movements, and what the papers tune on them (`logistic`): 6 activities, 561 features."""
+
+import functools
+
+import numpy as np
+
+from bench.tasks.data import load
+from bench.tasks.logistic import Ranges, Training, training
+
+SUBJECTS, CLASSES = 30, 6
+#: What DP-FTS-DE tunes, and what FTS does.
+DP_FTS_DE = Ranges(batch=(128, 512), l2=(1e-6, 10), rate=(1e-6, 1))
+FTS = Ranges(batch=(20, 60), l2=(1e-6, 1), rate=(0.01, 0.1))
+
+
+@functools.cache
+def movements(ranges: Ranges) -> Training:
+    """The objective. `DataMissingError` without the file."""
+    data = load("uci_har.npz")
+    people = [np.flatnonzero(data["subject"] == subject + 1) for subject in range(SUBJECTS)]
+    windows = [(data["X"][rows], data["y"][rows].astype(np.int32) - 1) for rows in people]
+    return training(windows, CLASSES, ranges, products=True)

@@ -1,0 +1,413 @@
+"""What every method offers, and how a federated one is written.
+
+    init(key) → state
+    ask(key, state) → (queries, info)        draws, changes nothing
+    tell(state, queries, values) → state     changes, draws nothing
+
+A federated method is written from the two sides that exist in the world:
+
+    a client, one agent                                        the server
+    message(key, shared, client) → message                     aggregate(key, shared, round,
+    choose(key, shared, client, past, message, broadcast) → x            messages, present) → broadcast
+    learn(shared, round, client, x, value) → client
+
+and `AbstractFederated` composes the three functions above from these, once:
+
+    ask = each(message) → aggregate → each(choose),    tell = each(learn)
+
+where `each`, by default `vmap`, makes of a function of one agent that of all (`jaxbo.layout`).
+
+An agent's `past` (`kernels.history`) is kept here, for all methods alike. `choose` gives it to
+`maximize`, which passes over places where evaluations fail and points that would teach nothing.
+
+`message` is all that ever leaves a client: neither its past nor its failures do. What it learns of
+others reaches its query through the broadcast alone, so a simulation and a deployment run the same
+functions.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxbo._check import is_a, require, whole
+from jaxbo._keys import unwrap, wrap
+from jaxbo.algos.base._origin import Origin, after, no_origin
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing.history import History
+from jaxbo.layout import Each
+from jaxbo.privacy.mechanism import Mechanism
+from jaxbo.types import Count, Flag, Key, Point, Scalar
+
+#: The round of observations that were made before the first.
+BEFORE_FIRST_ROUND = -1
+
+
+class AbstractAlgorithm(eqx.Module):
+    """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
+
+    A failure changes where the agent looks, and nothing that is believed of the objective.
+
+    Configuration lives here and never changes; numbers are array leaves, so a sweep over them is one
+    vmapped program.
+    """
+
+    domain: eqx.AbstractVar[AbstractDomain]
+
+    @property
+    @abc.abstractmethod
+    def targets(self) -> int:
+        """How many agents query each round."""
+
+    @property
+    @abc.abstractmethod
+    def capacity(self) -> int | None:
+        """The most observations an agent can hold, if there is a limit."""
+
+    @property
+    def invariant(self) -> bool:
+        """Whether a constant added to all values of an agent changes no query.
+
+        `drive` then tells values less the first one. To be given by methods that standardize values.
+        """
+        return False
+
+    @property
+    def initial_capacity(self) -> int | None:
+        """The most of them that were made before the first round, if there is a limit of its own."""
+        return None
+
+    def initial(self, key: Key, agent: Count) -> Point:
+        """A point of an agent's initial design: uniform in the domain, unless a method says otherwise."""
+        del agent
+        return self.domain.sample(key, 1)[0]
+
+    def released(self, round: int) -> Mechanism | None:
+        """The private release that `ask` makes in a round, the first being 0: what a ledger charges."""
+        del round
+        return None
+
+    @abc.abstractmethod
+    def init(self, key: Key) -> PyTree:
+        """The state before any observation."""
+
+    @abc.abstractmethod
+    def told(self, state: PyTree) -> Count:
+        """How many observations of one agent a state may hold."""
+
+    @abc.abstractmethod
+    def ask(
+        self, key: Key, state: PyTree, present: Bool[Array, " agents"] | None = None
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        """The next query of each target, and what a person may want to know about them."""
+
+    @abc.abstractmethod
+    def tell(
+        self, state: PyTree, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
+    ) -> PyTree:
+        """The state after one round of observations.
+
+        `values` are in JAX's precision. If the state has an `origin`, `run` and `drive` subtract it from
+        the objective's values, and whoever tells by hand must do so too: in float64, before float32 cuts
+        them.
+        """
+
+    @abc.abstractmethod
+    def warm_start(
+        self,
+        state: PyTree,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+    ) -> PyTree:
+        """The state after observations that were made before the first round.
+
+        For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
+        that are NaN; a NaN value elsewhere is a failed evaluation. `values` are as in `tell`. For float64
+        values of the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
+        """
+
+
+class FederatedState(eqx.Module):
+    """`shared` is what all parties agreed on before the start; `clients` and `past` have the agents axis.
+
+    `past` is what each agent has evaluated. `round` counts the rounds told, and `told` what a target may
+    hold: these and those of `warm_start`. What clients predict is of values less `origin`, which `drive`
+    subtracts for each target; None where the method takes values as they are.
+    """
+
+    round: Int[Array, ""]
+    told: Int[Array, ""]
+    shared: PyTree
+    clients: PyTree
+    past: History
+    origin: Origin | None
+
+
+class AbstractFederated(AbstractAlgorithm):
+    """A method whose agents exchange messages through a server. Write the six functions below."""
+
+    agents: eqx.AbstractVar[int]
+
+    def __check_init__(self):
+        is_a("domain", self.domain, AbstractDomain)
+        whole("agents", self.agents, least=1)
+        whole("targets", self.targets, least=1)
+        require(
+            self.targets <= self.agents,
+            f"targets must be at most the {self.agents} agents, got {self.targets}.",
+        )
+
+    @property
+    def peer_capacity(self) -> int | None:
+        """`capacity` of the agents that are no targets, which observe in `warm_start` only."""
+        return self.capacity
+
+    # ------------------------------------------------------------ what a method is
+
+    @abc.abstractmethod
+    def setup(self, key: Key) -> PyTree:
+        """What all parties agree on before the start, such as feature frequencies."""
+
+    @abc.abstractmethod
+    def join(self, key: Key, shared: PyTree, index: Count) -> PyTree:
+        """The client of agent `index` before any observation."""
+
+    @abc.abstractmethod
+    def message(self, key: Key, shared: PyTree, client: Any) -> PyTree:
+        """All that leaves a client this round."""
+
+    @abc.abstractmethod
+    def aggregate(
+        self,
+        key: Key,
+        shared: PyTree,
+        round: Count,
+        messages: PyTree,
+        present: Bool[Array, " agents"],
+    ) -> PyTree:
+        """What the server sends to every client, from the messages that are `present`."""
+
+    @abc.abstractmethod
+    def choose(
+        self,
+        key: Key,
+        shared: PyTree,
+        client: Any,
+        past: History,
+        message: PyTree,
+        broadcast: PyTree,
+    ) -> tuple[Point, PyTree]:
+        """One client's query; `past` and `message` are its own."""
+
+    @abc.abstractmethod
+    def learn(self, shared: PyTree, round: Count, client: Any, x: Point, value: Scalar) -> PyTree:
+        """The client after observing `value` at `x` in round `round`.
+
+        Observations made before the first round come with the round `BEFORE_FIRST_ROUND`.
+        """
+
+    # ------------------------------------------------------------ what few methods need
+
+    @property
+    def grows(self) -> bool:
+        """Whether `tell` changes what all share: then no client can go on with its own part alone."""
+        return False
+
+    def usable(self, message: Any) -> Flag:
+        """Whether one agent's message can be used: by default, if all its numbers are finite."""
+        numbers = [a for a in jax.tree.leaves(message) if jnp.issubdtype(a.dtype, jnp.inexact)]
+        fine = jnp.ones((), bool)
+        for array in numbers:
+            fine = fine & jnp.all(jnp.isfinite(array))
+        return fine
+
+    def settle(self, shared: PyTree, client: Any) -> PyTree:
+        """The client when the first round begins, after what it observed before."""
+        del shared
+        return client
+
+    # ------------------------------------------------------------ the composition
+
+    def init(self, key: Key, *, each: Each = jax.vmap) -> FederatedState:
+        shared_key, client_key = jr.split(key)
+        shared = self.setup(shared_key)
+        index = jnp.arange(self.agents)
+        clients = each(self.join, in_axes=(0, None, 0))(_of_each(client_key, index), shared, index)
+        zero = jnp.zeros((), int)
+        past = each(lambda _: self.nothing())(index)
+        origin = no_origin(self.targets) if self.invariant else None
+        return FederatedState(zero, zero, shared, clients, past, origin)
+
+    def nothing(self) -> History:
+        """The past of an agent that has evaluated nothing."""
+        return history.empty(self.domain.dim, self.capacity)
+
+    def told(self, state: FederatedState) -> Count:
+        return state.told
+
+    def ask(
+        self,
+        key: Key,
+        state: FederatedState,
+        present: Bool[Array, " agents"] | None = None,
+        *,
+        each: Each = jax.vmap,
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        if present is None:
+            present = jnp.ones((self.agents,), bool)
+        require(
+            present.shape == (self.agents,),
+            f"present must say yes or no for each of {self.agents} agents, got {present.shape}.",
+        )
+        message_key, server_key, choice_key = jr.split(key, 3)
+        messages = self.messages(message_key, state, each=each)
+        broadcast = self.aggregate(server_key, state.shared, state.round, messages, present)
+        keys = _of_each(choice_key, jnp.arange(self.targets))
+        first = self._first(self.targets, (state.clients, state.past, messages))
+        # What all agents share is not mapped, so that what follows from it is computed once.
+        choose = each(self.choose, in_axes=(0, None, 0, 0, 0, None))
+        return choose(keys, state.shared, *first, broadcast)
+
+    def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
+        """What all agents send, with the agents axis."""
+
+        keys = _of_each(key, jnp.arange(self.agents))
+        return each(self.message, in_axes=(0, None, 0))(keys, state.shared, state.clients)
+
+    def tell(
+        self,
+        state: FederatedState,
+        queries: Float[Array, "targets dim"],
+        values: Float[Array, " targets"],
+        *,
+        each: Each = jax.vmap,
+    ) -> FederatedState:
+        known = state.clients, state.past
+        known = self._observe(each, state.shared, known, state.round, queries, values)
+        origin = after(state.origin, values[: self.targets])
+        return FederatedState(state.round + 1, state.told + 1, state.shared, *known, origin)
+
+    def warm_start(
+        self,
+        state: FederatedState,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+        *,
+        each: Each = jax.vmap,
+    ) -> FederatedState:
+        require(
+            values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
+            f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
+            f"{queries.shape} and {values.shape}.",
+        )
+        require(
+            state.round == 0, "warm_start is for observations made before the first round is told."
+        )
+        counts = jnp.sum(jnp.isfinite(values), axis=0)
+        told = state.told + jnp.max(counts[: self.targets], initial=0)
+        peers = jnp.max(counts[self.targets :], initial=0)
+        for most, capacity in ((told, self.capacity), (peers, self.peer_capacity)):
+            require(
+                capacity is None or most <= capacity,
+                f"{most} observations of an agent exceed the capacity of {capacity}: give its "
+                "surrogate a larger one.",
+            )
+        room = self.initial_capacity
+        require(
+            room is None or told <= room,
+            f"{told} observations of an agent before the first round, and the algorithm has room for "
+            f"{room} of them: make room.",
+        )
+        before = jnp.asarray(BEFORE_FIRST_ROUND)
+
+        def step(known: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
+            return self._observe(each, state.shared, known, before, *observation), None
+
+        known = state.clients, state.past
+        (clients, past), _ = jax.lax.scan(step, known, (queries, values))
+        if jax.tree.leaves(clients):  # there are clients that hold nothing
+            clients = each(self.settle, in_axes=(None, 0))(state.shared, clients)
+        origin = after(state.origin, values[:, : self.targets])
+        return FederatedState(state.round, told, state.shared, clients, past, origin)
+
+    def observe(
+        self,
+        shared: PyTree,
+        round: Count,
+        known: tuple[PyTree, History],
+        x: Point,
+        value: Scalar,
+    ) -> tuple[PyTree, History]:
+        """`learn` of one client, and its past with this evaluation."""
+        client, past = known
+        past = history.add(past, x, value)
+        # Where there was no evaluation, any point will do.
+        x = jnp.where(jnp.isfinite(x), x, 0)
+        return self.learn(shared, round, client, x, value), past
+
+    def _observe(
+        self,
+        each: Each,
+        shared: PyTree,
+        known: tuple[PyTree, History],
+        round: Count,
+        queries: Float[Array, "n dim"],
+        values: Float[Array, " n"],
+    ) -> tuple[PyTree, History]:
+        """What the agents know, clients and past, after one evaluation of each."""
+        count = values.shape[0]
+        require(
+            count in (self.targets, self.agents) and queries.shape == (count, self.domain.dim),
+            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, "
+            f"got {queries.shape} and {values.shape}.",
+        )
+
+        first = self._first(count, known)
+        axes = (None, None, 0, 0, 0)
+        new = each(self.observe, in_axes=axes)(shared, round, first, queries, values)
+        if count < self.agents:
+            new = jax.tree.map(
+                lambda old, some: old.at[:count].set(some), unwrap(known), unwrap(new)
+            )
+            new = wrap(new, known)
+        return new
+
+    def _first(self, count: int, tree: PyTree) -> PyTree:
+        """The first `count` agents of a tree with the agents axis."""
+        if count == self.agents:
+            return tree
+        return wrap(jax.tree.map(lambda leaf: leaf[:count], unwrap(tree)), tree)
+
+
+def _of_each(key: Key, index: Int[Array, " agents"]) -> Array:
+    """A key of each agent, from its number: its draws depend neither on how many share the batch nor on
+    how they are laid over devices."""
+    return jax.vmap(lambda i: jr.fold_in(key, i))(index)
+
+
+class AbstractIndependent(AbstractFederated):
+    """A method whose agents send nothing. The broadcast is a random key that all share a round."""
+
+    @property
+    def targets(self) -> int:
+        return self.agents
+
+    def message(self, key: Key, shared: PyTree, client: Any) -> tuple[()]:
+        del key, shared, client
+        return ()
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: PyTree,
+        round: Count,
+        messages: tuple[()],
+        present: Bool[Array, " agents"],
+    ) -> Key:
+        del shared, round, messages, present
+        return key

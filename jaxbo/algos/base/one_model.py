@@ -1,0 +1,248 @@
+"""One black box, K workers, and one model of all that they observe.
+
+    ask(state) → K queries,    tell(state, queries, values)         in rounds
+    ask_one(state, pending) → a query,    tell_one(state, x, value)    as soon as a worker is free
+
+A method says how a query follows from a belief, in `query`; the rest is here.
+"""
+
+import abc
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxbo._check import is_a, require, whole
+from jaxbo.algos.base._origin import Origin, after, no_origin
+from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.models.surrogate import AbstractSurrogate
+from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
+
+
+class State(eqx.Module):
+    """`round` counts the rounds told, `told` the evaluations, failed ones and initial ones included;
+    `fitted` how many observations the last fit was to; `past` is what was evaluated (`kernels.history`).
+    The belief is of values less `origin`, which `drive` and `Desk` subtract; None where the surrogate
+    takes values as they are.
+    """
+
+    round: Int[Array, ""]
+    told: Int[Array, ""]
+    fitted: Int[Array, ""]
+    shared: PyTree
+    belief: PyTree
+    past: History
+    origin: Origin | None
+
+
+class AbstractOneModel(AbstractAlgorithm):
+    """Workers evaluate one black box; what they observe goes into one model.
+
+    Every round `ask` has a query for each worker. Asynchronously a worker that has ended is told of
+    with `tell_one`, in any order, and given the next query by `ask_one`. Where two queries from one
+    belief do not differ by themselves, workers that are busy are taken to observe what is expected.
+    No query repeats that of another worker, or one that is remembered, of an objective that has shown no
+    noise.
+
+    Hyperparameters are fitted to what is known before the first round, and again whenever
+    `surrogate.period` more evaluations were told, failed ones included. The capacity of the surrogate
+    counts evaluations, that of the method counts rounds.
+    """
+
+    surrogate: eqx.AbstractVar[AbstractSurrogate]
+
+    def __check_init__(self):
+        is_a("domain", self.domain, AbstractDomain)
+        is_a("surrogate", self.surrogate, AbstractSurrogate)
+        whole("workers", self.targets, least=1)
+        require(
+            self.capacity is None or self.capacity >= 1,
+            f"a capacity of {self.surrogate.room} is too small for {self.targets} workers.",
+        )
+
+    @abc.abstractmethod
+    def random(self) -> bool:
+        """Whether two queries from one belief differ by themselves."""
+
+    @abc.abstractmethod
+    def prepare(self, key: Key) -> Points:
+        """The candidates that all queries of a round have in common."""
+
+    @abc.abstractmethod
+    def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, PyTree]:
+        """The next query and its info, given a state, or what it would be with more observations."""
+
+    @property
+    def capacity(self) -> int | None:
+        most = self.surrogate.room
+        if most is None:
+            return None
+        return (most - self._room) // self.targets
+
+    @property
+    def invariant(self) -> bool:
+        return self.surrogate.invariant
+
+    @property
+    def _room(self) -> int:
+        """Rows that queries which are still out may take up while the next one is sought."""
+        return 0 if self.random() else self.targets - 1
+
+    def setup(self, key: Key) -> Any:
+        """What the model draws before the first observation."""
+        return self.surrogate.setup(key, self.domain.dim)
+
+    def init(self, key: Key) -> State:
+        shared = self.setup(key)
+        zero = jnp.zeros((), int)
+        past = history.empty(self.domain.dim, self.surrogate.room, self.targets)
+        origin = no_origin() if self.invariant else None
+        return State(zero, zero, zero, shared, self.surrogate.start(shared), past, origin)
+
+    def told(self, state: State) -> Count:
+        return state.told // self.targets
+
+    def ask(
+        self, key: Key, state: State, present: Bool[Array, " agents"] | None = None
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        require(present is None, "present is for agents that send messages; workers send none.")
+        prepare_key, query_key = jr.split(key)
+        candidates = self.prepare(prepare_key)
+        keys = jax.vmap(lambda i: jr.fold_in(query_key, i))(jnp.arange(self.targets))
+        if self.random():
+            queries, info = jax.vmap(lambda k: self.query(k, state, candidates))(keys)
+            return self._apart(
+                jr.fold_in(query_key, self.targets), state, queries, candidates
+            ), info
+
+        def next_query(state: State, key: Key) -> tuple[State, tuple[Point, PyTree]]:
+            x, info = self.query(key, state, candidates)
+            return self._waiting(state, x), (x, info)
+
+        return jax.lax.scan(next_query, state, keys)[1]
+
+    def _apart(
+        self,
+        key: Key,
+        state: State,
+        queries: Float[Array, "targets dim"],
+        candidates: Points,
+    ) -> Float[Array, "targets dim"]:
+        """The queries of a round, those that repeat another one in other places."""
+        if self.targets == 1:
+            return queries
+        limits = history.limits(state.past, candidates)
+
+        def apart(past: History, item: tuple[Key, Point]) -> tuple[History, Point]:
+            x = limits.elsewhere(item[0], past, candidates, item[1])
+            return history.wait(past, x), x
+
+        return jax.lax.scan(apart, state.past, (jr.split(key, self.targets), queries))[1]
+
+    def ask_one(
+        self, key: Key, state: State, pending: Points, busy: Bool[Array, " points"]
+    ) -> Point:
+        """The next query while the `pending` ones that are `busy` are being evaluated."""
+        prepare_key, query_key = jr.split(key)
+        candidates = self.prepare(prepare_key)
+
+        def wait(state: State, item: tuple[Point, Flag]) -> tuple[State, None]:
+            return self._waiting(state, *item), None
+
+        state, _ = jax.lax.scan(wait, state, (pending, busy))
+        return self.query(jr.fold_in(query_key, 0), state, candidates)[0]
+
+    def _waiting(self, state: State, x: Point, busy: Flag | bool = True) -> State:
+        """While `x` is evaluated; taken to be what is expected there, unless queries are `random`."""
+        past, belief = history.wait(state.past, x, busy), state.belief
+        if not self.random():
+            mean, _ = self.surrogate.predict(state.shared, belief, x)
+            expected = jnp.where(busy, mean, jnp.nan)
+            belief = self.surrogate.condition(state.shared, belief, x, expected)
+        return eqx.tree_at(lambda s: (s.belief, s.past), state, (belief, past))
+
+    def tell(
+        self, state: State, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
+    ) -> State:
+        require(
+            queries.shape == (self.targets, self.domain.dim) and values.shape == (self.targets,),
+            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, got "
+            f"{queries.shape} and {values.shape}.",
+        )
+        return self._tell(state, queries, values)
+
+    def tell_one(self, state: State, x: Point, value: Scalar) -> State:
+        """The state after one evaluation, of whichever worker."""
+        return self._tell(state, jnp.asarray(x, float)[None], jnp.asarray(value, float)[None])
+
+    def _tell(
+        self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
+    ) -> State:
+        told, every = state.told + values.shape[0], self.surrogate.period
+        belief, past = self._observe(state, queries, values)
+        fitted = state.fitted
+        if every is not None:
+            # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
+            due = told // every > state.told // every
+            refit = functools.partial(self._refit, state.shared)
+            fitted, belief = jax.lax.cond(due, refit, lambda *same: same, fitted, belief)
+        origin = after(state.origin, values)
+        return State(state.round + 1, told, fitted, state.shared, belief, past, origin)
+
+    def _refit(self, shared: Any, fitted: Count, belief: Any) -> tuple[Count, Any]:
+        """Hyperparameters fitted anew, if anything was observed since the last fit."""
+        count = self.surrogate.count(belief)
+        new = count, self.surrogate.refit(shared, belief)
+        return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, (fitted, belief))
+
+    def warm_start(
+        self,
+        state: State,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+    ) -> State:
+        require(
+            values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
+            f"expected queries of shape (points, workers, {self.domain.dim}) and a value of each, got "
+            f"{queries.shape} and {values.shape}.",
+        )
+        require(
+            state.round == 0, "warm_start is for observations made before the first round is told."
+        )
+        most = self.surrogate.room
+        told = state.told + values.size
+        require(
+            most is None or told <= most,
+            f"{told} evaluations exceed the surrogate's capacity of {most}: give it a larger one.",
+        )
+        points = queries.reshape(-1, self.domain.dim)
+        belief, past = self._observe(state, points, values.reshape(-1))
+        fitted = state.fitted
+        if self.surrogate.period is not None:
+            fitted, belief = self._refit(state.shared, fitted, belief)
+        origin = after(state.origin, values)
+        return State(state.round, told, fitted, state.shared, belief, past, origin)
+
+    def _observe(
+        self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
+    ) -> tuple[Any, History]:
+        """The belief and the past with these evaluations."""
+
+        def step(
+            known: tuple[Any, History], observation: tuple[Point, Scalar]
+        ) -> tuple[tuple[Any, History], None]:
+            belief, past = known
+            x, value = observation
+            past = history.add(past, x, value)
+            # Where there was no evaluation, any point will do.
+            x = jnp.where(jnp.isfinite(x), x, 0)
+            return (self.surrogate.condition(state.shared, belief, x, value), past), None
+
+        return jax.lax.scan(step, (state.belief, state.past), (queries, values))[0]

@@ -1,0 +1,190 @@
+"""What RGPE and TAF share: an agent sends its posterior on the shared features, and hears all others'.
+
+    ν_n, U_n                      the message, U_n'U_n = Cov(weights): M + M² numbers
+    μ_n(x) = φ(x)'ν_n,   σ_n²(x) = |U_n φ(x)|²
+
+Both were made for learning from earlier tasks; FTS, section 3.2, adapts them to a federation.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from jaxbo._check import require
+from jaxbo._keys import aside
+from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
+from jaxbo.algos.base.two_models import AbstractTwoModels, Beliefs, Shared
+from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.maximize import query
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
+
+
+class Message(eqx.Module):
+    """Posterior mean and covariance of the weights for standardized values: cov = factor' factor.
+
+    `factor` is triangular with a positive diagonal: there is one such, so it tells no more than the
+    covariance does. `incumbent` is the largest standardized value, where a method asks for it.
+    """
+
+    mean: Features
+    factor: Float[Array, "features features"]
+    incumbent: Scalar | None
+
+    def sample(self, z: Float[Array, "draws features"]) -> Float[Array, "draws features"]:
+        """Weights, from standard normal numbers."""
+        return self.mean[None, :] + dot(z, self.factor)
+
+
+class Client(eqx.Module):
+    """One agent; `largest` is its best value, `sent` its one message, with `once`."""
+
+    index: Count
+    beliefs: Beliefs
+    largest: Scalar
+    sent: Message | None
+
+
+class Broadcast(eqx.Module):
+    """All messages that can be used, whom they are from, and the round's common random key."""
+
+    key: Key
+    messages: Message
+    present: Bool[Array, " agents"]
+
+
+class AbstractTransfer(AbstractTwoModels):
+    """An agent's next query maximizes a function of its own exact process and of all messages.
+
+    Subclasses say which. `sends_incumbent` is whether the best value leaves an agent, too.
+    """
+
+    own: eqx.AbstractVar[Fitted]
+    peers: eqx.AbstractVar[Bool[Array, " agents"] | Bool[Array, "targets agents"] | None]
+    once: eqx.AbstractVar[bool]
+    sends_incumbent: eqx.AbstractClassVar[bool]
+
+    def __check_init__(self):
+        require(
+            isinstance(self.own, Fitted) and isinstance(self.own.inference, Exact),
+            f"own must be Fitted(..., inference=Exact()), which keeps the observations to rank, got "
+            f"{self.own}.",
+        )
+        require(
+            self.features.standardize,
+            "features must standardize values: the own model does, and the two are compared.",
+        )
+        if self.peers is not None:
+            shapes = (self.agents,), (self.targets, self.agents)
+            require(
+                self.peers.shape in shapes,
+                f"peers must have shape {shapes[0]} or {shapes[1]}, got {self.peers.shape}.",
+            )
+
+    @abc.abstractmethod
+    def acquisition(
+        self,
+        key: Key,
+        shared: Shared,
+        own: FittedBelief,
+        messages: Message,
+        others: Bool[Array, " agents"],
+    ) -> tuple[Function, Float[Array, " agents"]]:
+        """What to maximize, and how much each agent's message counts in it.
+
+        `messages` are all agents', finite; `others` says which to listen to.
+        """
+
+    def usable(self, message: Message) -> Flag:
+        """Who has observed nothing has an incumbent of -inf."""
+        fine = jnp.all(jnp.isfinite(message.mean)) & jnp.all(jnp.isfinite(message.factor))
+        return fine if message.incumbent is None else fine & (message.incumbent < jnp.inf)
+
+    def join(self, key: Key, shared: Shared, index: Count) -> Client:
+        del key
+        beliefs = self._start(shared)
+        largest = jnp.full_like(beliefs.message.moments.mean, -jnp.inf)
+        return self._with_message(Client(index, beliefs, largest, None))
+
+    def message(self, key: Key, shared: Shared, client: Client) -> Message:
+        del key, shared
+        return self._posterior(client) if client.sent is None else client.sent
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: Shared,
+        round: Count,
+        messages: Message,
+        present: Bool[Array, " agents"],
+    ) -> Broadcast:
+        del shared, round
+        # What is not heard may hold anything, such as NaN, which no weight of 0 makes vanish.
+        heard = present & jax.vmap(self.usable)(messages)
+        hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
+        return Broadcast(key, hear(heard, messages), heard)
+
+    def choose(
+        self,
+        key: Key,
+        shared: Shared,
+        client: Client,
+        past: History,
+        message: Message,
+        broadcast: Broadcast,
+    ) -> tuple[Point, Float[Array, " agents"]]:
+        del message
+        others = broadcast.present & (jnp.arange(broadcast.present.size) != client.index)
+        if self.peers is not None:
+            others = others & (self.peers if self.peers.ndim == 1 else self.peers[client.index])
+        own = client.beliefs.own
+        function, weights = self.acquisition(key, shared, own, broadcast.messages, others)
+        candidates = self.domain.candidates(broadcast.key, self.candidates)
+        # A peer whose values are all equal sends a mean of 0.
+        told = jnp.any(broadcast.messages.mean != 0, axis=1)
+        alone = ~jnp.any(told & (weights > 0))
+        x = query(aside(key), function, self.domain, candidates, past, alone=alone)
+        return x, weights
+
+    def learn(
+        self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
+    ) -> Client:
+        beliefs = self._update(shared, round, client.beliefs, x, value)
+        counted = beliefs.message.posterior.count > client.beliefs.message.posterior.count
+        largest = jnp.where(counted, jnp.maximum(client.largest, value), client.largest)
+        told = Client(client.index, beliefs, largest, client.sent)
+        # Until the first round the one message keeps up with the observations.
+        return self._with_message(told, round == BEFORE_FIRST_ROUND)
+
+    def _posterior(self, client: Client) -> Message:
+        belief = client.beliefs.message
+        incumbent = None
+        if self.sends_incumbent:
+            moments = belief.moments
+            incumbent = (client.largest - moments.offset) / moments.deviation
+        mean = belief.mean_weights()
+        transposed = jax.vmap(belief.posterior.root.times)(jnp.eye(mean.size, dtype=mean.dtype))
+        triangle = jnp.linalg.qr(transposed, mode="r")
+        factor = triangle * jnp.where(jnp.diagonal(triangle) < 0, -1, 1)[:, None]
+        return Message(mean, factor, incumbent)
+
+    def _with_message(self, client: Client, anew: Flag | bool = True) -> Client:
+        """With `once`, the client and what it will send: its posterior `anew`, or what it had."""
+        if not self.once:
+            return client
+        message = self._posterior(client)
+        if client.sent is not None:
+            choose = lambda new, old: jnp.where(anew, new, old)  # noqa: E731
+            message = jax.tree.map(choose, message, client.sent)
+        return Client(client.index, client.beliefs, client.largest, message)
+
+
+def yes_or_no(name: str, value: ArrayLike) -> Bool[Array, "*shape"]:
+    """An array of truths. `ValueError` for numbers: these are no weights."""
+    value = jnp.asarray(value)
+    require(value.dtype == bool, f"{name} must say yes or no, got numbers of {value.dtype}.")
+    return value

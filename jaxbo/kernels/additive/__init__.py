@@ -1,0 +1,1 @@
+"""Additive processes: sums of functions of a few variables each."""

@@ -1,0 +1,439 @@
+"""A model that is a sum of functions of a few variables each, with what it says of each on a grid.
+
+    f(x) = Σ_I f_I(x_I)    →    mean_I and variance_I on the grid of I, for every I
+
+The tables are brought up to every observation as it comes, and made anew when hyperparameters or the
+structure are. Whatever needs f alone goes to `Fitted`, which does the observing, the warping and the
+fitting: one for each chain of structures, all given the same observations.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxbo._check import require, whole
+from jaxbo.domains.base import AbstractDomain, Axes, Cube, Finite, Regions
+from jaxbo.kernels.additive import kernel as additive
+from jaxbo.kernels.additive import tables as factor_tables
+from jaxbo.kernels.additive.kernel import AdditiveKernel, Groups
+from jaxbo.kernels.additive.structure import AbstractStructure, Evidence, Given, Scopes
+from jaxbo.kernels.additive.tables import GridTables
+from jaxbo.kernels.factors.graph import Tables, check_memory
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.models import fit
+from jaxbo.kernels.models.ensemble import mixed
+from jaxbo.kernels.models.fit import Priors
+from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief
+from jaxbo.kernels.models.surrogate import AbstractSurrogate
+from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
+from jaxbo.kernels.processes.features import SineCosine
+from jaxbo.types import Count, Function, Key, Point, Scalar, floating
+
+#: Features a factor of a sampled function.
+SIZE = 100
+
+
+class Shared(eqx.Module):
+    """What the first structure is drawn with, and every later one, and whose variables they join."""
+
+    key: Key
+    none: SineCosine
+    domain: AbstractDomain
+
+
+class Belief(eqx.Module):
+    """What is believed of f, and of every factor on its grids; all with an axis of chains.
+
+    `points` are the grids [boxes, dim, grid]. Of the last fit, `accepted` is the share of structural
+    moves that were taken and `pairs` how often each pair of variables shared a factor, None where the
+    structure is not learned.
+    """
+
+    whole: FittedBelief
+    tables: GridTables
+    points: Float[Array, "..."]
+    accepted: Scalar | Float[Array, " chains"]
+    pairs: Float[Array, "..."] | None = None
+
+    def incumbent(self) -> Point:
+        """The best point observed; the origin before there is one."""
+        y = self.whole.y[0]
+        return self.whole.x[0, jnp.argmax(jnp.where(jnp.isfinite(y), y, -jnp.inf))]
+
+
+class Decomposed(AbstractSurrogate):
+    """An additive process whose hyperparameters are fitted by maximum evidence every `every` evaluations.
+
+    `structure` says which variables share a factor: scopes, or `RandomTree()`, or `Sampled()`, which
+    learns it; scopes are held as `Given` says, those of fewest variables first. Variables are
+    coordinates; of a `Space`, parameters, a choice with all its coordinates. `form` is the kernel of
+    every factor and where fitting starts, `per_factor` whether every factor has a variance and length
+    scales of its own; else factors share the variance evenly, and one length scale or, where `form` has
+    them, one for each coordinate. `noise`, `warp` and `priors` are as in `Fitted`.
+
+    A variable is looked at on `grid` points; integers and choices on all their values, if they are no
+    more. With `regions` each of these boxes has a grid of its own; with `zoom` there is one more, that
+    share of every axis around the best point observed, placed anew at every fit.
+
+    Memory: observations (observations + variables) numbers a chain, its variables squared where the
+    structure is learned, and for every box `grid` numbers a variable and 3 grid^(its variables) a factor;
+    where scopes are not given, as if all factors had as many variables as the largest may have. A query
+    takes up to twice as much. `ValueError` where the tables take more than 4 GiB, and for length scales
+    that are not one number or one for each coordinate.
+    """
+
+    structure: AbstractStructure
+    capacity: int = eqx.field(static=True)
+    form: AbstractKernel
+    noise: Scalar
+    every: int | None = eqx.field(static=True)
+    warp: bool = eqx.field(static=True)
+    grid: int = eqx.field(static=True)
+    per_factor: bool = eqx.field(static=True)
+    priors: Priors | None
+    regions: Regions | None = eqx.field(static=True)
+    zoom: float | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        structure: AbstractStructure | Sequence[Sequence[SupportsIndex]],
+        capacity: int,
+        *,
+        form: AbstractKernel | None = None,
+        noise: Scalar | float = 1e-3,
+        every: int | None = 10,
+        warp: bool = False,
+        grid: int = 32,
+        per_factor: bool = False,
+        priors: Priors | None = None,
+        regions: Regions | None = None,
+        zoom: float | None = None,
+    ):
+        given = isinstance(structure, AbstractStructure)
+        self.structure = structure if given else Given(structure)
+        self.capacity = capacity
+        self.form = SquaredExponential(0.3) if form is None else form
+        self.noise = floating(noise)
+        self.every, self.warp, self.grid, self.per_factor = every, warp, grid, per_factor
+        self.priors, self.regions, self.zoom = priors, regions, zoom
+
+    def __check_init__(self):
+        whole("grid", self.grid, least=2)
+        zoom = self.zoom
+        require(zoom is None or 0 < zoom < 1, f"zoom must be a share of an axis, got {zoom}.")
+        require(
+            zoom is None or self.every is not None,
+            "zoom is placed anew at every fit, and with every=None there is none.",
+        )
+        require(
+            not self.structure.learns or self.every is not None,
+            "the structure is learned at every fit, and with every=None there is none.",
+        )
+        self._model  # noqa: B018  (checks the rest)
+
+    @property
+    def _model(self) -> Fitted:
+        return Fitted(
+            self.capacity,
+            self.form,
+            noise=self.noise,
+            every=self.every,
+            inference=Exact(),
+            warp=self.warp,
+            priors=self.priors,
+        )
+
+    @property
+    def room(self) -> int:
+        return self.capacity
+
+    @property
+    def period(self) -> int | None:
+        return self.every
+
+    def setup(self, key: Key, dim: int) -> Shared:
+        return self.over(Cube(dim), key)
+
+    def over(self, domain: AbstractDomain, key: Key) -> Shared:
+        """`setup` for the variables of a domain, which need not be coordinates."""
+        dim, regions = domain.dim, self.regions
+        require(
+            regions is None or regions.dim == dim,
+            f"regions have {regions and regions.dim} dimensions, the domain has {dim}.",
+        )
+        scales = self.form.length_scale.shape
+        require(
+            scales in ((), (dim,)),
+            f"length_scale of form must be one number or one for each of {dim} coordinates, got shape "
+            f"{scales}.",
+        )
+        domain = Cube(dim) if isinstance(domain, Finite) else domain
+        variables = len(domain.axes(self.grid).columns)
+        scopes = jax.eval_shape(lambda k: self.structure.start(k, variables), key)
+        groups = (scopes.shape,) if self._groups is None else self._groups
+        cells = sum(count * self.grid**size for count, size in groups)
+        boxes = self.cover + (self.zoom is not None)
+        check_memory(3 * boxes * self.structure.chains * cells)
+        # The exact process of `Fitted` needs no features; those of samples are drawn with them.
+        none = SineCosine(jnp.zeros((0, dim)), jnp.ones(()), jnp.ones(()))
+        return Shared(key, none, domain)
+
+    @property
+    def cover(self) -> int:
+        """How many boxes cover the domain: the first ones."""
+        return 1 if self.regions is None else self.regions.count
+
+    def start(self, shared: Shared) -> Belief:
+        axes = shared.domain.axes(self.grid)
+        points = self._points(shared, jnp.full(shared.domain.dim, 0.5))
+
+        def one(key: Key) -> Belief:
+            kernel = self._kernel(axes, self.structure.start(key, len(axes.columns)))
+            belief = self._model.start(shared.none)
+            belief = eqx.tree_at(lambda b: b.kernel, belief, kernel)
+            pairs = jnp.zeros((len(axes.columns),) * 2) if self.structure.learns else None
+            return Belief(belief, self._tables(belief, points), points, jnp.zeros(()), pairs)
+
+        return jax.vmap(one)(jr.split(shared.key, self.structure.chains))
+
+    def _points(self, shared: Shared, center: Point) -> Float[Array, "boxes dim grid"]:
+        regions = self.regions
+        lower = jnp.zeros((1, center.size)) if regions is None else regions.lower
+        upper = jnp.ones((1, center.size)) if regions is None else regions.upper
+        if self.zoom is not None:
+            near = _corners(center, self.zoom)
+            lower, upper = (jnp.concatenate(two) for two in zip((lower, upper), near, strict=True))
+        return self._boxes(shared, lower, upper)
+
+    def _boxes(
+        self, shared: Shared, lower: Float[Array, "boxes dim"], upper: Float[Array, "boxes dim"]
+    ) -> Float[Array, "boxes dim grid"]:
+        axes = shared.domain.axes(self.grid)
+
+        def within(lower: Point, upper: Point) -> Float[Array, "dim grid"]:
+            points = lower[:, None] + (upper - lower)[:, None] * axes.points
+            points = jnp.where(axes.ordered[:, None], points, axes.points)
+            return jax.vmap(shared.domain.project, 1, 1)(points)
+
+        return jax.vmap(within)(lower, upper)
+
+    @property
+    def _groups(self) -> Groups | None:
+        """How many factors have how many variables, if that is known in advance."""
+        fixed = self.structure.fixed
+        if fixed is None:
+            return None
+        return tuple((len(list(same)), size) for size, same in itertools.groupby(fixed, len))
+
+    def _kernel(self, axes: Axes, scopes: Scopes) -> AdditiveKernel:
+        form, width, groups = self.form, axes.columns.shape[1], self._groups
+        scopes = _coordinates(axes, scopes)
+        shared = AdditiveKernel(scopes, form, width=width, groups=groups)
+        if not self.per_factor:
+            return shared
+        # A factor may get variables later: it starts with a share as well.
+        used = jnp.any(scopes >= 0, axis=1)
+        variances = jnp.where(used, shared.variances, jnp.max(shared.variances))
+        return AdditiveKernel(scopes, form, shared.length_scales, variances, width, groups)
+
+    def condition(self, shared: Shared, belief: Belief, x: Point, y: Scalar) -> Belief:
+        def one(belief: Belief) -> Belief:
+            row = belief.whole.moments.count
+            new = self._model.condition(shared.none, belief.whole, x, y)
+            added = new.model.matrix.at[row].get(mode="fill", fill_value=0)
+
+            def extended(tables: GridTables, points: Float[Array, "dim grid"]) -> GridTables:
+                kernel, outputs = _additive(new), _outputs(new)
+                return factor_tables.extend(tables, kernel, points, new.x, added, outputs)
+
+            told = jax.vmap(extended)(belief.tables, belief.points)
+            usable = new.moments.count > row
+            tables = jax.tree.map(lambda a, b: jnp.where(usable, a, b), told, belief.tables)
+            return Belief(new, tables, belief.points, belief.accepted, belief.pairs)
+
+        return jax.vmap(one)(belief)
+
+    def refit(self, shared: Shared, belief: Belief) -> Belief:
+        axes, model = shared.domain.axes(self.grid), self._model
+        points = self._points(shared, belief.incumbent())
+
+        def one(key: Key, belief: Belief) -> Belief:
+            old = model.rewarped(belief.whole)
+            evidence = _evidence(fit.of_data(old.kernel, old.noise, old.x, old.standardized), axes)
+            scopes, variables = _variables(axes, _additive(old)), len(axes.columns)
+            chain = self.structure.update(key, scopes, variables, evidence)
+            old = eqx.tree_at(lambda b: b.kernel.scopes, old, _coordinates(axes, chain.scopes))
+            new = model.refit(shared.none, old)
+            return Belief(new, self._tables(new, points), points, chain.accepted, chain.pairs)
+
+        count = self.count(belief)
+        keys = jax.vmap(lambda k: jr.fold_in(k, count))(jr.split(shared.key, self.structure.chains))
+        return jax.vmap(one)(keys, belief)
+
+    def count(self, belief: Belief) -> Count:
+        return belief.whole.moments.count[0]
+
+    def sample(self, key: Key, shared: Shared, belief: Belief) -> Function:
+        chain_key, key = jr.split(key)
+        chain = jr.randint(chain_key, (), 0, self.structure.chains)
+        return jax.tree.map(lambda leaf: leaf[chain], self.draw(key, belief, SIZE))
+
+    def draw(self, key: Key, belief: Belief, size: int) -> additive.Sample:
+        """A function for standardized values from each chain, of `size` features a factor."""
+
+        def one(key: Key, belief: FittedBelief) -> additive.Sample:
+            kernel, inverse = _additive(belief), belief.model.matrix
+            y = belief.standardized
+            return additive.draw(key, kernel, belief.noise, belief.x, y, inverse, size)
+
+        return jax.vmap(one)(jr.split(key, self.structure.chains), belief.whole)
+
+    def predict(self, shared: Shared, belief: Belief, x: Point) -> tuple[Scalar, Scalar]:
+        one = lambda b: self._model.predict(shared.none, b, x)  # noqa: E731
+        means, variances = jax.vmap(one)(belief.whole)
+        return mixed(jnp.full(means.shape, 1 / means.size, means.dtype), means, variances)
+
+    def standardized(
+        self, shared: Shared, belief: Belief, x: Point
+    ) -> tuple[Float[Array, " chains"], Float[Array, " chains"]]:
+        """Mean and variance of f for standardized values, of every chain."""
+        one = lambda b: self._model.standardized(shared.none, b, x)  # noqa: E731
+        return jax.vmap(one)(belief.whole)
+
+    def parts(
+        self, belief: Belief, x: Point
+    ) -> tuple[Float[Array, "chains factors"], Float[Array, "chains factors"]]:
+        """Mean and variance of every factor at a point, for standardized values (eq. 1)."""
+
+        def one(belief: FittedBelief) -> tuple[Array, Array]:
+            kernel, inverse = _additive(belief), belief.model.matrix
+            k = jax.vmap(lambda z: kernel.parts(x, z))(belief.x)
+            k = jnp.where(belief.used[:, None], k, 0)
+            y = jnp.where(belief.used, belief.standardized, 0)
+            w = dot(inverse, k)
+            return dot(dot(inverse, y), w), kernel.variances - jnp.sum(w * w, axis=0)
+
+        return jax.vmap(one)(belief.whole)
+
+    def factors(self, belief: Belief) -> tuple[Tables, Tables]:
+        """Mean and variance of every factor on its grids, for standardized values; those of each group
+        of the kernel stacked, [boxes, chains, factors, grid ...]."""
+
+        def one(belief: Belief) -> tuple[Tables, Tables]:
+            moments = belief.whole.moments
+
+            def mean(table: Float[Array, "boxes factors outputs ..."]) -> Array:
+                return (table[:, :, 0] - moments.mean * table[:, :, 1]) / moments.deviation
+
+            variance = jax.tree.map(lambda v: jnp.maximum(v, 0), belief.tables.variance)
+            return jax.tree.map(mean, belief.tables.mean), variance
+
+        return jax.vmap(one, out_axes=1)(belief)
+
+    def around(
+        self, shared: Shared, belief: Belief, center: Point, share: Scalar | float
+    ) -> Belief:
+        """The belief with one more grid: over that share of every axis, around a point of the domain."""
+        new = self._boxes(shared, *_corners(center, share))
+
+        def one(belief: Belief) -> Belief:
+            made = self._tables(belief.whole, new)
+            both = lambda old, new: jnp.concatenate([old, new])  # noqa: E731
+            tables, points = jax.tree.map(both, (belief.tables, belief.points), (made, new))
+            return Belief(belief.whole, tables, points, belief.accepted, belief.pairs)
+
+        return jax.vmap(one)(belief)
+
+    def distinct(self, belief: Belief) -> tuple[Bool[Array, "boxes chains _ ..."], ...]:
+        """Which points of the factors' grids are no repetitions: a parameter of few values repeats the
+        last, a place that no variable has is the same everywhere, and boxes may differ in other variables
+        only. Points on the border of two boxes are of both."""
+        boxes = belief.points[0]
+        alike = jnp.all(boxes[:, None] == boxes[None, :], axis=3)
+        earlier = jnp.tri(len(boxes), k=-1, dtype=bool)
+
+        def one(
+            points: Float[Array, "dim grid"],
+            as_before: Bool[Array, "boxes dim"],
+            kernel: AdditiveKernel,
+        ) -> tuple[Array, ...]:
+            same = points[:, :, None] == points[:, None, :]
+            before = jnp.tri(points.shape[1], k=-1, dtype=bool)
+
+            def factor(scope: Int[Array, " places"]) -> Array:
+                found = ~jnp.any(jnp.all((scope < 0)[None, :] | as_before[:, scope], axis=1))
+                for variable in scope.reshape(-1, kernel.width):
+                    alike = jnp.all((variable < 0)[:, None, None] | same[variable], axis=0)
+                    new = ~jnp.any(alike & before, axis=1)
+                    found = found[..., None] & new.reshape((1,) * found.ndim + new.shape)
+                return found
+
+            return tuple(jax.vmap(factor)(kernel.scopes[of]) for of in kernel.members)
+
+        kernels = _additive(belief.whole)
+        of_box = lambda points, before: jax.vmap(lambda k: one(points, before, k))(kernels)  # noqa: E731
+        return jax.vmap(of_box)(boxes, alike & earlier[:, :, None])
+
+    def scopes(self, shared: Shared, belief: Belief) -> Int[Array, "chains factors arity"]:
+        """The variables of every factor of every chain."""
+        axes = shared.domain.axes(self.grid)
+        return jax.vmap(lambda b: _variables(axes, _additive(b)))(belief.whole)
+
+    def _tables(self, belief: FittedBelief, points: Float[Array, "boxes dim grid"]) -> GridTables:
+        kernel, outputs, inverse = _additive(belief), _outputs(belief), belief.model.matrix
+        return jax.vmap(
+            lambda p: factor_tables.tables(kernel, p, belief.x, belief.used, inverse, outputs)
+        )(points)
+
+
+def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
+    """Of structures under the hyperparameters of the problem: a move changes one factor's covariance."""
+    kernel, noise = problem.unpack(problem.theta)
+    assert isinstance(kernel, AdditiveKernel)
+
+    def part(number: Count, scope: Int[Array, " arity"]) -> Float[Array, "capacity capacity"]:
+        return kernel.part(number, _coordinates(axes, scope[None])[0], problem.squares)
+
+    def total(scopes: Scopes, parts: Float[Array, "capacity capacity"]) -> Scalar:
+        other = eqx.tree_at(lambda k: k.scopes, kernel, _coordinates(axes, scopes))
+        return problem.evidence_of(other.share * parts, noise)
+
+    return Evidence(part, total)
+
+
+def _corners(
+    center: Point, share: Scalar | float
+) -> tuple[Float[Array, "1 dim"], Float[Array, "1 dim"]]:
+    """Of the box in the cube that has that share of every axis, as near around the center as can be."""
+    corner = jnp.clip(center - share / 2, 0, 1 - share)[None, :]
+    return corner, corner + share
+
+
+def _additive(belief: FittedBelief) -> AdditiveKernel:
+    assert isinstance(belief.kernel, AdditiveKernel)
+    return belief.kernel
+
+
+def _coordinates(axes: Axes, scopes: Scopes) -> Int[Array, "factors places"]:
+    """The coordinates of every factor, those of one variable side by side."""
+    columns = jnp.asarray(axes.columns, scopes.dtype)
+    each = jnp.where(scopes[:, :, None] < 0, -1, columns[scopes])
+    return each.reshape(len(scopes), -1)
+
+
+def _variables(axes: Axes, kernel: AdditiveKernel) -> Scopes:
+    """The variables of every factor, from its coordinates."""
+    first = kernel.scopes[:, :: kernel.width]
+    return jnp.where(first < 0, -1, jnp.asarray(axes.owners, first.dtype)[first])
+
+
+def _outputs(belief: FittedBelief) -> Float[Array, "2 capacity"]:
+    """The values less the first one, and 1; 0 where there is none."""
+    outputs = jnp.stack([belief.values - belief.moments.first, jnp.ones_like(belief.y)])
+    return jnp.where(belief.used[None, :], outputs, 0)

@@ -1,0 +1,1 @@
+"""The maximum of a sum of tables: factor graphs, max-sum, elimination."""

@@ -1,0 +1,511 @@
+"""Hyperparameters by maximum evidence.
+
+    evidence = log N(y; 0, K),   K = k(X, X) + noise I
+    d evidence / dK = (alpha alpha' - K^-1) / 2,   alpha = K^-1 y
+
+over theta = log length_scale (one, or one a coordinate), log variance and log noise, inside of
+`Bounds`: theta = low + (high - low) sigmoid(4 u / (high - low)), u free. Several runs of L-BFGS,
+from the given hyperparameters and from points spread over the box, go side by side; the best is
+returned.
+
+Values that are all equal, or nearly, would be explained best by noise alone, or by a function that is
+the same everywhere. Either would end the search. So with fewer than five distinct values the
+hyperparameters stay where they are, and later a prior keeps them from the ends of the box.
+
+Where length scales stay, K = variance Q diag(values) Q' + noise I has the same Q throughout, and an
+evaluation takes O(points) instead of O(points^3).
+
+Every restart of every agent of a batch does the same work whatever its line search decides: one
+evaluation a step, along a new direction where the last step was accepted, nearer where it was not.
+A line search with a loop of its own would make all wait for the slowest at every step.
+"""
+
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxbo import _check
+from jaxbo.kernels import linalg
+from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.types import Flag, Scalar, floating
+
+#: Pairs kept by L-BFGS: more than the hyperparameters of a handful of coordinates need.
+_MEMORY = 8
+#: Longest step in any log hyperparameter, a factor of e^2: longer ones end where the box is flat.
+_LONGEST = 2.0
+#: Armijo's constant, and the range of the factor by which a rejected step shrinks.
+_SUFFICIENT, _SHRINK = 1e-4, (0.1, 0.5)
+#: Shares of the box, at each end, that the given start and the spread ones keep away from. At the
+#: ends the gradient vanishes; spread wider, starts were measured to miss the optimum more often.
+_MARGIN, _SPREAD_MARGIN = 0.02, 0.2
+#: Eigenvalues are computed twice below this share of the largest.
+_SMALL = 1 / 64
+#: With fewer distinct values nothing is fitted.
+FEWEST = 5
+#: Values that differ by so many roundings are the same.
+_ROUNDINGS = 8
+#: Default spreads of the logarithms: a factor of 30 either way for length scales, 55 for the noise, is
+#: within two of them.
+_SPREAD_OF_SCALES, _SPREAD_OF_NOISE = math.sqrt(3), 2.0
+#: Noise variance where nothing else is given, in units of the values' variance.
+NOISE = 1e-2
+
+
+def _pair(value: Float[Array, "2"] | tuple[float, float]) -> Float[Array, "2"]:
+    return floating(value)
+
+
+class Bounds(eqx.Module):
+    """The smallest and the largest value of each hyperparameter.
+
+    The defaults suit points of the unit cube and values of mean 0 and variance 1. Below a noise of
+    1e-5 of the variance float32 cannot evaluate the evidence of smooth functions: use float64.
+    """
+
+    length_scale: Float[Array, "2"] = eqx.field(converter=_pair, default=(0.01, 10.0))
+    variance: Float[Array, "2"] = eqx.field(converter=_pair, default=(0.05, 20.0))
+    noise: Float[Array, "2"] = eqx.field(converter=_pair, default=(1e-5, 1.0))
+
+    def __check_init__(self):
+        for name, pair in vars(self).items():
+            _check.positive(f"bounds of {name}", pair)
+            _check.require(pair[0] <= pair[1], f"bounds of {name} are reversed: {pair}.")
+
+
+class LogNormal(eqx.Module):
+    """A prior: log value ~ N(log median, spread^2)."""
+
+    median: Scalar = eqx.field(converter=floating)
+    spread: Scalar = eqx.field(converter=floating)
+
+    def __check_init__(self):
+        _check.positive("median", self.median)
+        _check.positive("spread", self.spread)
+
+    def log_density(self, log_value: Float[Array, "*dim"]) -> Scalar:
+        """Log density of the log value, greatest at the median, up to a constant."""
+        return -jnp.sum(((log_value - jnp.log(self.median)) / self.spread) ** 2) / 2
+
+
+class Priors(eqx.Module):
+    """Priors of the hyperparameters; `None` is flat in the logarithm.
+
+    The one of the length scale holds for each coordinate's, independently.
+    """
+
+    length_scale: LogNormal | None = None
+    variance: LogNormal | None = None
+    noise: LogNormal | None = None
+
+    @classmethod
+    def scaled(cls, dim: int) -> "Priors":
+        """Length scales that grow with the root of the dimension, as distances in a cube do.
+
+        Median e^√2 √dim, spread √3: the prior of Hvarfner, Hellsten and Nardi (2024), with which one
+        length scale a coordinate can be fitted to few points in many dimensions. The noise has a median
+        of 1 % of the values' variance.
+        """
+        _check.at_least(dim, 1)
+        median = math.exp(math.sqrt(2)) * math.sqrt(dim)
+        return cls(LogNormal(median, math.sqrt(3)), noise=LogNormal(NOISE, _SPREAD_OF_NOISE))
+
+    @classmethod
+    def around(cls, kernel: AbstractKernel, noise: Scalar) -> "Priors":
+        """Medians that are the given noise, and the geometric mean of the given length scales."""
+        median = jnp.exp(jnp.mean(jnp.log(kernel.length_scale)))
+        return cls(LogNormal(median, _SPREAD_OF_SCALES), noise=LogNormal(noise, _SPREAD_OF_NOISE))
+
+    def log_density(
+        self,
+        length_scale: Float[Array, " scales"],
+        variance: Float[Array, " variances"],
+        noise: Scalar,
+        alike: Scalar | float = 1.0,
+    ) -> Scalar:
+        """Log density of the logarithms of the hyperparameters, up to a constant.
+
+        Where one length scale stands for so many `alike`, it counts once.
+        """
+        parts = (
+            (self.length_scale, length_scale, alike),
+            (self.variance, variance, 1),
+            (self.noise, noise, 1),
+        )
+        found = [prior.log_density(logs) / n for prior, logs, n in parts if prior is not None]
+        return jnp.sum(jnp.stack([jnp.zeros_like(noise), *found]))
+
+
+class Fit(eqx.Module):
+    """Fitted hyperparameters and their log evidence in nats, priors not included."""
+
+    kernel: AbstractKernel
+    noise: Scalar
+    log_evidence: Scalar
+
+
+def fit(
+    kernel: AbstractKernel,
+    noise: Scalar | float,
+    X: Float[Array, "capacity dim"],
+    y: Float[Array, " capacity"],
+    *,
+    bounds: Bounds | None = None,
+    priors: Priors | None = None,
+    fit_length_scale: bool = True,
+    fit_variance: bool = True,
+    fit_noise: bool = True,
+    restarts: int = 4,
+    steps: int = 25,
+) -> Fit:
+    """The hyperparameters of greatest evidence, or with priors of greatest evidence times priors.
+
+    `kernel` gives the form (its class; one length scale, or one a coordinate) and, with `noise`,
+    the first start, moved into the bounds where it lies outside of them. Rows whose y is not finite
+    are ignored: NaN marks failures and padding alike. The other `restarts - 1` starts are the same
+    low-discrepancy points of the box every time. `steps` is how often each evaluates the evidence.
+
+    The result is inside of the bounds, never worse than the start and never NaN. With fewer than
+    `FEWEST` distinct values it is the start. A hyperparameter that is not fitted keeps its value,
+    whatever the bounds.
+
+    `ValueError` for fewer than one restart or step, or noise that is not positive.
+    """
+    if restarts < 1 or steps < 1:
+        raise ValueError(f"restarts and steps must be at least 1, got {restarts} and {steps}.")
+    _check.positive("noise", noise)
+    problem = of_data(
+        kernel,
+        noise,
+        X,
+        y,
+        bounds=bounds,
+        priors=priors,
+        free=(fit_length_scale, fit_variance, fit_noise),
+    )
+
+    def descend(u):
+        return problem.inside(_descend(lambda u: -problem.log_density(problem.inside(u)), u, steps))
+
+    found = jax.vmap(descend)(problem.starts(restarts))
+    candidates = jnp.concatenate([problem.theta[None], found])
+    evidences = jax.vmap(problem.log_evidence)(candidates)
+    best = jnp.argmax(evidences + jax.vmap(problem.log_prior)(candidates))
+    best = jnp.where(informative(y), best, 0)
+    return Fit(*problem.unpack(candidates[best]), evidences[best].astype(y.dtype))
+
+
+def informative(y: Float[Array, " capacity"]) -> Flag:
+    """Whether there are `FEWEST` values that differ by more than rounding; what is not finite is none."""
+    known = jnp.isfinite(y)
+    ordered = jnp.sort(jnp.where(known, y, jnp.inf))
+    size = jnp.max(jnp.where(known, jnp.abs(y), 0), initial=0)
+    step = _ROUNDINGS * jnp.finfo(y.dtype).eps * size
+    apart = (ordered[1:] - ordered[:-1] > step) & jnp.isfinite(ordered[1:])
+    return jnp.any(known) & (1 + jnp.sum(apart) >= FEWEST)
+
+
+class Spectrum(eqx.Module):
+    """K = variance Q diag(values) Q' + noise I, for length scales that stay; `powers` = (Q'y)^2."""
+
+    values: Float[Array, " capacity"]
+    powers: Float[Array, " capacity"]
+
+    @classmethod
+    def of(
+        cls,
+        kernel: AbstractKernel,
+        squares: Float[Array, "scales capacity capacity"],
+        y: Float[Array, " capacity"],
+        rows: Bool[Array, " capacity"],
+    ) -> "Spectrum":
+        one = kernel.with_hyperparameters(kernel.length_scale, jnp.ones_like(kernel.variance))
+        correlations = one.of_squares(squares).astype(y.dtype)
+        used = jnp.where(rows[:, None] & rows[None, :], correlations, 0)
+        values, Q = _eigh(used)
+        return cls(jnp.maximum(values, 0), linalg.dot(y, Q) ** 2)
+
+    def evidence(self, variance: Scalar, noise: Scalar) -> Scalar:
+        """What `evidence` says of K."""
+        spread = variance * self.values + noise
+        return -jnp.sum(self.powers / spread + jnp.log(spread)) / 2
+
+
+def _eigh(
+    A: Float[Array, "n n"],
+) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Eigenvalues, in no order, and eigenvectors of a positive semidefinite matrix.
+
+    `jnp.linalg.eigh` errs by roundings of the largest eigenvalue, in which those of the size of the noise
+    are lost. So they are found again among themselves, from entries that err by their own roundings.
+    """
+    _, Q = jnp.linalg.eigh(A)
+    inner = linalg.dot(Q.T, linalg.dot(A, Q))
+    most = jnp.max(jnp.diagonal(inner)) * _SMALL
+    small = jnp.diagonal(inner) < most
+    # The others stay, below all of them.
+    among = jnp.where(small[:, None] & small[None, :], (inner + inner.T) / 2, 0)
+    _, U = jnp.linalg.eigh(among - jnp.diag(jnp.where(small, 0, most)))
+    Q = linalg.dot(Q, U)
+    return jnp.sum(Q * linalg.dot(A, Q), axis=0), Q
+
+
+class Problem(eqx.Module):
+    """Evidence and priors of the data as functions of theta, the log hyperparameters.
+
+    `spectrum` is there where only one variance and the noise are free.
+    """
+
+    kernel: AbstractKernel
+    theta: Float[Array, " parameters"]
+    low: Float[Array, " parameters"]
+    high: Float[Array, " parameters"]
+    priors: Priors
+    squares: Float[Array, "scales capacity capacity"]
+    y: Float[Array, " capacity"]
+    rows: Bool[Array, " capacity"]
+    spectrum: Spectrum | None
+
+    def log_evidence(self, theta: Float[Array, " parameters"]) -> Scalar:
+        """log N(y; 0, K) in nats, of the rows in use; the others are rows of the identity times noise."""
+        kernel, noise = self.unpack(theta)
+        if self.spectrum is None:
+            found = self.evidence_of(kernel.of_squares(self.squares), noise)
+        else:
+            found = self.spectrum.evidence(kernel.variance, noise)
+        count = jnp.sum(self.rows, dtype=self.y.dtype)
+        unused = (len(self.y) - count) * jnp.log(noise) / 2
+        return (found + unused - count * (math.log(2 * math.pi) / 2)).astype(theta.dtype)
+
+    def evidence_of(self, covariance: Float[Array, "capacity capacity"], noise: Scalar) -> Scalar:
+        """log N(y; 0, covariance + noise I) of the rows in use, up to a constant for the same noise."""
+        K = jnp.where(self.rows[:, None] & self.rows[None, :], covariance, 0)
+        return evidence(K + noise * jnp.eye(len(self.y), dtype=self.y.dtype), self.y, noise)
+
+    def log_density(self, theta: Float[Array, " parameters"]) -> Scalar:
+        """Of theta given the data, up to a constant, inside of the box."""
+        return self.log_evidence(theta) + self.log_prior(theta)
+
+    def log_prior(self, theta: Float[Array, " parameters"]) -> Scalar:
+        """Of theta, up to a constant."""
+        kernel, _ = _unpack(self.kernel, theta, theta.dtype)
+        _, variances, noise = _split(self.kernel, theta)
+        scales, alike = jnp.ravel(kernel.length_scale), jnp.asarray(kernel.alike, theta.dtype)
+        return self.priors.log_density(jnp.log(scales), variances, noise, alike)
+
+    def unpack(self, theta: Float[Array, " parameters"]) -> tuple[AbstractKernel, Scalar]:
+        """The kernel and the noise."""
+        return _unpack(self.kernel, theta, self.y.dtype)
+
+    def inside(self, u: Float[Array, " parameters"]) -> Float[Array, " parameters"]:
+        """theta of free coordinates: low + (high - low) sigmoid(4 u / (high - low))."""
+        share = jax.nn.sigmoid(self._logit(u))
+        return jnp.clip(self.low + (self.high - self.low) * share, self.low, self.high)
+
+    def log_volume(self, u: Float[Array, " parameters"]) -> Scalar:
+        """log |d theta / d u| = log 4 s (1 - s) of all coordinates, up to a constant; s the sigmoid."""
+        logit = self._logit(u)
+        return -jnp.sum(jax.nn.softplus(logit) + jax.nn.softplus(-logit))
+
+    def _logit(self, u: Float[Array, " parameters"]) -> Float[Array, " parameters"]:
+        width = self.high - self.low
+        return 4 * u / jnp.where(width > 0, width, 1)
+
+    def starts(self, restarts: int) -> Float[Array, "restarts parameters"]:
+        """Free coordinates of theta and of further points."""
+        return _starts(self.theta, self.low, self.high, restarts)
+
+
+def of_data(
+    kernel: AbstractKernel,
+    noise: Scalar | float,
+    X: Float[Array, "capacity dim"],
+    y: Float[Array, " capacity"],
+    *,
+    bounds: Bounds | None = None,
+    priors: Priors | None = None,
+    free: tuple[bool, bool, bool] = (True, True, True),
+) -> Problem:
+    """The problem that `fit` solves; `free` says whether length scale, variance and noise vary."""
+    theta = _pack(kernel, floating(noise))
+    low, high = _box(Bounds() if bounds is None else bounds, kernel, theta, free)
+    rows = jnp.isfinite(y)
+    squares, y = kernel.squares(jnp.where(rows[:, None], X, 0)), jnp.where(rows, y, 0)
+    scale_only = not free[0] and kernel.variance.ndim == 0
+    return Problem(
+        kernel,
+        jnp.clip(theta, low, high),
+        low,
+        high,
+        Priors() if priors is None else priors,
+        squares,
+        y,
+        rows,
+        Spectrum.of(kernel, squares, y, rows) if scale_only else None,
+    )
+
+
+@jax.custom_vjp
+def evidence(
+    K: Float[Array, "capacity capacity"], y: Float[Array, " capacity"], noise: Scalar
+) -> Scalar:
+    """log N(y; 0, K) in nats, less the constant -capacity / 2 log(2 pi).
+
+    `noise` is what K holds on its diagonal beside the covariance; it serves only to bound the
+    effects of rounding (see `linalg.cholesky`), so it has no gradient of its own, and the evidence
+    is never NaN. Rows of the identity with y = 0 add nothing. Differentiable once, in reverse.
+    """
+    L = linalg.cholesky(K, noise)
+    return _log_normal(L, linalg.solve_lower(L, y))
+
+
+def _evidence(K, y, noise):
+    L = linalg.cholesky(K, noise)
+    # The gradient needs K^-1 = L'^-1 L^-1.
+    inverse = linalg.inverse_lower(L)
+    white = linalg.dot(inverse, y)
+    return _log_normal(L, white), (inverse, white)
+
+
+def _evidence_back(residuals, cotangent):
+    inverse, white = residuals
+    alpha = linalg.dot(inverse.T, white)
+    outer = alpha[:, None] * alpha[None, :]
+    dK = cotangent / 2 * (outer - linalg.dot(inverse.T, inverse))
+    return dK, -cotangent * alpha, jnp.zeros_like(cotangent)
+
+
+evidence.defvjp(_evidence, _evidence_back)
+
+
+def _log_normal(L, white) -> Scalar:
+    return -jnp.sum(white**2) / 2 - jnp.sum(jnp.log(jnp.diagonal(L)))
+
+
+def _pack(kernel: AbstractKernel, noise: Scalar) -> Float[Array, " parameters"]:
+    """theta, in JAX's default precision, which is what optax keeps its own numbers in."""
+    parts = jnp.ravel(kernel.length_scale), jnp.ravel(kernel.variance), noise[None]
+    return jnp.log(jnp.concatenate([part.astype(float) for part in parts]))
+
+
+def _unpack(
+    kernel: AbstractKernel, theta: Float[Array, " parameters"], dtype: jnp.dtype
+) -> tuple[AbstractKernel, Scalar]:
+    scales, variances, noise = _split(kernel, jnp.exp(theta).astype(dtype))
+    scales = scales.reshape(kernel.length_scale.shape)
+    return kernel.with_hyperparameters(scales, variances.reshape(kernel.variance.shape)), noise
+
+
+def _split(
+    kernel: AbstractKernel, theta: Float[Array, " parameters"]
+) -> tuple[Float[Array, " scales"], Float[Array, " variances"], Scalar]:
+    """The parts of theta."""
+    scales, variances = jnp.split(theta[:-1], [kernel.length_scale.size])
+    return scales, variances, theta[-1]
+
+
+def _box(
+    bounds: Bounds,
+    kernel: AbstractKernel,
+    theta: Float[Array, " parameters"],
+    free: tuple[bool, bool, bool],
+) -> tuple[Float[Array, " parameters"], Float[Array, " parameters"]]:
+    """The ends of the box; one of no width around what is not fitted."""
+    sizes = np.array([kernel.length_scale.size, kernel.variance.size, 1])
+    # Where several variances add up, any of them may be next to nothing.
+    shares = jnp.array([sizes[1] ** 2, 1], bounds.variance.dtype)[:, None]
+    columns = bounds.length_scale[:, None], bounds.variance[:, None] / shares, bounds.noise[:, None]
+    parts = [jnp.repeat(part, size, axis=1) for part, size in zip(columns, sizes, strict=True)]
+    ends = jnp.log(jnp.concatenate([part.astype(float) for part in parts], axis=1))
+    fitted = np.repeat(free, sizes)
+    return jnp.where(fitted, ends[0], theta), jnp.where(fitted, ends[1], theta)
+
+
+def kronecker(count: int, dim: int) -> Float[np.ndarray, "count dim"]:
+    """Points of low discrepancy in the unit cube, always the same, the first in its middle.
+
+    The steps are powers of the generalized golden ratio, the root of r^(d + 1) = r + 1 (Roberts).
+    """
+    ratio = np.roots([1.0] + [0.0] * (dim - 1) + [-1.0, -1.0]).real.max()
+    shifts = np.arange(count)[:, None] * ratio ** -np.arange(1.0, dim + 1)
+    return (0.5 + shifts) % 1.0
+
+
+def _starts(
+    theta: Float[Array, " parameters"],
+    low: Float[Array, " parameters"],
+    high: Float[Array, " parameters"],
+    restarts: int,
+) -> Float[Array, "restarts parameters"]:
+    """Free coordinates of theta and of further points, spread over the box."""
+    shares = kronecker(restarts, len(theta))
+    spread = _SPREAD_MARGIN + (1 - 2 * _SPREAD_MARGIN) * shares
+    width = jnp.where(high > low, high - low, 1)
+    given = jnp.clip((theta - low) / width, _MARGIN, 1 - _MARGIN)
+    shares = jnp.asarray(spread, dtype=float).at[0].set(given)
+    return (jnp.log(shares) - jnp.log1p(-shares)) * (width / 4)[None]
+
+
+class _Descent(eqx.Module):
+    """An accepted point, what L-BFGS remembers, and the step from there that is tried next."""
+
+    u: Float[Array, " parameters"]
+    value: Scalar
+    gradient: Float[Array, " parameters"]
+    direction: Float[Array, " parameters"]
+    step: Scalar
+    memory: optax.OptState
+
+
+def _descend(
+    loss: Callable[[Float[Array, " parameters"]], Scalar],
+    u: Float[Array, " parameters"],
+    steps: int,
+) -> Float[Array, " parameters"]:
+    """The lowest point found by `steps` evaluations of `loss` and its gradient."""
+    lbfgs = optax.scale_by_lbfgs(_MEMORY)
+    evaluate = jax.value_and_grad(loss)
+
+    def accept(u, value, gradient, memory) -> _Descent:
+        update, memory = lbfgs.update(gradient, memory, u)
+        update = jnp.asarray(update)
+        direction = -update * jnp.minimum(1, _LONGEST / jnp.max(jnp.abs(update)))
+        return _Descent(u, value, gradient, direction, jnp.ones_like(value), memory)
+
+    def step(state: _Descent, _):
+        u = state.u + state.step * state.direction
+        value, gradient = evaluate(u)
+        # Memory of a step without positive curvature would point uphill: begin anew.
+        curved = jnp.sum((gradient - state.gradient) * (u - state.u)) > 0
+        moved = accept(u, value, gradient, _select(curved, state.memory, _forget(lbfgs, u)))
+        predicted = state.step * jnp.sum(state.gradient * state.direction)
+        excess = value - state.value - predicted
+        shrunk = eqx.tree_at(lambda s: s.step, state, state.step * _shrink(predicted, excess))
+        enough = value <= state.value + _SUFFICIENT * predicted
+        return _select(enough & jnp.all(jnp.isfinite(gradient)), moved, shrunk), None
+
+    # Nothing is known at first: the first step, of no length, is accepted with any loss.
+    zero = jnp.zeros_like(u)
+    start = _Descent(u, jnp.full((), jnp.inf, u.dtype), zero, zero, zero[0], _forget(lbfgs, u))
+    last, _ = jax.lax.scan(step, start, length=steps)
+    return last.u
+
+
+def _forget(lbfgs: optax.GradientTransformation, u: Float[Array, " parameters"]) -> PyTree:
+    """An empty memory. Its count takes JAX's default type: optax adds it to an `arange`."""
+    return eqx.tree_at(lambda memory: memory.count, lbfgs.init(u), jnp.asarray(0))
+
+
+def _shrink(predicted: Scalar, excess: Scalar) -> Scalar:
+    """Where the parabola through the rejected value has its minimum, as a share of the step."""
+    share = -predicted / (2 * excess)
+    return jnp.clip(jnp.where(jnp.isfinite(share), share, _SHRINK[0]), *_SHRINK)
+
+
+def _select(condition: Flag, yes: PyTree, no: PyTree) -> PyTree:
+    return jax.tree.map(lambda yes, no: jnp.where(condition, yes, no), yes, no)

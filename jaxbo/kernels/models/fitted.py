@@ -1,0 +1,431 @@
+"""A model with hyperparameters of its own, fitted to its observations by maximum evidence.
+
+    y = offset + scale f(x) + e,    f ~ GP(0, kernel),    e ~ N(0, noise) in units of scale²
+
+`Fitted` keeps the observations, and two kinds of inference stand behind it:
+
+    OnFeatures   f(x) = φ(x)'w;   w ~ N(mean, R R'), the square-root posterior of kernels.posterior
+    Exact        f | y ~ GP;      a sample is a draw of the prior on features, corrected through the data:
+                 f(x) = φ(x)'z + k(x, X) (K + noise I)⁻¹ (y - φ(X)z - e)      (Wilson et al., 2020)
+
+On features, variance starves once observations outnumber what features can tell apart; `Exact` keeps
+all of it, for O(observations²) a point where features take O(features).
+"""
+
+import abc
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float
+
+from jaxbo._check import is_a, positive_number, whole
+from jaxbo.kernels import linalg
+from jaxbo.kernels.models import fit, warping
+from jaxbo.kernels.models.fit import Bounds, Priors
+from jaxbo.kernels.models.surrogate import (
+    AbstractSurrogate,
+    Belief,
+    Moments,
+    bounded,
+    check_basis,
+    condition,
+    default_kernel,
+    no_belief,
+    no_moments,
+    scaled,
+    updated,
+)
+from jaxbo.kernels.models.warping import Warping
+from jaxbo.kernels.processes import features, posterior
+from jaxbo.kernels.processes.covariance import AbstractKernel, gram
+from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Scalar, floating
+
+
+class FittedBelief(eqx.Module):
+    """Observations, the hyperparameters fitted to them, and what `inference` makes of both.
+
+    `y` is NaN where there is none; `values` are what is modeled, `y` after `warping`.
+    """
+
+    x: Float[Array, "capacity dim"]
+    y: Float[Array, " capacity"]
+    warping: Warping | None
+    kernel: AbstractKernel
+    noise: Scalar
+    model: Any
+
+    @property
+    def values(self) -> Float[Array, " capacity"]:
+        return self.y if self.warping is None else jax.vmap(self.warping)(self.y)
+
+    @property
+    def moments(self) -> Moments:
+        """Of `values`."""
+        return self.model.moments
+
+    @property
+    def used(self) -> Bool[Array, " capacity"]:
+        """Which rows hold an observation."""
+        return jnp.isfinite(self.y)
+
+    @property
+    def standardized(self) -> Float[Array, " capacity"]:
+        """`values` of mean 0 and deviation 1, NaN where there is none."""
+        moments = self.moments
+        return (self.values - moments.first - moments.mean) / moments.deviation
+
+    @property
+    def told(self) -> Flag:
+        """Whether the values say anything of hyperparameters: enough of them are distinct.
+
+        Values that differ by their own rounding only are not brought to a deviation of 1.
+        """
+        y = self.standardized
+        return fit.informative(y) & (jnp.max(jnp.where(self.used, jnp.abs(y), 0)) > 0.5)
+
+
+class AbstractInference(eqx.Module):
+    """What is believed of a function, given observations and hyperparameters."""
+
+    @abc.abstractmethod
+    def bounds(self) -> Bounds:
+        """Where `Fitted` looks for hyperparameters, unless told."""
+
+    @abc.abstractmethod
+    def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Any:
+        """The model of no observations. It has `moments`."""
+
+    @abc.abstractmethod
+    def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> Any:
+        """The model after one more value, which may be NaN; the belief is of those before."""
+
+    @abc.abstractmethod
+    def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> Any:
+        """The model of all values of a belief whose hyperparameters or warping are new."""
+
+    @abc.abstractmethod
+    def sample(self, key: Key, phi: FeatureMap, belief: FittedBelief) -> Function:
+        """A function drawn from the belief, for standardized values."""
+
+    @abc.abstractmethod
+    def predict(self, phi: FeatureMap, belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
+        """Mean and variance at `x`, for standardized values."""
+
+    @abc.abstractmethod
+    def log_evidence(self, belief: FittedBelief) -> Scalar:
+        """Log marginal likelihood of the standardized values, in nats."""
+
+
+class OnFeatures(AbstractInference):
+    """A linear model on features: O(features²) an observation, or less where the capacity is small."""
+
+    def bounds(self) -> Bounds:
+        return Bounds()
+
+    def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Belief:
+        return no_belief(phi.size, noise, capacity)
+
+    def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> Belief:
+        return condition(belief.model, phi(x), value)
+
+    def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> Belief:
+        moments = _moments(belief.values) if belief.warping is not None else belief.moments
+        start = posterior.prior(phi.size, belief.noise, outputs=(2,), capacity=belief.y.shape[0])
+        outputs = jnp.stack([belief.values - moments.first, jnp.ones_like(belief.y)], axis=1)
+        outputs = jnp.where(belief.used[:, None], outputs, jnp.nan)
+        told = posterior.condition_all(start, jax.vmap(phi)(belief.x), outputs)
+        return Belief(told, moments)
+
+    def sample(self, key: Key, phi: FeatureMap, belief: FittedBelief) -> FourierFunction:
+        return FourierFunction(phi, belief.model.sample(key))
+
+    def predict(self, phi: FeatureMap, belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
+        return belief.model.predict(phi(x))
+
+    def log_evidence(self, belief: FittedBelief) -> Scalar:
+        return posterior.log_evidence(belief.model.posterior, belief.model.standardizing)
+
+
+class Inverse(eqx.Module):
+    """`matrix` = L⁻¹ with L L' = K + noise I; rows without an observation are those of the identity."""
+
+    matrix: Float[Array, "capacity capacity"]
+    moments: Moments
+
+
+class PathwiseFunction(eqx.Module):
+    """f(x) = φ(x)'z + k(x, X)v: a sample of the prior, and what the data say otherwise."""
+
+    features: FeatureMap
+    weights: Features
+    kernel: AbstractKernel
+    x: Points
+    v: Float[Array, " points"]
+
+    def __call__(self, x: Point) -> Scalar:
+        k = jax.vmap(lambda z: self.kernel(x, z))(self.x)
+        return linalg.dot(self.weights, self.features(x)) + linalg.dot(self.v, k)
+
+
+class Exact(AbstractInference):
+    """The exact process. In float32 keep the noise at 1e-4 or more, as `Fitted` does when it fits."""
+
+    def bounds(self) -> Bounds:
+        return Bounds(noise=(1e-4, 1.0))
+
+    def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Inverse:
+        del phi
+        return Inverse(jnp.eye(capacity, dtype=noise.dtype), no_moments(noise.dtype))
+
+    def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> Inverse:
+        del phi
+        matrix, moments = belief.model.matrix, belief.moments
+        row = moments.count
+        usable = jnp.isfinite(value) & (row < belief.y.shape[0])
+        w, variance = _whitened(belief, x)
+        pivot = jnp.sqrt(variance + belief.noise)
+        # The new row of L is (w', pivot), so that of its inverse is (-w' L⁻¹, 1) / pivot.
+        unit = (jnp.arange(w.size) == row).astype(w.dtype)
+        new = (unit - linalg.dot(w, matrix)) / pivot
+        at = jnp.where(usable, row, w.size)
+        return Inverse(matrix.at[at].set(new, mode="drop"), updated(moments, value))
+
+    def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> Inverse:
+        del phi
+        moments = _moments(belief.values) if belief.warping is not None else belief.moments
+        identity = jnp.eye(belief.y.shape[0], dtype=belief.y.dtype)
+        pairs = belief.used[:, None] & belief.used[None, :]
+        K = gram(belief.kernel, belief.x, belief.x) + belief.noise * identity
+        L = linalg.cholesky(jnp.where(pairs, K, identity), belief.noise)
+        L = jnp.where(pairs, L, identity)
+        return Inverse(linalg.inverse_lower(L), moments)
+
+    def sample(self, key: Key, phi: FeatureMap, belief: FittedBelief) -> PathwiseFunction:
+        prior_key, noise_key = jr.split(key)
+        dtype = belief.y.dtype
+        z = jr.normal(prior_key, (phi.size,), dtype)
+        e = jnp.sqrt(belief.noise) * jr.normal(noise_key, belief.y.shape, dtype)
+        at_data = linalg.dot(jax.vmap(phi)(belief.x), z) + e
+        residual = jnp.where(belief.used, belief.standardized - at_data, 0)
+        matrix = belief.model.matrix
+        v = linalg.dot(linalg.dot(matrix, residual), matrix)
+        return PathwiseFunction(phi, z, belief.kernel, belief.x, jnp.where(belief.used, v, 0))
+
+    def predict(self, phi: FeatureMap, belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
+        del phi
+        w, variance = _whitened(belief, x)
+        return linalg.dot(w, _white(belief)), variance
+
+    def log_evidence(self, belief: FittedBelief) -> Scalar:
+        white = _white(belief)
+        log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(belief.model.matrix)))
+        count = jnp.sum(belief.used, dtype=white.dtype)
+        return -0.5 * (jnp.sum(white**2) + log_det + count * math.log(2 * math.pi))
+
+
+def _white(belief: FittedBelief) -> Float[Array, " capacity"]:
+    """L⁻¹ y for the standardized values, zero in rows without one."""
+    y = jnp.where(belief.used, belief.standardized, 0)
+    return linalg.dot(belief.model.matrix, y)
+
+
+def _whitened(belief: FittedBelief, x: Point) -> tuple[Float[Array, " capacity"], Scalar]:
+    """L⁻¹ k(X, x), and the variance at `x`."""
+    k = jax.vmap(lambda z: belief.kernel(x, z))(belief.x)
+    w = linalg.dot(belief.model.matrix, jnp.where(belief.used, k, 0))
+    prior = belief.kernel(x, x)
+    # No more can be known of f(x) than `count` observations at x itself would tell.
+    count = belief.moments.count.astype(w.dtype)
+    least = prior * belief.noise / (belief.noise + count * prior)
+    return w, jnp.maximum(prior - linalg.inner(w, w), least)
+
+
+def _moments(values: Float[Array, " capacity"]) -> Moments:
+    """Of all that are finite."""
+    step = lambda moments, y: (updated(moments, y), None)  # noqa: E731
+    return jax.lax.scan(step, no_moments(values.dtype), values)[0]
+
+
+class Fitted(AbstractSurrogate):
+    """Hyperparameters of the agent's own, refitted by maximum evidence every `every` rounds.
+
+    `kernel` and `noise` are where fitting starts, and what is expected unless `priors` say otherwise
+    (`Priors()` expects nothing). The form of `kernel` stays, and with `keep_length_scale` its length
+    scale. With fewer than `fit.FEWEST` distinct values nothing is fitted. `bounds` and `priors` are those
+    of `fit.fit`. `capacity` is the
+    most observations that an agent will ever make; later ones are ignored. Frequencies are common to all
+    agents, length scales are not (FTS, section 5.2 and the authors' real experiments). Where `every` is
+    None, nothing is fitted.
+
+    `warp` brings skewed values nearer to a Gaussian by a power transformation, refitted with the rest
+    (`kernels.warping`). `inference` is `OnFeatures()`, whose samples are functions that can be sent and
+    cost the same after any number of observations; or `Exact()`, at O(capacity) a sample's value: for
+    expected improvement, and where weights are to be those of the exact evidence (egp-evidence). With
+    Thompson sampling `Exact()` was better after 100 evaluations on two of four functions and neither on
+    the others (egp-synthetic).
+
+    A value may be any number; beyond ±1.5e16 in float32 (3e129 in float64) it counts as that. Where all
+    differ by less than 1e-19 or by their own rounding, they count as equal.
+    """
+
+    capacity: int = eqx.field(static=True)
+    kernel: AbstractKernel = eqx.field(default_factory=default_kernel)
+    size: int = eqx.field(static=True, default=200)
+    noise: Scalar = eqx.field(converter=floating, default=1e-2)
+    every: int | None = eqx.field(static=True, default=5)
+    basis: Basis = eqx.field(static=True, default=features.sine_cosine)
+    inference: AbstractInference = eqx.field(default_factory=OnFeatures)
+    warp: bool = eqx.field(static=True, default=False)
+    keep_length_scale: bool = eqx.field(static=True, default=False)
+    bounds: Bounds | None = None
+    priors: Priors | None = None
+
+    def __check_init__(self):
+        positive_number("noise", self.noise)
+        is_a("kernel", self.kernel, AbstractKernel)
+        is_a("inference", self.inference, AbstractInference)
+        check_basis(self.basis)
+        for name in ("capacity", "size", "every"):
+            if getattr(self, name) is not None or name != "every":
+                whole(name, getattr(self, name), least=1)
+
+    @property
+    def room(self) -> int:
+        return self.capacity
+
+    @property
+    def period(self) -> int | None:
+        return self.every
+
+    def setup(self, key: Key, dim: int) -> FeatureMap:
+        return self.basis(key, self.kernel, dim, self.size)
+
+    def start(self, shared: FeatureMap) -> FittedBelief:
+        dtype = self.noise.dtype
+        return FittedBelief(
+            x=jnp.zeros((self.capacity, shared.dim), dtype),
+            y=jnp.full((self.capacity,), jnp.nan, dtype),
+            warping=warping.identity(dtype) if self.warp else None,
+            kernel=self.kernel,
+            noise=self.noise,
+            model=self.inference.start(shared, self.noise, self.capacity),
+        )
+
+    def condition(
+        self, shared: FeatureMap, belief: FittedBelief, x: Point, y: Scalar
+    ) -> FittedBelief:
+        row = belief.moments.count
+        usable = jnp.isfinite(y) & (row < self.capacity)
+        y = jnp.where(usable, bounded(y), jnp.nan)
+        value = y if belief.warping is None else belief.warping(y)
+        # A failed observation writes what is there already.
+        return FittedBelief(
+            x=belief.x.at[row].set(jnp.where(usable, x, belief.x[row]), mode="drop"),
+            y=belief.y.at[row].set(y, mode="drop"),
+            warping=belief.warping,
+            kernel=belief.kernel,
+            noise=belief.noise,
+            model=self.inference.add(_features(shared, belief), belief, x, value),
+        )
+
+    def refit(self, shared: FeatureMap, belief: FittedBelief) -> FittedBelief:
+        belief = self.rewarped(belief)
+        found = fit.fit(
+            belief.kernel,
+            belief.noise,
+            belief.x,
+            belief.standardized,
+            bounds=self.limits,
+            priors=self.prior,
+            fit_length_scale=not self.keep_length_scale,
+        )
+        new, old = (found.kernel, found.noise), (belief.kernel, belief.noise)
+        kernel, noise = jax.tree.map(lambda a, b: jnp.where(belief.told, a, b), new, old)
+        return self.under(shared, belief, kernel, noise)
+
+    @property
+    def prior(self) -> Priors:
+        """What hyperparameters are expected to be."""
+        return Priors.around(self.kernel, self.noise) if self.priors is None else self.priors
+
+    @property
+    def limits(self) -> Bounds:
+        """Where hyperparameters are looked for."""
+        return self.inference.bounds() if self.bounds is None else self.bounds
+
+    def rewarped(self, belief: FittedBelief) -> FittedBelief:
+        """The observations under a warping fitted anew; the model only becomes theirs by `under`."""
+        if belief.warping is None:
+            return belief
+        warped = eqx.tree_at(lambda b: b.warping, belief, warping.fit(belief.y))
+        return eqx.tree_at(lambda b: b.model.moments, warped, _moments(warped.values))
+
+    def under(
+        self, shared: FeatureMap, belief: FittedBelief, kernel: AbstractKernel, noise: Scalar
+    ) -> FittedBelief:
+        """What the same observations say under other hyperparameters."""
+        belief = eqx.tree_at(lambda b: (b.kernel, b.noise), belief, (kernel, noise))
+        model = self.inference.rebuild(_features(shared, belief), belief)
+        return eqx.tree_at(lambda b: b.model, belief, model)
+
+    def count(self, belief: FittedBelief) -> Count:
+        return belief.moments.count
+
+    def sample(self, key: Key, shared: FeatureMap, belief: FittedBelief) -> Function:
+        return self.inference.sample(key, _features(shared, belief), belief)
+
+    def predict(self, shared: FeatureMap, belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
+        mean, variance = scaled(belief.moments, *self.standardized(shared, belief, x))
+        if belief.warping is None:
+            return mean, variance
+        return warping.moments(belief.warping, mean, variance)
+
+    def standardized(
+        self, shared: FeatureMap, belief: FittedBelief, x: Point
+    ) -> tuple[Scalar, Scalar]:
+        """`predict` for standardized values, what `sample` is a function of."""
+        return self.inference.predict(_features(shared, belief), belief, x)
+
+    def mixture(self, shared: FeatureMap, belief: FittedBelief) -> "Mixture":
+        """The model as a mixture of one, for standardized values."""
+
+        def predict(x: Point) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
+            mean, variance = self.standardized(shared, belief, x)
+            return mean[None], variance[None]
+
+        means = jax.vmap(lambda x: predict(x)[0][0])(belief.x)
+        return Mixture(jnp.zeros((1,), belief.y.dtype), predict, best(means, belief.used))
+
+    def log_evidence(self, belief: FittedBelief) -> Scalar:
+        """Log marginal likelihood of the standardized values under the kernel, in nats.
+
+        On features it is that of the linear model, which tends to the exact one as features grow.
+        """
+        return self.inference.log_evidence(belief)
+
+
+class Mixture(NamedTuple):
+    """f(x) ~ Σ_m w_m N(mean_m, variance_m), for standardized values.
+
+    `predict` gives the means and variances at a point, `best` is the largest mean at an observed one.
+    """
+
+    log_weights: Float[Array, " experts"]
+    predict: Callable[[Point], tuple[Float[Array, " experts"], Float[Array, " experts"]]]
+    best: Scalar
+
+
+def best(means: Float[Array, " capacity"], used: Bool[Array, " capacity"]) -> Scalar:
+    """The largest of the means in use; without any a deviation below the prior mean, 0."""
+    largest = jnp.max(jnp.where(used, means, -jnp.inf))
+    return jnp.where(jnp.any(used), largest, -1)
+
+
+def _features(shared: FeatureMap, belief: FittedBelief) -> FeatureMap:
+    return features.with_kernel(shared, belief.kernel)

@@ -1,0 +1,220 @@
+"""A model of one black box: Fourier features, a posterior, and values brought to unit scale.
+
+    observe(x, y) → belief,   sample → f(x) = φ(x)'w,   predict(x) → mean, variance
+
+`Fixed` has hyperparameters given in advance, so that one feature map can serve any number of agents;
+those of `kernels.fitted` have the agent's own, by maximum evidence.
+
+Values of any offset and scale: the posterior mean is linear in the values, so the model carries the
+mean for the values and for the constant 1 under one covariance, and standardizes by the running mean
+and deviation when it is read, exactly as if all values had been standardized first.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxbo._check import is_a, positive_number, require, whole
+from jaxbo.kernels.moments import Moments, bounded, no_moments, updated
+from jaxbo.kernels.processes import features, posterior
+from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
+from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
+from jaxbo.kernels.processes.posterior import Posterior
+from jaxbo.types import Count, Features, Function, Key, Point, Scalar, floating
+
+
+class Belief(eqx.Module):
+    """Posterior under one set of features; its outputs are the values less the first, and 1."""
+
+    posterior: Posterior
+    moments: Moments
+
+    @property
+    def standardizing(self) -> Float[Array, "2"]:
+        """What makes standardized values of the two outputs."""
+        return (
+            jnp.stack([jnp.ones_like(self.moments.mean), -self.moments.mean])
+            / self.moments.deviation
+        )
+
+    def mean_weights(self) -> Features:
+        """Posterior mean of the weights for standardized values."""
+        of_values, of_one = self.posterior.mean
+        return (of_values - self.moments.mean * of_one) / self.moments.deviation
+
+    def sample(self, key: Key) -> Features:
+        """A draw of the weights for standardized values."""
+        return self.mean_weights() + posterior.deviation(key, self.posterior)
+
+    def predict(self, phi: Features) -> tuple[Scalar, Scalar]:
+        """Mean and variance at features `phi`, for standardized values."""
+        _, variance = posterior.predict(self.posterior, phi)
+        return jnp.sum(phi * self.mean_weights()), variance
+
+
+def scaled(moments: Moments, mean: Scalar, variance: Scalar) -> tuple[Scalar, Scalar]:
+    """Mean and variance of standardized values, in the units of the values."""
+    return moments.offset + moments.deviation * mean, moments.deviation**2 * variance
+
+
+def no_belief(size: int, noise: Scalar, capacity: int | None) -> Belief:
+    """Nothing observed yet."""
+    start = posterior.prior(size, noise, outputs=(2,), capacity=capacity)
+    return Belief(start, no_moments(noise.dtype))
+
+
+def condition(belief: Belief, phi: Features, y: Scalar, standardize: bool = True) -> Belief:
+    """The belief after one more value; nothing changes if it is not finite or there is no room."""
+    y = jnp.where(belief.posterior.root.has_room(), bounded(y), jnp.nan)  # no mark if there is none
+    moments = updated(belief.moments, y) if standardize else belief.moments
+    outputs = jnp.stack([y - moments.first, jnp.ones_like(y)])
+    return Belief(posterior.condition(belief.posterior, phi, outputs), moments)
+
+
+def check_basis(basis: object) -> None:
+    """`ValueError` unless it can draw features."""
+    require(
+        callable(basis),
+        f"basis must be features.cosine, features.sine_cosine or nystrom.basis(), got {basis!r}.",
+    )
+
+
+def default_kernel() -> AbstractKernel:
+    """Where nothing is known: a fifth of the cube's edge."""
+    return SquaredExponential(0.2)
+
+
+class AbstractSurrogate(eqx.Module):
+    """How an agent models its objective. `shared` is what all agents draw together, once.
+
+    Values are standardized inside; with a `period`, hyperparameters are fitted anew every so many rounds.
+    """
+
+    @property
+    @abc.abstractmethod
+    def room(self) -> int | None:
+        """The most observations that can be held, if there is a limit."""
+
+    @property
+    @abc.abstractmethod
+    def period(self) -> int | None:
+        """How many rounds, or evaluations, lie between fits; None if nothing is fitted."""
+
+    @property
+    def invariant(self) -> bool:
+        """Whether a constant added to all values changes no sample and no variance."""
+        return True
+
+    @abc.abstractmethod
+    def setup(self, key: Key, dim: int) -> Any:
+        """Features for points of `dim` coordinates."""
+
+    @abc.abstractmethod
+    def start(self, shared: Any) -> Any:
+        """The belief before any observation."""
+
+    @abc.abstractmethod
+    def condition(self, shared: Any, belief: Any, x: Point, y: Scalar) -> Any:
+        """The belief after observing `y` at `x`, under the hyperparameters it has.
+
+        A non-finite `y` changes nothing, bit for bit; nor does one beyond the capacity.
+        """
+
+    @abc.abstractmethod
+    def refit(self, shared: Any, belief: Any) -> Any:
+        """The belief with hyperparameters that are fitted anew, if it has any."""
+
+    @abc.abstractmethod
+    def count(self, belief: Any) -> Count:
+        """How many observations a belief is of."""
+
+    @abc.abstractmethod
+    def sample(self, key: Key, shared: Any, belief: Any) -> Function:
+        """A function drawn from the belief, in units of the values' standard deviation."""
+
+    @abc.abstractmethod
+    def predict(self, shared: Any, belief: Any, x: Point) -> tuple[Scalar, Scalar]:
+        """Mean and variance of the objective at `x`, without noise, in units of the values."""
+
+    def observe(self, shared: Any, belief: Any, x: Point, y: Scalar, round: Count) -> Any:
+        """`condition` in round `round`, negative before the first; then `refit` where that is due.
+
+        The first fit is to the observations of the first round and all before it.
+        """
+        told = self.condition(shared, belief, x, y)
+        if self.period is None:
+            return told
+        # A failed evaluation changes nothing, so it does not trigger a refit either.
+        usable = self.count(told) > self.count(belief)
+        due = (round >= 0) & (round % self.period == 0)
+
+        def refit(told: Any) -> Any:
+            new = self.refit(shared, told)
+            return jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, told)
+
+        # `round` is common to all agents: under vmap this stays a branch.
+        return jax.lax.cond(due, refit, lambda belief: belief, told)
+
+
+class Fixed(AbstractSurrogate):
+    """Hyperparameters given in advance: a linear model on features common to all agents.
+
+    `noise` is the noise variance in units of the values' variance (of the values themselves without
+    `standardize`), like the variance of `kernel`. `basis` draws the features: `sine_cosine` is nearer to
+    the kernel for the same size than the `cosine` of FTS, appendix A, and cheaper to maximize.
+    `capacity`, if given, is the most observations that an agent will ever make and may make the
+    posterior cheaper (`posterior.prior`).
+    """
+
+    kernel: AbstractKernel = eqx.field(default_factory=default_kernel)
+    size: int = eqx.field(static=True, default=100)
+    noise: Scalar = eqx.field(converter=floating, default=1e-2)
+    standardize: bool = eqx.field(static=True, default=True)
+    basis: Basis = eqx.field(static=True, default=features.sine_cosine)
+    capacity: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        positive_number("noise", self.noise)
+        is_a("kernel", self.kernel, AbstractKernel)
+        check_basis(self.basis)
+        whole("size", self.size, least=1)
+        if self.capacity is not None:
+            whole("capacity", self.capacity, least=1)
+
+    @property
+    def room(self) -> int | None:
+        return self.capacity
+
+    @property
+    def period(self) -> None:
+        return None
+
+    @property
+    def invariant(self) -> bool:
+        return self.standardize
+
+    def setup(self, key: Key, dim: int) -> FeatureMap:
+        return self.basis(key, self.kernel, dim, self.size)
+
+    def start(self, shared: FeatureMap) -> Belief:
+        return no_belief(shared.size, self.noise, self.capacity)
+
+    def condition(self, shared: FeatureMap, belief: Belief, x: Point, y: Scalar) -> Belief:
+        return condition(belief, shared(x), y, self.standardize)
+
+    def refit(self, shared: FeatureMap, belief: Belief) -> Belief:
+        del shared
+        return belief
+
+    def count(self, belief: Belief) -> Count:
+        return belief.posterior.count
+
+    def sample(self, key: Key, shared: FeatureMap, belief: Belief) -> FourierFunction:
+        return FourierFunction(shared, belief.sample(key))
+
+    def predict(self, shared: FeatureMap, belief: Belief, x: Point) -> tuple[Scalar, Scalar]:
+        return scaled(belief.moments, *belief.predict(shared(x)))

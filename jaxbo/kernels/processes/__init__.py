@@ -1,0 +1,1 @@
+"""Gaussian processes: covariances, Fourier features, posteriors, sketches."""

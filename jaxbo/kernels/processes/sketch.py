@@ -1,0 +1,81 @@
+"""Which of an agent's observations are the inducing points of its sketch: a part of S-CEPE.
+
+Sketch    each by itself, with probability q₀ variance(x)      (Salgia, Vakili and Zhao, 2022)
+Pivoted   a given number of them, by pivoted Cholesky
+"""
+
+import abc
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from jaxbo._check import positive_number, whole
+from jaxbo.kernels.processes import nystrom
+from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.nystrom import Inducing
+from jaxbo.types import Key, Points, Scalar, floating
+
+
+class AbstractSketch(eqx.Module):
+    """Chooses inducing points among observations.
+
+    With `exact` an agent uses its own mean where the paper has its sketch of it: it costs nothing. In the
+    average of all, where it counts like any other, there is still the sketch.
+    """
+
+    exact: eqx.AbstractVar[bool]
+
+    @abc.abstractmethod
+    def size(self, observations: int) -> int:
+        """The most that there may be."""
+
+    @abc.abstractmethod
+    def draw(
+        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+    ) -> Inducing:
+        """Some of the points x, at which the posterior has this variance; 0 where x is no observation."""
+
+
+class Sketch(AbstractSketch):
+    """An observation x becomes an inducing point with probability `q0` variance(x) (Algorithm 2).
+
+    In the paper q0 is 6 (1 + ε) / (1 - ε) log(8 T K / δ) / ε².
+    """
+
+    q0: Scalar = eqx.field(converter=floating)
+    exact: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        positive_number("q0", self.q0)
+
+    def size(self, observations: int) -> int:
+        return observations
+
+    def draw(
+        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+    ) -> Inducing:
+        del kernel, x
+        return nystrom.draw(key, self.q0 * variance)
+
+
+class Pivoted(AbstractSketch):
+    """`count` observations by pivoted Cholesky, `nystrom.greedy` or `nystrom.random`.
+
+    Beyond the paper: how many is known in advance, and so is the time it takes to send them.
+    """
+
+    count: int = eqx.field(static=True)
+    select: nystrom.Selector = eqx.field(static=True, default=nystrom.greedy)
+    exact: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        whole("count", self.count, least=1)
+
+    def size(self, observations: int) -> int:
+        return min(self.count, observations)
+
+    def draw(
+        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+    ) -> Inducing:
+        chosen = self.select(key, kernel, x, self.size(x.shape[0]), variance > 0)
+        return Inducing(chosen.indices, chosen.count)

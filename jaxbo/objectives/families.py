@@ -1,0 +1,227 @@
+"""Families of related functions for many agents.
+
+    Same            agent n:  f(x) + e                             e ~ N(0, noise²)
+    Shifted         agent n:  f(warp(x)) + e,                      warp(peak + shiftₙ) = peak
+    OnGrid          agent n:  values[n, i] + e,                    i = argminᵢ |x - pointsᵢ|
+    gp_draws        V √Λ z,   z ~ N(0, I),   k(points, points) = V Λ V'
+    perturbed       values ± distance, either sign with probability 1/2 at every point
+    mixtures        alpha own + (1 - alpha) base
+
+Everything lives on the unit cube and is maximized.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxbo._check import at_least, require
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.processes.covariance import Covariance, gram
+from jaxbo.objectives.functions import TestFunction
+from jaxbo.types import Count, Key, Point, Points, Scalar, floating
+
+#: Eigenvalues below this many machine epsilons of the largest are rounding. Clipping at 0 alone
+#: keeps half of them: draws of length scale 0.2 on 1000 points were then 70 times too rough
+#: between neighbors in float32. With 16 it is 1.3 times, and the covariance errs by 2e-5 at most.
+_RANK_TOLERANCE = 16
+
+
+class AbstractObjective(eqx.Module):
+    """What every agent maximizes: the interface that `run` compiles and regret is measured by.
+
+    `noise` is the standard deviation of an evaluation around the noiseless value.
+    """
+
+    noise: eqx.AbstractVar[Scalar]
+
+    @property
+    def agents(self) -> int | None:
+        """For how many agents there are functions; None for any number."""
+        return None
+
+    @abc.abstractmethod
+    def noiseless(self, agent: Count, x: Point) -> Scalar:
+        """The value of agent number `agent` at x, without noise."""
+
+    @abc.abstractmethod
+    def optimum(self, agent: Count) -> Scalar:
+        """The largest noiseless value of agent number `agent`."""
+
+    def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
+        """One evaluation. The noise depends on the key alone: pass every agent its own."""
+        value = self.noiseless(agent, x)
+        return value + self.noise.astype(value.dtype) * jr.normal(key, dtype=value.dtype)
+
+
+class Same(AbstractObjective):
+    """Every agent has the same function. `ValueError` for a negative noise."""
+
+    function: TestFunction
+    noise: Scalar = eqx.field(converter=floating, default=0.0)
+
+    def __check_init__(self):
+        _not_negative("noise", self.noise)
+
+    def noiseless(self, agent: Count, x: Point) -> Scalar:
+        del agent
+        return self.function(x)
+
+    def optimum(self, agent: Count) -> Scalar:
+        del agent
+        return self.function.maximum
+
+
+class Shifted(AbstractObjective):
+    """Agent n has the function with its (first) maximizer moved by `shifts[n]`, in cube units.
+
+    Nothing is cut off, wrapped around or looked up outside the cube: each coordinate is
+    stretched on one side of the maximizer and compressed on the other, both linearly, so that
+    the faces of the cube stay where they are. Every value is still attained, so the optimum is
+    the function's own. A coordinate whose maximizer lies on a face cannot be moved in this way.
+
+    `ValueError` for a negative noise, a shift that takes a maximizer to a face or beyond, or one
+    that is not 0 where the maximizer lies on a face.
+    """
+
+    function: TestFunction
+    shifts: Float[Array, "agents dim"] = eqx.field(converter=floating)
+    noise: Scalar = eqx.field(converter=floating, default=0.0)
+
+    def __check_init__(self):
+        _not_negative("noise", self.noise)
+        require(
+            self.shifts.ndim == 2 and self.shifts.shape[1] == self.function.dim,
+            f"shifts need a row for each agent with {self.function.dim} numbers, got shape "
+            f"{self.shifts.shape}.",
+        )
+        peak = self.function.maximizers[:1].astype(self.shifts.dtype)
+        moved = peak + self.shifts
+        movable = (peak > 0) & (peak < 1) & (moved > 0) & (moved < 1)
+        require(
+            movable | (self.shifts == 0),
+            f"shifts must leave the maximizer {peak[0]} inside the unit cube, and be 0 in a "
+            f"coordinate where it lies on a face; they put it at {moved}.",
+        )
+
+    @property
+    def agents(self) -> int:
+        return self.shifts.shape[0]
+
+    def noiseless(self, agent: Count, x: Point) -> Scalar:
+        peak = self.function.maximizers[0].astype(x.dtype)
+        return self.function(_warp(x, peak + self.shifts[agent].astype(x.dtype), peak))
+
+    def optimum(self, agent: Count) -> Scalar:
+        del agent
+        return self.function.maximum
+
+
+class OnGrid(AbstractObjective):
+    """Functions known on finitely many points; elsewhere the value of the nearest one.
+
+    At a point of `points` the value is exactly the one given (for a repeated point, the first).
+    `ValueError` for a negative noise, values that are not finite, or shapes that do not fit.
+    """
+
+    values: Float[Array, "agents points"] = eqx.field(converter=floating)
+    points: Points = eqx.field(converter=floating)
+    noise: Scalar = eqx.field(converter=floating, default=0.0)
+
+    def __check_init__(self):
+        _not_negative("noise", self.noise)
+        require(
+            self.values.size > 0
+            and self.points.ndim == 2
+            and self.values.shape[1:] == self.points.shape[:1],
+            f"values need a row for each agent with one number a point, got shape "
+            f"{self.values.shape} for points of shape {self.points.shape}.",
+        )
+        require(jnp.isfinite(self.values), "values must be finite; some are not.")
+
+    @property
+    def agents(self) -> int:
+        return self.values.shape[0]
+
+    def noiseless(self, agent: Count, x: Point) -> Scalar:
+        require(
+            x.shape == self.points.shape[1:],
+            f"the points have {self.points.shape[1]} coordinates, x has shape {x.shape}.",
+        )
+        # Differences, not products: the distance of a point to itself must be exactly 0.
+        distances = jnp.sum((self.points.astype(x.dtype) - x[None, :]) ** 2, axis=1)
+        return self.values[agent, jnp.argmin(distances)]
+
+    def optimum(self, agent: Count) -> Scalar:
+        return jnp.max(self.values[agent])
+
+
+def gp_draws(
+    key: Key, kernel: Covariance, points: Points, count: int
+) -> Float[Array, "draws points"]:
+    """`count` independent draws of a zero-mean Gaussian process at `points`.
+
+    By an eigendecomposition, since the matrix of a smooth kernel on a fine grid has no Cholesky
+    factor; directions below the rounding error are left out. O(points³).
+    """
+    at_least(count, 1)
+    spectrum: tuple[Array, Array] = jnp.linalg.eigh(gram(kernel, points, points))
+    eigenvalues, vectors = spectrum
+    rounding = _RANK_TOLERANCE * jnp.finfo(points.dtype).eps * eigenvalues[-1]
+    scales = jnp.sqrt(jnp.where(eigenvalues > rounding, eigenvalues, 0))
+    z = jr.normal(key, (count, points.shape[0]), points.dtype)
+    return dot(z * scales[None, :], vectors.T)
+
+
+def unit_range(values: Float[Array, "*batch points"]) -> Float[Array, "*batch points"]:
+    """Each row scaled to minimum 0 and, up to rounding, maximum 1; a constant row becomes 0."""
+    low = jnp.min(values, axis=-1, keepdims=True)
+    extent = jnp.max(values, axis=-1, keepdims=True) - low
+    return (values - low) / jnp.where(extent > 0, extent, 1)
+
+
+def perturbed(
+    key: Key, values: Float[Array, " points"], distance: ArrayLike, agents: int
+) -> Float[Array, "agents points"]:
+    """`values`, with +distance or -distance added at every point, independently for each agent.
+
+    FTS, appendix D.1, where `distance` is dₙ, and DP-FTS-DE, appendix B.1.1. An agent's signs do
+    not depend on how many agents there are. `ValueError` for a negative distance.
+    """
+    at_least(agents, 1)
+    _not_negative("distance", distance := floating(distance))
+    keys = jax.vmap(jr.fold_in, (None, 0))(key, jnp.arange(agents))
+    signs = jax.vmap(lambda key: jr.rademacher(key, values.shape, values.dtype))(keys)
+    return values[None, :] + distance.astype(values.dtype) * signs
+
+
+def mixtures(
+    base: Float[Array, " points"], own: Float[Array, "agents points"], alpha: ArrayLike
+) -> Float[Array, "agents points"]:
+    """alpha own + (1 - alpha) base: alike at alpha = 0, independent of the base at alpha = 1.
+
+    DP-FTS-DE, appendix B.1 (robustness against heterogeneous agents): `base` and the rows of `own`
+    are independent draws of the same process, each scaled by `unit_range` before they are mixed.
+    `ValueError` for an alpha outside [0, 1].
+    """
+    alpha = floating(alpha)
+    require((alpha >= 0) & (alpha <= 1), f"alpha must lie in [0, 1], got {alpha}.")
+    alpha = alpha.astype(own.dtype)
+    return alpha * own + (1 - alpha) * base[None, :]
+
+
+def _warp(x: Point, source: Point, target: Point) -> Point:
+    """Increasing and piecewise linear in each coordinate: 0 -> 0, source -> target, 1 -> 1."""
+    below = x * target / jnp.where(source > 0, source, 1)
+    above = 1 - (1 - x) * (1 - target) / jnp.where(source < 1, 1 - source, 1)
+    # Unmoved coordinates are passed through: exact, and right for a maximizer on a face.
+    return jnp.where(source == target, x, jnp.where(x <= source, below, above))
+
+
+def _not_negative(name: str, value: Scalar) -> None:
+    require(
+        (value >= 0) & jnp.isfinite(value), f"{name} must be finite and not negative, got {value}."
+    )

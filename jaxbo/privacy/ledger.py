@@ -1,0 +1,192 @@
+"""A ledger of private releases: charged before each of them, and saved with what was released."""
+
+import bisect
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+
+from jaxbo._check import is_a, require
+from jaxbo.privacy.accounting import (
+    BY_NAME,
+    Accountant,
+    Event,
+    check_delta,
+    event,
+    number_of_releases,
+    tightest,
+)
+from jaxbo.privacy.mechanism import Mechanism, Relation
+
+#: Raised by one when the layout of a saved ledger changes.
+FORMAT = 1
+
+
+class BudgetError(ValueError):
+    """A release that would exceed the budget. It has not been charged and must not be made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """What has been released so far, and a budget that no release may exceed. Immutable.
+
+    Charge before the release, keep the new ledger before the result is used:
+
+        ledger = ledger.charge(mechanism)       BudgetError: do not release
+        broadcast = mechanism.release(secret, ...)
+
+    with a `secret` key that nobody knows and that is used for nothing else, ever: noise that is added
+    to two sums is the difference of the sums. A run that is resumed goes on with its ledger,
+    `from_json`, and releases nothing twice: a broadcast that was released is stored and used again
+    without a charge. An older copy of a saved ledger has forgotten charges: `covers` tells.
+
+    `budget` is an ε at `delta`, infinite for none. `accountant` is `tightest` unless given; a ledger
+    with an accountant of one's own cannot be saved.
+    """
+
+    delta: float
+    budget: float = math.inf
+    accountant: Accountant | None = None
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self):
+        check_delta(self.delta)
+        require(self.budget > 0, f"budget must be a positive epsilon, got {self.budget}.")
+
+    @property
+    def releases(self) -> int:
+        """How many there have been."""
+        return number_of_releases(self.events)
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """The privacy loss so far, at the ledger's own `delta` or another one."""
+        accountant = self.accountant or tightest(self.events)
+        return accountant(self.events, self.delta if delta is None else delta)
+
+    def charge(self, mechanism: Mechanism, rounds: int = 1) -> "Ledger":
+        """The ledger after `rounds` more releases; `BudgetError` if they exceed the budget."""
+        charged = dataclasses.replace(self, events=_append(self.events, event(mechanism, rounds)))
+        if self.budget < math.inf and (after := charged.epsilon()) > self.budget:
+            raise BudgetError(
+                f"release {charged.releases} would bring epsilon to {after:.4g} at delta "
+                f"{self.delta:.4g}, above the budget of {self.budget:.4g}; {self.releases} releases "
+                f"have spent {self.epsilon():.4g}. Go on without releases, add noise, or allow more."
+            )
+        return charged
+
+    def affords(self, mechanism: Mechanism, rounds: int = 1) -> bool:
+        """Whether `charge` would accept them."""
+        try:
+            self.charge(mechanism, rounds)
+        except BudgetError:
+            return False
+        return True
+
+    def to_json(self) -> str:
+        """One line of text that `from_json` reads. `ValueError` for an accountant of one's own."""
+        name = None if self.accountant is None else getattr(self.accountant, "__name__", "")
+        require(
+            name is None or BY_NAME.get(name) is self.accountant,
+            f"only the accountants {', '.join(BY_NAME)} can be saved, got {self.accountant}.",
+        )
+        events = [
+            {"relation": e.relation.value, "q": float(e.q), "z": float(e.z), "count": int(e.count)}
+            for e in self.events
+        ]
+        budget = float(self.budget) if self.budget < math.inf else None
+        fields = {
+            "delta": float(self.delta),
+            "budget": budget,
+            "accountant": name,
+            "events": events,
+        }
+        return json.dumps({"format": FORMAT, **fields}, allow_nan=False)
+
+    def covers(self, other: "Ledger") -> bool:
+        """Whether this one has all the charges of `other`, and perhaps more."""
+        mine = {_kind(e): e.count for e in self.events}
+        return all(mine.get(_kind(e), 0) >= e.count for e in other.events)
+
+    def charges(self) -> str:
+        """What has been charged, as text for `charged`; not what is allowed."""
+        return Ledger(self.delta, events=self.events).to_json()
+
+    def charged(self, charges: str) -> "Ledger":
+        """This ledger with the `charges` of a run that it began, instead of its own."""
+        return dataclasses.replace(self, events=Ledger.from_json(charges).events)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Ledger":
+        """The ledger that was saved. `ValueError` for anything else, never an empty ledger."""
+        try:
+            saved = json.loads(text)
+            require(saved["format"] == FORMAT, f"format {saved['format']}, expected {FORMAT}")
+            name, budget = saved["accountant"], saved["budget"]
+            events = tuple(
+                Event(Relation(e["relation"]), float(e["q"]), float(e["z"]), e["count"])
+                for e in saved["events"]
+            )
+            return cls(
+                float(saved["delta"]),
+                math.inf if budget is None else float(budget),
+                None if name is None else BY_NAME[name],
+                events,
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"this is not a saved ledger ({error!r}). A run that goes on without its ledger, or with "
+                "an older copy of it, has no guarantee."
+            ) from error
+
+
+def check_budget(ledger: Ledger | None, releases: Sequence[Mechanism | None]) -> None:
+    """`BudgetError` unless a ledger pays for all of a run's rounds, None being one without a release.
+
+    `ValueError` for a ledger of a method that releases nothing private.
+    """
+    if ledger is None:
+        return
+    is_a("ledger", ledger, Ledger)
+    paid = [mechanism for mechanism in releases if mechanism is not None]
+    require(
+        len(paid) > 0 or not releases,
+        "there is a ledger, but nothing that this method releases is private: leave it out.",
+    )
+    if not _affords(ledger, paid):
+        enough = bisect.bisect_left(
+            range(len(paid)), True, key=lambda n: not _affords(ledger, paid[: n + 1])
+        )
+        raise BudgetError(
+            f"the budget of epsilon {ledger.budget:.4g} at delta {ledger.delta:.4g} pays for {enough} of "
+            f"the {len(paid)} releases asked for: with releases={enough} agents go on by themselves "
+            "afterwards; or add noise, or ask for fewer rounds."
+        )
+
+
+def _affords(ledger: Ledger, mechanisms: Sequence[Mechanism]) -> bool:
+    """Whether all of them can be charged; alike ones at once."""
+    counts: dict[Event, tuple[Mechanism, int]] = {}
+    for mechanism in mechanisms:
+        alike = event(mechanism)
+        counts[alike] = mechanism, counts.get(alike, (mechanism, 0))[1] + 1
+    try:
+        for mechanism, count in counts.values():
+            ledger = ledger.charge(mechanism, count)
+    except BudgetError:
+        return False
+    return True
+
+
+def _kind(charged: Event) -> tuple[Relation, float, float]:
+    return charged.relation, charged.q, charged.z
+
+
+def _append(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
+    """Equal releases are counted in one event, wherever it stands: the order does not matter."""
+    if new.count == 0:
+        return events
+    for i, old in enumerate(events):
+        if _kind(old) == _kind(new):
+            merged = dataclasses.replace(old, count=old.count + new.count)
+            return (*events[:i], merged, *events[i + 1 :])
+    return (*events, new)

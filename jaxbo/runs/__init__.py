@@ -1,0 +1,1 @@
+"""Runs of a method: compiled, driven from Python, by workers, and their files."""

@@ -1,0 +1,197 @@
+"""What a driven run needs to survive a kill: one file a round, one line an evaluation.
+
+`PATH` is a NumPy archive with a manifest: the rows told so far, and the queries of the row that is
+being evaluated. It is written to a temporary name and renamed. `PATH.open`, its journal, gets one line
+for each evaluation of that row as it ends. So a kill loses the evaluations in flight and nothing else.
+The run that has the two files holds a lock.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import numpy as np
+
+from jaxbo.runs import _archive
+from jaxbo.runs._archive import CheckpointError
+from jaxbo.runs._lock import Hold
+
+#: Raised by one when the layout below changes.
+FORMAT = 4
+
+
+class Rows(eqx.Module):
+    """The first `told` rows are complete; one more may have queries only.
+
+    `ledger` is what the queries have cost, those of the open row included; `info` has a leaf more,
+    `present`, where that was given.
+    """
+
+    told: int
+    queries: np.ndarray
+    values: np.ndarray
+    info: list[np.ndarray]
+    failures: Sequence[tuple[int, int, str]]
+    ledger: str | None
+
+
+def fingerprint(**parts: Any) -> dict[str, str]:
+    """A short digest of each part's structure and numbers."""
+    return {name: _digest(part) for name, part in parts.items()}
+
+
+def _digest(part: Any) -> str:
+    leaves, structure = jax.tree.flatten(part)
+    digest = hashlib.sha256(_stable(structure).encode())
+    for leaf in leaves:
+        if eqx.is_array(leaf) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jr.key_data(leaf)
+        array = np.asarray(leaf)
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes() if array.dtype != object else _stable(leaf).encode())
+    return digest.hexdigest()[:16]
+
+
+def _stable(part: Any) -> str:
+    """Its representation without addresses, which differ from process to process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(part))
+
+
+class Checkpoint:
+    """The two files of one run. `identity` says which run: a file of another one is refused."""
+
+    def __init__(self, path: str | os.PathLike, identity: dict[str, str]):
+        self.path = _archive.located(path)
+        self.journal = self.path.with_name(self.path.name + ".open")
+        self.identity = identity
+        self._hold = Hold(self.path)
+        self._save = ""  # the name of the last save, which the journal's lines have too
+        self._lines: list[dict[str, Any]] = []  # the journal as it was found
+        self._length = 0  # bytes of the journal's whole lines
+
+    def resume(self, take: Callable[[Rows | None], None]) -> None:
+        """Locks the file and gives `take` the rows that were saved, None if none were.
+
+        `CheckpointError` if the file cannot be used or is in use. Any error unlocks it.
+        """
+        self._hold.take()
+        try:
+            rows = self._load()
+            if rows is not None:
+                self._lines = self._read_journal()
+            take(rows)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Leaves the file to others."""
+        self._hold.release()
+
+    def must_hold(self) -> None:
+        """`CheckpointError` unless this object has the file."""
+        self._hold.check()
+
+    def _load(self) -> Rows | None:
+        if not self.path.exists():
+            return None
+        manifest, arrays = _archive.read(self.path)
+        _archive.check_format(self.path, manifest, FORMAT)
+        try:
+            identity = dict(manifest["identity"])
+            rows = Rows(
+                int(manifest["told"]),
+                arrays["queries"],
+                arrays["values"],
+                [arrays[f"info_{i}"] for i in range(manifest["info"])],
+                [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
+                manifest["ledger"],
+            )
+            self._save = str(manifest["save"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise _archive.damaged(self.path, error) from error
+        _archive.check_same(self.path, self.identity, identity)
+        return rows
+
+    def save(self, rows: Rows) -> None:
+        """Replaces the file in one step, and begins a new journal."""
+        self.must_hold()
+        name = secrets.token_hex(8)
+        manifest = {
+            "format": FORMAT,
+            "identity": self.identity,
+            "save": name,
+            "told": rows.told,
+            "info": len(rows.info),
+            "failures": rows.failures,
+            "ledger": rows.ledger,
+        }
+        arrays = {"queries": rows.queries, "values": rows.values}
+        arrays |= {f"info_{i}": leaf for i, leaf in enumerate(rows.info)}
+        _archive.write(self.path, manifest, arrays)
+        self._save = name
+        self.forget()
+
+    def forget(self) -> None:
+        """Ends the journal. After a kill before, its lines still have the name of an earlier save."""
+        self._lines, self._length = [], 0
+        self.journal.unlink(missing_ok=True)
+
+    def record(self, row: int, agent: int, value: float, error: str | None) -> None:
+        """One evaluation has ended."""
+        self.must_hold()
+        line = {"save": self._save, "row": row, "agent": agent, "value": value.hex()}
+        text = _sealed(json.dumps(line | {"error": error}).encode()) + b"\n"
+        with open(self.journal, "ab", opener=_archive.private) as file:
+            # A line that a kill or a full disk cut off goes first: only the last line may be cut off.
+            file.truncate(self._length)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if self._length == 0:
+            _archive.sync(self.journal.parent)
+        self._length += len(text)
+
+    def recorded(self, row: int) -> dict[int, tuple[float, str | None]]:
+        """Value and error of each agent whose evaluation in `row` had ended."""
+        return {
+            line["agent"]: (float.fromhex(line["value"]), line["error"])
+            for line in self._lines
+            if line["save"] == self._save and line["row"] == row
+        }
+
+    def _read_journal(self) -> list[dict[str, Any]]:
+        """All lines, but for the last if a kill cut it off. `CheckpointError` for a damaged line."""
+        if not self.journal.exists():
+            return []
+        content = self.journal.read_bytes()
+        *lines, rest = content.split(b"\n")
+        self._length = len(content) - len(rest)
+        if _opened(rest[:-1]) is not None:
+            lines.append(rest)  # a whole line, whose end is damaged
+        known = [_opened(line) for line in lines]
+        if None in known:
+            raise CheckpointError(
+                f"line {known.index(None) + 1} of {self.journal} is damaged: restore it from a copy, or "
+                "remove it to repeat the evaluations in it."
+            )
+        return [json.loads(line) for line in known if line is not None]
+
+
+def _sealed(text: bytes) -> bytes:
+    """A line with its sum, which tells a line that a kill cut off from one that is damaged."""
+    return b"%08x %b" % (zlib.crc32(text), text)
+
+
+def _opened(line: bytes) -> bytes | None:
+    """The text of a line, or None if its sum does not fit."""
+    text = line[9:]
+    return text if line == _sealed(text) else None

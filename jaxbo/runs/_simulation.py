@@ -1,0 +1,43 @@
+"""The word that private releases of a simulation protect nobody."""
+
+import functools
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxbo.privacy.mechanism import Mechanism
+
+
+class SimulationWarning(UserWarning):
+    """Releases are simulated: whoever knows the key knows their noise, and nothing is charged.
+
+    Shown once a process. Where this is meant, `warnings.simplefilter("ignore", jaxbo.SimulationWarning)`.
+    """
+
+
+def is_private(release: Mechanism | None) -> bool:
+    """Whether a release adds noise."""
+    return release is not None and bool(np.any(np.asarray(release.z) > 0))
+
+
+def warn_of_simulation(algorithm: Any) -> None:
+    """`SimulationWarning`, once a process, for an algorithm whose first round's release is private."""
+    try:
+        private = is_private(algorithm.released(0))
+    except jax.errors.JAXTypeError:  # traced numbers: some of them are
+        private = True
+    if private:
+        _warn()
+
+
+# The cache is what says it once: the filters of `warnings` go by lines of code.
+@functools.cache
+def _warn() -> None:
+    warnings.warn(
+        "private releases are simulated here: their noise comes from the key, nothing is charged, and "
+        "nobody's privacy is protected. For that give `drive` or a federation a ledger.",
+        SimulationWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,292 @@
+"""The one loop: init, then ask → evaluate → tell, round after round, compiled with its objective.
+
+`run` makes all rounds one program, laid out over agents as its `mesh` and `chunk` say.
+`jaxbo.runs.driver` runs the same parts around a Python objective.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxbo._check import require, whole
+from jaxbo._keys import barrier
+from jaxbo.algos.base import _origin
+from jaxbo.algos.base.federated import AbstractAlgorithm, AbstractFederated, FederatedState
+from jaxbo.layout import Each, layout, whole_where_uneven
+from jaxbo.objectives.families import AbstractObjective
+from jaxbo.runs._simulation import warn_of_simulation
+from jaxbo.runs.trace import Round, Trace, everything
+from jaxbo.types import Count, Key, Point, Scalar
+
+#: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
+Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
+#: What is recorded of a round.
+Row = TypeVar("Row")
+
+
+class Keys(NamedTuple):
+    """What a run draws with."""
+
+    init: Key
+    design: Key
+    rounds: Key
+
+
+def split_key(key: Key) -> Keys:
+    """The keys of a run: before it, of its initial design, and of its rounds."""
+    return Keys(*jr.split(key, 3))
+
+
+def run(
+    algorithm: AbstractAlgorithm,
+    objective: Compiled,
+    rounds: int,
+    key: Key,
+    *,
+    initial: int = 0,
+    present: Bool[Array, "rounds agents"] | None = None,
+    state: PyTree | None = None,
+    every: int = 1,
+    record: Callable[[Round], Row] = everything,
+    mesh: Mesh | None = None,
+    chunk: int | None = None,
+) -> tuple[PyTree, Row]:
+    """`rounds` rounds as one compiled program; returns the last state and the trace.
+
+    `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
+    round every target evaluates `initial` points of the method's initial design: drawn uniformly from
+    the domain and the same under the same key, unless the method explores in its own way. `present`
+    says whose messages arrive each round. `state`, if given, is where to start instead of
+    `algorithm.init`, for instance after `warm_start`.
+
+    For a population: of every `every` rounds the last one is recorded, and `record` says what of it,
+    such as `summary`; what it returns comes back with an axis of rounds, in the place of the trace.
+    `mesh` lays the agents over all devices of a `jax.sharding.Mesh`, and `chunk` is how many of them a
+    device computes at the same time (`jaxbo.layout`): the results are those of one device up to rounding,
+    which may decide between two queries that are as good. They come back laid out in the same way if
+    the devices divide the agents (rows: the targets too) evenly, else whole on each device. Where
+    workers share one model every device computes it, and only evaluations are spread.
+
+    Memory: the agents' state (a method's docstring says how much that is), and of each agent that is
+    asked some 8 bytes for each candidate, for each feature of each start of the search and, where
+    features are the agent's own, of each of 256 candidates (`kernels.maximize`), which `chunk` bounds.
+    A `state` that is given is kept: donate it to the `jit` that `run` is called in, if it is not needed
+    any more.
+
+    Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
+    structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
+    goes on from a `state` takes a new key: with the old one it would draw the same numbers again.
+
+    Private releases are simulated: whoever knows the key knows their noise, and nothing is charged. A
+    `SimulationWarning` says so once; `drive` with a ledger draws secret noise and charges for it.
+
+    Values are in the objective's own precision. Models that standardize subtract the first one from all,
+    but digits that the objective has rounded away do not come back: let it leave out constants beside
+    which its values hardly differ, or use float64. Where `state` comes from `drive`, the method is told
+    values less `state.origin`; the trace has the values themselves.
+
+    Raises `ValueError` where sizes do not fit or the objective does not return one number.
+    """
+    check_sizes(algorithm, rounds, initial, present, state)
+    check_objective(algorithm, objective)
+    whole("every", every, least=1)
+    require(callable(record), f"record must be a function of a Round, got {record!r}.")
+    warn_of_simulation(algorithm)
+    # NumPy's integers would be traced.
+    rounds, initial, every = int(rounds), int(initial), int(every)
+    # Without rounds there is nobody to be present.
+    present = present if rounds else None
+    each = layout(mesh, chunk)
+    return _run(algorithm, objective, rounds, key, initial, present, state, every, record, each)
+
+
+@eqx.filter_jit
+def _run(
+    algorithm: AbstractAlgorithm,
+    objective: Compiled,
+    rounds: int,
+    key: Key,
+    initial: int,
+    present: Bool[Array, "rounds agents"] | None,
+    state: PyTree | None,
+    every: int,
+    record: Callable[[Round], Any],
+    each: Each,
+) -> tuple[PyTree, Any]:
+    keys = split_key(key)
+    # Workers with a model in common have no axis of agents but that of their evaluations.
+    mapping = (
+        {"each": each} if isinstance(algorithm, AbstractFederated) and each is not jax.vmap else {}
+    )
+    # The barriers keep the parts from being fused across, and a number of rounds that the compiler does
+    # not know keeps the loop's body from being specialized: both stay what `drive` compiles, to the bit.
+    state = barrier(algorithm.init(keys.init, **mapping) if state is None else state)
+    assert state is not None
+
+    def initial_row(i: Count, best: Array) -> tuple[Array, tuple[Array, Array]]:
+        queries = barrier(design_row(algorithm, keys, i, each))
+        values = barrier(evaluate_all(objective, design_noise(keys, i), queries, each))
+        return _better(best, values), (queries, values)
+
+    best = jnp.full((algorithm.targets,), -jnp.inf)
+    best, design = _table(initial_row, initial, best)
+    if initial:
+        queries, values = barrier(design)
+        _, told = _origin.told(state, values)
+        state = barrier(algorithm.warm_start(state, queries, barrier(told), **mapping))
+
+    def one_round(t: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
+        state, best = carry
+        ask_key, noise_key = round_keys(keys, t)
+        here = None if present is None else present[t]
+        queries, info = barrier(algorithm.ask(ask_key, state, here, **mapping))
+        values = barrier(evaluate_all(objective, noise_key, queries, each))
+        best = _better(best, values)
+        _, told = _origin.told(state, values)
+        state = barrier(algorithm.tell(state, queries, barrier(told), **mapping))
+        return (state, best), Round(queries, values, info, best)
+
+    (state, _), rows = _table(one_round, rounds, (state, best), every, record)
+    if record is everything:
+        pairs = zip(design, (rows.queries, rows.values), strict=True)
+        queries, values = (jnp.concatenate(pair) for pair in pairs)
+        rows = Trace(queries, values, rows.info, initial, every=every)
+    # A model that workers share has no axis of agents to divide.
+    agents = algorithm.agents if isinstance(algorithm, AbstractFederated) else 1
+    rows = whole_where_uneven(each, rows, agents, algorithm.targets)
+    state = whole_where_uneven(each, state, agents)
+    # Arrays of the targets alone may be uneven where those of all agents are not.
+    return whole_where_uneven(each, state), rows
+
+
+def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:
+    return jnp.where(values > best, values, best)
+
+
+def _table(
+    step: Callable[[Count, PyTree], tuple[PyTree, Any]],
+    count: int,
+    state: PyTree,
+    every: int = 1,
+    record: Callable[[Any], PyTree] = lambda row: row,
+) -> tuple[PyTree, Any]:
+    """The last state, and a row of each `every`-th of `count` steps: `lax.scan` with a hidden number of
+    steps."""
+
+    # Traced here and not again below: tracing is half of what a first call takes.
+    traced, constants = jax.closure_convert(step, jnp.zeros((), int), state)
+
+    def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        state, row = traced(t, carry[0], *constants)
+
+        def write(rows: PyTree) -> PyTree:
+            return jax.tree.map(lambda rows, one: rows.at[t // every].set(one), rows, record(row))
+
+        if every == 1:
+            return state, write(carry[1])
+        if count < every:
+            return state, carry[1]
+        return state, jax.lax.cond((t + 1) % every == 0, write, lambda rows: rows, carry[1])
+
+    shapes = jax.eval_shape(
+        lambda t, s: record(traced(t, s, *constants)[1]), jnp.zeros((), int), state
+    )
+    rows = jax.tree.map(lambda one: jnp.zeros((count // every, *one.shape), one.dtype), shapes)
+    if not count:
+        return state, rows
+    return jax.lax.fori_loop(0, barrier(count), body, (state, rows))
+
+
+def design_row(
+    algorithm: AbstractAlgorithm, keys: Keys, row: Count, each: Each = jax.vmap
+) -> Float[Array, "targets dim"]:
+    """A row of the initial design."""
+    key, _ = jr.split(jr.fold_in(keys.design, row))
+    agents = jnp.arange(algorithm.targets)
+    return each(algorithm.initial)(jax.vmap(lambda i: jr.fold_in(key, i))(agents), agents)
+
+
+def design_noise(keys: Keys, row: Count) -> Key:
+    """The key of an objective's noise in a row of the initial design."""
+    return jr.split(jr.fold_in(keys.design, row))[1]
+
+
+def round_keys(keys: Keys, index: Count) -> tuple[Key, Key]:
+    """What a round's queries and its noise are drawn with."""
+    ask_key, noise_key = jr.split(jr.fold_in(keys.rounds, index))
+    return ask_key, noise_key
+
+
+def evaluate_all(
+    objective: Compiled, key: Key, queries: Float[Array, "targets dim"], each: Each = jax.vmap
+) -> Float[Array, " targets"]:
+    """A value of each target; NaN where it is not finite."""
+    agents = jnp.arange(queries.shape[0])
+    noise = jax.vmap(lambda i: jr.fold_in(key, i))(agents)
+    values: Array = each(objective)(noise, agents, queries)
+    return jnp.where(jnp.isfinite(values), values, jnp.nan)
+
+
+def check_sizes(
+    algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any, state: PyTree
+) -> None:
+    """`ValueError` where these do not fit the algorithm or each other."""
+    whole("rounds", rounds)
+    whole("initial", initial)
+    held = 0
+    if state is not None:
+        fresh = eqx.filter_eval_shape(algorithm.init, jr.key(0))
+        require(
+            _shapes(state) == _shapes(fresh),
+            "state is of another algorithm or another number of agents: begin with what "
+            "algorithm.init returns.",
+        )
+        held = algorithm.told(state)
+        require(
+            initial == 0 or not isinstance(state, FederatedState) or state.round == 0,
+            "initial points come before the first round, and this state has had one: initial=0.",
+        )
+    require(
+        algorithm.capacity is None or held + rounds + initial <= algorithm.capacity,
+        f"{initial} initial points and {rounds} rounds, after {held} observations, exceed the "
+        f"algorithm's capacity of {algorithm.capacity} observations: give its surrogate a "
+        "larger one.",
+    )
+    most = algorithm.initial_capacity
+    require(
+        most is None or initial <= most,
+        f"{initial} initial points exceed the {most} for which the algorithm has room.",
+    )
+    shape, dtype = getattr(present, "shape", ()), getattr(present, "dtype", None)
+    require(
+        present is None or (len(shape) == 2 and shape[0] == rounds and dtype == np.bool_),
+        f"present must be an array of bool with a row for each of the {rounds} rounds and a column for "
+        f"each agent, got {type(present).__name__} of {dtype} and shape {shape}.",
+    )
+
+
+def _shapes(tree: PyTree) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
+    """`ValueError` unless it returns one number, for as many agents as are asked."""
+    point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
+    value = jax.eval_shape(objective, jr.key(0), jnp.zeros((), int), point)
+    require(
+        getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
+        f"the objective must return one floating number for one agent and point, got {value}.",
+    )
+    known = objective.agents if isinstance(objective, AbstractObjective) else None
+    require(
+        known is None or known >= algorithm.targets,
+        f"the objective has functions for {known} agents, the algorithm asks {algorithm.targets}.",
+    )

@@ -1,0 +1,267 @@
+"""Rounds around a Python objective, which may be slow, parallel and unreliable.
+
+`drive` runs the parts that `run` compiles. `replay` rebuilds a state from what was observed: ask changes
+nothing and tell draws nothing, so a state is a function of the key and the observations.
+"""
+
+import functools
+from concurrent.futures import Executor
+from os import PathLike
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from jaxbo import _version
+from jaxbo._check import require
+from jaxbo._keys import fresh
+from jaxbo.algos.base import _origin
+from jaxbo.algos.base.federated import AbstractAlgorithm, FederatedState
+from jaxbo.objectives.families import AbstractObjective
+from jaxbo.privacy.ledger import Ledger, check_budget
+from jaxbo.runs._checkpoint import Checkpoint, fingerprint
+from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch
+from jaxbo.runs._record import Record
+from jaxbo.runs._simulation import warn_of_simulation
+from jaxbo.runs.compiled import (
+    check_objective,
+    check_sizes,
+    design_noise,
+    design_row,
+    evaluate_all,
+    round_keys,
+    split_key,
+)
+from jaxbo.runs.trace import Trace
+from jaxbo.types import Key
+
+_init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
+_ask = eqx.filter_jit(lambda algorithm, key, state, present: algorithm.ask(key, state, present))
+_compiled_design = eqx.filter_jit(design_row)
+_compiled_evaluate = eqx.filter_jit(evaluate_all)
+
+
+# A state is given up for the next one, which takes its memory: a population's is held once.
+@functools.partial(eqx.filter_jit, donate="all-except-first")
+def _tell(known: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
+    algorithm, queries, values = known
+    return algorithm.tell(state, queries, values)
+
+
+@functools.partial(eqx.filter_jit, donate="all-except-first")
+def _warm_start(known: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
+    algorithm, queries, values = known
+    return algorithm.warm_start(state, queries, values)
+
+
+def _own(state: PyTree) -> PyTree:
+    """A copy that may be given up: the state may be the caller's, or hold arrays of the algorithm."""
+    return jax.tree.map(jnp.copy, state)
+
+
+def drive(
+    algorithm: AbstractAlgorithm,
+    objective: BlackBox | AbstractObjective,
+    rounds: int,
+    key: Key,
+    *,
+    initial: int = 0,
+    executor: Executor | None = None,
+    checkpoint: str | PathLike | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    progress: bool = True,
+    present: Bool[Array, "rounds agents"] | None = None,
+    state: PyTree | None = None,
+    ledger: Ledger | None = None,
+) -> tuple[PyTree, Trace]:
+    """`run` for an objective in Python: `objective(agent, x)` with `x` a NumPy array.
+
+    On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective` is compiled and
+    evaluated for all agents at once, and without a `ledger` gives the trace that `run` gives; to the
+    last bit if its own values do not depend on what they are compiled with.
+
+    `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
+    for an `AbstractObjective`.
+    `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
+    most the evaluations in flight, and asks what an undisturbed run would have asked, unless a ledger
+    has it draw noise that nobody can repeat. That the Python objective is still the same one cannot be
+    checked. One run at a time has the file: the lock on `PATH.lock`, a file that stays, ends with its
+    process.
+    `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
+    warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
+    are raised as they are, with the agent and the point in a note. An executor that is broken, or has
+    cancelled an evaluation, ends the run whatever `catch` says: its errors say nothing of the point.
+    An objective that never succeeds in the initial design, nor in three evaluations, ends the run with
+    what it raised, a `NotFiniteError` for a value; but not a run that goes on from a `state` with values.
+    Nothing of it is kept, unless a ledger was charged. Then all rounds are kept as failures but the last,
+    which is evaluated again.
+    Values stay float64 in the trace. Where the method allows (`invariant`), the model is told their
+    difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
+    these differences. Other methods are told the values themselves. One warning says where float32 cuts
+    what is told, or has no room for its squares, and what to do.
+    `progress`: a bar, if `tqdm` is installed.
+    `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
+    Each release is charged and the charge saved with its queries before any of them is evaluated; a run
+    that continues goes on with its own charges, given the ledger that it began with, and never releases
+    again what it has. Noise must not be guessed nor ever be added to two sums: a round is asked with
+    random words of the operating system, not with `key`. They are drawn anew each time and kept nowhere.
+    A file beside the checkpoint, `PATH.released`, has all charges and only grows. It gives away a
+    checkpoint that was removed or is an older copy. The run that follows begins with `Trace.ledger`.
+    Without a ledger private releases are simulated, of which a `SimulationWarning` tells once.
+
+    Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
+    that is corrupt, of another run or in use, before anything is evaluated; with a ledger also for one
+    that was removed or is an older copy. It raises `BudgetError` if the ledger's budget does not pay for
+    all releases.
+    """
+    check_sizes(algorithm, rounds, initial, present, state)
+    _check_way(algorithm, objective, executor, catch)
+    keys = split_key(key)
+    start = _init(algorithm, keys.init) if state is None else state
+    first = int(start.round) if isinstance(start, FederatedState) else 0
+    releases = [algorithm.released(first + t) for t in range(rounds)]
+    check_budget(ledger, releases)
+    if ledger is None:
+        warn_of_simulation(algorithm)
+    require(
+        ledger is None or checkpoint is not None,
+        "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",
+    )
+    saved = None
+    if checkpoint is not None:
+        identity = _identity(algorithm, objective, key, initial, present, state, ledger)
+        saved = Checkpoint(checkpoint, identity)
+    here = None if present is None or not rounds else present[0]
+    shapes = eqx.filter_eval_shape(_ask, algorithm, keys.rounds, start, here)
+    given = None if present is None else np.asarray(present)
+    compiled = isinstance(objective, AbstractObjective)
+    record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
+    anew = int(algorithm.told(start)) == 0
+    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch, anew)
+
+    def evaluate(row: int, key: Key) -> None:
+        if row < record.told:
+            return
+        if isinstance(objective, AbstractObjective):
+            queries = jnp.asarray(record.queries[row])
+            record.values[row] = _compiled_evaluate(objective, key, queries)
+        else:
+            evaluator(row)
+        record.close(row)
+
+    cut = False
+    with record, _Bar(initial + rounds, progress) as bar:
+        for row in range(initial):
+            key_of_row = design_noise(keys, jnp.asarray(row))
+            record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))
+            evaluate(row, key_of_row)
+            bar.advance(record.values)
+        state = _own(start)
+        del start  # or it would be held beside all that follow
+        if initial:
+            queries, values = record.observations(slice(initial))
+            state, values = _origin.told(state, values)
+            state = _warm_start((algorithm, queries, values), state)
+        for row in range(initial, initial + rounds):
+            t = row - initial
+            ask_key, noise_key = round_keys(keys, jnp.asarray(t))
+            if ledger is not None:
+                ask_key = fresh(key)  # of no use for a row that has been asked
+            here = None if present is None else present[t]
+            asking = lambda s=state, k=ask_key, h=here: _ask(algorithm, k, s, h)  # noqa: E731
+            record.ask(row, asking, releases[t])
+            evaluate(row, noise_key)
+            queries, values = record.observations(row)
+            state, values = _origin.told(state, values)
+            state = _tell((algorithm, queries, values), state)
+            cut = cut or _origin.warn_if_cut(state, record.values[: row + 1])
+            bar.advance(record.values)
+    return state, record.trace()
+
+
+def _check_way(
+    algorithm: AbstractAlgorithm, objective: Any, executor: Executor | None, catch: Any
+) -> None:
+    """How `drive` is to evaluate, and what it is to survive."""
+    compiled = isinstance(objective, AbstractObjective)
+    if compiled:
+        check_objective(algorithm, objective)
+    require(
+        executor is None or not compiled,
+        "an executor is for a Python objective; this one is compiled for all agents at once.",
+    )
+    check_catch(catch)
+
+
+def _identity(
+    algorithm: AbstractAlgorithm,
+    objective: BlackBox | AbstractObjective,
+    key: Key,
+    initial: int,
+    present: Any,
+    state: PyTree | None,
+    ledger: Ledger | None,
+) -> dict[str, str]:
+    """What makes a run this one, as far as it can be seen."""
+    return fingerprint(
+        version=_version.__version__,
+        algorithm=algorithm,
+        objective=objective if isinstance(objective, AbstractObjective) else None,
+        key=key,
+        initial=initial,
+        present=present is not None,  # which rows, the rows say
+        state=state,
+        precision=jnp.zeros(()),
+        ledger=None if ledger is None else ledger.events,
+    )
+
+
+class _Bar:
+    """A progress bar with the best value so far, where `tqdm` is installed."""
+
+    def __init__(self, rows: int, shown: bool):
+        self.bar = None
+        if shown:
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self.bar = tqdm(total=rows, unit="round")
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def advance(self, values: np.ndarray) -> None:
+        if self.bar is None:
+            return
+        known = values[np.isfinite(values)]
+        if known.size:
+            self.bar.set_postfix(best=f"{known.max():.4g}", refresh=False)
+        self.bar.update()
+
+
+def replay(
+    algorithm: AbstractAlgorithm, trace: Trace, key: Key, *, state: PyTree | None = None
+) -> PyTree:
+    """The state after all rows of `trace`, rebuilt from the key and the observations.
+
+    The `key` and, if it was given, the `state` that the run began with. NumPy's values are told as
+    `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have all rounds.
+    """
+    require(trace.every == 1, "the trace does not have all rounds, which says too little.")
+    state = _own(_init(algorithm, split_key(key).init) if state is None else state)
+    first = trace.initial
+    if first:
+        state, values = _origin.told(state, trace.values[:first])
+        state = _warm_start((algorithm, trace.queries[:first], values), state)
+    for queries, values in zip(trace.queries[first:], trace.values[first:], strict=True):
+        state, values = _origin.told(state, values)
+        state = _tell((algorithm, queries, values), state)
+    return state

@@ -1,0 +1,91 @@
+"""What a run tells of its rounds: all of it, or what is made of each round while it runs."""
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from jaxbo.privacy.ledger import Ledger
+
+#: Values of a compiled objective, or of one in Python. Type checkers are told the former: both take the
+#: same operations.
+Values: TypeAlias = Array if TYPE_CHECKING else Array | np.ndarray
+#: What of the agents' best values `Summary.quantiles` holds.
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+class Failure(NamedTuple):
+    """An evaluation in Python that failed: its row of the trace, its agent, and what it raised.
+
+    One that returned no finite number has raised a `NotFiniteError`. Of a `Desk`, `row` is the number of
+    the query, and there is one agent, 0.
+    """
+
+    row: int
+    agent: int
+    error: str
+
+
+class Trace(eqx.Module):
+    """What was asked and observed. The first `initial` rows are the initial design.
+
+    `values` is NaN where an evaluation failed. Those of a Python objective are NumPy's, in float64.
+    `info` is what the algorithm tells about each of its rounds, without the initial design. Of the rounds
+    every `every`-th is there: where that is not every one, what is best or summed up so far is not to be
+    had from them. `ledger` is the one given to `drive`, with all its charges.
+    """
+
+    queries: Float[Array, "*rows targets dim"]
+    values: Float[Values, "*rows targets"]
+    info: PyTree
+    initial: int = eqx.field(static=True, default=0)
+    failures: tuple[Failure, ...] = eqx.field(static=True, default=())
+    ledger: Ledger | None = eqx.field(static=True, default=None)
+    every: int = eqx.field(static=True, default=1)
+
+
+class Round(eqx.Module):
+    """One round, as `run` gives it to `record`.
+
+    `best` is each target's best value so far in this run, its initial design included: -inf before the
+    first that did not fail.
+    """
+
+    queries: Float[Array, "targets dim"]
+    values: Float[Array, " targets"]
+    info: PyTree
+    best: Float[Array, " targets"]
+
+
+def everything(round: Round) -> Trace:
+    """A row of the trace: what `run` records unless told otherwise, and then says how often.
+
+    Within what somebody else records `every` stays 0: which rounds are there is not known.
+    """
+    return Trace(round.queries, round.values, round.info, every=0)
+
+
+class Summary(eqx.Module):
+    """How the targets do after a round: of the best value each has had so far.
+
+    Targets whose evaluations all failed are passed over: NaN if there is no other. `failed` is how many
+    evaluations of this round failed.
+    """
+
+    mean: Float[Array, "*rows"]
+    largest: Float[Array, "*rows"]
+    quantiles: Float[Array, "*rows levels"]
+    failed: Int[Array, "*rows"]
+
+
+def summary(round: Round) -> Summary:
+    """A few numbers of a round, however many agents there are; the levels are `QUANTILES`.
+
+    Over devices, quantiles take the best value of every agent to each of them.
+    """
+    known = jnp.where(jnp.isfinite(round.best), round.best, jnp.nan)
+    levels = jnp.asarray(QUANTILES, known.dtype)
+    failed = jnp.sum(~jnp.isfinite(round.values))
+    return Summary(jnp.nanmean(known), jnp.nanmax(known), jnp.nanquantile(known, levels), failed)

@@ -1,0 +1,529 @@
+"""Workers that end when they end: one result is told as it comes, and one new query is asked.
+
+    simulate      random durations, one compiled program
+    Desk          hands out queries by number, and takes results back in any order
+    drive_async   a Desk before an executor, all of whose workers are kept busy
+
+EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arrive in: with one worker
+all three ask what `run` asks. The state is a function of the key and of the results in their order.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from os import PathLike
+from typing import Any, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxbo import _version
+from jaxbo._check import is_a, require, whole
+from jaxbo.algos.base import _origin
+from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.domains.space import Space
+from jaxbo.runs._archive import CheckpointError
+from jaxbo.runs._checkpoint import Checkpoint, Rows, fingerprint
+from jaxbo.runs._evaluate import (
+    BlackBox,
+    NotFiniteError,
+    any_ended,
+    check_catch,
+    finite_number,
+    outcome_of,
+    survives,
+    tries,
+)
+from jaxbo.runs.compiled import (
+    Compiled,
+    check_objective,
+    design_noise,
+    design_row,
+    round_keys,
+    split_key,
+)
+from jaxbo.runs.trace import Failure
+from jaxbo.types import Count, Key, Point, Scalar
+
+#: How long worker number `worker` takes for x: a positive number.
+Duration: TypeAlias = Callable[[Key, Count, Point], Scalar]
+
+
+class Timeline(eqx.Module):
+    """What was evaluated, in the order in which it ended; times count from the first query.
+
+    `tickets` are the numbers in the order of asking. The initial design is in neither.
+    """
+
+    queries: Float[Array, "evaluations dim"]
+    values: Float[Array, " evaluations"]
+    workers: Int[Array, " evaluations"]
+    tickets: Int[Array, " evaluations"]
+    started: Float[Array, " evaluations"]
+    ended: Float[Array, " evaluations"]
+
+
+class _Desks(NamedTuple):
+    """What each worker is at."""
+
+    x: Float[Array, "workers dim"]
+    ticket: Int[Array, " workers"]
+    started: Float[Array, " workers"]
+    ends: Float[Array, " workers"]
+
+
+def simulate(
+    algorithm: AbstractOneModel,
+    objective: Compiled,
+    duration: Duration,
+    evaluations: int,
+    key: Key,
+    *,
+    initial: int = 0,
+) -> tuple[State, Timeline]:
+    """`evaluations` by `algorithm.targets` that work side by side, as one compiled program.
+
+    `duration(key, worker, x)` says how long an evaluation takes; NaN is for ever, less than 0 no time at
+    all. Before the clock starts, `initial` points of the initial design are evaluated. Pure: `vmap` it
+    over keys. With one worker it asks what `run` asks. Raises `ValueError` where sizes do not fit.
+    """
+    is_a("algorithm", algorithm, AbstractOneModel)
+    whole("evaluations", evaluations, least=1)
+    whole("initial", initial)
+    _check_room(algorithm, initial + evaluations)
+    check_objective(algorithm, objective)
+    return _simulate(algorithm, objective, duration, evaluations, key, initial)
+
+
+@eqx.filter_jit
+def _simulate(
+    algorithm: AbstractOneModel,
+    objective: Compiled,
+    duration: Duration,
+    evaluations: int,
+    key: Key,
+    initial: int,
+) -> tuple[State, Timeline]:
+    keys, workers = split_key(key), jnp.arange(algorithm.targets)
+    state = algorithm.init(keys.init)
+
+    def evaluate(key: Key, x: Point) -> Scalar:
+        value = objective(jr.fold_in(key, 0), jnp.zeros((), int), x)
+        return jnp.where(jnp.isfinite(value), value, jnp.nan)
+
+    if initial:
+        rows = jnp.arange(initial)
+        x = jax.vmap(lambda i: design_row(algorithm, keys, i)[0])(rows)
+        values = jax.vmap(lambda i, x: evaluate(design_noise(keys, i), x))(rows, x)
+        state = algorithm.warm_start(state, x[:, None], values[:, None])
+
+    def begin(
+        state: State, desks: _Desks, worker: Count, ticket: Count, now: Scalar, busy: Array
+    ) -> _Desks:
+        ask_key, noise_key = round_keys(keys, ticket)
+        x = algorithm.ask_one(ask_key, state, desks.x, busy)
+        takes = jnp.asarray(duration(jr.fold_in(noise_key, 1), worker, x), now.dtype)
+        takes = jnp.where(jnp.isnan(takes), jnp.inf, jnp.maximum(takes, 0))
+        row = _Desks(x, ticket, now, now + takes)
+        return jax.tree.map(lambda table, one: table.at[worker].set(one), desks, row)
+
+    def fill(desks: _Desks, worker: Count) -> tuple[_Desks, None]:
+        zero = jnp.zeros((), desks.ends.dtype)
+        return begin(state, desks, worker, worker, zero, workers < worker), None
+
+    count = algorithm.targets
+    zeros = jnp.zeros((count,), float)
+    empty = _Desks(jnp.zeros((count, algorithm.domain.dim), float), workers, zeros, zeros)
+    desks, _ = jax.lax.scan(fill, empty, workers)
+
+    def step(carry: tuple[State, _Desks], i: Count) -> tuple[tuple[State, _Desks], tuple]:
+        state, desks = carry
+        worker = jnp.argmin(desks.ends)
+        x, ticket, started, now = jax.tree.map(lambda table: table[worker], desks)
+        value = evaluate(round_keys(keys, ticket)[1], x)
+        state = algorithm.tell_one(state, x, value)
+        desks = begin(state, desks, worker, count + i, now, workers != worker)
+        return (state, desks), (x, value, worker, ticket, started, now)
+
+    (state, _), rows = jax.lax.scan(step, (state, desks), jnp.arange(evaluations))
+    return state, Timeline(*rows)
+
+
+# ---------------------------------------------------------------- numbered queries
+
+_init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
+_ask_one = eqx.filter_jit(lambda algorithm, key, s, x, busy: algorithm.ask_one(key, s, x, busy))
+_tell_one = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell_one(state, x, y))
+_warm_start = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.warm_start(state, x, y))
+_design_point = eqx.filter_jit(lambda algorithm, keys, row: design_row(algorithm, keys, row)[0])
+
+
+class Ticket(NamedTuple):
+    """A query and its number. `x` is a dictionary of parameters on a `Space`, else an array."""
+
+    number: int
+    x: Any
+
+
+class Desk:
+    """Queries handed out one by one, results taken back in any order.
+
+        desk = Desk(EGP(domain, surrogate, workers=4), jr.key(0), initial=10)
+        number, x = desk.ask()
+        desk.tell(number, value)
+
+    At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
+    design, until `initial` results are in. Nothing is compiled again, whatever the order. A value that is
+    NaN, infinite or more than JAX's precision holds is a failed evaluation, with a warning: `failures`
+    says which. Values stay float64; `state` is of their differences to `state.origin`, as in `drive`.
+    `checkpoint` is a file that holds all of it after every call: a Desk made anew
+    with the same arguments goes on, and hands the queries that were out out again. Threads may share
+    it: each call is one step. A Desk keeps its file to itself until `close`, the end of a `with`, or
+    until nothing refers to the Desk.
+
+    `ValueError`, and nothing changes, for a number that is not out: told already, or never handed out;
+    for more queries than workers; for more results than the surrogate can hold; for a value that is
+    not a number; and for a file that is damaged, of another run or in use (`CheckpointError`). Nothing
+    changes either if the file cannot be written (`OSError`, for example of a full disk): repeat the
+    call when it can be.
+    """
+
+    def __init__(
+        self,
+        algorithm: AbstractOneModel,
+        key: Key,
+        *,
+        initial: int = 0,
+        checkpoint: str | PathLike | None = None,
+    ):
+        is_a("algorithm", algorithm, AbstractOneModel)
+        whole("initial", initial)
+        _check_room(algorithm, initial)
+        self.algorithm, self.initial = algorithm, initial
+        self.state = _init(algorithm, split_key(key).init)
+        self._keys = split_key(key)
+        self._queries: list[np.ndarray] = []  # by ticket
+        self._drawn: list[bool] = []  # whether a ticket is of the initial design
+        self._values: dict[int, float] = {}  # by ticket, in the order of telling
+        self._failures: list[Failure] = []
+        self._cut = False  # whether a warning was given
+        self._returned: list[int] = []  # handed out before a stop, to be handed out again
+        self._lock = threading.RLock()
+        self._saved = None
+        if checkpoint is not None:
+            identity = fingerprint(
+                version=_version.__version__,
+                algorithm=algorithm,
+                key=key,
+                initial=initial,
+                precision=jnp.zeros(()),
+            )
+            self._saved = saved = Checkpoint(checkpoint, identity)
+            saved.resume(lambda rows: self._resume(saved, rows))
+
+    def __enter__(self) -> "Desk":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the checkpoint to others. Results can still be read. Without a checkpoint, no change."""
+        with self._lock:
+            if self._saved is not None:
+                self._saved.close()
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        """The numbers of the queries whose results have not come."""
+        with self._lock:
+            known = {*self._returned, *self._values}
+            return tuple(n for n in range(len(self._queries)) if n not in known)
+
+    @property
+    def told(self) -> int:
+        """How many results have come."""
+        return len(self._values)
+
+    def ask(self) -> Ticket:
+        """The next query and its number."""
+        with self._lock:
+            return self._ask()
+
+    def _ask(self) -> Ticket:
+        self._must_hold()
+        if self._returned:
+            ticket = self._ticket(self._returned[0])
+            self._returned.pop(0)
+            return ticket
+        out, most = self.out, self.algorithm.targets
+        require(
+            len(out) < most,
+            f"all {most} workers are busy: tell the result of one of {out} first.",
+        )
+        capacity = self.algorithm.surrogate.room
+        require(
+            capacity is None or len(self._queries) < capacity,
+            f"the surrogate's capacity of {capacity} is used up: give it a larger one.",
+        )
+        drawn = self.told < self.initial
+        row = jnp.asarray(sum(self._drawn) if drawn else self._drawn.count(False))
+        x = _design_point(self.algorithm, self._keys, row) if drawn else self._asked(row, out)
+        number = len(self._queries)
+        try:
+            self._queries.append(np.asarray(x))
+            self._drawn.append(drawn)
+            self._save()
+            return self._ticket(number)
+        except BaseException:  # nobody has got the query, even if it was saved
+            del self._queries[number:], self._drawn[number:]
+            raise
+
+    def _must_hold(self) -> None:
+        if self._saved is not None:
+            self._saved.must_hold()
+
+    def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
+        pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
+        for place, ticket in enumerate(out):
+            pending[place] = self._queries[ticket]
+        busy = jnp.arange(self.algorithm.targets) < len(out)
+        ask_key, _ = round_keys(self._keys, row)
+        return _ask_one(self.algorithm, ask_key, self.state, jnp.asarray(pending, float), busy)
+
+    def tell(self, number: int, value: Any) -> None:
+        """The result of a query that is out; NaN if it failed."""
+        try:
+            self._tell(number, finite_number(value))
+        except NotFiniteError as error:
+            self.fail(number, error)
+
+    def fail(self, number: int, error: Exception | str) -> None:
+        """A query that is out has failed: why, `failures` will say, and a warning does."""
+        why = error if isinstance(error, str) else repr(error)
+        self._tell(number, np.nan, why)
+        text = f"query {number} failed at x = {self._ticket(number).x}: {why}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def _tell(self, number: int, value: float, why: str | None = None) -> None:
+        with self._lock:
+            whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
+            require(
+                whole_number and 0 <= number < len(self._queries),
+                f"there is no query number {number!r}: {len(self._queries)} were handed out.",
+            )
+            require(number not in self._values, f"query {number} has been told already.")
+            require(number in self.out, f"query {number} is not out: ask for it again first.")
+            self._must_hold()
+            before = self.state
+            try:
+                self._learn(int(number), value)
+                if why is not None:
+                    self._failures.append(Failure(int(number), 0, why))
+                self._save()
+            except BaseException:  # the same call again saves it, perhaps once more
+                self._values.pop(int(number), None)
+                self._failures = [f for f in self._failures if f.row != int(number)]
+                self.state = before
+                raise
+
+    def _learn(self, ticket: int, value: float) -> None:
+        """One result more. What stops it on the way leaves all as it was."""
+        x, told = self._queries[ticket], self.told + 1
+        known = np.asarray([*self._values.values(), value], np.float64)
+        state = self.state
+        if told > self.initial:
+            state, values = _origin.told(state, known[-1:])
+            state = _tell_one(self.algorithm, state, jnp.asarray(x), values[0])
+        elif told == self.initial:
+            points = jnp.asarray(np.stack([*(self._queries[t] for t in self._values), x]))
+            state, values = _origin.told(state, known)
+            state = _warm_start(self.algorithm, state, points[:, None], values[:, None])
+        self._values[ticket], self.state = value, state
+        if told >= self.initial and not self._cut:
+            self._cut = _origin.warn_if_cut(state, known[:, None])
+
+    @property
+    def queries(self) -> Float[Array, "evaluations dim"]:
+        """Of all results, in the order in which they came."""
+        with self._lock:
+            rows = [self._queries[ticket] for ticket in self._values]
+        return jnp.asarray(np.reshape(rows, (-1, self.algorithm.domain.dim)), float)
+
+    @property
+    def values(self) -> Float[np.ndarray, " evaluations"]:
+        """Of all results, in the order in which they came; NaN where one failed."""
+        with self._lock:
+            return np.asarray([*self._values.values()], np.float64)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The queries that failed, in that order, and why."""
+        with self._lock:
+            return tuple(self._failures)
+
+    @property
+    def best(self) -> tuple[Any, float]:
+        """The best result and its query. `ValueError` before the first that did not fail."""
+        with self._lock:
+            known = {t: value for t, value in self._values.items() if np.isfinite(value)}
+        require(len(known) > 0, "there is no result yet.")
+        ticket = max(known, key=known.__getitem__)
+        return self._ticket(ticket).x, known[ticket]
+
+    def _forget(self) -> None:
+        """As if nothing had been asked."""
+        with self._lock:
+            self._queries, self._drawn, self._values, self._returned = [], [], {}, []
+            self._failures = []
+            self.state = _init(self.algorithm, self._keys.init)
+            self._save()
+
+    def _ticket(self, ticket: int) -> Ticket:
+        x, domain = self._queries[ticket], self.algorithm.domain
+        return Ticket(ticket, domain.decode(x) if isinstance(domain, Space) else x.copy())
+
+    def _save(self) -> None:
+        if self._saved is None:
+            return
+        values = np.full(len(self._queries), np.nan)
+        values[list(self._values)] = list(self._values.values())
+        order = np.asarray(list(self._values), int)
+        rows = np.reshape(self._queries, (-1, self.algorithm.domain.dim))
+        info = [order, np.asarray(self._drawn, bool)]
+        self._saved.save(Rows(self.told, rows, values, info, self._failures, None))
+
+    def _resume(self, saved: Checkpoint, rows: Rows | None) -> None:
+        if rows is None:
+            return
+        if len(rows.info) != 2:
+            raise CheckpointError(
+                f"{saved.path} is of a run in rounds, not of a desk: give another path."
+            )
+        order, drawn = rows.info
+        self._queries = [np.asarray(x) for x in rows.queries]
+        self._drawn = drawn.tolist()
+        for ticket in order.tolist():
+            self._learn(ticket, float(rows.values[ticket]))
+        self._failures = [Failure(*failure) for failure in rows.failures]
+        self._returned = [t for t in range(len(self._queries)) if t not in self._values]
+
+
+# ---------------------------------------------------------------- before an executor
+
+
+def drive_async(
+    algorithm: AbstractOneModel,
+    objective: BlackBox,
+    evaluations: int,
+    key: Key,
+    *,
+    executor: Executor,
+    initial: int = 0,
+    checkpoint: str | PathLike | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+) -> Desk:
+    """`evaluations` of a Python objective, and the `initial` ones before, by workers kept busy.
+
+    `objective(worker, x)` runs in `executor`, `algorithm.targets` at the same time; as soon as one
+    ends, its result is learned and the next query asked. Returns the `Desk` with all results.
+    `catch` and `checkpoint` are those of `drive`: a run that is stopped, started again with the same
+    arguments, loses the evaluations in flight and nothing else. The Desk is closed: another call goes on.
+    Raises `ValueError` where sizes do not fit. An objective that has not succeeded once in its first
+    evaluations, as many as `initial`, as workers and at least three, ends the run as it does `drive`:
+    these are not kept. Any other error is raised after all evaluations under way have ended, and their
+    results are kept.
+    """
+    whole("evaluations", evaluations)
+    require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
+    check_catch(catch)
+    _check_room(algorithm, initial + evaluations)
+    with Desk(algorithm, key, initial=initial, checkpoint=checkpoint) as desk:
+        _Crew(desk, objective, executor, catch).work(initial + evaluations)
+    return desk
+
+
+class _Crew:
+    """Workers who evaluate the queries of a desk."""
+
+    def __init__(self, desk: Desk, objective: BlackBox, executor: Executor, catch: Any):
+        self.desk, self.objective, self.executor, self.catch = desk, objective, executor, catch
+        self.idle = list(range(desk.algorithm.targets))
+        self.running: dict[Future, tuple[int, Ticket]] = {}
+        self.failed: list[BaseException] = []
+        self.fatal: list[BaseException] = []
+
+    def work(self, total: int) -> None:
+        """Until `total` results are in. Before an error is raised, evaluations under way are kept."""
+        try:
+            self._start(total)
+            while self.running:
+                for future in any_ended(self.running):
+                    self._end(future, *self.running.pop(future))
+                self._start(total)
+        finally:
+            self._cancel()
+        if self.fatal:
+            raise self.fatal[0]
+        if self._in_vain(total):
+            self.desk._forget()  # a mistake in the objective, not bad luck: it may be mended
+            raise self.failed[0]
+
+    def _start(self, total: int) -> None:
+        """Gives the idle something to do, unless the run is to end."""
+        try:
+            while self.idle and self._wanted(total):
+                worker, ticket = self.idle.pop(0), self.desk.ask()
+                future = self.executor.submit(self.objective, worker, ticket.x)
+                self.running[future] = worker, ticket
+        except Exception as error:  # of a full disk, or a pool that takes nothing more
+            self.fatal.append(error)
+        if self.fatal:
+            self._cancel()
+
+    def _wanted(self, total: int) -> bool:
+        ending = self.fatal or self._in_vain(total)
+        return not ending and self.desk.told + len(self.running) < total
+
+    def _in_vain(self, total: int) -> bool:
+        """Whether all results are failures, and enough of them."""
+        desk = self.desk
+        least = max(tries(desk.initial, total), min(desk.algorithm.targets, total))
+        return len(self.failed) > 0 and len(desk.failures) == desk.told >= least
+
+    def _end(self, future: Future, worker: int, ticket: Ticket) -> None:
+        value, error = outcome_of(future)
+        if error is not None:
+            error.add_note(f"worker {worker} evaluating query {ticket.number} at x = {ticket.x}")
+            if not survives(error, self.catch):
+                self.fatal.append(error)
+                return
+        try:
+            if error is None:
+                self.desk.tell(ticket.number, value)
+            else:
+                self.desk.fail(ticket.number, repr(error))
+                self.failed.append(error)
+        except Exception as unsaved:
+            self.fatal.append(unsaved)
+            return
+        self.idle.append(worker)
+
+    def _cancel(self) -> None:
+        """Cancels evaluations that have not begun."""
+        self.running = {future: at for future, at in self.running.items() if not future.cancel()}
+
+
+def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
+    most = algorithm.surrogate.room
+    needed = evaluations if algorithm.random() else evaluations + algorithm.targets - 1
+    require(
+        most is None or needed <= most,
+        f"{evaluations} evaluations by {algorithm.targets} workers exceed the surrogate's capacity of "
+        f"{most}: give it one of at least {needed}.",
+    )

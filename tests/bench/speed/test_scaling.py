@@ -1,0 +1,71 @@
+"""What is measured of scaling, and what each method costs."""
+
+import jax
+import pytest
+
+import jaxbo
+from bench.speed import methods, round_parts, scaling
+from bench.speed.scaling import Case
+from jaxbo.algos.base.federated import AbstractAlgorithm
+
+pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [Case(agents=24, rounds=3, features=20), Case("DP-FTS-DE", 24, 3, 20, devices=4, chunk=3)],
+)
+def test_a_case_is_measured_beside_its_floor(case):
+    found = scaling.measured(case, repeats=1)
+    assert found.floor > 0
+    assert found.compile > 0
+    # Every agent has room for a feature vector of each round.
+    assert found.state >= 4 * case.agents * case.rounds * case.features
+    assert found.memory >= found.state / 2
+
+
+def test_the_parts_of_a_round_have_floors_of_their_own():
+    parts = round_parts.measured(Case(agents=24, rounds=4, features=20), repeats=1)
+    assert list(parts) == ["message", "candidates", "search", "learn"]
+    assert all(part.work > 0 for part in parts.values())
+    assert [name for name, part in parts.items() if part.random > 0] == ["message"]
+    assert [name for name, part in parts.items() if part.cosines > 0] == ["search"]
+
+
+def test_the_floor_grows_with_what_there_is_to_do():
+    small = Case()
+    for more in (Case(features=200), Case(dim=6), Case(dim=12)):
+        assert scaling._operations(more) > 1.9 * scaling._operations(small)
+    assert scaling.moved(Case(rounds=40)) == 2 * scaling.moved(small)
+    # Who follows the broadcast needs no function of its own.
+    assert scaling._operations(Case("DP-FTS-DE")) < scaling._operations(small)
+
+
+def test_all_cases_can_be_built_and_have_names_of_their_own():
+    cases = scaling.cases(quick=False)
+    names = [scaling._name(case) for case in cases]
+    assert len(set(names)) == len(names) > 20
+    for case in cases:
+        assert scaling.algorithm(case).agents == case.agents
+        assert case.devices == 1 or case.agents % case.devices == 0
+
+
+def test_every_method_has_its_costs():
+    public = {m for m in vars(jaxbo).values() if isinstance(m, type)}
+    expected = {
+        m
+        for m in public
+        if issubclass(m, AbstractAlgorithm) and not m.__name__.startswith("Abstract")
+    }
+    assert {type(make(methods.AGENTS)) for make in methods.METHODS.values()} == expected
+
+
+def test_costs_grow_as_the_state_does():
+    cost = methods.measured("TS")
+    algorithm = methods.METHODS["TS"](1)
+    state = jax.eval_shape(algorithm.init, jax.random.key(0))
+    of_an_agent = state.clients, state.past, state.origin
+    one = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(of_an_agent))
+    assert cost.state == one
+    assert one / 2 < cost.peak < 10 * one
+    assert cost.first > 0

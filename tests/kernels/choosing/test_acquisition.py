@@ -1,0 +1,317 @@
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, special
+
+from jaxbo.kernels.choosing import acquisition
+
+IMPROVEMENTS = [
+    acquisition.ExpectedImprovement,
+    acquisition.LogExpectedImprovement,
+    acquisition.ProbabilityOfImprovement,
+    acquisition.LogProbabilityOfImprovement,
+]
+#: From the far tail, across both switching points (1.5 and 6), to certain improvement.
+Z = np.concatenate(
+    [-np.geomspace(1e4, 12, 25), np.arange(-12, 10.01, 0.25), [-1.51, -1.49, -6.01, -5.99]]
+)
+
+
+def dtype():
+    return jnp.zeros(()).dtype
+
+
+def rtol(float32, float64):
+    return float32 if dtype() == jnp.float32 else float64
+
+
+def scalars(*values):
+    return tuple(jnp.asarray(value, dtype()) for value in values)
+
+
+def rounded(z):
+    """Points as the code under test will see them, in float64 for the oracle."""
+    return np.asarray(z, dtype()).astype(np.float64)
+
+
+def tail_moments(t):
+    """The integrals of u^k exp(-t u - u²/2) over u > 0 for k = 0, 1: cdf(-t) and h(-t) over pdf."""
+    integrals = [
+        integrate.quad(
+            lambda s, k=k: s**k * np.exp(-s - 0.5 * (s / t) ** 2), 0, 60, epsabs=0, epsrel=1e-13
+        )[0]
+        for k in (0, 1)
+    ]
+    return integrals[0] / t, integrals[1] / t**2
+
+
+def ratios(z):
+    """cdf(z) / pdf(z) and h(z) / pdf(z), without cancellation on either side."""
+    if z < -0.5:
+        return tail_moments(-z)
+    pdf, cdf = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi), special.ndtr(z)
+    return cdf / pdf, (pdf + z * cdf) / pdf
+
+
+def log_pdf(z):
+    return -0.5 * z * z - 0.5 * np.log(2 * np.pi)
+
+
+def improvement(z):
+    """Slope and curvature of log h at z: cdf / h and pdf / h - (cdf / h)²."""
+    cdf, h = ratios(z)
+    return cdf / h, 1 / h - (cdf / h) ** 2
+
+
+def at_unit_variance(function):
+    """`function(z, 1, 0)` of an array of z, compiled."""
+    return jax.jit(jax.vmap(lambda z: function(z, jnp.ones_like(z), jnp.zeros_like(z))))
+
+
+@pytest.mark.parametrize("std", [1.0, 0.037])
+def test_log_expected_improvement_equals_quadrature_from_minus_1e4_to_10(std):
+    evaluate = jax.vmap(acquisition.log_expected_improvement, in_axes=(0, None, None))
+    mean, std, best = jnp.asarray(Z * std, dtype()), *scalars(std, 0)
+    z = rounded(mean) / rounded(std)
+    expected = [np.log(rounded(std)) + log_pdf(v) + np.log(ratios(v)[1]) for v in z]
+    np.testing.assert_allclose(
+        jax.jit(evaluate)(mean, std, best), expected, rtol=rtol(2e-6, 2e-14), atol=rtol(5e-6, 1e-13)
+    )
+
+
+def test_expected_improvement_equals_quadrature_to_relative_precision():
+    z = rounded(np.arange(-12, 10, 0.25))
+    expected = [np.exp(log_pdf(v)) * ratios(v)[1] for v in z]
+    actual = at_unit_variance(acquisition.expected_improvement)(jnp.asarray(z, dtype()))
+    np.testing.assert_allclose(actual, expected, rtol=rtol(1e-5, 1e-12))
+
+
+def test_expected_improvement_is_the_mean_gain_of_draws(key):
+    mean, std, best = scalars(0.3, 0.8, 0.9)
+    gains = jnp.maximum(mean + std * jr.normal(key, (200_000,)) - best, 0)
+    error = float(gains.std()) / np.sqrt(gains.size)
+    actual = acquisition.expected_improvement(mean, std, best)
+    assert abs(float(actual) - float(gains.mean())) < 5 * error
+
+
+def test_probability_of_improvement_equals_scipy():
+    z = rounded(np.arange(-12, 10, 0.25))
+    actual = at_unit_variance(acquisition.probability_of_improvement)(jnp.asarray(z, dtype()))
+    np.testing.assert_allclose(actual, special.ndtr(z), rtol=rtol(1e-5, 1e-13))
+
+
+def test_log_probability_of_improvement_equals_scipy_from_minus_1e4_to_10():
+    z = rounded(Z)
+    actual = at_unit_variance(acquisition.log_probability_of_improvement)(jnp.asarray(z, dtype()))
+    np.testing.assert_allclose(actual, special.log_ndtr(z), rtol=rtol(1e-5, 1e-13))
+
+
+def test_slope_and_curvature_of_log_expected_improvement_equal_quadrature():
+    z = rounded(Z)
+    slope = jax.grad(acquisition.log_expected_improvement)
+    curvature = jax.grad(slope)
+    expected = np.array([improvement(v) for v in z])
+    points = jnp.asarray(z, dtype())
+    np.testing.assert_allclose(
+        at_unit_variance(slope)(points), expected[:, 0], rtol=rtol(1e-5, 1e-12)
+    )
+    # The oracle itself subtracts two numbers near z² here, hence the shorter range.
+    near = np.abs(z) < 100
+    np.testing.assert_allclose(
+        at_unit_variance(curvature)(points)[near], expected[near, 1], rtol=rtol(1e-4, 1e-8)
+    )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        acquisition.expected_improvement,
+        acquisition.log_expected_improvement,
+        acquisition.probability_of_improvement,
+        acquisition.log_probability_of_improvement,
+    ],
+)
+@pytest.mark.parametrize("z", [-7.3, -4.1, -2.3, -0.4, 1.7])
+def test_gradients_equal_central_differences_in_every_argument(function, z):
+    arguments = np.array([0.2 + 0.7 * z, 0.7, 0.2])
+    gradient = jax.grad(function, argnums=(0, 1, 2))(*scalars(*arguments))
+    step = rtol(2e-2, 1e-4)
+    for position, derivative in enumerate(gradient):
+        shift = step * np.eye(3)[position]
+        above, below = (float(function(*scalars(*(arguments + s)))) for s in (shift, -shift))
+        reference = (above - below) / (2 * step)
+        assert float(derivative) == pytest.approx(reference, rel=rtol(6e-2, 1e-5), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [acquisition.log_expected_improvement, acquisition.log_probability_of_improvement],
+)
+def test_logarithms_rise_with_the_mean_over_the_whole_range(function):
+    grid = np.concatenate([-np.geomspace(1e4, 10, 4000), np.linspace(-9.999, 4, 4000)])
+    values = np.asarray(at_unit_variance(function)(jnp.asarray(grid, dtype())))
+    assert (np.diff(values) > 0).all()
+
+
+@given(
+    z=st.floats(-1e4, 5, width=32),
+    std=st.floats(0.015625, 64, width=32),
+    growth=st.floats(1.015625, 4, width=32),
+)
+@settings(max_examples=60, deadline=None)
+def test_log_expected_improvement_rises_with_the_standard_deviation(z, std, growth):
+    mean, std, more, best = scalars(z * std, std, std * growth, 0)
+    low = acquisition.log_expected_improvement(mean, std, best)
+    high = acquisition.log_expected_improvement(mean, more, best)
+    # Where improvement is certain the standard deviation hardly matters: rounding may show.
+    assert float(high) > float(low) if z < 1 else float(high - low) > -1e-5
+
+
+@given(z=st.floats(-8, 8, width=32), scale=st.floats(0.125, 8, width=32))
+@settings(max_examples=40, deadline=None)
+def test_expected_improvement_scales_with_the_values(z, scale):
+    mean, std, best, factor = scalars(z, 1, 0, scale)
+    one = acquisition.expected_improvement(mean, std, best)
+    scaled = acquisition.expected_improvement(mean * factor, std * factor, best * factor)
+    np.testing.assert_allclose(scaled, one * factor, rtol=rtol(1e-4, 1e-11))
+
+
+def test_log_expected_improvement_points_uphill_where_expected_improvement_is_flat():
+    far = scalars(-60, 1, 0)
+    assert float(jax.grad(acquisition.log_expected_improvement)(*far)) > 59
+    if dtype() == jnp.float32:
+        assert float(jax.grad(acquisition.expected_improvement)(*far)) == 0
+
+
+def test_a_certain_point_improves_by_its_lead_or_not_at_all():
+    mean, std, best = scalars(0.75, 0, 0.5)
+    assert float(acquisition.expected_improvement(mean, std, best)) == pytest.approx(0.25)
+    assert float(acquisition.expected_improvement(best, std, mean)) == 0
+    assert float(acquisition.probability_of_improvement(mean, std, best)) == 1
+    assert float(acquisition.probability_of_improvement(best, std, mean)) == 0
+
+
+def direct(x):
+    """A posterior whose moments are the coordinates of the point."""
+    return x[0], x[1]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(kind(direct, best=0.25) for kind in IMPROVEMENTS),
+        acquisition.UpperConfidenceBound(direct, beta=2.0),
+        acquisition.Variance(direct),
+    ],
+    ids=lambda function: type(function).__name__,
+)
+def test_values_gradients_and_hessians_are_finite_down_to_zero_variance(function):
+    means = np.concatenate([-np.geomspace(1e2, 1e-8, 21), [0, 0.25], np.geomspace(1e-8, 1e2, 21)])
+    variances = np.concatenate([[-1e-6, 0], np.geomspace(1e-37, 1e4, 42)])
+    points = np.stack(np.meshgrid(means, variances), axis=-1).reshape(-1, 2)
+    derivatives = jax.vmap(lambda x: (function(x), jax.grad(function)(x), jax.hessian(function)(x)))
+    for array in jax.jit(derivatives)(jnp.asarray(points, dtype())):
+        assert np.isfinite(array).all()
+
+
+def test_upper_confidence_bound_adds_the_root_of_beta_standard_deviations():
+    assert float(acquisition.upper_confidence_bound(*scalars(1, 0.5, 9))) == 2.5
+    function = acquisition.UpperConfidenceBound(direct, beta=9)
+    assert float(function(jnp.asarray([1, 0.25], dtype()))) == 2.5
+
+
+def test_a_negative_beta_is_refused():
+    with pytest.raises(ValueError, match=r"beta must be at least 0, got -1"):
+        acquisition.UpperConfidenceBound(direct, beta=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [
+        (acquisition.ExpectedImprovement, acquisition.expected_improvement),
+        (acquisition.LogExpectedImprovement, acquisition.log_expected_improvement),
+        (acquisition.ProbabilityOfImprovement, acquisition.probability_of_improvement),
+        (acquisition.LogProbabilityOfImprovement, acquisition.log_probability_of_improvement),
+    ],
+)
+def test_a_function_of_a_point_is_the_scalar_function_of_the_posterior_there(kind, function):
+    x = jnp.asarray([0.4, 0.09], dtype())
+    expected = function(*scalars(0.4, 0.3, 0.7))
+    np.testing.assert_allclose(kind(direct, 0.7)(x), expected, rtol=1e-5)
+    assert float(acquisition.Variance(direct)(x)) == float(x[1])
+
+
+def linear(weights, x):
+    """A posterior with parameters: the kind that differs from agent to agent."""
+    return jnp.sum(weights * x), jnp.sum(x * x)
+
+
+class Linear(eqx.Module):
+    weights: jax.Array
+
+    def __call__(self, x):
+        return linear(self.weights, x)
+
+
+@pytest.mark.parametrize(
+    "posterior",
+    [Linear, functools.partial(functools.partial, linear)],
+    ids=["module", "partial"],
+)
+def test_agents_functions_are_one_pytree_under_vmap(posterior, key):
+    weight_key, point_key = jr.split(key)
+    weights, points = jr.normal(weight_key, (5, 3)), jr.normal(point_key, (5, 3))
+    best = jnp.linspace(-1, 1, 5)
+    build = lambda w, b: acquisition.LogExpectedImprovement(posterior(w), b)  # noqa: E731
+    together = jax.vmap(build)(weights, best)
+    values = jax.vmap(lambda function, x: function(x))(together, points)
+    single = [build(w, b)(x) for w, b, x in zip(weights, best, points, strict=True)]
+    np.testing.assert_allclose(values, np.stack(single), rtol=1e-5)
+
+
+def test_a_closure_passes_through_jit_and_new_numbers_do_not_retrace():
+    traces = []
+
+    @jax.jit
+    def evaluate(function, x):
+        traces.append(1)
+        return function(x)
+
+    x = jnp.asarray([0.4, 0.09], dtype())
+    values = [evaluate(acquisition.ExpectedImprovement(direct, best), x) for best in (0.0, 0.1)]
+    assert len(traces) == 1
+    assert float(values[0]) > float(values[1])
+
+
+def test_a_sampled_function_is_its_features_weighed(key):
+    frequency_key, weight_key, point_key = jr.split(key, 3)
+    frequencies = np.asarray(jr.normal(frequency_key, (2, 7)))
+    weights, x = jr.normal(weight_key, (4, 7)), jr.normal(point_key, (2,))
+    features = lambda x: jnp.cos(jnp.sum(frequencies * x[:, None], axis=0))  # noqa: E731
+    sampled = jax.vmap(lambda w: acquisition.Sampled(features, w))(weights)
+    values = jax.vmap(lambda function: function(x))(sampled)
+    expected = np.asarray(weights, np.float64) @ np.cos(np.asarray(x, np.float64) @ frequencies)
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [*IMPROVEMENTS, acquisition.UpperConfidenceBound])
+def test_precision_follows_the_posterior_whatever_the_parameter_is(kind):
+    x = jnp.asarray([0.4, 0.09], jnp.float32)
+    function = kind(direct, 0.5)
+    assert function(x).dtype == jnp.float32
+    assert jax.grad(function)(x).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("kind", IMPROVEMENTS)
+def test_functions_and_their_gradients_lower_for_every_platform(kind):
+    function = jax.jit(jax.vmap(jax.value_and_grad(kind(direct, 0.5))))
+    points = jax.ShapeDtypeStruct((8, 2), dtype())
+    exported = jax.export.export(function, platforms=("cpu", "cuda", "tpu"))(points)
+    assert exported.platforms == ("cpu", "cuda", "tpu")

@@ -1,0 +1,313 @@
+"""Maximum evidence against tinygp and a long multi-start of SciPy, and its guarantees."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+import scipy.optimize
+import tinygp
+
+from jaxbo.kernels.models import fit
+from jaxbo.kernels.processes import covariance, gp
+from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential, gram
+
+START = SquaredExponential(0.2)
+#: One program for all the agents of a batch.
+fit_all = jax.jit(jax.vmap(lambda X, y: fit.fit(START, 0.05, X, y)))
+#: Likewise, by the spectrum of one covariance.
+keep_scale = jax.jit(jax.vmap(lambda X, y: fit.fit(START, 0.05, X, y, fit_length_scale=False)))
+
+
+@pytest.fixture(params=[fit_all, keep_scale], ids=["all", "scale kept"])
+def fitted(request):
+    return request.param
+
+
+def draws(key, agents=4, capacity=24, noise=0.02, length_scale=0.3):
+    """Draws of a process at uniform points, every second agent with a third of its rows missing."""
+    point_key, value_key = jr.split(key)
+    X = jr.uniform(point_key, (agents, capacity, 2))
+    K = jax.vmap(lambda X: gram(SquaredExponential(length_scale), X, X))(X)
+    L = jnp.linalg.cholesky(K + noise * jnp.eye(capacity)[None])
+    y = jnp.sum(L * jr.normal(value_key, (agents, 1, capacity)), axis=2)
+    missing = (jnp.arange(agents)[:, None] % 2 == 1) & (jnp.arange(capacity)[None] % 3 == 1)
+    return X, jnp.where(missing, jnp.nan, y)
+
+
+def tinygp_evidence(theta, X, y):
+    scale, variance, noise = np.exp(np.asarray(theta, float))
+    rows = np.isfinite(y)
+    kernel = jnp.asarray(variance, X.dtype) * tinygp.kernels.ExpSquared()
+    process = tinygp.GaussianProcess(kernel, X[rows] / scale, diag=jnp.asarray(noise, X.dtype))
+    return process.log_probability(y[rows])
+
+
+def best_of_scipy(X, y, starts=12, scales=None):
+    """The greatest log evidence within the default bounds, by float64 NumPy and L-BFGS-B."""
+    rows = np.isfinite(y)
+    X, y = np.asarray(X, float)[rows], np.asarray(y, float)[rows]
+    squares = ((X[:, None] - X[None]) ** 2).sum(-1)
+
+    def loss(theta):
+        scale, variance, noise = np.exp(theta)
+        C = variance * np.exp(-squares / scale**2 / 2)
+        L = np.linalg.cholesky(C + noise * np.eye(len(y)))
+        inverse = np.linalg.inv(L)
+        alpha = inverse.T @ inverse @ y
+        G = (inverse.T @ inverse - np.outer(alpha, alpha)) / 2
+        gradient = [(G * C * squares).sum() / scale**2, (G * C).sum(), np.trace(G) * noise]
+        value = y @ alpha / 2 + np.log(np.diag(L)).sum() + len(y) / 2 * np.log(2 * np.pi)
+        return value, np.array(gradient)
+
+    box = [np.log(np.asarray(pair, float)) for pair in vars(fit.Bounds()).values()]
+    box[0] = box[0] if scales is None else np.log(np.asarray(scales, float))
+    rng = np.random.default_rng(0)
+    runs = [
+        scipy.optimize.minimize(
+            loss, [rng.uniform(*pair) for pair in box], jac=True, method="L-BFGS-B", bounds=box
+        )
+        for _ in range(starts)
+    ]
+    return -min(run.fun for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("fitted", "scales"), [(fit_all, None), (keep_scale, (0.2, 0.2))], ids=["all", "scale kept"]
+)
+def test_reaches_the_optimum_of_a_long_search(fitted, scales, key):
+    X, y = draws(key)
+    found = fitted(X, y)
+    gaps = np.array([best_of_scipy(*agent, scales=scales) for agent in zip(X, y, strict=True)])
+    gaps = gaps - np.asarray(found.log_evidence, float)
+    assert gaps.min() > -0.02
+    assert np.median(gaps) < 0.02
+    assert gaps.max() < 0.5
+
+
+def test_reported_evidence_is_that_of_tinygp(fitted, key, x64):
+    X, y = draws(key)
+    found = fitted(X, y)
+    for i in range(4):
+        values = [found.kernel.length_scale[i], found.kernel.variance[i], found.noise[i]]
+        expected = tinygp_evidence(np.log(np.array(values, float)), X[i], y[i])
+        tolerance = 1e-8 if x64 else 1e-2
+        np.testing.assert_allclose(found.log_evidence[i], expected, atol=tolerance)
+        process = gp.build(SquaredExponential(values[0], values[1]), values[2], X[i], y[i])
+        np.testing.assert_allclose(gp.log_evidence(process), expected, atol=tolerance)
+
+
+def test_evidence_has_the_gradient_of_dense_algebra(key, x64):
+    X, y = (leaf[0] for leaf in draws(key, 1, capacity=10))
+    noise = jnp.asarray(0.1)
+    K = gram(SquaredExponential(0.3), X, X) + noise * jnp.eye(10)
+
+    def dense(K, y):
+        K = (K + K.T) / 2
+        return -jnp.sum(y * jnp.linalg.solve(K, y)) / 2 - jnp.linalg.slogdet(K)[1] / 2
+
+    tolerance = {"rtol": 1e-9, "atol": 1e-8} if x64 else {"rtol": 1e-3, "atol": 2e-3}
+    np.testing.assert_allclose(fit.evidence(K, y, noise), dense(K, y), **tolerance)
+    own, reference = (
+        jax.jit(jax.grad(f, argnums=(0, 1)))(K, y)
+        for f in (lambda K, y: fit.evidence(K, y, noise), dense)
+    )
+    for a, b in zip(own, reference, strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
+@pytest.mark.parametrize("kernel", [SquaredExponential(0.3), Matern52(jnp.array([0.2, 2.0]))])
+def test_evidence_by_the_spectrum_is_that_of_dense_algebra(kernel, key, x64):
+    """And its gradient, with rows that are not in use."""
+    X, y = (leaf[1] for leaf in draws(key))
+    dense = fit.of_data(kernel, 0.1, X, y)
+    kept = fit.of_data(kernel, 0.1, X, y, free=(False, True, True))
+    assert dense.spectrum is None
+    assert kept.spectrum is not None
+    tolerance = {"rtol": 1e-8} if x64 else {"rtol": 1e-3, "atol": 2e-3}
+    for variance, noise in ((1.0, 0.1), (7.0, 0.01), (0.1, 1.0)):
+        parts = jnp.ravel(kernel.length_scale), jnp.array([variance, noise])
+        theta = jnp.log(jnp.concatenate(parts))
+        (found, slope), (expected, right) = (
+            jax.value_and_grad(problem.log_evidence)(theta) for problem in (kept, dense)
+        )
+        np.testing.assert_allclose(found, expected, **tolerance)
+        np.testing.assert_allclose(slope[-2:], right[-2:], **tolerance)
+
+
+@pytest.mark.parametrize("length_scale", [0.3, 1.0, 10.0])
+def test_a_fit_at_the_least_noise_loses_nothing_to_rounding(length_scale, key):
+    """Where eigenvalues of the size of the noise decide, below a rounding of the largest."""
+    X = jr.uniform(key, (60, 2))
+    y = jnp.sum((X - 0.4) ** 2, axis=1) if length_scale < 10 else jnp.sum(X, axis=1)
+    y = (y - jnp.mean(y)) / jnp.std(y)
+    kernel = SquaredExponential(length_scale)
+    keep = jax.jit(lambda X, y: fit.fit(kernel, 1e-3, X, y, fit_length_scale=False))
+    found = keep(X, y)
+    kernel, noise = found.kernel, float(found.noise)
+    points, values = np.asarray(X, float), np.asarray(y, float)
+    squares = ((points[:, None] - points[None]) ** 2).sum(-1)
+    K = float(kernel.variance) * np.exp(-squares / length_scale**2 / 2) + noise * np.eye(60)
+    reached = -values @ np.linalg.solve(K, values) / 2 - np.linalg.slogdet(K)[1] / 2
+    reached -= 30 * np.log(2 * np.pi)
+    best = best_of_scipy(X, y, scales=(length_scale, length_scale))
+    assert reached > best - 0.5  # of 100 to 225 nats
+    np.testing.assert_allclose(found.log_evidence, reached, rtol=0.01)
+
+
+def test_a_length_scale_that_stands_for_several_is_charged_its_prior_once(key):
+    dim, priors = 5, fit.Priors.scaled(5)
+    X = jr.uniform(key, (25, dim))
+    y = jnp.sin(7 * X[:, 0]) + jnp.cos(6 * X[:, 1])
+    y = (y - jnp.mean(y)) / jnp.std(y)
+    alone = SquaredExponential(0.3)
+    tied = jax.tree.map(lambda leaf: leaf[0], covariance.stack(covariance.forms(dim), dim))
+    problems = [fit.of_data(kernel, 0.01, X, y, priors=priors) for kernel in (alone, tied)]
+    for scale in (0.1, 0.5, 2.0):
+        one, many = (jnp.log(jnp.array([*[scale] * n, 1.0, 0.01])) for n in (1, dim))
+        expected = -(((np.log(scale) - np.log(priors.length_scale.median)) / 3**0.5) ** 2) / 2
+        np.testing.assert_allclose(problems[0].log_prior(one), expected, rtol=1e-5)
+        np.testing.assert_allclose(problems[1].log_prior(many), expected, rtol=1e-5)
+    one, many = (
+        jax.jit(lambda k: fit.fit(k, 0.01, X, y, priors=priors, steps=60))(k) for k in (alone, tied)
+    )
+    np.testing.assert_allclose(many.kernel.length_scale, one.kernel.length_scale, rtol=0.02)
+    np.testing.assert_allclose(many.log_evidence, one.log_evidence, atol=0.02)
+
+
+def test_missing_rows_change_nothing(fitted, key):
+    """Whatever stands in their points, and whether the value is NaN or infinite."""
+    X, y = draws(key)
+    missing = jnp.isnan(y)
+    garbage = fitted(jnp.where(missing[:, :, None], jnp.nan, X), jnp.where(missing, jnp.inf, y))
+    for a, b in zip(jax.tree.leaves(fitted(X, y)), jax.tree.leaves(garbage), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_without_data_the_start_is_returned(fitted):
+    found = fitted(jnp.zeros((4, 24, 2)), jnp.full((4, 24), jnp.nan))
+    np.testing.assert_allclose(found.kernel.length_scale, 0.2, rtol=1e-5)
+    np.testing.assert_allclose(found.kernel.variance, 1.0, rtol=1e-5)
+    np.testing.assert_allclose(found.noise, 0.05, rtol=1e-5)
+    np.testing.assert_allclose(found.log_evidence, 0, atol=1e-4)
+
+
+def test_never_worse_than_the_start(key):
+    """Even with no time to improve, at a start that is the optimum already."""
+    X, y = draws(key)
+    best = fit_all(X, y)
+    brief = jax.jit(jax.vmap(lambda found, X, y: fit.fit(*found, X, y, restarts=1, steps=2)))
+    again = brief((best.kernel, best.noise), X, y)
+    assert bool(jnp.all(again.log_evidence >= best.log_evidence - 1e-3))
+
+
+def test_difficult_values_give_finite_results_inside_the_bounds(fitted, key):
+    """Constant, huge, nothing but noise, and a single observation."""
+    X, _ = draws(key)
+    noise = jr.normal(jr.fold_in(key, 1), (24,))
+    one = jnp.full(24, jnp.nan).at[3].set(1.0)
+    found = fitted(X, jnp.stack([jnp.ones(24), 1e6 * jnp.sin(9 * X[1, :, 0]), noise, one]))
+    assert bool(jnp.all(jnp.isfinite(found.log_evidence)))
+    values = found.kernel.length_scale, found.kernel.variance, found.noise
+    for value, (low, high) in zip(values, vars(fit.Bounds()).values(), strict=True):
+        assert bool(jnp.all((value >= low * (1 - 1e-5)) & (value <= high * (1 + 1e-5))))
+
+
+def test_relevance_of_each_coordinate_is_found(key):
+    """y varies with the first coordinate only: the second length scale grows."""
+    X = jr.uniform(key, (30, 2))
+    y = jnp.sin(8 * X[:, 0])
+    kernel = Matern52(jnp.array([0.5, 0.5]))
+    scales = jax.jit(lambda X, y: fit.fit(kernel, 0.01, X, y))(X, y).kernel.length_scale
+    assert scales[1] > 3 * scales[0]
+
+
+def test_what_is_not_fitted_keeps_its_value_and_a_narrow_prior_decides(key):
+    X, y = (leaf[0] for leaf in draws(key))
+    kernel = SquaredExponential(0.2, 30.0)  # outside of the bounds on purpose
+    priors = fit.Priors(noise=fit.LogNormal(0.2, 0.01))
+    settings = {"priors": priors, "fit_variance": False, "restarts": 2}
+    found = jax.jit(lambda X, y: fit.fit(kernel, 0.5, X, y, **settings))(X, y)
+    np.testing.assert_allclose(found.kernel.variance, 30.0, rtol=1e-5)
+    np.testing.assert_allclose(found.noise, 0.2, rtol=0.02)
+    assert found.kernel.length_scale != kernel.length_scale
+    settings = {"fit_variance": False, "fit_noise": False, "restarts": 1, "steps": 2}
+    found = jax.jit(lambda X, y: fit.fit(kernel, 2.0, X, y, **settings))(X, y)
+    np.testing.assert_allclose(found.noise, 2.0, rtol=1e-5)
+
+
+def test_agents_in_a_batch_do_not_touch_each_other(fitted, key):
+    X, y = draws(key)
+    found, failed = fitted(X, y), fitted(X, y.at[1].set(jnp.nan))
+    for agent in (0, 2, 3):
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(failed), strict=True):
+            np.testing.assert_array_equal(a[agent], b[agent])
+
+
+def test_precision_is_that_of_the_data(key):
+    X, y = (leaf[0].astype(jnp.float32) for leaf in draws(key))
+    found = jax.jit(lambda X, y: fit.fit(START, 0.05, X, y, restarts=1, steps=2))(X, y)
+    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_compiles_for_every_platform(free):
+    X, y = (jax.ShapeDtypeStruct(shape, jnp.result_type(float)) for shape in ((8, 2), (8,)))
+    program = jax.jit(lambda X, y: fit.fit(START, 0.1, X, y, fit_length_scale=free).noise)
+    exported = jax.export.export(program, platforms=["cpu", "cuda", "tpu"])(X, y)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+
+
+def test_bad_settings_are_refused():
+    X, y = jnp.zeros((3, 2)), jnp.zeros(3)
+    with pytest.raises(ValueError, match="restarts and steps must be at least 1"):
+        fit.fit(START, 0.1, X, y, restarts=0)
+    with pytest.raises(ValueError, match="reversed"):
+        fit.Bounds(noise=(1.0, 0.1))
+    with pytest.raises(ValueError, match="must be positive"):
+        fit.Bounds(length_scale=(0.0, 1.0))
+    with pytest.raises(ValueError, match="noise must be positive"):
+        fit.fit(START, -1.0, X, y)
+
+
+# ---------------------------------------------------------------- values that tell nothing
+
+
+@pytest.mark.parametrize(
+    ("levels", "told"),
+    [
+        ([0.2], False),
+        ([0.2, 1.0], False),
+        ([1.0, 2.0, 3.0, 4.0], False),
+        ([1.0, 1.0 + 1e-7, 1.0 - 1e-7, 1.0 + 2e-7, 1.0 - 2e-7], False),  # rounding
+        ([1.0, 2.0, 3.0, 4.0, 5.0], True),
+        ([1e-6, 2e-6, 3e-6, 4e-6, 5e-6], True),
+        ([1.0, 2.0, 3.0, 4.0, np.nan, np.inf], False),
+    ],
+)
+def test_few_distinct_values_tell_nothing(levels, told):
+    y = jnp.asarray(np.resize(levels, 24), jnp.float32)
+    assert fit.informative(y) == told
+
+
+def test_with_few_distinct_values_hyperparameters_stay_where_they_are(key):
+    X = jr.uniform(key, (4, 24, 2))
+    y = jnp.asarray(np.resize([-0.2, -0.2, -0.2, 4.4], (4, 24)), float)
+    for fitted in (fit_all, keep_scale):
+        found = fitted(X, y)
+        np.testing.assert_allclose(found.kernel.length_scale, 0.2, rtol=1e-6)
+        np.testing.assert_allclose(found.kernel.variance, 1.0, rtol=1e-6)
+        np.testing.assert_allclose(found.noise, 0.05, rtol=1e-6)
+
+
+def test_priors_around_a_kernel_are_greatest_there():
+    kernel, noise = Matern52(jnp.asarray([0.1, 0.4])), jnp.asarray(1e-2)
+    priors = fit.Priors.around(kernel, noise)
+    one = jnp.zeros((1,))
+    best = priors.log_density(jnp.log(jnp.asarray([0.2, 0.2])), one, jnp.log(noise))
+    np.testing.assert_allclose(best, 0, atol=1e-6)
+    shorter = priors.log_density(jnp.log(jnp.asarray([0.02, 0.2])), one, jnp.log(noise))
+    np.testing.assert_allclose(shorter, -(np.log(10) ** 2) / 6, rtol=1e-5)
+    noisier = priors.log_density(jnp.log(jnp.asarray([0.2, 0.2])), one, jnp.log(10 * noise))
+    np.testing.assert_allclose(noisier, -(np.log(10) ** 2) / 8, rtol=1e-5)

@@ -1,0 +1,166 @@
+"""Hyperparameters by pooled evidence, against dense densities and the truth."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from jaxbo.kernels.models import pooled as module
+from jaxbo.kernels.models.fit import LogNormal, Priors
+from jaxbo.kernels.models.fitted import Fitted
+from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential
+
+POINTS, CAPACITY = 12, 16
+
+
+def told(own, X, y):
+    """The belief after these observations."""
+    shared = own.setup(jr.key(0), X.shape[1])
+    see = lambda belief, row: (own.condition(shared, belief, *row), None)  # noqa: E731
+    return jax.lax.scan(see, own.start(shared), (jnp.asarray(X), jnp.asarray(y)))[0]
+
+
+def data(seed, scale=0.3, noise=0.01, dim=2):
+    """A draw of a smooth function at random points."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((POINTS, dim))
+    squares = ((X[:, None] - X[None]) ** 2).sum(-1) / scale**2
+    K = np.exp(-squares / 2) + noise * np.eye(POINTS)
+    dtype = jnp.zeros(()).dtype
+    return X.astype(dtype), rng.multivariate_normal(np.zeros(POINTS), K).astype(dtype)
+
+
+def hyperparameters(own, pooled, belief):
+    """Length scales, variances and noises of all settings."""
+    problem = module._problem(own, belief)
+    kernels, noises = jax.vmap(problem.unpack)(pooled._points(own, problem))
+    return np.asarray(kernels.length_scale), np.asarray(kernels.variance), np.asarray(noises)
+
+
+def dense(y, K):
+    """Log density of contrasts, at the scale that is likeliest."""
+    contrasts = np.linalg.svd(np.ones((1, len(y))))[2][1:]
+    K, z = contrasts @ K @ contrasts.T, contrasts @ y
+    v = z @ np.linalg.solve(K, z) / len(z)  # that of y'C'(CKC')⁻¹Cy / (n - 1)
+    return multivariate_normal(np.zeros(len(z)), v * K).logpdf(z), v
+
+
+def covariance(X, scale, variance, noise):
+    a = np.sqrt(5 * (((X[:, None] - X[None]) / scale).astype(float) ** 2).sum(-1))
+    return variance * (1 + a + a**2 / 3) * np.exp(-a) + noise * np.eye(len(X))
+
+
+@pytest.mark.parametrize("scales", [0.2, np.full(2, 0.2)])
+def test_evidence_is_the_density_of_contrasts_under_each_setting(scales):
+    own, pooled = Fitted(CAPACITY, Matern52(scales, 1.5), every=None), Pooled(20)
+    X, y = data(0)
+    belief = told(own, X, 30 * y + 7)
+    found = pooled.evidence(own, belief)
+    settings = zip(*hyperparameters(own, pooled, belief), strict=True)
+    expected = np.array([dense(y, covariance(X, *setting))[0] for setting in settings])
+    np.testing.assert_allclose(found, expected - expected.max(), rtol=2e-3, atol=5e-3)
+
+
+def test_an_agent_has_a_scale_of_its_own():
+    own = Fitted(CAPACITY, Matern52(0.2, 1.5), every=None)
+    X, y = data(0)
+    belief = told(own, X, y)
+    pooled = Pooled(1)  # there is nothing to choose from
+    kernel, noise = pooled.agreed(own, belief, jnp.zeros(1, y.dtype))
+    setting = [values[-1] for values in hyperparameters(own, pooled, belief)]
+    _, v = dense((y - y.mean()) / y.std(), covariance(X, *setting))
+    scale = (2 * 1.5 + v * (POINTS - 1)) / (2 + POINTS - 1)
+    np.testing.assert_allclose(kernel.length_scale, setting[0], rtol=1e-4)
+    np.testing.assert_allclose(kernel.variance, np.clip(scale, *own.limits.variance), rtol=1e-3)
+    np.testing.assert_allclose(noise, kernel.variance * setting[2], rtol=1e-3)
+
+
+def test_so_many_settings_count_that_what_lies_between_is_found():
+    rng = np.random.default_rng(0)
+    for spread in (0.1, 1.0, 1e2, 1e5):
+        logs = jnp.asarray(-spread * rng.random(50), float)
+        weights = np.asarray(module._tempered(logs, 4))
+        count = 1 / np.sum(weights**2)
+        plain = 1 / np.sum(np.asarray(jax.nn.softmax(logs)) ** 2)
+        np.testing.assert_allclose(count, max(4, plain), rtol=1e-2)
+        np.testing.assert_allclose(weights.sum(), 1, rtol=1e-5)
+
+
+def test_settings_fill_the_box_and_are_relative_to_the_variance():
+    own, pooled = Fitted(CAPACITY, SquaredExponential(np.full(2, 0.2), 5.0), every=None), Pooled(64)
+    scales, variances, noises = hyperparameters(own, pooled, told(own, *data(0)))
+    np.testing.assert_allclose(variances, 1, rtol=1e-6)
+    limits = own.limits
+    for values, (low, high) in zip(
+        (*scales.T, noises), (*[limits.length_scale] * 2, limits.noise), strict=True
+    ):
+        shares = (np.log(values) - np.log(low)) / (np.log(high) - np.log(low))
+        # Each quarter of the logarithms has its share, and nothing lies outside.
+        counts, _ = np.histogram(shares, 4, (-1e-6, 1 + 1e-6))
+        assert counts.sum() == 64
+        assert (np.abs(counts - 16) <= 5).all()
+
+
+@pytest.mark.parametrize("truth", [0.1, 0.3, 1.0])
+def test_many_agents_find_the_length_scale_that_few_observations_do_not_tell(truth):
+    own, pooled = Fitted(CAPACITY, SquaredExponential(0.05), every=None), Pooled()
+    X, y = map(jnp.stack, zip(*(data(seed, truth) for seed in range(40)), strict=True))
+    beliefs = jax.jit(jax.vmap(lambda X, y: told(own, X, y)))(X, y)
+    evidences = jax.jit(jax.vmap(lambda belief: pooled.evidence(own, belief)))(beliefs)
+    one = jax.tree.map(lambda leaf: leaf[0], beliefs)
+    kernel, noise = pooled.agreed(own, one, jnp.sum(evidences, axis=0))
+    assert 0.75 * truth < float(kernel.length_scale) < 1.35 * truth
+    assert 0.001 < float(noise / kernel.variance) < 0.05
+    alone = jax.jit(jax.vmap(lambda b, e: pooled.agreed(own, b, e)[0].length_scale))
+    missed = np.abs(np.log(np.asarray(alone(beliefs, evidences)) / truth))
+    assert missed.mean() > 1.5 * abs(np.log(float(kernel.length_scale) / truth))
+
+
+DTYPE = jnp.zeros(()).dtype
+UNDER = np.nextafter(np.asarray(0.7, DTYPE), np.asarray(0, DTYPE))
+#: The square of which is next to nothing.
+SMALL = 1e-3 * np.sqrt(float(jnp.finfo(DTYPE).tiny))
+
+
+@pytest.mark.parametrize(
+    "values", [[], [3.0], [3.0, 3.0, 3.0], [0.7, UNDER, 0.7], [SMALL, -SMALL, 3 * SMALL]]
+)
+def test_values_that_do_not_differ_tell_nothing(values):
+    own, pooled = Fitted(CAPACITY, every=None, priors=Priors()), Pooled(32)
+    X, y = np.random.default_rng(0).random((len(values), 2)), np.array(values)
+    dtype = jnp.zeros(()).dtype
+    belief = told(own, X.astype(dtype), y.astype(dtype))
+    evidence = pooled.evidence(own, belief)
+    np.testing.assert_array_equal(evidence, np.zeros(32))
+    kernel, _ = pooled.agreed(own, belief, evidence)
+    low, high = np.log(np.asarray(own.limits.length_scale))
+    share = (np.log(float(kernel.length_scale)) - low) / (high - low)
+    np.testing.assert_allclose(share, 0.5, atol=0.06)
+    assert np.isfinite(kernel.variance)
+
+
+def test_a_prior_counts_once_however_many_agents_there_are():
+    prior = Priors(length_scale=LogNormal(0.1, 0.2))
+    own, pooled = Fitted(CAPACITY, every=None, priors=prior), Pooled(400)
+    belief = told(own, *data(0))
+    flat = eqx.tree_at(lambda f: f.priors, own, Priors())
+    np.testing.assert_array_equal(pooled.evidence(own, belief), pooled.evidence(flat, belief))
+    kernel, _ = pooled.agreed(own, belief, jnp.zeros(400))
+    np.testing.assert_allclose(kernel.length_scale, 0.1, rtol=0.1)
+
+
+def test_a_length_scale_that_is_to_stay_stays():
+    own = Fitted(CAPACITY, SquaredExponential(0.07), every=None, keep_length_scale=True)
+    belief = told(own, *data(0))
+    kernel, noise = Pooled(32).agreed(own, belief, Pooled(32).evidence(own, belief))
+    np.testing.assert_allclose(kernel.length_scale, 0.07, rtol=1e-6)
+    assert 1e-5 < float(noise) < 1
+
+
+def test_at_least_one_setting():
+    with pytest.raises(ValueError, match="settings must be"):
+        Pooled(0)

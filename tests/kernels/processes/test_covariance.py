@@ -1,0 +1,262 @@
+"""Kernels against tinygp, their derivatives and their spectra."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+import tinygp
+
+from jaxbo.kernels.processes import covariance, features
+from jaxbo.kernels.processes.covariance import (
+    Matern12,
+    Matern32,
+    Matern52,
+    OneOf,
+    SquaredExponential,
+)
+
+KERNELS = [SquaredExponential, Matern12, Matern32, Matern52]
+ORACLES = {
+    SquaredExponential: tinygp.kernels.ExpSquared,
+    Matern12: tinygp.kernels.Exp,
+    Matern32: tinygp.kernels.Matern32,
+    Matern52: tinygp.kernels.Matern52,
+}
+SCALES = (0.3, 0.7, 1.9)
+
+
+@pytest.fixture
+def points(key):
+    return jr.uniform(key, (7, 3))
+
+
+def oracle(form, scales, variance, X, Z):
+    """tinygp on points divided by the length scales, its Materns in Euclidean distance."""
+    distance = {} if form is SquaredExponential else {"distance": tinygp.kernels.L2Distance()}
+    return variance * ORACLES[form](**distance)(
+        X / jnp.asarray(scales)[None], Z / jnp.asarray(scales)[None]
+    )
+
+
+@pytest.mark.parametrize("form", KERNELS)
+@pytest.mark.parametrize("scales", [SCALES, (0.4, 0.4, 0.4)])
+def test_gram_is_that_of_tinygp(form, scales, points):
+    kernel = form(jnp.array(scales), 2.5)
+    expected = oracle(form, scales, 2.5, points, points[:4])
+    np.testing.assert_allclose(covariance.gram(kernel, points, points[:4]), expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("form", KERNELS)
+def test_isotropic_is_ard_with_equal_scales(form, points):
+    one, each = form(0.4), form(jnp.full(3, 0.4))
+    np.testing.assert_allclose(
+        covariance.gram(one, points, points), covariance.gram(each, points, points), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("form", KERNELS)
+def test_gradients_are_finite_at_zero_distance(form):
+    x = jnp.array([0.2, 0.9])
+    kernel = form(jnp.array([0.3, 0.6]), 2.0)
+    gradients = jax.grad(lambda kernel, x: kernel(x, x), argnums=(0, 1))(kernel, x)
+    np.testing.assert_array_equal(gradients[0].length_scale, 0)
+    assert gradients[0].variance == 1
+    np.testing.assert_array_equal(gradients[1], 0)
+    np.testing.assert_array_equal(jax.grad(kernel)(x, x), 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "curvature"), [(SquaredExponential, 1.0), (Matern32, 3.0), (Matern52, 5 / 3)]
+)
+def test_hessian_at_zero_distance_is_the_true_one(form, curvature):
+    x = jnp.array([0.2, 0.9])
+    hessian = jax.hessian(form(0.5, 2.0))(x, x)
+    np.testing.assert_allclose(hessian, -2 * curvature / 0.25 * np.eye(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", KERNELS)
+def test_gradient_is_that_of_tinygp_away_from_zero(form, points):
+    x, z = points[0], points[1]
+    expected = jax.grad(lambda x: oracle(form, SCALES, 1.0, x[None], z[None])[0, 0])(x)
+    np.testing.assert_allclose(jax.grad(form(jnp.array(SCALES)))(x, z), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", KERNELS)
+def test_spectrum_reproduces_the_kernel(form, key):
+    """The mean of cos(frequency'(x - z)) over the spectral density is k(x, z) / variance."""
+    scale_key, normal_key = jr.split(key)
+    count = 200_000
+    kernel = form(jnp.array([0.3, 0.8]), 4.0)
+    normals = jr.normal(normal_key, (count, 2))
+    frequencies = kernel.mixing(scale_key, count)[:, None] * normals / kernel.length_scale[None]
+    x = jnp.array([0.1, 0.1])
+    for z in jnp.array([[0.15, 0.1], [0.3, 0.4], [0.1, 0.9], [0.9, 0.8]]):
+        cosines = jnp.cos(jnp.sum(frequencies * (x - z)[None], axis=1))
+        deviation = float(jnp.mean(cosines)) - float(kernel(x, z)) / 4
+        assert abs(deviation) < 5 * float(jnp.std(cosines)) / count**0.5
+
+
+@pytest.mark.parametrize("form", KERNELS)
+def test_mixing_is_positive_and_finite(form, key):
+    scales = form(1.0).mixing(key, 100_000)
+    assert bool(jnp.all((scales > 0) & jnp.isfinite(scales)))
+
+
+@pytest.mark.parametrize("form", KERNELS)
+def test_gram_is_positive_semidefinite(form, points):
+    eigenvalues = np.linalg.eigvalsh(np.asarray(covariance.gram(form(0.5), points, points)))
+    assert eigenvalues.min() > -1e-6
+
+
+@pytest.mark.parametrize("form", KERNELS)
+def test_nearby_points_far_from_the_origin_keep_their_precision(form):
+    """|x|^2 - 2 x'z + |z|^2 would lose all digits here."""
+    x, z = jnp.array([1000.0]), jnp.array([1000.25])
+    near = form(0.5)(jnp.array([0.0]), jnp.array([0.25]))
+    np.testing.assert_allclose(form(0.5)(x, z), near, rtol=1e-6)
+
+
+def test_precision_is_that_of_the_points():
+    x = jnp.zeros(2, jnp.float32)
+    assert Matern52(1.0, 2.0)(x, x).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_hyperparameters_must_be_positive(bad):
+    with pytest.raises(ValueError, match="length_scale must be positive"):
+        Matern52(bad)
+    with pytest.raises(ValueError, match="variance must be positive"):
+        Matern52(1.0, bad)
+
+
+def test_length_scales_must_fit_the_points():
+    kernel = SquaredExponential(jnp.ones(3))
+    with pytest.raises(ValueError, match="one for each coordinate"):
+        kernel(jnp.zeros(2), jnp.zeros(2))
+
+
+def test_kernels_of_many_agents_are_one_batched_kernel(points):
+    kernels = eqx.filter_vmap(Matern32)(jnp.array([0.2, 0.5]))
+    values = jax.vmap(lambda kernel: kernel(points[0], points[1]))(kernels)
+    np.testing.assert_allclose(values[1], Matern32(0.5)(points[0], points[1]), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- several kernels as one
+
+ONE_SCALE = (SquaredExponential(0.3, 2.0), Matern12(0.5), Matern52(0.7, 0.5))
+VECTORS = tuple(
+    kernel.with_hyperparameters(jnp.array(SCALES), kernel.variance) for kernel in ONE_SCALE
+)
+MIXED = (ONE_SCALE[0], VECTORS[1], ONE_SCALE[2], VECTORS[0])
+
+
+def member(stacked, number):
+    return jax.tree.map(lambda leaf: leaf[number], stacked)
+
+
+@pytest.mark.parametrize("form", KERNELS)
+@pytest.mark.parametrize("scale", [0.4, jnp.array(SCALES)], ids=["one", "vector"])
+def test_a_stack_of_one_form_keeps_it(form, scale):
+    stacked = covariance.stack([form(scale, 2.0), form(2 * jnp.asarray(scale), 3.0)], 3)
+    assert type(stacked) is form
+    np.testing.assert_array_equal(stacked.length_scale, jnp.stack([1 * scale, 2 * scale]))
+    np.testing.assert_array_equal(stacked.variance, [2.0, 3.0])
+
+
+@pytest.mark.parametrize("kernels", [ONE_SCALE, VECTORS, MIXED, MIXED[:1] + MIXED[-1:]])
+def test_a_stack_of_several_forms_is_each_of_them_at_any_points(kernels, points):
+    stacked = covariance.stack(kernels, 3)
+    assert type(stacked) is OneOf
+    x, z = points[:3], points[3:6]
+    each = jax.jit(jax.vmap(lambda k: covariance.gram(k, x, z)))(stacked)
+    slopes = jax.jit(jax.vmap(lambda k: jax.grad(k)(x[0], z[0])))(stacked)
+    for m, kernel in enumerate(kernels):
+        np.testing.assert_allclose(each[m], covariance.gram(kernel, x, z), rtol=1e-5)
+        np.testing.assert_allclose(slopes[m], jax.grad(kernel)(x[0], z[0]), rtol=1e-5)
+
+
+def test_length_scales_of_a_stack_are_single_numbers_only_if_all_are():
+    shapes = [covariance.stack(k, 3).length_scale.shape for k in (ONE_SCALE, VECTORS, MIXED)]
+    assert shapes == [(3,), (3, 3), (4, 3)]
+
+
+def test_in_a_stack_with_vectors_a_single_length_scale_stays_single():
+    stacked = covariance.stack(MIXED, 3)
+    scales = jnp.stack([jnp.array([0.1, 0.2, 0.4])] * 4)
+    changed = jax.vmap(lambda k, s: k.with_hyperparameters(s, jnp.asarray(3.0)))(stacked, scales)
+    geometric = np.full(3, 0.2)
+    for m, expected in enumerate([geometric, scales[1], geometric, scales[3]]):
+        np.testing.assert_allclose(changed.length_scale[m], expected, rtol=1e-6)
+    assert len(set(np.asarray(changed.length_scale[0]).tolist())) == 1
+    np.testing.assert_array_equal(changed.variance, 3.0)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_spectrum_of_each_of_a_stack_reproduces_its_kernel(number, key):
+    count, kernel = 200_000, VECTORS[number]
+    scale_key, normal_key = jr.split(key)
+    keys = jr.split(scale_key, 3)
+    mixing = jax.vmap(lambda k, key: k.mixing(key, count))(covariance.stack(VECTORS, 3), keys)
+    assert bool(jnp.all((mixing > 0) & jnp.isfinite(mixing)))
+    normals = jr.normal(normal_key, (count, 3))
+    frequencies = mixing[number][:, None] * normals / kernel.length_scale[None]
+    x = jnp.array([0.1, 0.1, 0.5])
+    for z in jnp.array([[0.15, 0.1, 0.5], [0.3, 0.4, 0.2], [0.1, 0.9, 1.0]]):
+        cosines = jnp.cos(jnp.sum(frequencies * (x - z)[None], axis=1))
+        deviation = float(jnp.mean(cosines)) - float(kernel(x, z) / kernel.variance)
+        assert abs(deviation) < 5 * float(jnp.std(cosines)) / count**0.5
+
+
+def test_products_of_features_of_a_stack_tend_to_its_kernels(key, points):
+    stacked, keys = covariance.stack(MIXED, 3), jr.split(key, 4)
+    make = jax.jit(jax.vmap(lambda k, key: features.sine_cosine(key, k, 3, 20_000)))
+    phis = jax.vmap(lambda phi: jax.vmap(phi)(points))(make(stacked, keys))
+    for phi, kernel in zip(phis, MIXED, strict=True):
+        expected = covariance.gram(kernel, points, points)
+        np.testing.assert_allclose(phi @ phi.T, expected, atol=0.05 * kernel.variance)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "message"),
+    [
+        ([], "at least one kernel, got none"),
+        ([ONE_SCALE[0], Matern52(jnp.ones(2))], "one for each of the 3 coordinates"),
+    ],
+)
+def test_what_cannot_be_stacked_is_refused(kernels, message):
+    with pytest.raises(ValueError, match=message):
+        covariance.stack(kernels, 3)
+
+
+class Rational(covariance.AbstractKernel):
+    """The rational quadratic, (1 + s / 2α)^-α: a user's, with a number that others do not have."""
+
+    alpha: jax.Array = eqx.field(converter=jnp.asarray, default=1.0)
+
+    def correlation(self, s):
+        return (1 + s / (2 * self.alpha)) ** -self.alpha
+
+    def mixing(self, key, count):
+        return jnp.sqrt(jr.gamma(key, self.alpha, (count,)) / self.alpha)
+
+
+def test_kernels_of_ones_own_keep_their_numbers_in_a_stack():
+    kernels = (
+        Rational(0.3, alpha=0.5),
+        SquaredExponential(0.3),
+        Rational(0.2, alpha=8.0),
+        Matern32(0.3),
+    )
+    x, z = jnp.array([0.1, 0.9]), jnp.array([0.7, 0.2])
+    for some in ((kernels[0], kernels[2]), kernels):
+        stacked = covariance.stack(some, 2)
+        found = jax.vmap(lambda kernel: kernel(x, z))(stacked)
+        np.testing.assert_allclose(found, [kernel(x, z) for kernel in some], rtol=1e-5)
+    # Features of each have its covariance.
+    stacked = covariance.stack(kernels, 2)
+    for i in range(4):
+        kernel = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        phi = features.cosine(jr.key(0), kernel, 2, 20_000)
+        np.testing.assert_allclose(phi(x) @ phi(z), kernel(x, z), atol=0.03)

@@ -1,0 +1,356 @@
+"""Inducing points and the sketched posterior, against dense algebra in float64."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxbo.algos.fts import FTS
+from jaxbo.domains.base import Cube, Regions
+from jaxbo.kernels.choosing import maximize
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes import gp, nystrom, posterior
+from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential, gram
+from jaxbo.kernels.processes.features import FourierFunction, sine_cosine
+from jaxbo.metrics import best_so_far
+from jaxbo.objectives.families import Same
+from jaxbo.objectives.functions import branin_rescaled
+from jaxbo.runs.compiled import run
+
+NOISE = 1e-2
+KERNEL = SquaredExponential(0.15, 1.3)
+
+
+def k(X, Z, kernel=KERNEL):
+    """The squared exponential kernel in float64."""
+    X, Z = np.asarray(X, float), np.asarray(Z, float)
+    squares = ((X[:, None] - Z[None]) ** 2).sum(-1)
+    return float(kernel.variance) * np.exp(-squares / 2 / float(kernel.length_scale) ** 2)
+
+
+def data(key, count=80):
+    x_key, order_key, noise_key = jr.split(key, 3)
+    # Apart from each other, the first few too.
+    x = jr.permutation(order_key, Cube(2).candidates(x_key, count))
+    y = jnp.sin(6 * x[:, 0]) * jnp.cos(5 * x[:, 1])
+    return x, y + NOISE**0.5 * jr.normal(noise_key, y.shape)
+
+
+def sketched(z, x, y, points):
+    """Eq. 6, and eq. 7 times the noise, as they are printed."""
+    y = np.asarray(y, float)
+    Kzx, Kzz, kz = k(z, x), k(z, z), k(z, points)
+    mean = kz.T @ np.linalg.solve(NOISE * Kzz + Kzx @ Kzx.T, Kzx @ y)
+    lost = np.diagonal(kz.T @ np.linalg.solve(Kzz, kz))
+    kept = np.diagonal(kz.T @ np.linalg.solve(Kzz + Kzx @ Kzx.T / NOISE, kz))
+    return mean, float(KERNEL.variance) - lost + kept
+
+
+@eqx.filter_jit
+def fitted(kernel, noise, z, used, x, y, points):
+    """The features of some points, their weights, and mean and variance at others."""
+    phi = nystrom.feature_map(kernel, z, used)
+    belief = nystrom.condition(phi, noise, x, y)
+    at = jax.vmap(lambda p: nystrom.predict(phi, belief, p))(points)
+    return phi, nystrom.weights(phi, belief), *at
+
+
+def first(count, of=80):
+    """Which points are used."""
+    return jnp.arange(of) < count
+
+
+@eqx.filter_jit
+def greedy(key, kernel, points, size):
+    return nystrom.greedy(key, kernel, points, size)
+
+
+def tolerance(x64, single, double=1e-9):
+    return double if x64 else single
+
+
+# ---------------------------------------------------------------- the posterior
+
+
+def test_the_posterior_and_what_is_sent_are_the_papers(key, x64):
+    x, y = data(key)
+    points = Cube(2).sample(key, 80)
+    phi, weights, mean, variance = fitted(KERNEL, NOISE, x, first(40), x, y, points)
+    assert phi.count == 40
+    expected, spread = sketched(x[:40], x, y, points)
+    np.testing.assert_allclose(mean, expected, atol=tolerance(x64, 2e-4))
+    np.testing.assert_allclose(variance, spread, rtol=tolerance(x64, 5e-3), atol=1e-6)
+    sent = np.asarray(gram(KERNEL, points, phi.z) @ weights)
+    np.testing.assert_allclose(sent, expected, atol=tolerance(x64, 2e-4))
+
+
+def test_with_every_observation_inducing_it_is_the_exact_process(key, x64):
+    x, y = data(key)
+    points = Cube(2).sample(key, 80)
+    _, _, mean, variance = fitted(KERNEL, NOISE, x, first(80), x, y, points)
+    exact = jax.jit(gp.build)(KERNEL, NOISE, x, y)
+    theirs = jax.jit(jax.vmap(lambda p: gp.predict(exact, p)))(points)
+    np.testing.assert_allclose(mean, theirs[0], atol=tolerance(x64, 1e-3))
+    np.testing.assert_allclose(variance, theirs[1], rtol=tolerance(x64, 2e-2), atol=1e-6)
+
+
+def test_repeated_points_get_no_feature_and_change_nothing(key, x64):
+    x, y = data(key)
+    once, _, mean, _ = fitted(KERNEL, NOISE, x, first(20), x, y, x)
+    z = jnp.concatenate([x[:20], x[:20], x[:5], x[45:]])
+    twice, _, other, _ = fitted(KERNEL, NOISE, z, first(45), x, y, x)
+    assert once.count == twice.count == 20
+    np.testing.assert_allclose(mean, other, atol=tolerance(x64, 1e-4))
+
+
+def test_crowded_points_leave_everything_finite_and_variance_between_its_bounds(key):
+    # Length scale as long as the cube: a few dozen directions in 80 points.
+    x = Cube(2).sample(key, 80)
+    kernel = SquaredExponential(1.0, 1.3)
+    phi, _, mean, variance = fitted(kernel, 1e-4, x, first(80), x, x[:, 0], x)
+    assert 5 < phi.count < 60
+    np.testing.assert_allclose(mean, x[:, 0], atol=2e-2)
+    assert (variance >= 0).all()
+    assert (variance < 1e-3).all()
+
+
+def test_values_that_are_not_finite_are_none(key):
+    x, y = data(key)
+    failed = y.at[20:].set(jnp.nan)
+    mean = fitted(KERNEL, NOISE, x, first(10), x, failed, x)[2]
+    expected, _ = sketched(x[:10], x[:20], y[:20], x)
+    np.testing.assert_allclose(mean, expected, atol=2e-4)
+
+
+def test_without_inducing_points_it_is_the_prior(key):
+    x, y = data(key)
+    phi, weights, mean, variance = fitted(KERNEL, NOISE, x, first(0), x, y, x)
+    assert phi.count == 0
+    np.testing.assert_array_equal(weights, 0)
+    np.testing.assert_array_equal(mean, 0)
+    np.testing.assert_array_equal(variance, KERNEL.variance)
+
+
+def test_clients_in_a_batch_are_the_clients(key):
+    scales = [0.1, 0.15, 0.2]
+    kernels = eqx.filter_vmap(lambda scale: SquaredExponential(scale, 1.3))(jnp.asarray(scales))
+    xs, ys = jax.vmap(data)(jr.split(key, 3))
+    batched = eqx.filter_vmap(fitted, in_axes=(0, None, 0, None, 0, 0, 0))
+    together = batched(kernels, NOISE, xs, first(15), xs, ys, xs)[2:]
+    for i, scale in enumerate(scales):
+        kernel = SquaredExponential(scale, 1.3)
+        alone = fitted(kernel, NOISE, xs[i], first(15), xs[i], ys[i], xs[i])[2:]
+        np.testing.assert_allclose([t[i] for t in together], alone, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", [0.0, -1.0, float("nan")])
+def test_noise_must_be_positive(noise):
+    x = Cube(2).sample(jr.key(0), 5)
+    with pytest.raises(ValueError, match="noise"):
+        nystrom.condition(nystrom.feature_map(KERNEL, x), noise, x, x[:, 0])
+
+
+# ---------------------------------------------------------------- which points
+
+
+@pytest.mark.parametrize("selector", [nystrom.greedy, nystrom.random])
+def test_what_is_left_is_the_conditional_variance(selector, key, x64):
+    points = Cube(2).sample(key, 150)
+    chosen = eqx.filter_jit(selector)(key, KERNEL, points, 30)
+    z = np.asarray(points)[np.asarray(chosen.indices)]
+    kz = k(z, points)
+    left = float(KERNEL.variance) - np.einsum("mp,mp->p", kz, np.linalg.solve(k(z, z), kz))
+    assert chosen.count == 30
+    assert len(set(chosen.indices.tolist())) == 30
+    np.testing.assert_allclose(chosen.residual, left, atol=tolerance(x64, 2e-5))
+
+
+def test_greedy_takes_the_largest_variance_left(key):
+    points = Cube(2).sample(key, 100)
+    order = greedy(key, KERNEL, points, 12).indices.tolist()
+    for n in range(1, 12):
+        z = points[jnp.asarray(order[:n])]
+        kz = k(z, points)
+        left = float(KERNEL.variance) - np.einsum("mp,mp->p", kz, np.linalg.solve(k(z, z), kz))
+        assert left[order[n]] > left.max() - 1e-4
+
+
+def test_a_selection_ends_where_nothing_is_left(key):
+    points = jnp.repeat(Cube(1).sample(key, 4), 5, axis=0)
+    for selector in (nystrom.greedy, nystrom.random):
+        chosen = selector(key, SquaredExponential(0.01), points, 10)
+        assert chosen.count == 4
+        assert (np.asarray(chosen.indices)[4:] == chosen.indices[0]).all()
+        np.testing.assert_array_equal(chosen.rows[4:], 0)
+
+
+def test_random_pivots_are_drawn_in_proportion_to_what_is_left():
+    points = jnp.asarray([[0.0], [0.1], [0.25], [0.9]])
+    kernel = SquaredExponential(0.2)
+    keys = jr.split(jr.key(5), 20_000)
+    pairs = np.asarray(
+        jax.jit(jax.vmap(lambda q: nystrom.random(q, kernel, points, 2).indices))(keys)
+    )
+    counts, expected = np.zeros((4, 4)), np.zeros((4, 4))
+    np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
+    K = k(points, points, kernel)
+    for first in range(4):
+        left = 1 - K[first] ** 2
+        left[first] = 0
+        expected[first] = left / left.sum() / 4
+    off = ~np.eye(4, dtype=bool)
+    assert counts[~off].sum() == 0
+    assert stats.chisquare(counts[off], expected[off] * len(keys)).pvalue > 1e-3
+
+
+def test_pivoting_needs_fewer_points_than_uniform_draws(key):
+    points = Cube(2).sample(key, 300)
+    kernel = Matern52(0.2)
+    total = {}
+    for name, selector in {"greedy": nystrom.greedy, "random": nystrom.random}.items():
+        picks = jax.jit(jax.vmap(lambda q, s=selector: s(q, kernel, points, 40)))
+        chosen = picks(jr.split(key, 8))
+        total[name] = np.mean(np.sum(chosen.residual, axis=1))
+
+    def left(key):
+        phi = nystrom.feature_map(kernel, jr.choice(key, points, (40,), replace=False))
+        return jnp.sum(1 - jnp.sum(jax.vmap(phi)(points) ** 2, axis=1))
+
+    uniform = np.mean(jax.jit(jax.vmap(left))(jr.split(key, 8)))
+    assert total["greedy"] < 0.8 * uniform
+    assert total["random"] < 0.9 * uniform
+
+
+# ---------------------------------------------------------------- a random set
+
+
+def test_points_are_drawn_independently_with_their_probabilities():
+    probabilities = jnp.asarray([0.0, 0.2, 0.5, 0.9, 1.0, 3.0, -1.0, jnp.nan])
+    keys = jr.split(jr.key(1), 20_000)
+    drawn = jax.vmap(lambda q: nystrom.draw(q, probabilities))(keys)
+    held = np.arange(8)[None] < np.asarray(drawn.count)[:, None]
+    member = np.zeros((len(keys), 8), bool)
+    rows = np.nonzero(held)[0]
+    member[rows, np.asarray(drawn.indices)[held]] = True
+    assert (member.sum(1) == drawn.count).all()
+    np.testing.assert_array_equal(member[:, [0, 6, 7]], False)
+    np.testing.assert_array_equal(member[:, [4, 5]], True)
+    deviation = 0.5 / np.sqrt(len(keys))
+    np.testing.assert_allclose(member[:, 1:4].mean(0), probabilities[1:4], atol=4 * deviation)
+    joint = (member[:, 1] & member[:, 2]).mean()
+    assert abs(joint - 0.1) < 4 * deviation
+
+
+def test_a_full_buffer_is_an_error_and_not_a_smaller_set():
+    probabilities = jnp.ones(6)
+    with pytest.raises(Exception, match="buffer of 5"):
+        jax.block_until_ready(eqx.filter_jit(nystrom.draw)(jr.key(0), probabilities, 5))
+    assert nystrom.draw(jr.key(0), probabilities, 6).count == 6
+    roomy = nystrom.draw(jr.key(0), probabilities, 9)
+    assert roomy.count == 6
+    assert roomy.indices.shape == (9,)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_sizes_are_whole_numbers(size):
+    points = Cube(1).sample(jr.key(0), 5)
+    with pytest.raises(ValueError, match="size"):
+        nystrom.greedy(jr.key(0), KERNEL, points, size)
+    with pytest.raises(ValueError, match="room"):
+        nystrom.draw(jr.key(0), points[:, 0], size)
+
+
+# ---------------------------------------------------------------- in the place of Fourier features
+
+
+def test_a_smooth_kernel_needs_few_features(key):
+    kernel = SquaredExponential(0.3)
+    points = Cube(2).sample(key, 40)
+    exact = np.asarray(gram(kernel, points, points))
+
+    def error(phi):
+        values = np.asarray(jax.vmap(phi)(points))
+        return np.abs(values @ values.T - exact).max()
+
+    assert error(eqx.filter_jit(nystrom.basis())(key, kernel, 2, 60)) < 1e-3
+    assert error(sine_cosine(key, kernel, 2, 60)) > 1e-2
+
+
+def test_a_sampled_function_on_them_is_climbed(key):
+    phi = nystrom.basis(candidates=300)(key, SquaredExponential(0.3), 2, 40)
+    belief = posterior.prior(40, 1e-2)
+    function = FourierFunction(phi, posterior.sample(key, belief))
+    climb = jax.jit(lambda c: maximize.maximize(function, Cube(2), c))
+    x, value = climb(Cube(2).candidates(key, 1000))
+    grid = jnp.stack(jnp.meshgrid(*2 * [jnp.linspace(0, 1, 60)]), -1).reshape(-1, 2)
+    assert value >= jax.jit(jax.vmap(function))(grid).max() - 1e-3
+    np.testing.assert_allclose(function(x), value, rtol=1e-4)
+
+
+def test_fts_runs_on_them_and_optimizes():
+    features = Fixed(SquaredExponential(0.2), size=40, noise=1e-3, basis=nystrom.basis())
+    fts = FTS(Cube(2), 3, features=features, candidates=200)
+    _, trace = run(fts, Same(branin_rescaled()), 40, jr.key(2), initial=4)
+    assert best_so_far(trace.values)[-1].min() > 1.0
+
+
+# ---------------------------------------------------------------- over sub-regions
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1])
+def test_every_region_has_the_observations_in_it_and_around(margin):
+    regions = Regions((3, 2))
+    x = np.random.default_rng(0).random((50, 2)).astype(np.float32)
+    y = np.arange(50.0)
+    y[7] = np.nan
+    xs, ys = jax.jit(lambda *args: nystrom.split(regions, *args, 40, margin))(x, jnp.asarray(y))
+    for region in range(6):
+        lower, upper = np.asarray(regions.lower[region]), np.asarray(regions.upper[region])
+        inside = ((x >= lower - margin) & (x <= upper + margin)).all(1) & np.isfinite(y)
+        found = np.asarray(ys[region])
+        assert sorted(found[np.isfinite(found)]) == sorted(y[inside])
+        held = np.isfinite(found)
+        np.testing.assert_array_equal(xs[region][held], x[found[held].astype(int)])
+
+
+def test_a_region_with_too_many_observations_stops_the_run():
+    x, y = jnp.full((9, 2), 0.1), jnp.ones(9)
+    with pytest.raises(Exception, match="more than 8"):
+        jax.block_until_ready(nystrom.split(Regions((2, 1)), x, y, 8))
+
+
+def test_sketches_of_sub_regions_are_the_exact_process_where_they_are_asked():
+    # Of a domain twenty length scales wide.
+    kernel, noise, regions = SquaredExponential(0.05), 1e-2, Regions((3, 3))
+    rng = np.random.default_rng(0)
+    x, tested = rng.random((400, 2)), rng.random((200, 2))
+    y = np.sin(20 * x[:, 0]) + np.cos(15 * x[:, 1]) + 0.1 * rng.normal(size=400)
+
+    def gram(a, b):
+        return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 2 / 0.05**2)
+
+    K, k = gram(x, x) + noise * np.eye(400), gram(x, tested)
+    mean, variance = k.T @ np.linalg.solve(K, y), 1 - (k * np.linalg.solve(K, k)).sum(0)
+
+    @jax.jit
+    def predicted(x, y, tested):
+        xs, ys = nystrom.split(regions, x, y, 320, 0.25)
+
+        def sketch(x, y):
+            phi = nystrom.feature_map(kernel, x, jnp.isfinite(y))
+            return phi, nystrom.condition(phi, noise, x, y)
+
+        sketches = jax.vmap(sketch)(xs, ys)
+
+        def predict(p):
+            own = jax.tree.map(lambda leaf: leaf[regions.assign(p)], sketches)
+            return nystrom.predict(*own, p)
+
+        return jax.vmap(predict)(tested)
+
+    found = predicted(*(jnp.asarray(a) for a in (x, y, tested)))
+    np.testing.assert_allclose(found[0], mean, atol=2e-2)
+    np.testing.assert_allclose(found[1], variance, rtol=5e-2, atol=1e-3)

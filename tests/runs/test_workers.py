@@ -1,0 +1,541 @@
+"""Workers that end when they end: numbered queries, any order, a kill, and a compiled simulation."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.algos.egp import EGP
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains.base import Cube
+from jaxbo.domains.parameters import Categorical, Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.choosing.policy import EI, Thompson
+from jaxbo.kernels.models.fitted import Exact, Fitted
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.objectives.families import Same
+from jaxbo.objectives.functions import branin_rescaled
+from jaxbo.runs._checkpoint import CheckpointError
+from jaxbo.runs._evaluate import NotFiniteError
+from jaxbo.runs.compiled import run
+from jaxbo.runs.driver import drive
+from jaxbo.runs.workers import Desk, drive_async, simulate
+
+BRANIN = branin_rescaled()
+OBJECTIVE = Same(BRANIN, 0.1)
+
+
+def egp(workers=1, policy=None, domain=None, capacity=30, every=None):
+    kernel = SquaredExponential(0.3)
+    model = Fitted(capacity, kernel, size=40, noise=1e-2, every=every, inference=Exact())
+    policy = Thompson() if policy is None else policy
+    domain = Cube(2) if domain is None else domain
+    return EGP(domain, model, policy, workers, candidates=64)
+
+
+def at_once(key, worker, x):
+    return jnp.ones(())
+
+
+def random_time(key, worker, x):
+    return jr.exponential(key)
+
+
+def branin(worker, x):
+    return float(BRANIN(jnp.asarray(x)))
+
+
+# ---------------------------------------------------------------- simulated
+
+
+@pytest.mark.parametrize("policy", [Thompson(), EI()])
+def test_one_simulated_worker_asks_what_a_run_asks(policy):
+    algorithm = egp(policy=policy)
+    _, trace = run(algorithm, OBJECTIVE, 4, jr.key(1), initial=5)
+    _, timeline = simulate(algorithm, OBJECTIVE, at_once, 4, jr.key(1), initial=5)
+    # Later queries amplify rounding.
+    np.testing.assert_allclose(timeline.queries[:2], trace.queries[5:7, 0], atol=5e-3)
+    np.testing.assert_allclose(timeline.ended, [1.0, 2.0, 3.0, 4.0])
+    assert timeline.tickets.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_simulated_workers_begin_with_the_design_of_a_run_of_one(workers):
+    _, design = run(RandomSearch(Cube(2), 1), OBJECTIVE, 0, jr.key(1), initial=4)
+    state, _ = simulate(egp(workers), OBJECTIVE, random_time, 1, jr.key(1), initial=4)
+    np.testing.assert_array_equal(state.belief.x[:4], design.queries[:, 0])
+
+
+def test_durations_may_be_plain_numbers_and_nan_is_for_ever():
+    _, plain = simulate(egp(2), OBJECTIVE, lambda key, worker, x: 1.0, 4, jr.key(1))
+    np.testing.assert_allclose(plain.ended, [1.0, 1.0, 2.0, 2.0])
+    stuck = lambda key, worker, x: jnp.where(worker == 0, jnp.nan, 1.0)  # noqa: E731
+    _, some = simulate(egp(2), OBJECTIVE, stuck, 4, jr.key(1))
+    np.testing.assert_allclose(some.ended, [1.0, 2.0, 3.0, 4.0])
+    assert some.workers.tolist() == [1, 1, 1, 1]
+
+
+def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
+    _, s = simulate(egp(3), OBJECTIVE, random_time, 20, jr.key(1), initial=4)
+    assert (np.diff(s.ended) >= 0).all()
+    assert sorted(set(s.tickets.tolist())) == sorted(s.tickets.tolist())
+    for worker in range(3):
+        mine = np.asarray(s.workers) == worker
+        assert mine.sum() > 2
+        # The next evaluation starts when the last one ends.
+        np.testing.assert_allclose(s.started[mine][1:], s.ended[mine][:-1], rtol=1e-6)
+        assert s.started[mine][0] == 0
+
+
+def test_three_workers_take_a_third_of_the_time():
+    def ended(workers, key):
+        # When they end does not depend on what they ask.
+        algorithm = EGP(Cube(2), Fixed(size=4), workers=workers, candidates=4)
+        return simulate(algorithm, OBJECTIVE, random_time, 18, key)[1].ended[-1]
+
+    keys = jr.split(jr.key(0), 64)
+    one, three = (jax.vmap(lambda k, n=n: ended(n, k))(keys).mean() for n in (1, 3))
+    # 18 mean times of 1; standard error of the ratio 0.02.
+    assert 2.7 < one / three < 3.3
+
+
+def test_a_simulation_is_checked_before_it_starts():
+    with pytest.raises(ValueError, match="capacity"):
+        simulate(egp(2, capacity=9), OBJECTIVE, at_once, 8, jr.key(0), initial=2)
+    with pytest.raises(ValueError, match="one floating number"):
+        simulate(egp(2), lambda key, agent, x: x, at_once, 8, jr.key(0))
+    with pytest.raises(ValueError, match="evaluations"):
+        simulate(egp(2), OBJECTIVE, at_once, 0, jr.key(0))
+
+
+# ---------------------------------------------------------------- numbered queries
+
+
+@pytest.mark.parametrize("policy", [Thompson(), EI()])
+def test_a_desk_of_one_worker_asks_what_drive_asks(policy):
+    every = 4 if isinstance(policy, Thompson) else None
+    algorithm = egp(policy=policy, every=every)
+    _, trace = drive(algorithm, branin, 6, jr.key(1), initial=5, progress=False)
+    desk = Desk(algorithm, jr.key(1), initial=5)
+    for value in trace.values[:, 0]:
+        number, _ = desk.ask()
+        desk.tell(number, float(value))
+    np.testing.assert_allclose(desk.queries, trace.queries[:, 0], atol=1e-3)
+    np.testing.assert_array_equal(desk.values, trace.values[:, 0])
+
+
+def test_results_are_taken_in_any_order():
+    desk = Desk(egp(4), jr.key(1), initial=3)
+    tickets = [desk.ask() for _ in range(4)]
+    assert desk.out == (0, 1, 2, 3)
+    for number in (2, 0, 3, 1):
+        desk.tell(number, float(number))
+    assert desk.values.tolist() == [2.0, 0.0, 3.0, 1.0]
+    np.testing.assert_array_equal(desk.queries[0], tickets[2].x)
+    x, value = desk.best
+    assert value == 3.0
+    np.testing.assert_array_equal(x, tickets[3].x)
+
+
+def test_workers_get_more_of_the_initial_design_until_it_is_in():
+    desk = Desk(egp(3), jr.key(1), initial=2)
+    start = desk.state
+    first = [desk.ask() for _ in range(3)]  # one more than asked for
+    desk.tell(first[1].number, 0.0)
+    assert desk.state is start
+    desk.tell(first[2].number, 1.0)
+    assert desk.algorithm.surrogate.count(desk.state.belief) == 2
+    desk.ask()
+    desk.tell(first[0].number, 2.0)
+    assert desk.algorithm.surrogate.count(desk.state.belief) == 3
+
+
+def told_out_of_order(objective, evaluations, seed):
+    """The desk of three workers, of whom a random one ends next."""
+    desk, order, out = Desk(egp(3, EI(), capacity=48), jr.key(seed), initial=6), [], []
+    random = np.random.default_rng(seed)
+    while desk.told < evaluations:
+        while len(out) < 3:
+            out.append(desk.ask())
+        query = out.pop(random.integers(3))
+        desk.tell(query.number, objective(query.x))
+        order.append(query.number)
+    assert order != sorted(order)
+    return desk
+
+
+@pytest.mark.filterwarnings("ignore:.*NaN")
+def test_workers_avoid_where_others_failed():
+    slope = lambda x: np.nan if x[0] > 0.6 else -float(np.sum((x - 0.8) ** 2))  # noqa: E731
+    failed = []
+    for seed in range(4):
+        desk = told_out_of_order(slope, 36, seed)
+        failed.append(np.isnan(np.asarray(desk.values)[16:]).mean())
+        best = np.nanmax(desk.values)
+        assert best > -0.4
+    assert np.mean(failed) < 0.2  # of random points 40 % fail
+
+
+def test_workers_on_a_plateau_ask_everywhere():
+    desk = told_out_of_order(lambda x: 0.2, 36, 0)
+    queries = np.asarray(desk.queries[:36])
+    apart = np.linalg.norm(queries[:, None] - queries[None], axis=2) + np.eye(36)
+    assert apart.min() > 1e-3
+    cells = {tuple(cell) for cell in np.minimum((queries * 4).astype(int), 3)}
+    assert len(cells) > 9  # of 16; random points are in 14
+
+
+_COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: _COMPILED.append(event) if "backend_compile" in event else None
+)
+
+
+def test_nothing_is_compiled_anew_whoever_ends_first():
+    def go(order, key):
+        desk = Desk(egp(3), key, initial=3)
+        numbers = [desk.ask().number for _ in range(3)]
+        for i in order:
+            desk.tell(numbers[i], 0.1 * i)
+        for number in [desk.ask().number for _ in range(3)][::-1]:
+            desk.tell(number, 1.0)
+        return desk.ask()
+
+    go((0, 1, 2), jr.key(1))
+    compiled = len(_COMPILED)
+    assert compiled > 0
+    go((2, 0, 1), jr.key(2))
+    assert len(_COMPILED) == compiled
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (0, "told already"),
+        (7, "no query number 7"),
+        (-1, "no query"),
+        (True, "no query number True"),
+    ],
+)
+def test_a_result_of_no_query_that_is_out_is_refused_and_changes_nothing(number, message):
+    desk = Desk(egp(3), jr.key(1))
+    for _ in range(3):
+        desk.ask()
+    desk.tell(0, 1.0)
+    state, values = desk.state, desk.values.tolist()
+    with pytest.raises(ValueError, match=message):
+        desk.tell(number, 2.0)
+    assert desk.state is state
+    assert desk.values.tolist() == values
+    assert desk.out == (1, 2)
+    for value in (None, "x", [1.0, 2.0], 1j):
+        with pytest.raises(ValueError, match="must return one real number"):
+            desk.tell(1, value)
+    assert desk.out == (1, 2)
+
+
+def test_threads_that_tell_the_same_query_are_told_apart():
+    desk = Desk(egp(2), jr.key(1))
+    for round in range(5):
+        tickets = [desk.ask(), desk.ask()]
+        gate = threading.Barrier(4, timeout=60)
+
+        def tell(number, gate=gate):
+            gate.wait()
+            try:
+                desk.tell(number, 1.0)
+            except ValueError as error:
+                return str(error)
+            return None
+
+        with ThreadPoolExecutor(4) as pool:
+            found = [
+                t.result() for t in [pool.submit(tell, tickets[i % 2].number) for i in range(4)]
+            ]
+        refused = [text for text in found if text is not None]
+        assert len(refused) == 2
+        assert all("told already" in text for text in refused)
+        assert desk.told == int(desk.state.told) == 2 * (round + 1)
+
+
+def test_threads_are_given_queries_of_their_own():
+    desk, gate = Desk(egp(4), jr.key(1)), threading.Barrier(4, timeout=60)
+    desk.tell(desk.ask().number, 1.0)
+
+    def ask():
+        gate.wait()
+        return desk.ask()
+
+    with ThreadPoolExecutor(4) as pool:
+        tickets = [t.result() for t in [pool.submit(ask) for _ in range(4)]]
+    alone = Desk(egp(4), jr.key(1))
+    alone.tell(alone.ask().number, 1.0)
+    expected = {(t.number, *t.x.tolist()) for t in [alone.ask() for _ in range(4)]}
+    assert {(t.number, *t.x.tolist()) for t in tickets} == expected
+
+
+def test_what_stops_a_desk_on_the_way_loses_nothing(tmp_path, monkeypatch):
+    desk = Desk(egp(), jr.key(1), checkpoint=tmp_path / "desk.npz")
+    first = desk.ask()
+    state = desk.state
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxbo.runs.workers._tell_one", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            desk.tell(first.number, 1.0)
+    assert desk.out == (0,)
+    assert desk.state is state
+    desk.tell(first.number, 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxbo.runs._checkpoint.Checkpoint.save", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            desk.ask()
+    # Nobody has got that query, so it is handed out again.
+    again = desk.ask()
+    assert again.number == 1
+    assert desk.out == (1,)
+
+
+#: More than the precision holds.
+HUGE = 10.0 * float(jnp.finfo(jnp.zeros(())).max)
+
+
+@pytest.mark.parametrize("initial", [0, 3])
+def test_a_value_that_is_no_finite_number_is_a_failure_and_the_desk_says_so(initial, tmp_path):
+    desk = Desk(egp(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
+    for value in (1.0, HUGE, np.nan, -np.inf, 2.0):
+        number = desk.ask().number
+        if value in (1.0, 2.0):
+            desk.tell(number, value)
+            continue
+        with pytest.warns(RuntimeWarning, match=f"query {number} failed .*expected a finite"):
+            desk.tell(number, value)
+    with pytest.warns(RuntimeWarning, match="query 5 failed .*: the power went"):
+        desk.fail(desk.ask().number, "the power went")
+    assert int(desk.state.belief.moments.count) == 2
+    assert desk.best[1] == 2
+    np.testing.assert_array_equal(desk.values, [1, np.nan, np.nan, np.nan, 2, np.nan])
+    assert [failure[:2] for failure in desk.failures] == [(1, 0), (2, 0), (3, 0), (5, 0)]
+    assert "returned nan" in desk.failures[1].error
+    assert desk.failures[-1].error == "the power went"
+    desk.close()
+    again = Desk(egp(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
+    assert again.failures == desk.failures
+    np.testing.assert_array_equal(again.values, desk.values)
+    assert jax.tree.all(jax.tree.map(same, again.state.belief, desk.state.belief))
+
+
+def same(a, b):
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_values_keep_their_digits_and_the_model_their_differences(tmp_path):
+    offset = -54321.0
+    total = lambda worker, x: offset + 0.01 * branin(worker, x)  # noqa: E731
+    with ThreadPoolExecutor(1) as pool:
+        options = {"executor": pool, "initial": 3}
+        plain = drive_async(egp(), branin, 4, jr.key(1), **options)
+        shifted = drive_async(egp(), total, 4, jr.key(1), checkpoint=tmp_path / "desk", **options)
+    np.testing.assert_allclose(shifted.queries, plain.queries, atol=1e-2)
+    assert shifted.values.dtype == np.float64
+    np.testing.assert_allclose(shifted.values - offset, 0.01 * plain.values, rtol=1e-2, atol=1e-3)
+    assert shifted.best[1] == shifted.values.max()
+    again = Desk(egp(), jr.key(1), initial=3, checkpoint=tmp_path / "desk")
+    np.testing.assert_array_equal(again.values, shifted.values)
+    assert float(again.state.origin.value) == np.asarray(shifted.values[0], float).astype(
+        again.state.origin.value.dtype
+    )
+    assert jax.tree.all(jax.tree.map(same, again.state.belief, shifted.state.belief))
+
+
+def test_more_queries_than_workers_or_room_are_refused():
+    desk = Desk(egp(2, capacity=3), jr.key(1))
+    desk.ask()
+    desk.ask()
+    with pytest.raises(ValueError, match="all 2 workers are busy"):
+        desk.ask()
+    desk.tell(0, 0.0)
+    desk.ask()
+    desk.tell(1, 0.0)
+    with pytest.raises(ValueError, match="used up"):
+        desk.ask()
+    with pytest.raises(ValueError, match="no result yet"):
+        _ = Desk(egp(), jr.key(0)).best
+
+
+def test_parameters_come_by_name():
+    space = Space(rate=Real(1e-3, 1.0, log=True), kind=Categorical("a", "b"))
+    desk = Desk(egp(domain=space), jr.key(1))
+    number, x = desk.ask()
+    assert set(x) == {"rate", "kind"}
+    desk.tell(number, 1.0)
+    assert desk.best == (x, 1.0)
+
+
+# ---------------------------------------------------------------- a bad night
+
+
+def test_a_desk_made_anew_goes_on(tmp_path):
+    def go(desk, until):
+        asked = []
+        while desk.told < until:
+            while len(desk.out) < 2:
+                asked.append(desk.ask())
+            number = desk.out[-1]
+            desk.tell(number, branin(0, desk._queries[number]))
+        return asked
+
+    algorithm, path = egp(2, every=5), tmp_path / "desk"
+    whole = Desk(algorithm, jr.key(1), initial=4)
+    go(whole, 12)
+    first = Desk(algorithm, jr.key(1), initial=4, checkpoint=path)
+    go(first, 7)
+    first.close()
+    again = Desk(algorithm, jr.key(1), initial=4, checkpoint=path)
+    assert again.told == 7
+    assert again.out == ()
+    # What was out is handed out again, under the number that it had.
+    returned = again.ask()
+    assert returned.number == first.out[0]
+    go(again, 12)
+    np.testing.assert_array_equal(again.queries, whole.queries)
+    np.testing.assert_array_equal(again.values, whole.values)
+
+
+def test_a_checkpoint_of_another_desk_or_a_run_is_refused(tmp_path):
+    path = tmp_path / "desk"
+    Desk(egp(2), jr.key(1), checkpoint=path).ask()
+    with pytest.raises(CheckpointError, match="another key"):
+        Desk(egp(2), jr.key(2), checkpoint=path)
+    with pytest.raises(CheckpointError, match="another algorithm"):
+        Desk(egp(3), jr.key(1), checkpoint=path)
+    drive(egp(1), branin, 1, jr.key(1), checkpoint=tmp_path / "run", progress=False)
+    with pytest.raises(CheckpointError):
+        Desk(egp(1), jr.key(1), checkpoint=tmp_path / "run")
+
+
+class Busy:
+    """Counts how many of its calls run at the same time; every fourth fails."""
+
+    def __init__(self, failing=True):
+        self.lock, self.now, self.most, self.calls = threading.Lock(), 0, 0, 0
+        self.failing = failing
+
+    def __call__(self, worker, x):
+        with self.lock:
+            self.calls += 1
+            self.now += 1
+            self.most = max(self.most, self.now)
+            fails = self.failing and self.calls % 4 == 0
+        time.sleep(0.02 * (1 + worker))
+        with self.lock:
+            self.now -= 1
+        if fails:
+            raise RuntimeError("out of memory")
+        return branin(worker, x)
+
+
+def test_workers_of_an_executor_are_kept_busy_and_failures_survived():
+    objective = Busy()
+    with ThreadPoolExecutor(3) as pool, pytest.warns(RuntimeWarning, match="out of memory"):
+        desk = drive_async(egp(3), objective, 9, jr.key(1), executor=pool, initial=3)
+    assert objective.calls == desk.told == 12
+    assert objective.most == 3
+    assert np.isnan(desk.values).sum() == 3
+    assert desk.out == ()
+
+
+def test_nobody_waits_for_the_slowest():
+    others, lock = threading.Event(), threading.Lock()
+    began, ended = [], []
+
+    def objective(worker, x):
+        with lock:
+            first = not began
+            began.append(worker)
+        if first:  # ends only once the other worker has ended four
+            assert others.wait(60)
+        with lock:
+            ended.append(worker)
+            if len(ended) == 4:
+                others.set()
+        return branin(worker, x)
+
+    with ThreadPoolExecutor(2) as pool:
+        desk = drive_async(egp(2), objective, 7, jr.key(1), executor=pool, initial=3)
+    assert np.isfinite(desk.values).all()
+    assert len(set(ended[:4])) == 1
+
+
+@pytest.mark.parametrize("initial", [0, 5])
+@pytest.mark.parametrize("raises", [True, False])
+def test_an_objective_that_never_succeeds_is_raised(initial, raises):
+    calls = []
+
+    def broken(worker, x):
+        calls.append(worker)
+        if raises:
+            raise KeyError("no such file")
+        return -np.inf
+
+    with (
+        ThreadPoolExecutor(2) as pool,
+        pytest.warns(RuntimeWarning),
+        pytest.raises((KeyError, NotFiniteError), match=r"no such file|returned -inf") as caught,
+    ):
+        drive_async(egp(2), broken, 9, jr.key(1), executor=pool, initial=initial)
+    assert "evaluating query" in caught.value.__notes__[0]
+    assert max(initial, 3) <= len(calls) <= max(initial, 3) + 2
+
+
+def test_an_objective_is_mended_and_nothing_of_its_failures_is_kept(tmp_path):
+    def go(objective):
+        with ThreadPoolExecutor(1) as pool:
+            return drive_async(
+                egp(1), objective, 3, jr.key(1), executor=pool, initial=2, checkpoint=path
+            )
+
+    def broken(worker, x):
+        raise NameError("x1")
+
+    path = tmp_path / "mended"
+    with pytest.warns(RuntimeWarning), pytest.raises(NameError, match="x1"):
+        go(broken)
+    mended = go(branin)
+    path = tmp_path / "never broken"
+    expected = go(branin)
+    assert not jnp.isnan(mended.values).any()
+    np.testing.assert_array_equal(mended.queries, expected.queries)
+    np.testing.assert_array_equal(mended.values, expected.values)
+
+
+def test_what_is_not_caught_is_raised_and_the_rest_kept(tmp_path):
+    path = tmp_path / "night"
+
+    def fragile(worker, x):
+        if worker == 1:
+            raise MemoryError
+        return branin(worker, x)
+
+    def go(objective):
+        with ThreadPoolExecutor(2) as pool:
+            return drive_async(
+                egp(2), objective, 6, jr.key(1), executor=pool, checkpoint=path, catch=KeyError
+            )
+
+    with pytest.raises(MemoryError):
+        go(fragile)
+    with Desk(egp(2), jr.key(1), checkpoint=path) as kept:
+        assert kept.told >= 1
+    desk = go(branin)
+    assert desk.told == 6
+    np.testing.assert_array_equal(desk.values[: kept.told], kept.values)
