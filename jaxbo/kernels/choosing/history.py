@@ -42,7 +42,7 @@ UNLIMITED = 64
 #: From so large a share of the rows on, a failure takes the place of another failure.
 _FAILURES = 0.25
 #: A point is avoided if its risk is larger.
-TOLERATED = 0.075
+TOLERATED = 0.07
 #: The risk at a point that failed.
 FORBIDDEN = 2.0
 #: Lengths over which failures may be alike, in units of the root of the dimension, with which distances
