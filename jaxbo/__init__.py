@@ -2,7 +2,8 @@
 
 from jaxbo import metrics, objectives, schedules
 from jaxbo._version import __version__
-from jaxbo.algos.base.federated import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO

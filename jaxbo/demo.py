@@ -35,7 +35,8 @@ from tqdm import tqdm
 import jaxbo
 from jaxbo import metrics, plotting
 from jaxbo._check import require
-from jaxbo.algos.base.federated import AbstractAlgorithm, AbstractFederated
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS

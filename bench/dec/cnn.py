@@ -26,7 +26,7 @@ from bench.runner import Check, Experiment, Options, Result, no_worse, number, p
 from bench.tasks import cifar
 from bench.tasks.cifar import SPACE, Cifar
 from jaxbo import metrics, plotting
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.kernels.additive.decomposed import Decomposed

@@ -30,7 +30,7 @@ from bench.tasks import sparse_gp
 from bench.tasks.embedding import Embedded, embedded
 from bench.tasks.sparse_gp import ATTRIBUTES, INDUCING, PIC, Rows
 from jaxbo import metrics, plotting
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube

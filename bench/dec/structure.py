@@ -36,7 +36,7 @@ from bench.dec.synthetic import GRIDS, REFIT
 from bench.egp.synthetic import INITIAL, NOISE, figure
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from jaxbo import metrics
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube

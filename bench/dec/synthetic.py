@@ -29,7 +29,7 @@ from bench.egp import synthetic as egp_synthetic
 from bench.egp.synthetic import BOTORCH, NOISE, figure, rows
 from bench.runner import Check, Experiment, Options, Result, no_worse, parts
 from bench.tasks.embedding import embedded
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import AbstractDomain, Cube

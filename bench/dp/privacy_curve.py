@@ -28,7 +28,7 @@ from bench.fts.synthetic import random_cosines
 from bench.runner import Check, Options, Result, below, no_worse, number, parts
 from bench.speed.timing import race
 from jaxbo import metrics, plotting
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain, Regions

@@ -26,7 +26,7 @@ from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
 from bench.fts.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid, random_cosines
 from bench.runner import Check, Experiment, Options, Result, below, no_worse, number, progress
 from jaxbo import metrics, plotting
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Finite, Regions

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from bench.egp.synthetic import INITIAL, METHODS, figure, rows
 from bench.runner import Check, Experiment, Options, Result, no_worse, parts
 from bench.tasks.network import SPACE, TABLES, Network
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.runs.compiled import run
 from jaxbo.types import Key
 

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from bench.egp import botorch as egp_botorch
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts, progress
 from jaxbo import metrics, plotting
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.random_search import RandomSearch

@@ -41,7 +41,8 @@ from bench.fts.rivals import (
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, progress
 from bench.tasks.landmine import FIELDS, Tuning, fields
 from jaxbo import metrics, plotting
-from jaxbo.algos.base.federated import AbstractAlgorithm, FederatedState
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF

@@ -28,13 +28,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from bench.runner import Check, Experiment, Options, Result, interval, progress
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain, Cube
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.policy import EI, Thompson
 from jaxbo.kernels.models.fitted import Exact, Fitted
+from jaxbo.layout import Each
 from jaxbo.objectives.functions import branin_rescaled
 from jaxbo.runs.compiled import run
 from jaxbo.types import Count, Key, Point, Scalar
@@ -81,6 +82,10 @@ class Imputing(AbstractAlgorithm):
     method: AbstractAlgorithm
 
     @property
+    def agents(self) -> int:
+        return self.method.agents
+
+    @property
     def targets(self) -> int:
         return self.method.targets
 
@@ -88,33 +93,49 @@ class Imputing(AbstractAlgorithm):
     def capacity(self) -> int | None:
         return self.method.capacity
 
-    def init(self, key: Key) -> PyTree:
-        return self.method.init(key), jnp.full((self.targets,), jnp.inf)
+    def init(self, key: Key, *, each: Each = jax.vmap) -> PyTree:
+        return self.method.init(key, each=each), jnp.full((self.targets,), jnp.inf)
+
+    def round(self, state: PyTree) -> Count:
+        return self.method.round(state[0])
 
     def told(self, state: PyTree) -> Count:
         return self.method.told(state[0])
 
     def ask(
-        self, key: Key, state: PyTree, present: Bool[Array, " agents"] | None = None
+        self,
+        key: Key,
+        state: PyTree,
+        present: Bool[Array, " agents"] | None = None,
+        *,
+        each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
-        return self.method.ask(key, state[0], present)
+        return self.method.ask(key, state[0], present, each=each)
 
     def tell(
-        self, state: PyTree, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
+        self,
+        state: PyTree,
+        queries: Float[Array, "targets dim"],
+        values: Float[Array, " targets"],
+        *,
+        each: Each = jax.vmap,
     ) -> PyTree:
         inner, worst = state
         worst = jnp.minimum(worst, jnp.where(jnp.isnan(values), jnp.inf, values))
-        return self.method.tell(inner, queries, _imputed(values, worst)), worst
+        return self.method.tell(inner, queries, _imputed(values, worst), each=each), worst
 
     def warm_start(
         self,
         state: PyTree,
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
+        *,
+        each: Each = jax.vmap,
     ) -> PyTree:
         inner, worst = state
         worst = jnp.minimum(worst, jnp.min(jnp.where(jnp.isnan(values), jnp.inf, values), axis=0))
-        return self.method.warm_start(inner, queries, _imputed(values, worst[None, :])), worst
+        told = _imputed(values, worst[None, :])
+        return self.method.warm_start(inner, queries, told, each=each), worst
 
 
 def _imputed(values: Any, worst: Any) -> Any:

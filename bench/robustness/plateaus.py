@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bench.runner import Check, Experiment, Options, Result, interval, progress
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS

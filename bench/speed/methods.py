@@ -29,7 +29,7 @@ import jaxbo
 from bench.runner import Check, Experiment, Options, Result, progress
 from bench.speed.timing import compiled, elsewhere, held
 from jaxbo import metrics
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.runs.compiled import run
 from jaxbo.types import Count, Key, Point, Scalar
 

@@ -101,6 +101,7 @@ class DECHBO(AbstractOneModel):
     def targets(self) -> int:
         return self.workers
 
+    @property
     def random(self) -> bool:
         return self.policy.random()
 

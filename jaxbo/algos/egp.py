@@ -64,6 +64,7 @@ class EGP(AbstractOneModel):
     def targets(self) -> int:
         return self.workers
 
+    @property
     def random(self) -> bool:
         return self.policy.random()
 

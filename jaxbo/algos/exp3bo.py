@@ -7,18 +7,20 @@ A rival of EGP-TS: it weighs kernels by the values that they led to, EGP-TS by h
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import is_a, require
 from jaxbo._keys import aside
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.one_model import State
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.models.ensemble import Ensemble
+from jaxbo.layout import Each
 from jaxbo.types import Count, Key, Scalar, floating
 
 
@@ -61,6 +63,10 @@ class EXP3BO(AbstractAlgorithm):
         return EGP(self.domain, self.surrogate, candidates=self.candidates)
 
     @property
+    def agents(self) -> int:
+        return 1
+
+    @property
     def targets(self) -> int:
         return 1
 
@@ -73,11 +79,15 @@ class EXP3BO(AbstractAlgorithm):
         """Rewards are places between two values."""
         return self.surrogate.invariant
 
-    def init(self, key: Key) -> Exp3State:
+    def init(self, key: Key, *, each: Each = jax.vmap) -> Exp3State:
+        del each  # there is one worker
         model_key, arm_key = jr.split(key)
         gains = jnp.zeros((len(self.surrogate.kernels),), self.gamma.dtype)
         least, most = jnp.full_like(self.gamma, jnp.inf), jnp.full_like(self.gamma, -jnp.inf)
         return Exp3State(self._model().init(model_key), arm_key, gains, least, most)
+
+    def round(self, state: Exp3State) -> Count:
+        return state.model.round
 
     def told(self, state: Exp3State) -> Count:
         return state.model.told
@@ -94,8 +104,14 @@ class EXP3BO(AbstractAlgorithm):
         return jr.categorical(jr.fold_in(state.arms, state.model.round), logits)
 
     def ask(
-        self, key: Key, state: Exp3State, present: Bool[Array, " agents"] | None = None
+        self,
+        key: Key,
+        state: Exp3State,
+        present: Bool[Array, " agents"] | None = None,
+        *,
+        each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], Info]:
+        del each
         require(present is None, "present is for agents that send messages; workers send none.")
         candidate_key, sample_key = jr.split(key)
         arm = self.arm(state)
@@ -110,7 +126,10 @@ class EXP3BO(AbstractAlgorithm):
         state: Exp3State,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        *,
+        each: Each = jax.vmap,
     ) -> Exp3State:
+        del each
         seen = self._seen(state, values)
         arm, value = self.arm(state), values[0]
         extent = seen.most - seen.least
@@ -125,7 +144,10 @@ class EXP3BO(AbstractAlgorithm):
         state: Exp3State,
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
+        *,
+        each: Each = jax.vmap,
     ) -> Exp3State:
+        del each
         seen = self._seen(state, values.reshape(-1))
         model = self._model().warm_start(state.model, queries, values)
         return eqx.tree_at(lambda s: s.model, seen, model)

@@ -19,19 +19,18 @@ from jaxbo import metrics
 from jaxbo._check import require, whole
 from jaxbo._keys import fresh
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
 from jaxbo.federation.wire import (
     FORMAT,
     Packed,
     RefusedError,
     Reply,
     Request,
-    ask_keys,
     check,
     check_fields,
     check_key,
     digest,
     pack,
-    setup_key,
     shapes_of_message,
     unpack,
 )
@@ -42,7 +41,7 @@ from jaxbo.runs._checkpoint import fingerprint
 from jaxbo.runs._lock import Hold
 from jaxbo.runs._released import Released
 from jaxbo.runs._simulation import is_private
-from jaxbo.runs.compiled import check_sizes, round_keys, split_key
+from jaxbo.runs.compiled import check_sizes
 from jaxbo.types import Key
 
 #: What replies go by that do not say which agent they are of.
@@ -99,8 +98,8 @@ class Coordinator:
         )
         path = _archive.located(checkpoint)
         self.algorithm, self.rounds, self.initial = algorithm, rounds, initial
-        self._digest, self._keys = digest(algorithm), split_key(key)
-        self._setup_key = setup_key(key)
+        self._digest, self._keys = digest(algorithm), run_keys(key)
+        self._setup_key = init_keys(self._keys.init).setup
         self._shared = eqx.filter_jit(algorithm.setup)(self._setup_key)
         self._shapes = shapes_of_message(algorithm, self._shared)
         self._messages: dict[int, PyTree] = {}
@@ -233,7 +232,7 @@ class Coordinator:
         ledger, release = memory.ledger, self._releases[round]
         if ledger is not None and release is not None:
             ledger = ledger.charge(release)
-        ask_key, _ = round_keys(self._keys, jnp.asarray(round))
+        ask_key = round_keys(self._keys, jnp.asarray(round)).ask
         if ledger is not None:
             ask_key = fresh(ask_key)
         nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), self._shapes)

@@ -17,21 +17,27 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxbo._check import require, whole
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
+from jaxbo.algos.base.keys import (
+    AskKeys,
+    agent_key,
+    ask_keys,
+    design_keys,
+    init_keys,
+    round_keys,
+    run_keys,
+)
 from jaxbo.domains.space import Space
 from jaxbo.federation.wire import (
     FORMAT,
-    AskKeys,
     Packed,
     RefusedError,
     Reply,
     Request,
-    ask_keys,
     check,
     check_fields,
     check_key,
     digest,
     pack,
-    setup_key,
     shapes_of_broadcast,
     unpack,
 )
@@ -39,7 +45,6 @@ from jaxbo.kernels.choosing.history import History
 from jaxbo.runs import _archive
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
 from jaxbo.runs._lock import Hold
-from jaxbo.runs.compiled import round_keys, split_key
 from jaxbo.types import Count, Key
 
 log = logging.getLogger(__name__)
@@ -146,7 +151,8 @@ class Owner:
         like = _data(jr.key(0))
         if (request.setup.shape, request.setup.dtype) != (like.shape, like.dtype):
             raise RefusedError("the server's setup is no key.")
-        if self.key is not None and (_data(setup_key(self.key)) != request.setup).any():
+        mine = None if self.key is None else init_keys(run_keys(self.key).init).setup
+        if mine is not None and (_data(mine) != request.setup).any():
             raise RefusedError("the server has another key than this owner.")
         if (request.broadcast is None) != (request.round == BEFORE_FIRST_ROUND):
             raise RefusedError("an invitation has no broadcast, and a round has one.")
@@ -225,14 +231,14 @@ class _Visit:
 
     def __init__(self, owner: Owner, request: Request, memory: _Memory):
         self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
-        self.keys = split_key(_key(memory.secret))
-        _, client_key = jr.split(self.keys.init)
+        self.keys = run_keys(_key(memory.secret))
         self.shared = eqx.filter_jit(self.algorithm.setup)(_key(request.setup))
         self.broadcast = None
         if request.broadcast is not None:  # refused before anything is evaluated
             like = shapes_of_broadcast(self.algorithm, self.shared)
             self.broadcast = unpack(request.broadcast, like)
-        joining = self._own(client_key), self.shared, jnp.asarray(owner.agent)
+        join_key = self._own(init_keys(self.keys.init).join)
+        joining = join_key, self.shared, jnp.asarray(owner.agent)
         if memory.client is None:
             self.client, self.past = eqx.filter_jit(self._join)(*joining)
         else:
@@ -247,9 +253,8 @@ class _Visit:
         """The initial design, as far as it has not been evaluated."""
         agent = jnp.asarray(self.owner.agent)
         while (done := self.memory.known.values.size) < initial:
-            row = jnp.asarray(done)
-            key, _ = jr.split(jr.fold_in(self.keys.design, row))
-            x = eqx.filter_jit(self.algorithm.initial)(self._own(key), agent)
+            key = self._own(design_keys(self.keys, jnp.asarray(done)).points)
+            x = eqx.filter_jit(self.algorithm.initial)(key, agent)
             self._evaluate(BEFORE_FIRST_ROUND, x)
         if not self.memory.settled:
             self.client = eqx.filter_jit(self.algorithm.settle)(self.shared, self.client)
@@ -309,10 +314,10 @@ class _Visit:
 
     def _own(self, key: Key) -> Key:
         """This agent's of a key that stands for all."""
-        return jr.fold_in(key, self.owner.agent)
+        return agent_key(key, self.owner.agent)
 
     def _ask_keys(self, round: int) -> AskKeys:
-        return ask_keys(round_keys(self.keys, jnp.asarray(round))[0])
+        return ask_keys(round_keys(self.keys, jnp.asarray(round)).ask)
 
 
 def _data(key: Key) -> np.ndarray:

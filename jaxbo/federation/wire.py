@@ -13,7 +13,6 @@ from jaxbo._check import is_a, require
 from jaxbo._keys import unwrap
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.runs._checkpoint import fingerprint
-from jaxbo.runs.compiled import split_key
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
@@ -59,23 +58,6 @@ class Reply(NamedTuple):
     round: int
     agent: int
     message: Packed
-
-
-class AskKeys(NamedTuple):
-    """The keys of the three parts of `AbstractFederated.ask`."""
-
-    message: Key
-    server: Key
-    choice: Key
-
-
-def ask_keys(key: Key) -> AskKeys:
-    return AskKeys(*jr.split(key, 3))
-
-
-def setup_key(key: Key) -> Key:
-    """What a run's key sets up what all share with."""
-    return jr.split(split_key(key).init)[0]
 
 
 def check(algorithm: AbstractFederated) -> None:

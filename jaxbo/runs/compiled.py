@@ -5,12 +5,11 @@
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PyTree
@@ -18,30 +17,16 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxbo._check import require, whole
 from jaxbo._keys import barrier
 from jaxbo.algos.base import _origin
-from jaxbo.algos.base.federated import AbstractAlgorithm, AbstractFederated, FederatedState
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.keys import agent_keys, design_keys, round_keys, run_keys
 from jaxbo.layout import Each, layout, whole_where_uneven
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.runs._simulation import warn_of_simulation
-from jaxbo.runs.trace import Round, Trace, everything
+from jaxbo.runs.trace import Round, Trace
 from jaxbo.types import Count, Key, Point, Scalar
 
 #: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
 Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
-#: What is recorded of a round.
-Row = TypeVar("Row")
-
-
-class Keys(NamedTuple):
-    """What a run draws with."""
-
-    init: Key
-    design: Key
-    rounds: Key
-
-
-def split_key(key: Key) -> Keys:
-    """The keys of a run: before it, of its initial design, and of its rounds."""
-    return Keys(*jr.split(key, 3))
 
 
 def run(
@@ -54,10 +39,10 @@ def run(
     present: Bool[Array, "rounds agents"] | None = None,
     state: PyTree | None = None,
     every: int = 1,
-    record: Callable[[Round], Row] = everything,
+    record: Callable[[Round], PyTree] | None = None,
     mesh: Mesh | None = None,
     chunk: int | None = None,
-) -> tuple[PyTree, Row]:
+) -> tuple[PyTree, Any]:
     """`rounds` rounds as one compiled program; returns the last state and the trace.
 
     `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
@@ -97,7 +82,9 @@ def run(
     check_sizes(algorithm, rounds, initial, present, state)
     check_objective(algorithm, objective)
     whole("every", every, least=1)
-    require(callable(record), f"record must be a function of a Round, got {record!r}.")
+    require(
+        record is None or callable(record), f"record must be a function of a Round, got {record!r}."
+    )
     warn_of_simulation(algorithm)
     # NumPy's integers would be traced.
     rounds, initial, every = int(rounds), int(initial), int(every)
@@ -117,22 +104,19 @@ def _run(
     present: Bool[Array, "rounds agents"] | None,
     state: PyTree | None,
     every: int,
-    record: Callable[[Round], Any],
+    record: Callable[[Round], Any] | None,
     each: Each,
 ) -> tuple[PyTree, Any]:
-    keys = split_key(key)
-    # Workers with a model in common have no axis of agents but that of their evaluations.
-    mapping = (
-        {"each": each} if isinstance(algorithm, AbstractFederated) and each is not jax.vmap else {}
-    )
-    # The barriers keep the parts from being fused across, and a number of rounds that the compiler does
-    # not know keeps the loop's body from being specialized: both stay what `drive` compiles, to the bit.
-    state = barrier(algorithm.init(keys.init, **mapping) if state is None else state)
+    keys = run_keys(key)
+    # The barriers keep the parts from being fused across, and a hidden number of rounds keeps the loop's
+    # body from being specialized: both stay what `drive` compiles, to the bit.
+    state = barrier(algorithm.init(keys.init, each=each) if state is None else state)
     assert state is not None
 
     def initial_row(i: Count, best: Array) -> tuple[Array, tuple[Array, Array]]:
-        queries = barrier(design_row(algorithm, keys, i, each))
-        values = barrier(evaluate_all(objective, design_noise(keys, i), queries, each))
+        points, noise = design_keys(keys, i)
+        queries = barrier(design_points(algorithm, points, each))
+        values = barrier(evaluate_all(objective, noise, queries, each))
         return _better(best, values), (queries, values)
 
     best = jnp.full((algorithm.targets,), -jnp.inf)
@@ -140,34 +124,37 @@ def _run(
     if initial:
         queries, values = barrier(design)
         _, told = _origin.told(state, values)
-        state = barrier(algorithm.warm_start(state, queries, barrier(told), **mapping))
+        state = barrier(algorithm.warm_start(state, queries, barrier(told), each=each))
 
     def one_round(t: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
         state, best = carry
         ask_key, noise_key = round_keys(keys, t)
         here = None if present is None else present[t]
-        queries, info = barrier(algorithm.ask(ask_key, state, here, **mapping))
+        queries, info = barrier(algorithm.ask(ask_key, state, here, each=each))
         values = barrier(evaluate_all(objective, noise_key, queries, each))
         best = _better(best, values)
         _, told = _origin.told(state, values)
-        state = barrier(algorithm.tell(state, queries, barrier(told), **mapping))
+        state = barrier(algorithm.tell(state, queries, barrier(told), each=each))
         return (state, best), Round(queries, values, info, best)
 
-    (state, _), rows = _table(one_round, rounds, (state, best), every, record)
-    if record is everything:
+    (state, _), rows = _table(one_round, rounds, (state, best), every, record or _all_but_best)
+    if record is None:
         pairs = zip(design, (rows.queries, rows.values), strict=True)
         queries, values = (jnp.concatenate(pair) for pair in pairs)
         rows = Trace(queries, values, rows.info, initial, every=every)
-    # A model that workers share has no axis of agents to divide.
-    agents = algorithm.agents if isinstance(algorithm, AbstractFederated) else 1
-    rows = whole_where_uneven(each, rows, agents, algorithm.targets)
-    state = whole_where_uneven(each, state, agents)
+    rows = whole_where_uneven(each, rows, algorithm.agents, algorithm.targets)
+    state = whole_where_uneven(each, state, algorithm.agents)
     # Arrays of the targets alone may be uneven where those of all agents are not.
     return whole_where_uneven(each, state), rows
 
 
 def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:
     return jnp.where(values > best, values, best)
+
+
+def _all_but_best(round: Round) -> Trace:
+    """A row of a trace."""
+    return Trace(round.queries, round.values, round.info)
 
 
 def _table(
@@ -177,51 +164,50 @@ def _table(
     every: int = 1,
     record: Callable[[Any], PyTree] = lambda row: row,
 ) -> tuple[PyTree, Any]:
-    """The last state, and a row of each `every`-th of `count` steps: `lax.scan` with a hidden number of
-    steps."""
-
-    # Traced here and not again below: tracing is half of what a first call takes.
-    traced, constants = jax.closure_convert(step, jnp.zeros((), int), state)
-
-    def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        state, row = traced(t, carry[0], *constants)
-
-        def write(rows: PyTree) -> PyTree:
-            return jax.tree.map(lambda rows, one: rows.at[t // every].set(one), rows, record(row))
-
-        if every == 1:
-            return state, write(carry[1])
-        if count < every:
-            return state, carry[1]
-        return state, jax.lax.cond((t + 1) % every == 0, write, lambda rows: rows, carry[1])
-
-    shapes = jax.eval_shape(
-        lambda t, s: record(traced(t, s, *constants)[1]), jnp.zeros((), int), state
-    )
+    """The last state, and a row of each `every`-th of `count` steps."""
+    step = _traced_once(step, jnp.zeros((), int), state)
+    shapes = jax.eval_shape(lambda t, s: record(step(t, s)[1]), jnp.zeros((), int), state)
     rows = jax.tree.map(lambda one: jnp.zeros((count // every, *one.shape), one.dtype), shapes)
     if not count:
         return state, rows
-    return jax.lax.fori_loop(0, barrier(count), body, (state, rows))
+
+    def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        state, row = step(t, carry[0])
+        return state, _written(carry[1], t, lambda: record(row), every)
+
+    return _hidden_loop(count, body, (state, rows))
 
 
-def design_row(
-    algorithm: AbstractAlgorithm, keys: Keys, row: Count, each: Each = jax.vmap
+def _traced_once(step: Callable[..., Any], *examples: PyTree) -> Callable[..., Any]:
+    """The same function without its Python: tracing is half of what a first call takes."""
+    traced, constants = jax.closure_convert(step, *examples)
+    return lambda *arguments: traced(*arguments, *constants)
+
+
+def _written(rows: PyTree, t: Count, row: Callable[[], PyTree], every: int) -> PyTree:
+    """The rows with that of step `t`, if it is an `every`-th: only then is it made."""
+
+    def write(rows: PyTree) -> PyTree:
+        return jax.tree.map(lambda rows, one: rows.at[t // every].set(one), rows, row())
+
+    if every == 1:
+        return write(rows)
+    if not all(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
+        return rows
+    return jax.lax.cond((t + 1) % every == 0, write, lambda rows: rows, rows)
+
+
+def _hidden_loop(count: int, body: Callable[[Count, PyTree], PyTree], start: PyTree) -> PyTree:
+    """`fori_loop`, of whose number of steps the compiler knows nothing, and so specializes nothing."""
+    return jax.lax.fori_loop(0, barrier(count), body, start)
+
+
+def design_points(
+    algorithm: AbstractAlgorithm, key: Key, each: Each = jax.vmap
 ) -> Float[Array, "targets dim"]:
     """A row of the initial design."""
-    key, _ = jr.split(jr.fold_in(keys.design, row))
     agents = jnp.arange(algorithm.targets)
-    return each(algorithm.initial)(jax.vmap(lambda i: jr.fold_in(key, i))(agents), agents)
-
-
-def design_noise(keys: Keys, row: Count) -> Key:
-    """The key of an objective's noise in a row of the initial design."""
-    return jr.split(jr.fold_in(keys.design, row))[1]
-
-
-def round_keys(keys: Keys, index: Count) -> tuple[Key, Key]:
-    """What a round's queries and its noise are drawn with."""
-    ask_key, noise_key = jr.split(jr.fold_in(keys.rounds, index))
-    return ask_key, noise_key
+    return each(algorithm.initial)(agent_keys(key, agents), agents)
 
 
 def evaluate_all(
@@ -229,8 +215,7 @@ def evaluate_all(
 ) -> Float[Array, " targets"]:
     """A value of each target; NaN where it is not finite."""
     agents = jnp.arange(queries.shape[0])
-    noise = jax.vmap(lambda i: jr.fold_in(key, i))(agents)
-    values: Array = each(objective)(noise, agents, queries)
+    values: Array = each(objective)(agent_keys(key, agents), agents, queries)
     return jnp.where(jnp.isfinite(values), values, jnp.nan)
 
 
@@ -242,7 +227,7 @@ def check_sizes(
     whole("initial", initial)
     held = 0
     if state is not None:
-        fresh = eqx.filter_eval_shape(algorithm.init, jr.key(0))
+        fresh = eqx.filter_eval_shape(algorithm.init, jax.random.key(0))
         require(
             _shapes(state) == _shapes(fresh),
             "state is of another algorithm or another number of agents: begin with what "
@@ -250,7 +235,7 @@ def check_sizes(
         )
         held = algorithm.told(state)
         require(
-            initial == 0 or not isinstance(state, FederatedState) or state.round == 0,
+            initial == 0 or algorithm.round(state) == 0,
             "initial points come before the first round, and this state has had one: initial=0.",
         )
     require(
@@ -280,7 +265,7 @@ def _shapes(tree: PyTree) -> tuple[Any, list[Any]]:
 def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
     """`ValueError` unless it returns one number, for as many agents as are asked."""
     point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
-    value = jax.eval_shape(objective, jr.key(0), jnp.zeros((), int), point)
+    value = jax.eval_shape(objective, jax.random.key(0), jnp.zeros((), int), point)
     require(
         getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
         f"the objective must return one floating number for one agent and point, got {value}.",

@@ -19,7 +19,8 @@ from jaxbo import _version
 from jaxbo._check import require
 from jaxbo._keys import fresh
 from jaxbo.algos.base import _origin
-from jaxbo.algos.base.federated import AbstractAlgorithm, FederatedState
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.runs._checkpoint import Checkpoint, fingerprint
@@ -29,18 +30,15 @@ from jaxbo.runs._simulation import warn_of_simulation
 from jaxbo.runs.compiled import (
     check_objective,
     check_sizes,
-    design_noise,
-    design_row,
+    design_points,
     evaluate_all,
-    round_keys,
-    split_key,
 )
 from jaxbo.runs.trace import Trace
 from jaxbo.types import Key
 
 _init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
 _ask = eqx.filter_jit(lambda algorithm, key, state, present: algorithm.ask(key, state, present))
-_compiled_design = eqx.filter_jit(design_row)
+_compiled_design = eqx.filter_jit(design_points)
 _compiled_evaluate = eqx.filter_jit(evaluate_all)
 
 
@@ -119,9 +117,9 @@ def drive(
     """
     check_sizes(algorithm, rounds, initial, present, state)
     _check_way(algorithm, objective, executor, catch)
-    keys = split_key(key)
+    keys = run_keys(key)
     start = _init(algorithm, keys.init) if state is None else state
-    first = int(start.round) if isinstance(start, FederatedState) else 0
+    first = int(algorithm.round(start))
     releases = [algorithm.released(first + t) for t in range(rounds)]
     check_budget(ledger, releases)
     if ledger is None:
@@ -155,9 +153,9 @@ def drive(
     cut = False
     with record, _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
-            key_of_row = design_noise(keys, jnp.asarray(row))
-            record.ask(row, lambda r=row: (_compiled_design(algorithm, keys, jnp.asarray(r)), None))
-            evaluate(row, key_of_row)
+            points, noise = design_keys(keys, jnp.asarray(row))
+            record.ask(row, lambda key=points: (_compiled_design(algorithm, key), None))
+            evaluate(row, noise)
             bar.advance(record.values)
         state = _own(start)
         del start  # or it would be held beside all that follow
@@ -256,7 +254,7 @@ def replay(
     `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have all rounds.
     """
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
-    state = _own(_init(algorithm, split_key(key).init) if state is None else state)
+    state = _own(_init(algorithm, run_keys(key).init) if state is None else state)
     first = trace.initial
     if first:
         state, values = _origin.told(state, trace.values[:first])

@@ -59,14 +59,6 @@ class Round(eqx.Module):
     best: Float[Array, " targets"]
 
 
-def everything(round: Round) -> Trace:
-    """A row of the trace: what `run` records unless told otherwise, and then says how often.
-
-    Within what somebody else records `every` stays 0: which rounds are there is not known.
-    """
-    return Trace(round.queries, round.values, round.info, every=0)
-
-
 class Summary(eqx.Module):
     """How the targets do after a round: of the best value each has had so far.
 

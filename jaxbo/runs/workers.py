@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from jaxbo import _version
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base import _origin
+from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
 from jaxbo.runs._archive import CheckpointError
@@ -42,10 +43,7 @@ from jaxbo.runs._evaluate import (
 from jaxbo.runs.compiled import (
     Compiled,
     check_objective,
-    design_noise,
-    design_row,
-    round_keys,
-    split_key,
+    design_points,
 )
 from jaxbo.runs.trace import Failure
 from jaxbo.types import Count, Key, Point, Scalar
@@ -109,7 +107,7 @@ def _simulate(
     key: Key,
     initial: int,
 ) -> tuple[State, Timeline]:
-    keys, workers = split_key(key), jnp.arange(algorithm.targets)
+    keys, workers = run_keys(key), jnp.arange(algorithm.targets)
     state = algorithm.init(keys.init)
 
     def evaluate(key: Key, x: Point) -> Scalar:
@@ -118,8 +116,9 @@ def _simulate(
 
     if initial:
         rows = jnp.arange(initial)
-        x = jax.vmap(lambda i: design_row(algorithm, keys, i)[0])(rows)
-        values = jax.vmap(lambda i, x: evaluate(design_noise(keys, i), x))(rows, x)
+        points, noise = jax.vmap(lambda i: design_keys(keys, i))(rows)
+        x = jax.vmap(lambda key: design_points(algorithm, key)[0])(points)
+        values = jax.vmap(evaluate)(noise, x)
         state = algorithm.warm_start(state, x[:, None], values[:, None])
 
     def begin(
@@ -145,7 +144,7 @@ def _simulate(
         state, desks = carry
         worker = jnp.argmin(desks.ends)
         x, ticket, started, now = jax.tree.map(lambda table: table[worker], desks)
-        value = evaluate(round_keys(keys, ticket)[1], x)
+        value = evaluate(round_keys(keys, ticket).noise, x)
         state = algorithm.tell_one(state, x, value)
         desks = begin(state, desks, worker, count + i, now, workers != worker)
         return (state, desks), (x, value, worker, ticket, started, now)
@@ -160,7 +159,7 @@ _init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
 _ask_one = eqx.filter_jit(lambda algorithm, key, s, x, busy: algorithm.ask_one(key, s, x, busy))
 _tell_one = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell_one(state, x, y))
 _warm_start = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.warm_start(state, x, y))
-_design_point = eqx.filter_jit(lambda algorithm, keys, row: design_row(algorithm, keys, row)[0])
+_design_point = eqx.filter_jit(lambda algorithm, key: design_points(algorithm, key)[0])
 
 
 class Ticket(NamedTuple):
@@ -205,8 +204,8 @@ class Desk:
         whole("initial", initial)
         _check_room(algorithm, initial)
         self.algorithm, self.initial = algorithm, initial
-        self.state = _init(algorithm, split_key(key).init)
-        self._keys = split_key(key)
+        self.state = _init(algorithm, run_keys(key).init)
+        self._keys = run_keys(key)
         self._queries: list[np.ndarray] = []  # by ticket
         self._drawn: list[bool] = []  # whether a ticket is of the initial design
         self._values: dict[int, float] = {}  # by ticket, in the order of telling
@@ -273,7 +272,7 @@ class Desk:
         )
         drawn = self.told < self.initial
         row = jnp.asarray(sum(self._drawn) if drawn else self._drawn.count(False))
-        x = _design_point(self.algorithm, self._keys, row) if drawn else self._asked(row, out)
+        x = self._drawn_point(row) if drawn else self._asked(row, out)
         number = len(self._queries)
         try:
             self._queries.append(np.asarray(x))
@@ -288,13 +287,16 @@ class Desk:
         if self._saved is not None:
             self._saved.must_hold()
 
+    def _drawn_point(self, row: Count) -> Point:
+        return _design_point(self.algorithm, design_keys(self._keys, row).points)
+
     def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
         pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
         for place, ticket in enumerate(out):
             pending[place] = self._queries[ticket]
         busy = jnp.arange(self.algorithm.targets) < len(out)
-        ask_key, _ = round_keys(self._keys, row)
-        return _ask_one(self.algorithm, ask_key, self.state, jnp.asarray(pending, float), busy)
+        key = round_keys(self._keys, row).ask
+        return _ask_one(self.algorithm, key, self.state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
         """The result of a query that is out; NaN if it failed."""
@@ -521,7 +523,7 @@ class _Crew:
 
 def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
     most = algorithm.surrogate.room
-    needed = evaluations if algorithm.random() else evaluations + algorithm.targets - 1
+    needed = evaluations if algorithm.random else evaluations + algorithm.targets - 1
     require(
         most is None or needed <= most,
         f"{evaluations} evaluations by {algorithm.targets} workers exceed the surrogate's capacity of "

@@ -21,7 +21,8 @@ from scipy import stats
 import jaxbo
 from jaxbo import metrics
 from jaxbo.algos.base._origin import origin_of
-from jaxbo.algos.base.federated import AbstractAlgorithm, AbstractFederated, AbstractIndependent
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.transfer import AbstractTransfer
 from jaxbo.algos.cepe import CEPE

@@ -1,17 +1,13 @@
-"""What every method offers, and how a federated one is written.
+"""How a federated method is written: from the two sides that exist in the world.
 
-    init(key) → state
-    ask(key, state) → (queries, info)        draws, changes nothing
-    tell(state, queries, values) → state     changes, draws nothing
-
-A federated method is written from the two sides that exist in the world:
-
-    a client, one agent                                        the server
-    message(key, shared, client) → message                     aggregate(key, shared, round,
-    choose(key, shared, client, past, message, broadcast) → x            messages, present) → broadcast
+    a client, one agent                                    the server
+    join(key, shared, index) → client                      aggregate(key, shared, round,
+    message(key, shared, client) → message                           messages, present) → broadcast
+    choose(key, shared, client, past, message, broadcast)
+        → (x, info)
     learn(shared, round, client, x, value) → client
 
-and `AbstractFederated` composes the three functions above from these, once:
+`AbstractFederated` composes `init`, `ask` and `tell` from these five, once:
 
     ask = each(message) → aggregate → each(choose),    tell = each(learn)
 
@@ -31,105 +27,21 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.base._origin import Origin, after, no_origin
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.keys import agent_keys, ask_keys, init_keys
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.history import History
 from jaxbo.layout import Each
-from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.types import Count, Flag, Key, Point, Scalar
 
 #: The round of observations that were made before the first.
 BEFORE_FIRST_ROUND = -1
-
-
-class AbstractAlgorithm(eqx.Module):
-    """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
-
-    A failure changes where the agent looks, and nothing that is believed of the objective.
-
-    Configuration lives here and never changes; numbers are array leaves, so a sweep over them is one
-    vmapped program.
-    """
-
-    domain: eqx.AbstractVar[AbstractDomain]
-
-    @property
-    @abc.abstractmethod
-    def targets(self) -> int:
-        """How many agents query each round."""
-
-    @property
-    @abc.abstractmethod
-    def capacity(self) -> int | None:
-        """The most observations an agent can hold, if there is a limit."""
-
-    @property
-    def invariant(self) -> bool:
-        """Whether a constant added to all values of an agent changes no query.
-
-        `drive` then tells values less the first one. To be given by methods that standardize values.
-        """
-        return False
-
-    @property
-    def initial_capacity(self) -> int | None:
-        """The most of them that were made before the first round, if there is a limit of its own."""
-        return None
-
-    def initial(self, key: Key, agent: Count) -> Point:
-        """A point of an agent's initial design: uniform in the domain, unless a method says otherwise."""
-        del agent
-        return self.domain.sample(key, 1)[0]
-
-    def released(self, round: int) -> Mechanism | None:
-        """The private release that `ask` makes in a round, the first being 0: what a ledger charges."""
-        del round
-        return None
-
-    @abc.abstractmethod
-    def init(self, key: Key) -> PyTree:
-        """The state before any observation."""
-
-    @abc.abstractmethod
-    def told(self, state: PyTree) -> Count:
-        """How many observations of one agent a state may hold."""
-
-    @abc.abstractmethod
-    def ask(
-        self, key: Key, state: PyTree, present: Bool[Array, " agents"] | None = None
-    ) -> tuple[Float[Array, "targets dim"], PyTree]:
-        """The next query of each target, and what a person may want to know about them."""
-
-    @abc.abstractmethod
-    def tell(
-        self, state: PyTree, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
-    ) -> PyTree:
-        """The state after one round of observations.
-
-        `values` are in JAX's precision. If the state has an `origin`, `run` and `drive` subtract it from
-        the objective's values, and whoever tells by hand must do so too: in float64, before float32 cuts
-        them.
-        """
-
-    @abc.abstractmethod
-    def warm_start(
-        self,
-        state: PyTree,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
-    ) -> PyTree:
-        """The state after observations that were made before the first round.
-
-        For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
-        that are NaN; a NaN value elsewhere is a failed evaluation. `values` are as in `tell`. For float64
-        values of the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
-        """
 
 
 class FederatedState(eqx.Module):
@@ -149,9 +61,14 @@ class FederatedState(eqx.Module):
 
 
 class AbstractFederated(AbstractAlgorithm):
-    """A method whose agents exchange messages through a server. Write the six functions below."""
+    """A method whose agents exchange messages through a server.
 
-    agents: eqx.AbstractVar[int]
+    Write `join`, `message`, `aggregate`, `choose` and `learn`; `setup` too if agents have something in
+    common. All agents query, and hold any number of observations, unless `targets` and `capacity` say
+    otherwise.
+    """
+
+    agents: eqx.AbstractVar[int]  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __check_init__(self):
         is_a("domain", self.domain, AbstractDomain)
@@ -163,15 +80,15 @@ class AbstractFederated(AbstractAlgorithm):
         )
 
     @property
-    def peer_capacity(self) -> int | None:
-        """`capacity` of the agents that are no targets, which observe in `warm_start` only."""
-        return self.capacity
+    def targets(self) -> int:
+        return self.agents
 
     # ------------------------------------------------------------ what a method is
 
-    @abc.abstractmethod
     def setup(self, key: Key) -> PyTree:
-        """What all parties agree on before the start, such as feature frequencies."""
+        """What all parties agree on before the start, such as feature frequencies: by default nothing."""
+        del key
+        return ()
 
     @abc.abstractmethod
     def join(self, key: Key, shared: PyTree, index: Count) -> PyTree:
@@ -202,7 +119,7 @@ class AbstractFederated(AbstractAlgorithm):
         message: PyTree,
         broadcast: PyTree,
     ) -> tuple[Point, PyTree]:
-        """One client's query; `past` and `message` are its own."""
+        """One client's query, and what `info` has of it; `past` and `message` are its own."""
 
     @abc.abstractmethod
     def learn(self, shared: PyTree, round: Count, client: Any, x: Point, value: Scalar) -> PyTree:
@@ -212,6 +129,17 @@ class AbstractFederated(AbstractAlgorithm):
         """
 
     # ------------------------------------------------------------ what few methods need
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a broadcast may hold messages themselves, which every device then hears. Without
+        them it is made of sums over agents, whatever their number."""
+        return True
+
+    @property
+    def peer_capacity(self) -> int | None:
+        """`capacity` of the agents that are no targets, which observe in `warm_start` only."""
+        return self.capacity
 
     @property
     def grows(self) -> bool:
@@ -234,10 +162,10 @@ class AbstractFederated(AbstractAlgorithm):
     # ------------------------------------------------------------ the composition
 
     def init(self, key: Key, *, each: Each = jax.vmap) -> FederatedState:
-        shared_key, client_key = jr.split(key)
-        shared = self.setup(shared_key)
-        index = jnp.arange(self.agents)
-        clients = each(self.join, in_axes=(0, None, 0))(_of_each(client_key, index), shared, index)
+        keys, index = init_keys(key), jnp.arange(self.agents)
+        shared = self.setup(keys.setup)
+        join = each(self.join, in_axes=(0, None, 0))
+        clients = join(agent_keys(keys.join, index), shared, index)
         zero = jnp.zeros((), int)
         past = each(lambda _: self.nothing())(index)
         origin = no_origin(self.targets) if self.invariant else None
@@ -246,6 +174,9 @@ class AbstractFederated(AbstractAlgorithm):
     def nothing(self) -> History:
         """The past of an agent that has evaluated nothing."""
         return history.empty(self.domain.dim, self.capacity)
+
+    def round(self, state: FederatedState) -> Count:
+        return state.round
 
     def told(self, state: FederatedState) -> Count:
         return state.told
@@ -264,19 +195,18 @@ class AbstractFederated(AbstractAlgorithm):
             present.shape == (self.agents,),
             f"present must say yes or no for each of {self.agents} agents, got {present.shape}.",
         )
-        message_key, server_key, choice_key = jr.split(key, 3)
-        messages = self.messages(message_key, state, each=each)
-        broadcast = self.aggregate(server_key, state.shared, state.round, messages, present)
-        keys = _of_each(choice_key, jnp.arange(self.targets))
+        keys = ask_keys(key)
+        messages = self.messages(keys.message, state, each=each)
+        broadcast = self.aggregate(keys.server, state.shared, state.round, messages, present)
+        own = agent_keys(keys.choice, jnp.arange(self.targets))
         first = self._first(self.targets, (state.clients, state.past, messages))
         # What all agents share is not mapped, so that what follows from it is computed once.
         choose = each(self.choose, in_axes=(0, None, 0, 0, 0, None))
-        return choose(keys, state.shared, *first, broadcast)
+        return choose(own, state.shared, *first, broadcast)
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
         """What all agents send, with the agents axis."""
-
-        keys = _of_each(key, jnp.arange(self.agents))
+        keys = agent_keys(key, jnp.arange(self.agents))
         return each(self.message, in_axes=(0, None, 0))(keys, state.shared, state.clients)
 
     def tell(
@@ -384,18 +314,12 @@ class AbstractFederated(AbstractAlgorithm):
         return wrap(jax.tree.map(lambda leaf: leaf[:count], unwrap(tree)), tree)
 
 
-def _of_each(key: Key, index: Int[Array, " agents"]) -> Array:
-    """A key of each agent, from its number: its draws depend neither on how many share the batch nor on
-    how they are laid over devices."""
-    return jax.vmap(lambda i: jr.fold_in(key, i))(index)
-
-
 class AbstractIndependent(AbstractFederated):
     """A method whose agents send nothing. The broadcast is a random key that all share a round."""
 
     @property
-    def targets(self) -> int:
-        return self.agents
+    def gathers(self) -> bool:
+        return False
 
     def message(self, key: Key, shared: PyTree, client: Any) -> tuple[()]:
         del key, shared, client

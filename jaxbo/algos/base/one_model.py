@@ -18,11 +18,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base._origin import Origin, after, no_origin
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
+from jaxbo.layout import Each
 from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 
 
@@ -68,16 +69,16 @@ class AbstractOneModel(AbstractAlgorithm):
         )
 
     @abc.abstractmethod
-    def random(self) -> bool:
-        """Whether two queries from one belief differ by themselves."""
-
-    @abc.abstractmethod
     def prepare(self, key: Key) -> Points:
         """The candidates that all queries of a round have in common."""
 
     @abc.abstractmethod
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, PyTree]:
         """The next query and its info, given a state, or what it would be with more observations."""
+
+    @property
+    def agents(self) -> int:
+        return 1
 
     @property
     def capacity(self) -> int | None:
@@ -93,30 +94,40 @@ class AbstractOneModel(AbstractAlgorithm):
     @property
     def _room(self) -> int:
         """Rows that queries which are still out may take up while the next one is sought."""
-        return 0 if self.random() else self.targets - 1
+        return 0 if self.random else self.targets - 1
 
     def setup(self, key: Key) -> Any:
         """What the model draws before the first observation."""
         return self.surrogate.setup(key, self.domain.dim)
 
-    def init(self, key: Key) -> State:
+    def init(self, key: Key, *, each: Each = jax.vmap) -> State:
+        del each  # there is one model
         shared = self.setup(key)
         zero = jnp.zeros((), int)
         past = history.empty(self.domain.dim, self.surrogate.room, self.targets)
         origin = no_origin() if self.invariant else None
         return State(zero, zero, zero, shared, self.surrogate.start(shared), past, origin)
 
+    def round(self, state: State) -> Count:
+        return state.round
+
     def told(self, state: State) -> Count:
         return state.told // self.targets
 
     def ask(
-        self, key: Key, state: State, present: Bool[Array, " agents"] | None = None
+        self,
+        key: Key,
+        state: State,
+        present: Bool[Array, " agents"] | None = None,
+        *,
+        each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        del each
         require(present is None, "present is for agents that send messages; workers send none.")
         prepare_key, query_key = jr.split(key)
         candidates = self.prepare(prepare_key)
         keys = jax.vmap(lambda i: jr.fold_in(query_key, i))(jnp.arange(self.targets))
-        if self.random():
+        if self.random:
             queries, info = jax.vmap(lambda k: self.query(k, state, candidates))(keys)
             return self._apart(
                 jr.fold_in(query_key, self.targets), state, queries, candidates
@@ -162,15 +173,21 @@ class AbstractOneModel(AbstractAlgorithm):
     def _waiting(self, state: State, x: Point, busy: Flag | bool = True) -> State:
         """While `x` is evaluated; taken to be what is expected there, unless queries are `random`."""
         past, belief = history.wait(state.past, x, busy), state.belief
-        if not self.random():
+        if not self.random:
             mean, _ = self.surrogate.predict(state.shared, belief, x)
             expected = jnp.where(busy, mean, jnp.nan)
             belief = self.surrogate.condition(state.shared, belief, x, expected)
         return eqx.tree_at(lambda s: (s.belief, s.past), state, (belief, past))
 
     def tell(
-        self, state: State, queries: Float[Array, "targets dim"], values: Float[Array, " targets"]
+        self,
+        state: State,
+        queries: Float[Array, "targets dim"],
+        values: Float[Array, " targets"],
+        *,
+        each: Each = jax.vmap,
     ) -> State:
+        del each
         require(
             queries.shape == (self.targets, self.domain.dim) and values.shape == (self.targets,),
             f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, got "
@@ -207,7 +224,10 @@ class AbstractOneModel(AbstractAlgorithm):
         state: State,
         queries: Float[Array, "points agents dim"],
         values: Float[Array, "points agents"],
+        *,
+        each: Each = jax.vmap,
     ) -> State:
+        del each
         require(
             values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
             f"expected queries of shape (points, workers, {self.domain.dim}) and a value of each, got "

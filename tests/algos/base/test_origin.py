@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base._origin import Origin
+from jaxbo.algos.base.keys import run_keys
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
@@ -22,7 +23,7 @@ from jaxbo.kernels.models import surrogate
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.objectives.families import AbstractObjective
-from jaxbo.runs.compiled import run, split_key
+from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import Trace
 
@@ -303,7 +304,7 @@ def test_a_run_from_a_driven_state_asks_what_drive_asks(key):
 
 def test_observations_of_the_host_are_told_by_hand_less_the_origin(key):
     _, trace = quiet(TS2, far, 0, key, initial=5)
-    init = TS2.init(split_key(key).init)
+    init = TS2.init(run_keys(key).init)
     early = replay(TS2, Trace(trace.queries[:3], trace.values[:3], (), 3), key, state=init)
     late = trace.values[3:] - np.asarray(early.origin.value, np.float64)
     by_hand = TS2.warm_start(early, trace.queries[3:], jnp.asarray(late))

@@ -6,7 +6,7 @@ import pytest
 import jaxbo
 from bench.speed import methods, round_parts, scaling
 from bench.speed.scaling import Case
-from jaxbo.algos.base.federated import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 

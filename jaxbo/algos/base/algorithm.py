@@ -1,0 +1,139 @@
+"""What every method offers.
+
+    init(key) → state
+    ask(key, state) → (queries, info)        draws, changes nothing
+    tell(state, queries, values) → state     changes, draws nothing
+
+A federated method is written from the two sides that exist in the world (`AbstractFederated`). One of
+workers who share a model is written as what they ask of it (`AbstractOneModel`).
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.layout import Each
+from jaxbo.privacy.mechanism import Mechanism
+from jaxbo.types import Count, Key, Point
+
+
+class AbstractAlgorithm(eqx.Module):
+    """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
+
+    A failure changes where the agent looks, and nothing that is believed of the objective.
+
+    Configuration lives here and never changes; numbers are array leaves, so a sweep over them is one
+    vmapped program.
+    """
+
+    domain: eqx.AbstractVar[AbstractDomain]
+
+    # ------------------------------------------------------------ what is true of a method
+
+    @property
+    @abc.abstractmethod
+    def agents(self) -> int:
+        """How many have a state of their own, which a layout divides: one, where workers share a model."""
+
+    @property
+    @abc.abstractmethod
+    def targets(self) -> int:
+        """How many query each round: the first agents, or all workers."""
+
+    @property
+    def capacity(self) -> int | None:
+        """The most observations an agent can hold, if there is a limit."""
+        return None
+
+    @property
+    def invariant(self) -> bool:
+        """Whether a constant added to all values of an agent changes no query.
+
+        `drive` then tells values less the first one. To be given by methods that standardize values.
+        """
+        return False
+
+    @property
+    def initial_capacity(self) -> int | None:
+        """The most of them that were made before the first round, if there is a limit of its own."""
+        return None
+
+    def initial(self, key: Key, agent: Count) -> Point:
+        """A point of an agent's initial design: uniform in the domain, unless a method says otherwise."""
+        del agent
+        return self.domain.sample(key, 1)[0]
+
+    def released(self, round: int) -> Mechanism | None:
+        """The private release that `ask` makes in a round, the first being 0: what a ledger charges."""
+        del round
+        return None
+
+    @property
+    def learns(self) -> bool:
+        """Whether observations change later queries."""
+        return True
+
+    @property
+    def random(self) -> bool:
+        """Whether two queries from one state differ by what is drawn."""
+        return True
+
+    # ------------------------------------------------------------ the protocol
+
+    @abc.abstractmethod
+    def init(self, key: Key, *, each: Each = jax.vmap) -> PyTree:
+        """The state before any observation. `each` makes of a function of one agent that of all."""
+
+    @abc.abstractmethod
+    def round(self, state: PyTree) -> Count:
+        """How many rounds a state was told."""
+
+    @abc.abstractmethod
+    def told(self, state: PyTree) -> Count:
+        """How many observations of one agent a state may hold."""
+
+    @abc.abstractmethod
+    def ask(
+        self,
+        key: Key,
+        state: PyTree,
+        present: Bool[Array, " agents"] | None = None,
+        *,
+        each: Each = jax.vmap,
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        """The next query of each target, and what a person may want to know about them."""
+
+    @abc.abstractmethod
+    def tell(
+        self,
+        state: PyTree,
+        queries: Float[Array, "targets dim"],
+        values: Float[Array, " targets"],
+        *,
+        each: Each = jax.vmap,
+    ) -> PyTree:
+        """The state after one round of observations.
+
+        `values` are in JAX's precision. If the state has an `origin`, `run` and `drive` subtract it from
+        the objective's values, and whoever tells by hand must do so too: in float64, before float32 cuts
+        them.
+        """
+
+    @abc.abstractmethod
+    def warm_start(
+        self,
+        state: PyTree,
+        queries: Float[Array, "points agents dim"],
+        values: Float[Array, "points agents"],
+        *,
+        each: Each = jax.vmap,
+    ) -> PyTree:
+        """The state after observations that were made before the first round.
+
+        For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
+        that are NaN; a NaN value elsewhere is a failed evaluation. `values` are as in `tell`. For float64
+        values of the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
+        """

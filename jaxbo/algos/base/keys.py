@@ -1,0 +1,90 @@
+"""The keys of a run: a tree, written down once.
+
+    run ─┬─ init ─┬─ setup                       what all agree on
+         │        └─ join ── an agent's          its client
+         ├─ design ── a row's ─┬─ points ── an agent's
+         │                     └─ noise ── an agent's
+         └─ rounds ── a round's ─┬─ ask ─┬─ message ── an agent's
+                                 │       ├─ server
+                                 │       └─ choice ── an agent's
+                                 └─ noise ── an agent's
+
+The compiled loop, the driver and both sides of a federation take their keys from here. Whoever needs one
+key splits off the others too, which costs nothing. An agent's key follows from its number: its draws
+depend neither on how many agents there are nor on how they are laid over devices.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.random as jr
+from jaxtyping import Array, Int
+
+from jaxbo.types import Count, Key
+
+
+class RunKeys(NamedTuple):
+    """What a run draws with: before it, in its initial design, in its rounds."""
+
+    init: Key
+    design: Key
+    rounds: Key
+
+
+class InitKeys(NamedTuple):
+    """What a federation is set up with, and what agents join with."""
+
+    setup: Key
+    join: Key
+
+
+class DesignKeys(NamedTuple):
+    """A row of the initial design: its points, and the noise of their evaluation."""
+
+    points: Key
+    noise: Key
+
+
+class RoundKeys(NamedTuple):
+    """A round: its queries, and the noise of their evaluation."""
+
+    ask: Key
+    noise: Key
+
+
+class AskKeys(NamedTuple):
+    """The queries of a federation's round: messages, what the server draws, and choices."""
+
+    message: Key
+    server: Key
+    choice: Key
+
+
+def run_keys(key: Key) -> RunKeys:
+    return RunKeys(*jr.split(key, 3))
+
+
+def init_keys(key: Key) -> InitKeys:
+    return InitKeys(*jr.split(key))
+
+
+def design_keys(keys: RunKeys, row: Count) -> DesignKeys:
+    return DesignKeys(*jr.split(jr.fold_in(keys.design, row)))
+
+
+def round_keys(keys: RunKeys, index: Count) -> RoundKeys:
+    return RoundKeys(*jr.split(jr.fold_in(keys.rounds, index)))
+
+
+def ask_keys(key: Key) -> AskKeys:
+    return AskKeys(*jr.split(key, 3))
+
+
+def agent_key(key: Key, agent: Count | int) -> Key:
+    """An agent's own of a key that stands for all."""
+    return jr.fold_in(key, agent)
+
+
+def agent_keys(key: Key, agents: Int[Array, " agents"]) -> Array:
+    """The own keys of several agents."""
+    return jax.vmap(lambda agent: agent_key(key, agent))(agents)
