@@ -36,7 +36,7 @@ class AbstractAlgorithm(eqx.Module):
     @property
     @abc.abstractmethod
     def agents(self) -> int:
-        """How many have a state of their own, which a layout divides: one, where workers share a model."""
+        """How many have a state of their own, which a layout divides: one where workers share a model."""
 
     @property
     @abc.abstractmethod
