@@ -82,8 +82,8 @@ class Imputing(AbstractAlgorithm):
     method: AbstractAlgorithm
 
     @property
-    def agents(self) -> int:
-        return self.method.agents
+    def clients(self) -> int:
+        return self.method.clients
 
     @property
     def targets(self) -> int:

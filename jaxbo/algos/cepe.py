@@ -50,7 +50,7 @@ class Sketched(eqx.Module):
     count: Count
 
 
-class Client(eqx.Module):
+class CEPEClient(eqx.Module):
     """One agent; `last` is the round of its last observation, `draws` the key of its inducing points."""
 
     index: Count
@@ -61,7 +61,7 @@ class Client(eqx.Module):
     last: Count
 
 
-class Message(eqx.Module):
+class CEPEMessage(eqx.Module):
     """What the server has of an agent by now: the mean given all that was sent, as receivers compute it.
 
     `count` is how many inducing points there are to send.
@@ -71,7 +71,7 @@ class Message(eqx.Module):
     count: Count
 
 
-class Broadcast(eqx.Module):
+class CEPEBroadcast(eqx.Module):
     """The weighted sum of the means that are present; `pending` until all inducing points are sent."""
 
     round: Count
@@ -81,7 +81,7 @@ class Broadcast(eqx.Module):
     pending: Flag
 
 
-class Info(eqx.Module):
+class CEPEInfo(eqx.Module):
     """`scalars` is how many numbers the agent sent since its last query, and `bytes` what they take.
 
     A point and its value, or its weight, are dim + 1 numbers.
@@ -239,7 +239,7 @@ class CEPE(AbstractFederated):
         del key
         return self.exploration.no_design(self.kernel, self.noise) if self.common else None
 
-    def join(self, key: Key, shared: Design | None, index: Count) -> Client:
+    def join(self, key: Key, shared: Design | None, index: Count) -> CEPEClient:
         if shared is None:
             belief = self.exploration.start(*self._model(index))
         else:
@@ -254,36 +254,36 @@ class CEPE(AbstractFederated):
             nothing = self.exploration.of(Expansion(kernel, z, jnp.zeros_like(z[:, 0])))
             sketched = Sketched(x, y, nothing, jnp.zeros((), int))
         zero = jnp.zeros((), int)
-        return Client(index, key, belief, sketched, zero, jnp.full((), NEVER))
+        return CEPEClient(index, key, belief, sketched, zero, jnp.full((), NEVER))
 
-    def message(self, key: Key, shared: Design | None, client: Client) -> Message:
+    def message(self, key: Key, shared: Design | None, client: CEPEClient) -> CEPEMessage:
         del key, shared
         if client.sketched is not None:
-            return Message(client.sketched.mean, client.sketched.count)
-        return Message(self.exploration.mean(client.belief), jnp.zeros((), int))
+            return CEPEMessage(client.sketched.mean, client.sketched.count)
+        return CEPEMessage(self.exploration.mean(client.belief), jnp.zeros((), int))
 
     def aggregate(
         self,
         key: Key,
         shared: Design | None,
         round: Count,
-        messages: Message,
+        messages: CEPEMessage,
         present: Bool[Array, " agents"],
-    ) -> Broadcast:
+    ) -> CEPEBroadcast:
         del shared
         mean = exploration.total(messages.mean, jnp.where(present, self.weights, 0))
         pending = round - self.steps < jnp.max(jnp.where(present, messages.count, 0))
-        return Broadcast(round, key, mean, present, pending)
+        return CEPEBroadcast(round, key, mean, present, pending)
 
     def choose(
         self,
         key: Key,
         shared: Design | None,
-        client: Client,
+        client: CEPEClient,
         past: History,
-        message: Message,
-        broadcast: Broadcast,
-    ) -> tuple[Point, Info]:
+        message: CEPEMessage,
+        broadcast: CEPEBroadcast,
+    ) -> tuple[Point, CEPEInfo]:
         del key
         exploring = self._exploring(broadcast.round)
         # `round` is common to all agents: under vmap these stay branches.
@@ -293,17 +293,17 @@ class CEPE(AbstractFederated):
             lambda: self._exploit(shared, client, past, message, broadcast),
         )
         scalars = (self.domain.dim + 1) * self._sent(client, message, broadcast.round)
-        return x, Info(exploring, scalars, scalars * x.dtype.itemsize)
+        return x, CEPEInfo(exploring, scalars, scalars * x.dtype.itemsize)
 
     def learn(
-        self, shared: Design | None, round: Count, client: Client, x: Point, value: Scalar
-    ) -> Client:
+        self, shared: Design | None, round: Count, client: CEPEClient, x: Point, value: Scalar
+    ) -> CEPEClient:
         used = self._exploring(round) | (round == BEFORE_FIRST_ROUND)
         known = client.belief, client.sketched, client.observations, client.last
         known = jax.lax.cond(
             used, lambda: self._learn(shared, round, client, x, value), lambda: known
         )
-        return Client(client.index, client.draws, *known)
+        return CEPEClient(client.index, client.draws, *known)
 
     # ------------------------------------------------------------ their parts
 
@@ -312,7 +312,7 @@ class CEPE(AbstractFederated):
         return self.explores[jnp.clip(round, 0, last)] & (round >= 0) & (round <= last)
 
     def _explore(
-        self, shared: Design | None, client: Client, past: History, broadcast: Broadcast
+        self, shared: Design | None, client: CEPEClient, past: History, broadcast: CEPEBroadcast
     ) -> Point:
         if shared is None:
             return self.exploration.explore(broadcast.key, client.belief, past)
@@ -324,10 +324,10 @@ class CEPE(AbstractFederated):
     def _exploit(
         self,
         shared: Design | None,
-        client: Client,
+        client: CEPEClient,
         past: History,
-        message: Message,
-        broadcast: Broadcast,
+        message: CEPEMessage,
+        broadcast: CEPEBroadcast,
     ) -> Point:
         alpha, weight = self.alpha[client.index], self.weights[client.index]
         exact = self.exploration.mean(client.belief)
@@ -341,7 +341,7 @@ class CEPE(AbstractFederated):
         alone = [(jnp.ones_like(alpha), exact)]
         return jax.lax.cond(broadcast.pending, lambda: best(alone), lambda: best(terms))
 
-    def _sent(self, client: Client, message: Message, round: Count) -> Count:
+    def _sent(self, client: CEPEClient, message: CEPEMessage, round: Count) -> Count:
         """How many points with a value or a weight the agent has sent since its last query."""
         if self.sketch is not None:
             step = round - self.steps
@@ -350,7 +350,7 @@ class CEPE(AbstractFederated):
         return jnp.where(round == 0, client.observations, since)
 
     def _learn(
-        self, shared: Design | None, round: Count, client: Client, x: Point, value: Scalar
+        self, shared: Design | None, round: Count, client: CEPEClient, x: Point, value: Scalar
     ) -> tuple[PyTree, Sketched | None, Count, Count]:
         """What changes in a client by a value that is used."""
         fine = jnp.isfinite(value)

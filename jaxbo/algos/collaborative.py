@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import is_a, positive_number, require, whole
 from jaxbo.algos.base.federated import AbstractFederated
-from jaxbo.algos.cepe import NEVER, Info, personalization
+from jaxbo.algos.cepe import NEVER, CEPEInfo, personalization
 from jaxbo.domains.base import Finite
 from jaxbo.kernels.choosing import acquisition
 from jaxbo.kernels.choosing.exploration import any_largest, nearest, safe
@@ -79,7 +79,7 @@ class Probability(AbstractIndex):
         return acquisition.log_probability_of_improvement(mean, std, best + self.margin)
 
 
-class Belief(eqx.Module):
+class GridBelief(eqx.Module):
     """Mean and variance at all points, and the root of the features' covariance they follow from."""
 
     mean: Float[Array, " points"]
@@ -88,23 +88,23 @@ class Belief(eqx.Module):
     count: Count
 
 
-class Client(eqx.Module):
+class CollaborativeClient(eqx.Module):
     """One agent: what all know of its function, where it has been, and when it last succeeded."""
 
     index: Count
-    belief: Belief
+    belief: GridBelief
     seen: Bool[Array, " points"]
     last: Count
 
 
-class Message(eqx.Module):
+class CollaborativeMessage(eqx.Module):
     """What receivers compute from the observations of an agent."""
 
     mean: Float[Array, " points"]
     variance: Float[Array, " points"]
 
 
-class Broadcast(eqx.Module):
+class CollaborativeBroadcast(eqx.Module):
     """Σ_j w_j mean_j and Σ_j w_j² variance_j, or Σ_j w_j std_j, of the agents present."""
 
     round: Count
@@ -185,40 +185,44 @@ class Collaborative(AbstractFederated):
         """Features of all points."""
         return nystrom.greedy(key, self.kernel, self.domain.points, self.size).rows.T
 
-    def join(self, key: Key, shared: Float[Array, "points features"], index: Count) -> Client:
+    def join(
+        self, key: Key, shared: Float[Array, "points features"], index: Count
+    ) -> CollaborativeClient:
         del key
         prior = jax.vmap(lambda x: self.kernel(x, x))(self.domain.points)
         root = jnp.eye(self.size, dtype=prior.dtype)
-        belief = Belief(jnp.zeros_like(prior), prior, root, jnp.zeros((), int))
-        return Client(index, belief, jnp.zeros(prior.shape, bool), jnp.full((), NEVER))
+        belief = GridBelief(jnp.zeros_like(prior), prior, root, jnp.zeros((), int))
+        return CollaborativeClient(index, belief, jnp.zeros(prior.shape, bool), jnp.full((), NEVER))
 
-    def message(self, key: Key, shared: Float[Array, "points features"], client: Client) -> Message:
+    def message(
+        self, key: Key, shared: Float[Array, "points features"], client: CollaborativeClient
+    ) -> CollaborativeMessage:
         del key, shared
-        return Message(client.belief.mean, client.belief.variance)
+        return CollaborativeMessage(client.belief.mean, client.belief.variance)
 
     def aggregate(
         self,
         key: Key,
         shared: Float[Array, "points features"],
         round: Count,
-        messages: Message,
+        messages: CollaborativeMessage,
         present: Bool[Array, " agents"],
-    ) -> Broadcast:
+    ) -> CollaborativeBroadcast:
         del key, shared
         weights = jnp.where(present, self.weights, 0)
         power = self._power
         spread = dot(weights**power, messages.variance ** (power / 2))
-        return Broadcast(round, dot(weights, messages.mean), spread, present)
+        return CollaborativeBroadcast(round, dot(weights, messages.mean), spread, present)
 
     def choose(
         self,
         key: Key,
         shared: Float[Array, "points features"],
-        client: Client,
+        client: CollaborativeClient,
         past: History,
-        message: Message,
-        broadcast: Broadcast,
-    ) -> tuple[Point, Info]:
+        message: CollaborativeMessage,
+        broadcast: CollaborativeBroadcast,
+    ) -> tuple[Point, CEPEInfo]:
         del shared
         alpha, weight = self.alpha[client.index], self.weights[client.index]
         others, power = 1 - alpha, self._power
@@ -236,31 +240,31 @@ class Collaborative(AbstractFederated):
         since = (client.last == broadcast.round - 1).astype(int)
         since = jnp.where(broadcast.round == 0, client.belief.count, since)
         scalars = (self.domain.dim + 1) * since
-        return x, Info(jnp.ones((), bool), scalars, scalars * x.dtype.itemsize)
+        return x, CEPEInfo(jnp.ones((), bool), scalars, scalars * x.dtype.itemsize)
 
     def learn(
         self,
         shared: Float[Array, "points features"],
         round: Count,
-        client: Client,
+        client: CollaborativeClient,
         x: Point,
         value: Scalar,
-    ) -> Client:
+    ) -> CollaborativeClient:
         fine = jnp.isfinite(value)
         i = nearest(self.domain.points, x)
         belief = _observed(self, shared, client.belief, i, jnp.where(fine, value, 0))
         belief = jax.tree.map(lambda a, b: jnp.where(fine, a, b), belief, client.belief)
         seen = client.seen.at[i].set(client.seen[i] | fine)
-        return Client(client.index, belief, seen, jnp.where(fine, round, client.last))
+        return CollaborativeClient(client.index, belief, seen, jnp.where(fine, round, client.last))
 
 
 def _observed(
     method: Collaborative,
     phi: Float[Array, "points features"],
-    belief: Belief,
+    belief: GridBelief,
     i: Count,
     y: Scalar,
-) -> Belief:
+) -> GridBelief:
     """Potter's update (`kernels.posterior`) of the root, and of what it means at all points."""
     noise = method.noise
     v = dot(phi[i], belief.root)
@@ -271,7 +275,7 @@ def _observed(
     prior = method.kernel(x, x)
     least = gp.least_variance(prior, noise, belief.count + 1)
     variance = jnp.maximum(belief.variance - change**2 / s, jnp.minimum(least, belief.variance))
-    return Belief(
+    return GridBelief(
         belief.mean + change * ((y - belief.mean[i]) / s),
         variance,
         belief.root - (u / (s + jnp.sqrt(noise * s)))[:, None] * v[None, :],

@@ -9,6 +9,8 @@ The server may be trusted with the messages; what agents learn of each other is 
 which is one release of `kernels.mechanism.Mechanism` a round. Its module says what that guarantees.
 """
 
+from dataclasses import KW_ONLY
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,8 +20,13 @@ from jaxtyping import Array, Bool, Float
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base.federated import FederatedState
-from jaxbo.algos.base.thompson import AbstractThompson, Message
-from jaxbo.algos.base.two_models import Beliefs, Shared
+from jaxbo.algos.base.two_models import (
+    AbstractTwoModels,
+    Beliefs,
+    SampledFunction,
+    SharedFeatures,
+    is_own,
+)
 from jaxbo.domains.base import AbstractDomain, Finite, Regions
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import Pieces, query
@@ -30,11 +37,11 @@ from jaxbo.privacy.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
 from jaxbo.schedules import AbstractSchedule, InverseSqrt
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 
-#: `Info.source` of a query that maximizes the broadcast.
+#: `DPFTSDEInfo.source` of a query that maximizes the broadcast.
 BROADCAST = -1
 
 
-class Client(eqx.Module):
+class DPFTSDEClient(eqx.Module):
     """One agent; `choices` is the key of what it will do."""
 
     index: Count
@@ -42,7 +49,7 @@ class Client(eqx.Module):
     beliefs: Beliefs
 
 
-class Broadcast(eqx.Module):
+class DPFTSDEBroadcast(eqx.Module):
     """The private vectors of all regions, and the round's common random key. No secret is in it."""
 
     round: Count
@@ -50,13 +57,13 @@ class Broadcast(eqx.Module):
     vectors: Float[Array, "regions features"]
 
 
-class Info(eqx.Module):
+class DPFTSDEInfo(eqx.Module):
     """`source` is the agent itself where its own sample was maximized, else `BROADCAST`."""
 
     source: Count
 
 
-class DPFTSDE(AbstractThompson):
+class DPFTSDE(AbstractTwoModels):
     """Agents exchange sampled functions through a private sum: M floats to the server, P M back.
 
     `features`, `own` and `mixing` are those of `FTS`. `mechanism` is what the server does to the
@@ -91,45 +98,24 @@ class DPFTSDE(AbstractThompson):
 
     domain: AbstractDomain
     agents: int = eqx.field(static=True)
-    mechanism: Mechanism
-    regions: Regions
-    weighting: Weighting
-    features: Fixed
-    own: AbstractSurrogate | None
-    mixing: AbstractSchedule
-    releases: Scalar
-    distributed: bool = eqx.field(static=True)
-    candidates: int = eqx.field(static=True)
+    mechanism: Mechanism = eqx.field(default_factory=lambda: Mechanism(1.0, 11.0, Poisson(0.25)))
+    _: KW_ONLY
+    regions: Regions = eqx.field(default=None)  # four of the domain's
+    weighting: Weighting = eqx.field(default_factory=Weighting)
+    features: Fixed = eqx.field(default_factory=Fixed)
+    own: AbstractSurrogate | None = None
+    mixing: AbstractSchedule = eqx.field(default_factory=InverseSqrt)
+    releases: Scalar = eqx.field(default=jnp.inf, converter=floating)
+    distributed: bool = eqx.field(static=True, default=True)
+    candidates: int = eqx.field(static=True, default=1000)
 
-    def __init__(
-        self,
-        domain: AbstractDomain,
-        agents: int,
-        mechanism: Mechanism | None = None,
-        *,
-        regions: Regions | None = None,
-        weighting: Weighting | None = None,
-        features: Fixed | None = None,
-        own: AbstractSurrogate | None = None,
-        mixing: AbstractSchedule | None = None,
-        releases: int | float | Scalar = jnp.inf,
-        distributed: bool = True,
-        candidates: int = 1000,
-    ):
-        is_a("domain", domain, AbstractDomain)
-        self.domain = domain
-        self.agents = agents
-        self.mechanism = Mechanism(1.0, 11.0, Poisson(0.25)) if mechanism is None else mechanism
-        self.regions = Regions.of(domain.dim, 4) if regions is None else regions
-        self.weighting = Weighting() if weighting is None else weighting
-        self.features = Fixed() if features is None else features
-        self.own = own
-        self.mixing = InverseSqrt() if mixing is None else mixing
-        self.releases = floating(releases)
-        self.distributed = distributed
-        self.candidates = candidates
+    def __post_init__(self):
+        if self.regions is None:
+            is_a("domain", self.domain, AbstractDomain)
+            self.regions = Regions.of(self.domain.dim, 4)
 
     def __check_init__(self):
+        is_a("mixing", self.mixing, AbstractSchedule)
         is_a("mechanism", self.mechanism, Mechanism)
         is_a("regions", self.regions, Regions)
         is_a("weighting", self.weighting, Weighting)
@@ -145,8 +131,8 @@ class DPFTSDE(AbstractThompson):
         require(self.releases >= 0, f"releases must be a number of rounds, got {self.releases}.")
 
     @property
-    def targets(self) -> int:
-        return self.agents
+    def gathers(self) -> bool:
+        return False
 
     def explores(self, agent: Count) -> Count:
         """The region that an agent explores at the start, known to all."""
@@ -171,24 +157,24 @@ class DPFTSDE(AbstractThompson):
         inside = inside | ~jnp.any(inside)  # an empty region is explored nowhere in particular
         return points[jr.categorical(key, jnp.where(inside, 0.0, -jnp.inf))]
 
-    def join(self, key: Key, shared: Shared, index: Count) -> Client:
-        return Client(index, key, self._start(shared))
+    def join(self, key: Key, shared: SharedFeatures, index: Count) -> DPFTSDEClient:
+        return DPFTSDEClient(index, key, self.start(shared))
 
-    def message(self, key: Key, shared: Shared, client: Client) -> Message:
-        return self._draw(key, shared, client.beliefs)
+    def message(self, key: Key, shared: SharedFeatures, client: DPFTSDEClient) -> SampledFunction:
+        return SampledFunction(self.sampled(key, shared, client.beliefs))
 
     def aggregate(
         self,
         key: Key,
-        shared: Shared,
+        shared: SharedFeatures,
         round: Count,
-        messages: Message,
+        messages: SampledFunction,
         present: Bool[Array, " agents"],
-    ) -> Broadcast:
+    ) -> DPFTSDEBroadcast:
         del shared
         secret, public = jr.split(key)
         vectors = self.mechanism.release(secret, messages.weights, self.weights(round), present)
-        return Broadcast(round, public, jnp.where(self.releasing(round), vectors, 0))
+        return DPFTSDEBroadcast(round, public, jnp.where(self.releasing(round), vectors, 0))
 
     def weights(self, round: Count) -> Float[Array, "regions agents"]:
         """φ_in of a round, the first being 0: public."""
@@ -198,16 +184,17 @@ class DPFTSDE(AbstractThompson):
     def choose(
         self,
         key: Key,
-        shared: Shared,
-        client: Client,
+        shared: SharedFeatures,
+        client: DPFTSDEClient,
         past: History,
-        message: Message,
-        broadcast: Broadcast,
-    ) -> tuple[Point, Info]:
-        is_own = self._is_own(client.choices, broadcast.round) | ~self.releasing(broadcast.round)
+        message: SampledFunction,
+        broadcast: DPFTSDEBroadcast,
+    ) -> tuple[Point, DPFTSDEInfo]:
+        own_turn = is_own(self.mixing, client.choices, broadcast.round)
+        own_turn = own_turn | ~self.releasing(broadcast.round)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         phi = shared.message
-        mine = self._own_function(key, shared, client.beliefs, message)
+        mine = self.own_function(key, shared, client.beliefs, message.weights)
 
         def theirs(x: Point) -> Scalar:
             return dot(phi(x), broadcast.vectors[self.regions.assign(x)])
@@ -215,20 +202,20 @@ class DPFTSDE(AbstractThompson):
         def piece(region: Count) -> Function:
             joint = FourierFunction(phi, broadcast.vectors[region])
             if self.own is None:
-                weights = jnp.where(is_own, message.weights, joint.weights)
+                weights = jnp.where(own_turn, message.weights, joint.weights)
                 return FourierFunction(phi, weights)
-            return lambda x: jnp.where(is_own, mine(x), joint(x))
+            return lambda x: jnp.where(own_turn, mine(x), joint(x))
 
-        either: Function = lambda x: jnp.where(is_own, mine(x), theirs(x))  # noqa: E731
+        either: Function = lambda x: jnp.where(own_turn, mine(x), theirs(x))  # noqa: E731
         pieces = Pieces(self.regions, piece)
-        x = query(aside(key), either, self.domain, candidates, past, alone=is_own, pieces=pieces)
-        return x, Info(jnp.where(is_own, client.index, BROADCAST))
+        x = query(aside(key), either, self.domain, candidates, past, alone=own_turn, pieces=pieces)
+        return x, DPFTSDEInfo(jnp.where(own_turn, client.index, BROADCAST))
 
     def learn(
-        self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
-    ) -> Client:
-        beliefs = self._update(shared, round, client.beliefs, x, value)
-        return Client(client.index, client.choices, beliefs)
+        self, shared: SharedFeatures, round: Count, client: DPFTSDEClient, x: Point, value: Scalar
+    ) -> DPFTSDEClient:
+        beliefs = self.observed(shared, round, client.beliefs, x, value)
+        return DPFTSDEClient(client.index, client.choices, beliefs)
 
 
 def private_bound(

@@ -34,7 +34,7 @@ class Exp3State(eqx.Module):
     most: Scalar
 
 
-class Info(eqx.Module):
+class Exp3Info(eqx.Module):
     """The expert that was followed."""
 
     expert: Int[Array, " targets"]
@@ -61,10 +61,6 @@ class EXP3BO(AbstractAlgorithm):
 
     def _model(self) -> EGP:
         return EGP(self.domain, self.surrogate, candidates=self.candidates)
-
-    @property
-    def agents(self) -> int:
-        return 1
 
     @property
     def targets(self) -> int:
@@ -110,7 +106,7 @@ class EXP3BO(AbstractAlgorithm):
         present: Bool[Array, " agents"] | None = None,
         *,
         each: Each = jax.vmap,
-    ) -> tuple[Float[Array, "targets dim"], Info]:
+    ) -> tuple[Float[Array, "targets dim"], Exp3Info]:
         del each
         require(present is None, "present is for agents that send messages; workers send none.")
         candidate_key, sample_key = jr.split(key)
@@ -119,7 +115,7 @@ class EXP3BO(AbstractAlgorithm):
         sample = expert.sample(sample_key, phi, belief)
         candidates = self.domain.candidates(candidate_key, self.candidates)
         x = query(aside(key), sample, self.domain, candidates, state.model.past)
-        return x[None], Info(arm[None])
+        return x[None], Exp3Info(arm[None])
 
     def tell(
         self,

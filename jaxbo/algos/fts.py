@@ -7,17 +7,24 @@
 Sharing the features φ makes the vector ω_n, instead of data, enough.
 """
 
+from dataclasses import KW_ONLY
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxbo._check import require
+from jaxbo._check import is_a, require
 from jaxbo._keys import aside
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
-from jaxbo.algos.base.thompson import AbstractThompson, Message
-from jaxbo.algos.base.two_models import Beliefs, Shared
+from jaxbo.algos.base.two_models import (
+    AbstractTwoModels,
+    Beliefs,
+    SampledFunction,
+    SharedFeatures,
+    is_own,
+)
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
@@ -32,17 +39,17 @@ from jaxbo.schedules import AbstractSchedule, Power
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 
 
-class Client(eqx.Module):
+class FTSClient(eqx.Module):
     """One agent; `sent` is its one message, with `once`, and two keys say what it will do."""
 
     index: Count
     choices: Key
     order: Key
     beliefs: Beliefs
-    sent: Message | None
+    sent: SampledFunction | None
 
 
-class Broadcast(eqx.Module):
+class FTSBroadcast(eqx.Module):
     """All messages as they came, whom they are from, and the round's common random key.
 
     Of the evidences the sum over who is present and sent finite ones.
@@ -62,7 +69,7 @@ class Agreed(eqx.Module):
     noise: Scalar
 
 
-class Info(eqx.Module):
+class FTSInfo(eqx.Module):
     """`source` is the agent whose sampled function was maximized: the agent itself, or a peer.
 
     `agreed` is there where hyperparameters are `pooled`; a state holds those that these began with.
@@ -72,7 +79,11 @@ class Info(eqx.Module):
     agreed: Agreed | None = None
 
 
-class FTS(AbstractThompson):
+def _weights(peers: ArrayLike | Ranked | None) -> Array | Ranked | None:
+    return peers if peers is None or isinstance(peers, Ranked) else floating(peers)
+
+
+class FTS(AbstractTwoModels):
     """Agents exchange sampled functions: M floats an agent and message.
 
     `features` models the objective for the messages; its feature map is common to all. `own`, if
@@ -109,91 +120,79 @@ class FTS(AbstractThompson):
 
     domain: AbstractDomain
     agents: int = eqx.field(static=True)
-    features: Fixed
-    own: AbstractSurrogate | None
-    mixing: AbstractSchedule
-    peers: Float[Array, " agents"] | Float[Array, "targets agents"] | Ranked | None
-    pooled: Pooled | None
-    once: bool = eqx.field(static=True)
-    _targets: int = eqx.field(static=True)
-    candidates: int = eqx.field(static=True)
+    _: KW_ONLY
+    features: Fixed = eqx.field(default_factory=Fixed)
+    own: AbstractSurrogate | None = None
+    mixing: AbstractSchedule = eqx.field(default_factory=lambda: Power(0.5, shift=1))
+    peers: Float[Array, " agents"] | Float[Array, "targets agents"] | Ranked | None = eqx.field(
+        default=None, converter=_weights
+    )
+    pooled: Pooled | None = None
+    once: bool = eqx.field(static=True, default=False)
+    targets: int = eqx.field(  # pyright: ignore[reportIncompatibleMethodOverride]
+        static=True, default=None
+    )
+    candidates: int = eqx.field(static=True, default=1000)
 
-    def __init__(
-        self,
-        domain: AbstractDomain,
-        agents: int,
-        *,
-        features: Fixed | None = None,
-        own: AbstractSurrogate | None = None,
-        mixing: AbstractSchedule | None = None,
-        peers: ArrayLike | Ranked | None = None,
-        pooled: Pooled | None = None,
-        once: bool = False,
-        targets: int | None = None,
-        candidates: int = 1000,
-    ):
-        targets = agents if targets is None else targets
-        if isinstance(peers, Ranked):
-            require(
-                isinstance(own, Fitted),
-                f"peers=Ranked() needs own=Fitted(...), which keeps observations to rank, got {own}.",
-            )
-        elif peers is not None:
-            peers = floating(peers)
+    def __post_init__(self):
+        if self.targets is None:
+            self.targets = self.agents
+
+    def __check_init__(self):
+        is_a("mixing", self.mixing, AbstractSchedule)
+        ranked = isinstance(self.peers, Ranked)
         require(
-            pooled is None or (isinstance(own, Fitted) and own.every is None and not own.warp),
-            f"pooled=Pooled() needs own=Fitted(..., every=None, warp=False), to set its "
-            f"hyperparameters, got {own}.",
+            not ranked or isinstance(self.own, Fitted),
+            f"peers=Ranked() needs own=Fitted(...), which keeps observations to rank, got {self.own}.",
         )
-        weights = peers.start if isinstance(peers, Ranked) else peers
+        set_by_all = isinstance(self.own, Fitted) and self.own.every is None and not self.own.warp
+        require(
+            self.pooled is None or set_by_all,
+            f"pooled=Pooled() needs own=Fitted(..., every=None, warp=False), to set its "
+            f"hyperparameters, got {self.own}.",
+        )
+        weights, shapes = self._given, ((self.agents,), (self.targets, self.agents))
         if weights is not None:
             require(
-                weights.shape in ((agents,), (targets, agents)),
-                f"peers must have shape ({agents},) or ({targets}, {agents}), got {weights.shape}.",
+                weights.shape in shapes,
+                f"peers must have shape {shapes[0]} or {shapes[1]}, got {weights.shape}.",
             )
             check_weights("peers", weights)
-        self.domain = domain
-        self.agents = agents
-        self.features = Fixed() if features is None else features
-        self.own = own
-        self.mixing = Power(0.5, shift=1) if mixing is None else mixing
-        self.peers = peers
-        self.pooled = pooled
-        self.once = once
-        self._targets = targets
-        self.candidates = candidates
 
     @property
-    def targets(self) -> int:
-        return self._targets
+    def _given(self) -> Float[Array, " agents"] | Float[Array, "targets agents"] | None:
+        """P_N up to scale, as far as it was given."""
+        return self.peers.start if isinstance(self.peers, Ranked) else self.peers
 
     @property
     def peer_capacity(self) -> int | None:
         # Peers' own models are asked for their evidence.
         return super().peer_capacity if self.pooled is None else self.capacity
 
-    def join(self, key: Key, shared: Shared, index: Count) -> Client:
+    def join(self, key: Key, shared: SharedFeatures, index: Count) -> FTSClient:
         choices_key, order_key, start_key = jr.split(key, 3)
-        beliefs = self._start(shared)
+        beliefs = self.start(shared)
         sent = None
         if self.once:
-            sent = Message(self._draw(start_key, shared, beliefs).weights, self._evidence(beliefs))
-        return Client(index, choices_key, order_key, beliefs, sent)
+            sent = self._sent(start_key, shared, beliefs)
+        return FTSClient(index, choices_key, order_key, beliefs, sent)
 
-    def message(self, key: Key, shared: Shared, client: Client) -> Message:
+    def message(self, key: Key, shared: SharedFeatures, client: FTSClient) -> SampledFunction:
         if client.sent is not None:
             return client.sent
-        drawn = self._draw(key, shared, client.beliefs)
-        return Message(drawn.weights, self._evidence(client.beliefs))
+        return self._sent(key, shared, client.beliefs)
+
+    def _sent(self, key: Key, shared: SharedFeatures, beliefs: Beliefs) -> SampledFunction:
+        return SampledFunction(self.sampled(key, shared, beliefs), self._evidence(beliefs))
 
     def aggregate(
         self,
         key: Key,
-        shared: Shared,
+        shared: SharedFeatures,
         round: Count,
-        messages: Message,
+        messages: SampledFunction,
         present: Bool[Array, " agents"],
-    ) -> Broadcast:
+    ) -> FTSBroadcast:
         del shared
         total = None
         if messages.evidence is not None:
@@ -201,49 +200,50 @@ class FTS(AbstractThompson):
             total = jnp.sum(counted, axis=0)
         # Behind a barrier, or the compiler spends its time on sums over a constant of all agents.
         (present,) = jax.lax.optimization_barrier((present,))
-        return Broadcast(round, key, messages.weights, present, total)
+        return FTSBroadcast(round, key, messages.weights, present, total)
 
     def choose(
         self,
         key: Key,
-        shared: Shared,
-        client: Client,
+        shared: SharedFeatures,
+        client: FTSClient,
         past: History,
-        message: Message,
-        broadcast: Broadcast,
-    ) -> tuple[Point, Info]:
+        message: SampledFunction,
+        broadcast: FTSBroadcast,
+    ) -> tuple[Point, FTSInfo]:
         own_key, peer_key = jr.split(key)
         client, agreed = self._agreed(shared, client, message, broadcast)
         peer, found = self._peer(peer_key, shared, client, broadcast)
-        is_own = self._is_own(client.choices, broadcast.round) | ~found
+        own_turn = is_own(self.mixing, client.choices, broadcast.round) | ~found
         theirs = FourierFunction(shared.message, broadcast.weights[peer])
+        fresh = message.weights
         if self.once and self.own is None:
             # The one message is used up: a fresh draw from the same posterior.
-            message = self._draw(own_key, shared, client.beliefs)
-        mine = self._own_function(own_key, shared, client.beliefs, message)
+            fresh = self.sampled(own_key, shared, client.beliefs)
+        mine = self.own_function(own_key, shared, client.beliefs, fresh)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
-        function = _either(is_own, mine, theirs)
-        x = query(aside(key), function, self.domain, candidates, past, alone=is_own)
-        return x, Info(jnp.where(is_own, client.index, peer), agreed)
+        function = _either(own_turn, mine, theirs)
+        x = query(aside(key), function, self.domain, candidates, past, alone=own_turn)
+        return x, FTSInfo(jnp.where(own_turn, client.index, peer), agreed)
 
     def learn(
-        self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
-    ) -> Client:
-        beliefs, sent = self._update(shared, round, client.beliefs, x, value), client.sent
+        self, shared: SharedFeatures, round: Count, client: FTSClient, x: Point, value: Scalar
+    ) -> FTSClient:
+        beliefs, sent = self.observed(shared, round, client.beliefs, x, value), client.sent
         if sent is not None:
             old, count = sent.weights, beliefs.message.moments.count
             # Until the first round the one message keeps up with the observations.
             new = jax.lax.cond(
                 round == BEFORE_FIRST_ROUND,
-                lambda: self._draw(jr.fold_in(client.order, 1 + count), shared, beliefs).weights,
+                lambda: self.sampled(jr.fold_in(client.order, 1 + count), shared, beliefs),
                 lambda: old,
             )
-            sent = Message(jax.lax.select(jnp.isfinite(value), new, old), sent.evidence)
-        return Client(client.index, client.choices, client.order, beliefs, sent)
+            sent = SampledFunction(jax.lax.select(jnp.isfinite(value), new, old), sent.evidence)
+        return FTSClient(client.index, client.choices, client.order, beliefs, sent)
 
     # ------------------------------------------------------------ hyperparameters in common
 
-    def settle(self, shared: Shared, client: Client) -> Client:
+    def settle(self, shared: SharedFeatures, client: FTSClient) -> FTSClient:
         """With the evidence of all that came before the start in its one message."""
         del shared
         if client.sent is None or self.pooled is None:
@@ -257,8 +257,12 @@ class FTS(AbstractThompson):
         return self.pooled.evidence(self.own, beliefs.own)
 
     def _agreed(
-        self, shared: Shared, client: Client, message: Message, broadcast: Broadcast
-    ) -> tuple[Client, Agreed | None]:
+        self,
+        shared: SharedFeatures,
+        client: FTSClient,
+        message: SampledFunction,
+        broadcast: FTSBroadcast,
+    ) -> tuple[FTSClient, Agreed | None]:
         """The client with its own model under what all agree on, and what that is.
 
         With `once` messages are old: what an agent has seen since counts for itself.
@@ -278,10 +282,10 @@ class FTS(AbstractThompson):
     # ------------------------------------------------------------ whose function to maximize
 
     def _peer(
-        self, key: Key, shared: Shared, client: Client, broadcast: Broadcast
+        self, key: Key, shared: SharedFeatures, client: FTSClient, broadcast: FTSBroadcast
     ) -> tuple[Count, Flag]:
         weights = broadcast.present.astype(broadcast.weights.dtype)
-        given = self.peers.start if isinstance(self.peers, Ranked) else self.peers
+        given = self._given
         if given is not None:
             weights = weights * (given if given.ndim == 1 else given[client.index])
         if isinstance(self.peers, Ranked):
@@ -294,9 +298,9 @@ class FTS(AbstractThompson):
         self,
         key: Key,
         ranked: Ranked,
-        shared: Shared,
-        client: Client,
-        broadcast: Broadcast,
+        shared: SharedFeatures,
+        client: FTSClient,
+        broadcast: FTSBroadcast,
         weights: Float[Array, " agents"],
     ) -> tuple[Count, Flag]:
         draw_key, listen_key, stranger_key = jr.split(key, 3)
@@ -313,13 +317,13 @@ class FTS(AbstractThompson):
         return peer, found & (jr.uniform(listen_key, dtype=likely.dtype) < 2 * likely[peer])
 
     def _next_peer(
-        self, client: Client, round: Count, weights: Float[Array, " agents"]
+        self, client: FTSClient, round: Count, weights: Float[Array, " agents"]
     ) -> tuple[Count, Flag]:
         """The one whose turn it is, of those that are drawn once."""
         earlier = jax.lax.fori_loop(
             0,
             round,
-            lambda t, used: used + (~self._is_own(client.choices, t)).astype(int),
+            lambda t, used: used + (~is_own(self.mixing, client.choices, t)).astype(int),
             jnp.zeros((), int),
         )
         return _nth_other(jr.fold_in(client.order, 0), weights, client.index, earlier)

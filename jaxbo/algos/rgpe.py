@@ -6,16 +6,18 @@
 Adapted as in FTS, section 3.2: the models of others are posteriors on shared features.
 """
 
+from dataclasses import KW_ONLY
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import whole
 from jaxbo._keys import unwrap, wrap
-from jaxbo.algos.base.transfer import AbstractTransfer, Message, yes_or_no
-from jaxbo.algos.base.two_models import Shared
+from jaxbo.algos.base.transfer import AbstractTransfer, TransferMessage, heard
+from jaxbo.algos.base.two_models import SharedFeatures
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import ranking
 from jaxbo.kernels.choosing.acquisition import LogExpectedImprovement
@@ -47,54 +49,28 @@ class RGPE(AbstractTransfer):
     0.3 MB an agent at most.
     """
 
-    sends_incumbent = False
-
     domain: AbstractDomain
     agents: int = eqx.field(static=True)
     own: Fitted
-    features: Fixed
-    peers: Bool[Array, " agents"] | Bool[Array, "targets agents"] | None
-    once: bool = eqx.field(static=True)
-    _targets: int = eqx.field(static=True)
-    candidates: int = eqx.field(static=True)
-    draws: int = eqx.field(static=True)
-
-    def __init__(
-        self,
-        domain: AbstractDomain,
-        agents: int,
-        own: Fitted,
-        *,
-        features: Fixed | None = None,
-        peers: ArrayLike | None = None,
-        once: bool = False,
-        targets: int | None = None,
-        candidates: int = 1000,
-        draws: int = 100,
-    ):
-        self.domain = domain
-        self.agents = agents
-        self.own = own
-        self.features = Fixed() if features is None else features
-        self.peers = None if peers is None else yes_or_no("peers", peers)
-        self.once = once
-        self._targets = agents if targets is None else targets
-        self.candidates = candidates
-        self.draws = draws
+    _: KW_ONLY
+    features: Fixed = eqx.field(default_factory=Fixed)
+    peers: Bool[Array, " agents"] | Bool[Array, "targets agents"] | None = eqx.field(
+        default=None, converter=heard
+    )
+    once: bool = eqx.field(static=True, default=False)
+    targets: int = eqx.field(static=True, default=None)
+    candidates: int = eqx.field(static=True, default=1000)
+    draws: int = eqx.field(static=True, default=100)
 
     def __check_init__(self):
         whole("draws", self.draws, least=1)
 
-    @property
-    def targets(self) -> int:
-        return self._targets
-
     def acquisition(
         self,
         key: Key,
-        shared: Shared,
+        shared: SharedFeatures,
         own: FittedBelief,
-        messages: Message,
+        messages: TransferMessage,
         others: Bool[Array, " agents"],
     ) -> tuple[Function, Float[Array, " agents"]]:
         weights, own_weight = self.weights(key, shared, own, messages, others)
@@ -118,9 +94,9 @@ class RGPE(AbstractTransfer):
     def weights(
         self,
         key: Key,
-        shared: Shared,
+        shared: SharedFeatures,
         own: FittedBelief,
-        messages: Message,
+        messages: TransferMessage,
         others: Bool[Array, " agents"],
     ) -> tuple[Float[Array, " agents"], Scalar]:
         """Those of the messages, and of the agent's own model."""
@@ -128,7 +104,7 @@ class RGPE(AbstractTransfer):
         y, used, dtype = own.standardized, own.used, own.y.dtype
         phis = jax.vmap(shared.message)(own.x)
 
-        def losses(known: tuple[Array, Message]) -> Float[Array, " draws"]:
+        def losses(known: tuple[Array, TransferMessage]) -> Float[Array, " draws"]:
             data, message = known
             key = wrap(data, own_key)
             z = jr.normal(key, (self.draws, phis.shape[1]), dtype)

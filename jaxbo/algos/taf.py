@@ -7,14 +7,17 @@ y*_n is the incumbent of agent n. Adapted as in FTS, section 3.2: the models of 
 shared features.
 """
 
+from dataclasses import KW_ONLY
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import positive_number
-from jaxbo.algos.base.transfer import AbstractTransfer, Message, yes_or_no
-from jaxbo.algos.base.two_models import Shared
+from jaxbo.algos.base.transfer import AbstractTransfer, TransferMessage, heard
+from jaxbo.algos.base.two_models import SharedFeatures
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import ranking
 from jaxbo.kernels.choosing.policy import EI
@@ -42,54 +45,30 @@ class TAF(AbstractTransfer):
     `ValueError` for a bandwidth that is not positive.
     """
 
-    sends_incumbent = True
+    sends_incumbent: ClassVar[bool] = True
 
     domain: AbstractDomain
     agents: int = eqx.field(static=True)
     own: Fitted
-    features: Fixed
-    peers: Bool[Array, " agents"] | Bool[Array, "targets agents"] | None
-    once: bool = eqx.field(static=True)
-    _targets: int = eqx.field(static=True)
-    candidates: int = eqx.field(static=True)
-    bandwidth: Scalar
-
-    def __init__(
-        self,
-        domain: AbstractDomain,
-        agents: int,
-        own: Fitted,
-        *,
-        features: Fixed | None = None,
-        peers: ArrayLike | None = None,
-        once: bool = False,
-        targets: int | None = None,
-        candidates: int = 1000,
-        bandwidth: float | Scalar = 0.5,
-    ):
-        self.domain = domain
-        self.agents = agents
-        self.own = own
-        self.features = Fixed() if features is None else features
-        self.peers = None if peers is None else yes_or_no("peers", peers)
-        self.once = once
-        self._targets = agents if targets is None else targets
-        self.candidates = candidates
-        self.bandwidth = floating(bandwidth)
+    _: KW_ONLY
+    features: Fixed = eqx.field(default_factory=Fixed)
+    peers: Bool[Array, " agents"] | Bool[Array, "targets agents"] | None = eqx.field(
+        default=None, converter=heard
+    )
+    once: bool = eqx.field(static=True, default=False)
+    targets: int = eqx.field(static=True, default=None)
+    candidates: int = eqx.field(static=True, default=1000)
+    bandwidth: Scalar = eqx.field(default=0.5, converter=floating)
 
     def __check_init__(self):
         positive_number("bandwidth", self.bandwidth)
 
-    @property
-    def targets(self) -> int:
-        return self._targets
-
     def acquisition(
         self,
         key: Key,
-        shared: Shared,
+        shared: SharedFeatures,
         own: FittedBelief,
-        messages: Message,
+        messages: TransferMessage,
         others: Bool[Array, " agents"],
     ) -> tuple[Function, Float[Array, " agents"]]:
         there = dot(messages.mean, jax.vmap(shared.message)(own.x).T)
@@ -120,7 +99,7 @@ class TAF(AbstractTransfer):
 
 
 def _incumbents(
-    own: FittedBelief, predicted: Float[Array, "agents capacity"], messages: Message
+    own: FittedBelief, predicted: Float[Array, "agents capacity"], messages: TransferMessage
 ) -> Float[Array, " agents"]:
     """y*_n of all agents; inf, on which nothing improves, of an agent that has observed nothing."""
     sent = messages.incumbent

@@ -111,7 +111,7 @@ class Coordinator:
         self._hold.take()
         self.stop = weakref.finalize(self, self._hold.release)
         try:
-            self._memory = _Memory.open(path, identity, ledger)
+            self._memory = _ServerMemory.open(path, identity, ledger)
             require(
                 self.round < rounds,
                 f"the checkpoint has {self.round + 1} rounds already, the run asks for {rounds}: give "
@@ -226,7 +226,7 @@ class Coordinator:
         self._memory, self._messages = following, {}
         return heard
 
-    def _following(self, heard: Bool[np.ndarray, " agents"]) -> "_Memory":
+    def _following(self, heard: Bool[np.ndarray, " agents"]) -> "_ServerMemory":
         """With the broadcast of the next round, charged for what it releases."""
         memory, round = self._memory, self.round + 1
         ledger, release = memory.ledger, self._releases[round]
@@ -249,7 +249,7 @@ class Coordinator:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Memory:
+class _ServerMemory:
     """The server's file: the broadcast that is out, who it came from, what releases have cost."""
 
     path: Path
@@ -262,7 +262,7 @@ class _Memory:
     broadcast: Packed = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_Memory":
+    def open(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_ServerMemory":
         """What was saved, or a new federation; `ledger` is what the run began with."""
         released = None if ledger is None else Released(path)
         try:
@@ -280,7 +280,7 @@ class _Memory:
         return memory
 
     @classmethod
-    def load(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_Memory":
+    def load(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_ServerMemory":
         manifest, arrays = _archive.read(path)
         _archive.check_format(path, manifest, FORMAT)
         try:

@@ -83,7 +83,7 @@ KNOWN = tuple(Observations.__annotations__)
 
 def observations(path: str | PathLike) -> Observations:
     """Those in an owner's file. `CheckpointError` for another file."""
-    return _Memory.load(Path(path)).known
+    return _OwnerMemory.load(Path(path)).known
 
 
 class Owner:
@@ -168,7 +168,7 @@ class Owner:
                 "the server asks for more evaluations than the algorithm has room for."
             )
 
-    def _memory(self, path: Path, request: Request) -> "_Memory":
+    def _memory(self, path: Path, request: Request) -> "_OwnerMemory":
         """What this owner has of the federation. Raises for what does not fit the request."""
         identity = {
             "agent": self.agent,
@@ -180,8 +180,10 @@ class Owner:
             secret = np.frombuffer(secrets.token_bytes(request.setup.nbytes), np.uint32)
             if self.key is not None:
                 secret = _data(self.key)
-            return _Memory(path, identity, secret, Observations.none(self.algorithm.domain.dim))
-        memory = _Memory.load(path)
+            return _OwnerMemory(
+                path, identity, secret, Observations.none(self.algorithm.domain.dim)
+            )
+        memory = _OwnerMemory.load(path)
         if self.key is not None:
             identity["key"] = _data(self.key).tolist()
         _archive.check_same(path, identity, memory.identity | {"key": memory.secret.tolist()})
@@ -194,7 +196,7 @@ class Owner:
 
 
 @dataclasses.dataclass
-class _Memory:
+class _OwnerMemory:
     """An owner's file: its random words, the last round it did, its client, what it has evaluated."""
 
     path: Path
@@ -206,7 +208,7 @@ class _Memory:
     client: Packed | None = None
 
     @classmethod
-    def load(cls, path: Path) -> "_Memory":
+    def load(cls, path: Path) -> "_OwnerMemory":
         manifest, arrays = _archive.read(path)
         _archive.check_format(path, manifest, FORMAT)
         try:
@@ -229,7 +231,7 @@ class _Memory:
 class _Visit:
     """What an owner does with one request. Every evaluation is saved with what follows from it."""
 
-    def __init__(self, owner: Owner, request: Request, memory: _Memory):
+    def __init__(self, owner: Owner, request: Request, memory: _OwnerMemory):
         self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
         self.keys = run_keys(_key(memory.secret))
         self.shared = eqx.filter_jit(self.algorithm.setup)(_key(request.setup))

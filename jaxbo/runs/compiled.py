@@ -142,8 +142,8 @@ def _run(
         pairs = zip(design, (rows.queries, rows.values), strict=True)
         queries, values = (jnp.concatenate(pair) for pair in pairs)
         rows = Trace(queries, values, rows.info, initial, every=every)
-    rows = whole_where_uneven(each, rows, algorithm.agents, algorithm.targets)
-    state = whole_where_uneven(each, state, algorithm.agents)
+    rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)
+    state = whole_where_uneven(each, state, algorithm.clients)
     # Arrays of the targets alone may be uneven where those of all agents are not.
     return whole_where_uneven(each, state), rows
 

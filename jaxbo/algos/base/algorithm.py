@@ -35,13 +35,13 @@ class AbstractAlgorithm(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def agents(self) -> int:
-        """How many have a state of their own, which a layout divides: one where workers share a model."""
-
-    @property
-    @abc.abstractmethod
     def targets(self) -> int:
         """How many query each round: the first agents, or all workers."""
+
+    @property
+    def clients(self) -> int:
+        """How many have a state of their own, which a layout divides: one where workers share a model."""
+        return 1
 
     @property
     def capacity(self) -> int | None:

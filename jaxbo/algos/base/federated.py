@@ -68,7 +68,7 @@ class AbstractFederated(AbstractAlgorithm):
     otherwise.
     """
 
-    agents: eqx.AbstractVar[int]  # pyright: ignore[reportIncompatibleMethodOverride]
+    agents: eqx.AbstractVar[int]
 
     def __check_init__(self):
         is_a("domain", self.domain, AbstractDomain)
@@ -78,6 +78,10 @@ class AbstractFederated(AbstractAlgorithm):
             self.targets <= self.agents,
             f"targets must be at most the {self.agents} agents, got {self.targets}.",
         )
+
+    @property
+    def clients(self) -> int:
+        return self.agents
 
     @property
     def targets(self) -> int:

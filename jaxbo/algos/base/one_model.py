@@ -77,10 +77,6 @@ class AbstractOneModel(AbstractAlgorithm):
         """The next query and its info, given a state, or what it would be with more observations."""
 
     @property
-    def agents(self) -> int:
-        return 1
-
-    @property
     def capacity(self) -> int | None:
         most = self.surrogate.room
         if most is None:

@@ -7,6 +7,7 @@ Both were made for learning from earlier tasks; FTS, section 3.2, adapts them to
 """
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxbo._check import require
 from jaxbo._keys import aside
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
-from jaxbo.algos.base.two_models import AbstractTwoModels, Beliefs, Shared
+from jaxbo.algos.base.two_models import AbstractTwoModels, Beliefs, SharedFeatures
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.linalg import dot
@@ -24,7 +25,7 @@ from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief
 from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
 
-class Message(eqx.Module):
+class TransferMessage(eqx.Module):
     """Posterior mean and covariance of the weights for standardized values: cov = factor' factor.
 
     `factor` is triangular with a positive diagonal: there is one such, so it tells no more than the
@@ -40,20 +41,20 @@ class Message(eqx.Module):
         return self.mean[None, :] + dot(z, self.factor)
 
 
-class Client(eqx.Module):
+class TransferClient(eqx.Module):
     """One agent; `largest` is its best value, `sent` its one message, with `once`."""
 
     index: Count
     beliefs: Beliefs
     largest: Scalar
-    sent: Message | None
+    sent: TransferMessage | None
 
 
-class Broadcast(eqx.Module):
+class TransferBroadcast(eqx.Module):
     """All messages that can be used, whom they are from, and the round's common random key."""
 
     key: Key
-    messages: Message
+    messages: TransferMessage
     present: Bool[Array, " agents"]
 
 
@@ -66,7 +67,12 @@ class AbstractTransfer(AbstractTwoModels):
     own: eqx.AbstractVar[Fitted]
     peers: eqx.AbstractVar[Bool[Array, " agents"] | Bool[Array, "targets agents"] | None]
     once: eqx.AbstractVar[bool]
-    sends_incumbent: eqx.AbstractClassVar[bool]
+    targets: eqx.AbstractVar[int]  # pyright: ignore[reportIncompatibleMethodOverride]
+    sends_incumbent: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if self.targets is None:
+            self.targets = self.agents
 
     def __check_init__(self):
         require(
@@ -89,9 +95,9 @@ class AbstractTransfer(AbstractTwoModels):
     def acquisition(
         self,
         key: Key,
-        shared: Shared,
+        shared: SharedFeatures,
         own: FittedBelief,
-        messages: Message,
+        messages: TransferMessage,
         others: Bool[Array, " agents"],
     ) -> tuple[Function, Float[Array, " agents"]]:
         """What to maximize, and how much each agent's message counts in it.
@@ -99,43 +105,43 @@ class AbstractTransfer(AbstractTwoModels):
         `messages` are all agents', finite; `others` says which to listen to.
         """
 
-    def usable(self, message: Message) -> Flag:
+    def usable(self, message: TransferMessage) -> Flag:
         """Who has observed nothing has an incumbent of -inf."""
         fine = jnp.all(jnp.isfinite(message.mean)) & jnp.all(jnp.isfinite(message.factor))
         return fine if message.incumbent is None else fine & (message.incumbent < jnp.inf)
 
-    def join(self, key: Key, shared: Shared, index: Count) -> Client:
+    def join(self, key: Key, shared: SharedFeatures, index: Count) -> TransferClient:
         del key
-        beliefs = self._start(shared)
+        beliefs = self.start(shared)
         largest = jnp.full_like(beliefs.message.moments.mean, -jnp.inf)
-        return self._with_message(Client(index, beliefs, largest, None))
+        return self._with_message(TransferClient(index, beliefs, largest, None))
 
-    def message(self, key: Key, shared: Shared, client: Client) -> Message:
+    def message(self, key: Key, shared: SharedFeatures, client: TransferClient) -> TransferMessage:
         del key, shared
         return self._posterior(client) if client.sent is None else client.sent
 
     def aggregate(
         self,
         key: Key,
-        shared: Shared,
+        shared: SharedFeatures,
         round: Count,
-        messages: Message,
+        messages: TransferMessage,
         present: Bool[Array, " agents"],
-    ) -> Broadcast:
+    ) -> TransferBroadcast:
         del shared, round
         # What is not heard may hold anything, such as NaN, which no weight of 0 makes vanish.
         heard = present & jax.vmap(self.usable)(messages)
         hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
-        return Broadcast(key, hear(heard, messages), heard)
+        return TransferBroadcast(key, hear(heard, messages), heard)
 
     def choose(
         self,
         key: Key,
-        shared: Shared,
-        client: Client,
+        shared: SharedFeatures,
+        client: TransferClient,
         past: History,
-        message: Message,
-        broadcast: Broadcast,
+        message: TransferMessage,
+        broadcast: TransferBroadcast,
     ) -> tuple[Point, Float[Array, " agents"]]:
         del message
         others = broadcast.present & (jnp.arange(broadcast.present.size) != client.index)
@@ -151,16 +157,16 @@ class AbstractTransfer(AbstractTwoModels):
         return x, weights
 
     def learn(
-        self, shared: Shared, round: Count, client: Client, x: Point, value: Scalar
-    ) -> Client:
-        beliefs = self._update(shared, round, client.beliefs, x, value)
+        self, shared: SharedFeatures, round: Count, client: TransferClient, x: Point, value: Scalar
+    ) -> TransferClient:
+        beliefs = self.observed(shared, round, client.beliefs, x, value)
         counted = beliefs.message.posterior.count > client.beliefs.message.posterior.count
         largest = jnp.where(counted, jnp.maximum(client.largest, value), client.largest)
-        told = Client(client.index, beliefs, largest, client.sent)
+        told = TransferClient(client.index, beliefs, largest, client.sent)
         # Until the first round the one message keeps up with the observations.
         return self._with_message(told, round == BEFORE_FIRST_ROUND)
 
-    def _posterior(self, client: Client) -> Message:
+    def _posterior(self, client: TransferClient) -> TransferMessage:
         belief = client.beliefs.message
         incumbent = None
         if self.sends_incumbent:
@@ -170,9 +176,9 @@ class AbstractTransfer(AbstractTwoModels):
         transposed = jax.vmap(belief.posterior.root.times)(jnp.eye(mean.size, dtype=mean.dtype))
         triangle = jnp.linalg.qr(transposed, mode="r")
         factor = triangle * jnp.where(jnp.diagonal(triangle) < 0, -1, 1)[:, None]
-        return Message(mean, factor, incumbent)
+        return TransferMessage(mean, factor, incumbent)
 
-    def _with_message(self, client: Client, anew: Flag | bool = True) -> Client:
+    def _with_message(self, client: TransferClient, anew: Flag | bool = True) -> TransferClient:
         """With `once`, the client and what it will send: its posterior `anew`, or what it had."""
         if not self.once:
             return client
@@ -180,11 +186,13 @@ class AbstractTransfer(AbstractTwoModels):
         if client.sent is not None:
             choose = lambda new, old: jnp.where(anew, new, old)  # noqa: E731
             message = jax.tree.map(choose, message, client.sent)
-        return Client(client.index, client.beliefs, client.largest, message)
+        return TransferClient(client.index, client.beliefs, client.largest, message)
 
 
-def yes_or_no(name: str, value: ArrayLike) -> Bool[Array, "*shape"]:
-    """An array of truths. `ValueError` for numbers: these are no weights."""
-    value = jnp.asarray(value)
-    require(value.dtype == bool, f"{name} must say yes or no, got numbers of {value.dtype}.")
-    return value
+def heard(peers: ArrayLike | None) -> Bool[Array, "*shape"] | None:
+    """Whom to listen to, as an array. `ValueError` for numbers: these are no weights."""
+    if peers is None:
+        return None
+    peers = jnp.asarray(peers)
+    require(peers.dtype == bool, f"peers must say yes or no, got numbers of {peers.dtype}.")
+    return peers

@@ -1,20 +1,22 @@
 """An agent's two models of its objective: one on features that all share, and one of its own.
 
 The first is what messages are made of; the second, where there is one, is for the agent's own queries.
+FTS and DP-FTS-DE send a function sampled from the first, RGPE and TAF its mean and covariance.
 """
 
 import equinox as eqx
 import jax.random as jr
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from jaxbo._check import is_a, whole
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Belief, Fixed
-from jaxbo.kernels.processes.features import FeatureMap
-from jaxbo.types import Count, Key, Point, Scalar
+from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
+from jaxbo.schedules import AbstractSchedule
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
 
-class Shared(eqx.Module):
+class SharedFeatures(eqx.Module):
     """Features of the messages, and of the agents' own surrogate where it is another one."""
 
     message: FeatureMap
@@ -22,14 +24,28 @@ class Shared(eqx.Module):
 
 
 class Beliefs(eqx.Module):
-    """What one agent believes under the features of `Shared`."""
+    """What one agent believes under `SharedFeatures`."""
 
     message: Belief
     own: PyTree
 
 
+class SampledFunction(eqx.Module):
+    """A sampled function on the shared features, FTS section 3.1: all that leaves an agent.
+
+    Where agents agree on hyperparameters, also the log `evidence` of each setting (`kernels.pooled`).
+    """
+
+    weights: Features
+    evidence: Float[Array, " settings"] | None = None
+
+
 class AbstractTwoModels(AbstractFederated):
-    """`features` models the objective for the messages, `own`, if given, for the agent itself."""
+    """`features` models the objective for the messages, `own`, if given, for the agent itself.
+
+    A method calls `start` in `join` and `observe` in `learn`, and makes its messages and queries of the
+    beliefs between, for instance with `sampled` and `own_function`.
+    """
 
     features: eqx.AbstractVar[Fixed]
     own: eqx.AbstractVar[AbstractSurrogate | None]
@@ -54,21 +70,40 @@ class AbstractTwoModels(AbstractFederated):
     def invariant(self) -> bool:
         return self.features.invariant and (self.own is None or self.own.invariant)
 
-    def setup(self, key: Key) -> Shared:
+    def setup(self, key: Key) -> SharedFeatures:
         message_key, own_key = jr.split(key)
         dim = self.domain.dim
         own = None if self.own is None else self.own.setup(own_key, dim)
-        return Shared(self.features.setup(message_key, dim), own)
+        return SharedFeatures(self.features.setup(message_key, dim), own)
 
-    def _start(self, shared: Shared) -> Beliefs:
+    def start(self, shared: SharedFeatures) -> Beliefs:
+        """Before any observation."""
         own = None if self.own is None else self.own.start(shared.own)
         return Beliefs(self.features.start(shared.message), own)
 
-    def _update(
-        self, shared: Shared, round: Count, beliefs: Beliefs, x: Point, value: Scalar
+    def observed(
+        self, shared: SharedFeatures, round: Count, beliefs: Beliefs, x: Point, value: Scalar
     ) -> Beliefs:
+        """After one evaluation."""
         message = self.features.observe(shared.message, beliefs.message, x, value, round)
         own = beliefs.own
         if self.own is not None:
             own = self.own.observe(shared.own, own, x, value, round)
         return Beliefs(message, own)
+
+    def sampled(self, key: Key, shared: SharedFeatures, beliefs: Beliefs) -> Features:
+        """ω ~ posterior on the shared features: the weights of a function."""
+        return self.features.sample(key, shared.message, beliefs.message).weights
+
+    def own_function(
+        self, key: Key, shared: SharedFeatures, beliefs: Beliefs, fresh: Features
+    ) -> Function:
+        """An agent's own sample; without `own` that is the function of `fresh` weights."""
+        if self.own is None:
+            return FourierFunction(shared.message, fresh)
+        return self.own.sample(key, shared.own, beliefs.own)
+
+
+def is_own(mixing: AbstractSchedule, key: Key, round: Count) -> Flag:
+    """r ≤ p_t in the round, the first being 0: settled for all rounds by the key an agent joins with."""
+    return jr.uniform(jr.fold_in(key, round)) <= mixing(round + 1)
