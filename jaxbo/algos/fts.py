@@ -136,7 +136,7 @@ class FTS(AbstractTwoModels):
 
     def __post_init__(self):
         if self.targets is None:
-            self.targets = self.agents
+            self.targets = self.agents  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __check_init__(self):
         is_a("mixing", self.mixing, AbstractSchedule)

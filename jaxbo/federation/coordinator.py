@@ -44,6 +44,8 @@ from jaxbo.runs._simulation import is_private
 from jaxbo.runs.compiled import check_sizes
 from jaxbo.types import Key
 
+#: What a checkpoint is of.
+KIND = "a server"
 #: What replies go by that do not say which agent they are of.
 NOBODY = "a reply of nobody's"
 
@@ -282,7 +284,7 @@ class _ServerMemory:
     @classmethod
     def load(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_ServerMemory":
         manifest, arrays = _archive.read(path)
-        _archive.check_format(path, manifest, FORMAT)
+        _archive.check_format(path, manifest, KIND, FORMAT)
         try:
             theirs, charged = dict(manifest["identity"]), manifest["ledger"]
             present = list(arrays.pop("present"))
@@ -306,6 +308,7 @@ class _ServerMemory:
     def save(self) -> None:
         ledger = None if self.ledger is None else self.ledger.charges()
         manifest = {
+            "kind": KIND,
             "format": FORMAT,
             "identity": self.identity,
             "federation": self.federation,

@@ -77,6 +77,8 @@ class Observations(eqx.Module):
         )
 
 
+#: What a file is of.
+KIND = "an owner"
 #: The names of its arrays in the file.
 KNOWN = tuple(Observations.__annotations__)
 
@@ -210,7 +212,7 @@ class _OwnerMemory:
     @classmethod
     def load(cls, path: Path) -> "_OwnerMemory":
         manifest, arrays = _archive.read(path)
-        _archive.check_format(path, manifest, FORMAT)
+        _archive.check_format(path, manifest, KIND, FORMAT)
         try:
             secret, *known = (arrays.pop(name) for name in ("secret", *KNOWN))
             round, settled = int(manifest["round"]), bool(manifest["settled"])
@@ -222,7 +224,7 @@ class _OwnerMemory:
     def save(self, client: PyTree) -> None:
         """With the client and its past."""
         self.client = pack(client)
-        manifest = {"format": FORMAT, "identity": self.identity}
+        manifest = {"kind": KIND, "format": FORMAT, "identity": self.identity}
         manifest |= {"round": self.round, "settled": self.settled}
         known = {name: getattr(self.known, name) for name in KNOWN}
         _archive.write(self.path, manifest, {**self.client, **known, "secret": self.secret})

@@ -16,7 +16,7 @@ from jaxbo.runs._checkpoint import fingerprint
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 2
+FORMAT = 3
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.
 Packed: TypeAlias = dict[str, np.ndarray]
 

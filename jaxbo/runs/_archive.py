@@ -109,10 +109,15 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise damaged(path, error) from error
 
 
-def check_format(path: Path, manifest: Mapping[str, Any], mine: int) -> None:
-    """`CheckpointError` for a file that another version has written."""
+def check_format(path: Path, manifest: Mapping[str, Any], kind: str, mine: int) -> None:
+    """`CheckpointError` for a file of something else, or that another version has written."""
     if "format" not in manifest:
         raise damaged(path, KeyError("format"))
+    theirs = manifest.get("kind", kind)  # early versions did not say
+    if theirs != kind:
+        raise OtherRunError(
+            f"{path} is the file of {theirs} and not of {kind}: go on with it as such"
+        )
     if manifest["format"] != mine:
         raise OtherRunError(
             f"{path} has format {manifest['format']}, this version reads {mine}; "

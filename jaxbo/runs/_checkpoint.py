@@ -25,7 +25,7 @@ from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._lock import Hold
 
 #: Raised by one when the layout below changes.
-FORMAT = 4
+FORMAT = 5
 
 
 class Rows(eqx.Module):
@@ -66,9 +66,10 @@ def _stable(part: Any) -> str:
 
 
 class Checkpoint:
-    """The two files of one run. `identity` says which run: a file of another one is refused."""
+    """The two files of one run. `kind` says of what, and `identity` which one: others are refused."""
 
-    def __init__(self, path: str | os.PathLike, identity: dict[str, str]):
+    def __init__(self, path: str | os.PathLike, kind: str, identity: dict[str, str]):
+        self.kind = kind
         self.path = _archive.located(path)
         self.journal = self.path.with_name(self.path.name + ".open")
         self.identity = identity
@@ -104,7 +105,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         manifest, arrays = _archive.read(self.path)
-        _archive.check_format(self.path, manifest, FORMAT)
+        _archive.check_format(self.path, manifest, self.kind, FORMAT)
         try:
             identity = dict(manifest["identity"])
             rows = Rows(
@@ -126,6 +127,7 @@ class Checkpoint:
         self.must_hold()
         name = secrets.token_hex(8)
         manifest = {
+            "kind": self.kind,
             "format": FORMAT,
             "identity": self.identity,
             "save": name,

@@ -36,6 +36,9 @@ from jaxbo.runs.compiled import (
 from jaxbo.runs.trace import Trace
 from jaxbo.types import Key
 
+#: What a checkpoint is of.
+KIND = "a run in rounds"
+
 _init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
 _ask = eqx.filter_jit(lambda algorithm, key, state, present: algorithm.ask(key, state, present))
 _compiled_design = eqx.filter_jit(design_points)
@@ -131,7 +134,7 @@ def drive(
     saved = None
     if checkpoint is not None:
         identity = _identity(algorithm, objective, key, initial, present, state, ledger)
-        saved = Checkpoint(checkpoint, identity)
+        saved = Checkpoint(checkpoint, KIND, identity)
     here = None if present is None or not rounds else present[0]
     shapes = eqx.filter_eval_shape(_ask, algorithm, keys.rounds, start, here)
     given = None if present is None else np.asarray(present)

@@ -28,7 +28,6 @@ from jaxbo.algos.base import _origin
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
-from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._checkpoint import Checkpoint, Rows, fingerprint
 from jaxbo.runs._evaluate import (
     BlackBox,
@@ -155,6 +154,9 @@ def _simulate(
 
 # ---------------------------------------------------------------- numbered queries
 
+#: What a checkpoint is of.
+KIND = "a desk"
+
 _init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
 _ask_one = eqx.filter_jit(lambda algorithm, key, s, x, busy: algorithm.ask_one(key, s, x, busy))
 _tell_one = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell_one(state, x, y))
@@ -222,8 +224,8 @@ class Desk:
                 initial=initial,
                 precision=jnp.zeros(()),
             )
-            self._saved = saved = Checkpoint(checkpoint, identity)
-            saved.resume(lambda rows: self._resume(saved, rows))
+            self._saved = Checkpoint(checkpoint, KIND, identity)
+            self._saved.resume(self._resume)
 
     def __enter__(self) -> "Desk":
         return self
@@ -400,13 +402,9 @@ class Desk:
         info = [order, np.asarray(self._drawn, bool)]
         self._saved.save(Rows(self.told, rows, values, info, self._failures, None))
 
-    def _resume(self, saved: Checkpoint, rows: Rows | None) -> None:
+    def _resume(self, rows: Rows | None) -> None:
         if rows is None:
             return
-        if len(rows.info) != 2:
-            raise CheckpointError(
-                f"{saved.path} is of a run in rounds, not of a desk: give another path."
-            )
         order, drawn = rows.info
         self._queries = [np.asarray(x) for x in rows.queries]
         self._drawn = drawn.tolist()

@@ -130,7 +130,7 @@ def rows(**changes):
 @contextlib.contextmanager
 def opened(path):
     """A checkpoint and the rows that were saved in it."""
-    checkpoint, found = Checkpoint(path, IDENTITY), []
+    checkpoint, found = Checkpoint(path, "a run", IDENTITY), []
     checkpoint.resume(found.append)
     try:
         yield checkpoint, found
@@ -186,7 +186,7 @@ def test_any_flipped_bit_of_the_journal_is_noticed(kept):
     assert ended(kept) == ENDED
     count = 0
     # A lock for each of thousands takes longer than all else.
-    checkpoint = Checkpoint(kept, IDENTITY)
+    checkpoint = Checkpoint(kept, "a run", IDENTITY)
     for flipped in flips(content):
         journal.write_bytes(flipped)
         with pytest.raises(CheckpointError, match=r"line [1-4] of .*\.open is damaged"):
@@ -259,7 +259,7 @@ def same_rows(one, other):
 
 def noticed(path, content):
     """How many changed files are refused; `AssertionError` if another one has other rows."""
-    checkpoint, refused = Checkpoint(path, IDENTITY), 0
+    checkpoint, refused = Checkpoint(path, "a run", IDENTITY), 0
     for changed in content:
         path.write_bytes(changed)
         try:

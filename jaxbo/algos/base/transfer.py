@@ -72,7 +72,7 @@ class AbstractTransfer(AbstractTwoModels):
 
     def __post_init__(self):
         if self.targets is None:
-            self.targets = self.agents
+            self.targets = self.agents  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __check_init__(self):
         require(
