@@ -45,6 +45,7 @@ from jaxbo.kernels.choosing.history import History
 from jaxbo.runs import _archive
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
 from jaxbo.runs._lock import Hold
+from jaxbo.runs.compiled import check_queries
 from jaxbo.types import Count, Key
 
 log = logging.getLogger(__name__)
@@ -272,6 +273,7 @@ class _Visit:
         key = self._own(self._ask_keys(request.round).choice)
         known = self.shared, self.client, self.past, self.message(request.round), self.broadcast
         x, _ = eqx.filter_jit(self.algorithm.choose)(key, *known)
+        check_queries(self.algorithm, x[None])
         self._evaluate(request.round, x)
 
     def message(self, round: int) -> PyTree:

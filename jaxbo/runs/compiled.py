@@ -19,6 +19,7 @@ from jaxbo._keys import barrier
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import agent_keys, design_keys, round_keys, run_keys
+from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each, layout, whole_where_uneven
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.runs._simulation import warn_of_simulation
@@ -77,7 +78,9 @@ def run(
     which its values hardly differ, or use float64. Where `state` comes from `drive`, the method is told
     values less `state.origin`; the trace has the values themselves.
 
-    Raises `ValueError` where sizes do not fit or the objective does not return one number.
+    A query outside of the domain, which only a method of one's own can ask, is a failed evaluation here;
+    `drive` raises an error for it. Raises `ValueError` where sizes do not fit or the objective does not
+    return one number.
     """
     check_sizes(algorithm, rounds, initial, present, state)
     check_objective(algorithm, objective)
@@ -116,7 +119,7 @@ def _run(
     def initial_row(i: Count, best: Array) -> tuple[Array, tuple[Array, Array]]:
         points, noise = design_keys(keys, i)
         queries = barrier(design_points(algorithm, points, each))
-        values = barrier(evaluate_all(objective, noise, queries, each))
+        values = barrier(evaluate_all(algorithm.domain, objective, noise, queries, each))
         return _better(best, values), (queries, values)
 
     best = jnp.full((algorithm.targets,), -jnp.inf)
@@ -131,7 +134,7 @@ def _run(
         ask_key, noise_key = round_keys(keys, t)
         here = None if present is None else present[t]
         queries, info = barrier(algorithm.ask(ask_key, state, here, each=each))
-        values = barrier(evaluate_all(objective, noise_key, queries, each))
+        values = barrier(evaluate_all(algorithm.domain, objective, noise_key, queries, each))
         best = _better(best, values)
         _, told = _origin.told(state, values)
         state = barrier(algorithm.tell(state, queries, barrier(told), each=each))
@@ -211,12 +214,17 @@ def design_points(
 
 
 def evaluate_all(
-    objective: Compiled, key: Key, queries: Float[Array, "targets dim"], each: Each = jax.vmap
+    domain: AbstractDomain,
+    objective: Compiled,
+    key: Key,
+    queries: Float[Array, "targets dim"],
+    each: Each = jax.vmap,
 ) -> Float[Array, " targets"]:
-    """A value of each target; NaN where it is not finite."""
+    """A value of each target; NaN where it is not finite, or its query outside of the domain."""
     agents = jnp.arange(queries.shape[0])
+    inside: Array = each(domain.contains)(queries)
     values: Array = each(objective)(agent_keys(key, agents), agents, queries)
-    return jnp.where(jnp.isfinite(values), values, jnp.nan)
+    return jnp.where(jnp.isfinite(values) & inside, values, jnp.nan)
 
 
 def check_sizes(
@@ -260,6 +268,20 @@ def check_sizes(
 def _shapes(tree: PyTree) -> tuple[Any, list[Any]]:
     leaves, structure = jax.tree.flatten(tree)
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+_contained = eqx.filter_jit(lambda domain, queries: jax.vmap(domain.contains)(queries))
+
+
+def check_queries(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim"]) -> None:
+    """`ValueError` for a query outside of the domain, before it is evaluated."""
+    inside = np.asarray(_contained(algorithm.domain, jnp.asarray(queries)))
+    if not inside.all():
+        number = int(np.argmin(inside))
+        raise ValueError(
+            f"{type(algorithm).__name__} asks for {np.asarray(queries[number])}, which is outside of the "
+            "domain: return what domain.project makes of it."
+        )
 
 
 def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:

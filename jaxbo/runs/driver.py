@@ -29,6 +29,7 @@ from jaxbo.runs._record import Record
 from jaxbo.runs._simulation import warn_of_simulation
 from jaxbo.runs.compiled import (
     check_objective,
+    check_queries,
     check_sizes,
     design_points,
     evaluate_all,
@@ -116,7 +117,7 @@ def drive(
     Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
     that is corrupt, of another run or in use, before anything is evaluated; with a ledger also for one
     that was removed or is an older copy. It raises `BudgetError` if the ledger's budget does not pay for
-    all releases.
+    all releases, and `ValueError` for a query outside of the domain, instead of evaluating it.
     """
     check_sizes(algorithm, rounds, initial, present, state)
     _check_way(algorithm, objective, executor, catch)
@@ -146,9 +147,10 @@ def drive(
     def evaluate(row: int, key: Key) -> None:
         if row < record.told:
             return
+        check_queries(algorithm, record.queries[row])
         if isinstance(objective, AbstractObjective):
             queries = jnp.asarray(record.queries[row])
-            record.values[row] = _compiled_evaluate(objective, key, queries)
+            record.values[row] = _compiled_evaluate(algorithm.domain, objective, key, queries)
         else:
             evaluator(row)
         record.close(row)

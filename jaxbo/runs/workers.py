@@ -42,6 +42,7 @@ from jaxbo.runs._evaluate import (
 from jaxbo.runs.compiled import (
     Compiled,
     check_objective,
+    check_queries,
     design_points,
 )
 from jaxbo.runs.trace import Failure
@@ -275,6 +276,7 @@ class Desk:
         drawn = self.told < self.initial
         row = jnp.asarray(sum(self._drawn) if drawn else self._drawn.count(False))
         x = self._drawn_point(row) if drawn else self._asked(row, out)
+        check_queries(self.algorithm, x[None])
         number = len(self._queries)
         try:
             self._queries.append(np.asarray(x))

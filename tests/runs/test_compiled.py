@@ -19,7 +19,7 @@ import pytest
 from jax import export
 
 from jaxbo import metrics
-from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
@@ -865,3 +865,30 @@ def test_a_configuration_that_cannot_work_is_refused_when_it_is_made(case):
     make, message = BAD_PARTS[case]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class Wild(AbstractIndependent):
+    """Asks for points outside of the domain, but for the first agent."""
+
+    domain: Cube
+    agents: int = eqx.field(static=True, default=2)
+
+    def join(self, key, shared, index):
+        return index
+
+    def choose(self, key, shared, client, past, message, broadcast):
+        return jnp.where(client == 0, 0.5, 10.5) * jnp.ones(self.domain.dim), ()
+
+    def learn(self, shared, round, client, x, value):
+        return client
+
+
+def test_a_query_outside_of_the_domain_is_not_evaluated():
+    wild = Wild(Cube(2))
+    _, trace = run(wild, compiled_bowl, 2, jr.key(0))
+    assert np.isfinite(trace.values[:, 0]).all()
+    assert np.isnan(trace.values[:, 1]).all()
+    calls = []
+    with pytest.raises(ValueError, match=r"Wild asks for \[10.5 10.5\], which is outside"):
+        quiet(wild, lambda agent, x: calls.append(x), 2, jr.key(0))
+    assert calls == []
