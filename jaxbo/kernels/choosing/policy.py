@@ -95,8 +95,7 @@ class EI(AbstractPolicy):
         def log_improvement(x: Point) -> Scalar:
             means, variances = predict(x)
             each = jax.vmap(acquisition.log_expected_improvement, (0, 0, None))
-            std = jnp.sqrt(jnp.maximum(variances, acquisition.variance_floor(variances.dtype)))
-            return jax.nn.logsumexp(weights + each(means, std, best))
+            return jax.nn.logsumexp(weights + each(means, acquisition.deviation(variances), best))
 
         return log_improvement
 
@@ -123,7 +122,7 @@ class UCB(AbstractPolicy):
 
         def bound(x: Point) -> Scalar:
             mean, variance = mixed(jnp.exp(weights), *predict(x))
-            std = jnp.sqrt(jnp.maximum(variance, acquisition.variance_floor(variance.dtype)))
+            std = acquisition.deviation(variance)
             return acquisition.upper_confidence_bound(mean, std, beta.astype(mean.dtype))
 
         return bound
