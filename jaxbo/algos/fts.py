@@ -140,11 +140,8 @@ class FTS(AbstractThompson):
             )
         elif peers is not None:
             peers = floating(peers)
-        require(
-            pooled is None or (isinstance(own, Fitted) and own.every is None and not own.warp),
-            f"pooled=Pooled() needs own=Fitted(..., every=None, warp=False), to set its "
-            f"hyperparameters, got {own}.",
-        )
+        if pooled is not None:
+            pooled.check(own)
         weights = peers.start if isinstance(peers, Ranked) else peers
         if weights is not None:
             require(

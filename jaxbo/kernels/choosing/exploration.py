@@ -31,7 +31,7 @@ from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import maximize
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import gp
-from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.covariance import Covariance, as_pytree
 from jaxbo.kernels.processes.gp import GP
 from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
 
@@ -45,7 +45,7 @@ Terms: TypeAlias = Sequence[tuple[Scalar, Any]]
 class Expansion(eqx.Module):
     """Σ weights_n k(x, x_n), or the sum of such sums where there is an axis of them."""
 
-    kernel: AbstractKernel
+    kernel: Covariance = eqx.field(converter=as_pytree)
     x: Float[Array, "*agents points dim"]
     weights: Float[Array, "*agents points"]
 
@@ -68,7 +68,7 @@ def total(means: Any, weights: Float[Array, " agents"]) -> Any:
 class Table(eqx.Module):
     """Mean and variance at all points of a finite domain, and the n-th observation's d_n in row n."""
 
-    kernel: AbstractKernel
+    kernel: Covariance = eqx.field(converter=as_pytree)
     noise: Scalar
     mean: Float[Array, " points"]
     variance: Float[Array, " points"]
@@ -76,7 +76,7 @@ class Table(eqx.Module):
     count: Count
 
 
-def table(kernel: AbstractKernel, noise: Scalar, points: Points, capacity: int) -> Table:
+def table(kernel: Covariance, noise: Scalar, points: Points, capacity: int) -> Table:
     """Nothing observed yet, and room for `capacity` observations."""
     prior = jax.vmap(lambda x: kernel(x, x))(points)
     rows = jnp.zeros((capacity, points.shape[0]), prior.dtype)
@@ -200,7 +200,7 @@ class AbstractExploration(eqx.Module):
     capacity: eqx.AbstractVar[int]
 
     @abc.abstractmethod
-    def start(self, kernel: AbstractKernel, noise: Scalar) -> Any:
+    def start(self, kernel: Covariance, noise: Scalar) -> Any:
         """A belief of an agent's own, with nothing observed."""
 
     @abc.abstractmethod
@@ -228,7 +228,7 @@ class AbstractExploration(eqx.Module):
         """The maximizer of a sum of means, each with its factor, where evaluations do not fail."""
 
     @abc.abstractmethod
-    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+    def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
         """Of no points yet, with room for `capacity`."""
 
     @abc.abstractmethod
@@ -242,7 +242,7 @@ class OnPoints(AbstractExploration):
     domain: Finite
     capacity: int = eqx.field(static=True)
 
-    def start(self, kernel: AbstractKernel, noise: Scalar) -> Table:
+    def start(self, kernel: Covariance, noise: Scalar) -> Table:
         return table(kernel, noise, self.domain.points, self.capacity)
 
     def explore(self, key: Key, belief: Table | Design, past: History | None = None) -> Point:
@@ -266,7 +266,7 @@ class OnPoints(AbstractExploration):
         values = jnp.asarray(sum(factor * mean for factor, mean in terms))
         return self.domain.points[jnp.argmax(safe(past, self.domain.points, values))]
 
-    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+    def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
         process, points = self.start(kernel, noise), self.domain.points
         x, none = jnp.zeros((self.capacity, points.shape[1]), points.dtype), jnp.zeros((), int)
         at, pivots = jnp.full((self.capacity,), none), jnp.ones((self.capacity,), points.dtype)
@@ -295,7 +295,7 @@ class Anywhere(AbstractExploration):
     capacity: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
 
-    def start(self, kernel: AbstractKernel, noise: Scalar) -> Grown:
+    def start(self, kernel: Covariance, noise: Scalar) -> Grown:
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
         return Grown(process, jnp.zeros_like(process.y))
 
@@ -327,7 +327,7 @@ class Anywhere(AbstractExploration):
 
         return self._best(key, function, past)
 
-    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+    def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
         none, at = jnp.zeros_like(process.chol), jnp.zeros((self.capacity,), int)
         return Design(process, process.x, at, none, none, jnp.ones_like(process.y))

@@ -100,7 +100,7 @@ class EI(AbstractPolicy):
         return log_improvement
 
     def check(self, surrogate: AbstractSurrogate) -> None:
-        _has_mixture(surrogate)
+        check_mixture(surrogate)
 
 
 class UCB(AbstractPolicy):
@@ -128,7 +128,7 @@ class UCB(AbstractPolicy):
         return bound
 
     def check(self, surrogate: AbstractSurrogate) -> None:
-        _has_mixture(surrogate)
+        check_mixture(surrogate)
 
 
 class Drawn(AbstractPolicy):
@@ -177,7 +177,8 @@ def _of_several(surrogate: AbstractSurrogate) -> AbstractEnsemble:
     return surrogate
 
 
-def _has_mixture(surrogate: AbstractSurrogate) -> None:
+def check_mixture(surrogate: AbstractSurrogate) -> None:
+    """`ValueError` for a surrogate whose belief is no mixture at each point."""
     require(
         isinstance(surrogate, Fitted | AbstractEnsemble),
         f"this policy needs a surrogate that keeps its observations, Fitted, Ensemble or Marginal, got "

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
-from jaxbo._check import is_a, positive_number, whole
+from jaxbo._check import is_a, positive_number, require, whole
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models import fit, warping
 from jaxbo.kernels.models.fit import Bounds, Priors
@@ -41,8 +41,8 @@ from jaxbo.kernels.models.surrogate import (
     updated,
 )
 from jaxbo.kernels.models.warping import Warping
-from jaxbo.kernels.processes import features, posterior
-from jaxbo.kernels.processes.covariance import AbstractKernel, gram
+from jaxbo.kernels.processes import features, nystrom, posterior
+from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel, as_kernel, gram
 from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
 from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Scalar, floating
 
@@ -56,7 +56,7 @@ class FittedBelief(eqx.Module):
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
     warping: Warping | None
-    kernel: AbstractKernel
+    kernel: Kernel
     noise: Scalar
     model: Any
 
@@ -98,6 +98,10 @@ class AbstractInference(eqx.Module):
         """Where `Fitted` looks for hyperparameters, unless told."""
 
     @abc.abstractmethod
+    def basis(self, kernel: Kernel) -> Basis:
+        """What draws the features, unless `Fitted` is told."""
+
+    @abc.abstractmethod
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Any:
         """The model of no observations. It has `moments`."""
 
@@ -127,6 +131,9 @@ class OnFeatures(AbstractInference):
 
     def bounds(self) -> Bounds:
         return Bounds()
+
+    def basis(self, kernel: Kernel) -> Basis:
+        return features.sine_cosine
 
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Belief:
         return no_belief(phi.size, noise, capacity)
@@ -164,7 +171,7 @@ class PathwiseFunction(eqx.Module):
 
     features: FeatureMap
     weights: Features
-    kernel: AbstractKernel
+    kernel: Kernel
     x: Points
     v: Float[Array, " points"]
 
@@ -178,6 +185,9 @@ class Exact(AbstractInference):
 
     def bounds(self) -> Bounds:
         return Bounds(noise=(1e-4, 1.0))
+
+    def basis(self, kernel: Kernel) -> Basis:
+        return features.sine_cosine if isinstance(kernel, AbstractKernel) else nystrom.basis()
 
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Inverse:
         del phi
@@ -258,10 +268,13 @@ class Fitted(AbstractSurrogate):
     `kernel` and `noise` are where fitting starts, and what is expected unless `priors` say otherwise
     (`Priors()` expects nothing). The form of `kernel` stays, and with `keep_length_scale` its length
     scale. With fewer than `fit.FEWEST` distinct values nothing is fitted. `bounds` and `priors` are those
-    of `fit.fit`. `capacity` is the
-    most observations that an agent will ever make; later ones are ignored. Frequencies are common to all
-    agents, length scales are not (FTS, section 5.2 and the authors' real experiments). Where `every` is
-    None, nothing is fitted.
+    of `fit.fit`. `capacity` is the most observations that an agent will ever make; later ones are
+    ignored. Frequencies are common to all agents, length scales are not (FTS, section 5.2 and the
+    authors' real experiments). Where `every` is None, nothing is fitted.
+
+    With `Exact()` the kernel may be any function k(x, z), whose numbers are fitted if it has any
+    (`covariance.Given`). Samples then begin from `size` inducing points in the cube (`nystrom.basis`):
+    of a rough kernel in many dimensions they vary too little where nothing is observed.
 
     `warp` brings skewed values nearer to a Gaussian by a power transformation, refitted with the rest
     (`kernels.warping`). `inference` is `OnFeatures()`, whose samples are functions that can be sent and
@@ -275,11 +288,11 @@ class Fitted(AbstractSurrogate):
     """
 
     capacity: int = eqx.field(static=True)
-    kernel: AbstractKernel = eqx.field(default_factory=default_kernel)
+    kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)
     size: int = eqx.field(static=True, default=200)
     noise: Scalar = eqx.field(converter=floating, default=1e-2)
     every: int | None = eqx.field(static=True, default=5)
-    basis: Basis = eqx.field(static=True, default=features.sine_cosine)
+    basis: Basis | None = eqx.field(static=True, default=None)
     inference: AbstractInference = eqx.field(default_factory=OnFeatures)
     warp: bool = eqx.field(static=True, default=False)
     keep_length_scale: bool = eqx.field(static=True, default=False)
@@ -288,9 +301,12 @@ class Fitted(AbstractSurrogate):
 
     def __check_init__(self):
         positive_number("noise", self.noise)
-        is_a("kernel", self.kernel, AbstractKernel)
         is_a("inference", self.inference, AbstractInference)
-        check_basis(self.basis)
+        check_basis(self._basis, self.kernel)
+        require(
+            isinstance(self.kernel, AbstractKernel) or not self.keep_length_scale,
+            "keep_length_scale is for kernels such as Matern52(0.2): a function k(x, z) has none.",
+        )
         for name in ("capacity", "size", "every"):
             if getattr(self, name) is not None or name != "every":
                 whole(name, getattr(self, name), least=1)
@@ -304,7 +320,7 @@ class Fitted(AbstractSurrogate):
         return self.every
 
     def setup(self, key: Key, dim: int) -> FeatureMap:
-        return self.basis(key, self.kernel, dim, self.size)
+        return self._basis(key, self.kernel, dim, self.size)
 
     def start(self, shared: FeatureMap) -> FittedBelief:
         dtype = self.noise.dtype
@@ -350,6 +366,10 @@ class Fitted(AbstractSurrogate):
         return self.under(shared, belief, kernel, noise)
 
     @property
+    def _basis(self) -> Basis:
+        return self.inference.basis(self.kernel) if self.basis is None else self.basis
+
+    @property
     def prior(self) -> Priors:
         """What hyperparameters are expected to be."""
         return Priors.around(self.kernel, self.noise) if self.priors is None else self.priors
@@ -367,7 +387,7 @@ class Fitted(AbstractSurrogate):
         return eqx.tree_at(lambda b: b.model.moments, warped, _moments(warped.values))
 
     def under(
-        self, shared: FeatureMap, belief: FittedBelief, kernel: AbstractKernel, noise: Scalar
+        self, shared: FeatureMap, belief: FittedBelief, kernel: Kernel, noise: Scalar
     ) -> FittedBelief:
         """What the same observations say under other hyperparameters."""
         belief = eqx.tree_at(lambda b: (b.kernel, b.noise), belief, (kernel, noise))
