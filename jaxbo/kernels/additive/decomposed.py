@@ -150,10 +150,6 @@ class Decomposed(AbstractSurrogate):
         )
 
     @property
-    def room(self) -> int:
-        return self.capacity
-
-    @property
     def period(self) -> int | None:
         return self.every
 

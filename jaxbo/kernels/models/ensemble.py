@@ -51,8 +51,8 @@ class AbstractEnsemble(AbstractSurrogate):
         """The number of an expert."""
 
     @property
-    def room(self) -> int:
-        return self.member.room
+    def capacity(self) -> int:
+        return self.member.capacity
 
     @property
     def period(self) -> int | None:
@@ -124,7 +124,7 @@ class Ensemble(AbstractEnsemble):
         function, Zakharov's, drop-wave and eggholder, 30 runs each (egp-synthetic).
         """
         given = {"inference": Exact(), "warp": True, "priors": Priors.scaled(dim)} | options
-        return cls(covariance.forms(dim), Fitted(capacity, **given))
+        return cls(covariance.forms(dim), Fitted(capacity, **given))  # type: ignore[call-arg]  # the capacity is a property
 
     def __check_init__(self):
         require(

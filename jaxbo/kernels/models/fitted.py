@@ -312,10 +312,6 @@ class Fitted(AbstractSurrogate):
                 whole(name, getattr(self, name), least=1)
 
     @property
-    def room(self) -> int:
-        return self.capacity
-
-    @property
     def period(self) -> int | None:
         return self.every
 

@@ -99,12 +99,10 @@ class AbstractSurrogate(eqx.Module):
     """How an agent models its objective. `shared` is what all agents draw together, once.
 
     Values are standardized inside; with a `period`, hyperparameters are fitted anew every so many rounds.
+    `capacity` is the most observations that a belief can hold, None if there is no limit.
     """
 
-    @property
-    @abc.abstractmethod
-    def room(self) -> int | None:
-        """The most observations that can be held, if there is a limit."""
+    capacity: eqx.AbstractVar[int | None]
 
     @property
     @abc.abstractmethod
@@ -190,10 +188,6 @@ class Fixed(AbstractSurrogate):
         whole("size", self.size, least=1)
         if self.capacity is not None:
             whole("capacity", self.capacity, least=1)
-
-    @property
-    def room(self) -> int | None:
-        return self.capacity
 
     @property
     def period(self) -> None:

@@ -471,7 +471,7 @@ def test_failures_and_observations_beyond_the_capacity_change_no_bit(inference, 
     belief = told(ensemble, shared, X, ys)
     for round in (BEFORE, DUE):
         same_bits(observe(ensemble, shared, belief, X[0], ys[1], round), belief)
-    assert ensemble.count(belief) == CAPACITY == ensemble.room
+    assert ensemble.count(belief) == CAPACITY == ensemble.capacity
 
 
 TRACES = []
