@@ -16,7 +16,6 @@ inducing points. `Given` is how a model holds one.
 """
 
 import abc
-import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -28,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxbo import _check
-from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
+from jaxbo.types import Count, Flag, Key, Point, Scalar, as_pytree, floating
 
 #: A covariance function of two points. Every `AbstractKernel` is one, and so is any sum of them.
 Covariance: TypeAlias = Callable[[Point, Point], Scalar]
@@ -186,18 +185,6 @@ class OneOf(AbstractKernel):
         keys = jr.split(key, len(self.forms))
         draws = [form.mixing(k, count) for form, k in zip(self.forms, keys, strict=True)]
         return jnp.stack(draws)[self.form]
-
-
-def as_pytree(function: Callable) -> Callable:
-    """`function` as a pytree, so that whatever holds it passes through `jax.vmap` and `jax.jit`.
-
-    Modules are pytrees already. What is bound by a `functools.partial` becomes leaves, and a plain
-    function or closure becomes part of the structure.
-    """
-    if isinstance(function, functools.partial):
-        return jax.tree_util.Partial(function.func, *function.args, **function.keywords)
-    is_leaf = callable(function) and jax.tree_util.all_leaves([function])
-    return jax.tree_util.Partial(function) if is_leaf else function
 
 
 class Given(eqx.Module):

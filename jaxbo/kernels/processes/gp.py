@@ -35,8 +35,8 @@ from jaxtyping import Array, Float
 
 from jaxbo import _check
 from jaxbo.kernels import linalg
-from jaxbo.kernels.processes.covariance import AbstractKernel, Covariance, as_pytree, gram
-from jaxbo.types import Count, Point, Scalar, floating
+from jaxbo.kernels.processes.covariance import AbstractKernel, Covariance, gram
+from jaxbo.types import Count, Point, Scalar, as_pytree, floating
 
 
 class GP(eqx.Module):

@@ -36,9 +36,9 @@ from jaxbo._check import positive, positive_number, require, whole
 from jaxbo.domains.base import Cube, Regions
 from jaxbo.kernels.linalg import dot, inverse_lower
 from jaxbo.kernels.processes import posterior
-from jaxbo.kernels.processes.covariance import AbstractKernel, Covariance, as_pytree
+from jaxbo.kernels.processes.covariance import AbstractKernel, Covariance
 from jaxbo.kernels.processes.posterior import Posterior
-from jaxbo.types import Count, Features, Key, Point, Points, Scalar
+from jaxbo.types import Count, Features, Key, Point, Points, Scalar, as_pytree
 
 #: A pivot's least variance, in units of the kernel's and of its precision. At 1/4 rounding can leave
 #: nothing but itself, and NaN follows; with 16 the mean errs by up to five times as much as with 4, since
