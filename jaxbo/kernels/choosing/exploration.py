@@ -8,7 +8,7 @@
 Variance does not depend on values, so processes with the same kernel and noise explore the same points:
 their `Design` is common, and of each process only its mean is kept (`Answers`). Where an evaluation of
 the design failed, the process goes on as if it had observed its own mean there. Processes with kernels of
-their own, or that know other points, keep their own (`Table` on a finite domain, `Grown` elsewhere).
+their own, or that know other points, keep their own (`OverPoints` on a finite domain, `Grown` elsewhere).
 
 A mean is held by numbers in which it is linear: its values at all points of a finite domain, or weights
 of k(·, x_n) for the points of a design. Elsewhere it is an `Expansion`.
@@ -31,9 +31,9 @@ from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import maximize
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import gp
-from jaxbo.kernels.processes.covariance import Covariance, as_pytree
+from jaxbo.kernels.processes.covariance import Covariance
 from jaxbo.kernels.processes.gp import GP
-from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
+from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar, as_pytree
 
 #: A mean: an array of coordinates that processes have in common, or an `Expansion` of its own.
 Mean: TypeAlias = Any
@@ -65,7 +65,7 @@ def total(means: Any, weights: Float[Array, " agents"]) -> Any:
 # ---------------------------------------------------------------- on finitely many points
 
 
-class Table(eqx.Module):
+class OverPoints(eqx.Module):
     """Mean and variance at all points of a finite domain, and the n-th observation's d_n in row n."""
 
     kernel: Covariance = eqx.field(converter=as_pytree)
@@ -76,15 +76,15 @@ class Table(eqx.Module):
     count: Count
 
 
-def table(kernel: Covariance, noise: Scalar, points: Points, capacity: int) -> Table:
+def table(kernel: Covariance, noise: Scalar, points: Points, capacity: int) -> OverPoints:
     """Nothing observed yet, and room for `capacity` observations."""
     prior = jax.vmap(lambda x: kernel(x, x))(points)
     rows = jnp.zeros((capacity, points.shape[0]), prior.dtype)
     noise = noise.astype(prior.dtype)
-    return Table(kernel, noise, jnp.zeros_like(prior), prior, rows, jnp.zeros((), int))
+    return OverPoints(kernel, noise, jnp.zeros_like(prior), prior, rows, jnp.zeros((), int))
 
 
-def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
+def observed(belief: OverPoints, points: Points, i: Count, y: Scalar) -> OverPoints:
     """The table given a value at point number i; O(capacity points).
 
     One that is not finite, or beyond the capacity, leaves everything as it was, bit for bit.
@@ -102,7 +102,7 @@ def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
     mean = belief.mean + row * ((y - belief.mean[i]) / pivot)
     variance = jnp.maximum(belief.variance - row**2, jnp.minimum(least, belief.variance))
     slot = jnp.where(accepted, belief.count, capacity)
-    return Table(
+    return OverPoints(
         belief.kernel,
         belief.noise,
         jnp.where(accepted, mean, belief.mean),
@@ -242,20 +242,20 @@ class OnPoints(AbstractExploration):
     domain: Finite
     capacity: int = eqx.field(static=True)
 
-    def start(self, kernel: Covariance, noise: Scalar) -> Table:
+    def start(self, kernel: Covariance, noise: Scalar) -> OverPoints:
         return table(kernel, noise, self.domain.points, self.capacity)
 
-    def explore(self, key: Key, belief: Table | Design, past: History | None = None) -> Point:
+    def explore(self, key: Key, belief: OverPoints | Design, past: History | None = None) -> Point:
         process = belief.process if isinstance(belief, Design) else belief
         variance = process.variance
         if past is not None:
             variance = safe(past, self.domain.points, variance)
         return self.domain.points[any_largest(key, variance)]
 
-    def observe(self, belief: Table, x: Point, y: Scalar) -> Table:
+    def observe(self, belief: OverPoints, x: Point, y: Scalar) -> OverPoints:
         return observed(belief, self.domain.points, nearest(self.domain.points, x), y)
 
-    def mean(self, belief: Table | Answers) -> Mean:
+    def mean(self, belief: OverPoints | Answers) -> Mean:
         return belief.mean
 
     def of(self, expansion: Expansion) -> Mean:

@@ -159,7 +159,7 @@ class OnFeatures(AbstractInference):
         return posterior.log_evidence(belief.model.posterior, belief.model.standardizing)
 
 
-class Inverse(eqx.Module):
+class InverseRoot(eqx.Module):
     """`matrix` = L⁻¹ with L L' = K + noise I; rows without an observation are those of the identity."""
 
     matrix: Float[Array, "capacity capacity"]
@@ -189,11 +189,11 @@ class Exact(AbstractInference):
     def basis(self, kernel: Kernel) -> Basis:
         return features.sine_cosine if isinstance(kernel, AbstractKernel) else nystrom.basis()
 
-    def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Inverse:
+    def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> InverseRoot:
         del phi
-        return Inverse(jnp.eye(capacity, dtype=noise.dtype), no_moments(noise.dtype))
+        return InverseRoot(jnp.eye(capacity, dtype=noise.dtype), no_moments(noise.dtype))
 
-    def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> Inverse:
+    def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> InverseRoot:
         del phi
         matrix, moments = belief.model.matrix, belief.moments
         row = moments.count
@@ -204,9 +204,9 @@ class Exact(AbstractInference):
         unit = (jnp.arange(w.size) == row).astype(w.dtype)
         new = (unit - linalg.dot(w, matrix)) / pivot
         at = jnp.where(usable, row, w.size)
-        return Inverse(matrix.at[at].set(new, mode="drop"), updated(moments, value))
+        return InverseRoot(matrix.at[at].set(new, mode="drop"), updated(moments, value))
 
-    def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> Inverse:
+    def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> InverseRoot:
         del phi
         moments = _moments(belief.values) if belief.warping is not None else belief.moments
         identity = jnp.eye(belief.y.shape[0], dtype=belief.y.dtype)
@@ -214,7 +214,7 @@ class Exact(AbstractInference):
         K = gram(belief.kernel, belief.x, belief.x) + belief.noise * identity
         L = linalg.cholesky(jnp.where(pairs, K, identity), belief.noise)
         L = jnp.where(pairs, L, identity)
-        return Inverse(linalg.inverse_lower(L), moments)
+        return InverseRoot(linalg.inverse_lower(L), moments)
 
     def sample(self, key: Key, phi: FeatureMap, belief: FittedBelief) -> PathwiseFunction:
         prior_key, noise_key = jr.split(key)
