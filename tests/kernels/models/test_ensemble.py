@@ -442,7 +442,10 @@ def test_every_expert_is_that_of_its_own_form(inference, key, points, others, cl
         jax.tree.map(close, found, seen_by(single, own, expected, others))
 
 
-@pytest.mark.parametrize("priors", [None, Priors(length_scale=LogNormal(2.0, 0.1))])
+@pytest.mark.parametrize(
+    "priors",
+    [None, pytest.param(Priors(length_scale=LogNormal(2.0, 0.1)), marks=pytest.mark.full)],
+)
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_refit_finds_for_every_expert_what_it_finds_alone(number, priors, key, points):
     # The first is isotropic and stays so; the second has a length scale for each coordinate.
