@@ -6,6 +6,7 @@
     InverseSquare    pₜ = 1 - 1/t²
     Power            pₜ = 1 - max(t + shift, 2)^(-exponent)
     Table            pₜ = probabilities[min(t, length) - 1]
+    OfRound          pₜ = function(t)
     Confidence       βₜ = 2 log(points π² t² / 6δ), of upper bounds that hold together
     Continuous       the same on a continuous domain
 
@@ -23,7 +24,7 @@ the theorem's own βₜ, which grows with the information gain, the condition as
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxbo._check import positive_number, require, whole
-from jaxbo.types import Count, Scalar, floating
+from jaxbo.types import Count, Scalar, as_pytree, floating
 
 #: 1 - 1/t is 0 at t = 1, no probability of (0, 1], so the paper sets p₁ = p₂.
 _FIRST = 2
@@ -167,6 +168,37 @@ class Table(AbstractSchedule):
 
     def __call__(self, t: Count) -> Scalar:
         return self.probabilities[jnp.clip(t - 1, 0, self.probabilities.size - 1)]
+
+
+class OfRound(AbstractSchedule):
+    """A function of the round t = 1, 2, …, which is traced: written with `jax.numpy`.
+
+    The caller sees to it that probabilities lie in (0, 1]. A module's or a `functools.partial`'s numbers
+    are data, those of a plain function part of the program.
+    """
+
+    function: Callable[[Count], Scalar] = eqx.field(converter=as_pytree)
+
+    def __call__(self, t: Count) -> Scalar:
+        return jnp.asarray(self.function(t), float)
+
+
+def as_schedule(
+    value: AbstractSchedule | Callable[[Count], Scalar] | ArrayLike,
+) -> AbstractSchedule:
+    """A schedule as it is, a function as `OfRound`, a number as `Constant`.
+
+    `ValueError` for anything else, such as a list (`Table`), or a number outside (0, 1].
+    """
+    if isinstance(value, AbstractSchedule):
+        return value
+    if callable(value) and not isinstance(value, type):
+        return OfRound(value)
+    require(
+        eqx.is_array_like(value),
+        f"expected a number, a function of the round or a schedule such as Power(0.5), got {value!r}.",
+    )
+    return Constant(value)  # type: ignore[arg-type]
 
 
 class Confidence(AbstractSchedule):

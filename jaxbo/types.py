@@ -14,6 +14,7 @@ Floating arrays are float32 unless the caller's own are float64; no function her
 precision of what it is given.
 """
 
+import functools
 import numbers
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -48,6 +49,18 @@ def floating(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
     if jnp.issubdtype(array.dtype, jnp.floating) and not array.weak_type:
         return array
     return jnp.asarray(value, dtype=float)
+
+
+def as_pytree(function: Callable) -> Callable:
+    """`function` as a pytree, so that whatever holds it passes through `jax.vmap` and `jax.jit`.
+
+    Modules are pytrees already. What is bound by a `functools.partial` becomes leaves, and a plain
+    function or closure becomes part of the structure.
+    """
+    if isinstance(function, functools.partial):
+        return jax.tree_util.Partial(function.func, *function.args, **function.keywords)
+    is_leaf = callable(function) and jax.tree_util.all_leaves([function])
+    return jax.tree_util.Partial(function) if is_leaf else function
 
 
 def _on_host(value: ArrayLike | Sequence[float]) -> ArrayLike | Sequence[float]:

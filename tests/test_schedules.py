@@ -1,3 +1,5 @@
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -5,7 +7,16 @@ import numpy as np
 import pytest
 
 from jaxbo import schedules
-from jaxbo.schedules import Constant, Inverse, InverseSqrt, InverseSquare, Power, Table
+from jaxbo.schedules import (
+    Constant,
+    Inverse,
+    InverseSqrt,
+    InverseSquare,
+    OfRound,
+    Power,
+    Table,
+    as_schedule,
+)
 
 ROUNDS = np.arange(1, 3001)
 
@@ -188,3 +199,31 @@ def test_a_function_that_hardly_varies_needs_one_point_an_axis():
 def test_impossible_bounds_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         schedules.Continuous(**{"factors": 2, "dim": 3, "a": 1.0, "b": 1.0, **options})
+
+
+def test_a_number_is_a_schedule():
+    assert isinstance(as_schedule(0.5), Constant)
+    np.testing.assert_array_equal(values(as_schedule(0.5)), 0.5)
+    with pytest.raises(ValueError, match="must lie in"):
+        as_schedule(0)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda t: 1 - 1 / (t + 1), functools.partial(lambda a, t: 1 - 1 / (t + a), 1)]
+)
+def test_a_function_of_the_round_is_a_schedule(function):
+    schedule = as_schedule(function)
+    assert isinstance(schedule, OfRound)
+    np.testing.assert_allclose(values(schedule), 1 - 1 / (ROUNDS + 1), rtol=1e-6)
+    again = jax.jit(lambda schedule, t: schedule(t))(schedule, jnp.asarray(3))
+    assert float(again) == pytest.approx(0.75)
+    whole = as_schedule(lambda t: 1)(jnp.asarray(3))
+    assert whole.dtype == jnp.zeros(()).dtype
+
+
+def test_a_schedule_stays_itself_and_other_things_are_none(as_users_have_it):
+    schedule = Power(2)
+    assert as_schedule(schedule) is schedule
+    for bad in ([0.5, 1.0], None, "0.5", Power):
+        with pytest.raises(ValueError, match="expected a number, a function of the round"):
+            as_schedule(bad)

@@ -34,7 +34,7 @@ from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.privacy.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
-from jaxbo.schedules import AbstractSchedule, InverseSqrt
+from jaxbo.schedules import AbstractSchedule, InverseSqrt, as_schedule
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 
 #: `DPFTSDEInfo.source` of a query that maximizes the broadcast.
@@ -104,7 +104,7 @@ class DPFTSDE(AbstractTwoModels):
     weighting: Weighting = eqx.field(default_factory=Weighting)
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
-    mixing: AbstractSchedule = eqx.field(default_factory=InverseSqrt)
+    mixing: AbstractSchedule = eqx.field(default_factory=InverseSqrt, converter=as_schedule)
     releases: Scalar = eqx.field(default=jnp.inf, converter=floating)
     distributed: bool = eqx.field(static=True, default=True)
     candidates: int = eqx.field(static=True, default=1000)
@@ -115,7 +115,6 @@ class DPFTSDE(AbstractTwoModels):
             self.regions = Regions.of(self.domain.dim, 4)
 
     def __check_init__(self):
-        is_a("mixing", self.mixing, AbstractSchedule)
         is_a("mechanism", self.mechanism, Mechanism)
         is_a("regions", self.regions, Regions)
         is_a("weighting", self.weighting, Weighting)

@@ -68,7 +68,7 @@ class EXP3BO(AbstractAlgorithm):
 
     @property
     def capacity(self) -> int | None:
-        return self.surrogate.room
+        return self.surrogate.capacity
 
     @property
     def invariant(self) -> bool:

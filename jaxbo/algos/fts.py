@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxbo._check import is_a, require
+from jaxbo._check import require
 from jaxbo._keys import aside
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
 from jaxbo.algos.base.two_models import (
@@ -35,7 +35,7 @@ from jaxbo.kernels.models.pooled import Pooled
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.covariance import AbstractKernel
 from jaxbo.kernels.processes.features import FourierFunction
-from jaxbo.schedules import AbstractSchedule, Power
+from jaxbo.schedules import AbstractSchedule, Power, as_schedule
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
 
 
@@ -123,7 +123,9 @@ class FTS(AbstractTwoModels):
     _: KW_ONLY
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
-    mixing: AbstractSchedule = eqx.field(default_factory=lambda: Power(0.5, shift=1))
+    mixing: AbstractSchedule = eqx.field(
+        default_factory=lambda: Power(0.5, shift=1), converter=as_schedule
+    )
     peers: Float[Array, " agents"] | Float[Array, "targets agents"] | Ranked | None = eqx.field(
         default=None, converter=_weights
     )
@@ -139,18 +141,13 @@ class FTS(AbstractTwoModels):
             self.targets = self.agents  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __check_init__(self):
-        is_a("mixing", self.mixing, AbstractSchedule)
         ranked = isinstance(self.peers, Ranked)
         require(
             not ranked or isinstance(self.own, Fitted),
             f"peers=Ranked() needs own=Fitted(...), which keeps observations to rank, got {self.own}.",
         )
-        set_by_all = isinstance(self.own, Fitted) and self.own.every is None and not self.own.warp
-        require(
-            self.pooled is None or set_by_all,
-            f"pooled=Pooled() needs own=Fitted(..., every=None, warp=False), to set its "
-            f"hyperparameters, got {self.own}.",
-        )
+        if self.pooled is not None:
+            self.pooled.check(self.own)
         weights, shapes = self._given, ((self.agents,), (self.targets, self.agents))
         if weights is not None:
             require(

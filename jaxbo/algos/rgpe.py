@@ -20,7 +20,7 @@ from jaxbo.algos.base.transfer import AbstractTransfer, TransferMessage, heard
 from jaxbo.algos.base.two_models import SharedFeatures
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import ranking
-from jaxbo.kernels.choosing.acquisition import LogExpectedImprovement
+from jaxbo.kernels.choosing.acquisition import deviation, log_expected_improvement
 from jaxbo.kernels.linalg import dot, inner
 from jaxbo.kernels.models.fitted import Fitted, FittedBelief, best
 from jaxbo.kernels.models.surrogate import Fixed
@@ -88,8 +88,13 @@ class RGPE(AbstractTransfer):
                 jnp.maximum(inner(dot(covariance, phi), phi), 0) + own_weight**2 * variance,
             )
 
-        means = jax.vmap(lambda x: predict(x)[0])(own.x)
-        return LogExpectedImprovement(predict, best(means, own.used)), weights
+        largest = best(jax.vmap(lambda x: predict(x)[0])(own.x), own.used)
+
+        def log_improvement(x: Point) -> Scalar:
+            mean, variance = predict(x)
+            return log_expected_improvement(mean, deviation(variance), largest)
+
+        return log_improvement, weights
 
     def weights(
         self,

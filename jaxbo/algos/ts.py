@@ -35,7 +35,7 @@ class TS(AbstractIndependent):
 
     @property
     def capacity(self) -> int | None:
-        return self.surrogate.room
+        return self.surrogate.capacity
 
     @property
     def invariant(self) -> bool:

@@ -268,7 +268,7 @@ class Desk:
             len(out) < most,
             f"all {most} workers are busy: tell the result of one of {out} first.",
         )
-        capacity = self.algorithm.surrogate.room
+        capacity = self.algorithm.surrogate.capacity
         require(
             capacity is None or len(self._queries) < capacity,
             f"the surrogate's capacity of {capacity} is used up: give it a larger one.",
@@ -522,7 +522,7 @@ class _Crew:
 
 
 def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
-    most = algorithm.surrogate.room
+    most = algorithm.surrogate.capacity
     needed = evaluations if algorithm.random else evaluations + algorithm.targets - 1
     require(
         most is None or needed <= most,

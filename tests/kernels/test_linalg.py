@@ -92,12 +92,14 @@ def test_cholesky_is_that_of_numpy(size, key, tolerance):
     np.testing.assert_allclose(L, np.linalg.cholesky(np.asarray(K)), atol=tolerance)
 
 
-@pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 65, 110, 130])
+@pytest.mark.parametrize(
+    "size", [1, 33, 110, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 31, 32, 65, 130))]
+)
 def test_the_inverse_is_that_of_substitution(size, key, tolerance):
     L = jnp.tril(jr.normal(key, (size, size))) / size + jnp.eye(size)
     untidy = L + jnp.triu(jnp.full((size, size), jnp.nan), 1)  # not read
     inverse = jax.jit(linalg.inverse_lower)(untidy)
-    expected = jax.jit(linalg.solve_lower)(L, jnp.eye(size))
+    expected = scipy.linalg.solve_triangular(np.asarray(L), np.eye(size), lower=True)
     np.testing.assert_allclose(inverse, expected, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(jnp.triu(inverse, 1), 0)
 

@@ -192,7 +192,13 @@ def test_the_losses_of_many_rounds_are_those_of_a_simulation(events):
 # ------------------------------------------------------------------------ between two accountants
 
 
-@pytest.mark.parametrize(("q", "z", "rounds", "delta"), GRID)
+@pytest.mark.parametrize(
+    ("q", "z", "rounds", "delta"),
+    [
+        *(GRID[i] for i in (0, 3, 6)),
+        *(pytest.param(*GRID[i], marks=pytest.mark.full) for i in (1, 2, 4, 5, 7)),
+    ],
+)
 def test_each_accountant_equals_the_library_and_none_reports_less_than_its_lower_bound(
     q, z, rounds, delta
 ):

@@ -65,7 +65,7 @@ class AbstractOneModel(AbstractAlgorithm):
         whole("workers", self.targets, least=1)
         require(
             self.capacity is None or self.capacity >= 1,
-            f"a capacity of {self.surrogate.room} is too small for {self.targets} workers.",
+            f"a capacity of {self.surrogate.capacity} is too small for {self.targets} workers.",
         )
 
     @abc.abstractmethod
@@ -78,7 +78,7 @@ class AbstractOneModel(AbstractAlgorithm):
 
     @property
     def capacity(self) -> int | None:
-        most = self.surrogate.room
+        most = self.surrogate.capacity
         if most is None:
             return None
         return (most - self._room) // self.targets
@@ -100,7 +100,7 @@ class AbstractOneModel(AbstractAlgorithm):
         del each  # there is one model
         shared = self.setup(key)
         zero = jnp.zeros((), int)
-        past = history.empty(self.domain.dim, self.surrogate.room, self.targets)
+        past = history.empty(self.domain.dim, self.surrogate.capacity, self.targets)
         origin = no_origin() if self.invariant else None
         return State(zero, zero, zero, shared, self.surrogate.start(shared), past, origin)
 
@@ -232,7 +232,7 @@ class AbstractOneModel(AbstractAlgorithm):
         require(
             state.round == 0, "warm_start is for observations made before the first round is told."
         )
-        most = self.surrogate.room
+        most = self.surrogate.capacity
         told = state.told + values.size
         require(
             most is None or told <= most,

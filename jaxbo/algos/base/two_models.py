@@ -59,7 +59,7 @@ class AbstractTwoModels(AbstractFederated):
 
     @property
     def capacity(self) -> int | None:
-        limits = [part.room for part in (self.features, self.own) if part is not None]
+        limits = [part.capacity for part in (self.features, self.own) if part is not None]
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property

@@ -117,7 +117,7 @@ class Decomposed(AbstractSurrogate):
     ):
         given = isinstance(structure, AbstractStructure)
         self.structure = structure if given else Given(structure)
-        self.capacity = capacity
+        self.capacity = capacity  # pyright: ignore[reportIncompatibleMethodOverride]
         self.form = SquaredExponential(0.3) if form is None else form
         self.noise = floating(noise)
         self.every, self.warp, self.grid, self.per_factor = every, warp, grid, per_factor
@@ -148,10 +148,6 @@ class Decomposed(AbstractSurrogate):
             warp=self.warp,
             priors=self.priors,
         )
-
-    @property
-    def room(self) -> int:
-        return self.capacity
 
     @property
     def period(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Acquisition functions: functions of one point, to be maximized.
+"""Acquisition functions of what is believed at one point, to be maximized over points.
 
     z = (mean - best) / std
 
@@ -16,28 +16,16 @@ switching point both need only one number, which a continued fraction gives with
 
 It follows from Laplace's fraction for Mills' ratio, cdf(-t) / pdf(t) = 1 / (t + 1 / slope(t)).
 Derivatives are given in closed form, because differentiating the formulas above cancels, and stay
-finite at zero variance.
-
-The scalar functions come first. The classes after them turn a posterior `predict(x) -> (mean,
-variance)` into a function of a point, which any maximizer can take.
+finite at zero variance; by the variance too, where `deviation` takes its root.
 """
 
-import functools
 import math
-from collections.abc import Callable
-from typing import TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import DTypeLike
+from jaxtyping import Array, DTypeLike, Float
 
-from jaxbo import _check
-from jaxbo.kernels import linalg
-from jaxbo.types import Features, Flag, Point, Scalar, floating
-
-#: A posterior at one point: mean and variance of the function there.
-Predict: TypeAlias = Callable[[Point], tuple[Scalar, Scalar]]
+from jaxbo.types import Flag, Scalar
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -87,104 +75,9 @@ def upper_confidence_bound(mean: Scalar, std: Scalar, beta: Scalar) -> Scalar:
     return mean + jnp.sqrt(beta) * std
 
 
-def as_pytree(function: Callable) -> Callable:
-    """`function` as a pytree, so that whatever holds it passes through `jax.vmap` and `jax.jit`.
-
-    Modules are pytrees already. The arrays bound by a `functools.partial` become leaves, and a
-    plain function or closure becomes part of the structure.
-    """
-    if isinstance(function, functools.partial):
-        return jax.tree_util.Partial(function.func, *function.args, **function.keywords)
-    is_leaf = jax.tree_util.all_leaves([function])
-    return jax.tree_util.Partial(function) if is_leaf else function
-
-
-class ExpectedImprovement(eqx.Module):
-    """Expected improvement over `best` at a point."""
-
-    predict: Predict = eqx.field(converter=as_pytree)
-    best: Scalar = eqx.field(converter=floating)
-
-    def __call__(self, x: Point) -> Scalar:
-        mean, std = _moments(self.predict, x)
-        return expected_improvement(mean, std, self.best.astype(mean.dtype))
-
-
-class LogExpectedImprovement(eqx.Module):
-    """Log expected improvement over `best` at a point: the one to climb by gradients."""
-
-    predict: Predict = eqx.field(converter=as_pytree)
-    best: Scalar = eqx.field(converter=floating)
-
-    def __call__(self, x: Point) -> Scalar:
-        mean, std = _moments(self.predict, x)
-        return log_expected_improvement(mean, std, self.best.astype(mean.dtype))
-
-
-class ProbabilityOfImprovement(eqx.Module):
-    """Probability of exceeding `best` at a point."""
-
-    predict: Predict = eqx.field(converter=as_pytree)
-    best: Scalar = eqx.field(converter=floating)
-
-    def __call__(self, x: Point) -> Scalar:
-        mean, std = _moments(self.predict, x)
-        return probability_of_improvement(mean, std, self.best.astype(mean.dtype))
-
-
-class LogProbabilityOfImprovement(eqx.Module):
-    """Log probability of exceeding `best` at a point."""
-
-    predict: Predict = eqx.field(converter=as_pytree)
-    best: Scalar = eqx.field(converter=floating)
-
-    def __call__(self, x: Point) -> Scalar:
-        mean, std = _moments(self.predict, x)
-        return log_probability_of_improvement(mean, std, self.best.astype(mean.dtype))
-
-
-class UpperConfidenceBound(eqx.Module):
-    """mean + sqrt(beta) std at a point. `ValueError` if `beta` is negative."""
-
-    predict: Predict = eqx.field(converter=as_pytree)
-    beta: Scalar = eqx.field(converter=floating)
-
-    def __check_init__(self):
-        _check.require(
-            self.beta >= 0,
-            f"beta must be at least 0, got {self.beta}: it is the squared number of standard "
-            "deviations added to the mean.",
-        )
-
-    def __call__(self, x: Point) -> Scalar:
-        mean, std = _moments(self.predict, x)
-        return upper_confidence_bound(mean, std, self.beta.astype(mean.dtype))
-
-
-class Variance(eqx.Module):
-    """Posterior variance at a point: pure exploration."""
-
-    predict: Predict = eqx.field(converter=as_pytree)
-
-    def __call__(self, x: Point) -> Scalar:
-        _, variance = self.predict(x)
-        return variance
-
-
-class Sampled(eqx.Module):
-    """A function drawn from a linear model's posterior: features(x)' weights."""
-
-    features: Callable[[Point], Features] = eqx.field(converter=as_pytree)
-    weights: Features
-
-    def __call__(self, x: Point) -> Scalar:
-        return linalg.dot(self.features(x), self.weights)
-
-
-def _moments(predict: Predict, x: Point) -> tuple[Scalar, Scalar]:
-    """Mean and standard deviation at `x`. The floor keeps the square root differentiable."""
-    mean, variance = predict(x)
-    return mean, jnp.sqrt(jnp.maximum(variance, variance_floor(variance.dtype)))
+def deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Standard deviation, of `variance_floor` at least, which keeps the root differentiable."""
+    return jnp.sqrt(jnp.maximum(variance, variance_floor(variance.dtype)))
 
 
 def _floored(std: Scalar) -> Scalar:

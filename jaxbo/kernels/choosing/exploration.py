@@ -8,7 +8,7 @@
 Variance does not depend on values, so processes with the same kernel and noise explore the same points:
 their `Design` is common, and of each process only its mean is kept (`Answers`). Where an evaluation of
 the design failed, the process goes on as if it had observed its own mean there. Processes with kernels of
-their own, or that know other points, keep their own (`Table` on a finite domain, `Grown` elsewhere).
+their own, or that know other points, keep their own (`OverPoints` on a finite domain, `Grown` elsewhere).
 
 A mean is held by numbers in which it is linear: its values at all points of a finite domain, or weights
 of k(·, x_n) for the points of a design. Elsewhere it is an `Expansion`.
@@ -31,9 +31,9 @@ from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import maximize
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import gp
-from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.covariance import Covariance
 from jaxbo.kernels.processes.gp import GP
-from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
+from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar, as_pytree
 
 #: A mean: an array of coordinates that processes have in common, or an `Expansion` of its own.
 Mean: TypeAlias = Any
@@ -45,7 +45,7 @@ Terms: TypeAlias = Sequence[tuple[Scalar, Any]]
 class Expansion(eqx.Module):
     """Σ weights_n k(x, x_n), or the sum of such sums where there is an axis of them."""
 
-    kernel: AbstractKernel
+    kernel: Covariance = eqx.field(converter=as_pytree)
     x: Float[Array, "*agents points dim"]
     weights: Float[Array, "*agents points"]
 
@@ -65,10 +65,10 @@ def total(means: Any, weights: Float[Array, " agents"]) -> Any:
 # ---------------------------------------------------------------- on finitely many points
 
 
-class Table(eqx.Module):
+class OverPoints(eqx.Module):
     """Mean and variance at all points of a finite domain, and the n-th observation's d_n in row n."""
 
-    kernel: AbstractKernel
+    kernel: Covariance = eqx.field(converter=as_pytree)
     noise: Scalar
     mean: Float[Array, " points"]
     variance: Float[Array, " points"]
@@ -76,15 +76,15 @@ class Table(eqx.Module):
     count: Count
 
 
-def table(kernel: AbstractKernel, noise: Scalar, points: Points, capacity: int) -> Table:
+def table(kernel: Covariance, noise: Scalar, points: Points, capacity: int) -> OverPoints:
     """Nothing observed yet, and room for `capacity` observations."""
     prior = jax.vmap(lambda x: kernel(x, x))(points)
     rows = jnp.zeros((capacity, points.shape[0]), prior.dtype)
     noise = noise.astype(prior.dtype)
-    return Table(kernel, noise, jnp.zeros_like(prior), prior, rows, jnp.zeros((), int))
+    return OverPoints(kernel, noise, jnp.zeros_like(prior), prior, rows, jnp.zeros((), int))
 
 
-def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
+def observed(belief: OverPoints, points: Points, i: Count, y: Scalar) -> OverPoints:
     """The table given a value at point number i; O(capacity points).
 
     One that is not finite, or beyond the capacity, leaves everything as it was, bit for bit.
@@ -102,7 +102,7 @@ def observed(belief: Table, points: Points, i: Count, y: Scalar) -> Table:
     mean = belief.mean + row * ((y - belief.mean[i]) / pivot)
     variance = jnp.maximum(belief.variance - row**2, jnp.minimum(least, belief.variance))
     slot = jnp.where(accepted, belief.count, capacity)
-    return Table(
+    return OverPoints(
         belief.kernel,
         belief.noise,
         jnp.where(accepted, mean, belief.mean),
@@ -200,7 +200,7 @@ class AbstractExploration(eqx.Module):
     capacity: eqx.AbstractVar[int]
 
     @abc.abstractmethod
-    def start(self, kernel: AbstractKernel, noise: Scalar) -> Any:
+    def start(self, kernel: Covariance, noise: Scalar) -> Any:
         """A belief of an agent's own, with nothing observed."""
 
     @abc.abstractmethod
@@ -228,7 +228,7 @@ class AbstractExploration(eqx.Module):
         """The maximizer of a sum of means, each with its factor, where evaluations do not fail."""
 
     @abc.abstractmethod
-    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+    def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
         """Of no points yet, with room for `capacity`."""
 
     @abc.abstractmethod
@@ -242,20 +242,20 @@ class OnPoints(AbstractExploration):
     domain: Finite
     capacity: int = eqx.field(static=True)
 
-    def start(self, kernel: AbstractKernel, noise: Scalar) -> Table:
+    def start(self, kernel: Covariance, noise: Scalar) -> OverPoints:
         return table(kernel, noise, self.domain.points, self.capacity)
 
-    def explore(self, key: Key, belief: Table | Design, past: History | None = None) -> Point:
+    def explore(self, key: Key, belief: OverPoints | Design, past: History | None = None) -> Point:
         process = belief.process if isinstance(belief, Design) else belief
         variance = process.variance
         if past is not None:
             variance = safe(past, self.domain.points, variance)
         return self.domain.points[any_largest(key, variance)]
 
-    def observe(self, belief: Table, x: Point, y: Scalar) -> Table:
+    def observe(self, belief: OverPoints, x: Point, y: Scalar) -> OverPoints:
         return observed(belief, self.domain.points, nearest(self.domain.points, x), y)
 
-    def mean(self, belief: Table | Answers) -> Mean:
+    def mean(self, belief: OverPoints | Answers) -> Mean:
         return belief.mean
 
     def of(self, expansion: Expansion) -> Mean:
@@ -266,7 +266,7 @@ class OnPoints(AbstractExploration):
         values = jnp.asarray(sum(factor * mean for factor, mean in terms))
         return self.domain.points[jnp.argmax(safe(past, self.domain.points, values))]
 
-    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+    def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
         process, points = self.start(kernel, noise), self.domain.points
         x, none = jnp.zeros((self.capacity, points.shape[1]), points.dtype), jnp.zeros((), int)
         at, pivots = jnp.full((self.capacity,), none), jnp.ones((self.capacity,), points.dtype)
@@ -295,7 +295,7 @@ class Anywhere(AbstractExploration):
     capacity: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
 
-    def start(self, kernel: AbstractKernel, noise: Scalar) -> Grown:
+    def start(self, kernel: Covariance, noise: Scalar) -> Grown:
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
         return Grown(process, jnp.zeros_like(process.y))
 
@@ -327,7 +327,7 @@ class Anywhere(AbstractExploration):
 
         return self._best(key, function, past)
 
-    def no_design(self, kernel: AbstractKernel, noise: Scalar) -> Design:
+    def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
         none, at = jnp.zeros_like(process.chol), jnp.zeros((self.capacity,), int)
         return Design(process, process.x, at, none, none, jnp.ones_like(process.y))

@@ -95,13 +95,12 @@ class EI(AbstractPolicy):
         def log_improvement(x: Point) -> Scalar:
             means, variances = predict(x)
             each = jax.vmap(acquisition.log_expected_improvement, (0, 0, None))
-            std = jnp.sqrt(jnp.maximum(variances, acquisition.variance_floor(variances.dtype)))
-            return jax.nn.logsumexp(weights + each(means, std, best))
+            return jax.nn.logsumexp(weights + each(means, acquisition.deviation(variances), best))
 
         return log_improvement
 
     def check(self, surrogate: AbstractSurrogate) -> None:
-        _has_mixture(surrogate)
+        check_mixture(surrogate)
 
 
 class UCB(AbstractPolicy):
@@ -123,13 +122,13 @@ class UCB(AbstractPolicy):
 
         def bound(x: Point) -> Scalar:
             mean, variance = mixed(jnp.exp(weights), *predict(x))
-            std = jnp.sqrt(jnp.maximum(variance, acquisition.variance_floor(variance.dtype)))
+            std = acquisition.deviation(variance)
             return acquisition.upper_confidence_bound(mean, std, beta.astype(mean.dtype))
 
         return bound
 
     def check(self, surrogate: AbstractSurrogate) -> None:
-        _has_mixture(surrogate)
+        check_mixture(surrogate)
 
 
 class Drawn(AbstractPolicy):
@@ -178,7 +177,8 @@ def _of_several(surrogate: AbstractSurrogate) -> AbstractEnsemble:
     return surrogate
 
 
-def _has_mixture(surrogate: AbstractSurrogate) -> None:
+def check_mixture(surrogate: AbstractSurrogate) -> None:
+    """`ValueError` for a surrogate whose belief is no mixture at each point."""
     require(
         isinstance(surrogate, Fitted | AbstractEnsemble),
         f"this policy needs a surrogate that keeps its observations, Fitted, Ensemble or Marginal, got "

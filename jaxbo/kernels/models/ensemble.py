@@ -22,7 +22,7 @@ from jaxbo.kernels.models.fit import Priors
 from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief, Mixture, best
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
 from jaxbo.kernels.processes import covariance
-from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel
 from jaxbo.types import Count, Function, Key, Point, Scalar, floating
 
 #: What every expert is drawn with at least: appendix E.
@@ -51,8 +51,8 @@ class AbstractEnsemble(AbstractSurrogate):
         """The number of an expert."""
 
     @property
-    def room(self) -> int:
-        return self.member.room
+    def capacity(self) -> int:
+        return self.member.capacity
 
     @property
     def period(self) -> int | None:
@@ -185,10 +185,10 @@ class Experts(eqx.Module):
     key: Key
 
     @classmethod
-    def of(cls, expert: Fitted, kernels: AbstractKernel, key: Key, dim: int) -> "Experts":
+    def of(cls, expert: Fitted, kernels: Kernel, key: Key, dim: int) -> "Experts":
         """`expert` under every one of the stacked `kernels`, each with features of its own."""
         under = jax.vmap(lambda kernel: eqx.tree_at(lambda e: e.kernel, expert, kernel))(kernels)
-        keys = jr.split(key, kernels.variance.shape[0] + 1)
+        keys = jr.split(key, len(jax.tree.leaves(kernels)[0]) + 1)
         features = jax.vmap(lambda e, k: e.setup(k, dim))(under, keys[:-1])
         return cls(under, features, keys[-1])
 

@@ -4,7 +4,8 @@
     d evidence / dK = (alpha alpha' - K^-1) / 2,   alpha = K^-1 y
 
 over theta = log length_scale (one, or one a coordinate), log variance and log noise, inside of
-`Bounds`: theta = low + (high - low) sigmoid(4 u / (high - low)), u free. Several runs of L-BFGS,
+`Bounds`: theta = low + (high - low) sigmoid(4 u / (high - low)), u free. Of a function k(x, z) without
+these it is the log factors of its numbers (`covariance.Given`), and log noise. Several runs of L-BFGS,
 from the given hyperparameters and from points spread over the box, go side by side; the best is
 returned.
 
@@ -21,7 +22,7 @@ A line search with a loop of its own would make all wait for the slowest at ever
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import equinox as eqx
 import jax
@@ -32,7 +33,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo import _check
 from jaxbo.kernels import linalg
-from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel
 from jaxbo.types import Flag, Scalar, floating
 
 #: Pairs kept by L-BFGS: more than the hyperparameters of a handful of coordinates need.
@@ -64,13 +65,15 @@ def _pair(value: Float[Array, "2"] | tuple[float, float]) -> Float[Array, "2"]:
 class Bounds(eqx.Module):
     """The smallest and the largest value of each hyperparameter.
 
-    The defaults suit points of the unit cube and values of mean 0 and variance 1. Below a noise of
+    The defaults suit points of the unit cube and values of mean 0 and variance 1. `factor` is for the
+    numbers of a function k(x, z), in units of what they were given as. Below a noise of
     1e-5 of the variance float32 cannot evaluate the evidence of smooth functions: use float64.
     """
 
     length_scale: Float[Array, "2"] = eqx.field(converter=_pair, default=(0.01, 10.0))
     variance: Float[Array, "2"] = eqx.field(converter=_pair, default=(0.05, 20.0))
     noise: Float[Array, "2"] = eqx.field(converter=_pair, default=(1e-5, 1.0))
+    factor: Float[Array, "2"] = eqx.field(converter=_pair, default=(0.01, 100.0))
 
     def __check_init__(self):
         for name, pair in vars(self).items():
@@ -96,12 +99,14 @@ class LogNormal(eqx.Module):
 class Priors(eqx.Module):
     """Priors of the hyperparameters; `None` is flat in the logarithm.
 
-    The one of the length scale holds for each coordinate's, independently.
+    The one of the length scale holds for each coordinate's, independently, and that of the factor for
+    each number of a function k(x, z).
     """
 
     length_scale: LogNormal | None = None
     variance: LogNormal | None = None
     noise: LogNormal | None = None
+    factor: LogNormal | None = None
 
     @classmethod
     def scaled(cls, dim: int) -> "Priors":
@@ -116,41 +121,41 @@ class Priors(eqx.Module):
         return cls(LogNormal(median, math.sqrt(3)), noise=LogNormal(NOISE, _SPREAD_OF_NOISE))
 
     @classmethod
-    def around(cls, kernel: AbstractKernel, noise: Scalar) -> "Priors":
-        """Medians that are the given noise, and the geometric mean of the given length scales."""
-        median = jnp.exp(jnp.mean(jnp.log(kernel.length_scale)))
-        return cls(LogNormal(median, _SPREAD_OF_SCALES), noise=LogNormal(noise, _SPREAD_OF_NOISE))
+    def around(cls, kernel: Kernel, noise: Scalar) -> "Priors":
+        """Medians that are the given noise, and the geometric mean of the given length scales.
 
-    def log_density(
-        self,
-        length_scale: Float[Array, " scales"],
-        variance: Float[Array, " variances"],
-        noise: Scalar,
-        alike: Scalar | float = 1.0,
-    ) -> Scalar:
-        """Log density of the logarithms of the hyperparameters, up to a constant.
+        Or the numbers of a function k(x, z).
+        """
+        of_noise = LogNormal(noise, _SPREAD_OF_NOISE)
+        if not isinstance(kernel, AbstractKernel):
+            return cls(factor=LogNormal(1.0, _SPREAD_OF_SCALES), noise=of_noise)
+        median = jnp.exp(jnp.mean(jnp.log(kernel.length_scale)))
+        return cls(LogNormal(median, _SPREAD_OF_SCALES), noise=of_noise)
+
+    def log_density(self, alike: Scalar | float = 1.0, **logs: Float[Array, "..."]) -> Scalar:
+        """Log density of the logarithms of the hyperparameters, by their names, up to a constant.
 
         Where one length scale stands for so many `alike`, it counts once.
         """
-        parts = (
-            (self.length_scale, length_scale, alike),
-            (self.variance, variance, 1),
-            (self.noise, noise, 1),
-        )
-        found = [prior.log_density(logs) / n for prior, logs, n in parts if prior is not None]
-        return jnp.sum(jnp.stack([jnp.zeros_like(noise), *found]))
+        found = [jnp.zeros_like(logs["noise"])]
+        for name, log_values in logs.items():
+            prior = getattr(self, name)
+            if prior is not None:
+                share = alike if name == "length_scale" else 1
+                found.append(prior.log_density(log_values) / share)
+        return jnp.sum(jnp.stack(found))
 
 
 class Fit(eqx.Module):
     """Fitted hyperparameters and their log evidence in nats, priors not included."""
 
-    kernel: AbstractKernel
+    kernel: Kernel
     noise: Scalar
     log_evidence: Scalar
 
 
 def fit(
-    kernel: AbstractKernel,
+    kernel: Kernel,
     noise: Scalar | float,
     X: Float[Array, "capacity dim"],
     y: Float[Array, " capacity"],
@@ -165,10 +170,11 @@ def fit(
 ) -> Fit:
     """The hyperparameters of greatest evidence, or with priors of greatest evidence times priors.
 
-    `kernel` gives the form (its class; one length scale, or one a coordinate) and, with `noise`,
-    the first start, moved into the bounds where it lies outside of them. Rows whose y is not finite
-    are ignored: NaN marks failures and padding alike. The other `restarts - 1` starts are the same
-    low-discrepancy points of the box every time. `steps` is how often each evaluates the evidence.
+    `kernel` gives the form (its class; one length scale, or one a coordinate; or a function k(x, z))
+    and, with `noise`, the first start, moved into the bounds where it lies outside of them. Rows whose y
+    is not finite are ignored: NaN marks failures and padding alike. The other `restarts - 1` starts are
+    the same low-discrepancy points of the box every time. `steps` is how often each evaluates the
+    evidence.
 
     The result is inside of the bounds, never worse than the start and never NaN. With fewer than
     `FEWEST` distinct values it is the start. A hyperparameter that is not fitted keeps its value,
@@ -179,15 +185,9 @@ def fit(
     if restarts < 1 or steps < 1:
         raise ValueError(f"restarts and steps must be at least 1, got {restarts} and {steps}.")
     _check.positive("noise", noise)
-    problem = of_data(
-        kernel,
-        noise,
-        X,
-        y,
-        bounds=bounds,
-        priors=priors,
-        free=(fit_length_scale, fit_variance, fit_noise),
-    )
+    fitted = {"length_scale": fit_length_scale, "variance": fit_variance, "noise": fit_noise}
+    kept = [name for name, varies in fitted.items() if not varies]
+    problem = of_data(kernel, noise, X, y, bounds=bounds, priors=priors, kept=kept)
 
     def descend(u):
         return problem.inside(_descend(lambda u: -problem.log_density(problem.inside(u)), u, steps))
@@ -258,15 +258,16 @@ def _eigh(
 class Problem(eqx.Module):
     """Evidence and priors of the data as functions of theta, the log hyperparameters.
 
-    `spectrum` is there where only one variance and the noise are free.
+    `squares` is what the kernel needs of the points. `spectrum` is there where only one variance and the
+    noise are free.
     """
 
-    kernel: AbstractKernel
+    kernel: Kernel
     theta: Float[Array, " parameters"]
     low: Float[Array, " parameters"]
     high: Float[Array, " parameters"]
     priors: Priors
-    squares: Float[Array, "scales capacity capacity"]
+    squares: Float[Array, "..."]
     y: Float[Array, " capacity"]
     rows: Bool[Array, " capacity"]
     spectrum: Spectrum | None
@@ -277,7 +278,7 @@ class Problem(eqx.Module):
         if self.spectrum is None:
             found = self.evidence_of(kernel.of_squares(self.squares), noise)
         else:
-            found = self.spectrum.evidence(kernel.variance, noise)
+            found = self.spectrum.evidence(kernel.hyperparameters["variance"], noise)
         count = jnp.sum(self.rows, dtype=self.y.dtype)
         unused = (len(self.y) - count) * jnp.log(noise) / 2
         return (found + unused - count * (math.log(2 * math.pi) / 2)).astype(theta.dtype)
@@ -294,11 +295,12 @@ class Problem(eqx.Module):
     def log_prior(self, theta: Float[Array, " parameters"]) -> Scalar:
         """Of theta, up to a constant."""
         kernel, _ = _unpack(self.kernel, theta, theta.dtype)
-        _, variances, noise = _split(self.kernel, theta)
-        scales, alike = jnp.ravel(kernel.length_scale), jnp.asarray(kernel.alike, theta.dtype)
-        return self.priors.log_density(jnp.log(scales), variances, noise, alike)
+        logs, alike = _split(self.kernel, theta), jnp.asarray(kernel.alike, theta.dtype)
+        if isinstance(kernel, AbstractKernel):  # one length scale may stand for several
+            logs["length_scale"] = jnp.log(jnp.ravel(kernel.length_scale))
+        return self.priors.log_density(alike, **logs)
 
-    def unpack(self, theta: Float[Array, " parameters"]) -> tuple[AbstractKernel, Scalar]:
+    def unpack(self, theta: Float[Array, " parameters"]) -> tuple[Kernel, Scalar]:
         """The kernel and the noise."""
         return _unpack(self.kernel, theta, self.y.dtype)
 
@@ -322,21 +324,23 @@ class Problem(eqx.Module):
 
 
 def of_data(
-    kernel: AbstractKernel,
+    kernel: Kernel,
     noise: Scalar | float,
     X: Float[Array, "capacity dim"],
     y: Float[Array, " capacity"],
     *,
     bounds: Bounds | None = None,
     priors: Priors | None = None,
-    free: tuple[bool, bool, bool] = (True, True, True),
+    kept: Collection[str] = (),
 ) -> Problem:
-    """The problem that `fit` solves; `free` says whether length scale, variance and noise vary."""
+    """The problem that `fit` solves; `kept` names the hyperparameters that stay, of `Bounds`."""
     theta = _pack(kernel, floating(noise))
-    low, high = _box(Bounds() if bounds is None else bounds, kernel, theta, free)
+    low, high = _box(Bounds() if bounds is None else bounds, kernel, theta, kept)
     rows = jnp.isfinite(y)
     squares, y = kernel.squares(jnp.where(rows[:, None], X, 0)), jnp.where(rows, y, 0)
-    scale_only = not free[0] and kernel.variance.ndim == 0
+    spectrum = None
+    if isinstance(kernel, AbstractKernel) and "length_scale" in kept and kernel.variance.ndim == 0:
+        spectrum = Spectrum.of(kernel, squares, y, rows)
     return Problem(
         kernel,
         jnp.clip(theta, low, high),
@@ -346,7 +350,7 @@ def of_data(
         squares,
         y,
         rows,
-        Spectrum.of(kernel, squares, y, rows) if scale_only else None,
+        spectrum,
     )
 
 
@@ -387,42 +391,43 @@ def _log_normal(L, white) -> Scalar:
     return -jnp.sum(white**2) / 2 - jnp.sum(jnp.log(jnp.diagonal(L)))
 
 
-def _pack(kernel: AbstractKernel, noise: Scalar) -> Float[Array, " parameters"]:
+def _pack(kernel: Kernel, noise: Scalar) -> Float[Array, " parameters"]:
     """theta, in JAX's default precision, which is what optax keeps its own numbers in."""
-    parts = jnp.ravel(kernel.length_scale), jnp.ravel(kernel.variance), noise[None]
+    parts = [*map(jnp.ravel, kernel.hyperparameters.values()), noise[None]]
     return jnp.log(jnp.concatenate([part.astype(float) for part in parts]))
 
 
 def _unpack(
-    kernel: AbstractKernel, theta: Float[Array, " parameters"], dtype: jnp.dtype
-) -> tuple[AbstractKernel, Scalar]:
-    scales, variances, noise = _split(kernel, jnp.exp(theta).astype(dtype))
-    scales = scales.reshape(kernel.length_scale.shape)
-    return kernel.with_hyperparameters(scales, variances.reshape(kernel.variance.shape)), noise
+    kernel: Kernel, theta: Float[Array, " parameters"], dtype: jnp.dtype
+) -> tuple[Kernel, Scalar]:
+    values = _split(kernel, jnp.exp(theta).astype(dtype))
+    noise = values.pop("noise")
+    given = kernel.hyperparameters
+    shaped = [value.reshape(given[name].shape) for name, value in values.items()]
+    return kernel.with_hyperparameters(*shaped), noise
 
 
-def _split(
-    kernel: AbstractKernel, theta: Float[Array, " parameters"]
-) -> tuple[Float[Array, " scales"], Float[Array, " variances"], Scalar]:
-    """The parts of theta."""
-    scales, variances = jnp.split(theta[:-1], [kernel.length_scale.size])
-    return scales, variances, theta[-1]
+def _split(kernel: Kernel, theta: Float[Array, " parameters"]) -> dict[str, Float[Array, "..."]]:
+    """The parts of theta, the noise last."""
+    given = kernel.hyperparameters
+    ends = np.cumsum([value.size for value in given.values()])
+    parts = jnp.split(theta[:-1], ends[:-1])
+    return {**dict(zip(given, parts, strict=True)), "noise": theta[-1]}
 
 
 def _box(
-    bounds: Bounds,
-    kernel: AbstractKernel,
-    theta: Float[Array, " parameters"],
-    free: tuple[bool, bool, bool],
+    bounds: Bounds, kernel: Kernel, theta: Float[Array, " parameters"], kept: Collection[str]
 ) -> tuple[Float[Array, " parameters"], Float[Array, " parameters"]]:
-    """The ends of the box; one of no width around what is not fitted."""
-    sizes = np.array([kernel.length_scale.size, kernel.variance.size, 1])
-    # Where several variances add up, any of them may be next to nothing.
-    shares = jnp.array([sizes[1] ** 2, 1], bounds.variance.dtype)[:, None]
-    columns = bounds.length_scale[:, None], bounds.variance[:, None] / shares, bounds.noise[:, None]
-    parts = [jnp.repeat(part, size, axis=1) for part, size in zip(columns, sizes, strict=True)]
-    ends = jnp.log(jnp.concatenate([part.astype(float) for part in parts], axis=1))
-    fitted = np.repeat(free, sizes)
+    """The ends of the box; one of no width around what is kept."""
+    parts, fitted = [], []
+    for name, value in _split(kernel, theta).items():
+        pair = getattr(bounds, name)
+        if name == "variance":  # where several add up, any of them may be next to nothing
+            pair = pair / jnp.array([value.size**2, 1], pair.dtype)
+        parts.append(jnp.repeat(pair[:, None].astype(float), value.size, axis=1))
+        fitted += [name not in kept] * value.size
+    ends = jnp.log(jnp.concatenate(parts, axis=1))
+    fitted = np.array(fitted)
     return jnp.where(fitted, ends[0], theta), jnp.where(fitted, ends[1], theta)
 
 

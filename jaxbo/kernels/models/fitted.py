@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
-from jaxbo._check import is_a, positive_number, whole
+from jaxbo._check import is_a, positive_number, require, whole
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models import fit, warping
 from jaxbo.kernels.models.fit import Bounds, Priors
@@ -41,8 +41,8 @@ from jaxbo.kernels.models.surrogate import (
     updated,
 )
 from jaxbo.kernels.models.warping import Warping
-from jaxbo.kernels.processes import features, posterior
-from jaxbo.kernels.processes.covariance import AbstractKernel, gram
+from jaxbo.kernels.processes import features, nystrom, posterior
+from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel, as_kernel, gram
 from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
 from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Scalar, floating
 
@@ -56,7 +56,7 @@ class FittedBelief(eqx.Module):
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
     warping: Warping | None
-    kernel: AbstractKernel
+    kernel: Kernel
     noise: Scalar
     model: Any
 
@@ -98,6 +98,10 @@ class AbstractInference(eqx.Module):
         """Where `Fitted` looks for hyperparameters, unless told."""
 
     @abc.abstractmethod
+    def basis(self, kernel: Kernel) -> Basis:
+        """What draws the features, unless `Fitted` is told."""
+
+    @abc.abstractmethod
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Any:
         """The model of no observations. It has `moments`."""
 
@@ -128,6 +132,9 @@ class OnFeatures(AbstractInference):
     def bounds(self) -> Bounds:
         return Bounds()
 
+    def basis(self, kernel: Kernel) -> Basis:
+        return features.sine_cosine
+
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Belief:
         return no_belief(phi.size, noise, capacity)
 
@@ -152,7 +159,7 @@ class OnFeatures(AbstractInference):
         return posterior.log_evidence(belief.model.posterior, belief.model.standardizing)
 
 
-class Inverse(eqx.Module):
+class InverseRoot(eqx.Module):
     """`matrix` = L⁻¹ with L L' = K + noise I; rows without an observation are those of the identity."""
 
     matrix: Float[Array, "capacity capacity"]
@@ -164,7 +171,7 @@ class PathwiseFunction(eqx.Module):
 
     features: FeatureMap
     weights: Features
-    kernel: AbstractKernel
+    kernel: Kernel
     x: Points
     v: Float[Array, " points"]
 
@@ -179,11 +186,14 @@ class Exact(AbstractInference):
     def bounds(self) -> Bounds:
         return Bounds(noise=(1e-4, 1.0))
 
-    def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Inverse:
-        del phi
-        return Inverse(jnp.eye(capacity, dtype=noise.dtype), no_moments(noise.dtype))
+    def basis(self, kernel: Kernel) -> Basis:
+        return features.sine_cosine if isinstance(kernel, AbstractKernel) else nystrom.basis()
 
-    def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> Inverse:
+    def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> InverseRoot:
+        del phi
+        return InverseRoot(jnp.eye(capacity, dtype=noise.dtype), no_moments(noise.dtype))
+
+    def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> InverseRoot:
         del phi
         matrix, moments = belief.model.matrix, belief.moments
         row = moments.count
@@ -194,9 +204,9 @@ class Exact(AbstractInference):
         unit = (jnp.arange(w.size) == row).astype(w.dtype)
         new = (unit - linalg.dot(w, matrix)) / pivot
         at = jnp.where(usable, row, w.size)
-        return Inverse(matrix.at[at].set(new, mode="drop"), updated(moments, value))
+        return InverseRoot(matrix.at[at].set(new, mode="drop"), updated(moments, value))
 
-    def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> Inverse:
+    def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> InverseRoot:
         del phi
         moments = _moments(belief.values) if belief.warping is not None else belief.moments
         identity = jnp.eye(belief.y.shape[0], dtype=belief.y.dtype)
@@ -204,7 +214,7 @@ class Exact(AbstractInference):
         K = gram(belief.kernel, belief.x, belief.x) + belief.noise * identity
         L = linalg.cholesky(jnp.where(pairs, K, identity), belief.noise)
         L = jnp.where(pairs, L, identity)
-        return Inverse(linalg.inverse_lower(L), moments)
+        return InverseRoot(linalg.inverse_lower(L), moments)
 
     def sample(self, key: Key, phi: FeatureMap, belief: FittedBelief) -> PathwiseFunction:
         prior_key, noise_key = jr.split(key)
@@ -258,10 +268,13 @@ class Fitted(AbstractSurrogate):
     `kernel` and `noise` are where fitting starts, and what is expected unless `priors` say otherwise
     (`Priors()` expects nothing). The form of `kernel` stays, and with `keep_length_scale` its length
     scale. With fewer than `fit.FEWEST` distinct values nothing is fitted. `bounds` and `priors` are those
-    of `fit.fit`. `capacity` is the
-    most observations that an agent will ever make; later ones are ignored. Frequencies are common to all
-    agents, length scales are not (FTS, section 5.2 and the authors' real experiments). Where `every` is
-    None, nothing is fitted.
+    of `fit.fit`. `capacity` is the most observations that an agent will ever make; later ones are
+    ignored. Frequencies are common to all agents, length scales are not (FTS, section 5.2 and the
+    authors' real experiments). Where `every` is None, nothing is fitted.
+
+    With `Exact()` the kernel may be any function k(x, z), whose numbers are fitted if it has any
+    (`covariance.Given`). Samples then begin from `size` inducing points in the cube (`nystrom.basis`):
+    of a rough kernel in many dimensions they vary too little where nothing is observed.
 
     `warp` brings skewed values nearer to a Gaussian by a power transformation, refitted with the rest
     (`kernels.warping`). `inference` is `OnFeatures()`, whose samples are functions that can be sent and
@@ -274,12 +287,12 @@ class Fitted(AbstractSurrogate):
     differ by less than 1e-19 or by their own rounding, they count as equal.
     """
 
-    capacity: int = eqx.field(static=True)
-    kernel: AbstractKernel = eqx.field(default_factory=default_kernel)
+    capacity: int = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+    kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)
     size: int = eqx.field(static=True, default=200)
     noise: Scalar = eqx.field(converter=floating, default=1e-2)
     every: int | None = eqx.field(static=True, default=5)
-    basis: Basis = eqx.field(static=True, default=features.sine_cosine)
+    basis: Basis | None = eqx.field(static=True, default=None)
     inference: AbstractInference = eqx.field(default_factory=OnFeatures)
     warp: bool = eqx.field(static=True, default=False)
     keep_length_scale: bool = eqx.field(static=True, default=False)
@@ -288,23 +301,22 @@ class Fitted(AbstractSurrogate):
 
     def __check_init__(self):
         positive_number("noise", self.noise)
-        is_a("kernel", self.kernel, AbstractKernel)
         is_a("inference", self.inference, AbstractInference)
-        check_basis(self.basis)
+        check_basis(self._basis, self.kernel)
+        require(
+            isinstance(self.kernel, AbstractKernel) or not self.keep_length_scale,
+            "keep_length_scale is for kernels such as Matern52(0.2): a function k(x, z) has none.",
+        )
         for name in ("capacity", "size", "every"):
             if getattr(self, name) is not None or name != "every":
                 whole(name, getattr(self, name), least=1)
-
-    @property
-    def room(self) -> int:
-        return self.capacity
 
     @property
     def period(self) -> int | None:
         return self.every
 
     def setup(self, key: Key, dim: int) -> FeatureMap:
-        return self.basis(key, self.kernel, dim, self.size)
+        return self._basis(key, self.kernel, dim, self.size)
 
     def start(self, shared: FeatureMap) -> FittedBelief:
         dtype = self.noise.dtype
@@ -350,6 +362,10 @@ class Fitted(AbstractSurrogate):
         return self.under(shared, belief, kernel, noise)
 
     @property
+    def _basis(self) -> Basis:
+        return self.inference.basis(self.kernel) if self.basis is None else self.basis
+
+    @property
     def prior(self) -> Priors:
         """What hyperparameters are expected to be."""
         return Priors.around(self.kernel, self.noise) if self.priors is None else self.priors
@@ -367,7 +383,7 @@ class Fitted(AbstractSurrogate):
         return eqx.tree_at(lambda b: b.model.moments, warped, _moments(warped.values))
 
     def under(
-        self, shared: FeatureMap, belief: FittedBelief, kernel: AbstractKernel, noise: Scalar
+        self, shared: FeatureMap, belief: FittedBelief, kernel: Kernel, noise: Scalar
     ) -> FittedBelief:
         """What the same observations say under other hyperparameters."""
         belief = eqx.tree_at(lambda b: (b.kernel, b.noise), belief, (kernel, noise))

@@ -78,7 +78,7 @@ class Marginal(AbstractEnsemble):
             last.standardized,
             bounds=self.expert.limits,
             priors=self.expert.prior,
-            free=(not self.expert.keep_length_scale, True, True),
+            kept=("length_scale",) if self.expert.keep_length_scale else (),
         )
         key = jr.fold_in(shared.key, last.moments.count)
         drawn = sample(key, problem, self.samples, self.warmup)

@@ -26,7 +26,7 @@ from jaxbo._check import whole
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models import fit
 from jaxbo.kernels.models.fitted import Fitted, FittedBelief
-from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel
 from jaxbo.types import Count, Flag, Scalar
 
 #: Settings at the same time: of each, all agents hold a matrix of capacity².
@@ -65,6 +65,15 @@ class Pooled(eqx.Module):
     def __check_init__(self):
         whole("settings", self.settings, least=1)
 
+    def check(self, own: object) -> None:
+        """`ValueError` for a model whose hyperparameters it cannot set."""
+        if not isinstance(own, Fitted) or own.every is not None or own.warp:
+            raise ValueError(
+                f"pooled=Pooled() needs own=Fitted(..., every=None, warp=False), to set its "
+                f"hyperparameters, got {own}."
+            )
+        _spectral(own.kernel)
+
     def evidence(self, own: Fitted, belief: FittedBelief) -> Float[Array, " settings"]:
         """Log evidence in nats of one agent's values under each setting, its largest 0.
 
@@ -85,9 +94,10 @@ class Pooled(eqx.Module):
         logs = total.astype(points.dtype) + jax.vmap(problem.log_prior)(points)
         weights = _tempered(logs, min(self.settings, sum(_free(own)) + _MORE))
         theta = linalg.dot(weights, points)
-        kernel, noise = problem.unpack(theta)
+        found, noise = problem.unpack(theta)
+        kernel = _spectral(found)
         _, contrasts, squares, told = restricted(problem, theta)
-        start = jnp.sum(own.kernel.variance)
+        start = jnp.sum(_spectral(own.kernel).variance)
         scale = (_SHRINK * start + squares) / (_SHRINK + contrasts)
         scale = jnp.clip(jnp.where(told, scale, start), *own.limits.variance).astype(noise.dtype)
         return kernel.with_hyperparameters(
@@ -104,13 +114,24 @@ class Pooled(eqx.Module):
 
 def _free(own: Fitted) -> list[bool]:
     """Which parameters differ from setting to setting: length scales, variances, noise."""
-    scales = [not own.keep_length_scale] * own.kernel.length_scale.size
-    return [*scales, *[False] * own.kernel.variance.size, True]
+    kernel = _spectral(own.kernel)
+    scales = [not own.keep_length_scale] * kernel.length_scale.size
+    return [*scales, *[False] * kernel.variance.size, True]
+
+
+def _spectral(kernel: Kernel) -> AbstractKernel:
+    if not isinstance(kernel, AbstractKernel):
+        raise ValueError(
+            "agents agree on length scales, and a function k(x, z) has none: give a kernel such as "
+            "Matern52(0.2)."
+        )
+    return kernel
 
 
 def _problem(own: Fitted, belief: FittedBelief) -> fit.Problem:
     """For a signal variance of 1: noise is relative to it."""
-    kernel, variance = own.kernel, own.kernel.variance
+    kernel = _spectral(own.kernel)
+    variance = kernel.variance
     return fit.of_data(
         kernel.with_hyperparameters(kernel.length_scale, variance / jnp.sum(variance)),
         own.noise,
@@ -118,7 +139,7 @@ def _problem(own: Fitted, belief: FittedBelief) -> fit.Problem:
         belief.standardized,
         bounds=own.limits,
         priors=own.prior,
-        free=(not own.keep_length_scale, False, True),
+        kept=("length_scale", "variance") if own.keep_length_scale else ("variance",),
     )
 
 

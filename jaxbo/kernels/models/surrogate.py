@@ -11,17 +11,22 @@ and deviation when it is read, exactly as if all values had been standardized fi
 """
 
 import abc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxbo._check import is_a, positive_number, require, whole
+from jaxbo._check import positive_number, require, whole
 from jaxbo.kernels.moments import Moments, bounded, no_moments, updated
 from jaxbo.kernels.processes import features, posterior
-from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
+from jaxbo.kernels.processes.covariance import (
+    AbstractKernel,
+    Kernel,
+    SquaredExponential,
+    as_kernel,
+)
 from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
 from jaxbo.kernels.processes.posterior import Posterior
 from jaxbo.types import Count, Features, Function, Key, Point, Scalar, floating
@@ -75,12 +80,14 @@ def condition(belief: Belief, phi: Features, y: Scalar, standardize: bool = True
     return Belief(posterior.condition(belief.posterior, phi, outputs), moments)
 
 
-def check_basis(basis: object) -> None:
-    """`ValueError` unless it can draw features."""
+def check_basis(basis: object, kernel: Kernel) -> None:
+    """`ValueError` unless it can draw features of the kernel."""
     require(
         callable(basis),
         f"basis must be features.cosine, features.sine_cosine or nystrom.basis(), got {basis!r}.",
     )
+    if basis in (features.cosine, features.sine_cosine):
+        features.spectral(kernel)
 
 
 def default_kernel() -> AbstractKernel:
@@ -92,12 +99,16 @@ class AbstractSurrogate(eqx.Module):
     """How an agent models its objective. `shared` is what all agents draw together, once.
 
     Values are standardized inside; with a `period`, hyperparameters are fitted anew every so many rounds.
+    `capacity` is the most observations that a belief can hold, None if there is no limit.
     """
 
-    @property
-    @abc.abstractmethod
-    def room(self) -> int | None:
-        """The most observations that can be held, if there is a limit."""
+    if TYPE_CHECKING:  # a field of some surrogates, a property of others
+
+        @property
+        def capacity(self) -> int | None: ...
+
+    else:
+        capacity: eqx.AbstractVar[int | None]
 
     @property
     @abc.abstractmethod
@@ -170,24 +181,21 @@ class Fixed(AbstractSurrogate):
     posterior cheaper (`posterior.prior`).
     """
 
-    kernel: AbstractKernel = eqx.field(default_factory=default_kernel)
+    kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)
     size: int = eqx.field(static=True, default=100)
     noise: Scalar = eqx.field(converter=floating, default=1e-2)
     standardize: bool = eqx.field(static=True, default=True)
     basis: Basis = eqx.field(static=True, default=features.sine_cosine)
-    capacity: int | None = eqx.field(static=True, default=None)
+    capacity: int | None = eqx.field(  # pyright: ignore[reportIncompatibleMethodOverride]
+        static=True, default=None
+    )
 
     def __check_init__(self):
         positive_number("noise", self.noise)
-        is_a("kernel", self.kernel, AbstractKernel)
-        check_basis(self.basis)
+        check_basis(self.basis, self.kernel)
         whole("size", self.size, least=1)
         if self.capacity is not None:
             whole("capacity", self.capacity, least=1)
-
-    @property
-    def room(self) -> int | None:
-        return self.capacity
 
     @property
     def period(self) -> None:

@@ -10,6 +10,9 @@
 Each is a scale mixture of squared exponentials: with z a vector of standard normals and
 `tau` from `kernel.mixing`, the frequency `tau z / length_scale` (radians per unit of x) is a draw
 from the spectral density of `k / variance`, so E[cos(frequency'(x - z))] = k(x, z) / variance.
+
+Any other function k(x, z) of two points serves where no spectral density is needed: exact processes and
+inducing points. `Given` is how a model holds one.
 """
 
 import abc
@@ -20,10 +23,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxbo import _check
-from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
+from jaxbo.types import Count, Flag, Key, Point, Scalar, as_pytree, floating
 
 #: A covariance function of two points. Every `AbstractKernel` is one, and so is any sum of them.
 Covariance: TypeAlias = Callable[[Point, Point], Scalar]
@@ -67,6 +71,11 @@ class AbstractKernel(eqx.Module):
         # The difference first: |x|^2 - 2 x'z + |z|^2 cancels, which float32 cannot afford.
         scaled = (x - z) / self.length_scale.astype(x.dtype)
         return self.variance.astype(x.dtype) * self.correlation(jnp.sum(scaled**2))
+
+    @property
+    def hyperparameters(self) -> dict[str, Float[Array, "..."]]:
+        """What is fitted, by the names of `fit.Bounds` and `fit.Priors`."""
+        return {"length_scale": self.length_scale, "variance": self.variance}
 
     def with_hyperparameters(
         self, length_scale: Float[Array, "*scales"], variance: Float[Array, "*variances"]
@@ -176,6 +185,72 @@ class OneOf(AbstractKernel):
         keys = jr.split(key, len(self.forms))
         draws = [form.mixing(k, count) for form, k in zip(self.forms, keys, strict=True)]
         return jnp.stack(draws)[self.form]
+
+
+class Given(eqx.Module):
+    """A covariance function without a spectral density, such as a user's own.
+
+    `function` is any k(x, z) of two points: differentiable in x, also where x = z, if points are to be
+    found by gradients. Its numbers are those of a module, or what a `functools.partial` binds; each is
+    fitted as its `factor` times what it was given as. A plain function has none.
+    """
+
+    function: Covariance
+    factors: Float[Array, " numbers"]
+
+    def __init__(self, function: Covariance):
+        numbers, rest = eqx.partition(as_pytree(function), eqx.is_inexact_array_like)
+        numbers = jax.tree.map(floating, numbers)
+        self.function = eqx.combine(numbers, rest)
+        self.factors = jnp.ones(sum(leaf.size for leaf in jax.tree.leaves(numbers)))
+
+    def __call__(self, x: Point, z: Point) -> Scalar:
+        """k(x, z)."""
+        numbers, rest = eqx.partition(self.function, eqx.is_inexact_array)
+        leaves, structure = jax.tree.flatten(numbers)
+        factors = jnp.split(self.factors.astype(x.dtype), np.cumsum([leaf.size for leaf in leaves]))
+        leaves = [
+            leaf.astype(x.dtype) * factor.reshape(leaf.shape)
+            for leaf, factor in zip(leaves, factors[:-1], strict=True)
+        ]
+        return eqx.combine(jax.tree.unflatten(structure, leaves), rest)(x, z)
+
+    @property
+    def hyperparameters(self) -> dict[str, Float[Array, "..."]]:
+        """What is fitted, by the names of `fit.Bounds` and `fit.Priors`."""
+        return {"factor": self.factors}
+
+    def with_hyperparameters(self, factors: Float[Array, " numbers"]) -> "Given":
+        """The same function with other numbers."""
+        return eqx.tree_at(lambda k: k.factors, self, factors)
+
+    @property
+    def alike(self) -> int:
+        """No two factors are one."""
+        return 1
+
+    def squares(self, X: Float[Array, "points dim"]) -> Float[Array, "points dim"]:
+        """What `of_squares` needs of the points: all that they are."""
+        return X
+
+    def of_squares(self, X: Float[Array, "points dim"]) -> Float[Array, "points points"]:
+        """k of all pairs of points."""
+        return gram(self, X, X)
+
+
+#: What models are made of: with a spectral density, or without.
+Kernel: TypeAlias = AbstractKernel | Given
+
+
+def as_kernel(kernel: Covariance) -> Kernel:
+    """A kernel as it is, another function of two points as `Given`. `ValueError` for what is neither."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    _check.require(
+        callable(kernel) and not isinstance(kernel, type),
+        f"kernel must be one such as Matern52(0.2), or a function k(x, z) of two points, got {kernel!r}.",
+    )
+    return Given(kernel)
 
 
 def forms(dim: int, length_scale: float = 0.3) -> tuple[AbstractKernel, ...]:

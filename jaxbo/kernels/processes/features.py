@@ -10,7 +10,7 @@ exact in floating point.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from jaxbo._check import positive, require
 from jaxbo.domains.base import GRID, SOBOL_DIM, Cube
 from jaxbo.kernels.linalg import dot, inner
-from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel
 from jaxbo.kernels.processes.nystrom import Nystrom, feature_map
 from jaxbo.types import Count, Features, Function, Key, Point, Scalar, floating
 
@@ -196,7 +196,7 @@ FeatureMap: TypeAlias = Cosine | SineCosine | Nystrom
 
 #: `cosine`, `sine_cosine` or `nystrom.basis()`: draws a map for a kernel, a dimension and a number of
 #: features.
-Basis: TypeAlias = Callable[[Key, AbstractKernel, int, int], FeatureMap]
+Basis: TypeAlias = Callable[[Key, Any, int, int], FeatureMap]
 
 #: Multiplies a direction by the Hessian of a function.
 Curvature: TypeAlias = Callable[[Point], Point]
@@ -276,12 +276,13 @@ def _weighted_outer(
 
 
 def cosine(
-    key: Key, kernel: AbstractKernel, dim: int, size: int, directions: Directions = spread
+    key: Key, kernel: Kernel, dim: int, size: int, directions: Directions = spread
 ) -> Cosine:
     """`size` cosine features of `kernel`, random phases, normalized as in FTS, appendix A.
 
     Raises `ValueError` for a size or dimension below one.
     """
+    kernel = spectral(kernel)
     frequency_key, phase_key = jr.split(key)
     frequencies = _frequencies(frequency_key, kernel, dim, size, directions)
     phases = jr.uniform(phase_key, (size,), dtype=frequencies.dtype)
@@ -289,24 +290,37 @@ def cosine(
 
 
 def sine_cosine(
-    key: Key, kernel: AbstractKernel, dim: int, size: int, directions: Directions = spread
+    key: Key, kernel: Kernel, dim: int, size: int, directions: Directions = spread
 ) -> SineCosine:
     """`size` features of `kernel` (even: a sine and a cosine a frequency), as in EGP-TS, eq. 15.
 
     Raises `ValueError` for an odd size, or a size or dimension below one.
     """
+    kernel = spectral(kernel)
     require(size % 2 == 0, f"sine_cosine needs an even size, got {size}.")
     frequencies = _frequencies(key, kernel, dim, size // 2, directions)
     return SineCosine(frequencies, kernel.length_scale, kernel.variance)
 
 
-def with_kernel(features: FeatureMap, kernel: AbstractKernel) -> FeatureMap:
+def with_kernel(features: FeatureMap, kernel: Kernel) -> FeatureMap:
     """The same frequencies, or inducing points, under those of `kernel` (of the same form)."""
     if isinstance(features, Nystrom):
         return feature_map(kernel, features.z, jnp.arange(features.size) < features.count)
+    kernel = spectral(kernel)
     return eqx.tree_at(
         lambda m: (m.length_scale, m.variance), features, (kernel.length_scale, kernel.variance)
     )
+
+
+def spectral(kernel: Kernel) -> AbstractKernel:
+    """The kernel. `ValueError` if it has no spectral density."""
+    if not isinstance(kernel, AbstractKernel):
+        raise ValueError(
+            "Fourier features are drawn from the spectral density of a kernel, and a function k(x, z) "
+            "has none: give a kernel such as Matern52(0.2), basis=nystrom.basis(), or "
+            "Fitted(..., inference=Exact())."
+        )
+    return kernel
 
 
 def _frequencies(

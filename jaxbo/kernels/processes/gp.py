@@ -35,18 +35,18 @@ from jaxtyping import Array, Float
 
 from jaxbo import _check
 from jaxbo.kernels import linalg
-from jaxbo.kernels.processes.covariance import AbstractKernel, gram
-from jaxbo.types import Count, Point, Scalar, floating
+from jaxbo.kernels.processes.covariance import AbstractKernel, Covariance, gram
+from jaxbo.types import Count, Point, Scalar, as_pytree, floating
 
 
 class GP(eqx.Module):
     """Hyperparameters, observations, and what follows from both; made by `empty` or `build`.
 
-    `noise` is the variance of the observation noise, in squared units of y. The prior mean is
-    zero: subtract one from y, and scale y, before it comes here.
+    `kernel` is any k(x, z); `noise` is the variance of the observation noise, in squared units of y.
+    The prior mean is zero: subtract one from y, and scale y, before it comes here.
     """
 
-    kernel: AbstractKernel
+    kernel: Covariance = eqx.field(converter=as_pytree)
     noise: Scalar = eqx.field(converter=floating)
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
@@ -58,20 +58,22 @@ class GP(eqx.Module):
         _check.positive("noise", self.noise)
 
 
-def empty(kernel: AbstractKernel, noise: Scalar | float, capacity: int, dim: int) -> GP:
+def empty(kernel: Covariance, noise: Scalar | float, capacity: int, dim: int) -> GP:
     """A process without observations and with room for `capacity` of them, in the kernel's dtype.
+
+    That of a function without one is JAX's default.
 
     `ValueError` for a capacity or dimension below 1 or noise that is not positive.
     """
     if capacity < 1 or dim < 1:
         raise ValueError(f"capacity and dim must be at least 1, got {capacity} and {dim}.")
-    dtype = kernel.length_scale.dtype
+    dtype = kernel.length_scale.dtype if isinstance(kernel, AbstractKernel) else float
     x, y = jnp.zeros((capacity, dim), dtype), jnp.zeros((capacity,), dtype)
     return GP(kernel, noise, x, y, jnp.eye(capacity, dtype=dtype), y, jnp.zeros((), jnp.int32))
 
 
 def build(
-    kernel: AbstractKernel,
+    kernel: Covariance,
     noise: Scalar | float,
     x: Float[Array, "capacity dim"],
     y: Float[Array, " capacity"],
@@ -115,7 +117,7 @@ def append(gp: GP, x: Point, y: Scalar) -> GP:
     )
 
 
-def refactor(gp: GP, kernel: AbstractKernel, noise: Scalar | float) -> GP:
+def refactor(gp: GP, kernel: Covariance, noise: Scalar | float) -> GP:
     """The same observations under other hyperparameters; O(capacity^3)."""
     noise = floating(noise).astype(gp.y.dtype)
     used = _slots(gp) < gp.count

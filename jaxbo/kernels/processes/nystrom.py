@@ -36,9 +36,9 @@ from jaxbo._check import positive, positive_number, require, whole
 from jaxbo.domains.base import Cube, Regions
 from jaxbo.kernels.linalg import dot, inverse_lower
 from jaxbo.kernels.processes import posterior
-from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.covariance import AbstractKernel, Covariance
 from jaxbo.kernels.processes.posterior import Posterior
-from jaxbo.types import Count, Features, Key, Point, Points, Scalar
+from jaxbo.types import Count, Features, Key, Point, Points, Scalar, as_pytree
 
 #: A pivot's least variance, in units of the kernel's and of its precision. At 1/4 rounding can leave
 #: nothing but itself, and NaN follows; with 16 the mean errs by up to five times as much as with 4, since
@@ -67,7 +67,7 @@ class Selection(eqx.Module):
 
 def greedy(
     key: Key,
-    kernel: AbstractKernel,
+    kernel: Covariance,
     points: Points,
     size: int,
     used: Bool[Array, " points"] | None = None,
@@ -89,7 +89,7 @@ def greedy(
 
 def random(
     key: Key,
-    kernel: AbstractKernel,
+    kernel: Covariance,
     points: Points,
     size: int,
     used: Bool[Array, " points"] | None = None,
@@ -107,7 +107,7 @@ def _all(points: Points) -> Bool[Array, " points"]:
 
 
 def _pivots(
-    pick: Pick, kernel: AbstractKernel, points: Points, used: Bool[Array, " points"], size: int
+    pick: Pick, kernel: Covariance, points: Points, used: Bool[Array, " points"], size: int
 ) -> Selection:
     whole("size", size, least=1)
     prior = jnp.where(used, jax.vmap(lambda x: kernel(x, x))(points), 0)
@@ -182,10 +182,10 @@ def draw(key: Key, probabilities: Float[Array, " points"], room: int | None = No
 class Nystrom(eqx.Module):
     """φ(x) = L⁻¹ k(z, x) for the first `count` of the points z; made by `feature_map`.
 
-    |φ(x)|² ≤ k(x, x): the rest is variance that these features lack.
+    `kernel` is any k(x, z). |φ(x)|² ≤ k(x, x): the rest is variance that these features lack.
     """
 
-    kernel: AbstractKernel
+    kernel: Covariance = eqx.field(converter=as_pytree)
     z: Float[Array, "features dim"]
     inverse: Float[Array, "features features"]
     count: Count
@@ -210,7 +210,7 @@ class Nystrom(eqx.Module):
 
 
 def feature_map(
-    kernel: AbstractKernel, z: Points, used: Bool[Array, " points"] | None = None
+    kernel: Covariance, z: Points, used: Bool[Array, " points"] | None = None
 ) -> Nystrom:
     """The features of the points z that are `used`, in the order of pivoting.
 
@@ -234,9 +234,10 @@ def basis(selector: Selector = greedy, candidates: int = 1000) -> Callable[..., 
     """
     whole("candidates", candidates, least=1)
 
-    def of_cube(key: Key, kernel: AbstractKernel, dim: int, size: int) -> Nystrom:
+    def of_cube(key: Key, kernel: Covariance, dim: int, size: int) -> Nystrom:
         require(size >= 1 and dim >= 1, f"features need size and dim >= 1, got {size} and {dim}.")
-        positive("length_scale", kernel.length_scale)
+        if isinstance(kernel, AbstractKernel):
+            positive("length_scale", kernel.length_scale)
         candidate_key, key = jr.split(key)
         points = Cube(dim).candidates(candidate_key, max(candidates, size))
         chosen = selector(key, kernel, points, size)

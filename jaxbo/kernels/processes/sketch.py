@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxbo._check import positive_number, whole
 from jaxbo.kernels.processes import nystrom
-from jaxbo.kernels.processes.covariance import AbstractKernel
+from jaxbo.kernels.processes.covariance import Covariance
 from jaxbo.kernels.processes.nystrom import Inducing
 from jaxbo.types import Key, Points, Scalar, floating
 
@@ -31,7 +31,7 @@ class AbstractSketch(eqx.Module):
 
     @abc.abstractmethod
     def draw(
-        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+        self, key: Key, kernel: Covariance, x: Points, variance: Float[Array, " points"]
     ) -> Inducing:
         """Some of the points x, at which the posterior has this variance; 0 where x is no observation."""
 
@@ -52,7 +52,7 @@ class Sketch(AbstractSketch):
         return observations
 
     def draw(
-        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+        self, key: Key, kernel: Covariance, x: Points, variance: Float[Array, " points"]
     ) -> Inducing:
         del kernel, x
         return nystrom.draw(key, self.q0 * variance)
@@ -75,7 +75,7 @@ class Pivoted(AbstractSketch):
         return min(self.count, observations)
 
     def draw(
-        self, key: Key, kernel: AbstractKernel, x: Points, variance: Float[Array, " points"]
+        self, key: Key, kernel: Covariance, x: Points, variance: Float[Array, " points"]
     ) -> Inducing:
         chosen = self.select(key, kernel, x, self.size(x.shape[0]), variance > 0)
         return Inducing(chosen.indices, chosen.count)

@@ -1,6 +1,3 @@
-import functools
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,10 +10,10 @@ from scipy import integrate, special
 from jaxbo.kernels.choosing import acquisition
 
 IMPROVEMENTS = [
-    acquisition.ExpectedImprovement,
-    acquisition.LogExpectedImprovement,
-    acquisition.ProbabilityOfImprovement,
-    acquisition.LogProbabilityOfImprovement,
+    acquisition.expected_improvement,
+    acquisition.log_expected_improvement,
+    acquisition.probability_of_improvement,
+    acquisition.log_probability_of_improvement,
 ]
 #: From the far tail, across both switching points (1.5 and 6), to certain improvement.
 Z = np.concatenate(
@@ -129,15 +126,7 @@ def test_slope_and_curvature_of_log_expected_improvement_equal_quadrature():
     )
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        acquisition.expected_improvement,
-        acquisition.log_expected_improvement,
-        acquisition.probability_of_improvement,
-        acquisition.log_probability_of_improvement,
-    ],
-)
+@pytest.mark.parametrize("function", IMPROVEMENTS)
 @pytest.mark.parametrize("z", [-7.3, -4.1, -2.3, -0.4, 1.7])
 def test_gradients_equal_central_differences_in_every_argument(function, z):
     arguments = np.array([0.2 + 0.7 * z, 0.7, 0.2])
@@ -198,120 +187,39 @@ def test_a_certain_point_improves_by_its_lead_or_not_at_all():
     assert float(acquisition.probability_of_improvement(best, std, mean)) == 0
 
 
-def direct(x):
-    """A posterior whose moments are the coordinates of the point."""
-    return x[0], x[1]
+def at(function, last):
+    """`function` of points whose coordinates are mean and variance."""
+    return lambda x: function(x[0], acquisition.deviation(x[1]), jnp.asarray(last, x.dtype))
 
 
 @pytest.mark.parametrize(
-    "function",
-    [
-        *(kind(direct, best=0.25) for kind in IMPROVEMENTS),
-        acquisition.UpperConfidenceBound(direct, beta=2.0),
-        acquisition.Variance(direct),
-    ],
-    ids=lambda function: type(function).__name__,
+    ("function", "last"),
+    [*((function, 0.25) for function in IMPROVEMENTS), (acquisition.upper_confidence_bound, 2.0)],
 )
-def test_values_gradients_and_hessians_are_finite_down_to_zero_variance(function):
+def test_values_gradients_and_hessians_are_finite_down_to_zero_variance(function, last):
     means = np.concatenate([-np.geomspace(1e2, 1e-8, 21), [0, 0.25], np.geomspace(1e-8, 1e2, 21)])
     variances = np.concatenate([[-1e-6, 0], np.geomspace(1e-37, 1e4, 42)])
     points = np.stack(np.meshgrid(means, variances), axis=-1).reshape(-1, 2)
-    derivatives = jax.vmap(lambda x: (function(x), jax.grad(function)(x), jax.hessian(function)(x)))
+    f = at(function, last)
+    derivatives = jax.vmap(lambda x: (f(x), jax.grad(f)(x), jax.hessian(f)(x)))
     for array in jax.jit(derivatives)(jnp.asarray(points, dtype())):
         assert np.isfinite(array).all()
 
 
 def test_upper_confidence_bound_adds_the_root_of_beta_standard_deviations():
     assert float(acquisition.upper_confidence_bound(*scalars(1, 0.5, 9))) == 2.5
-    function = acquisition.UpperConfidenceBound(direct, beta=9)
-    assert float(function(jnp.asarray([1, 0.25], dtype()))) == 2.5
 
 
-def test_a_negative_beta_is_refused():
-    with pytest.raises(ValueError, match=r"beta must be at least 0, got -1"):
-        acquisition.UpperConfidenceBound(direct, beta=-1.0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "function"),
-    [
-        (acquisition.ExpectedImprovement, acquisition.expected_improvement),
-        (acquisition.LogExpectedImprovement, acquisition.log_expected_improvement),
-        (acquisition.ProbabilityOfImprovement, acquisition.probability_of_improvement),
-        (acquisition.LogProbabilityOfImprovement, acquisition.log_probability_of_improvement),
-    ],
-)
-def test_a_function_of_a_point_is_the_scalar_function_of_the_posterior_there(kind, function):
-    x = jnp.asarray([0.4, 0.09], dtype())
-    expected = function(*scalars(0.4, 0.3, 0.7))
-    np.testing.assert_allclose(kind(direct, 0.7)(x), expected, rtol=1e-5)
-    assert float(acquisition.Variance(direct)(x)) == float(x[1])
-
-
-def linear(weights, x):
-    """A posterior with parameters: the kind that differs from agent to agent."""
-    return jnp.sum(weights * x), jnp.sum(x * x)
-
-
-class Linear(eqx.Module):
-    weights: jax.Array
-
-    def __call__(self, x):
-        return linear(self.weights, x)
-
-
-@pytest.mark.parametrize(
-    "posterior",
-    [Linear, functools.partial(functools.partial, linear)],
-    ids=["module", "partial"],
-)
-def test_agents_functions_are_one_pytree_under_vmap(posterior, key):
-    weight_key, point_key = jr.split(key)
-    weights, points = jr.normal(weight_key, (5, 3)), jr.normal(point_key, (5, 3))
-    best = jnp.linspace(-1, 1, 5)
-    build = lambda w, b: acquisition.LogExpectedImprovement(posterior(w), b)  # noqa: E731
-    together = jax.vmap(build)(weights, best)
-    values = jax.vmap(lambda function, x: function(x))(together, points)
-    single = [build(w, b)(x) for w, b, x in zip(weights, best, points, strict=True)]
-    np.testing.assert_allclose(values, np.stack(single), rtol=1e-5)
-
-
-def test_a_closure_passes_through_jit_and_new_numbers_do_not_retrace():
-    traces = []
-
-    @jax.jit
-    def evaluate(function, x):
-        traces.append(1)
-        return function(x)
-
-    x = jnp.asarray([0.4, 0.09], dtype())
-    values = [evaluate(acquisition.ExpectedImprovement(direct, best), x) for best in (0.0, 0.1)]
-    assert len(traces) == 1
-    assert float(values[0]) > float(values[1])
-
-
-def test_a_sampled_function_is_its_features_weighed(key):
-    frequency_key, weight_key, point_key = jr.split(key, 3)
-    frequencies = np.asarray(jr.normal(frequency_key, (2, 7)))
-    weights, x = jr.normal(weight_key, (4, 7)), jr.normal(point_key, (2,))
-    features = lambda x: jnp.cos(jnp.sum(frequencies * x[:, None], axis=0))  # noqa: E731
-    sampled = jax.vmap(lambda w: acquisition.Sampled(features, w))(weights)
-    values = jax.vmap(lambda function: function(x))(sampled)
-    expected = np.asarray(weights, np.float64) @ np.cos(np.asarray(x, np.float64) @ frequencies)
-    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", [*IMPROVEMENTS, acquisition.UpperConfidenceBound])
-def test_precision_follows_the_posterior_whatever_the_parameter_is(kind):
+@pytest.mark.parametrize("function", [*IMPROVEMENTS, acquisition.upper_confidence_bound])
+def test_precision_is_that_of_the_posterior(function):
     x = jnp.asarray([0.4, 0.09], jnp.float32)
-    function = kind(direct, 0.5)
-    assert function(x).dtype == jnp.float32
-    assert jax.grad(function)(x).dtype == jnp.float32
+    assert at(function, 0.5)(x).dtype == jnp.float32
+    assert jax.grad(at(function, 0.5))(x).dtype == jnp.float32
 
 
-@pytest.mark.parametrize("kind", IMPROVEMENTS)
-def test_functions_and_their_gradients_lower_for_every_platform(kind):
-    function = jax.jit(jax.vmap(jax.value_and_grad(kind(direct, 0.5))))
+@pytest.mark.parametrize("function", IMPROVEMENTS)
+def test_functions_and_their_gradients_lower_for_every_platform(function):
+    function = jax.jit(jax.vmap(jax.value_and_grad(at(function, 0.5))))
     points = jax.ShapeDtypeStruct((8, 2), dtype())
     exported = jax.export.export(function, platforms=("cpu", "cuda", "tpu"))(points)
     assert exported.platforms == ("cpu", "cuda", "tpu")

@@ -20,6 +20,8 @@ from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.processes.features import FourierFunction
 
 MAPS = [features.cosine, features.sine_cosine]
+#: Dimensions besides those of the quicker tests.
+FULL_DIMS = [pytest.param(dim, marks=pytest.mark.full) for dim in (1, 5)]
 SPACE = Space(rate=Real(1e-4, 1.0, log=True), layers=Integer(1, 5), kind=Categorical("a", "b", "c"))
 
 
@@ -81,7 +83,12 @@ def found(function, domain, key, count=200, **sizes):
 # How often it succeeds with the defaults, less what chance may take away over 200 functions; the
 # benchmark measures it more closely, and the loss where it fails.
 @pytest.mark.parametrize(
-    ("dim", "points", "rate"), [(1, 4001, 0.99), (2, 201, 0.97), (3, 41, 0.95)]
+    ("dim", "points", "rate"),
+    [
+        pytest.param(1, 4001, 0.99, marks=pytest.mark.full),
+        (2, 201, 0.97),
+        pytest.param(3, 41, 0.95, marks=pytest.mark.full),
+    ],
 )
 def test_the_maximum_of_a_prior_draw_is_found(dim, points, rate, key):
     functions = prior_draws(key, dim, 200)
@@ -106,7 +113,7 @@ def test_more_candidates_and_starts_find_more(key):
     assert np.mean(np.asarray(worse) > np.asarray(better) + 1e-3) < 0.01
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5, 9])
+@pytest.mark.parametrize("dim", [2, 9, *FULL_DIMS])
 def test_the_peak_of_a_bowl_is_found_exactly(dim, key, x64):
     peak = np.linspace(0.2, 0.7, dim)
     x, value = found(bowl(peak), Cube(dim), key, steps=12)
@@ -157,7 +164,7 @@ def test_functions_without_closed_derivatives_are_differentiated(key):
 
 
 @pytest.mark.parametrize("make", MAPS)
-@pytest.mark.parametrize("dim", [1, 3, 9])
+@pytest.mark.parametrize("dim", [3, 9, FULL_DIMS[0]])
 def test_never_outside_and_never_worse_than_the_best_candidate(make, dim, key):
     functions = prior_draws(key, dim, 100, make=make)
     # Candidates on the border too, where steps are most likely to leave.
@@ -219,7 +226,16 @@ def test_ascent_never_goes_down(steps, key):
         assert np.mean(np.asarray(after) > np.asarray(before)) > 0.9
 
 
-@pytest.mark.parametrize(("count", "starts"), [(1, 4), (2, 1), (3, 7), (5, 4), (1001, 7)])
+@pytest.mark.parametrize(
+    ("count", "starts"),
+    [
+        (1, 4),
+        (3, 7),
+        pytest.param(2, 1, marks=pytest.mark.full),
+        pytest.param(5, 4, marks=pytest.mark.full),
+        pytest.param(1001, 7, marks=pytest.mark.full),
+    ],
+)
 def test_any_number_of_candidates_and_starts_will_do(count, starts, key):
     x, value = found(bowl([0.3, 0.6]), Cube(2), key, count, starts=starts, steps=10)
     np.testing.assert_allclose(x, [0.3, 0.6], atol=1e-2)

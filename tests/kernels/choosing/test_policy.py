@@ -270,7 +270,10 @@ def grid(points, dim):
     return jnp.asarray(np.stack(np.meshgrid(*[axis] * dim), axis=-1).reshape(-1, dim), float)
 
 
-@pytest.mark.parametrize(("dim", "count", "size"), [(1, 5, 2001), (2, 8, 61)])
+@pytest.mark.parametrize(
+    ("dim", "count", "size"),
+    [pytest.param(1, 5, 2001, marks=pytest.mark.full), (2, 8, 61)],
+)
 def test_the_best_improvement_is_found_for_nine_of_ten_beliefs(dim, count, size, key):
     domain, model = Cube(dim), ensemble(Exact(), (KERNELS[0], Matern52(0.3)))
     candidates = domain.candidates(key, 500)

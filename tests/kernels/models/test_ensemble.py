@@ -442,7 +442,10 @@ def test_every_expert_is_that_of_its_own_form(inference, key, points, others, cl
         jax.tree.map(close, found, seen_by(single, own, expected, others))
 
 
-@pytest.mark.parametrize("priors", [None, Priors(length_scale=LogNormal(2.0, 0.1))])
+@pytest.mark.parametrize(
+    "priors",
+    [None, pytest.param(Priors(length_scale=LogNormal(2.0, 0.1)), marks=pytest.mark.full)],
+)
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_refit_finds_for_every_expert_what_it_finds_alone(number, priors, key, points):
     # The first is isotropic and stays so; the second has a length scale for each coordinate.
@@ -471,7 +474,7 @@ def test_failures_and_observations_beyond_the_capacity_change_no_bit(inference, 
     belief = told(ensemble, shared, X, ys)
     for round in (BEFORE, DUE):
         same_bits(observe(ensemble, shared, belief, X[0], ys[1], round), belief)
-    assert ensemble.count(belief) == CAPACITY == ensemble.room
+    assert ensemble.count(belief) == CAPACITY == ensemble.capacity
 
 
 TRACES = []

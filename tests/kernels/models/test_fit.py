@@ -1,5 +1,7 @@
 """Maximum evidence against tinygp and a long multi-start of SciPy, and its guarantees."""
 
+import functools
+
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import tinygp
 
 from jaxbo.kernels.models import fit
 from jaxbo.kernels.processes import covariance, gp
-from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential, gram
+from jaxbo.kernels.processes.covariance import Given, Matern52, SquaredExponential, gram
 
 START = SquaredExponential(0.2)
 #: One program for all the agents of a batch.
@@ -61,7 +63,9 @@ def best_of_scipy(X, y, starts=12, scales=None):
         value = y @ alpha / 2 + np.log(np.diag(L)).sum() + len(y) / 2 * np.log(2 * np.pi)
         return value, np.array(gradient)
 
-    box = [np.log(np.asarray(pair, float)) for pair in vars(fit.Bounds()).values()]
+    bounds = fit.Bounds()
+    pairs = bounds.length_scale, bounds.variance, bounds.noise
+    box = [np.log(np.asarray(pair, float)) for pair in pairs]
     box[0] = box[0] if scales is None else np.log(np.asarray(scales, float))
     rng = np.random.default_rng(0)
     runs = [
@@ -122,7 +126,7 @@ def test_evidence_by_the_spectrum_is_that_of_dense_algebra(kernel, key, x64):
     """And its gradient, with rows that are not in use."""
     X, y = (leaf[1] for leaf in draws(key))
     dense = fit.of_data(kernel, 0.1, X, y)
-    kept = fit.of_data(kernel, 0.1, X, y, free=(False, True, True))
+    kept = fit.of_data(kernel, 0.1, X, y, kept=("length_scale",))
     assert dense.spectrum is None
     assert kept.spectrum is not None
     tolerance = {"rtol": 1e-8} if x64 else {"rtol": 1e-3, "atol": 2e-3}
@@ -210,7 +214,9 @@ def test_difficult_values_give_finite_results_inside_the_bounds(fitted, key):
     found = fitted(X, jnp.stack([jnp.ones(24), 1e6 * jnp.sin(9 * X[1, :, 0]), noise, one]))
     assert bool(jnp.all(jnp.isfinite(found.log_evidence)))
     values = found.kernel.length_scale, found.kernel.variance, found.noise
-    for value, (low, high) in zip(values, vars(fit.Bounds()).values(), strict=True):
+    bounds = fit.Bounds()
+    pairs = bounds.length_scale, bounds.variance, bounds.noise
+    for value, (low, high) in zip(values, pairs, strict=True):
         assert bool(jnp.all((value >= low * (1 - 1e-5)) & (value <= high * (1 + 1e-5))))
 
 
@@ -304,10 +310,43 @@ def test_with_few_distinct_values_hyperparameters_stay_where_they_are(key):
 def test_priors_around_a_kernel_are_greatest_there():
     kernel, noise = Matern52(jnp.asarray([0.1, 0.4])), jnp.asarray(1e-2)
     priors = fit.Priors.around(kernel, noise)
-    one = jnp.zeros((1,))
-    best = priors.log_density(jnp.log(jnp.asarray([0.2, 0.2])), one, jnp.log(noise))
-    np.testing.assert_allclose(best, 0, atol=1e-6)
-    shorter = priors.log_density(jnp.log(jnp.asarray([0.02, 0.2])), one, jnp.log(noise))
-    np.testing.assert_allclose(shorter, -(np.log(10) ** 2) / 6, rtol=1e-5)
-    noisier = priors.log_density(jnp.log(jnp.asarray([0.2, 0.2])), one, jnp.log(10 * noise))
-    np.testing.assert_allclose(noisier, -(np.log(10) ** 2) / 8, rtol=1e-5)
+
+    def density(scales, noise):
+        logs = {"length_scale": jnp.log(jnp.asarray(scales)), "noise": jnp.log(noise)}
+        return priors.log_density(variance=jnp.zeros((1,)), **logs)
+
+    np.testing.assert_allclose(density([0.2, 0.2], noise), 0, atol=1e-6)
+    np.testing.assert_allclose(density([0.02, 0.2], noise), -(np.log(10) ** 2) / 6, rtol=1e-5)
+    np.testing.assert_allclose(density([0.2, 0.2], 10 * noise), -(np.log(10) ** 2) / 8, rtol=1e-5)
+
+
+# ---------------------------------------------------------------- functions of one's own
+
+
+def rational(x, z, length_scale, shape):
+    return (1 + jnp.sum((x - z) ** 2) / (2 * shape * length_scale**2)) ** -shape
+
+
+def test_numbers_of_a_function_are_fitted_as_factors_of_what_they_were(key):
+    """With a large shape it is a squared exponential, whose length scale was 0.3 in the draws."""
+    X, y = (a[0] for a in draws(key))
+    own = Given(functools.partial(rational, length_scale=0.6, shape=50.0))
+    found = jax.jit(lambda: fit.fit(own, 0.1, X, y))()
+    kernel = SquaredExponential(0.6)
+    best = jax.jit(lambda: fit.fit(kernel, 0.1, X, y, fit_variance=False))()
+    assert float(found.log_evidence) > float(best.log_evidence) - 0.5
+    length_scale = 0.6 * float(found.kernel.factors[0])
+    assert length_scale == pytest.approx(float(best.kernel.length_scale), rel=0.1)
+
+
+def test_a_function_without_numbers_stays_and_its_noise_is_fitted(key):
+    X, y = (a[0] for a in draws(key))
+    plain = Given(lambda x, z: rational(x, z, jnp.asarray(0.3), 50.0))
+    found = jax.jit(
+        lambda: fit.fit(plain, 0.1, X, y, priors=fit.Priors.around(plain, jnp.asarray(0.1)))
+    )()
+    assert found.kernel.factors.shape == (0,)
+    same = fit.of_data(plain, found.noise, X, y)
+    np.testing.assert_allclose(same.log_evidence(same.theta), found.log_evidence, rtol=1e-4)
+    start = fit.of_data(plain, 0.1, X, y)
+    assert float(found.log_evidence) >= float(start.log_evidence(start.theta))

@@ -14,10 +14,12 @@ from scipy import stats
 
 from jaxbo.kernels.models.fit import Priors
 from jaxbo.kernels.models.fitted import Exact, Fitted, OnFeatures
+from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.models.warping import Warping
 from jaxbo.kernels.processes import gp
-from jaxbo.kernels.processes.covariance import SquaredExponential
-from jaxbo.kernels.processes.features import with_kernel
+from jaxbo.kernels.processes.covariance import Given, SquaredExponential
+from jaxbo.kernels.processes.features import cosine, sine_cosine, with_kernel
 
 DIM, SIZE, NOISE, CAPACITY = 2, 30, 1e-2, 12
 KERNEL = SquaredExponential(jnp.array([0.3, 0.5]), 1.5)
@@ -421,6 +423,64 @@ def test_the_noise_of_the_exact_process_stays_at_1e_4_or_above(shared, points):
     ],
 )
 def test_bad_configuration_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+# ---------------------------------------------------------------- functions of one's own
+
+
+def own(x, z):
+    return KERNEL(x, z)
+
+
+OWN = Fitted(CAPACITY, own, SIZE, NOISE, every=1, inference=Exact())
+
+
+def test_an_exact_process_is_that_of_any_function_of_two_points(shared, points, others):
+    features = OWN.setup(jr.key(0), DIM)
+    expected, found = (
+        predict(m, phi, conditioned(m, phi, points, values(points)), others)
+        for m, phi in ((EXACT, shared), (OWN, features))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_refit_keeps_a_function_and_fits_its_noise(points, others):
+    features = OWN.setup(jr.key(0), DIM)
+    belief = refitted(OWN, features, points, values(points))
+    assert float(belief.noise) != NOISE
+    mean, cov = dense(KERNEL, belief.noise, points, values(points), others)
+    moments = belief.moments
+    found = predict(OWN, features, belief, others)
+    np.testing.assert_allclose((found[0] - moments.offset) / moments.deviation, mean, atol=2e-3)
+    np.testing.assert_allclose(found[1] / moments.deviation**2, np.diag(cov), atol=2e-3)
+
+
+def test_samples_of_a_function_of_ones_own_have_the_moments_of_the_exact_posterior(points, others):
+    features = OWN.setup(jr.key(0), DIM)
+    belief = conditioned(OWN, features, points, values(points))
+    drawn = samples(OWN, features, belief, others, jr.split(jr.key(1), 2000))
+    mean, cov = dense(KERNEL, NOISE, points, values(points), others)
+    np.testing.assert_allclose(drawn.mean(0), mean, atol=0.12)
+    np.testing.assert_allclose(np.cov(drawn.T), cov, atol=0.12)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Fitted(5, own), "a function k.* has none: give a kernel"),
+        (lambda: Fitted(5, own, basis=cosine, inference=Exact()), "a function k.* has none"),
+        (lambda: Fitted(5, own, inference=Exact(), keep_length_scale=True), "keep_length_scale is"),
+        (lambda: Fixed(own), "a function k.* has none: give a kernel"),
+        (
+            lambda: functools.partial(sine_cosine)(jr.key(0), Given(own), 2, 4),
+            "a function k.* has none",
+        ),
+        (lambda: Pooled().check(dataclasses.replace(OWN, every=None)), "agree on length scales"),
+    ],
+)
+def test_where_a_spectral_density_is_needed_a_function_without_is_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
 

@@ -35,7 +35,7 @@ def test_samples_agree_with_quadrature(key):
         y,
         bounds=Bounds(length_scale=(0.05, 5.0), noise=(1e-3, 1.0)),
         priors=Priors(length_scale=LogNormal(0.5, 0.7)),
-        free=(True, False, True),
+        kept=("variance",),
     )
     # A grid of the box, the variance being kept.
     sides = [np.linspace(problem.low[i], problem.high[i], 150) for i in (0, 2)]

@@ -105,7 +105,7 @@ def test_settings_fill_the_box_and_are_relative_to_the_variance():
         assert (np.abs(counts - 16) <= 5).all()
 
 
-@pytest.mark.parametrize("truth", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("truth", [0.1, pytest.param(0.3, marks=pytest.mark.full), 1.0])
 def test_many_agents_find_the_length_scale_that_few_observations_do_not_tell(truth):
     own, pooled = Fitted(CAPACITY, SquaredExponential(0.05), every=None), Pooled()
     X, y = map(jnp.stack, zip(*(data(seed, truth) for seed in range(40)), strict=True))

@@ -1,5 +1,7 @@
 """Kernels against tinygp, their derivatives and their spectra."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import tinygp
 
 from jaxbo.kernels.processes import covariance, features
 from jaxbo.kernels.processes.covariance import (
+    Given,
     Matern12,
     Matern32,
     Matern52,
@@ -260,3 +263,62 @@ def test_kernels_of_ones_own_keep_their_numbers_in_a_stack():
         kernel = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
         phi = features.cosine(jr.key(0), kernel, 2, 20_000)
         np.testing.assert_allclose(phi(x) @ phi(z), kernel(x, z), atol=0.03)
+
+
+# ---------------------------------------------------------------- functions of one's own
+
+
+class Bump(eqx.Module):
+    """Two numbers, a vector, and a size that is none."""
+
+    variance: float
+    scales: jax.Array
+    power: int = 2
+
+    def __call__(self, x, z):
+        return bump(x, z, self.variance, self.scales, self.power)
+
+
+def bump(x, z, variance, scales, power=2):
+    return variance * jnp.exp(-jnp.sum(jnp.abs((x - z) / scales) ** power))
+
+
+MODULE = Bump(1.5, jnp.array([0.3, 0.7, 1.9]))
+PARTIAL = functools.partial(bump, variance=1.5, scales=MODULE.scales)
+
+
+@pytest.mark.parametrize("function", [MODULE, PARTIAL, lambda x, z: MODULE(x, z)])
+def test_a_given_function_is_itself_through_jit_and_vmap(function, points):
+    expected = covariance.gram(SquaredExponential(MODULE.scales / np.sqrt(2), 1.5), points, points)
+    given = Given(function)
+    np.testing.assert_allclose(given.of_squares(given.squares(points)), expected, rtol=1e-5)
+    batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), given)
+    each = jax.jit(jax.vmap(lambda k, x: k(x, points[0])))(batch, points[:2])
+    np.testing.assert_allclose(each, expected[:2, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "factors"),
+    [(MODULE, [2.0, 1.0, 3.0, 0.5]), (PARTIAL, [1.0, 3.0, 0.5, 2.0])],  # by name in a partial
+)
+def test_its_numbers_are_multiplied_by_their_factors(function, factors, points):
+    given = Given(function).with_hyperparameters(jnp.array(factors))
+    other = Bump(3.0, MODULE.scales * jnp.array([1.0, 3.0, 0.5]))
+    np.testing.assert_allclose(given(*points[:2]), other(*points[:2]), rtol=1e-6)
+
+
+def test_a_plain_function_has_no_numbers():
+    assert Given(lambda x, z: jnp.sum(x * z)).factors.shape == (0,)
+
+
+def test_precision_of_a_given_function_is_that_of_the_points():
+    point = jnp.zeros(3, jnp.float32)
+    assert Given(MODULE)(point, point + 1).dtype == jnp.float32
+
+
+def test_a_kernel_stays_itself_and_no_function_is_refused(as_users_have_it):
+    kernel = Matern52(0.2)
+    assert covariance.as_kernel(kernel) is kernel
+    for bad in (0.2, None, Matern52):
+        with pytest.raises(ValueError, match=r"or a function k\(x, z\) of two points, got"):
+            covariance.as_kernel(bad)

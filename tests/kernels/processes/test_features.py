@@ -134,8 +134,15 @@ def products(make, form, key, size, draws, directions):
 
 @pytest.mark.parametrize(
     ("form", "directions"),
-    [(SquaredExponential, features.independent), (SquaredExponential, features.orthogonal)]
-    + [(form, features.quasi_random) for form in KERNELS],
+    [
+        (SquaredExponential, features.independent),
+        (SquaredExponential, features.orthogonal),
+        (Matern12, features.quasi_random),
+        *(
+            pytest.param(form, features.quasi_random, marks=pytest.mark.full)
+            for form in (SquaredExponential, Matern32, Matern52)
+        ),
+    ],
 )
 def test_sine_cosine_is_the_kernel_on_average(form, directions, key):
     found, expected = products(features.sine_cosine, form, key, 20, 4000, directions)
@@ -155,7 +162,7 @@ def test_cosine_tends_to_the_kernel(form, key):
     ("make", "form"),
     [
         (features.cosine, SquaredExponential),
-        (features.sine_cosine, SquaredExponential),
+        pytest.param(features.sine_cosine, SquaredExponential, marks=pytest.mark.full),
         (features.sine_cosine, Matern12),
     ],
 )
@@ -168,7 +175,10 @@ def test_error_falls_with_the_root_of_the_size(make, form, key):
 
 
 # Spread frequencies help less where phases are independent draws.
-@pytest.mark.parametrize(("make", "gain"), [(features.cosine, 0.85), (features.sine_cosine, 0.5)])
+@pytest.mark.parametrize(
+    ("make", "gain"),
+    [pytest.param(features.cosine, 0.85, marks=pytest.mark.full), (features.sine_cosine, 0.5)],
+)
 def test_directions_that_are_spread_err_less(make, gain, key):
     def error(directions):
         found, expected = products(make, SquaredExponential, key, 50, 2000, directions)
@@ -214,7 +224,15 @@ def test_another_kernel_is_a_draw_with_that_kernel(make, form, key):
 
 
 @pytest.mark.parametrize("make", MAPS)
-@pytest.mark.parametrize(("dim", "ard"), [(1, False), (2, True), (9, False), (9, True)])
+@pytest.mark.parametrize(
+    ("dim", "ard"),
+    [
+        pytest.param(1, False, marks=pytest.mark.full),
+        (2, True),
+        (9, False),
+        pytest.param(9, True, marks=pytest.mark.full),
+    ],
+)
 def test_expansion_is_that_of_automatic_differentiation(make, dim, ard, key, x64):
     scale = jnp.linspace(0.4, 1.2, dim) if ard else jnp.asarray(0.5)
     m = make(key, SquaredExponential(scale, 1.7), dim, 60)

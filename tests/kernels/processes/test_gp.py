@@ -185,3 +185,16 @@ def test_bad_sizes_and_noise_are_refused():
         gp.empty(KERNEL, NOISE, 0, 2)
     with pytest.raises(ValueError, match="noise must be positive"):
         gp.empty(KERNEL, 0.0, 3, 2)
+
+
+@jax.jit
+def last_of(process, x, y):
+    return gp.predict(gp.append(process, x, y), x)
+
+
+def test_any_function_of_two_points_is_a_kernel():
+    kernel, x = SquaredExponential(0.4), jnp.array([0.3, 0.6])
+    y = jnp.asarray(0.7)
+    expected = last_of(gp.empty(kernel, 0.1, 3, 2), x, y)
+    found = last_of(gp.empty(lambda x, z: kernel(x, z), 0.1, 3, 2), x, y)
+    np.testing.assert_array_equal(found, expected)

@@ -290,6 +290,14 @@ def test_a_sampled_function_on_them_is_climbed(key):
     np.testing.assert_allclose(function(x), value, rtol=1e-4)
 
 
+def test_features_of_any_function_of_two_points_are_those_of_the_kernel_that_it_is(key):
+    kernel, x = SquaredExponential(0.3), jnp.array([0.3, 0.8])
+    phi, own = (
+        nystrom.basis(candidates=60)(key, k, 2, 20) for k in (kernel, lambda x, z: kernel(x, z))
+    )
+    np.testing.assert_allclose(own(x), phi(x), rtol=1e-4, atol=1e-4)
+
+
 def test_fts_runs_on_them_and_optimizes():
     features = Fixed(SquaredExponential(0.2), size=40, noise=1e-3, basis=nystrom.basis())
     fts = FTS(Cube(2), 3, features=features, candidates=200)
