@@ -41,7 +41,7 @@ from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.additive import structure
-from jaxbo.kernels.additive.decomposed import Belief, Decomposed
+from jaxbo.kernels.additive.decomposed import AdditiveBelief, Decomposed
 from jaxbo.kernels.additive.policy import UpperBound
 from jaxbo.kernels.additive.structure import (
     AbstractStructure,
@@ -313,10 +313,10 @@ def _learned(
     points = Cube(dim).sample(point_key, INITIAL + rounds)
     values = jax.vmap(function.value)(points)
 
-    def observe(belief: Belief, item: tuple[Point, Scalar]) -> tuple[Belief, None]:
+    def observe(belief: AdditiveBelief, item: tuple[Point, Scalar]) -> tuple[AdditiveBelief, None]:
         return model.condition(shared, belief, *item), None
 
-    def stage(belief: Belief, some: tuple[Array, Array]) -> tuple[Belief, Array]:
+    def stage(belief: AdditiveBelief, some: tuple[Array, Array]) -> tuple[AdditiveBelief, Array]:
         belief = model.refit(shared, jax.lax.scan(observe, belief, some)[0])
         return belief, held(model.scopes(shared, belief), function, dim)
 

@@ -19,7 +19,12 @@ from jaxbo._check import is_a, require, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.base import AbstractDomain, Finite
-from jaxbo.kernels.additive.decomposed import Belief, Decomposed, Shared
+from jaxbo.kernels.additive.decomposed import (
+    AdditiveBelief,
+    AdditiveShared,
+    Decomposed,
+    FactorGrid,
+)
 from jaxbo.kernels.additive.kernel import AdditiveKernel
 from jaxbo.kernels.additive.policy import AbstractFactorPolicy, UpperBound
 from jaxbo.kernels.choosing import history
@@ -105,14 +110,14 @@ class DECHBO(AbstractOneModel):
     def random(self) -> bool:
         return self.policy.random()
 
-    def setup(self, key: Key) -> Shared:
+    def setup(self, key: Key) -> AdditiveShared:
         return self.surrogate.over(self.domain, key)
 
     def prepare(self, key: Key) -> Points:
         return self.domain.candidates(key, self.candidates)
 
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, Search]:
-        belief: Belief = state.belief
+        belief: AdditiveBelief = state.belief
         limits = history.limits(state.past, candidates)
         query_key = aside(key)
         objective = self.policy(key, self.surrogate, state.shared, belief, candidates)
@@ -127,7 +132,7 @@ class DECHBO(AbstractOneModel):
         owners = self.domain.axes(self.surrogate.grid).owners
 
         def solved(points: Float[Array, "dim grid"], tables: Tables) -> tuple[Point, Search]:
-            # The mean over chains, of a graph that has the factors of all.
+            """Of one kind. The mean over chains, of a graph that has the factors of all."""
             packed = tuple(t.reshape(-1, *t.shape[2:]) / len(t) for t in tables)
             found = maxsum.solve(
                 graph,
@@ -140,22 +145,22 @@ class DECHBO(AbstractOneModel):
             x = self.domain.project(points[jnp.arange(len(owners)), found.x[owners]])
             return x, Search(found.gap, jnp.asarray(found.exact))
 
-        proposals, search = jax.vmap(jax.vmap(solved), (None, 0))(
-            belief.points[0], objective.tables
-        )
+        def searched(grid: FactorGrid) -> tuple[Float[Array, "kinds dim"], Search]:
+            """Of one grid, given what each chain believes there."""
+            points = grid.points[0]  # the same for all of them
+            return jax.vmap(lambda tables: solved(points, tables))(objective.on(grid))
+
+        proposals, search = jax.vmap(searched, 1, 1)(self.surrogate.grids(belief))
         proposals = proposals.reshape(-1, self.domain.dim)
         for share in self.finer:
             center = proposals[jnp.argmax(each(objective.function, proposals))]
             near = self.surrogate.around(state.shared, belief, center, share)
-            # The same key, so what is drawn is the same.
-            tables = self.policy(key, self.surrogate, state.shared, near, candidates).tables
-            tables = jax.tree.map(lambda t: t[:, -1], tables)
-            more, found = jax.vmap(lambda t, p=near.points[0, -1]: solved(p, t))(tables)
+            more, found = searched(near)
             proposals = jnp.concatenate([proposals, more])
             search = jax.tree.map(lambda a, b: jnp.column_stack([a, b]), search, found)
         # Before there is anything to tell points apart, the first of these is as good as any.
         best = candidates[jax.lax.top_k(values, min(STARTS, len(values)))[1]]
-        observed = self.domain.project(belief.incumbent())
+        observed = self.domain.project(self.surrogate.incumbent(belief))
         back = jax.vmap(lambda x: limits.toward(self.domain, observed, x))(proposals)
         starts = jnp.concatenate([best, back, observed[None]])
 
@@ -167,7 +172,7 @@ class DECHBO(AbstractOneModel):
         ends, values = each(climb, starts)
         return limits.elsewhere(query_key, state.past, candidates, ends[jnp.argmax(values)]), search
 
-    def _graph(self, state: State, belief: Belief) -> AbstractGraph:
+    def _graph(self, state: State, belief: AdditiveBelief) -> AbstractGraph:
         grid, fixed = self.surrogate.grid, self.surrogate.structure.fixed
         variables = len(self.domain.axes(grid).columns)
         if fixed is not None:  # in the order of the tables: see `AbstractStructure.fixed`
@@ -177,7 +182,7 @@ class DECHBO(AbstractOneModel):
         return DataGraph(scopes.reshape(-1, scopes.shape[-1]), variables, grid, order)
 
 
-def _numbers(belief: Belief) -> int:
+def _numbers(belief: AdditiveBelief) -> int:
     """The places of all factors of all chains, times the observations that there is room for."""
     kernel = belief.whole.kernel
     assert isinstance(kernel, AdditiveKernel)

@@ -5,11 +5,22 @@
 The tables are brought up to every observation as it comes, and made anew when hyperparameters or the
 structure are. Whatever needs f alone goes to `Fitted`, which does the observing, the warping and the
 fitting: one for each chain of structures, all given the same observations.
+
+Axes beside those of `jaxbo.types`, the outer ones first:
+
+    kinds      sets of tables that are proposed for one grid (`policy.Objective`)
+    chains     structures that are held at the same time
+    boxes      parts of the domain, each with a grid of its own
+    factors    functions that add up; those of one group, where arrays are stacked by their groups
+    places     coordinates of a factor, -1 where it has fewer
+    grid       points on the axis of a variable; a table has such an axis for each of its variables
+
+Each method maps over chains once; what is inside knows one chain, and but for `distinct` one box.
 """
 
 import itertools
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 import equinox as eqx
 import jax
@@ -31,6 +42,7 @@ from jaxbo.kernels.models.ensemble import mixed
 from jaxbo.kernels.models.fit import Priors
 from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
+from jaxbo.kernels.moments import Moments
 from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.processes.features import SineCosine
 from jaxbo.types import Count, Function, Key, Point, Scalar, floating
@@ -39,7 +51,7 @@ from jaxbo.types import Count, Function, Key, Point, Scalar, floating
 SIZE = 100
 
 
-class Shared(eqx.Module):
+class AdditiveShared(eqx.Module):
     """What the first structure is drawn with, and every later one, and whose variables they join."""
 
     key: Key
@@ -47,24 +59,27 @@ class Shared(eqx.Module):
     domain: AbstractDomain
 
 
-class Belief(eqx.Module):
-    """What is believed of f, and of every factor on its grids; all with an axis of chains.
+class AdditiveBelief(eqx.Module):
+    """What one chain believes of f, and of every factor on its grids. A state has all chains, stacked.
 
-    `points` are the grids [boxes, dim, grid]. Of the last fit, `accepted` is the share of structural
-    moves that were taken and `pairs` how often each pair of variables shared a factor, None where the
-    structure is not learned.
+    `tables` are a set for every box. Of the last fit, `accepted` is the share of structural moves that
+    were taken and `pairs` how often each pair of variables shared a factor, None where the structure is
+    not learned.
     """
 
     whole: FittedBelief
     tables: GridTables
-    points: Float[Array, "..."]
-    accepted: Scalar | Float[Array, " chains"]
-    pairs: Float[Array, "..."] | None = None
+    points: Float[Array, "boxes dim grid"]
+    accepted: Scalar
+    pairs: Float[Array, "variables variables"] | None = None
 
-    def incumbent(self) -> Point:
-        """The best point observed; the origin before there is one."""
-        y = self.whole.y[0]
-        return self.whole.x[0, jnp.argmax(jnp.where(jnp.isfinite(y), y, -jnp.inf))]
+
+class FactorGrid(NamedTuple):
+    """The grid of one box, and mean and variance of every factor there, for standardized values."""
+
+    points: Float[Array, "dim grid"]
+    mean: Tables
+    variance: Tables
 
 
 class Decomposed(AbstractSurrogate):
@@ -153,10 +168,10 @@ class Decomposed(AbstractSurrogate):
     def period(self) -> int | None:
         return self.every
 
-    def setup(self, key: Key, dim: int) -> Shared:
+    def setup(self, key: Key, dim: int) -> AdditiveShared:
         return self.over(Cube(dim), key)
 
-    def over(self, domain: AbstractDomain, key: Key) -> Shared:
+    def over(self, domain: AbstractDomain, key: Key) -> AdditiveShared:
         """`setup` for the variables of a domain, which need not be coordinates."""
         dim, regions = domain.dim, self.regions
         require(
@@ -178,46 +193,44 @@ class Decomposed(AbstractSurrogate):
         check_memory(3 * boxes * self.structure.chains * cells)
         # The exact process of `Fitted` needs no features; those of samples are drawn with them.
         none = SineCosine(jnp.zeros((0, dim)), jnp.ones(()), jnp.ones(()))
-        return Shared(key, none, domain)
+        return AdditiveShared(key, none, domain)
 
     @property
     def cover(self) -> int:
         """How many boxes cover the domain: the first ones."""
         return 1 if self.regions is None else self.regions.count
 
-    def start(self, shared: Shared) -> Belief:
+    def start(self, shared: AdditiveShared) -> AdditiveBelief:
         axes = shared.domain.axes(self.grid)
         points = self._points(shared, jnp.full(shared.domain.dim, 0.5))
 
-        def one(key: Key) -> Belief:
+        def one(key: Key) -> AdditiveBelief:
             kernel = self._kernel(axes, self.structure.start(key, len(axes.columns)))
             belief = self._model.start(shared.none)
             belief = eqx.tree_at(lambda b: b.kernel, belief, kernel)
             pairs = jnp.zeros((len(axes.columns),) * 2) if self.structure.learns else None
-            return Belief(belief, self._tables(belief, points), points, jnp.zeros(()), pairs)
+            tables = _tables(belief, points)
+            return AdditiveBelief(belief, tables, points, jnp.zeros(()), pairs)
 
         return jax.vmap(one)(jr.split(shared.key, self.structure.chains))
 
-    def _points(self, shared: Shared, center: Point) -> Float[Array, "boxes dim grid"]:
+    def _points(self, shared: AdditiveShared, center: Point) -> Float[Array, "boxes dim grid"]:
         regions = self.regions
         lower = jnp.zeros((1, center.size)) if regions is None else regions.lower
         upper = jnp.ones((1, center.size)) if regions is None else regions.upper
         if self.zoom is not None:
             near = _corners(center, self.zoom)
-            lower, upper = (jnp.concatenate(two) for two in zip((lower, upper), near, strict=True))
-        return self._boxes(shared, lower, upper)
+            lower, upper = (jnp.vstack(two) for two in zip((lower, upper), near, strict=True))
+        return jax.vmap(lambda *corners: self._within(shared, *corners))(lower, upper)
 
-    def _boxes(
-        self, shared: Shared, lower: Float[Array, "boxes dim"], upper: Float[Array, "boxes dim"]
-    ) -> Float[Array, "boxes dim grid"]:
+    def _within(
+        self, shared: AdditiveShared, lower: Point, upper: Point
+    ) -> Float[Array, "dim grid"]:
+        """The grid of a box, from its corners."""
         axes = shared.domain.axes(self.grid)
-
-        def within(lower: Point, upper: Point) -> Float[Array, "dim grid"]:
-            points = lower[:, None] + (upper - lower)[:, None] * axes.points
-            points = jnp.where(axes.ordered[:, None], points, axes.points)
-            return jax.vmap(shared.domain.project, 1, 1)(points)
-
-        return jax.vmap(within)(lower, upper)
+        points = lower[:, None] + (upper - lower)[:, None] * axes.points
+        points = jnp.where(axes.ordered[:, None], points, axes.points)
+        return jax.vmap(shared.domain.project, 1, 1)(points)
 
     @property
     def _groups(self) -> Groups | None:
@@ -238,8 +251,10 @@ class Decomposed(AbstractSurrogate):
         variances = jnp.where(used, shared.variances, jnp.max(shared.variances))
         return AdditiveKernel(scopes, form, shared.length_scales, variances, width, groups)
 
-    def condition(self, shared: Shared, belief: Belief, x: Point, y: Scalar) -> Belief:
-        def one(belief: Belief) -> Belief:
+    def condition(
+        self, shared: AdditiveShared, belief: AdditiveBelief, x: Point, y: Scalar
+    ) -> AdditiveBelief:
+        def one(belief: AdditiveBelief) -> AdditiveBelief:
             row = belief.whole.moments.count
             new = self._model.condition(shared.none, belief.whole, x, y)
             added = new.model.matrix.at[row].get(mode="fill", fill_value=0)
@@ -251,36 +266,42 @@ class Decomposed(AbstractSurrogate):
             told = jax.vmap(extended)(belief.tables, belief.points)
             usable = new.moments.count > row
             tables = jax.tree.map(lambda a, b: jnp.where(usable, a, b), told, belief.tables)
-            return Belief(new, tables, belief.points, belief.accepted, belief.pairs)
+            return AdditiveBelief(new, tables, belief.points, belief.accepted, belief.pairs)
 
         return jax.vmap(one)(belief)
 
-    def refit(self, shared: Shared, belief: Belief) -> Belief:
+    def refit(self, shared: AdditiveShared, belief: AdditiveBelief) -> AdditiveBelief:
         axes, model = shared.domain.axes(self.grid), self._model
-        points = self._points(shared, belief.incumbent())
+        points = self._points(shared, self.incumbent(belief))
 
-        def one(key: Key, belief: Belief) -> Belief:
+        def one(key: Key, belief: AdditiveBelief) -> AdditiveBelief:
             old = model.rewarped(belief.whole)
             evidence = _evidence(fit.of_data(old.kernel, old.noise, old.x, old.standardized), axes)
             scopes, variables = _variables(axes, _additive(old)), len(axes.columns)
             chain = self.structure.update(key, scopes, variables, evidence)
             old = eqx.tree_at(lambda b: b.kernel.scopes, old, _coordinates(axes, chain.scopes))
             new = model.refit(shared.none, old)
-            return Belief(new, self._tables(new, points), points, chain.accepted, chain.pairs)
+            tables = _tables(new, points)
+            return AdditiveBelief(new, tables, points, chain.accepted, chain.pairs)
 
         count = self.count(belief)
         keys = jax.vmap(lambda k: jr.fold_in(k, count))(jr.split(shared.key, self.structure.chains))
         return jax.vmap(one)(keys, belief)
 
-    def count(self, belief: Belief) -> Count:
+    def count(self, belief: AdditiveBelief) -> Count:
         return belief.whole.moments.count[0]
 
-    def sample(self, key: Key, shared: Shared, belief: Belief) -> Function:
+    def incumbent(self, belief: AdditiveBelief) -> Point:
+        """The best point observed; the origin before there is one."""
+        y = belief.whole.y[0]
+        return belief.whole.x[0, jnp.argmax(jnp.where(jnp.isfinite(y), y, -jnp.inf))]
+
+    def sample(self, key: Key, shared: AdditiveShared, belief: AdditiveBelief) -> Function:
         chain_key, key = jr.split(key)
         chain = jr.randint(chain_key, (), 0, self.structure.chains)
         return jax.tree.map(lambda leaf: leaf[chain], self.draw(key, belief, SIZE))
 
-    def draw(self, key: Key, belief: Belief, size: int) -> additive.Sample:
+    def draw(self, key: Key, belief: AdditiveBelief, size: int) -> additive.Sample:
         """A function for standardized values from each chain, of `size` features a factor."""
 
         def one(key: Key, belief: FittedBelief) -> additive.Sample:
@@ -290,20 +311,22 @@ class Decomposed(AbstractSurrogate):
 
         return jax.vmap(one)(jr.split(key, self.structure.chains), belief.whole)
 
-    def predict(self, shared: Shared, belief: Belief, x: Point) -> tuple[Scalar, Scalar]:
+    def predict(
+        self, shared: AdditiveShared, belief: AdditiveBelief, x: Point
+    ) -> tuple[Scalar, Scalar]:
         one = lambda b: self._model.predict(shared.none, b, x)  # noqa: E731
         means, variances = jax.vmap(one)(belief.whole)
         return mixed(jnp.full(means.shape, 1 / means.size, means.dtype), means, variances)
 
     def standardized(
-        self, shared: Shared, belief: Belief, x: Point
+        self, shared: AdditiveShared, belief: AdditiveBelief, x: Point
     ) -> tuple[Float[Array, " chains"], Float[Array, " chains"]]:
         """Mean and variance of f for standardized values, of every chain."""
         one = lambda b: self._model.standardized(shared.none, b, x)  # noqa: E731
         return jax.vmap(one)(belief.whole)
 
     def parts(
-        self, belief: Belief, x: Point
+        self, belief: AdditiveBelief, x: Point
     ) -> tuple[Float[Array, "chains factors"], Float[Array, "chains factors"]]:
         """Mean and variance of every factor at a point, for standardized values (eq. 1)."""
 
@@ -317,75 +340,83 @@ class Decomposed(AbstractSurrogate):
 
         return jax.vmap(one)(belief.whole)
 
-    def factors(self, belief: Belief) -> tuple[Tables, Tables]:
-        """Mean and variance of every factor on its grids, for standardized values; those of each group
-        of the kernel stacked, [boxes, chains, factors, grid ...]."""
+    def grids(self, belief: AdditiveBelief) -> FactorGrid:
+        """What is believed of every factor on all grids; with axes [chains, boxes]."""
 
-        def one(belief: Belief) -> tuple[Tables, Tables]:
+        def one(belief: AdditiveBelief) -> FactorGrid:
             moments = belief.whole.moments
-
-            def mean(table: Float[Array, "boxes factors outputs ..."]) -> Array:
-                return (table[:, :, 0] - moments.mean * table[:, :, 1]) / moments.deviation
-
-            variance = jax.tree.map(lambda v: jnp.maximum(v, 0), belief.tables.variance)
-            return jax.tree.map(mean, belief.tables.mean), variance
-
-        return jax.vmap(one, out_axes=1)(belief)
-
-    def around(
-        self, shared: Shared, belief: Belief, center: Point, share: Scalar | float
-    ) -> Belief:
-        """The belief with one more grid: over that share of every axis, around a point of the domain."""
-        new = self._boxes(shared, *_corners(center, share))
-
-        def one(belief: Belief) -> Belief:
-            made = self._tables(belief.whole, new)
-            both = lambda old, new: jnp.concatenate([old, new])  # noqa: E731
-            tables, points = jax.tree.map(both, (belief.tables, belief.points), (made, new))
-            return Belief(belief.whole, tables, points, belief.accepted, belief.pairs)
+            return jax.vmap(lambda p, t: _read(moments, p, t))(belief.points, belief.tables)
 
         return jax.vmap(one)(belief)
 
-    def distinct(self, belief: Belief) -> tuple[Bool[Array, "boxes chains _ ..."], ...]:
+    def around(
+        self, shared: AdditiveShared, belief: AdditiveBelief, center: Point, share: Scalar | float
+    ) -> FactorGrid:
+        """The same on one more grid: over that share of every axis, around a point of the domain; with
+        an axis of chains."""
+        points = self._within(shared, *_corners(center, share))
+        return jax.vmap(lambda b: _read(b.moments, points, _made(b, points)))(belief.whole)
+
+    def distinct(
+        self, belief: AdditiveBelief
+    ) -> tuple[Bool[Array, "chains boxes _factors *_grid"], ...]:
         """Which points of the factors' grids are no repetitions: a parameter of few values repeats the
         last, a place that no variable has is the same everywhere, and boxes may differ in other variables
         only. Points on the border of two boxes are of both."""
-        boxes = belief.points[0]
-        alike = jnp.all(boxes[:, None] == boxes[None, :], axis=3)
-        earlier = jnp.tri(len(boxes), k=-1, dtype=bool)
 
-        def one(
-            points: Float[Array, "dim grid"],
-            as_before: Bool[Array, "boxes dim"],
-            kernel: AdditiveKernel,
-        ) -> tuple[Array, ...]:
-            same = points[:, :, None] == points[:, None, :]
-            before = jnp.tri(points.shape[1], k=-1, dtype=bool)
+        def one(belief: AdditiveBelief) -> tuple[Bool[Array, "boxes _factors *_grid"], ...]:
+            boxes = belief.points
+            alike = jnp.all(boxes[:, None] == boxes[None, :], axis=3)
+            earlier = jnp.tri(len(boxes), k=-1, dtype=bool)
+            of_box = lambda *box: _distinct(_additive(belief.whole), *box)  # noqa: E731
+            return jax.vmap(of_box)(boxes, alike & earlier[:, :, None])
 
-            def factor(scope: Int[Array, " places"]) -> Array:
-                found = ~jnp.any(jnp.all((scope < 0)[None, :] | as_before[:, scope], axis=1))
-                for variable in scope.reshape(-1, kernel.width):
-                    alike = jnp.all((variable < 0)[:, None, None] | same[variable], axis=0)
-                    new = ~jnp.any(alike & before, axis=1)
-                    found = found[..., None] & new.reshape((1,) * found.ndim + new.shape)
-                return found
+        return jax.vmap(one)(belief)
 
-            return tuple(jax.vmap(factor)(kernel.scopes[of]) for of in kernel.members)
-
-        kernels = _additive(belief.whole)
-        of_box = lambda points, before: jax.vmap(lambda k: one(points, before, k))(kernels)  # noqa: E731
-        return jax.vmap(of_box)(boxes, alike & earlier[:, :, None])
-
-    def scopes(self, shared: Shared, belief: Belief) -> Int[Array, "chains factors arity"]:
+    def scopes(
+        self, shared: AdditiveShared, belief: AdditiveBelief
+    ) -> Int[Array, "chains factors arity"]:
         """The variables of every factor of every chain."""
         axes = shared.domain.axes(self.grid)
         return jax.vmap(lambda b: _variables(axes, _additive(b)))(belief.whole)
 
-    def _tables(self, belief: FittedBelief, points: Float[Array, "boxes dim grid"]) -> GridTables:
-        kernel, outputs, inverse = _additive(belief), _outputs(belief), belief.model.matrix
-        return jax.vmap(
-            lambda p: factor_tables.tables(kernel, p, belief.x, belief.used, inverse, outputs)
-        )(points)
+
+def _tables(belief: FittedBelief, points: Float[Array, "boxes dim grid"]) -> GridTables:
+    """Of every box."""
+    return jax.vmap(lambda p: _made(belief, p))(points)
+
+
+def _made(belief: FittedBelief, points: Float[Array, "dim grid"]) -> GridTables:
+    kernel, outputs, inverse = _additive(belief), _outputs(belief), belief.model.matrix
+    return factor_tables.tables(kernel, points, belief.x, belief.used, inverse, outputs)
+
+
+def _read(moments: Moments, points: Float[Array, "dim grid"], tables: GridTables) -> FactorGrid:
+    """What tables of the values less the first one, and of 1, say of standardized values."""
+
+    def mean(table: Float[Array, "factors outputs *grid"]) -> Float[Array, " factors *grid"]:
+        return (table[:, 0] - moments.mean * table[:, 1]) / moments.deviation
+
+    variance = jax.tree.map(lambda v: jnp.maximum(v, 0), tables.variance)
+    return FactorGrid(points, jax.tree.map(mean, tables.mean), variance)
+
+
+def _distinct(
+    kernel: AdditiveKernel, points: Float[Array, "dim grid"], as_before: Bool[Array, "boxes dim"]
+) -> tuple[Bool[Array, " _factors *_grid"], ...]:
+    """Of one box, which has the points of others `as_before` on these axes."""
+    same = points[:, :, None] == points[:, None, :]
+    before = jnp.tri(points.shape[1], k=-1, dtype=bool)
+
+    def factor(scope: Int[Array, " places"]) -> Bool[Array, "*grid"]:
+        found = ~jnp.any(jnp.all((scope < 0)[None, :] | as_before[:, scope], axis=1))
+        for variable in scope.reshape(-1, kernel.width):
+            alike = jnp.all((variable < 0)[:, None, None] | same[variable], axis=0)
+            new = ~jnp.any(alike & before, axis=1)
+            found = found[..., None] & new.reshape((1,) * found.ndim + new.shape)
+        return found
+
+    return tuple(jax.vmap(factor)(kernel.scopes[of]) for of in kernel.members)
 
 
 def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
@@ -403,11 +434,9 @@ def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
     return Evidence(part, total)
 
 
-def _corners(
-    center: Point, share: Scalar | float
-) -> tuple[Float[Array, "1 dim"], Float[Array, "1 dim"]]:
+def _corners(center: Point, share: Scalar | float) -> tuple[Point, Point]:
     """Of the box in the cube that has that share of every axis, as near around the center as can be."""
-    corner = jnp.clip(center - share / 2, 0, 1 - share)[None, :]
+    corner = jnp.clip(center - share / 2, 0, 1 - share)
     return corner, corner + share
 
 

@@ -5,7 +5,7 @@
 Its kernel, and functions drawn from it. What it says of each f_I is in `factor_tables`.
 """
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -24,6 +24,14 @@ from jaxbo.types import Count, Key, Point, Scalar, floating
 DENSE = 128
 #: How many factors there are of how many variables each, in their order.
 Groups: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class Factor(NamedTuple):
+    """One of the functions: its variables, -1 where it has fewer, and its hyperparameters."""
+
+    scope: Int[Array, " arity"]
+    scales: Float[Array, " arity"]
+    variance: Scalar
 
 
 class AdditiveKernel(AbstractKernel):
@@ -159,13 +167,12 @@ class AdditiveKernel(AbstractKernel):
         # One factor after another, and again on the way back: of many, not all fit into memory.
         @jax.checkpoint
         def add(
-            total: Float[Array, "points points"],
-            factor: tuple[Int[Array, " arity"], Float[Array, " arity"], Scalar],
+            total: Float[Array, "points points"], factor: Factor
         ) -> tuple[Float[Array, "points points"], None]:
             scope, scales, variance = factor
             return total + variance * self._correlations(scope, scales, squares), None
 
-        factors = self.scopes, self.length_scales, self.variances
+        factors = Factor(self.scopes, self.length_scales, self.variances)
         return jax.lax.scan(add, jnp.zeros_like(squares[0]), factors)[0]
 
     def _correlations(

@@ -9,6 +9,7 @@ Each gives tables whose sum is easy to maximize, and the function that the answe
 
 import abc
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,27 +17,37 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from jaxbo._check import whole
 from jaxbo.kernels.additive import kernel as additive
 from jaxbo.kernels.additive import tables as factor_tables
-from jaxbo.kernels.additive.decomposed import Belief, Decomposed, Shared
+from jaxbo.kernels.additive.decomposed import (
+    AdditiveBelief,
+    AdditiveShared,
+    Decomposed,
+    FactorGrid,
+)
 from jaxbo.kernels.choosing import acquisition
 from jaxbo.kernels.choosing.policy import Beta, as_beta, beta_at, check_beta
 from jaxbo.kernels.factors.graph import Tables
-from jaxbo.types import Function, Key, Point, Points, Scalar
+from jaxbo.types import Count, Function, Key, Point, Points, Scalar
 
 
 class Objective(NamedTuple):
-    """`tables` are proposals: the maximizer of each is where a search for that of `function` begins.
+    """`function` is maximized, from where the sums of tables have their maxima.
 
-    For every grid of the belief there may be several kinds of them: of each group of factors
-    [kinds, boxes, chains, factors, grid ...].
+    `tables` makes those of one chain on one grid, given what is its own of `chains`: an axis of kinds
+    comes before that of the factors, and of each kind the sum is maximized by itself.
     """
 
-    tables: Tables
     function: Function
+    chains: PyTree
+    tables: Callable[[PyTree, FactorGrid], Tables]
+
+    def on(self, grid: FactorGrid) -> Tables:
+        """The tables of all chains, with axes [kinds, chains]; of the grid each has what it believes."""
+        return jax.vmap(self.tables, out_axes=1)(self.chains, grid)
 
 
 class AbstractFactorPolicy(eqx.Module):
@@ -48,7 +59,12 @@ class AbstractFactorPolicy(eqx.Module):
 
     @abc.abstractmethod
     def __call__(
-        self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
+        self,
+        key: Key,
+        surrogate: Decomposed,
+        shared: AdditiveShared,
+        belief: AdditiveBelief,
+        candidates: Points,
     ) -> Objective:
         """What to maximize; `candidates` are points of the domain."""
 
@@ -74,13 +90,20 @@ class UpperBound(AbstractFactorPolicy):
         return False
 
     def __call__(
-        self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
+        self,
+        key: Key,
+        surrogate: Decomposed,
+        shared: AdditiveShared,
+        belief: AdditiveBelief,
+        candidates: Points,
     ) -> Objective:
         del key
-        mean, variance = surrogate.factors(belief)
-        root = jnp.sqrt(beta_at(self.beta, surrogate.count(belief) + 1).astype(mean[0].dtype))
+        beta = beta_at(self.beta, surrogate.count(belief) + 1)
+        root = jnp.sqrt(beta.astype(belief.tables.variance[0].dtype))
 
-        def upper(mean: Float[Array, "*shape"], variance: Float[Array, "*shape"]) -> Array:
+        def upper(
+            mean: Float[Array, "*shape"], variance: Float[Array, "*shape"]
+        ) -> Float[Array, "*shape"]:
             return mean + root * _std(variance)
 
         def function(x: Point) -> Scalar:
@@ -88,17 +111,23 @@ class UpperBound(AbstractFactorPolicy):
                 return jnp.mean(upper(*surrogate.standardized(shared, belief, x)))
             return jnp.mean(jnp.sum(upper(*surrogate.parts(belief, x)), axis=1))
 
+        def alone(_: None, grid: FactorGrid) -> Tables:
+            return jax.tree.map(lambda m, v: upper(m, v)[None], grid.mean, grid.variance)
+
         if not self.joint:
-            return Objective(jax.tree.map(lambda m, v: upper(m, v)[None], mean, variance), function)
+            return Objective(function, None, alone)
         best = candidates[jnp.argmax(jax.vmap(function)(candidates))]
         _, joint = surrogate.standardized(shared, belief, best)
 
-        def two_kinds(mean: Array, variance: Array) -> Array:
+        def both(s: Scalar, grid: FactorGrid) -> Tables:
             # √v ≤ v / 2s + s / 2 for any s > 0, with equality at s = √v.
-            squares = jax.vmap(lambda v, s: v / (2 * s), (1, 0), 1)(variance, _std(joint))
-            return jnp.stack([upper(mean, variance), mean + root * squares])
+            return jax.tree.map(
+                lambda m, v: jnp.stack([upper(m, v), m + root * (v / (2 * s))]),
+                grid.mean,
+                grid.variance,
+            )
 
-        return Objective(jax.tree.map(two_kinds, mean, variance), function)
+        return Objective(function, _std(joint), both)
 
 
 class FactorSample(AbstractFactorPolicy):
@@ -116,21 +145,26 @@ class FactorSample(AbstractFactorPolicy):
         return True
 
     def __call__(
-        self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
+        self,
+        key: Key,
+        surrogate: Decomposed,
+        shared: AdditiveShared,
+        belief: AdditiveBelief,
+        candidates: Points,
     ) -> Objective:
         chain_key, key = jr.split(key)
         drawn = surrogate.draw(key, belief, self.size)
         # Under several structures, of one of them; tables are averaged over all.
         count = surrogate.structure.chains
         chain = jr.randint(chain_key, (), 0, count)
-        chosen = jax.vmap(
-            lambda i, t: t * jnp.where(i == chain, count, 0).astype(t.dtype), (0, 1), 1
-        )
-        tables = jax.tree.map(
-            lambda t: chosen(jnp.arange(count), t)[None], _tabulated(drawn, belief.points[0])
-        )
-        function = jax.tree.map(lambda leaf: leaf[chain], drawn)
-        return Objective(tables, function)
+        shares = jnp.where(jnp.arange(count) == chain, count, 0)
+
+        def tables(own: tuple[additive.Sample, Count], grid: FactorGrid) -> Tables:
+            drawn, share = own
+            found = factor_tables.of_sample(drawn, grid.points)
+            return jax.tree.map(lambda t: (t * share.astype(t.dtype))[None], found)
+
+        return Objective(jax.tree.map(lambda leaf: leaf[chain], drawn), (drawn, shares), tables)
 
 
 class MaxValueEntropy(AbstractFactorPolicy):
@@ -155,59 +189,88 @@ class MaxValueEntropy(AbstractFactorPolicy):
         return True
 
     def __call__(
-        self, key: Key, surrogate: Decomposed, shared: Shared, belief: Belief, candidates: Points
+        self,
+        key: Key,
+        surrogate: Decomposed,
+        shared: AdditiveShared,
+        belief: AdditiveBelief,
+        candidates: Points,
     ) -> Objective:
-        mean, variance = surrogate.factors(belief)
-        ends = np.cumsum([table.shape[2] for table in mean])[:-1]
-
-        def everywhere(tables: tuple[Shaped[Array, "boxes chains _ ..."], ...]) -> list[Array]:
-            """Every factor [chains, factors, points] at all points of the grids that cover the domain."""
-            covering = [jnp.moveaxis(table[: surrogate.cover], 0, 2) for table in tables]
-            return [table.reshape(*table.shape[:2], -1) for table in covering]
-
-        means = everywhere(mean)
+        covering = jax.tree.map(lambda leaf: leaf[:, : surrogate.cover], surrogate.grids(belief))
+        known = jax.vmap(_largest)(covering.mean)
         if self.paths:
 
-            def largest(key: Key) -> Float[Array, "chains factors"]:
-                drawn = _tabulated(surrogate.draw(key, belief, self.size), belief.points[0])
-                return jnp.concatenate([jnp.max(t, axis=2) for t in everywhere(drawn)], axis=1)
+            def largest(drawn: additive.Sample, points: Array) -> Float[Array, " factors"]:
+                """Of one chain, on the grids that cover the domain."""
+                return _largest(jax.vmap(lambda p: factor_tables.of_sample(drawn, p))(points))
 
-            most = jnp.moveaxis(jax.lax.map(largest, jr.split(key, self.samples)), 0, 2)
+            def one(key: Key) -> Float[Array, "chains factors"]:
+                return jax.vmap(largest)(surrogate.draw(key, belief, self.size), covering.points)
+
+            most = jnp.moveaxis(jax.lax.map(one, jr.split(key, self.samples)), 0, 2)
         else:
-            draw = jax.vmap(jax.vmap(lambda m, v, d, k: gumbel(k, m, v, self.samples, d)))
-            keys = jr.split(key, (surrogate.structure.chains, sum(len(t[0]) for t in means)))
-            grids = means, everywhere(variance), everywhere(surrogate.distinct(belief))
-            groups = zip(*grids, jnp.split(keys, ends, axis=1), strict=True)
-            most = jnp.concatenate([draw(*group) for group in groups], axis=1)
+            distinct = tuple(d[:, : surrogate.cover] for d in surrogate.distinct(belief))
+            keys = jr.split(key, known.shape)
+            most = jax.vmap(lambda *chain: _gumbels(self.samples, *chain))(keys, covering, distinct)
         # A value below what is known of the factor already would be a mistake of the approximation.
-        known = jnp.concatenate([jnp.max(t, axis=2) for t in means], axis=1)
         most = jnp.maximum(most, known[:, :, None] + 1e-3)
 
-        def gain(mean: Scalar, variance: Scalar, most: Float[Array, " samples"]) -> Scalar:
-            gamma = (most - mean) / _std(variance)
-            log_cdf = jax.scipy.stats.norm.logcdf(gamma)
-            log_pdf = jax.scipy.stats.norm.logpdf(gamma)
-            return jnp.mean(gamma * jnp.exp(log_pdf - log_cdf) / 2 - log_cdf)
-
-        def gains(mean: Array, variance: Array, most: Array) -> Array:
-            flat = (*mean.shape[:3], -1)
-            each = jax.vmap(jax.vmap(jax.vmap(jax.vmap(gain, (0, 0, None)))), (0, 0, None))
-            return each(mean.reshape(flat), variance.reshape(flat), most).reshape(mean.shape)[None]
-
-        groups = zip(mean, variance, jnp.split(most, ends, axis=1), strict=True)
-        tables = tuple(gains(*group) for group in groups)
+        def gains(most: Float[Array, "factors samples"], grid: FactorGrid) -> Tables:
+            groups = zip(grid.mean, grid.variance, _grouped(most, grid.mean), strict=True)
+            return tuple(_gains(*group)[None] for group in groups)
 
         def function(x: Point) -> Scalar:
             return jnp.mean(
-                jnp.sum(jax.vmap(jax.vmap(gain))(*surrogate.parts(belief, x), most), axis=1)
+                jnp.sum(jax.vmap(jax.vmap(_gain))(*surrogate.parts(belief, x), most), axis=1)
             )
 
-        return Objective(tables, function)
+        return Objective(function, most, gains)
 
 
-def _tabulated(drawn: additive.Sample, points: Float[Array, "boxes dim grid"]) -> Tables:
-    """A function of every chain on every grid, [boxes, chains, factors, grid ...]."""
-    return jax.vmap(lambda p: jax.vmap(lambda f: factor_tables.of_sample(f, p))(drawn))(points)
+def _gain(mean: Scalar, variance: Scalar, most: Float[Array, " samples"]) -> Scalar:
+    """What the value at a point would tell of the largest one."""
+    gamma = (most - mean) / _std(variance)
+    log_cdf = jax.scipy.stats.norm.logcdf(gamma)
+    log_pdf = jax.scipy.stats.norm.logpdf(gamma)
+    return jnp.mean(gamma * jnp.exp(log_pdf - log_cdf) / 2 - log_cdf)
+
+
+def _gains(
+    mean: Float[Array, " factors *grid"],
+    variance: Float[Array, " factors *grid"],
+    most: Float[Array, "factors samples"],
+) -> Float[Array, " factors *grid"]:
+    """`_gain` at every point of the factors' grids."""
+    flat = (len(mean), -1)
+    each = jax.vmap(jax.vmap(_gain, (0, 0, None)))
+    return each(mean.reshape(flat), variance.reshape(flat), most).reshape(mean.shape)
+
+
+def _flat(table: Shaped[Array, "boxes factors *grid"]) -> Shaped[Array, "factors points"]:
+    """Each factor at the points of all boxes."""
+    return jnp.moveaxis(table, 0, 1).reshape(table.shape[1], -1)
+
+
+def _largest(tables: tuple[Float[Array, "boxes _factors *_grid"], ...]) -> Float[Array, " factors"]:
+    return jnp.concatenate([jnp.max(_flat(table), axis=1) for table in tables])
+
+
+def _grouped(each: Shaped[Array, "factors ..."], tables: Sequence[Array]) -> list[Array]:
+    """What there is one of for each factor, by the groups of the tables."""
+    return jnp.split(each, np.cumsum([len(table) for table in tables])[:-1])
+
+
+def _gumbels(
+    samples: int,
+    keys: Shaped[Array, " factors"],
+    grids: FactorGrid,
+    distinct: tuple[Bool[Array, "boxes _factors *_grid"], ...],
+) -> Float[Array, "factors samples"]:
+    """Draws of the largest value of every factor, of one chain on several boxes."""
+    each = jax.vmap(lambda k, mean, variance, new: gumbel(k, mean, variance, samples, new))
+    tables = [[_flat(t) for t in group] for group in (grids.mean, grids.variance, distinct)]
+    groups = zip(_grouped(keys, tables[0]), *tables, strict=True)
+    return jnp.concatenate([each(*group) for group in groups])
 
 
 def gumbel(

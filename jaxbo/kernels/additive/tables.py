@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from jaxbo.kernels.additive.kernel import AdditiveKernel, Sample
+from jaxbo.kernels.additive.kernel import AdditiveKernel, Factor, Sample
 from jaxbo.kernels.factors.graph import Tables
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes.covariance import SquaredExponential
@@ -36,10 +36,10 @@ _CELLS = 4096
 
 
 class GridTables(NamedTuple):
-    """Of every factor on its grid, those of each group stacked: posterior means of several outputs
-    [factors, outputs, grid ...], and the variance [factors, grid ...]."""
+    """Of every factor on its grid, those of each group stacked: posterior means of several outputs, and
+    the variance."""
 
-    mean: Tables
+    mean: tuple[Float[Array, "_factors outputs *_grid"], ...]
     variance: Tables
 
 
@@ -59,11 +59,13 @@ def tables(
     """
     alpha = dot(dot(outputs, inverse.T), inverse)  # K⁻¹y
 
-    def one(factor: tuple[Array, ...]) -> tuple[Array, Array]:
-        scope, scales, variance = factor
-        first, *others = _axes(kernel, points, X, scope, scales)
+    def one(factor: Factor) -> tuple[Float[Array, " outputs *grid"], Float[Array, "*grid"]]:
+        variance = factor.variance
+        first, *others = _axes(kernel, points, X, factor)
 
-        def slab(row: Float[Array, " capacity"]) -> tuple[Array, Array]:
+        def slab(
+            row: Float[Array, " capacity"],
+        ) -> tuple[Float[Array, " outputs *rest"], Float[Array, "*rest"]]:
             k = _joined(kernel, [row[None], *others])[0]
             grid = k.shape[:-1]
             k = jnp.where(used[None, :], variance * k.reshape(-1, k.shape[-1]), 0)
@@ -109,9 +111,9 @@ def contract(
 ) -> Tables:
     """Σ_j v_j k_I(x_I, X_j) of every factor on its grid."""
 
-    def one(factor: tuple[Array, ...]) -> Array:
-        scope, scales, variance = factor
-        axes = _axes(kernel, points, X, scope, scales)
+    def one(factor: Factor) -> Float[Array, "*grid"]:
+        variance = factor.variance
+        axes = _axes(kernel, points, X, factor)
         if isinstance(kernel.form, SquaredExponential):
             *others, last = (jnp.exp(-axis / 2) for axis in axes)
             grid = tuple(len(axis) for axis in axes)
@@ -126,9 +128,13 @@ def of_sample(drawn: Sample, points: Float[Array, "dim grid"]) -> Tables:
     """A function drawn from the process: f_I of every factor on its grid."""
     kernel = drawn.kernel
 
-    def one(factor: tuple[Array, ...]) -> Array:
-        scope, _, _, frequencies, phases, weights = factor
-        angles = []
+    def one(
+        factor: Factor,
+        frequencies: Float[Array, "features arity"],
+        phases: Float[Array, " features"],
+        weights: Float[Array, " features"],
+    ) -> Float[Array, "*grid"]:
+        scope, angles = factor.scope, []
         for axis in range(0, scope.size, kernel.width):
             u = jnp.zeros((points.shape[1], len(phases)), points.dtype)
             for place in range(axis, axis + kernel.width):
@@ -152,18 +158,19 @@ def of_sample(drawn: Sample, points: Float[Array, "dim grid"]) -> Tables:
 
 
 def _of_factors(
-    one: Callable[[tuple[Array, ...]], Any],
+    one: Callable[..., Any],
     kernel: AdditiveKernel,
     *more: Float[Array, "factors ..."],
     at_once: int | None = None,
 ) -> tuple[Any, ...]:
-    """`one` of every factor's scope, length scales, variance and `more`, group by group: one factor after
-    another, or `at_once` of them."""
+    """`one` of every factor and `more` of it, group by group: one factor after another, or `at_once` of
+    them."""
     found = []
     for rows, places in kernel.members:
         scopes, scales = (a[rows, places] for a in (kernel.scopes, kernel.length_scales))
-        factors = scopes, scales, kernel.variances[rows], *(a[rows] for a in more)
-        found.append(jax.lax.map(one, factors, batch_size=at_once and min(at_once, len(scopes))))
+        factors = Factor(scopes, scales, kernel.variances[rows]), *(a[rows] for a in more)
+        size = at_once and min(at_once, len(scopes))
+        found.append(jax.lax.map(lambda each: one(*each), factors, batch_size=size))
     return tuple(found)
 
 
@@ -171,14 +178,12 @@ def _axes(
     kernel: AdditiveKernel,
     points: Float[Array, "dim grid"],
     X: Float[Array, "capacity dim"],
-    scope: Int[Array, " arity"],
-    scales: Float[Array, " arity"],
+    factor: Factor,
 ) -> list[Float[Array, "grid capacity"]]:
     """Squared distances in length scales from the grid to the observations, of each variable."""
     places = []
-    for place in range(scope.size):
-        v = scope[place]
-        s = ((points[v][:, None] - X[:, v][None, :]) / scales[place]) ** 2
+    for v, scale in zip(factor.scope, factor.scales, strict=True):
+        s = ((points[v][:, None] - X[:, v][None, :]) / scale) ** 2
         places.append(jnp.where(v < 0, 0, s))
     return [
         sum(places[i + 1 : i + kernel.width], places[i])

@@ -25,10 +25,9 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxbo._check import require, whole
 from jaxbo.types import Scalar
 
-#: The tables of all factors with the same shape, stacked: one array [factors, grid ...] a group of the
-#: graph. Where there are several sets of them, the axes of these come before that of the factors.
-Tables = tuple[Float[Array, "..."], ...]
-
+#: The tables of all factors with the same shape, stacked: one array a group of the graph. Where there are
+#: several sets of them, the axes of these come before that of the factors.
+Tables = tuple[Float[Array, " _factors *_grid"], ...]
 
 #: All variables, in some order.
 Order: TypeAlias = Int[Array | np.ndarray, " variables"]

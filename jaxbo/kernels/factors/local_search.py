@@ -7,6 +7,7 @@ Neither makes the sum smaller, and neither says how far it is from the maximum: 
 """
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,28 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxbo.kernels.factors import graph as factor_graph
 from jaxbo.kernels.factors.graph import AbstractGraph, DataGraph, Tables
-from jaxbo.types import Scalar
+from jaxbo.types import Count, Flag, Scalar
 
 #: Factors that are kicked together, and the turns of all before there is one more of them: with one
 #: alone, a fifth of small random graphs are left in the same local maxima however long it goes on.
 MOST_KICKED, TURNS = 3, 2
+
+
+class _Kicked(NamedTuple):
+    """The best point after some kicks."""
+
+    kicks: Count
+    x: Int[Array, " variables"]
+    value: Scalar
+
+
+class _Climb(NamedTuple):
+    """A point on its way up: which variables wait for their turn, and which had the last one."""
+
+    x: Int[Array, " variables"]
+    waiting: Bool[Array, " variables"]
+    last: Int[Array, ""]
+    turns: Count
 
 
 def improve(
@@ -64,30 +82,29 @@ def escape(
     order = order.astype(np.int32)  # of a turn
     places = jnp.arange(MOST_KICKED, dtype=jnp.int32)
 
-    def going(carry: tuple[Array, Array, Scalar]) -> Array:
-        number, _, most = carry
-        return (number < kicks) & (most < enough)
+    def going(kicked: _Kicked) -> Flag:
+        return (kicked.kicks < kicks) & (kicked.value < enough)
 
-    def kick(carry: tuple[Array, Array, Scalar]) -> tuple[Array, Array, Scalar]:
-        number, x, most = carry
+    def kick(kicked: _Kicked) -> _Kicked:
+        number, x, most = kicked
         turn, first = number // len(order), jnp.asarray(order)[number % len(order)]
         # Together with the next factors, every other one, every third, ... as turns go by.
         which = (first + places * (1 + turn % max(1, len(scopes) - 1))) % len(scopes)
         several = places <= turn // TURNS % MOST_KICKED
         scope = jnp.where(several[:, None], scopes[which], count).reshape(-1)
-        kicked = jnp.zeros((count,), bool).at[scope].set(True, mode="drop")
+        moves = jnp.zeros((count,), bool).at[scope].set(True, mode="drop")
         steps = 1 + (_hash(number, count) % others).astype(x.dtype)
         near = jax.vmap(lambda v: _near(graph, plan, v))(jnp.minimum(scope, count - 1))
-        waiting = kicked | jnp.any(near & (scope < count)[:, None], axis=0)
+        waiting = moves | jnp.any(near & (scope < count)[:, None], axis=0)
         # Those that were kicked come last, or they would just go back.
-        moved = jnp.where(kicked, (x + steps) % sizes, x)
-        new = _ascend(graph, tables, plan, moved, waiting, kicked, sweeps)
+        moved = jnp.where(moves, (x + steps) % sizes, x)
+        new = _ascend(graph, tables, plan, moved, waiting, moves, sweeps)
         reached = factor_graph.value(graph, tables, new)
         better = reached > most
-        return number + 1, jnp.where(better, new, x), jnp.where(better, reached, most)
+        return _Kicked(number + 1, jnp.where(better, new, x), jnp.where(better, reached, most))
 
-    first = jnp.zeros((), jnp.int32), x, factor_graph.value(graph, tables, x)
-    return jax.lax.while_loop(going, kick, first)[1]
+    first = _Kicked(jnp.zeros((), jnp.int32), x, factor_graph.value(graph, tables, x))
+    return jax.lax.while_loop(going, kick, first).x
 
 
 def _scopes(graph: AbstractGraph) -> Int[Array, "factors most"]:
@@ -130,12 +147,11 @@ def _ascend(
     inside = jnp.asarray(graph.inside)
     places = jnp.arange(count, dtype=jnp.int32)
 
-    def going(carry: tuple[Array, Array, Array, Array]) -> Array:
-        _, waiting, _, turns = carry
-        return jnp.any(waiting) & (turns < sweeps * count)
+    def going(climb: _Climb) -> Flag:
+        return jnp.any(climb.waiting) & (climb.turns < sweeps * count)
 
-    def move(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        x, waiting, last, turns = carry
+    def move(climb: _Climb) -> _Climb:
+        x, waiting, last, turns = climb
         ahead = (places - last - 1) % count + jnp.where(late, count, 0)
         i = jnp.argmin(jnp.where(waiting, ahead, 2 * count)).astype(jnp.int32)
         score = jnp.where(inside[i], _around(graph, tables, plan, i, x), -jnp.inf)
@@ -143,10 +159,11 @@ def _ascend(
         moves = jnp.max(score) > score[x[i]]
         best = jnp.argmax(score).astype(x.dtype)
         waiting = waiting | (moves & _near(graph, plan, i))
-        return x.at[i].set(jnp.where(moves, best, x[i])), waiting.at[i].set(False), i, turns + 1
+        x = x.at[i].set(jnp.where(moves, best, x[i]))
+        return _Climb(x, waiting.at[i].set(False), i, turns + 1)
 
-    first = x, waiting, jnp.full((), -1, jnp.int32), jnp.zeros((), jnp.int32)
-    return jax.lax.while_loop(going, move, first)[0]
+    first = _Climb(x, waiting, jnp.full((), -1, jnp.int32), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(going, move, first).x
 
 
 def _near(

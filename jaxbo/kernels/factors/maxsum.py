@@ -15,7 +15,7 @@ for any λ. Bounded max-sum (Rogers et al., 2011) is one choice of λ; here they
 variables at a time, so that the bound never rises.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,7 +26,7 @@ from jaxbo._check import require, whole
 from jaxbo.kernels.factors import elimination, local_search, tree
 from jaxbo.kernels.factors import graph as factor_graph
 from jaxbo.kernels.factors.graph import AbstractGraph, DataGraph, FactorGraph, Group, Tables
-from jaxbo.types import Scalar
+from jaxbo.types import Count, Flag, Scalar
 
 #: Messages have settled when none moves by more than this share of its largest entry.
 TOLERANCE = 1e-5
@@ -35,7 +35,7 @@ _ROUNDINGS = 4
 #: Connected variables beyond which elimination would compile for too long.
 MOST_UNROLLED = 200
 #: A message from every factor of every group to each of its variables, padded to the longest grid.
-Messages = tuple[Float[Array, "_ _ points"], ...]
+Messages = tuple[Float[Array, "_factors _arity points"], ...]
 
 
 # ---------------------------------------------------------------- messages
@@ -68,7 +68,7 @@ def step(
 
 def _step(
     graph: AbstractGraph, tables: Tables, messages: Messages, damping: Scalar | float
-) -> tuple[Messages, tuple[Float[Array, "_ _"], ...]]:
+) -> tuple[Messages, tuple[Float[Array, "_factors _arity"], ...]]:
     """`step`, and by how much each message was shifted: its rounding errors are of that size."""
     total = beliefs(graph, messages)
     sent, shifts = [], []
@@ -311,6 +311,16 @@ def _degrees(graph: AbstractGraph) -> Int[Array, " variables"]:
 # ---------------------------------------------------------------- all of it
 
 
+class _Looks(NamedTuple):
+    """Messages on their way, and the best of the points that were looked at so far."""
+
+    messages: Messages
+    x: Int[Array, " variables"]
+    value: Scalar
+    looked: Count
+    settled: Flag
+
+
 class Solution(eqx.Module):
     """A point, its sum, and a number that no point's sum exceeds, up to rounding.
 
@@ -376,22 +386,21 @@ def solve(
         return Solution(x, reached, reached, route)
     between = -(-iterations // decodings)
 
-    def going(carry: tuple[Messages, Array, Scalar, Array, Array]) -> Array:
-        *_, looked, settled = carry
-        return (looked < -(-iterations // between)) & ~settled
+    def going(looks: _Looks) -> Flag:
+        return (looks.looked < -(-iterations // between)) & ~looks.settled
 
-    def look(carry: tuple[Messages, Array, Scalar, Array, Array]) -> Any:
-        messages, best, most, looked, _ = carry
+    def look(looks: _Looks) -> _Looks:
+        messages, best, most, looked, _ = looks
         messages, _, settled = _settle(graph, tables, messages, between, damping, TOLERANCE)
         x = local_search.improve(graph, tables, decode(graph, tables, messages))
         reached = factor_graph.value(graph, tables, x)
         better = reached > most
         best, most = jnp.where(better, x, best), jnp.where(better, reached, most)
-        return messages, best, most, looked + 1, settled
+        return _Looks(messages, best, most, looked + 1, settled)
 
     x = jnp.zeros((len(graph.sizes),), jnp.int32)
     nothing = start(graph, tables), x, factor_graph.value(graph, tables, x)
-    first = (*nothing, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+    first = _Looks(*nothing, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
     _, x, reached, _, _ = jax.lax.while_loop(going, look, first)
     bound, _ = upper_bound(graph, tables, sweeps=sweeps)
     if kicks:

@@ -19,6 +19,8 @@ from jaxbo.kernels.factors.graph import AbstractGraph, DataGraph, Tables
 
 #: A group and the axis of its tables that is of the first variable.
 _Kind = tuple[int, int]
+#: What all below each variable is worth, at its points.
+_Worth = Float[Array, "variables points"]
 
 
 class _Walk(NamedTuple):
@@ -40,7 +42,9 @@ def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
     walk, count = _walk(graph, kinds), len(graph.sizes)
     most = max(len(group.shape) for group in graph.groups) - 1
 
-    def below(kind: _Kind, row: Int[Array, ""], up: Array) -> tuple[Array, Array]:
+    def below(
+        kind: _Kind, row: Int[Array, ""], up: _Worth
+    ) -> tuple[Int[Array, " others"], Float[Array, "*grid"]]:
         """The other variables, and what all below them is worth, an axis each."""
         (g, axis), total = kind, jnp.zeros((), up.dtype)
         group = graph.groups[g]
@@ -51,13 +55,15 @@ def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
             total = total[..., None] + worth.reshape((1,) * total.ndim + worth.shape)
         return variables, total
 
-    def sent(kind: _Kind, row: Int[Array, ""], up: Array) -> Float[Array, " points"]:
+    def sent(kind: _Kind, row: Int[Array, ""], up: _Worth) -> Float[Array, " points"]:
         g, axis = kind
         total = jnp.moveaxis(tables[g][row], axis, 0) + below(kind, row, up)[1][None]
         best = jnp.max(total.reshape(len(total), -1), axis=1)
         return jnp.pad(best - jnp.max(best), (0, graph.points - len(best))).astype(up.dtype)
 
-    def taken(kind: _Kind, row: Int[Array, ""], up: Array, at: Int[Array, ""]) -> Array:
+    def taken(
+        kind: _Kind, row: Int[Array, ""], up: _Worth, at: Int[Array, ""]
+    ) -> Int[Array, "2 most"]:
         """The other variables and their points, padded by one that there is not."""
         g, axis = kind
         others, total = below(kind, row, up)
@@ -66,17 +72,17 @@ def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
         found = jnp.stack([others, jnp.array(points, jnp.int32)])
         return jnp.pad(found, ((0, 0), (0, most - len(others))), constant_values=count)
 
-    def rise(i: Int[Array, ""], up: Float[Array, "variables points"]) -> Array:
+    def rise(i: Int[Array, ""], up: _Worth) -> _Worth:
         first, kind, row = (of[len(of) - 1 - i] for of in walk)
         return up.at[first].add(_switch(sent, kinds, kind, row, up))
 
-    def fall(i: Int[Array, ""], x: Int[Array, " variables"]) -> Array:
+    def fall(i: Int[Array, ""], x: Int[Array, " variables"]) -> Int[Array, " variables"]:
         first, kind, row = (of[i] for of in walk)
         variables, points = _switch(taken, kinds, kind, row, up, x[first])
         return x.at[variables].set(points, mode="drop")
 
     nothing = jnp.zeros((count, graph.points), jnp.result_type(*tables))
-    up: Array = jax.lax.fori_loop(0, len(walk.first), rise, nothing)
+    up: _Worth = jax.lax.fori_loop(0, len(walk.first), rise, nothing)
     # Right for the roots: all others follow.
     best = jnp.where(jnp.asarray(graph.inside), up, -jnp.inf)
     x = jnp.argmax(best, axis=1).astype(jnp.int32)

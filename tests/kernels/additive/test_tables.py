@@ -20,6 +20,16 @@ FORMS = {"SE": SquaredExponential(0.3), "Matern 5/2": Matern52(0.4)}
 #: What is known of their sizes: nothing, or all.
 GROUPS = {"padded": None, "by size": ((1, 1), (2, 2), (1, 3))}
 EITHER = pytest.mark.parametrize("groups", GROUPS)
+FULL = {"marks": pytest.mark.full}
+CASES = pytest.mark.parametrize(
+    ("form", "groups"),
+    [
+        ("SE", "by size"),
+        ("Matern 5/2", "padded"),
+        pytest.param("SE", "padded", **FULL),
+        pytest.param("Matern 5/2", "by size", **FULL),
+    ],
+)
 
 
 def kernel_of(form, groups):
@@ -55,8 +65,7 @@ def of_factor(kernel, stacked, number):
     return table[(..., *(0,) * (places.stop - len(SCOPES[number])))]
 
 
-@EITHER
-@pytest.mark.parametrize("form", FORMS)
+@CASES
 def test_tables_are_the_posterior_of_every_factor(form, groups):
     count = 9
     kernel, points, X, used, inverse, outputs = observed(form, groups, count)
@@ -82,8 +91,7 @@ def test_tables_are_the_posterior_of_every_factor(form, groups):
         np.testing.assert_allclose(variance, expected.reshape(variance.shape), atol=5e-4)
 
 
-@EITHER
-@pytest.mark.parametrize("form", FORMS)
+@CASES
 def test_tables_brought_up_to_an_observation_are_those_made_anew(form, groups):
     made, extend = jax.jit(factor_tables.tables), jax.jit(factor_tables.extend)
     kernel, points, X, used, inverse, outputs = observed(form, groups, 8)

@@ -1,0 +1,54 @@
+"""Policies of sums of factors: how bounds grow, and what the largest of many normals is taken for."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.kernels.additive.decomposed import Decomposed
+from jaxbo.kernels.additive.policy import UpperBound, gumbel
+from jaxbo.schedules import Confidence
+
+
+def test_bounds_may_grow_as_the_theorem_says(key):
+    schedule, count = Confidence(6 * 12**2, 0.1), 4
+    fixed = float(schedule(jnp.asarray(count + 1)))
+    expected = 2 * np.log(6 * 144 * np.pi**2 * (count + 1) ** 2 / 6 / 0.1)
+    np.testing.assert_allclose(fixed, expected, rtol=1e-6)
+    surrogate = Decomposed([(0, 1), (1, 2)], 5, grid=4)
+    points = jr.uniform(key, (count, 3))
+
+    @jax.jit
+    def bounds(key):
+        shared = surrogate.setup(key, 3)
+        observe = lambda belief, x: (surrogate.condition(shared, belief, x, x[0]), None)  # noqa: E731
+        belief, _ = jax.lax.scan(observe, surrogate.start(shared), points)
+        asked = lambda beta: UpperBound(beta)(key, surrogate, shared, belief, points)  # noqa: E731
+        return [jax.vmap(asked(beta).function)(1 - points) for beta in (schedule, fixed)]
+
+    np.testing.assert_allclose(*bounds(key), atol=1e-3)
+
+
+def test_the_largest_of_independent_normals_has_the_quartiles_of_its_gumbel(key):
+    mean = jr.normal(key, (50,))
+    variance = jnp.full((50,), 0.25)
+    drawn = np.asarray(jax.jit(lambda k: gumbel(k, mean, variance, 4000))(jr.key(1)))
+    normals = np.asarray(mean[None] + 0.5 * jr.normal(jr.key(2), (20_000, 50))).max(axis=1)
+    quartiles = [0.25, 0.5, 0.75]
+    np.testing.assert_allclose(
+        np.quantile(drawn, quartiles), np.quantile(normals, quartiles), atol=0.05
+    )
+
+
+def test_points_that_repeat_others_are_one():
+    mean, variance = jnp.array([0.3, 0.1, 0.1, 0.1]), jnp.full((4,), 0.25)
+    distinct = jnp.array([True, True, False, False])
+    few = gumbel(jr.key(1), mean[:2], variance[:2], 100)
+    np.testing.assert_allclose(gumbel(jr.key(1), mean, variance, 100, distinct), few, rtol=1e-5)
+    assert jnp.mean(gumbel(jr.key(1), mean, variance, 100)) > jnp.mean(few) + 0.1
+
+
+def test_a_negative_beta_is_refused():
+    with pytest.raises(ValueError, match="beta must be at least 0"):
+        UpperBound(-1.0)
