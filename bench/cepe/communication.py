@@ -19,7 +19,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from bench.cepe.regret import AGENTS, SHORT, cepe, cumulative, outcomes, settings, shorter
+from bench.cepe.setting import AGENTS, SHORT, cepe, cumulative, outcomes, settings, shorter
 from bench.runner import Check, Experiment, Options, Result, number, parts
 from jaxbo import metrics, plotting, schedules
 from jaxbo.algos.cepe import CEPE

@@ -16,7 +16,7 @@ Chains take 1000 steps at every fit. "Random first" has half of its evaluations 
 structure's sake: a search for the maximum tells little of it. "At random points" has the same model
 learn from uniform points instead of a method's own. "One each" knows of no pairs, and ADD-GP-UCB sums up
 deviations beside. All processes are exact and fitted every 10 evaluations. The plain one is that of
-`dec_synthetic`: one length scale a coordinate with the prior of `Priors.scaled`, EI, and, which none of
+`dec-synthetic`: one length scale a coordinate with the prior of `Priors.scaled`, EI, and, which none of
 the others has, warped values.
 """
 
@@ -31,9 +31,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bench.dec import synthetic as dec_synthetic
-from bench.dec.synthetic import GRIDS, REFIT
-from bench.egp.synthetic import INITIAL, NOISE, figure
+from bench.common.panels import figure
+from bench.common.search import INITIAL
+from bench.dec.methods import GRIDS, PLAIN, REFIT, decomposed, scaled
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from jaxbo import metrics
 from jaxbo.algos.base.federated import AbstractAlgorithm
@@ -148,7 +148,7 @@ Method = Callable[[int, Sum, int], AbstractAlgorithm]
 
 
 def _model(which: AbstractStructure, evaluations: int, grid: int = GRIDS[2]) -> Decomposed:
-    return Decomposed(which, INITIAL + evaluations, noise=NOISE, every=REFIT, grid=grid)
+    return decomposed(which, evaluations, grid, warp=False)
 
 
 def _structured(which: Callable[[], AbstractStructure]) -> Method:
@@ -173,7 +173,6 @@ def _learning() -> Sampled:
     return Sampled(steps=STEPS_OF_CHAINS)
 
 
-PLAIN = dec_synthetic.PLAIN
 LEARNED, TRUE, TREES = "DEC-HBO, learned", "DEC-HBO, true graph", "DEC-HBO, random trees"
 RANDOM_FIRST = "DEC-HBO, learned, random first"
 METHODS: dict[str, Method] = {
@@ -183,7 +182,7 @@ METHODS: dict[str, Method] = {
     TREES: _structured(RandomTree),
     "DEC-HBO, one each": _single(),
     "ADD-GP-UCB": _single(UpperBound(joint=False)),
-    PLAIN: lambda dim, function, n: dec_synthetic.METHODS[PLAIN](dim, n),
+    PLAIN: lambda dim, function, n: scaled(Cube(dim), n),
     "random search": lambda dim, function, n: RandomSearch(Cube(dim), 1),
 }
 RIVALS = (TREES, "DEC-HBO, one each", "ADD-GP-UCB", PLAIN)

@@ -18,7 +18,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.egp.synthetic import BATCH, INITIAL, METHODS, Method
+from bench.common.search import BATCH, INITIAL, Method
+from bench.egp.methods import METHODS
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from jaxbo import metrics, plotting
 from jaxbo.algos.egp import EGP

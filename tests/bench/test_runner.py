@@ -1,3 +1,4 @@
+import ast
 import json
 import sys
 import threading
@@ -44,6 +45,24 @@ def test_every_experiment_has_a_name_and_its_files_place():
     places = {".".join(path.relative_to(root.parent).with_suffix("").parts) for path in files}
     assert len(places) > 30
     assert set(bench.EXPERIMENTS.values()) == places
+
+
+def _imported(path):
+    """The modules that a file imports; for `from a import b` both a and a.b, of which one may be none."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_experiments_do_not_import_each_other():
+    root = Path(bench.__file__).parents[1]
+    for place in bench.EXPERIMENTS.values():
+        imported = set(_imported(root / f"{place.replace('.', '/')}.py"))
+        assert not imported & set(bench.EXPERIMENTS.values()), place
 
 
 def test_one_file_is_an_experiment_and_gives_a_table_a_json_and_a_picture(toy, tmp_path, capsys):

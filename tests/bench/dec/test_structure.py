@@ -8,9 +8,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.dec import structure as dec_structure
+from bench.dec import structure
 from bench.dec.structure import LEARNED, Known, Sum, draw
-from jaxbo.kernels.additive import structure
 from jaxbo.kernels.additive.structure import Sampled
 
 
@@ -42,7 +41,7 @@ def test_functions_have_the_variance_and_the_correlation_of_their_process(key):
     np.testing.assert_allclose([np.var(f), np.var(g)], 1, atol=0.1)
     np.testing.assert_allclose([np.mean(f), np.mean(g)], 0, atol=0.08)
     # Of half of the variance a fourth varies along one coordinate, of the other half all or nothing.
-    k = np.exp(-0.5 * (far / dec_structure.LENGTH_SCALE) ** 2)
+    k = np.exp(-0.5 * (far / structure.LENGTH_SCALE) ** 2)
     f, g, one = np.asarray(f), np.asarray(g), np.asarray(one)
     np.testing.assert_allclose(np.mean((f * g)[one]), (3 + k) / 8 + k / 2, atol=0.12)
     np.testing.assert_allclose(np.mean((f * g)[~one]), (3 + k) / 8 + 1 / 2, atol=0.12)
@@ -82,9 +81,9 @@ def test_what_is_found_and_what_is_false():
     ]
 
     def held(scopes):
-        model = dec_structure._model(Known(jnp.asarray(scopes, jnp.int32)), 5)
+        model = structure._model(Known(jnp.asarray(scopes, jnp.int32)), 5)
         shared = model.setup(jr.key(0), 8)
-        return dec_structure.held(model.scopes(shared, model.start(shared)), function, 8)
+        return structure.held(model.scopes(shared, model.start(shared)), function, 8)
 
     np.testing.assert_allclose(held(function.scopes), [1, 0], atol=1e-6)
     np.testing.assert_allclose(held([[v, -1] for v in range(8)]), [0, 0], atol=1e-6)
@@ -95,29 +94,29 @@ def test_what_is_found_and_what_is_false():
 
 def test_chains_count_by_their_share():
     function = draw(jr.key(0), 8)
-    model = dec_structure._model(Sampled(count=2), 5)
+    model = structure._model(Sampled(count=2), 5)
     shared = model.setup(jr.key(0), 8)
     pairs = function.scopes[8:]
     scopes = model.scopes(shared, model.start(shared)).at[0, 8:10].set(pairs)
-    np.testing.assert_allclose(dec_structure.held(scopes, function, 8), [0.5, 0], atol=1e-6)
-    assert np.asarray(structure.shared(scopes[1], 8)).sum() == 0
+    np.testing.assert_allclose(structure.held(scopes, function, 8), [0.5, 0], atol=1e-6)
+    assert np.asarray(shared(scopes[1], 8)).sum() == 0
 
 
-@pytest.mark.parametrize("name", dec_structure.METHODS)
+@pytest.mark.parametrize("name", structure.METHODS)
 def test_every_method_has_room_for_its_evaluations(name):
-    algorithm = dec_structure.METHODS[name](8, draw(jr.key(0), 8), 30)
+    algorithm = structure.METHODS[name](8, draw(jr.key(0), 8), 30)
     assert algorithm.domain.dim == 8
     assert algorithm.capacity in (40, None)
 
 
 def test_claims_are_about_the_ends_of_runs():
     good, bad = np.full((4, 3), 0.01), np.full((4, 3), 9.0) + np.arange(4)[:, None]
-    names = [f"20-D, {name}" for name in dec_structure.METHODS]
+    names = [f"20-D, {name}" for name in structure.METHODS]
     right = {f"20-D, {LEARNED}": np.tile([[[0.6], [0.3]]], (4, 1, 1))}
-    alike = dec_structure.checks(dict.fromkeys(names, good), right, (20,))
+    alike = structure.checks(dict.fromkeys(names, good), right, (20,))
     assert all(check.holds for check in alike.values())
     worse = {name: bad if "learned" in name or "true" in name else good for name in names}
     wrong = {f"20-D, {LEARNED}": np.tile([[[0.3], [0.6]]], (4, 1, 1))}
-    found = dec_structure.checks(worse, wrong, (20,))
+    found = structure.checks(worse, wrong, (20,))
     assert len(found) == len(alike)
     assert not any(check.holds for check in found.values())
