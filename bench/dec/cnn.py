@@ -71,9 +71,10 @@ def _run(options: Options) -> Result:
         for method in methods
     }
     found, folder = parts(options, "dec-cnn", (rounds, images), measures)
-    both = {m: np.stack([found[f"{m}, {run}"] for run in range(runs)]) for m in methods}
-    curves = {method: some[:, 1] for method, some in both.items()}
-    validation = {method: some[:, 0] for method, some in both.items()}
+    validation, curves = (
+        {m: np.stack([found[f"{m}, {run}"][part] for run in range(runs)]) for m in methods}
+        for part in (0, 1)
+    )
     return Result(
         settings={
             "runs": runs,
@@ -96,7 +97,9 @@ def _run(options: Options) -> Result:
     )
 
 
-def errors(method: str, objective: Cifar, rounds: int, key: Key) -> Float[np.ndarray, "2 rounds"]:
+def errors(
+    method: str, objective: Cifar, rounds: int, key: Key
+) -> tuple[Float[np.ndarray, " rounds"], Float[np.ndarray, " rounds"]]:
     """Validation error of the best so far, and the test error of a network trained like it."""
     run_key, test_key = jr.split(key)
     queries, values = traced(METHODS[method](rounds), objective, rounds, run_key)
@@ -105,8 +108,8 @@ def errors(method: str, objective: Cifar, rounds: int, key: Key) -> Float[np.nda
     tested = {
         i: float(_tested(objective, test_key, queries[i])) for i in sorted(set(best.tolist()))
     }
-    found = [1 - np.asarray(values)[best], [1 - tested[i] for i in best.tolist()]]
-    return np.stack(found)[:, INITIAL:]
+    shown = best[INITIAL:]
+    return np.asarray(1 - values[shown], float), np.array([1 - tested[i] for i in shown.tolist()])
 
 
 @eqx.filter_jit

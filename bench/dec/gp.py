@@ -68,9 +68,10 @@ def _run(options: Options) -> Result:
         for method in methods
     }
     found, folder = parts(options, "dec-gp", (rounds, inducing), measures)
-    both = {m: np.stack([found[f"{m}, {run}"] for run in range(runs)]) for m in methods}
-    curves = {method: some[:, 1] for method, some in both.items()}
-    folds = {method: some[:, 0] for method, some in both.items()}
+    folds, curves = (
+        {m: np.stack([found[f"{m}, {run}"][part] for run in range(runs)]) for m in methods}
+        for part in (0, 1)
+    )
     return Result(
         settings={
             "runs": runs,
@@ -94,7 +95,7 @@ def _run(options: Options) -> Result:
 
 def errors(
     method: str, rows: FoldedRows, inducing: int, rounds: int, key: Key
-) -> Float[np.ndarray, "2 rounds"]:
+) -> tuple[Float[np.ndarray, " rounds"], Float[np.ndarray, " rounds"]]:
     """RMSE on the folds of the best point so far, and that point's RMSE on the test rows."""
     algorithm, objective = METHODS[method](inducing, rounds), PIC(rows)
     if method == REMBO:
@@ -105,7 +106,8 @@ def errors(
     # Each is tested once, however long it stays the best.
     points = jax.vmap(objective.point)(queries) if isinstance(objective, Embedded) else queries
     tested = {i: float(_tested(rows, points[i])) for i in sorted(set(best.tolist()))}
-    return np.stack([-np.asarray(values)[best], [tested[i] for i in best.tolist()]])[:, INITIAL:]
+    shown = best[INITIAL:]
+    return np.asarray(-values[shown], float), np.array([tested[i] for i in shown.tolist()])
 
 
 @eqx.filter_jit

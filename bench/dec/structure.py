@@ -214,9 +214,10 @@ def _run(options: Options) -> Result:
     found: dict[str, np.ndarray] = {}
     for dim, name in work:
         some = [measured[f"{dim}, {name}, {run}"] for run in range(runs[dim])]
-        if name != AT_RANDOM:
-            curves[_title(dim, name)] = np.stack([part[:rounds] for part in some])
-        pairs = np.stack([part[-2 * (rounds // REFIT) :].reshape(2, -1) for part in some])
+        if name == AT_RANDOM:
+            pairs = np.stack(some)
+        else:
+            curves[_title(dim, name)], pairs = map(np.stack, zip(*some, strict=True))
         if np.isfinite(pairs).any():
             found[_title(dim, name)] = pairs
     return Result(
@@ -251,14 +252,15 @@ def _title(dim: int, name: str) -> str:
     return f"{dim}-D, {name}"
 
 
-def _searching(key: Key, dim: int, name: str, rounds: int) -> Float[np.ndarray, " numbers"]:
-    """Regret after every evaluation, then what was found and what of it is false after every fit."""
+def _searching(
+    key: Key, dim: int, name: str, rounds: int
+) -> tuple[Float[Array, " rounds"], Float[Array, "2 fits"]]:
+    """Regret after every evaluation; what was found and what of it is false after every fit."""
     function_key, key = jr.split(key)
     function = draw(function_key, dim)
     blind = rounds // 2 // REFIT * REFIT if name == RANDOM_FIRST else 0
     algorithm = METHODS[name](dim, function, rounds)
-    regret, pairs = _searched(algorithm, function, key, rounds, dim, blind)
-    return np.concatenate([regret, np.ravel(pairs)])
+    return _searched(algorithm, function, key, rounds, dim, blind)
 
 
 @eqx.filter_jit
@@ -295,12 +297,12 @@ def held(scopes: Int[Array, "chains factors arity"], function: Sum, dim: int) ->
     return jnp.stack([right / jnp.sum(pairs), false])
 
 
-def _watching(key: Key, dim: int, name: str, rounds: int) -> Float[np.ndarray, " numbers"]:
+def _watching(key: Key, dim: int, name: str, rounds: int) -> Float[Array, "2 fits"]:
     """What was found and what of it is false after every fit, from as many uniform points."""
     del name
     function_key, key = jr.split(key)
     model = _model(_learning(), rounds)
-    return np.ravel(_learned(model, draw(function_key, dim), key, rounds, dim))
+    return _learned(model, draw(function_key, dim), key, rounds, dim)
 
 
 @eqx.filter_jit

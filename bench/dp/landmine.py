@@ -59,7 +59,7 @@ def trained(
     for field in progress(range(FIELDS), "dp-landmine, SVMs"):
         auc = functools.partial(Tuning(clean=True, seed=0), field)
         row = functools.partial(executor.map, auc, points, chunksize=50)
-        rows.append(kept(folder / f"{field}.npy", lambda r=row: list(r())))
+        rows.append(kept(folder / f"{field}.npz", lambda r=row: list(r())))
     return np.stack(rows)
 
 

@@ -77,7 +77,8 @@ def _bowl(key, agent, x):
     return 0.8 - jnp.sum((x - 0.4) ** 2) + 0.01 * jr.normal(key, dtype=x.dtype)
 
 
-def test_what_is_measured_never_grows(key):
+def test_what_is_measured_never_grows(key, monkeypatch):
+    monkeypatch.setattr(privacy_curve, "REFIT", None)  # fits take most of the time to compile
     problem = privacy_curve.PrivateProblem(Cube(2), 4, _bowl, "error", batch=2, trains=False)
     setting = privacy_curve.SETTINGS["z = 1.0, q = 0.35"]
     curve = np.asarray(privacy_curve.shortfall(problem, setting, jr.split(key, 2), 3))

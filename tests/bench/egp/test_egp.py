@@ -13,7 +13,7 @@ from bench.egp import evidence, network, parallel, robot, synthetic
 from bench.egp.methods import EXACT, METHODS
 from bench.tasks.network import SPACE
 from jaxbo.algos.egp import EGP
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.objectives.functions import dropwave
 
@@ -26,17 +26,24 @@ class Quadratic(eqx.Module):
         return 1 - (chosen["first"].astype(x.dtype) / 200) ** 2
 
 
+def light(dim, evaluations):
+    """Compiles in a fraction of the time of the experiments' methods."""
+    return EGP(Cube(dim), Fixed(size=10), candidates=10)
+
+
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("dim", [2, 5])
+@pytest.mark.parametrize("dim", [pytest.param(2, marks=pytest.mark.full), 5])
 def test_every_method_has_room_for_its_evaluations(name, dim):
     algorithm = METHODS[name](dim, 100)
     assert algorithm.domain.dim == dim
     assert algorithm.capacity == 110
 
 
-def test_regret_is_against_the_optimum_and_never_grows():
+@pytest.mark.parametrize(
+    "method", [light, pytest.param(METHODS["GP-TS, SE"], marks=pytest.mark.full)]
+)
+def test_regret_is_against_the_optimum_and_never_grows(method):
     keys = jax.random.split(jax.random.key(0), 2)
-    method = METHODS["GP-TS, SE"]
     regret = np.asarray(search.regret(method, dropwave(), keys, 3))
     assert regret.shape == (2, 3)
     assert (np.diff(regret, axis=1) <= 0).all()
@@ -80,7 +87,8 @@ def test_what_has_ended_counts_by_time():
 
 def test_workers_start_from_the_same_points_and_end_in_order():
     keys = jax.random.split(jax.random.key(0), 2)
-    method = lambda dim, evaluations: EGP(Cube(dim), Fixed(size=10), candidates=10)  # noqa: E731
+    domain = Finite(Cube(5).sample(jax.random.key(1), 50))  # nothing to search through
+    method = lambda dim, evaluations: EGP(domain, Fixed(size=10))  # noqa: E731
     both = [parallel.measured(method, 2, waiting, keys, 4) for waiting in (True, False)]
     for regret, ended in both:
         assert regret.shape == ended.shape == (2, 4)
@@ -113,9 +121,9 @@ def test_claims_about_workers_can_fail():
 
 def test_more_features_are_nearer_to_the_exact_process():
     keys = jax.random.split(jax.random.key(0), 3)
-    few, many = (evidence.compared(size, (5, 12), keys) for size in (20, 600))
+    few, many = (evidence.compared(size, (12,), keys) for size in (20, 600))
     for distance, ratio in (few, many):
-        assert distance.shape == ratio.shape == (3, 2)
+        assert distance.shape == ratio.shape == (3, 1)
     assert (np.abs(np.log(many[1])).mean() < 0.3 * np.abs(np.log(few[1])).mean()).all()
     assert many[0].mean() < few[0].mean()
 
@@ -133,10 +141,11 @@ def test_claims_about_features_can_fail():
 # ---------------------------------------------------------------- networks
 
 
-def test_a_network_is_tuned_in_its_space():
+def test_a_network_is_tuned_in_its_space(monkeypatch):
+    monkeypatch.setitem(METHODS, "light", light)
     keys = jax.random.split(jax.random.key(0), 2)
     objective = Quadratic()
-    share = network.best("GP-TS, SE", objective, keys, 3)
+    share = network.best("light", objective, keys, 3)
     assert share.shape == (2, 3)
     assert (np.diff(share, axis=1) >= 0).all()
     assert ((share > 0) & (share <= 1)).all()
@@ -172,7 +181,7 @@ def test_a_robot_gets_nearer():
         # As errors, the package's own deprecations crash the interpreter.
         warnings.simplefilter("ignore", DeprecationWarning)
         pytest.importorskip("Box2D")
-    distances = robot.regret(METHODS["GP-TS, SE"], 3, 0, 3, 0)
+    distances = robot.regret(light, 3, 0, 3, 0)
     assert distances.shape == (3,)
     assert (np.diff(distances) <= 0).all()
     assert (distances > 0).all()

@@ -1,5 +1,6 @@
 """FTS and its rivals on compiled objectives: who has whose objective, what is shared, the claims."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -25,8 +26,9 @@ def test_a_target_has_the_objective_of_its_person(key):
     np.testing.assert_array_equal(found, [peak_of(key, person, x) for person in people])
 
 
-@pytest.mark.parametrize("kind", ["FTS", GROWING])
-def test_targets_start_where_they_start_alone(kind, key):
+@pytest.mark.parametrize("kind", ["FTS", pytest.param(GROWING, marks=pytest.mark.full)])
+def test_targets_start_where_they_start_alone(kind, key, monkeypatch):
+    monkeypatch.setattr(rivals, "REFIT", None)  # fits take most of the time to compile
     keys = jr.split(key, 2)
     past = activity.past_of(PROBLEM, peak_of, 2, keys)
     found = activity.values_of(PROBLEM, peak_of, (kind, 20), 2, keys, past)
@@ -48,16 +50,11 @@ def test_peers_go_on_alone_and_nobody_hears_its_own_past():
 
 
 def test_peers_that_go_on_begin_with_what_others_send_and_targets_with_their_initial_points(key):
-    problem, rows = FederatedProblem(owners=7, dim=2), 53
-    X, y = jr.uniform(key, (rows, 7, 2)), jr.normal(key, (rows, 7))
-    states = {}
-    for kind in ("FTS", GROWING):
-        algorithm = rivals.federated(problem, kind, 20, rounds=5)
-        states[kind] = rivals.informed(algorithm, key, X, y).clients.beliefs
-    counts = {kind: np.asarray(b.message.moments.count) for kind, b in states.items()}
-    np.testing.assert_array_equal(counts["FTS"], [0] * TARGETS + [50] * 7)
-    np.testing.assert_array_equal(counts[GROWING], [INITIAL] * TARGETS + [50] * 7)
-    own = states[GROWING].own
+    X, y = jr.uniform(key, (53, 7, 2)), jr.normal(key, (53, 7))
+    algorithm = rivals.federated(PROBLEM, GROWING, 20, rounds=5)
+    beliefs = eqx.filter_jit(rivals.informed)(algorithm, key, X, y).clients.beliefs
+    counts, own = np.asarray(beliefs.message.moments.count), beliefs.own
+    np.testing.assert_array_equal(counts, [INITIAL] * TARGETS + [50] * 7)
     np.testing.assert_array_equal(own.y[:TARGETS, :INITIAL], y[:INITIAL, :TARGETS].T)
     np.testing.assert_array_equal(own.y[TARGETS:, :50], y[:50].T)
     assert len(np.unique(np.asarray(own.noise))) > TARGETS  # each fitted to what it knows

@@ -4,11 +4,18 @@ import jax
 import pytest
 
 import jaxbo
+from bench.common import timing
 from bench.speed import floor, methods, round_parts, scaling
 from bench.speed.floor import Case
 from jaxbo.algos.base.federated import AbstractAlgorithm
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+
+
+@pytest.fixture(autouse=True)
+def a_small_array(monkeypatch):
+    """Is what reading it measures the bandwidth by."""
+    monkeypatch.setattr(timing, "BYTES", 2**20)
 
 
 @pytest.mark.parametrize(
