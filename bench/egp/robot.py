@@ -5,7 +5,7 @@
 
 Ten goals, three runs each, where the paper has one. The least distance is as good as 0 everywhere, so
 the distance is the regret. The world is the one without noise, of which the data's values are known.
-Methods are those of `methods`.
+Methods are those of `egp.methods`.
 """
 
 import functools
@@ -80,7 +80,7 @@ def regret(method: Method, dim: int, run: int, rounds: int, seed: int) -> np.nda
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
-    """The claims of `methods`, about the end of the runs, and that EGP-TS has the best mean."""
+    """The claims of `egp.methods`, about the end of the runs, and that EGP-TS has the best mean."""
     found: dict[str, Check] = {}
     for problem in PROBLEMS:
         ends = {m: curves[f"{problem}, {m}"][:, -1] for m in METHODS if f"{problem}, {m}" in curves}

@@ -3,7 +3,7 @@
     Ackley-5d, Zakharov-4d, drop-wave, eggholder, without noise; 10 random points, then 100 evaluations
     regret_t = max f - max over evaluations up to t of f
 
-Every run has initial points of its own, the same for all methods, which are those of `methods`.
+Every run has initial points of its own, the same for all methods (`egp.methods`).
 """
 
 import functools

@@ -12,9 +12,11 @@ from bench.dec import structure
 from bench.dec.structure import LEARNED, Known, Sum, draw
 from jaxbo.kernels.additive.structure import Sampled
 
+drawn = jax.jit(draw, static_argnums=1)
+
 
 def test_pairs_are_a_tree_beside_a_factor_for_each_variable(key):
-    function = jax.jit(lambda key: draw(key, 20))(key)
+    function = drawn(key, 20)
     scopes = np.asarray(function.scopes)
     np.testing.assert_array_equal(scopes[:20], [(v, -1) for v in range(20)])
     pairs = scopes[20:]
@@ -74,7 +76,7 @@ def test_the_maximum_uses_the_pairs(key):
 
 
 def test_what_is_found_and_what_is_false():
-    function = draw(jr.key(0), 8)
+    function = drawn(jr.key(0), 8)
     pairs = np.asarray(function.scopes)[8:].tolist()
     others = [
         list(p) for p in itertools.combinations(range(8), 2) if sorted(p) not in map(sorted, pairs)
@@ -93,7 +95,7 @@ def test_what_is_found_and_what_is_false():
 
 
 def test_chains_count_by_their_share():
-    function = draw(jr.key(0), 8)
+    function = drawn(jr.key(0), 8)
     model = structure._model(Sampled(count=2), 5)
     shared = model.setup(jr.key(0), 8)
     pairs = function.scopes[8:]
@@ -104,7 +106,7 @@ def test_chains_count_by_their_share():
 
 @pytest.mark.parametrize("name", structure.METHODS)
 def test_every_method_has_room_for_its_evaluations(name):
-    algorithm = structure.METHODS[name](8, draw(jr.key(0), 8), 30)
+    algorithm = structure.METHODS[name](8, drawn(jr.key(0), 8), 30)
     assert algorithm.domain.dim == 8
     assert algorithm.capacity in (40, None)
 

@@ -19,7 +19,7 @@ def test_the_bound_is_a_bound_for_a_known_pair_and_near_it():
     rng, delta = np.random.default_rng(0), 1e-2
     found = [
         audit.bound(1 + rng.normal(size=100_000), rng.normal(size=100_000), delta)
-        for _ in range(20)
+        for _ in range(10)
     ]
     epsilon = np.linspace(0, 6, 10_001)
     loss = stats.norm.sf(epsilon - 0.5) - np.exp(epsilon) * stats.norm.sf(epsilon + 0.5)
@@ -28,7 +28,9 @@ def test_the_bound_is_a_bound_for_a_known_pair_and_near_it():
     assert np.mean(found) > 0.7 * truth
 
 
-@pytest.mark.parametrize("name", audit.MECHANISMS)
+@pytest.mark.parametrize(
+    "name", ["as it is", "noise halved", pytest.param("not clipped", marks=pytest.mark.full)]
+)
 def test_the_mechanism_passes_and_broken_ones_are_caught(name, key):
     kind, broken = audit.MECHANISMS[name]
     q, z, rounds = 0.5, 3.0, 1

@@ -16,7 +16,7 @@ from bench.tasks import digits, eating, har, landmine, network
 from bench.tasks.data import DataMissingError
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -79,7 +79,8 @@ def _bowl(key, agent, x):
 
 def test_what_is_measured_never_grows(key, monkeypatch):
     monkeypatch.setattr(privacy_curve, "REFIT", None)  # fits take most of the time to compile
-    problem = privacy_curve.PrivateProblem(Cube(2), 4, _bowl, "error", batch=2, trains=False)
+    domain = Finite(Cube(2).sample(jr.key(1), 50))  # nothing to search through
+    problem = privacy_curve.PrivateProblem(domain, 4, _bowl, "error", batch=2, trains=False)
     setting = privacy_curve.SETTINGS["z = 1.0, q = 0.35"]
     curve = np.asarray(privacy_curve.shortfall(problem, setting, jr.split(key, 2), 3))
     assert curve.shape == (2, 3)

@@ -8,9 +8,18 @@ import pytest
 
 from bench.fts import activity, agents, growing, pooled, rivals
 from bench.fts.rivals import ALONE, GROWING, INITIAL, RANKED, SHOWN, TARGETS, FederatedProblem
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.ranking import Ranked
 
 PROBLEM = FederatedProblem(owners=7, dim=2)
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Nothing to search through and nothing to fit: compiled in a fraction of the time."""
+    points = Cube(PROBLEM.dim).sample(jr.key(0), 50)
+    monkeypatch.setattr(rivals, "Cube", lambda dim: Finite(points))
+    monkeypatch.setattr(rivals, "REFIT", None)
 
 
 def peak_of(key, agent, x):
@@ -27,8 +36,7 @@ def test_a_target_has_the_objective_of_its_person(key):
 
 
 @pytest.mark.parametrize("kind", ["FTS", pytest.param(GROWING, marks=pytest.mark.full)])
-def test_targets_start_where_they_start_alone(kind, key, monkeypatch):
-    monkeypatch.setattr(rivals, "REFIT", None)  # fits take most of the time to compile
+def test_targets_start_where_they_start_alone(kind, key, light):
     keys = jr.split(key, 2)
     past = activity.past_of(PROBLEM, peak_of, 2, keys)
     found = activity.values_of(PROBLEM, peak_of, (kind, 20), 2, keys, past)
@@ -98,7 +106,7 @@ def test_fts_that_grows_with_its_peers_is_told():
     assert not next(iter(agents.checks({"FTS": rising}, (10, 100)).values())).holds
 
 
-def test_a_query_is_timed_for_each_method():
+def test_a_query_is_timed_for_each_method(light):
     seconds = agents.seconds_of(3, repeats=2, seed=0)
     assert list(seconds) == ["FTS", "RGPE", "TAF"]
     assert all(times.shape == (2,) and (times > 0).all() for times in seconds.values())
