@@ -10,7 +10,7 @@ import pytest
 
 from bench.dec import structure
 from bench.dec.structure import LEARNED, Known, Sum, draw
-from jaxbo.kernels.additive.structure import Sampled
+from jaxbo.kernels.additive.structure import Sampled, shared
 
 drawn = jax.jit(draw, static_argnums=1)
 
@@ -82,24 +82,25 @@ def test_what_is_found_and_what_is_false():
         list(p) for p in itertools.combinations(range(8), 2) if sorted(p) not in map(sorted, pairs)
     ]
 
+    @jax.jit
     def held(scopes):
-        model = structure._model(Known(jnp.asarray(scopes, jnp.int32)), 5)
+        model = structure._model(Known(scopes.astype(jnp.int32)), 5)
         shared = model.setup(jr.key(0), 8)
         return structure.held(model.scopes(shared, model.start(shared)), function, 8)
 
     np.testing.assert_allclose(held(function.scopes), [1, 0], atol=1e-6)
-    np.testing.assert_allclose(held([[v, -1] for v in range(8)]), [0, 0], atol=1e-6)
+    np.testing.assert_allclose(held(jnp.asarray([[v, -1] for v in range(8)])), [0, 0], atol=1e-6)
     # One of the two pairs, twice in different orders, and one that is not there.
     half = [pairs[0], pairs[0][::-1], others[0]]
-    np.testing.assert_allclose(held(half), [0.5, 0.5], atol=1e-6)
+    np.testing.assert_allclose(held(jnp.asarray(half)), [0.5, 0.5], atol=1e-6)
 
 
 def test_chains_count_by_their_share():
     function = drawn(jr.key(0), 8)
     model = structure._model(Sampled(count=2), 5)
-    shared = model.setup(jr.key(0), 8)
+    setup = model.setup(jr.key(0), 8)
     pairs = function.scopes[8:]
-    scopes = model.scopes(shared, model.start(shared)).at[0, 8:10].set(pairs)
+    scopes = model.scopes(setup, model.start(setup)).at[0, 8:10].set(pairs)
     np.testing.assert_allclose(structure.held(scopes, function, 8), [0.5, 0], atol=1e-6)
     assert np.asarray(shared(scopes[1], 8)).sum() == 0
 
