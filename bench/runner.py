@@ -181,8 +181,8 @@ def kept(path: Path, compute: Callable[[], Any]) -> Any:
         except Timeout as taken:
             raise ElsewhereError(path.stem) from taken
     with np.load(path) as saved:
-        arrays = tuple(saved.values())
-    return arrays if len(arrays) > 1 else arrays[0]
+        arrays = list(saved.values())
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
 def _keep(path: Path, compute: Callable[[], Any]) -> None:
