@@ -1,6 +1,7 @@
 """The papers' experiments and the speed measurements: `python -m bench NAME`.
 
-One file an experiment, with an `EXPERIMENT` (`runner.Experiment`), in the room of what it is about.
+One file an experiment, with an `EXPERIMENT` (`runner.Experiment`), in the room of what it is about. What
+two of them share is in a module that is none: of their room, of `bench.common` or of `bench.tasks`.
 """
 
 #: Where each experiment is, by the name that it is run and its results are kept under.

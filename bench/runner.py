@@ -167,8 +167,9 @@ def experiments() -> dict[str, Experiment]:
     return {name: importlib.import_module(where).EXPERIMENT for name, where in places}
 
 
-def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:
-    """The array in the file `path`; computed and written there, in one step, if there is none yet.
+def kept(path: Path, compute: Callable[[], Any]) -> Any:
+    """The array in the file `path`, or the tuple of several; computed and written there, in one step, if
+    there is none yet.
 
     Beside it is how many seconds that took. `ElsewhereError` while another process computes it.
     """
@@ -179,12 +180,15 @@ def kept(path: Path, compute: Callable[[], Any]) -> np.ndarray:
                     _keep(path, compute)
         except Timeout as taken:
             raise ElsewhereError(path.stem) from taken
-    return np.load(path)
+    with np.load(path) as saved:
+        arrays = list(saved.values())
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
 def _keep(path: Path, compute: Callable[[], Any]) -> None:
-    part, start = path.with_suffix(".part.npy"), time.perf_counter()
-    np.save(part, np.asarray(compute()))
+    part, start = path.with_suffix(".part.npz"), time.perf_counter()
+    found = compute()
+    np.savez(part, *(found if isinstance(found, tuple) else (found,)))
     path.with_suffix(".seconds").write_text(str(time.perf_counter() - start))
     os.replace(part, path)
 
@@ -202,15 +206,15 @@ def parts(
     name: str,
     size: Sequence[object],
     measures: dict[str, Callable[[], Any]],
-) -> tuple[dict[str, np.ndarray], Path]:
-    """What is measured, by its name, and the folder that keeps each as it ends.
+) -> tuple[dict[str, Any], Path]:
+    """What is measured, arrays or tuples of them, by its name, and the folder that keeps each as it ends.
 
     An experiment that was interrupted goes on where it was, if version, seed and size are the same.
     Processes that were started alike share the work: none computes what another does. In all but the
     last of them `ElsewhereError`.
     """
     folder = scratch(options, name, size)
-    paths = {label: folder / f"{label}.npy".replace("/", "-") for label in measures}
+    paths = {label: folder / f"{label}.npz".replace("/", "-") for label in measures}
     for label, measure in progress(list(measures.items()), name):
         with contextlib.suppress(ElsewhereError):
             kept(paths[label], measure)

@@ -17,9 +17,8 @@ from typing import Any
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array
 
-from bench.cepe.regret import AGENTS, SHORT, cepe, cumulative, outcomes, settings, shorter
+from bench.cepe.setting import AGENTS, SHORT, cepe, cumulative, outcomes, settings, shorter
 from bench.runner import Check, Experiment, Options, Result, number, parts
 from jaxbo import metrics, plotting, schedules
 from jaxbo.algos.cepe import CEPE
@@ -76,13 +75,18 @@ def _run(options: Options) -> Result:
     wants = jnp.asarray(jnp.nan)
     measures = {
         name: functools.partial(
-            _both, algorithm, jnp.asarray(1.0) if name == ALONE else wants, rounds, keys
+            outcomes,
+            algorithm,
+            jnp.asarray(1.0) if name == ALONE else wants,
+            FUNCTION,
+            rounds,
+            keys,
         )
         for name, algorithm in asked.items()
     }
     many = {} if options.quick else _many(rounds)
     measures |= {
-        name: functools.partial(_both, algorithm, wants, rounds, keys[:MANY_RUNS])
+        name: functools.partial(outcomes, algorithm, wants, FUNCTION, rounds, keys[:MANY_RUNS])
         for name, algorithm in many.items()
     }
     found, folder = parts(options, "cepe-communication", (runs, rounds), measures)
@@ -128,11 +132,6 @@ def _run(options: Options) -> Result:
         figure=_figure(ratios, relative),
         scratch=folder,
     )
-
-
-def _both(algorithm: CEPE, alpha: Array, rounds: int, keys: Array) -> np.ndarray:
-    found = outcomes(algorithm, alpha, FUNCTION, rounds, keys)
-    return np.stack([np.asarray(found.regret), np.asarray(found.scalars)])
 
 
 def checks(ratios: dict[str, np.ndarray], relative: dict[str, np.ndarray]) -> dict[str, Check]:

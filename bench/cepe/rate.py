@@ -18,7 +18,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from bench.cepe.regret import AGENTS, LENGTH_SCALE, cepe, cumulative, outcomes, settings
+from bench.cepe.setting import AGENTS, LENGTH_SCALE, cepe, cumulative, outcomes, settings
 from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo import metrics, plotting, schedules
 from jaxbo.algos.cepe import CEPE

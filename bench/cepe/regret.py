@@ -16,93 +16,38 @@ agent itself has queried, and an agent takes any of the points that look equally
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from bench.cepe.setting import (
+    AGENTS,
+    FUNCTIONS,
+    LENGTH_SCALE,
+    NOISE,
+    SHORT,
+    cepe,
+    cumulative,
+    grid,
+    outcomes,
+    settings,
+    shorter,
+)
 from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo import metrics, plotting, schedules
 from jaxbo.algos.base.federated import AbstractFederated
-from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.collaborative import IGPUCB, Collaborative, Improvement, Probability
 from jaxbo.domains.base import Finite
-from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes.covariance import SquaredExponential
-from jaxbo.objectives import functions
-from jaxbo.objectives.functions import TestFunction
-from jaxbo.runs.compiled import run
-from jaxbo.types import Count, Key, Point, Points, Scalar
 
-AGENTS, SIDE, LENGTH_SCALE, NOISE = 50, 30, 0.2, 0.01
-POWERS, ALPHAS = (1, 3), (0.1, 0.9)
-#: Each with what its values, of all powers, are brought to mean 0 and deviation 1 by.
-FUNCTIONS = {
-    "Branin": (functions.branin_rescaled, 0.0, 1.0),
-    "Sobester": (functions.sobester, 0.0, 1.0),
-    "Sobester, standardized": (functions.sobester, 1.87, 5.82),
-}
-#: Rounds of exploration of the shorter schedule.
-SHORT = 64
 OURS, ALONE, TOGETHER = "CEPE", "CEPE, alpha = 1", "CEPE, alpha = 0"
 SHORTER = f"CEPE, N_T = {SHORT}"
 INDICES = {"IGP-UCB": IGPUCB, "EI": Improvement, "PI": Probability}
 #: With the paper's deviations (`joint=False`), then with those of independent processes.
 RIVALS = (*INDICES, *(f"{name}, independent" for name in INDICES))
-
-
-class Federation(eqx.Module):
-    """What one run's agents see, each of them at all points, and how much they want it alone."""
-
-    function: TestFunction
-    offset: float
-    scale: float
-    powers: Float[Array, "agents 2"]
-    alpha: Float[Array, " agents"]
-
-    def value(self, powers: Float[Array, "2"], x: Point) -> Scalar:
-        """h(x), without noise."""
-        return (self.function(x**powers) - self.offset) / self.scale
-
-    def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
-        """A noisy observation."""
-        noise = NOISE**0.5 * jr.normal(key, dtype=x.dtype)
-        return self.value(self.powers[agent], x) + noise
-
-    def regret(self, queries: Float[Array, "rounds agents 2"]) -> Float[Array, "rounds agents"]:
-        """Of every query, without noise."""
-        own = jax.vmap(lambda p: jax.vmap(lambda x: self.value(p, x))(grid()))(self.powers)
-        alpha = self.alpha[:, None]
-        wanted = alpha * own + (1 - alpha) * jnp.mean(own, axis=0, keepdims=True)
-        places = jnp.round(queries * (SIDE - 1)).astype(int)
-        at = places[..., 0] * SIDE + places[..., 1]
-        got = jnp.take_along_axis(wanted, at.T, axis=1).T
-        return jnp.max(wanted, axis=1)[None, :] - got
-
-
-def grid() -> Points:
-    """900 points, evenly spaced."""
-    side = jnp.linspace(0, 1, SIDE)
-    return jnp.stack(jnp.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
-
-
-def federation(key: Key, name: str, agents: int = AGENTS) -> Federation:
-    """Drawn for one run."""
-    power_key, alpha_key = jr.split(key)
-    powers = jr.randint(power_key, (agents, 2), POWERS[0], POWERS[1] + 1).astype(float)
-    alpha = jr.uniform(alpha_key, (agents,), minval=ALPHAS[0], maxval=ALPHAS[1])
-    function, offset, scale = FUNCTIONS[name]
-    return Federation(function(), offset, scale, powers, alpha)
-
-
-def cepe(numbers: np.ndarray, agents: int = AGENTS, **options: Any) -> CEPE:
-    """The paper's setting."""
-    options = {"kernel": SquaredExponential(LENGTH_SCALE), "noise": NOISE} | options
-    return CEPE(Finite(grid()), agents, numbers, **options)
 
 
 def methods(rounds: int) -> dict[str, tuple[AbstractFederated, float]]:
@@ -122,46 +67,6 @@ def methods(rounds: int) -> dict[str, tuple[AbstractFederated, float]]:
         TOGETHER: (ours, 0.0),
         **{name: (method, math.nan) for name, method in zip(RIVALS, rivals, strict=True)},
     }
-
-
-def shorter(rounds: int) -> np.ndarray:
-    """N_t with N_T = `SHORT`, interleaved as in the longer one."""
-    return schedules.growing(rounds, scale=min(SHORT / rounds ** (2 / 3), 1.0))
-
-
-class Outcome(NamedTuple):
-    """Of every round: regret of all agents, and numbers that they sent."""
-
-    regret: Float[Array, "*runs rounds"]
-    scalars: Float[Array, "*runs rounds"]
-
-
-@eqx.filter_jit
-def outcomes(
-    algorithm: AbstractFederated,
-    alpha: Scalar,
-    name: str,
-    rounds: int,
-    keys: Array,
-) -> Outcome:
-    """One run for each key, one after the other: memory is that of one."""
-
-    def one(key: Key) -> Outcome:
-        draw_key, run_key = jr.split(key)
-        drawn = federation(draw_key, name, algorithm.agents)
-        wanted = jnp.where(jnp.isnan(alpha), drawn.alpha, alpha)
-        method = eqx.tree_at(lambda a: a.alpha, algorithm, wanted)
-        _, trace = run(method, drawn, rounds, run_key)
-        regret = drawn.regret(trace.queries)
-        ones = jnp.ones(regret.shape[1], regret.dtype)
-        return Outcome(dot(regret, ones), jnp.sum(trace.info.scalars, axis=1).astype(regret.dtype))
-
-    return jax.lax.map(one, keys)
-
-
-def cumulative(regret: Array | np.ndarray) -> Float[np.ndarray, "runs rounds"]:
-    """Summed up in float64."""
-    return np.cumsum(np.asarray(regret, np.float64), axis=-1)
 
 
 def _run(options: Options) -> Result:
@@ -185,19 +90,6 @@ def _run(options: Options) -> Result:
         figure=_figure(curves, names),
         scratch=folder,
     )
-
-
-def settings(runs: int, rounds: int) -> dict[str, Any]:
-    """What all experiments of the paper have in common."""
-    return {
-        "runs": runs,
-        "rounds": rounds,
-        "agents": AGENTS,
-        "points of the domain": SIDE**2,
-        "length scale": LENGTH_SCALE,
-        "noise variance": NOISE,
-        "alpha": f"uniform in {list(ALPHAS)}",
-    }
 
 
 def checks(curves: dict[str, np.ndarray], names: list[str]) -> dict[str, Check]:

@@ -17,11 +17,10 @@ from typing import Any
 import equinox as eqx
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from bench.dec import synthetic as dec_synthetic
-from bench.dec.gp import incumbents
-from bench.egp.synthetic import INITIAL
+from bench.common.search import INITIAL, incumbents, traced
+from bench.dec.methods import GRIDS, PLAIN, REFIT, decomposed, scaled
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from bench.tasks import cifar
 from bench.tasks.cifar import SPACE, Cifar
@@ -29,12 +28,9 @@ from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.random_search import RandomSearch
-from jaxbo.kernels.additive.decomposed import Decomposed
 from jaxbo.kernels.additive.policy import AbstractFactorPolicy, UpperBound
-from jaxbo.runs.compiled import run
 from jaxbo.types import Key, Point, Scalar
 
-REFIT = dec_synthetic.REFIT
 #: Of validation shares, which differ from training to training by a hundredth or two.
 NOISE = 1e-2
 #: The errors of Table 2, on the whole set.
@@ -45,25 +41,18 @@ def _factors(
     size: int, policy: AbstractFactorPolicy = UpperBound()
 ) -> Callable[[int], AbstractAlgorithm]:
     def method(evaluations: int) -> DECHBO:
-        model = Decomposed(
-            list(itertools.combinations(range(SPACE.dim), size)),
-            INITIAL + evaluations,
-            noise=NOISE,
-            every=REFIT,
-            warp=True,
-            grid=dec_synthetic.GRIDS[size],
-        )
+        scopes = list(itertools.combinations(range(SPACE.dim), size))
+        model = decomposed(scopes, evaluations, GRIDS[size], noise=NOISE)
         return DECHBO(SPACE, model, policy)
 
     return method
 
 
-PLAIN = dec_synthetic.PLAIN
 METHODS: dict[str, Callable[[int], AbstractAlgorithm]] = {
     "ADD-GP-UCB": _factors(1, UpperBound(joint=False)),
     "DEC-HBO, pairs": _factors(2),
     "DEC-HBO, triples": _factors(3),
-    PLAIN: lambda evaluations: dec_synthetic.scaled(SPACE, evaluations, NOISE),
+    PLAIN: lambda evaluations: scaled(SPACE, evaluations, NOISE),
     "random search": lambda evaluations: RandomSearch(SPACE, 1),
 }
 QUICK = ("DEC-HBO, pairs",)
@@ -82,9 +71,10 @@ def _run(options: Options) -> Result:
         for method in methods
     }
     found, folder = parts(options, "dec-cnn", (rounds, images), measures)
-    both = {m: np.stack([found[f"{m}, {run}"] for run in range(runs)]) for m in methods}
-    curves = {method: some[:, 1] for method, some in both.items()}
-    validation = {method: some[:, 0] for method, some in both.items()}
+    validation, curves = (
+        {m: np.stack([found[f"{m}, {run}"][part] for run in range(runs)]) for m in methods}
+        for part in (0, 1)
+    )
     return Result(
         settings={
             "runs": runs,
@@ -107,25 +97,19 @@ def _run(options: Options) -> Result:
     )
 
 
-def errors(method: str, objective: Cifar, rounds: int, key: Key) -> Float[np.ndarray, "2 rounds"]:
+def errors(
+    method: str, objective: Cifar, rounds: int, key: Key
+) -> tuple[Float[np.ndarray, " rounds"], Float[np.ndarray, " rounds"]]:
     """Validation error of the best so far, and the test error of a network trained like it."""
     run_key, test_key = jr.split(key)
-    queries, values = _trace(METHODS[method](rounds), objective, rounds, run_key)
+    queries, values = traced(METHODS[method](rounds), objective, rounds, run_key)
     best = incumbents(values)
     # Trained anew, with the same draws for all: not with those that made it the best.
     tested = {
         i: float(_tested(objective, test_key, queries[i])) for i in sorted(set(best.tolist()))
     }
-    found = [1 - np.asarray(values)[best], [1 - tested[i] for i in best.tolist()]]
-    return np.stack(found)[:, INITIAL:]
-
-
-@eqx.filter_jit
-def _trace(
-    algorithm: AbstractAlgorithm, objective: Cifar, rounds: int, key: Key
-) -> tuple[Float[Array, "points dim"], Float[Array, " points"]]:
-    _, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
-    return trace.queries[:, 0], trace.values[:, 0]
+    shown = best[INITIAL:]
+    return np.asarray(1 - values[shown], float), np.array([1 - tested[i] for i in shown.tolist()])
 
 
 @eqx.filter_jit

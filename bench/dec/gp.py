@@ -12,7 +12,6 @@ process with one length scale a coordinate and the prior of `Priors.scaled`.
 """
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,78 +20,35 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from bench.dec import synthetic as dec_synthetic
-from bench.egp.synthetic import INITIAL, NOISE
+from bench.common.search import INITIAL, incumbents, traced
+from bench.dec.methods import PLAIN, REFIT, REMBO, chains, plain, scaled
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from bench.tasks import sparse_gp
 from bench.tasks.embedding import Embedded, embedded
-from bench.tasks.sparse_gp import ATTRIBUTES, INDUCING, PIC, Rows
+from bench.tasks.sparse_gp import INDUCING, PIC, FoldedRows, dimensions
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
-from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
-from jaxbo.kernels.additive.decomposed import Decomposed
-from jaxbo.kernels.additive.policy import AbstractFactorPolicy, UpperBound
-from jaxbo.runs.compiled import run
+from jaxbo.kernels.additive.policy import UpperBound
+from jaxbo.kernels.choosing.policy import EI
 from jaxbo.types import Key, Point, Scalar
 
-REFIT = dec_synthetic.REFIT
 #: The best of Table 2.
 PAPER = 4.0437
-#: Fewer points to start from than in few dimensions, where they would cover something.
-CANDIDATES = 100
 #: Dimensions of the random subspace.
 SUBSPACE = 20
 
-
-def scopes(inducing: int, size: int) -> list[tuple[int, ...]]:
-    """Every `size` neighbors of the chain of the kernel, and of that of each inducing input."""
-    kernel = 2 + ATTRIBUTES
-    ends = [0, *range(kernel, kernel + ATTRIBUTES * inducing + 1, ATTRIBUTES)]
-    return [
-        tuple(range(v, v + size))
-        for first, end in itertools.pairwise(ends)
-        for v in range(first, end - size + 1)
-    ]
-
-
-def factors(
-    size: int, policy: AbstractFactorPolicy = UpperBound()
-) -> Callable[[int, int], AbstractAlgorithm]:
-    def method(inducing: int, evaluations: int) -> DECHBO:
-        found = scopes(inducing, size)
-        model = Decomposed(
-            found,
-            INITIAL + evaluations,
-            noise=NOISE,
-            every=REFIT,
-            warp=True,
-            grid=dec_synthetic.GRIDS[size],
-        )
-        return DECHBO(Cube(dimensions(inducing)), model, policy, candidates=CANDIDATES)
-
-    return method
-
-
-def dimensions(inducing: int) -> int:
-    """How many hyperparameters there are."""
-    return 2 + ATTRIBUTES + ATTRIBUTES * inducing
-
-
-REMBO, PLAIN = dec_synthetic.REMBO, dec_synthetic.PLAIN
 #: (inducing inputs, evaluations) -> the algorithm
 METHODS: dict[str, Callable[[int, int], AbstractAlgorithm]] = {
-    "ADD-GP-UCB": factors(1, UpperBound(joint=False)),
-    "DEC-HBO, one each": factors(1),
-    "DEC-HBO, pairs": factors(2),
-    "DEC-HBO, triples": factors(3),
-    REMBO: lambda inducing, evaluations: dec_synthetic.METHODS[REMBO](SUBSPACE, evaluations),
-    PLAIN: lambda inducing, evaluations: dec_synthetic.METHODS[PLAIN](
-        dimensions(inducing), evaluations
-    ),
+    "ADD-GP-UCB": chains(1, UpperBound(joint=False)),
+    "DEC-HBO, one each": chains(1),
+    "DEC-HBO, pairs": chains(2),
+    "DEC-HBO, triples": chains(3),
+    REMBO: lambda inducing, evaluations: plain(EI())(SUBSPACE, evaluations),
+    PLAIN: lambda inducing, evaluations: scaled(Cube(dimensions(inducing)), evaluations),
     "random search": lambda inducing, evaluations: RandomSearch(Cube(dimensions(inducing)), 1),
 }
 QUICK = ("DEC-HBO, pairs", "random search")
@@ -112,9 +68,10 @@ def _run(options: Options) -> Result:
         for method in methods
     }
     found, folder = parts(options, "dec-gp", (rounds, inducing), measures)
-    both = {m: np.stack([found[f"{m}, {run}"] for run in range(runs)]) for m in methods}
-    curves = {method: some[:, 1] for method, some in both.items()}
-    folds = {method: some[:, 0] for method, some in both.items()}
+    folds, curves = (
+        {m: np.stack([found[f"{m}, {run}"][part] for run in range(runs)]) for m in methods}
+        for part in (0, 1)
+    )
     return Result(
         settings={
             "runs": runs,
@@ -137,37 +94,24 @@ def _run(options: Options) -> Result:
 
 
 def errors(
-    method: str, rows: Rows, inducing: int, rounds: int, key: Key
-) -> Float[np.ndarray, "2 rounds"]:
+    method: str, rows: FoldedRows, inducing: int, rounds: int, key: Key
+) -> tuple[Float[np.ndarray, " rounds"], Float[np.ndarray, " rounds"]]:
     """RMSE on the folds of the best point so far, and that point's RMSE on the test rows."""
     algorithm, objective = METHODS[method](inducing, rounds), PIC(rows)
     if method == REMBO:
         matrix_key, key = jr.split(key)
         objective = embedded(matrix_key, objective, dimensions(inducing), SUBSPACE)
-    queries, values = _trace(algorithm, objective, rounds, key)
+    queries, values = traced(algorithm, objective, rounds, key)
     best = incumbents(values)
     # Each is tested once, however long it stays the best.
     points = jax.vmap(objective.point)(queries) if isinstance(objective, Embedded) else queries
     tested = {i: float(_tested(rows, points[i])) for i in sorted(set(best.tolist()))}
-    return np.stack([-np.asarray(values)[best], [tested[i] for i in best.tolist()]])[:, INITIAL:]
+    shown = best[INITIAL:]
+    return np.asarray(-values[shown], float), np.array([tested[i] for i in shown.tolist()])
 
 
 @eqx.filter_jit
-def _trace(
-    algorithm: AbstractAlgorithm, objective: PIC | Embedded, rounds: int, key: Key
-) -> tuple[Float[Array, "points dim"], Float[Array, " points"]]:
-    _, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
-    return trace.queries[:, 0], trace.values[:, 0]
-
-
-def incumbents(values: Float[Array, " points"]) -> np.ndarray:
-    """Which is the best of those up to each."""
-    told = np.nan_to_num(np.asarray(values), nan=-np.inf)
-    return np.array([int(np.argmax(told[: t + 1])) for t in range(len(told))])
-
-
-@eqx.filter_jit
-def _tested(rows: Rows, x: Point) -> Scalar:
+def _tested(rows: FoldedRows, x: Point) -> Scalar:
     return sparse_gp.test(rows.unpack(x), rows)
 
 

@@ -16,7 +16,7 @@ Chains take 1000 steps at every fit. "Random first" has half of its evaluations 
 structure's sake: a search for the maximum tells little of it. "At random points" has the same model
 learn from uniform points instead of a method's own. "One each" knows of no pairs, and ADD-GP-UCB sums up
 deviations beside. All processes are exact and fitted every 10 evaluations. The plain one is that of
-`dec_synthetic`: one length scale a coordinate with the prior of `Priors.scaled`, EI, and, which none of
+`dec-synthetic`: one length scale a coordinate with the prior of `Priors.scaled`, EI, and, which none of
 the others has, warped values.
 """
 
@@ -31,9 +31,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bench.dec import synthetic as dec_synthetic
-from bench.dec.synthetic import GRIDS, REFIT
-from bench.egp.synthetic import INITIAL, NOISE, figure
+from bench.common.panels import figure
+from bench.common.search import INITIAL
+from bench.dec.methods import GRIDS, PLAIN, REFIT, decomposed, scaled
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from jaxbo import metrics
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -148,7 +148,7 @@ Method = Callable[[int, Sum, int], AbstractAlgorithm]
 
 
 def _model(which: AbstractStructure, evaluations: int, grid: int = GRIDS[2]) -> Decomposed:
-    return Decomposed(which, INITIAL + evaluations, noise=NOISE, every=REFIT, grid=grid)
+    return decomposed(which, evaluations, grid, warp=False)
 
 
 def _structured(which: Callable[[], AbstractStructure]) -> Method:
@@ -173,7 +173,6 @@ def _learning() -> Sampled:
     return Sampled(steps=STEPS_OF_CHAINS)
 
 
-PLAIN = dec_synthetic.PLAIN
 LEARNED, TRUE, TREES = "DEC-HBO, learned", "DEC-HBO, true graph", "DEC-HBO, random trees"
 RANDOM_FIRST = "DEC-HBO, learned, random first"
 METHODS: dict[str, Method] = {
@@ -183,7 +182,7 @@ METHODS: dict[str, Method] = {
     TREES: _structured(RandomTree),
     "DEC-HBO, one each": _single(),
     "ADD-GP-UCB": _single(UpperBound(joint=False)),
-    PLAIN: lambda dim, function, n: dec_synthetic.METHODS[PLAIN](dim, n),
+    PLAIN: lambda dim, function, n: scaled(Cube(dim), n),
     "random search": lambda dim, function, n: RandomSearch(Cube(dim), 1),
 }
 RIVALS = (TREES, "DEC-HBO, one each", "ADD-GP-UCB", PLAIN)
@@ -215,9 +214,10 @@ def _run(options: Options) -> Result:
     found: dict[str, np.ndarray] = {}
     for dim, name in work:
         some = [measured[f"{dim}, {name}, {run}"] for run in range(runs[dim])]
-        if name != AT_RANDOM:
-            curves[_title(dim, name)] = np.stack([part[:rounds] for part in some])
-        pairs = np.stack([part[-2 * (rounds // REFIT) :].reshape(2, -1) for part in some])
+        if name == AT_RANDOM:
+            pairs = np.stack(some)
+        else:
+            curves[_title(dim, name)], pairs = map(np.stack, zip(*some, strict=True))
         if np.isfinite(pairs).any():
             found[_title(dim, name)] = pairs
     return Result(
@@ -252,14 +252,15 @@ def _title(dim: int, name: str) -> str:
     return f"{dim}-D, {name}"
 
 
-def _searching(key: Key, dim: int, name: str, rounds: int) -> Float[np.ndarray, " numbers"]:
-    """Regret after every evaluation, then what was found and what of it is false after every fit."""
+def _searching(
+    key: Key, dim: int, name: str, rounds: int
+) -> tuple[Float[Array, " rounds"], Float[Array, "2 fits"]]:
+    """Regret after every evaluation; what was found and what of it is false after every fit."""
     function_key, key = jr.split(key)
     function = draw(function_key, dim)
     blind = rounds // 2 // REFIT * REFIT if name == RANDOM_FIRST else 0
     algorithm = METHODS[name](dim, function, rounds)
-    regret, pairs = _searched(algorithm, function, key, rounds, dim, blind)
-    return np.concatenate([regret, np.ravel(pairs)])
+    return _searched(algorithm, function, key, rounds, dim, blind)
 
 
 @eqx.filter_jit
@@ -296,12 +297,12 @@ def held(scopes: Int[Array, "chains factors arity"], function: Sum, dim: int) ->
     return jnp.stack([right / jnp.sum(pairs), false])
 
 
-def _watching(key: Key, dim: int, name: str, rounds: int) -> Float[np.ndarray, " numbers"]:
+def _watching(key: Key, dim: int, name: str, rounds: int) -> Float[Array, "2 fits"]:
     """What was found and what of it is false after every fit, from as many uniform points."""
     del name
     function_key, key = jr.split(key)
     model = _model(_learning(), rounds)
-    return np.ravel(_learned(model, draw(function_key, dim), key, rounds, dim))
+    return _learned(model, draw(function_key, dim), key, rounds, dim)
 
 
 @eqx.filter_jit

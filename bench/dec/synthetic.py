@@ -15,7 +15,6 @@ subspace of half the dimension, drawn anew in every run.
 
 import functools
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -24,16 +23,15 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.egp import botorch as egp_botorch
-from bench.egp import synthetic as egp_synthetic
-from bench.egp.synthetic import BOTORCH, NOISE, figure, rows
+from bench.common import botorch, search
+from bench.common.botorch import BOTORCH
+from bench.common.panels import figure, rows
+from bench.common.search import BATCH, INITIAL, Method
+from bench.dec.methods import GRIDS, PLAIN, REFIT, REMBO, decomposed, plain, scaled
 from bench.runner import Check, Experiment, Options, Result, no_worse, parts
 from bench.tasks.embedding import embedded
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
-from jaxbo.algos.egp import EGP
-from jaxbo.domains.base import AbstractDomain, Cube
-from jaxbo.kernels.additive.decomposed import Decomposed
+from jaxbo.domains.base import Cube
 from jaxbo.kernels.additive.policy import (
     AbstractFactorPolicy,
     FactorSample,
@@ -41,17 +39,13 @@ from jaxbo.kernels.additive.policy import (
     UpperBound,
 )
 from jaxbo.kernels.additive.structure import AbstractStructure, RandomTree, Sampled
-from jaxbo.kernels.choosing.policy import EI, UCB, AbstractPolicy
-from jaxbo.kernels.models.fit import Priors
-from jaxbo.kernels.models.fitted import Exact, Fitted
-from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.kernels.choosing.policy import EI, UCB
 from jaxbo.objectives import functions
 from jaxbo.objectives.families import Same
 from jaxbo.objectives.functions import TestFunction
 from jaxbo.runs.compiled import run
 from jaxbo.types import Key
 
-INITIAL, REFIT = egp_synthetic.INITIAL, 10
 #: Of upper bounds, and of those that explore more.
 BETA, MORE = 2.0, 6.0
 FUNCTIONS = {
@@ -61,11 +55,6 @@ FUNCTIONS = {
 }
 #: The best of Table 1 on each.
 PAPER = {"Hartmann-6": 0.7268, "Shekel-4": 1.4295, "Michalewicz-10": 1.2367}
-#: Grid points along each coordinate, for factors of one to four variables.
-GRIDS = {1: 64, 2: 32, 3: 16, 4: 10}
-
-#: (dimension, evaluations) -> the algorithm
-Method = Callable[[int, int], AbstractAlgorithm]
 
 
 def _factors(
@@ -75,7 +64,7 @@ def _factors(
 
     def method(dim: int, evaluations: int) -> DECHBO:
         scopes = list(itertools.combinations(range(dim), size))
-        model = _model(scopes, evaluations, GRIDS[size], warp)
+        model = decomposed(scopes, evaluations, GRIDS[size], warp=warp)
         return DECHBO(Cube(dim), model, policy)
 
     return method
@@ -83,40 +72,10 @@ def _factors(
 
 def _structured(structure: AbstractStructure, every: int = REFIT) -> Method:
     return lambda dim, evaluations: DECHBO(
-        Cube(dim), _model(structure, evaluations, GRIDS[2], True, every), UpperBound(BETA)
+        Cube(dim), decomposed(structure, evaluations, GRIDS[2], every=every), UpperBound(BETA)
     )
 
 
-def _model(
-    structure: Any, evaluations: int, grid: int, warp: bool, every: int = REFIT
-) -> Decomposed:
-    return Decomposed(
-        structure, INITIAL + evaluations, noise=NOISE, every=every, warp=warp, grid=grid
-    )
-
-
-def scaled(domain: AbstractDomain, evaluations: int, noise: float = NOISE) -> EGP:
-    """EI of a plain process with one length scale a coordinate and a prior scaled by dimension."""
-    kernel = SquaredExponential(np.full(domain.dim, 0.3))
-    return EGP(domain, _process(kernel, evaluations, noise, Priors.scaled(domain.dim)), EI())
-
-
-def _plain(policy: AbstractPolicy) -> Method:
-    return lambda dim, evaluations: EGP(
-        Cube(dim), _process(SquaredExponential(0.3), evaluations, NOISE, None), policy
-    )
-
-
-def _process(
-    kernel: SquaredExponential, evaluations: int, noise: float, priors: Priors | None
-) -> Fitted:
-    room = INITIAL + evaluations
-    return Fitted(
-        room, kernel, noise=noise, every=REFIT, inference=Exact(), warp=True, priors=priors
-    )
-
-
-PLAIN, REMBO = "plain GP, scaled priors, EI", "REMBO"
 METHODS: dict[str, Method] = {
     "ADD-GP-UCB": _factors(1, UpperBound(BETA, joint=False)),
     "ADD-MES-G": _factors(1, MaxValueEntropy()),
@@ -133,10 +92,10 @@ METHODS: dict[str, Method] = {
     "DEC-HBO, pairs, not warped": _factors(2, warp=False),
     "DEC-HBO, pairs, as in the paper": _factors(2, UpperBound(BETA, joint=False)),
     "DEC-HBO, pairs, Thompson": _factors(2, FactorSample()),
-    "GP-UCB": _plain(UCB(BETA)),
-    "GP-UCB, exploring": _plain(UCB(MORE)),
+    "GP-UCB": plain(UCB(BETA)),
+    "GP-UCB, exploring": plain(UCB(MORE)),
     PLAIN: lambda dim, evaluations: scaled(Cube(dim), evaluations),
-    REMBO: _plain(EI()),  # of half the coordinates: see `rembo`
+    REMBO: plain(EI()),  # of half the coordinates: see `rembo`
 }
 JOINT, SUMMED = "DEC-HBO, pairs", "DEC-HBO, pairs, as in the paper"
 #: Not run, for the time that it would take: 210 factors.
@@ -164,17 +123,17 @@ OURS = tuple(name for name in METHODS if name.startswith("DEC-HBO"))
 def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(20, 2), options.rounds_or(150, 6)
     methods = QUICK if options.quick else tuple(METHODS)
-    if not options.quick and egp_botorch.installed():
+    if not options.quick and botorch.installed():
         methods = (*methods, BOTORCH)
     names = options.problems_or(FUNCTIONS, quick=["Shekel-4"])
     keys = jr.split(jr.key(options.seed), runs)
 
     def measure(method: str, function: TestFunction) -> Any:
         if method == BOTORCH:
-            return egp_synthetic.botorch(function, keys, rounds)
+            return botorch.regret(function, keys, rounds)
         if method == REMBO:
             return rembo(function, keys, rounds)
-        return egp_synthetic.regret(METHODS[method], function, keys, rounds)
+        return search.regret(METHODS[method], function, keys, rounds)
 
     measures = {
         f"{name}, {method}": functools.partial(measure, method, FUNCTIONS[name])
@@ -213,7 +172,7 @@ def rembo(function: TestFunction, keys: Array, rounds: int) -> Float[Array, "run
         _, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
         return function.maximum - jax.lax.cummax(trace.values[:, 0])[INITIAL:]
 
-    return jax.lax.map(one, keys, batch_size=egp_synthetic.BATCH)
+    return jax.lax.map(one, keys, batch_size=BATCH)
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:

@@ -1,16 +1,16 @@
-"""DP-FTS-DE, Fig. 3c, f: a network for 50 people's handwritten digits (`digits`), three hyperparameters.
+"""DP-FTS-DE, Fig. 3c, f: a network for 50 people's handwritten digits, three hyperparameters.
 
-See `privacy_curve` for what is compared, `digits` for what is tuned: a stand-in for the paper's data.
+See `privacy_curve` for what is compared, `tasks.digits` for what is tuned: a stand-in for the paper's.
 """
 
-from bench.dp.privacy_curve import Problem, measure
+from bench.dp.privacy_curve import PrivateProblem, measure
 from bench.runner import Experiment, Options, Result
 from bench.tasks.digits import WRITERS, writers
 from jaxbo.domains.base import Cube
 
 
 def _run(options: Options) -> Result:
-    problem = Problem(Cube(3), WRITERS, writers(), "validation error", batch=1, trains=True)
+    problem = PrivateProblem(Cube(3), WRITERS, writers(), "validation error", batch=1, trains=True)
     runs, rounds = options.runs_or(3, 2), options.rounds_or(60, 3)
     return measure(problem, options, "dp-digits", runs, rounds)
 

@@ -1,10 +1,10 @@
-"""DP-FTS-DE, Fig. 3b, e, 8, 9, 10 and 12b: logistic regression for 30 people's movements (`har`).
+"""DP-FTS-DE, Fig. 3b, e, 8, 9, 10 and 12b: logistic regression for 30 people's movements (`tasks.har`).
 
-Three hyperparameters. See `privacy_curve` for what is compared, `logistic` for what is tuned.
+Three hyperparameters. See `privacy_curve` for what is compared, `tasks.logistic` for what is tuned.
 """
 
 from bench.dp import privacy_curve
-from bench.dp.privacy_curve import Problem, measure
+from bench.dp.privacy_curve import PrivateProblem, measure
 from bench.runner import Experiment, Options, Result
 from bench.tasks import har
 from bench.tasks.har import SUBJECTS, movements
@@ -19,7 +19,9 @@ def _run(options: Options) -> Result:
         "Fig. 12b: weights that do not adapt": privacy_curve.NOT_ADAPTIVE,
     }
     objective, unit = movements(har.DP_FTS_DE), "validation error"
-    problem = Problem(Cube(3), SUBJECTS, objective, unit, batch=5, trains=True, figures=figures)
+    problem = PrivateProblem(
+        Cube(3), SUBJECTS, objective, unit, batch=5, trains=True, figures=figures
+    )
     runs, rounds = options.runs_or(10, 2), options.rounds_or(60, 5)
     return measure(problem, options, "dp-har", runs, rounds)
 

@@ -1,4 +1,4 @@
-"""DP-FTS-DE, Fig. 3a, d and 11: the SVMs of 29 landmine fields (`landmine`), two hyperparameters.
+"""DP-FTS-DE, Fig. 3a, d and 11: the SVMs of 29 landmine fields (`tasks.landmine`), two hyperparameters.
 
 See `privacy_curve` for what is compared. Of the two scores of an SVM it is the clean one; the authors'
 own is the noisy one. The domain is a grid of 51 x 51 points: all SVMs there are trained beforehand, and
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from bench.dp.privacy_curve import FIXED_SIZE, Problem, measure
+from bench.dp.privacy_curve import FIXED_SIZE, PrivateProblem, measure
 from bench.runner import Experiment, Options, Result, kept, progress
 from bench.tasks.landmine import FIELDS, Tuning, fields
 from jaxbo.domains.base import Finite
@@ -36,7 +36,9 @@ def _run(options: Options) -> Result:
     objective = OnGrid(values=values, points=points)
     figures = {"Fig. 11: samples of a fixed size": FIXED_SIZE}
     domain, unit = Finite(points), "1 - AUC"
-    problem = Problem(domain, FIELDS, objective, unit, batch=5, trains=False, figures=figures)
+    problem = PrivateProblem(
+        domain, FIELDS, objective, unit, batch=5, trains=False, figures=figures
+    )
     runs, rounds = options.runs_or(20, 2), options.rounds_or(60, 5)
     result = measure(problem, options, "dp-landmine", runs, rounds)
     result.settings["grid"] = f"{side} x {side}"
@@ -57,7 +59,7 @@ def trained(
     for field in progress(range(FIELDS), "dp-landmine, SVMs"):
         auc = functools.partial(Tuning(clean=True, seed=0), field)
         row = functools.partial(executor.map, auc, points, chunksize=50)
-        rows.append(kept(folder / f"{field}.npy", lambda r=row: list(r())))
+        rows.append(kept(folder / f"{field}.npz", lambda r=row: list(r())))
     return np.stack(rows)
 
 

@@ -1,4 +1,4 @@
-"""DP-FTS-DE, Fig. 3: what privacy costs on a real objective. The parts of `dp_landmine` and its kin.
+"""DP-FTS-DE, Fig. 3: what privacy costs on a real objective. The parts of `dp-landmine` and its kin.
 
     z in {1, 1.6, 2, 3, 4} at q = 0.35,   q in {0.1, 0.15, 0.2, 0.25, 0.35} at z = 1
     P = 4,  S = 22,  M = 100,  1 - p_t = 1/t;  10 initial points, then 60 rounds;  δ = 1 / N^1.1
@@ -23,17 +23,16 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bench.common import messages
+from bench.common.timing import race
 from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.fts.synthetic import random_cosines
 from bench.runner import Check, Options, Result, below, no_worse, number, parts
-from bench.speed.timing import race
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain, Regions
 from jaxbo.kernels.models.fitted import Fitted
-from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.privacy.mechanism import (
     EMPHASIS,
@@ -48,14 +47,13 @@ from jaxbo.schedules import Power
 from jaxbo.types import Count, Key, Point, Scalar
 
 INITIAL, REGIONS, FEATURES, S = 10, 4, 100, 22.0
-LENGTH_SCALE, NOISE = 0.01, 1e-6
 OWN_FEATURES, REFIT = 100, 5
 WEIGHTING = Weighting(EMPHASIS, hold=10, decay=30)
 #: Losses below this are what the paper calls the single-digit range.
 SMALL = 10.0
 
 
-class Setting(NamedTuple):
+class PrivacySetting(NamedTuple):
     """One point of the picture: no regions is TS, z = 0 is without privacy."""
 
     regions: int = REGIONS
@@ -85,14 +83,18 @@ class Ratio(Weighting):
 
 
 TS_ALONE, WITHOUT_DE, WITH_DE, PRIVATE = "TS", "FTS", "FTS-DE", "z = 1.0, q = 0.35"
-OPEN = {TS_ALONE: Setting(regions=0), WITHOUT_DE: Setting(regions=1), WITH_DE: Setting()}
-BY_NOISE = {f"z = {z}, q = 0.35": Setting(z=z, q=0.35) for z in (1.0, 1.6, 2.0, 3.0, 4.0)}
-BY_SAMPLE = {f"z = 1.0, q = {q}": Setting(z=1.0, q=q) for q in (0.1, 0.15, 0.2, 0.25, 0.35)}
+OPEN = {
+    TS_ALONE: PrivacySetting(regions=0),
+    WITHOUT_DE: PrivacySetting(regions=1),
+    WITH_DE: PrivacySetting(),
+}
+BY_NOISE = {f"z = {z}, q = 0.35": PrivacySetting(z=z, q=0.35) for z in (1.0, 1.6, 2.0, 3.0, 4.0)}
+BY_SAMPLE = {f"z = 1.0, q = {q}": PrivacySetting(z=1.0, q=q) for q in (0.1, 0.15, 0.2, 0.25, 0.35)}
 SETTINGS = OPEN | BY_NOISE | BY_SAMPLE
 QUICK = OPEN | {name: SETTINGS[name] for name in (PRIVATE, "z = 4.0, q = 0.35")}
 
 
-def _with_and_without_privacy(name: str, **changed: Any) -> dict[str, Setting]:
+def _with_and_without_privacy(name: str, **changed: Any) -> dict[str, PrivacySetting]:
     return {
         f"{WITH_DE}, {name}": SETTINGS[WITH_DE]._replace(**changed),
         f"{PRIVATE}, {name}": SETTINGS[PRIVATE]._replace(**changed),
@@ -109,7 +111,7 @@ WEIGHTS = (
     | _with_and_without_privacy("a = 1000 : 1", weighting=Ratio(1000.0, hold=10, decay=30))
     | _with_and_without_privacy("a² = 40² : 1", weighting=Ratio(40.0, 10, 30, power=2.0))
 )
-PARTITIONS: dict[str, Setting] = {}
+PARTITIONS: dict[str, PrivacySetting] = {}
 for _count in (2, 3, 6):
     PARTITIONS |= _with_and_without_privacy(f"P = {_count}", regions=_count)
 FIXED_SIZE = {
@@ -121,7 +123,7 @@ NOT_ADAPTIVE = {
 }
 
 
-class Problem(NamedTuple):
+class PrivateProblem(NamedTuple):
     """What is tuned. `objective` returns the share that is right, or an AUC: 1 is the best there is."""
 
     domain: AbstractDomain
@@ -133,10 +135,10 @@ class Problem(NamedTuple):
     #: Whether an evaluation trains a model inside the program.
     trains: bool
     #: What is measured beside `SETTINGS`, by figure.
-    figures: Mapping[str, Mapping[str, Setting]] = {}
+    figures: Mapping[str, Mapping[str, PrivacySetting]] = {}
 
 
-def measure(problem: Problem, options: Options, name: str, runs: int, rounds: int) -> Result:
+def measure(problem: PrivateProblem, options: Options, name: str, runs: int, rounds: int) -> Result:
     """All settings, their checks and the picture.
 
     Each setting's curve is saved as it ends: an interrupted run, started again, continues.
@@ -171,7 +173,7 @@ def measure(problem: Problem, options: Options, name: str, runs: int, rounds: in
     )
 
 
-def _described(problem: Problem, runs: int, rounds: int) -> dict[str, Any]:
+def _described(problem: PrivateProblem, runs: int, rounds: int) -> dict[str, Any]:
     return {
         "runs": runs,
         "rounds": rounds,
@@ -180,15 +182,15 @@ def _described(problem: Problem, runs: int, rounds: int) -> dict[str, Any]:
         "P": REGIONS,
         "S": S,
         "M": FEATURES,
-        "length scale of the messages": LENGTH_SCALE,
-        "noise of the messages": NOISE,
+        "length scale of the messages": messages.LENGTH_SCALE,
+        "noise of the messages": messages.NOISE,
         "features of the agents' own model": OWN_FEATURES,
         "rounds between refits": REFIT,
         "delta": delta(problem.agents),
     }
 
 
-def training_seconds(problem: Problem) -> dict[str, float]:
+def training_seconds(problem: PrivateProblem) -> dict[str, float]:
     """Of one round, all agents in one program, and one program called for each agent in turn."""
     key, agents = jr.key(0), jnp.arange(problem.agents)
     points = problem.domain.sample(key, problem.agents)
@@ -210,30 +212,27 @@ def training_seconds(problem: Problem) -> dict[str, float]:
 
 
 def method(
-    problem: Problem, regions: int, mechanism: Mechanism, weighting: Weighting, rounds: int
+    problem: PrivateProblem, regions: int, mechanism: Mechanism, weighting: Weighting, rounds: int
 ) -> AbstractAlgorithm:
     """TS for no regions, else DP-FTS-DE."""
     scales = SquaredExponential(np.full(problem.domain.dim, 0.2))
     own = Fitted(INITIAL + rounds, scales, size=OWN_FEATURES, every=REFIT)
     if not regions:
         return TS(problem.domain, problem.agents, own)
-    kernel = SquaredExponential(LENGTH_SCALE)
     return DPFTSDE(
         problem.domain,
         problem.agents,
         mechanism,
         regions=Regions.of(problem.domain.dim, regions),
         weighting=weighting,
-        features=Fixed(
-            kernel=kernel, size=FEATURES, noise=NOISE, standardize=False, basis=random_cosines
-        ),
+        features=messages.model(FEATURES, standardize=False),
         own=own,
         mixing=Power(1.0),
     )
 
 
 def shortfall(
-    problem: Problem, setting: Setting, keys: Array, rounds: int
+    problem: PrivateProblem, setting: PrivacySetting, keys: Array, rounds: int
 ) -> Float[Array, "runs rounds"]:
     """1 - the best value so far, of every run the mean over its agents."""
     mechanism = setting.mechanism(problem.agents)
@@ -245,7 +244,7 @@ def _shortfall(
     regions: int,
     mechanism: Mechanism,
     weighting: Weighting,
-    problem: Problem,
+    problem: PrivateProblem,
     keys: Array,
     rounds: int,
 ) -> Float[Array, "runs rounds"]:
@@ -312,7 +311,7 @@ def _figure(
     curves: dict[str, np.ndarray],
     losses: dict[str, Loss],
     unit: str,
-    figures: Mapping[str, Mapping[str, Setting]],
+    figures: Mapping[str, Mapping[str, PrivacySetting]],
 ) -> Any:
     from matplotlib.figure import Figure
 

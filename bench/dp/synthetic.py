@@ -6,7 +6,7 @@
 
 Every run has functions and initial points of its own; all methods share the functions. Losses are at
 δ = 1 / N^1.1, by the paper's moments accountant and the tighter ones. The agents' own model has 300
-features, messages are on cosines of independent frequencies, as in `fts_synthetic`; values are taken as
+features, messages are on cosines of independent frequencies, as in `fts-synthetic`; values are taken as
 they are, in [0, 1], since agents that standardized theirs alone would make the regions incomparable:
 the last panel shows what that costs.
 
@@ -22,9 +22,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from bench.common.messages import random_cosines
 from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.fts.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid, random_cosines
 from bench.runner import Check, Experiment, Options, Result, below, no_worse, number, progress
+from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -46,7 +47,7 @@ SLOW, FAST = 0.5, 2.0
 BATCH = 5
 
 
-class Setting(NamedTuple):
+class SyntheticSetting(NamedTuple):
     """One curve. z = 0 is without privacy: then q is 1 and nothing is clipped."""
 
     regions: int = 2
@@ -69,19 +70,19 @@ class Setting(NamedTuple):
         return Mechanism(self.z, self.S, Poisson(self.q))
 
 
-def private(q: float = 0.25, z: float = 1.0, S: float = 11.0, regions: int = 2) -> Setting:
+def private(q: float = 0.25, z: float = 1.0, S: float = 11.0, regions: int = 2) -> SyntheticSetting:
     """DP-FTS-DE as in Fig. 2b to d, but for what is given."""
-    return Setting(regions, z, q, S)
+    return SyntheticSetting(regions, z, q, S)
 
 
 #: name -> setting; None is TS.
-FIGURES: dict[str, dict[str, Setting | None]] = {
+FIGURES: dict[str, dict[str, SyntheticSetting | None]] = {
     "2a: distributed exploration": {
         "TS": None,
-        "FTS": Setting(regions=1),
-        "FTS-DE, P = 2": Setting(),
-        "FTS-DE, P = 3": Setting(regions=3),
-        "FTS-DE, P = 4": Setting(regions=4),
+        "FTS": SyntheticSetting(regions=1),
+        "FTS-DE, P = 2": SyntheticSetting(),
+        "FTS-DE, P = 3": SyntheticSetting(regions=3),
+        "FTS-DE, P = 4": SyntheticSetting(regions=4),
     },
     "2b: clipping": {f"S = {S:g}": private(S=S) for S in (2, 5, 11, 20, 40)},
     "2c: sampling": {f"q = {q}": private(q=q) for q in (0.15, 0.25, 0.5)},
@@ -91,28 +92,28 @@ FIGURES: dict[str, dict[str, Setting | None]] = {
         "DP-FTS-DE, S = 11": private(),
     },
     "5: components of DE": {
-        "FTS-DE, P = 2": Setting(),
-        "equal weights": Setting(emphasis=0.0),
-        "initial points anywhere": Setting(distributed=False),
+        "FTS-DE, P = 2": SyntheticSetting(),
+        "equal weights": SyntheticSetting(emphasis=0.0),
+        "initial points anywhere": SyntheticSetting(distributed=False),
     },
     "6: regions under privacy": {f"P = {P}": private(regions=P) for P in (1, 2, 4, 8)},
     "7a: alpha = 0.7": {
-        "TS, alpha = 0.7": Setting(alpha=0.7, regions=0),
-        "FTS-DE, alpha = 0.7": Setting(alpha=0.7),
+        "TS, alpha = 0.7": SyntheticSetting(alpha=0.7, regions=0),
+        "FTS-DE, alpha = 0.7": SyntheticSetting(alpha=0.7),
     },
     "7b: alpha = 1": {
-        "TS, alpha = 1": Setting(alpha=1.0, regions=0),
-        "FTS-DE, alpha = 1": Setting(alpha=1.0),
-        "FTS-DE, alpha = 1, fast": Setting(alpha=1.0, exponent=FAST),
+        "TS, alpha = 1": SyntheticSetting(alpha=1.0, regions=0),
+        "FTS-DE, alpha = 1": SyntheticSetting(alpha=1.0),
+        "FTS-DE, alpha = 1, fast": SyntheticSetting(alpha=1.0, exponent=FAST),
     },
     "12a: weights": {
         "adaptive": private(),
         "not adaptive": private()._replace(hold=np.inf),
     },
     "ours: one scale for all": {
-        "FTS, own scales": Setting(regions=1, standardize=True),
-        "FTS-DE, P = 4, own scales": Setting(regions=4, standardize=True),
-        "FTS-DE, P = 4, one scale": Setting(regions=4),
+        "FTS, own scales": SyntheticSetting(regions=1, standardize=True),
+        "FTS-DE, P = 4, own scales": SyntheticSetting(regions=4, standardize=True),
+        "FTS-DE, P = 4, one scale": SyntheticSetting(regions=4),
     },
 }
 QUICK = ("2a: distributed exploration", "2d: noise")
@@ -123,7 +124,7 @@ def _run(options: Options) -> Result:
     figures = {name: FIGURES[name] for name in (QUICK if options.quick else FIGURES)}
     draw_key, run_key = jr.split(jr.key(options.seed))
     keys = jr.split(run_key, runs)
-    known: dict[Setting | None, np.ndarray] = {}
+    known: dict[SyntheticSetting | None, np.ndarray] = {}
     for setting in progress(_settings_of(figures), "dp-synthetic"):
         unlike = setting is not None and setting.alpha is not None
         draws = _draws(draw_key, runs, 1 + UNLIKE_AGENTS if unlike else 1)
@@ -154,7 +155,9 @@ def _run(options: Options) -> Result:
     )
 
 
-def _settings_of(figures: dict[str, dict[str, Setting | None]]) -> list[Setting | None]:
+def _settings_of(
+    figures: dict[str, dict[str, SyntheticSetting | None]],
+) -> list[SyntheticSetting | None]:
     return list(dict.fromkeys(s for settings in figures.values() for s in settings.values()))
 
 
@@ -195,8 +198,8 @@ class _Sizes(NamedTuple):
     standardize: bool
 
 
-def _parts(setting: Setting | None) -> tuple[_Sizes, _Numbers]:
-    s = Setting(regions=0) if setting is None else setting
+def _parts(setting: SyntheticSetting | None) -> tuple[_Sizes, _Numbers]:
+    s = SyntheticSetting(regions=0) if setting is None else setting
     numbers = (s.z, s.q, s.S, s.emphasis, s.hold, s.exponent, s.alpha or 0.0)
     sizes = _Sizes(s.regions, s.agents, s.distributed, s.standardize)
     return sizes, _Numbers(*(jnp.asarray(n, float) for n in numbers))
@@ -302,9 +305,9 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
 
 
 def _rows(
-    figures: dict[str, dict[str, Setting | None]],
-    known: dict[Setting | None, np.ndarray],
-    losses: dict[Setting | None, Loss],
+    figures: dict[str, dict[str, SyntheticSetting | None]],
+    known: dict[SyntheticSetting | None, np.ndarray],
+    losses: dict[SyntheticSetting | None, Loss],
 ) -> list[tuple[str, ...]]:
     rows = []
     for figure, settings in figures.items():
@@ -322,7 +325,8 @@ def _panel(figure: str) -> str:
 
 
 def _figure(
-    figures: dict[str, dict[str, Setting | None]], known: dict[Setting | None, np.ndarray]
+    figures: dict[str, dict[str, SyntheticSetting | None]],
+    known: dict[SyntheticSetting | None, np.ndarray],
 ) -> Any:
     from matplotlib.figure import Figure
 

@@ -27,7 +27,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
-from bench.egp.synthetic import METHODS
+from bench.egp.methods import METHODS
 from bench.runner import Check, Experiment, Options, Result, below, no_worse, number, parts
 from jaxbo import metrics, plotting
 from jaxbo.algos.egp import EGP

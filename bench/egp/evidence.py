@@ -19,7 +19,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.egp.synthetic import papers
+from bench.egp.methods import papers
 from bench.runner import Check, Experiment, Options, Result, number, progress
 from jaxbo import metrics, plotting
 from jaxbo.kernels.models.ensemble import Ensemble, Experts

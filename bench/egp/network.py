@@ -18,7 +18,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.egp.synthetic import INITIAL, METHODS, figure, rows
+from bench.common.panels import figure, rows
+from bench.common.search import INITIAL
+from bench.egp.methods import METHODS
 from bench.runner import Check, Experiment, Options, Result, no_worse, parts
 from bench.tasks.network import SPACE, TABLES, Network
 from jaxbo.algos.base.algorithm import AbstractAlgorithm

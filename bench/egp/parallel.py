@@ -18,7 +18,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.egp.synthetic import BATCH, INITIAL, METHODS, Method
+from bench.common.search import BATCH, INITIAL, Method
+from bench.egp.methods import METHODS
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
 from jaxbo import metrics, plotting
 from jaxbo.algos.egp import EGP
@@ -56,8 +57,8 @@ def _run(options: Options) -> Result:
         for name, (method, K, waiting) in asked.items()
     }
     found, folder = parts(options, "egp-parallel", (runs, evaluations), measures)
-    curves = {name: both[0] for name, both in found.items()}
-    ends = {name: both[1] for name, both in found.items()}
+    curves = {name: regret for name, (regret, _) in found.items()}
+    ends = {name: ended for name, (_, ended) in found.items()}
     times = np.linspace(0, evaluations, evaluations + 1)[1:]
     by_time = {name: at_times(curves[name], ends[name], times) for name in curves}
     return Result(
@@ -80,12 +81,12 @@ def _run(options: Options) -> Result:
 
 def measured(
     method: Method, workers: int, waiting: bool, keys: Array, evaluations: int
-) -> Float[np.ndarray, "2 runs evaluations"]:
+) -> tuple[Float[Array, "runs evaluations"], Float[Array, "runs evaluations"]]:
     """Regret after each evaluation, and when it ended."""
     algorithm: Any = method(OBJECTIVE.function.dim, evaluations)
     algorithm = dataclasses.replace(algorithm, workers=workers)
     program = _waiting if waiting else _not_waiting
-    return np.stack([np.asarray(part) for part in program(algorithm, keys, evaluations)])
+    return program(algorithm, keys, evaluations)
 
 
 @eqx.filter_jit

@@ -5,7 +5,7 @@
 
 Ten goals, three runs each, where the paper has one. The least distance is as good as 0 everywhere, so
 the distance is the regret. The world is the one without noise, of which the data's values are known.
-Methods are those of `egp_synthetic`.
+Methods are those of `egp.methods`.
 """
 
 import functools
@@ -13,13 +13,14 @@ import functools
 import jax.random as jr
 import numpy as np
 
-from bench.egp.synthetic import INITIAL, METHODS, SINGLE, Method, claims, figure, rows
+from bench.common.panels import figure, rows
+from bench.common.search import INITIAL, Method
+from bench.egp.methods import METHODS, QUICK, SINGLE, claims
 from bench.runner import Check, Experiment, Options, Result, parts
 from bench.tasks.robot import GOALS, Pushing
 from jaxbo.runs.driver import drive
 
 PROBLEMS = {"3-D": 3, "4-D": 4}
-QUICK = ("EGP-TS", "GP-TS, SE")
 OURS = "EGP-TS"
 #: What the paper draws.
 COMPARED = (OURS, *SINGLE, "BanditBO", "EXP3BO", "GP-EI")
@@ -79,7 +80,7 @@ def regret(method: Method, dim: int, run: int, rounds: int, seed: int) -> np.nda
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
-    """The claims of `egp_synthetic`, about the end of the runs, and that EGP-TS has the best mean."""
+    """The claims of `egp.methods`, about the end of the runs, and that EGP-TS has the best mean."""
     found: dict[str, Check] = {}
     for problem in PROBLEMS:
         ends = {m: curves[f"{problem}, {m}"][:, -1] for m in METHODS if f"{problem}, {m}" in curves}

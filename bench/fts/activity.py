@@ -1,4 +1,4 @@
-"""FTS, Fig. 2b, c, 3b, c, 6 and 7: what 30 people's classifiers lose by tuning alone (`fts_rivals`).
+"""FTS, Fig. 2b, c, 3b, c, 6 and 7: what 30 people's classifiers lose by tuning alone (`rivals`).
 
     figure of a target: 1 - max over the initial points and rounds up to t of the share that is right
 
@@ -6,7 +6,7 @@ The objective is a JAX function: a run with all its training is one program. A r
 of all people; all methods share its initial points, and the peers of a run are that run's own TS runs
 of the others, their first 50 observations. What is best is what was observed, noise included, as in the
 paper. Beside the paper's four methods: FTS that learns whom to listen to. Fig. 3 has seconds where ours
-has rounds; `fts_agents` has what a query takes.
+has rounds; `fts-agents` has what a query takes.
 """
 
 import functools
@@ -20,7 +20,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.fts import rivals as fts_rivals
+from bench.fts import rivals
 from bench.fts.rivals import (
     ALONE,
     FEATURES,
@@ -30,7 +30,7 @@ from bench.fts.rivals import (
     RANKED,
     SHOWN,
     TARGETS,
-    Problem,
+    FederatedProblem,
 )
 from bench.runner import Check, Options, Result, below, no_worse, number, parts
 from jaxbo import metrics, plotting
@@ -59,7 +59,7 @@ class Owned(eqx.Module):
 Found = dict[Method, Float[np.ndarray, "runs targets rounds"]]
 
 
-def measure(problem: Problem, objective: Compiled, options: Options, name: str) -> Result:
+def measure(problem: FederatedProblem, objective: Compiled, options: Options, name: str) -> Result:
     """All methods and messages, the claims and the picture."""
     runs, rounds = options.runs_or(10, 2), options.rounds_or(50, 5)
     sizes = QUICK_FEATURES if options.quick else FEATURES
@@ -74,9 +74,9 @@ def measure(problem: Problem, objective: Compiled, options: Options, name: str) 
     }
     tables, folder = parts(options, name, (runs, rounds), measures)
     found = {method: tables[label(method)] for method in methods}
-    sent = {method: fts_rivals.sent(problem, *method) for method in methods if method[1]}
+    sent = {method: rivals.sent(problem, *method) for method in methods if method[1]}
     return Result(
-        settings={"people": problem.owners, **fts_rivals.described(runs, rounds, sizes)},
+        settings={"people": problem.owners, **rivals.described(runs, rounds, sizes)},
         curves={label(method): flat(errors) for method, errors in found.items()},
         checks=checks(found),
         unit=UNIT,
@@ -103,9 +103,9 @@ Past = tuple[Float[Array, "runs rows owners dim"], Float[Array, "runs rows owner
 
 
 @eqx.filter_jit
-def past_of(problem: Problem, objective: Compiled, rounds: int, keys: Array) -> Past:
+def past_of(problem: FederatedProblem, objective: Compiled, rounds: int, keys: Array) -> Past:
     """What every person asked and saw by TS of its own."""
-    algorithm = fts_rivals.alone(problem, rounds)
+    algorithm = rivals.alone(problem, rounds)
 
     def one(key: Key) -> tuple[Array, Array]:
         _, run_key = jr.split(key)
@@ -117,16 +117,21 @@ def past_of(problem: Problem, objective: Compiled, rounds: int, keys: Array) -> 
 
 @eqx.filter_jit
 def values_of(
-    problem: Problem, objective: Compiled, method: Method, rounds: int, keys: Array, past: Past
+    problem: FederatedProblem,
+    objective: Compiled,
+    method: Method,
+    rounds: int,
+    keys: Array,
+    past: Past,
 ) -> Float[Array, "runs rows targets"]:
     """What the targets observed, in a federation with everybody's past."""
-    algorithm = fts_rivals.federated(problem, *method, rounds)
+    algorithm = rivals.federated(problem, *method, rounds)
 
     def one(given: tuple[Key, Past]) -> Array:
         key, past = given
         init_key, run_key = jr.split(key)
-        state = fts_rivals.informed(algorithm, init_key, *past)
-        known = fts_rivals.given_points(algorithm)
+        state = rivals.informed(algorithm, init_key, *past)
+        known = rivals.given_points(algorithm)
         initial = INITIAL - known
         trace = run(algorithm, Owned(objective), rounds, run_key, initial=initial, state=state)[1]
         return jnp.concatenate([past[1][:known, :TARGETS], trace.values[:, :TARGETS]])
@@ -141,7 +146,7 @@ def errors_of(values: Array | np.ndarray) -> Float[np.ndarray, "runs targets rou
 
 
 def reached(
-    problem: Problem,
+    problem: FederatedProblem,
     objective: Compiled,
     method: Method,
     rounds: int,
@@ -195,7 +200,7 @@ def _figure(found: Found, sent: dict[Method, int]) -> Any:
     plotting.regret(means, left, ylabel=UNIT, band="error")
     left.set_title(f"mean over all targets and runs, M = {SHOWN}")
     ends = {method: flat(errors)[:, -1] for method, errors in found.items()}
-    fts_rivals.draw_messages(right, ends, sent, {}, UNIT)
+    rivals.draw_messages(right, ends, sent, {}, UNIT)
     bottom.suptitle(f"each target, M = {SHOWN}: mean and standard error over its runs")
     for target, ax in enumerate(bottom.subplots(2, 3).flat):
         of_target = {kind: errors[:, target] for kind, errors in shown.items()}

@@ -1,6 +1,6 @@
 """FTS, Fig. 3d: how long a target's query takes against the number N of peers, by FTS, RGPE and TAF.
 
-    N = 10, 100, 1000, 10000;   M = 100;   one message a peer, sent before the start (`fts_rivals`)
+    N = 10, 100, 1000, 10000;   M = 100;   one message a peer, sent before the start (`rivals`)
 
 One compiled query in two dimensions: it takes in all messages and maximizes the target's function; what
 the agents know is given and only the query comes back. No program's time depends on what messages say,
@@ -14,10 +14,10 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 
-from bench.fts import rivals as fts_rivals
-from bench.fts.rivals import COLORS, FEDERATED, SHOWN, Problem
+from bench.common.timing import race
+from bench.fts import rivals
+from bench.fts.rivals import COLORS, FEDERATED, SHOWN, FederatedProblem
 from bench.runner import Check, Experiment, Options, Result, number, progress
-from bench.speed.timing import race
 from jaxbo import plotting
 from jaxbo.types import Key, Points
 
@@ -34,7 +34,7 @@ def _run(options: Options) -> Result:
     peers = QUICK_PEERS if options.quick else PEERS
     columns = [seconds_of(N, repeats, options.seed) for N in progress(peers, "fts-agents")]
     seconds = {kind: np.stack([column[kind] for column in columns], axis=1) for kind in FEDERATED}
-    sent = {kind: fts_rivals.sent(Problem(1, DIM), kind, SHOWN) for kind in FEDERATED}
+    sent = {kind: rivals.sent(FederatedProblem(1, DIM), kind, SHOWN) for kind in FEDERATED}
     return Result(
         settings={"repeats": repeats, "M": SHOWN, "peers": peers},
         finals={f"{k}, N = {N}": seconds[k][:, i] for k in FEDERATED for i, N in enumerate(peers)},
@@ -51,8 +51,8 @@ def _run(options: Options) -> Result:
 def seconds_of(peers: int, repeats: int, seed: int) -> dict[str, np.ndarray]:
     """A query's, by method, of each repeat."""
     # The target's own past is one agent more, which it does not hear.
-    problem = Problem(peers + 1, DIM, targets=1)
-    algorithms = {kind: fts_rivals.federated(problem, kind, SHOWN, ROUNDS) for kind in FEDERATED}
+    problem = FederatedProblem(peers + 1, DIM, targets=1)
+    algorithms = {kind: rivals.federated(problem, kind, SHOWN, ROUNDS) for kind in FEDERATED}
     init_key, ask_key = jr.split(jr.key(seed))
     states = {kind: _start(algorithm, init_key) for kind, algorithm in algorithms.items()}
     calls = {

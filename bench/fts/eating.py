@@ -1,16 +1,16 @@
-"""FTS, Fig. 2b, 3b and 6, on a stand-in: whether 30 people are eating (`eating`).
+"""FTS, Fig. 2b, 3b and 6, on a stand-in: whether 30 people are eating (`tasks.eating`).
 
-See `fts_activity` for what is compared, `logistic` for what is tuned.
+See `activity` for what is compared, `tasks.logistic` for what is tuned.
 """
 
 from bench.fts.activity import measure
-from bench.fts.rivals import Problem
+from bench.fts.rivals import FederatedProblem
 from bench.runner import Experiment, Options, Result
 from bench.tasks.eating import PEOPLE, meals
 
 
 def _run(options: Options) -> Result:
-    return measure(Problem(PEOPLE, dim=3), meals(), options, "fts-eating")
+    return measure(FederatedProblem(PEOPLE, dim=3), meals(), options, "fts-eating")
 
 
 EXPERIMENT = Experiment(

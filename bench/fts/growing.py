@@ -3,7 +3,7 @@
     one message      ω_n of 50 observations, drawn before the first round, used once
     peers go on      a new ω_n before every round, of 50, 51, 52, ... observations of the peer's own TS
 
-On the problems of `fts_landmine` (the authors' objective), `fts_eating` and `fts_har`, with M = 100 and
+On the problems of `fts-landmine` (the authors' objective), `fts-eating` and `fts-har`, with M = 100 and
 all else as there. The peers that go on are targets of the same `FTS` that listen to nobody.
 """
 
@@ -19,12 +19,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
-from bench.fts import activity as fts_activity
-from bench.fts import landmine as fts_landmine
-from bench.fts import rivals as fts_rivals
+from bench.fts import activity, rivals
 from bench.fts.activity import flat
-from bench.fts.landmine import PROBLEM, Part, driven, noise_seed
-from bench.fts.rivals import ALONE, GROWING, INITIAL, SHOWN, TARGETS, Problem
+from bench.fts.driven import PROBLEM, DrivenRun, driven, informed, noise_seed
+from bench.fts.rivals import ALONE, GROWING, INITIAL, SHOWN, TARGETS, FederatedProblem
 from bench.runner import Check, Experiment, Options, Result, below, no_worse, parts, scratch
 from bench.tasks import har
 from bench.tasks.eating import PEOPLE, meals
@@ -40,24 +38,24 @@ def _run(options: Options) -> Result:
     fields()  # says at once if the data is missing
     runs, rounds = options.runs_or(10, 2), options.rounds_or(50, 5)
     keys = jr.split(jr.key(options.seed), runs)
-    activities = {
-        "eating": (Problem(PEOPLE, dim=3), meals()),
-        "har": (Problem(har.SUBJECTS, dim=3), har.movements(har.FTS)),
+    tuned = {
+        "eating": (FederatedProblem(PEOPLE, dim=3), meals()),
+        "har": (FederatedProblem(har.SUBJECTS, dim=3), har.movements(har.FTS)),
     }
     measures: dict[str, Callable[[], Any]] = {}
-    for name, activity in activities.items():
-        past = functools.cache(functools.partial(fts_activity.past_of, *activity, rounds, keys))
+    for name, problem in tuned.items():
+        past = functools.cache(functools.partial(activity.past_of, *problem, rounds, keys))
         for kind in KINDS:
             method = kind, 0 if kind == ALONE else SHOWN
-            given = (*activity, method, rounds, keys, past)
-            measures[label(name, kind)] = functools.partial(fts_activity.reached, *given)
+            given = (*problem, method, rounds, keys, past)
+            measures[label(name, kind)] = functools.partial(activity.reached, *given)
     size = "fts-growing", (runs, rounds)
     for kind in () if options.quick else KINDS:
         given = (scratch(options, *size), kind, runs, rounds, options.seed)
         measures[label("landmine", kind)] = functools.partial(_landmine, *given)
     tables, folder = parts(options, *size, measures)
     return Result(
-        settings=fts_rivals.described(runs, rounds, (SHOWN,)),
+        settings=rivals.described(runs, rounds, (SHOWN,)),
         curves={name: flat(table) for name, table in tables.items()},
         checks=checks(tables),
         unit="error at the end",
@@ -72,10 +70,10 @@ def label(problem: str, kind: str) -> str:
 
 
 def _landmine(folder: Path, kind: str, runs: int, rounds: int, seed: int) -> np.ndarray:
-    """As `fts_landmine` has it; the runs are saved one by one, TS is first."""
+    """As `fts-landmine` has it; the runs are saved one by one, TS is first."""
     with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn")) as executor:
         values = [_one(folder, kind, run, rounds, seed, executor) for run in range(runs)]
-    return fts_activity.errors_of(np.stack(values))
+    return activity.errors_of(np.stack(values))
 
 
 def _one(
@@ -83,18 +81,18 @@ def _one(
 ) -> Float[np.ndarray, "rows targets"]:
     init_key, run_key = jr.split(jr.fold_in(jr.key(seed), run))
 
-    def part(kind: str, *given: Any) -> Part:
+    def part(kind: str, *given: Any) -> DrivenRun:
         return driven(folder / f"landmine-{kind}-{run}.npz", *given)
 
     noise = noise_seed(seed, run)
-    alone = fts_rivals.alone(PROBLEM, rounds)
+    alone = rivals.alone(PROBLEM, rounds)
     past = part(ALONE, alone, Tuning(False, noise), rounds, run_key, executor, None)
     if kind == ALONE:
         return past.values[:, :TARGETS]
-    algorithm = fts_rivals.federated(PROBLEM, kind, SHOWN, rounds)
-    state = fts_landmine.informed(algorithm, init_key, past)
+    algorithm = rivals.federated(PROBLEM, kind, SHOWN, rounds)
+    state = informed(algorithm, init_key, past)
     tuning = Tuning(False, noise, TARGETS)
-    known = fts_rivals.given_points(algorithm)
+    known = rivals.given_points(algorithm)
     found = part(kind, algorithm, tuning, rounds, run_key, executor, state, INITIAL - known)
     return np.concatenate([past.values[:known, :TARGETS], found.values[:, :TARGETS]])
 

@@ -1,17 +1,17 @@
-"""FTS, Fig. 2c, 3c and 7: logistic regression for 30 people's movements (`har`).
+"""FTS, Fig. 2c, 3c and 7: logistic regression for 30 people's movements (`tasks.har`).
 
-See `fts_activity` for what is compared, `logistic` for what is tuned.
+See `activity` for what is compared, `tasks.logistic` for what is tuned.
 """
 
 from bench.fts.activity import measure
-from bench.fts.rivals import Problem
+from bench.fts.rivals import FederatedProblem
 from bench.runner import Experiment, Options, Result
 from bench.tasks import har
 from bench.tasks.har import SUBJECTS, movements
 
 
 def _run(options: Options) -> Result:
-    return measure(Problem(SUBJECTS, dim=3), movements(har.FTS), options, "fts-har")
+    return measure(FederatedProblem(SUBJECTS, dim=3), movements(har.FTS), options, "fts-har")
 
 
 EXPERIMENT = Experiment(

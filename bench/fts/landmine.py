@@ -1,9 +1,9 @@
-"""FTS, Fig. 2a, 3a and 5: the SVMs of 29 landmine fields, two hyperparameters each (`fts_rivals`).
+"""FTS, Fig. 2a, 3a and 5: the SVMs of 29 landmine fields, two hyperparameters each (`rivals`).
 
     best_t = max of the AUC over the initial points and rounds 1, ..., t
 
-Once for each of two objectives (`landmine`): `predict_proba` is the authors', noisy and often upside
-down, and their published figures belong to it alone; `decision_function` is the clean one.
+Once for each of two objectives (`tasks.landmine`): `predict_proba` is the authors', noisy and often
+upside down, and their published figures belong to it alone; `decision_function` is the clean one.
 
 A run is one initialization of all fields; all methods share its initial points and, at equal points, the
 noise. The peers of a run are that run's own TS runs of the other fields, their first 50 observations.
@@ -14,20 +14,17 @@ Every part is saved as it goes: an interrupted run, started again, continues.
 
 import hashlib
 import os
-import time
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Float
 
 import jaxbo
-from bench.fts import rivals as fts_rivals
+from bench.fts import rivals
+from bench.fts.driven import PROBLEM, DrivenRun, driven, informed, noise_seed
 from bench.fts.rivals import (
     ALONE,
     FEATURES,
@@ -36,20 +33,12 @@ from bench.fts.rivals import (
     QUICK_FEATURES,
     SHOWN,
     TARGETS,
-    Problem,
 )
 from bench.runner import Check, Experiment, Options, Result, no_worse, number, progress
-from bench.tasks.landmine import FIELDS, Tuning, fields
+from bench.tasks.landmine import Tuning, fields
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
-from jaxbo.algos.base.federated import FederatedState
-from jaxbo.algos.fts import FTS
-from jaxbo.algos.rgpe import RGPE
-from jaxbo.algos.taf import TAF
-from jaxbo.runs.driver import drive
-from jaxbo.types import Key
 
-PROBLEM = Problem(FIELDS, dim=2)
 #: The objectives by name: the authors', and the clean one.
 AUTHORS, CLEAN = "predict_proba", "decision_function"
 #: The authors' best AUC after 3 + 50 points, by method and M (TS sends nothing: 0).
@@ -82,18 +71,6 @@ class Method(NamedTuple):
         return PUBLISHED[self.kind, self.features]
 
 
-class Part(NamedTuple):
-    """All rows of one driven run, the seconds that it took, and whether in an earlier process.
-
-    The seconds are NaN if it was interrupted.
-    """
-
-    queries: Float[np.ndarray, "rows agents 2"]
-    values: Float[np.ndarray, "rows agents"]
-    seconds: float
-    earlier: bool = False
-
-
 #: Best AUC [runs targets rounds] and seconds a round and agent.
 Found = dict[Method, tuple[np.ndarray, float]]
 
@@ -103,7 +80,7 @@ def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(5, 2), options.rounds_or(50, 10)
     sizes = QUICK_FEATURES if options.quick else FEATURES
     objectives = {AUTHORS: "the authors', noisy", CLEAN: "without noise, not the authors'"}
-    settings = {"objectives": objectives, **fts_rivals.described(runs, rounds, sizes)}
+    settings = {"objectives": objectives, **rivals.described(runs, rounds, sizes)}
     made_by = {"version": jaxbo.__version__, "seed": options.seed, **settings, "initializations": 0}
     digest = hashlib.sha256(repr(sorted(made_by.items())).encode()).hexdigest()[:12]
     folder = options.out / f"fts-landmine.parts-{digest}"
@@ -132,16 +109,16 @@ def _all(
     folder: Path, executor: Executor, runs: int, rounds: int, sizes: tuple[int, ...], seed: int
 ) -> tuple[Found, float]:
     """Everything that is evaluated, and the seconds spent on it before this process."""
-    parts: dict[Method, list[Part]] = {}
+    parts: dict[Method, list[DrivenRun]] = {}
     kinds = [(ALONE, 0), *((kind, M) for M in sizes for kind in FEDERATED)]
     steps = [(r, Method(o, *k)) for o in (AUTHORS, CLEAN) for r in range(runs) for k in kinds]
     for run, method in progress(steps, "fts-landmine"):
         key = jr.fold_in(jr.key(seed), run)
         init_key, run_key = jr.split(key)
-        algorithm: AbstractAlgorithm = fts_rivals.alone(PROBLEM, rounds)
+        algorithm: AbstractAlgorithm = rivals.alone(PROBLEM, rounds)
         state = None
         if method.features:
-            algorithm = fts_rivals.federated(PROBLEM, method.kind, method.features, rounds)
+            algorithm = rivals.federated(PROBLEM, method.kind, method.features, rounds)
             past = parts[Method(method.objective, ALONE, 0)][run]
             state = informed(algorithm, init_key, past)
         tuning = Tuning(method.objective == CLEAN, noise_seed(seed, run))
@@ -153,57 +130,7 @@ def _all(
     return found, float(np.nansum(earlier))
 
 
-def informed(algorithm: FTS | RGPE | TAF, key: Key, past: Part) -> FederatedState:
-    """The state before the first round: peers know their past, targets nothing."""
-    return _informed(algorithm, key, jnp.asarray(past.queries), jnp.asarray(past.values))
-
-
-_informed = eqx.filter_jit(fts_rivals.informed)
-
-
-def noise_seed(seed: int, run: int) -> int:
-    return int(np.random.SeedSequence([seed, run]).generate_state(1)[0])
-
-
-def driven(
-    path: Path,
-    algorithm: AbstractAlgorithm,
-    tuning: Tuning,
-    rounds: int,
-    key: Key,
-    executor: Executor,
-    state: Any,
-    initial: int = INITIAL,
-) -> Part:
-    """One driven run: from its file if it has ended before, continued if it has begun."""
-    if path.exists():
-        with np.load(path) as saved:
-            return Part(saved["queries"], saved["values"], float(saved["seconds"]), True)
-    unfinished = path.with_suffix(".open.npz")
-    # Nobody knows how long the process took that was killed.
-    whole = not unfinished.exists()
-    begun = time.perf_counter()
-    _, trace = drive(
-        algorithm,
-        tuning,
-        rounds,
-        key,
-        initial=initial,
-        executor=executor,
-        checkpoint=unfinished,
-        catch=(),
-        progress=False,
-        state=state,
-    )
-    seconds = time.perf_counter() - begun if whole else np.nan
-    part = Part(np.asarray(trace.queries), np.asarray(trace.values), seconds)
-    temporary = path.with_suffix(".tmp.npz")
-    np.savez(temporary, queries=part.queries, values=part.values, seconds=seconds)
-    os.replace(temporary, path)
-    return part
-
-
-def _best(parts: list[Part]) -> tuple[np.ndarray, float]:
+def _best(parts: list[DrivenRun]) -> tuple[np.ndarray, float]:
     best = np.stack([metrics.best_so_far(part.values)[INITIAL:, :TARGETS].T for part in parts])
     return best, float(np.nanmean([p.seconds / p.values[INITIAL:].size for p in parts]))
 
@@ -236,9 +163,8 @@ def checks(found: Found, rounds: int) -> dict[str, Check]:
             claim = f"{method}: at most {PUBLISHED_ERROR} (1 s.e.) below the authors' {method.published}"
             checks[f"{claim}, difference"] = Check(above >= -PUBLISHED_ERROR, above)
         if method.kind == "FTS":
-            rivals = [Method(method.objective, ALONE, 0)]
-            rivals += [method._replace(kind=kind) for kind in ("RGPE", "TAF")]
-            for rival in rivals:
+            others = [method._replace(kind=kind) for kind in ("RGPE", "TAF")]
+            for rival in (Method(method.objective, ALONE, 0), *others):
                 if rival in finals:
                     lower = no_worse(-final, -finals[rival])
                     claim = f"{method}: no worse than {rival.kind} (95 %), difference"
@@ -254,7 +180,7 @@ def checks(found: Found, rounds: int) -> dict[str, Check]:
 
 def _floats(method: Method) -> tuple[bool, int]:
     """What one message holds: whether that is what it should be, and how much."""
-    sent, M = fts_rivals.sent(PROBLEM, method.kind, method.features), method.features
+    sent, M = rivals.sent(PROBLEM, method.kind, method.features), method.features
     return sent == {"FTS": M, "RGPE": M + M**2, "TAF": M + M**2 + 1}[method.kind], sent
 
 
@@ -299,7 +225,7 @@ def _draw_messages(ax: Any, found: Found, objective: str, rounds: int) -> None:
     """Fig. 2a: what is reached against what is sent."""
     methods = [method for method in found if method.objective == objective]
     comparable = objective == AUTHORS and rounds == PUBLISHED_ROUNDS
-    fts_rivals.draw_messages(
+    rivals.draw_messages(
         ax,
         {(m.kind, m.features): _flat(found[m][0])[:, -1] for m in methods},
         {(m.kind, m.features): _floats(m)[1] for m in methods if m.features},

@@ -1,6 +1,6 @@
 """FTS among strangers, beyond the paper: P_N uniform, or learned from how peers rank what was seen.
 
-    the target and peers of `fts_synthetic` (1000 points, SE 0.03, 40 observations a peer, M = 100)
+    the target and peers of `fts-synthetic` (1000 points, SE 0.03, 40 observations a peer, M = 100)
     a share of the peers is alike (d_n = 0.02); of the others each has
         opposed      1 - f, the target's function upside down
         unrelated    a function of its own
@@ -18,25 +18,21 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.fts.synthetic import (
+from bench.fts.peers import (
     ALIKE,
     INITIAL,
-    LENGTH_SCALE,
-    NOISE,
-    OBSERVATIONS,
+    MESSAGES,
     OWN_FEATURES,
     PEERS,
-    VALUES_VARIANCE,
-    Setting,
-    Shifted,
-    draws,
-    grid,
+    Perturbed,
+    described,
     message_model,
     regret,
     target_and_peers,
     values_of,
 )
 from bench.runner import Check, Experiment, Options, Result, below, no_worse, number, parts
+from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, draws, grid
 from jaxbo import metrics, plotting
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Finite
@@ -48,7 +44,6 @@ from jaxbo.types import Key
 SHARES, QUICK_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 1.0)
 OPPOSED, UNRELATED = "opposed", "unrelated"
 ALONE, UNIFORM, LEARNED = "TS", "uniform", "learned"
-MESSAGES = Setting(OBSERVATIONS[0], 100)
 
 
 class Mixed(eqx.Module):
@@ -59,7 +54,7 @@ class Mixed(eqx.Module):
 
     def __call__(self, key: Key, function: Float[Array, " points"]) -> Float[Array, "peers points"]:
         like_key, key = jr.split(key)
-        like = Shifted(ALIKE)(like_key, function)
+        like = Perturbed(ALIKE)(like_key, function)
         if self.strangers is None:
             unlike = jnp.broadcast_to(1 - function, like.shape)
         else:
@@ -104,18 +99,6 @@ def _run(options: Options) -> Result:
         figure=_figure(curves, shares),
         scratch=folder,
     )
-
-
-def described(runs: int, rounds: int) -> dict[str, Any]:
-    """What a result says of how it was made."""
-    return {
-        "runs": runs,
-        "rounds": rounds,
-        "initial points": INITIAL,
-        "peers": PEERS,
-        "observations of a peer": MESSAGES.observations,
-        "M": MESSAGES.features,
-    }
 
 
 def own_model(rounds: int) -> Fitted:

@@ -19,20 +19,18 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.fts.synthetic import (
+from bench.fts.peers import (
     ALIKE,
     INITIAL,
-    NOISE,
     OWN_FEATURES,
     PEERS,
-    POINTS,
-    VALUES_VARIANCE,
-    Shifted,
+    Perturbed,
     regret,
     target_and_peers,
     values_of,
 )
 from bench.runner import Experiment, Options, Result, number, parts
+from bench.tasks.synthetic import NOISE, POINTS, VALUES_VARIANCE
 from jaxbo import metrics, plotting
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube, Finite
@@ -55,8 +53,6 @@ BASES: dict[str, Basis] = {
 ALONE = "TS"
 #: Features of which the kernel's error is the mean, and points at whose pairs it is taken.
 DRAWS, PAIRED = 10, 300
-#: Runs that are computed at the same time.
-BATCH = 10
 
 
 def points(dim: int) -> Points:
@@ -117,7 +113,7 @@ def _run(options: Options) -> Result:
                 features = model(dim, size, basis=basis)
                 peers, algorithm = (target_and_peers(at, features, o) for o in (None, own))
                 measures[name] = functools.partial(
-                    values_of, algorithm, *rest, peers, Shifted(ALIKE), OBSERVATIONS
+                    values_of, algorithm, *rest, peers, Perturbed(ALIKE), OBSERVATIONS
                 )
                 errors[name] = float(kernel_error(basis, dim, size, feature_key))
     values, folder = parts(options, "fts-nystrom", (runs, rounds), measures)

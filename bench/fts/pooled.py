@@ -1,6 +1,6 @@
 """FTS, beyond the paper: a kernel that nobody knows, and length scales agreed on by pooled evidence.
 
-    the target and peers of `fts_synthetic` (1000 points, SE 0.03, 40 observations a peer, d_n = 0.02)
+    the target and peers of `fts-synthetic` (1000 points, SE 0.03, 40 observations a peer, d_n = 0.02)
     the target's model of its own function has
         known      the hyperparameters that the functions were drawn with
         its own    refitted after every fifth round, by maximum evidence of what the target has seen
@@ -19,24 +19,21 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 
-from bench.fts.mixed import MESSAGES, described
-from bench.fts.synthetic import (
+from bench.fts.peers import (
     ALIKE,
     FAST,
     INITIAL,
-    LENGTH_SCALE,
-    NOISE,
+    MESSAGES,
     OWN_FEATURES,
-    VALUES_VARIANCE,
-    Shifted,
-    draws,
-    grid,
+    Perturbed,
+    described,
     message_model,
     regret,
     target_and_peers,
     values_of,
 )
 from bench.runner import Check, Experiment, Options, Result, below, no_worse, number, parts
+from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, draws, grid
 from jaxbo import metrics
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Finite
@@ -75,7 +72,7 @@ def _run(options: Options) -> Result:
         algorithm = target_and_peers(grid(), messages, model, FAST, pooled=pooled)
         # Peers have models of their own only where these have something to say.
         peers = algorithm if pooled else eqx.tree_at(lambda a: a.own, algorithm, None)
-        known = peers, Shifted(ALIKE), MESSAGES.observations
+        known = peers, Perturbed(ALIKE), MESSAGES.observations
         measures[name(kind)] = functools.partial(values_of, algorithm, *rest, *known)
     values, folder = parts(options, "fts-pooled", (runs, rounds), measures)
     curves = {label: regret(value) for label, value in values.items()}
@@ -91,8 +88,11 @@ def _run(options: Options) -> Result:
 
 def own_model(rounds: int, length_scale: float, **options: Any) -> Fitted:
     """A target's model of its own function; where it is fitted, that begins with this length scale."""
-    kernel, room = SquaredExponential(length_scale), max(INITIAL + rounds, MESSAGES.observations)
-    return Fitted(room, kernel, size=OWN_FEATURES, inference=Exact(), **options)
+    kernel, capacity = (
+        SquaredExponential(length_scale),
+        max(INITIAL + rounds, MESSAGES.observations),
+    )
+    return Fitted(capacity, kernel, size=OWN_FEATURES, inference=Exact(), **options)
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:

@@ -1,4 +1,4 @@
-"""FTS and its rivals on real objectives: what `fts_landmine`, `fts_har` and their kin share.
+"""FTS and its rivals on real objectives: what `fts-landmine`, `fts-har` and their kin share.
 
     target f in {0, ..., 5}:  3 initial points, then rounds of TS, FTS, RGPE or TAF;   p_t = 1 - 1/t²
     peer n ≠ f:  one message after 50 observations of its own TS: M numbers to FTS, M + M² to the others
@@ -21,7 +21,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.fts.synthetic import random_cosines, start
+from bench.common import messages
+from bench.fts.peers import start
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.fts import FTS
@@ -31,7 +32,6 @@ from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.choosing.ranking import Ranked
 from jaxbo.kernels.models.fitted import Exact, Fitted
-from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.schedules import InverseSquare
 from jaxbo.types import Key
@@ -41,15 +41,13 @@ FEATURES, QUICK_FEATURES = (50, 100, 150, 200), (100,)
 ALONE, FEDERATED = "TS", ("FTS", "RGPE", "TAF")
 #: Beyond the paper: FTS that learns P_N from ranks, and FTS whose peers keep observing (Fig. 4).
 RANKED, GROWING = "FTS, ranked peers", "FTS, peers go on"
-#: Of the messages.
-LENGTH_SCALE, NOISE = 0.01, 1e-6
 OWN_FEATURES, REFIT = 200, 5
 #: Figures of single targets are at this M.
 SHOWN = 100
 COLORS = {"FTS": plotting.BLUE, "RGPE": plotting.PALETTE[2], "TAF": plotting.PALETTE[3]}
 
 
-class Problem(NamedTuple):
+class FederatedProblem(NamedTuple):
     """So many owners, each with an objective of so many parameters; the first are the targets."""
 
     owners: int
@@ -66,36 +64,30 @@ def described(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
         "targets": TARGETS,
         "observations of a peer": min(OBSERVATIONS, INITIAL + rounds),
         "M": sizes,
-        "length scale of the messages": LENGTH_SCALE,
-        "noise of the messages": NOISE,
+        "length scale of the messages": messages.LENGTH_SCALE,
+        "noise of the messages": messages.NOISE,
         "features of the target's own model": OWN_FEATURES,
         "length scales of the target's own model": "one a coordinate",
         "rounds between refits": REFIT,
     }
 
 
-def own_model(problem: Problem, rounds: int) -> Fitted:
+def own_model(problem: FederatedProblem, rounds: int) -> Fitted:
     """A target's model of its own objective, the same alone and in FTS."""
     kernel = SquaredExponential(np.full(problem.dim, 0.2))
     return Fitted(INITIAL + rounds, kernel, size=OWN_FEATURES, every=REFIT)
 
 
-def message_model(features: int) -> Fixed:
-    """What a message is drawn from, on the features of appendix A."""
-    kernel = SquaredExponential(LENGTH_SCALE)
-    return Fixed(kernel=kernel, size=features, noise=NOISE, basis=random_cosines)
-
-
-def alone(problem: Problem, rounds: int) -> TS:
+def alone(problem: FederatedProblem, rounds: int) -> TS:
     """All owners, each for itself: the targets' TS, and the peers' past."""
     return TS(Cube(problem.dim), problem.owners, own_model(problem, rounds))
 
 
-def federated(problem: Problem, kind: str, features: int, rounds: int) -> FTS | RGPE | TAF:
+def federated(problem: FederatedProblem, kind: str, features: int, rounds: int) -> FTS | RGPE | TAF:
     """FTS, one of its variants here, or a rival."""
     domain, agents = Cube(problem.dim), problem.targets + problem.owners
     own = own_model(problem, rounds)
-    common = {"features": message_model(features), "once": True, "targets": problem.targets}
+    common = {"features": messages.model(features), "once": True, "targets": problem.targets}
     if kind in ("RGPE", "TAF"):
         exact = eqx.tree_at(lambda model: model.inference, own, Exact())
         transfer = {"RGPE": RGPE, "TAF": TAF}[kind]
@@ -111,7 +103,7 @@ def federated(problem: Problem, kind: str, features: int, rounds: int) -> FTS | 
     return FTS(domain, agents, own=own, peers=peers, mixing=InverseSquare(), **common)
 
 
-def others(problem: Problem) -> Float[np.ndarray, "targets agents"]:
+def others(problem: FederatedProblem) -> Float[np.ndarray, "targets agents"]:
     """P_N of each target: uniform over the owners that are not itself."""
     none = np.zeros((problem.targets, problem.targets))
     return np.concatenate([none, 1 - np.eye(problem.targets, problem.owners)], axis=1)
@@ -152,7 +144,7 @@ def given_points(algorithm: TS | FTS | RGPE | TAF) -> int:
     return INITIAL if isinstance(algorithm, FTS) and not algorithm.once else 0
 
 
-def sent(problem: Problem, kind: str, features: int) -> int:
+def sent(problem: FederatedProblem, kind: str, features: int) -> int:
     """Floats in a message, read off its shape."""
     algorithm = federated(problem, kind, features, OBSERVATIONS)
     state = jax.eval_shape(algorithm.init, jr.key(0))

@@ -17,69 +17,48 @@ paper leaves open is chosen here as follows.
 - For d_n = 1.2 peers have 100 observations and 100 features: as sure of themselves as they get.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
 
+from bench.fts.peers import (
+    ALIKE,
+    FAST,
+    INITIAL,
+    OBSERVATIONS,
+    OWN_FEATURES,
+    PEERS,
+    SLOW,
+    PeerSetting,
+    Perturbed,
+    message_model,
+    regret,
+    target_and_peers,
+    values_of,
+)
 from bench.runner import Check, Experiment, Options, Result, progress
+from bench.tasks.synthetic import LENGTH_SCALE, NOISE, POINTS, VALUES_VARIANCE, draws, grid
 from jaxbo import metrics, plotting
-from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Finite
-from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
-from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
-from jaxbo.kernels.processes.features import Cosine, cosine, independent
-from jaxbo.objectives.families import OnGrid, gp_draws, perturbed, unit_range
-from jaxbo.runs.compiled import run
-from jaxbo.schedules import Power
-from jaxbo.types import Key, Points
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
 
-PEERS, POINTS, LENGTH_SCALE, NOISE = 50, 1000, 0.03, 0.01
-OBSERVATIONS, FEATURES, INITIAL = (40, 100), (20, 50, 100), 1
-ALIKE, UNLIKE = 0.02, 1.2
-#: p_t = 1 - t^(-exponent).
-SLOW, FAST = 0.5, 2.0
-#: Variance of the values of the scaled functions, measured over 1000 of them.
-VALUES_VARIANCE = 0.05
+FEATURES, UNLIKE = (20, 50, 100), 1.2
 #: Curves of --quick: the smallest and the largest M for the larger t_n.
 QUICK = (3, 5)
-OWN_FEATURES = 300
 #: Rounds in which FTS is to be ahead.
 AHEAD = (5, 30)
-#: Runs that are computed at the same time: a few hundred megabytes.
-BATCH = 10
-
-
-class Setting(NamedTuple):
-    """One curve of the figure: FTS with `features` numbers a message."""
-
-    observations: int
-    features: int
-    distance: float = ALIKE
-    exponent: float = SLOW
-
-    @property
-    def name(self) -> str:
-        schedule = "1/√t" if self.exponent == SLOW else "1/t²"
-        return (
-            f"FTS t_n = {self.observations}, M = {self.features}, d_n = {self.distance}, "
-            f"1 - p_t = {schedule}"
-        )
 
 
 def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(200, 40), options.rounds_or(50, 30)
-    alike = [Setting(t_n, M) for t_n in OBSERVATIONS for M in FEATURES]
+    alike = [PeerSetting(t_n, M) for t_n in OBSERVATIONS for M in FEATURES]
     if options.quick:  # most of a minute goes into compiling
         alike = [alike[i] for i in QUICK]
-    most = Setting(OBSERVATIONS[-1], FEATURES[-1])
+    most = PeerSetting(OBSERVATIONS[-1], FEATURES[-1])
     unlike = [most._replace(distance=UNLIKE, exponent=p) for p in (SLOW, FAST)]
     function_key, run_key = jr.split(jr.key(options.seed))
     functions = draws(function_key, runs)
@@ -90,7 +69,7 @@ def _run(options: Options) -> Result:
         if setting is None:
             curves["TS"] = regret(values_of(alone(rounds), functions, grid(), rounds, keys))
             continue
-        peers = federated(setting, own=None), Shifted(setting.distance), setting.observations
+        peers = federated(setting, own=None), Perturbed(setting.distance), setting.observations
         algorithm = federated(setting, own=own_model(rounds))
         curves[setting.name] = regret(values_of(algorithm, functions, grid(), rounds, keys, *peers))
     return Result(
@@ -119,16 +98,6 @@ def _settings(runs: int, rounds: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- the methods
 
 
-def grid() -> Points:
-    """The domain, evenly spaced."""
-    return jnp.linspace(0, 1, POINTS)[:, None]
-
-
-def random_cosines(key: Key, kernel: AbstractKernel, dim: int, size: int) -> Cosine:
-    """The paper's features (appendix A)."""
-    return cosine(key, kernel, dim, size, independent)
-
-
 def own_model(rounds: int) -> Fixed:
     """The target's model of its own function, the same alone and in FTS."""
     kernel = SquaredExponential(LENGTH_SCALE)
@@ -141,139 +110,16 @@ def alone(rounds: int) -> TS:
     return TS(domain=Finite(grid()), surrogate=own_model(rounds))
 
 
-def message_model(features: int) -> Fixed:
-    """What messages are drawn from."""
-    kernel, noise = SquaredExponential(LENGTH_SCALE), NOISE / VALUES_VARIANCE
-    return Fixed(kernel=kernel, size=features, noise=noise, basis=random_cosines)
-
-
-def federated(setting: Setting, own: Fixed | None) -> FTS:
+def federated(setting: PeerSetting, own: Fixed | None) -> FTS:
     """The target, agent 0, and its peers. Without `own`, what the peers need."""
     return target_and_peers(grid(), message_model(setting.features), own, setting.exponent)
-
-
-def target_and_peers(
-    points: Points,
-    features: Fixed,
-    own: AbstractSurrogate | None,
-    exponent: float = SLOW,
-    **options: Any,
-) -> FTS:
-    """FTS whose agent 0 queries, on messages made before the start unless `options` say otherwise."""
-    options = {"once": True} | options
-    mixing = Power(exponent)
-    return FTS(
-        Finite(points), 1 + PEERS, features=features, own=own, mixing=mixing, targets=1, **options
-    )
-
-
-class Shifted(eqx.Module):
-    """The functions of peers: f ± distance, the sign drawn at every point."""
-
-    distance: Array = eqx.field(converter=jnp.asarray)
-
-    def __call__(self, key: Key, function: Float[Array, " points"]) -> Float[Array, "peers points"]:
-        return perturbed(key, function, self.distance, PEERS)
-
-
-#: (key, function of the target) -> the functions of its peers
-Relatives = Callable[[Key, Float[Array, " points"]], Float[Array, "peers points"]]
-
-
-# ---------------------------------------------------------------- compiled, all runs at once
-
-
-@eqx.filter_jit
-def draws(key: Key, runs: int) -> Float[Array, "runs points"]:
-    return unit_range(gp_draws(key, SquaredExponential(LENGTH_SCALE), grid(), runs))
-
-
-@eqx.filter_jit
-def values_of(
-    algorithm: TS | FTS,
-    functions: Float[Array, "runs points"],
-    points: Points,
-    rounds: int,
-    keys: Array,
-    peers: FTS | None = None,
-    relatives: Relatives | None = None,
-    observations: int = 0,
-) -> Float[Array, "runs rows"]:
-    """At what the target queries, without noise; alone, or with `peers` who have seen so much."""
-
-    def one(item: tuple[Array, Key]) -> Array:
-        function, key = item
-        key, init_key, peer_key = _keys(key)
-        state = None
-        if peers is not None:
-            assert isinstance(algorithm, FTS)
-            assert relatives is not None
-            known = peers_data(peer_key, function, points, relatives, observations)
-            state = start(peers, algorithm, init_key, *known)
-        objective = OnGrid(function[None, :], points, NOISE**0.5)
-        _, trace = run(algorithm, objective, rounds, key, initial=INITIAL, state=state)
-        return jax.vmap(lambda x: objective.noiseless(jnp.zeros((), int), x))(trace.queries[:, 0])
-
-    return jax.lax.map(one, (functions, keys), batch_size=BATCH)
-
-
-def _keys(key: Key) -> tuple[Key, Key, Key]:
-    """Of the run itself, which TS has too; of the features; of the peers."""
-    run_key, other = jr.split(key)
-    init_key, peer_key = jr.split(other)
-    return run_key, init_key, peer_key
-
-
-def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -> FederatedState:
-    """The state before the first round, as `algorithm.warm_start` has it; `peers` do the learning.
-
-    Where these have no `own`, agents learn nothing for their own models: peers' are never asked, and
-    teaching them would be most of the work.
-    """
-    state = algorithm.init(key)
-    if peers.own is not None:
-        return peers.warm_start(state, queries, values)
-    light = eqx.tree_at(lambda s: (s.shared.own, s.clients.beliefs.own), state, (None, None))
-    informed = peers.warm_start(light, queries, values).clients
-    known = informed.beliefs.message, informed.sent
-    return eqx.tree_at(
-        lambda s: (s.clients.beliefs.message, s.clients.sent),
-        state,
-        known,
-        is_leaf=lambda leaf: leaf is None,
-    )
-
-
-def peers_data(
-    key: Key,
-    function: Float[Array, " points"],
-    points: Points,
-    relatives: Relatives,
-    observations: int,
-) -> tuple[Float[Array, "observations agents dim"], Float[Array, "observations agents"]]:
-    """What the agents know before the start: the peers their observations, the target nothing."""
-    function_key, place_key, noise_key = jr.split(key, 3)
-    values = relatives(function_key, function)
-    places = jax.vmap(lambda k: jr.choice(k, len(points), (observations,), replace=False))(
-        jr.split(place_key, PEERS)
-    )
-    seen = jnp.take_along_axis(values, places, axis=1)
-    seen = seen + NOISE**0.5 * jr.normal(noise_key, seen.shape, seen.dtype)
-    known = jnp.concatenate([jnp.full((observations, 1), jnp.nan), seen.T], axis=1)
-    queries = points[places.T]
-    return jnp.concatenate([jnp.full_like(queries[:, :1], jnp.nan), queries], axis=1), known
-
-
-def regret(values: Array | np.ndarray) -> Float[np.ndarray, "runs rounds"]:
-    """Simple regret after every round, of values [runs rows] in [0, 1]."""
-    return metrics.simple_regret(np.asarray(values)[..., None], 1.0)[:, INITIAL:, 0]
 
 
 # ---------------------------------------------------------------- what the paper claims
 
 
 def checks(
-    curves: dict[str, np.ndarray], alike: list[Setting], unlike: Setting
+    curves: dict[str, np.ndarray], alike: list[PeerSetting], unlike: PeerSetting
 ) -> dict[str, Check]:
     """The paper's claims about Fig. 1. "Below" and "no different" are by 95 % intervals."""
     alone = curves["TS"]
@@ -313,7 +159,9 @@ def _positive(differences: np.ndarray) -> Check:
     return Check(bool(low > 0), float(differences.mean()))
 
 
-def _figure(curves: dict[str, np.ndarray], alike: list[Setting], unlike: list[Setting]) -> Any:
+def _figure(
+    curves: dict[str, np.ndarray], alike: list[PeerSetting], unlike: list[PeerSetting]
+) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 4.4), dpi=plotting.DPI, layout="constrained")
@@ -330,7 +178,7 @@ def _figure(curves: dict[str, np.ndarray], alike: list[Setting], unlike: list[Se
     return figure
 
 
-def _by_size(settings: list[Setting], observations: int) -> list[tuple[str, Setting]]:
+def _by_size(settings: list[PeerSetting], observations: int) -> list[tuple[str, PeerSetting]]:
     return [(f"M = {s.features}", s) for s in settings if s.observations == observations]
 
 

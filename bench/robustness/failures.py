@@ -50,7 +50,7 @@ LOST = 1.1
 CHANCE = 0.2
 
 
-class Problem(NamedTuple):
+class FailingProblem(NamedTuple):
     """Its number, the largest x_1 that does not fail, its best value there and its worst one."""
 
     number: int
@@ -61,9 +61,9 @@ class Problem(NamedTuple):
 
 BRANIN = branin_rescaled()
 PROBLEMS = {
-    "ridge": Problem(0, 0.9, -(0.07**2), -(0.97**2) - 0.6**2),
-    "slope": Problem(1, 0.6, -(0.2**2), -2 * 0.8**2),
-    "chance": Problem(2, 1.0, float(BRANIN.maximum), math.nan),
+    "ridge": FailingProblem(0, 0.9, -(0.07**2), -(0.97**2) - 0.6**2),
+    "slope": FailingProblem(1, 0.6, -(0.2**2), -2 * 0.8**2),
+    "chance": FailingProblem(2, 1.0, float(BRANIN.maximum), math.nan),
 }
 WAYS = ("told", "forgetful", "imputed", "penalty", "informed")
 
@@ -179,7 +179,7 @@ def program(method: str, way: str) -> Callable[..., Array]:
     if way == "imputed":
         algorithm = Imputing(algorithm.domain, algorithm)
 
-    def one(key: Key, problem: Problem) -> Array:
+    def one(key: Key, problem: FailingProblem) -> Array:
         by_chance = jnp.isnan(problem.worst)
 
         def objective(key: Key, agent: Count, x: Point) -> Scalar:
@@ -194,7 +194,7 @@ def program(method: str, way: str) -> Callable[..., Array]:
 
     runs = jax.jit(jax.vmap(one, (0, None)))
 
-    def values(keys: Array, problem: Problem) -> Array:
+    def values(keys: Array, problem: FailingProblem) -> Array:
         with tolerating(math.inf if way == "forgetful" else history.TOLERATED):
             return runs(keys, problem)
 

@@ -15,7 +15,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.speed.timing import Figure, at_least, at_most, race
+from bench.common.timing import Figure, at_least, at_most, race
 from jaxbo.kernels.processes import features, posterior
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.kernels.processes.features import cos_turns
@@ -24,7 +24,7 @@ from jaxbo.types import Key
 DIM, OTHERS = 2, 500
 
 
-class Setting(NamedTuple):
+class PosteriorSetting(NamedTuple):
     """Of a posterior; the last two are the errors to be reached."""
 
     scale: float
@@ -39,11 +39,11 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting(0.2, 1e-2, 100, 50, 3e-7, 2e-7),
-    Setting(0.2, 1e-4, 100, 50, 1e-6, 2e-6),
-    Setting(0.2, 1e-6, 100, 60, 1e-5, 3e-5),
-    Setting(0.5, 1e-6, 200, 150, 4e-5, 6e-7),
-    Setting(0.5, 1e-4, 1000, 500, 5e-6, 2e-7),
+    PosteriorSetting(0.2, 1e-2, 100, 50, 3e-7, 2e-7),
+    PosteriorSetting(0.2, 1e-4, 100, 50, 1e-6, 2e-6),
+    PosteriorSetting(0.2, 1e-6, 100, 60, 1e-5, 3e-5),
+    PosteriorSetting(0.5, 1e-6, 200, 150, 4e-5, 6e-7),
+    PosteriorSetting(0.5, 1e-4, 1000, 500, 5e-6, 2e-7),
 )
 
 #: Largest argument of the cosine in turns, and how many are tried.
@@ -93,7 +93,7 @@ def _one_digit(value: float) -> float:
     return float(f"{value:.0e}")
 
 
-def _errors(key: Key, setting: Setting) -> dict[str, tuple[float, float]]:
+def _errors(key: Key, setting: PosteriorSetting) -> dict[str, tuple[float, float]]:
     data = _data(key, setting)
     noise = jnp.asarray(setting.noise, jnp.float32)
     exact = _by_cholesky(data, float(noise), np.float64)
@@ -105,7 +105,7 @@ def _errors(key: Key, setting: Setting) -> dict[str, tuple[float, float]]:
 
 
 @partial(jax.jit, static_argnums=1)
-def _data(key: Key, setting: Setting) -> Data:
+def _data(key: Key, setting: PosteriorSetting) -> Data:
     map_key, point_key, weight_key, noise_key = jr.split(key, 4)
     kernel = SquaredExponential(jnp.asarray(setting.scale, jnp.float32))
     phi = features.cosine(map_key, kernel, DIM, setting.size, features.independent)

@@ -2,7 +2,7 @@
 
     a query and an observation at every evaluation, a fit at every tenth; the objective apart
 
-The graph is that of `dec_gp`: chains of hyperparameters, cut into overlapping factors.
+The graph is that of `dec-gp`: chains of hyperparameters, cut into overlapping factors.
 """
 
 import math
@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from bench.dec import gp as dec_gp
-from bench.speed.timing import Figure, at_most, compiled, race
+from bench.common.search import INITIAL
+from bench.common.timing import Figure, at_most, compiled, race
+from bench.dec.methods import REFIT, chains
+from bench.tasks.sparse_gp import dimensions
 
 #: What an iteration is made of.
 PARTS = ("query", "observation", "fit")
@@ -29,7 +31,7 @@ class Size(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{dec_gp.dimensions(self.inducing)} dimensions, factors of {self.factor}, "
+            f"{dimensions(self.inducing)} dimensions, factors of {self.factor}, "
             f"{self.observations} observations"
         )
 
@@ -51,7 +53,7 @@ def figures(repeats: int, sizes: tuple[Size, ...] = SIZES) -> list[Figure]:
         for part, s in zip(PARTS, seconds.get(WHOLE, ()), strict=False)
     ]
     if {WHOLE, FEWER[0]} <= set(sizes):
-        few, all_of_them = (dec_gp.dimensions(size.inducing) for size in (FEWER[0], WHOLE))
+        few, all_of_them = (dimensions(size.inducing) for size in (FEWER[0], WHOLE))
         power = growth(rounds, FEWER[0], few / all_of_them)
         found.append(
             Figure("DEC-HBO: exponent of dimensions", power, "power", **at_most(1.1, power))
@@ -70,13 +72,13 @@ def growth(rounds: dict[Size, float], smaller: Size, share: float) -> float:
 def each(seconds: np.ndarray) -> float:
     """Of an evaluation, on average."""
     query, observation, fit = seconds
-    return float(query + observation + fit / dec_gp.REFIT)
+    return float(query + observation + fit / REFIT)
 
 
 def iteration(size: Size, repeats: int) -> np.ndarray:
     """Seconds of each part after so many observations, compiled before; the least of all."""
-    observations, dim = size.observations, dec_gp.dimensions(size.inducing)
-    algorithm: Any = dec_gp.factors(size.factor)(size.inducing, observations + 1 - dec_gp.INITIAL)
+    observations, dim = size.observations, dimensions(size.inducing)
+    algorithm: Any = chains(size.factor)(size.inducing, observations + 1 - INITIAL)
     x_key, key = jr.split(jr.key(0))
     x = jr.uniform(x_key, (observations, 1, dim))
     # Any smooth function: what it costs is not measured.

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import linalg as dense
 
-from bench.cepe.regret import AGENTS, LENGTH_SCALE, NOISE, cepe, federation, grid
-from bench.speed.timing import Figure, at_most, compiled, race
+from bench.cepe.setting import AGENTS, LENGTH_SCALE, NOISE, cepe, federation, grid
+from bench.common.timing import Figure, at_most, compiled, race
 from jaxbo import schedules
 from jaxbo.domains.base import Regions
 from jaxbo.kernels.processes import nystrom

@@ -19,7 +19,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from bench.speed.timing import Figure, at_least, compiled, race
+from bench.common.timing import Figure, at_least, compiled, race
 from jaxbo.algos.base.one_model import State
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import Cube

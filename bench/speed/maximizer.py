@@ -15,7 +15,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.speed.timing import Figure, at_least
+from bench.common.timing import Figure, at_least
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.choosing.maximize import ascend, maximize
 from jaxbo.kernels.linalg import dot
@@ -36,7 +36,7 @@ MANY, STEPS = 40_000, 10
 BATCH = 25
 
 
-class Setting(NamedTuple):
+class FunctionSetting(NamedTuple):
     """Functions of `dim` coordinates; after `points` observations, or prior draws without."""
 
     dim: int
@@ -50,11 +50,13 @@ class Setting(NamedTuple):
 
 # In six dimensions 0.2 is rougher than any 1000 evaluations could learn.
 SETTINGS = tuple(
-    Setting(dim, 0.5 if dim == 6 else 0.2, points) for points in (0, 30) for dim in (1, 2, 3, 6)
+    FunctionSetting(dim, 0.5 if dim == 6 else 0.2, points)
+    for points in (0, 30)
+    for dim in (1, 2, 3, 6)
 )
 
 
-class Outcome(NamedTuple):
+class FoundMaximum(NamedTuple):
     """Of one function: the value found, the truth, and the standard deviation over the domain."""
 
     found: Scalar
@@ -71,7 +73,7 @@ def figures(key: Key, runs: int) -> list[Figure]:
     ]
 
 
-def _figures(setting: Setting, result: Outcome) -> list[Figure]:
+def _figures(setting: FunctionSetting, result: FoundMaximum) -> list[Figure]:
     loss = np.asarray((result.truth - result.found) / result.spread, np.float64)
     missed = loss > CLOSE
     rate = 100 * float(np.mean(~missed))
@@ -86,7 +88,7 @@ def _figures(setting: Setting, result: Outcome) -> list[Figure]:
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def outcomes(key: Key, setting: Setting, runs: int) -> Outcome:
+def outcomes(key: Key, setting: FunctionSetting, runs: int) -> FoundMaximum:
     """One outcome for each of `runs` functions that share their features and candidates."""
     map_key, data_key, candidate_key, truth_key = jr.split(key, 4)
     domain = Cube(setting.dim)
@@ -98,11 +100,11 @@ def outcomes(key: Key, setting: Setting, runs: int) -> Outcome:
     )
     dense = _grid(setting.dim)
 
-    def outcome(w: Float[Array, " features"]) -> Outcome:
+    def outcome(w: Float[Array, " features"]) -> FoundMaximum:
         f = FourierFunction(phi, w)
         found = maximize(f, domain, candidates)[1]
         truth = jnp.maximum(found, _best_refined(f, domain, many, STARTS[setting.dim]))
-        return Outcome(found, truth, jnp.std(jax.vmap(f)(candidates)))
+        return FoundMaximum(found, truth, jnp.std(jax.vmap(f)(candidates)))
 
     result = jax.lax.map(outcome, weights, batch_size=BATCH)
     if dense is None:
@@ -110,7 +112,7 @@ def outcomes(key: Key, setting: Setting, runs: int) -> Outcome:
     return result._replace(truth=jnp.maximum(result.truth, _best_on(dense, phi, weights)))
 
 
-def _weights(key: Key, phi: FeatureMap, setting: Setting) -> Float[Array, " features"]:
+def _weights(key: Key, phi: FeatureMap, setting: FunctionSetting) -> Float[Array, " features"]:
     """Of a prior draw, or of a posterior sample after noisy observations of another draw."""
     prior_key, point_key, noise_key, sample_key = jr.split(key, 4)
     w = jr.normal(prior_key, (SIZE,))

@@ -13,7 +13,7 @@ import jax
 import jax.random as jr
 import numpy as np
 
-from bench.speed.timing import Figure, at_most, bandwidth, race
+from bench.common.timing import Figure, at_most, bandwidth, race
 from jaxbo._check import require
 from jaxbo.kernels.factors import maxsum, tree
 from jaxbo.kernels.factors.graph import FactorGraph, Tables, value

@@ -26,8 +26,8 @@ import jax.random as jr
 import numpy as np
 
 import jaxbo
+from bench.common.timing import compiled, elsewhere, held
 from bench.runner import Check, Experiment, Options, Result, progress
-from bench.speed.timing import compiled, elsewhere, held
 from jaxbo import metrics
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.runs.compiled import run

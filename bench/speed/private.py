@@ -13,8 +13,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
+from bench.common.timing import Figure, at_most, compiled, race
 from bench.speed.rounds import NOISE, SCALE, SHIFT, UNIT
-from bench.speed.timing import Figure, at_most, compiled, race
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.fts import FTS

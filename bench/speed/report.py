@@ -11,16 +11,9 @@ from typing import Any
 import jax.random as jr
 import numpy as np
 
+from bench.common.timing import HEADERS, Figure
 from bench.runner import Check, Experiment, Options, Result, progress
-from bench.speed import accuracy as speed_accuracy
-from bench.speed import additive as speed_additive
-from bench.speed import cepe as speed_cepe
-from bench.speed import egp as speed_egp
-from bench.speed import maximizer as speed_maximizer
-from bench.speed import maxsum as speed_maxsum
-from bench.speed import private as speed_private
-from bench.speed import rounds as speed_rounds
-from bench.speed.timing import HEADERS, Figure
+from bench.speed import accuracy, additive, cepe, egp, maximizer, maxsum, private, rounds
 
 #: What is measured, each by itself with --only.
 PARTS = (
@@ -39,7 +32,7 @@ PARTS = (
 def run(options: Options) -> Result:
     """All measurements; --runs is how many functions are maximized, --rounds how long FTS runs."""
     runs = options.runs_or(full=300, quick=40)
-    rounds = options.rounds_or(full=speed_rounds.ROUNDS, quick=speed_rounds.ROUNDS)
+    length = options.rounds_or(full=rounds.ROUNDS, quick=rounds.ROUNDS)
     repeats = 3 if options.quick else 10
     sets = 3 if options.quick else 10
     seeds = 2 if options.quick else 100
@@ -48,29 +41,29 @@ def run(options: Options) -> Result:
     lines: list[str] = []
 
     def fts() -> list[Figure]:
-        numbers = speed_rounds.AGENTS[: 2 if options.quick else None]
-        figures, line = speed_rounds.figures(keys[2], rounds, repeats, numbers)
+        numbers = rounds.AGENTS[: 2 if options.quick else None]
+        figures, line = rounds.figures(keys[2], length, repeats, numbers)
         lines.extend([line] if line else [])
         return figures
 
     parts: dict[str, Callable[[], list[Figure]]] = {
-        "posterior": lambda: speed_accuracy.posterior_figures(keys[0], sets),
-        "cosine": lambda: speed_accuracy.cosine_figures(keys[1], repeats),
+        "posterior": lambda: accuracy.posterior_figures(keys[0], sets),
+        "cosine": lambda: accuracy.cosine_figures(keys[1], repeats),
         "fts": fts,
-        "dp-fts-de": lambda: speed_private.figures(keys[4], seeds, min(repeats, 5)),
-        "ensembles": lambda: speed_egp.figures(
-            keys[5], min(repeats, 3), speed_egp.NUMBERS[: 2 if options.quick else None]
+        "dp-fts-de": lambda: private.figures(keys[4], seeds, min(repeats, 5)),
+        "ensembles": lambda: egp.figures(
+            keys[5], min(repeats, 3), egp.NUMBERS[: 2 if options.quick else None]
         ),
         "max-sum": lambda: [
-            *speed_maxsum.iteration_figures(keys[6], repeats),
-            *speed_maxsum.chain_figures(keys[6], min(repeats, 3)),
-            *speed_maxsum.gap_figures(keys[7]),
+            *maxsum.iteration_figures(keys[6], repeats),
+            *maxsum.chain_figures(keys[6], min(repeats, 3)),
+            *maxsum.gap_figures(keys[7]),
         ],
-        "dec-hbo": lambda: speed_additive.figures(
-            3, (speed_additive.FEWER[1],) if options.quick else speed_additive.SIZES
+        "dec-hbo": lambda: additive.figures(
+            3, (additive.FEWER[1],) if options.quick else additive.SIZES
         ),
-        "cepe": lambda: speed_cepe.figures(cepe_key, min(repeats, 5), options.quick),
-        "maximizer": lambda: speed_maximizer.figures(keys[3], runs),
+        "cepe": lambda: cepe.figures(cepe_key, min(repeats, 5), options.quick),
+        "maximizer": lambda: maximizer.figures(keys[3], runs),
     }
     names = options.problems_or(PARTS, quick=PARTS)
     figures = [figure for name in progress(names, "speed") for figure in parts[name]()]
@@ -78,7 +71,7 @@ def run(options: Options) -> Result:
         print(line)
     settings: dict[str, Any] = {
         "functions maximized": runs,
-        "rounds": rounds,
+        "rounds": length,
         "repeats": repeats,
         "data sets": sets,
         "notes": lines,

@@ -2,8 +2,8 @@
 
     floor of a part = bytes / bandwidth or operations / rate + its random numbers + its cosines
 
-A federation halfway through, as in `bench.speed.scaling`, whose bytes and operations these are; of the
-two, those that a part takes longer for. Random numbers and cosines are measured: a program that does
+A federation halfway through, as in `scaling`. Bytes and operations are those of `floor`; of the two
+those count that a part takes longer for. Random numbers and cosines are measured: a program that does
 nothing else. `message` draws from the posterior of every agent, `candidates` finds the best candidate
 of every slab, `search` goes on from there, `learn` updates the posterior. What a kernel of our own
 could gain is what a part takes beyond its floor.
@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
+from bench.common.timing import bandwidth, compiled, race
 from bench.runner import Check, Experiment, Options, Result
-from bench.speed import scaling
-from bench.speed.scaling import CANDIDATES, Case
-from bench.speed.timing import bandwidth, compiled, race
+from bench.speed import floor
+from bench.speed.floor import CANDIDATES, Case
 from jaxbo.algos.fts import FTS
 from jaxbo.kernels.choosing import maximize
 from jaxbo.kernels.choosing.blocks import of_all
@@ -33,7 +33,7 @@ from jaxbo.types import Key
 WORTH = 2.0
 
 
-class Part(NamedTuple):
+class RoundPart(NamedTuple):
     """Microseconds an agent: measured, and the floor's summands; `work` is bytes or operations."""
 
     took: float
@@ -46,9 +46,9 @@ class Part(NamedTuple):
         return self.work + self.random + self.cosines
 
 
-def measured(case: Case, repeats: int) -> dict[str, Part]:
+def measured(case: Case, repeats: int) -> dict[str, RoundPart]:
     """The parts of a round of this case, halfway through."""
-    method = scaling.algorithm(case)
+    method = floor.algorithm(case)
     assert isinstance(method, FTS)
     points = jr.uniform(jr.key(1), (case.rounds, case.agents, case.dim))
     values = -jnp.sum((points - 0.5) ** 2, axis=-1)
@@ -79,7 +79,7 @@ def measured(case: Case, repeats: int) -> dict[str, Part]:
         return maximize.maximize(functions(weights), method.domain, spread)
 
     # A cosine or a sine for each feature.
-    phases = jr.uniform(jr.key(4), (case.agents, scaling.visited(case) * case.features))
+    phases = jr.uniform(jr.key(4), (case.agents, floor.visited(case) * case.features))
     programs: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "message": (lambda key, state: method.messages(key, state), (jr.key(2), state)),
         "candidates": (jax.vmap(best), (messages.weights,)),
@@ -89,17 +89,17 @@ def measured(case: Case, repeats: int) -> dict[str, Part]:
         "cosines": (lambda phases: jnp.sum(cos_turns(phases), axis=1), (phases,)),
     }
     took = _each(programs, case, repeats)
-    read, fastest = bandwidth(20), scaling.rate(case)
-    once = 1e6 * scaling.moved(case) / 2 / read
-    products = 1e6 * scaling.at_candidates(case) / fastest
-    climbing = 1e6 * scaling.in_search(case) / fastest
+    read, fastest = bandwidth(20), floor.rate(case)
+    once = 1e6 * floor.moved(case) / 2 / read
+    products = 1e6 * floor.at_candidates(case) / fastest
+    climbing = 1e6 * floor.in_search(case) / fastest
     return {
-        "message": Part(took["message"], once, took["random numbers"], 0.0),
-        "candidates": Part(took["candidates"], products, 0.0, 0.0),
-        "search": Part(
+        "message": RoundPart(took["message"], once, took["random numbers"], 0.0),
+        "candidates": RoundPart(took["candidates"], products, 0.0, 0.0),
+        "search": RoundPart(
             took["candidates and search"] - took["candidates"], climbing, 0.0, took["cosines"]
         ),
-        "learn": Part(took["learn"] / case.rounds, once, 0.0, 0.0),
+        "learn": RoundPart(took["learn"] / case.rounds, once, 0.0, 0.0),
     }
 
 

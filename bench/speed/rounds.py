@@ -18,8 +18,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.speed import botorch as speed_botorch
-from bench.speed.timing import Figure, at_most, compiled, elsewhere, held, race
+from bench.common.timing import Figure, at_most, compiled, elsewhere, held, race
+from bench.speed import botorch
 from jaxbo.algos.fts import FTS
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.models import fit
@@ -81,7 +81,7 @@ def figures(
 ) -> tuple[list[Figure], str | None]:
     """Of all numbers of agents, beside BoTorch where it is installed; and a line where it is not."""
     X, y = _data(key, rounds // 2)
-    reference = speed_botorch.calls(X, y, NOISE, SCALE, CANDIDATES, STARTS, seed=0)
+    reference = botorch.calls(X, y, NOISE, SCALE, CANDIDATES, STARTS, seed=0)
     line = None if reference else "BoTorch is not installed: nothing ran beside the rounds."
     found = []
     for agents in numbers:
@@ -106,7 +106,7 @@ def _rounds(
     rounds: int,
     key: Key,
     repeats: int,
-    reference: speed_botorch.Calls | None,
+    reference: botorch.Calls | None,
     refits: float = 0,
 ) -> list[Figure]:
     """Microseconds an agent and round, and seconds to compile; the goal is for given hyperparameters."""
@@ -135,7 +135,7 @@ def _rounds(
     return [*found, Figure(f"{name}: beside BoTorch", best, UNIT, **beside, **goal)]
 
 
-def _refit(key: Key, rounds: int, repeats: int, reference: speed_botorch.Calls | None) -> Figure:
+def _refit(key: Key, rounds: int, repeats: int, reference: botorch.Calls | None) -> Figure:
     """One refit of all agents, halfway: half of the capacity is in use."""
     agents = AGENTS[0]
     half = rounds // 2

@@ -1,22 +1,13 @@
-"""How rounds scale: agents, devices, features, dimensions; each beside the floor of its machine.
-
-    floor of an agent and round = max(bytes / bandwidth, operations / rate)
-
-`bytes` is what an agent has observed by then, on features, half of its room on average, read once to ask
-and once to tell. `operations` are those of the sampled function at all candidates (where DP-FTS-DE
-follows the broadcast that is one function for all), and of value, gradient and products with the
-Hessian at every point that the search for its maximum visits; random numbers and cosines are not
-counted. Bandwidth, and the rate of a product of matrices like the first, are measured in the same
-process.
+"""How rounds scale: agents, devices, features, dimensions; each beside its machine's floor (`floor`).
 
 Each measurement is a process of its own, `python -m bench.speed.scaling CASE`: FTS and DP-FTS-DE, every
 agent a target, all rounds one program with the objective inside, and of each round a `summary` recorded.
+Bandwidth, and the rate of a product of matrices, are measured in the same process.
 Devices of a CPU are simulated: they share its cores, so that more of them show what laying out costs.
 """
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,17 +19,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from bench.common.timing import bandwidth, best, compiled, elsewhere, held
 from bench.runner import Check, Experiment, Options, Result, progress
-from bench.speed import botorch as speed_botorch
-from bench.speed.timing import bandwidth, compiled, elsewhere, held, race
+from bench.speed import botorch
+from bench.speed.floor import CANDIDATES, Case, algorithm, moved, operations, rate
 from jaxbo import metrics
-from jaxbo.algos.dp_fts_de import DPFTSDE
-from jaxbo.algos.fts import FTS
-from jaxbo.domains.base import Cube
-from jaxbo.kernels.choosing import maximize
-from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.kernels.processes.covariance import SquaredExponential
-from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.runs.compiled import run
 from jaxbo.runs.trace import Summary, summary
 from jaxbo.types import Key
@@ -46,25 +31,12 @@ from jaxbo.types import Key
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CANDIDATES, CHUNK = 1000, 10_000
+CHUNK = 10_000
 #: Times of the floor that a round may take.
 ALLOWED = {"cpu": 5.0, "gpu": 3.0}
 #: A federation of so many on one accelerator, in so many seconds.
 POPULATION, POPULATION_ROUNDS, POPULATION_GOAL = 1_000_000, 60, 20.0
 KINDS = ("FTS", "DP-FTS-DE")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One size; `chunk` agents of a device are computed at the same time."""
-
-    kind: str = "FTS"
-    agents: int = 1000
-    rounds: int = 20
-    features: int = 100
-    dim: int = 2
-    devices: int = 1
-    chunk: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,16 +55,6 @@ class Measured:
     floor: float
     device: str
     platform: str
-
-
-def algorithm(case: Case) -> FTS | DPFTSDE:
-    kernel = SquaredExponential(0.2 * (case.dim / 2) ** 0.5)
-    features = Fixed(kernel, size=case.features, noise=1e-2, capacity=case.rounds)
-    domain = Cube(case.dim)
-    if case.kind == "FTS":
-        return FTS(domain, case.agents, features=features, candidates=CANDIDATES)
-    mechanism = Mechanism(1.0, 11.0, Poisson(0.25))
-    return DPFTSDE(domain, case.agents, mechanism, features=features, candidates=CANDIDATES)
 
 
 # ---------------------------------------------------------------- one measurement
@@ -117,11 +79,11 @@ def measured(case: Case, repeats: int) -> Measured:
     program, compiling = compiled(rounds, jr.key(0), optima)
     clients = jax.eval_shape(method.init, jr.key(0)).clients
     read, fastest = bandwidth(5), rate(case)
-    floor = case.rounds * case.agents * max(moved(case) / read, _operations(case) / fastest)
+    floor = case.rounds * case.agents * max(moved(case) / read, operations(case) / fastest)
     device = jax.devices()[0]
     return Measured(
         compiling,
-        _best(partial(program, jr.key(0), optima), repeats),
+        best(partial(program, jr.key(0), optima), repeats),
         held(program) * case.devices,
         metrics.bytes_of(clients),
         read,
@@ -130,52 +92,6 @@ def measured(case: Case, repeats: int) -> Measured:
         device.device_kind,
         device.platform,
     )
-
-
-def moved(case: Case) -> float:
-    """Bytes of an agent and round: a number for each feature and observation, twice."""
-    return 2 * 4.0 * case.features * case.rounds / 2
-
-
-def _operations(case: Case) -> float:
-    """Operations of an agent and round."""
-    method = algorithm(case)
-    share = 1.0
-    if isinstance(method, DPFTSDE):
-        rounds = jnp.arange(1, case.rounds + 1)
-        share = float(jnp.mean(jax.vmap(method.mixing)(rounds)))
-    return share * at_candidates(case) + in_search(case)
-
-
-def at_candidates(case: Case) -> float:
-    """Operations of one function at all candidates."""
-    return 2.0 * CANDIDATES * case.features
-
-
-def in_search(case: Case) -> float:
-    """Operations of the search for one function's maximum."""
-    # Phases, gradient, and two for every product with the Hessian; half of the features are frequencies.
-    products = 2 + 2 * min(case.dim, maximize.CONJUGATE_STEPS)
-    return visited(case) * products * 2.0 * case.dim * case.features / 2
-
-
-def visited(case: Case) -> int:
-    """Points where the search looks."""
-    starts, steps = maximize.default_starts(case.dim), maximize.race_steps(case.dim)
-    return starts * (steps + 1) + 4
-
-
-def rate(case: Case) -> float:
-    """Operations a second of the product that is the functions of many agents at all candidates."""
-    agents = 4096
-    a, b = jnp.ones((CANDIDATES, case.features)), jnp.ones((case.features, agents))
-    product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
-    return 2.0 * CANDIDATES * case.features * agents / _best(lambda: product(a, b), 100)
-
-
-def _best(call: Callable[[], Any], repeats: int) -> float:
-    """Seconds of the fastest call."""
-    return float(race({"call": call}, repeats)["call"].min())
 
 
 # ---------------------------------------------------------------- all of them
@@ -281,8 +197,8 @@ def _botorch() -> float | None:
     X = np.random.default_rng(0).random((Case.rounds // 2, Case.dim))
     y = -np.sum((X - 0.5) ** 2, axis=1)
     y = (y - y.mean()) / y.std()
-    calls = speed_botorch.calls(X, y, 1e-2, 0.2, CANDIDATES, 4, seed=0)
-    return None if calls is None else 1e6 * _best(calls.round, 3)
+    calls = botorch.calls(X, y, 1e-2, 0.2, CANDIDATES, 4, seed=0)
+    return None if calls is None else 1e6 * best(calls.round, 3)
 
 
 # ---------------------------------------------------------------- picture

@@ -50,25 +50,25 @@ TRAINING = 0.7
 TRAFFIC = 4000
 
 
-class Rows(eqx.Module):
+class LabeledRows(eqx.Module):
     """Features and class of some rows."""
 
     X: Float[Array, "rows columns"]
     y: Int[Array, " rows"]
 
 
-class Table(eqx.Module):
+class DataSet(eqx.Module):
     """A data set: the rows that are trained on, and those that validate."""
 
-    train: Rows
-    test: Rows
+    train: LabeledRows
+    test: LabeledRows
     classes: int = eqx.field(static=True)
 
 
 class Network(eqx.Module):
     """The objective, the same for every agent. The key draws where the runs start and their batches."""
 
-    table: Table
+    table: DataSet
     runs: int = eqx.field(static=True, default=RUNS)
 
     def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
@@ -85,7 +85,7 @@ class Network(eqx.Module):
         return jnp.mean(jax.vmap(accuracy)(jr.split(key, self.runs)))
 
 
-def start(key: Key, table: Table, first: Count, second: Count, dtype: jnp.dtype) -> PyTree:
+def start(key: Key, table: DataSet, first: Count, second: Count, dtype: jnp.dtype) -> PyTree:
     """Weights and biases of the three layers (He), 0 for neurons beyond `first` and `second`.
 
     A neuron without weights and bias gives 0, where ReLU has no slope: no gradient reaches it or
@@ -116,7 +116,7 @@ def shuffle(key: Key, epoch: Count, count: int) -> Int[Array, " rows"]:
     return jr.permutation(jr.fold_in(key, epoch), count)
 
 
-def trained(key: Key, theta: PyTree, rows: Rows, rate: Scalar, batch: Count) -> PyTree:
+def trained(key: Key, theta: PyTree, rows: LabeledRows, rate: Scalar, batch: Count) -> PyTree:
     """`theta` after all epochs, on `batch` rows a step; the last step of an epoch has what is left.
 
     An epoch has as many steps as it needs: a loop of fixed length would have those of the smallest
@@ -158,7 +158,7 @@ def trained(key: Key, theta: PyTree, rows: Rows, rate: Scalar, batch: Count) -> 
 
 
 @functools.cache
-def mnist() -> Table:
+def mnist() -> DataSet:
     """7500 images, without the pixels that are 0 in all of them. `DataMissingError` without the file."""
     data = load("mnist_7500.npz")
     pixels = data["images"].reshape(len(data["y"]), -1)
@@ -167,7 +167,7 @@ def mnist() -> Table:
 
 
 @functools.cache
-def breast_cancer() -> Table:
+def breast_cancer() -> DataSet:
     """286 patients, nine attributes one-hot, a missing value as none. `DataMissingError` likewise.
 
     Thanks to M. Zwitter and M. Soklic, University Medical Centre, Ljubljana, who gave the data.
@@ -181,7 +181,7 @@ def breast_cancer() -> Table:
 
 
 @functools.cache
-def traffic() -> Table:
+def traffic() -> DataSet:
     """4000 hours on a highway, each in a quarter of the volumes. `DataMissingError` likewise.
 
     The weather is one-hot. Hours at 0 K or with meters of rain are failures of a sensor: left out.
@@ -197,7 +197,7 @@ def traffic() -> Table:
 
 
 @functools.cache
-def iris() -> Table:
+def iris() -> DataSet:
     """150 flowers of three kinds."""
     from sklearn.datasets import load_iris
 
@@ -207,7 +207,7 @@ def iris() -> Table:
 
 
 @functools.cache
-def wine() -> Table:
+def wine() -> DataSet:
     """178 wines of three growers."""
     from sklearn.datasets import load_wine
 
@@ -217,7 +217,7 @@ def wine() -> Table:
 
 
 #: In the order of the paper's Fig. 4.
-TABLES: Mapping[str, Callable[[], Table]] = {
+TABLES: Mapping[str, Callable[[], DataSet]] = {
     "MNIST": mnist,
     "breast cancer": breast_cancer,
     "traffic": traffic,
@@ -235,8 +235,9 @@ def _standardized(X: np.ndarray, test: Bool[np.ndarray, " rows"]) -> np.ndarray:
     return (X - mean) / np.where(deviation > 0, deviation, 1)
 
 
-def _table(X: np.ndarray, y: np.ndarray, test: Bool[np.ndarray, " rows"]) -> Table:
+def _table(X: np.ndarray, y: np.ndarray, test: Bool[np.ndarray, " rows"]) -> DataSet:
     train, test_rows = (
-        Rows(jnp.asarray(X[some], float), jnp.asarray(y[some], jnp.int32)) for some in (~test, test)
+        LabeledRows(jnp.asarray(X[some], float), jnp.asarray(y[some], jnp.int32))
+        for some in (~test, test)
     )
-    return Table(train, test_rows, int(y.max()) + 1)
+    return DataSet(train, test_rows, int(y.max()) + 1)

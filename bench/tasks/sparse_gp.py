@@ -18,6 +18,7 @@ those of the fold are left out.
 """
 
 import functools
+import itertools
 from typing import Final, NamedTuple
 
 import equinox as eqx
@@ -45,6 +46,22 @@ QUANTILES = 65
 JITTER: Final = 1e-4
 
 
+def dimensions(inducing: int) -> int:
+    """How many hyperparameters there are."""
+    return 2 + ATTRIBUTES + ATTRIBUTES * inducing
+
+
+def scopes(inducing: int, size: int) -> list[tuple[int, ...]]:
+    """Every `size` neighbors of the chain of the kernel, and of that of each inducing input."""
+    kernel = 2 + ATTRIBUTES
+    ends = [0, *range(kernel, kernel + ATTRIBUTES * inducing + 1, ATTRIBUTES)]
+    return [
+        tuple(range(v, v + size))
+        for first, end in itertools.pairwise(ends)
+        for v in range(first, end - size + 1)
+    ]
+
+
 class Hyperparameters(NamedTuple):
     """Of the kernel, and the inducing inputs."""
 
@@ -54,7 +71,7 @@ class Hyperparameters(NamedTuple):
     inducing: Float[Array, "inducing columns"]
 
 
-class Rows(eqx.Module):
+class FoldedRows(eqx.Module):
     """Inputs and values cut into blocks, and the fold of every row.
 
     `deviation` is that of the values before they were standardized.
@@ -88,14 +105,14 @@ def _between(u: Float[Array, "*shape"], ends: tuple[float, float]) -> Float[Arra
 class PIC(eqx.Module):
     """The objective, the same for every agent and without noise: less the error over the folds."""
 
-    rows: Rows
+    rows: FoldedRows
 
     def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
         del key, agent
         return -validation(self.rows.unpack(x), self.rows)
 
 
-def validation(chosen: Hyperparameters, rows: Rows) -> Scalar:
+def validation(chosen: Hyperparameters, rows: FoldedRows) -> Scalar:
     """Mean over the folds of the RMSE there, each predicted from the others, in units of the values."""
     parts = conditionals(chosen, rows.X)
 
@@ -106,7 +123,7 @@ def validation(chosen: Hyperparameters, rows: Rows) -> Scalar:
     return jnp.mean(jax.lax.map(one, jnp.arange(FOLDS, dtype=rows.fold.dtype)))
 
 
-def test(chosen: Hyperparameters, rows: Rows) -> Scalar:
+def test(chosen: Hyperparameters, rows: FoldedRows) -> Scalar:
     """The RMSE of the test rows, predicted from all folds."""
     train = (rows.fold != EMPTY) & (rows.fold != TESTED)
     mean = predicted(chosen.noise, *conditionals(chosen, rows.X), rows.y, train)
@@ -114,7 +131,7 @@ def test(chosen: Hyperparameters, rows: Rows) -> Scalar:
 
 
 def error(
-    mean: Float[Array, "blocks size"], rows: Rows, asked: Bool[Array, "blocks size"]
+    mean: Float[Array, "blocks size"], rows: FoldedRows, asked: Bool[Array, "blocks size"]
 ) -> Scalar:
     """RMSE over some rows, in units of the values."""
     squares = jnp.where(asked, (mean - rows.y) ** 2, 0)
@@ -181,14 +198,14 @@ def predicted(
 
 
 @functools.cache
-def protein(most: int | None = None) -> Rows:
+def protein(most: int | None = None) -> FoldedRows:
     """All proteins, or `most` of them drawn at random. `DataMissingError` without the file."""
     data = load("protein_casp.npz")
     order = np.random.default_rng(0).permutation(len(data["y"]))[:most]
     return cut(data["X"][order].astype(np.float64), data["y"][order].astype(np.float64))
 
 
-def cut(X: Float[np.ndarray, "rows columns"], y: Float[np.ndarray, " rows"]) -> Rows:
+def cut(X: Float[np.ndarray, "rows columns"], y: Float[np.ndarray, " rows"]) -> FoldedRows:
     """Rows in an order drawn at random: the first test, the others take turns at the folds."""
     fold = np.arange(len(y)) % FOLDS
     fold[: round(TEST * len(y))] = TESTED
@@ -201,7 +218,7 @@ def cut(X: Float[np.ndarray, "rows columns"], y: Float[np.ndarray, " rows"]) -> 
     # Filled up with a block's own first row.
     index = np.array([np.pad(rows, (0, size - len(rows)), mode="edge") for rows in blocks])
     known = np.arange(size)[None, :] < np.array([len(rows) for rows in blocks])[:, None]
-    return Rows(
+    return FoldedRows(
         jnp.asarray(X[index], float),
         jnp.asarray((y[index] - mean) / deviation, float),
         jnp.asarray(np.where(known, fold[index], EMPTY), jnp.int32),

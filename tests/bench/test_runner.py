@@ -1,3 +1,4 @@
+import ast
 import json
 import sys
 import threading
@@ -5,12 +6,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from filelock import FileLock
 
 import bench
 from bench import runner
+from bench.cepe.setting import Totals
 from bench.runner import Experiment, Options, Result
 
 TOY = """
@@ -44,6 +47,24 @@ def test_every_experiment_has_a_name_and_its_files_place():
     places = {".".join(path.relative_to(root.parent).with_suffix("").parts) for path in files}
     assert len(places) > 30
     assert set(bench.EXPERIMENTS.values()) == places
+
+
+def _imported(path):
+    """The modules that a file imports; for `from a import b` both a and a.b, of which one may be none."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_experiments_do_not_import_each_other():
+    root = Path(bench.__file__).parents[1]
+    for place in bench.EXPERIMENTS.values():
+        imported = set(_imported(root / f"{place.replace('.', '/')}.py"))
+        assert not imported & set(bench.EXPERIMENTS.values()), place
 
 
 def test_one_file_is_an_experiment_and_gives_a_table_a_json_and_a_picture(toy, tmp_path, capsys):
@@ -209,6 +230,18 @@ def test_an_interrupted_experiment_goes_on_and_counts_the_seconds_of_before(tmp_
     assert min(content["seconds of parts"].values()) >= 0.05
 
 
+def test_a_measure_of_several_arrays_is_kept_as_a_tuple(tmp_path):
+    several = Totals(jax.numpy.arange(3), np.ones((2, 2)))
+    for _ in range(2):
+        found, _ = runner.parts(
+            Options(tmp_path), "x", (), {"a": lambda: several, "b": lambda: 1.0}
+        )
+        assert isinstance(found["a"], tuple)
+        for ours, given in zip(found["a"], several, strict=True):
+            np.testing.assert_array_equal(ours, given)
+        np.testing.assert_array_equal(found["b"], 1.0)
+
+
 def test_processes_that_are_started_alike_share_the_work_and_the_last_reports(tmp_path):
     asked, gate = [], threading.Barrier(2, timeout=60)
 
@@ -245,7 +278,7 @@ def test_who_finds_only_parts_that_another_is_at_says_so(tmp_path, monkeypatch, 
         return Result({})
 
     monkeypatch.setattr(runner, "load", lambda name: Experiment("s", "a", "t", experiment))
-    with FileLock(f"{runner.scratch(options, 'x', ()) / 'a.npy'}.lock"):
+    with FileLock(f"{runner.scratch(options, 'x', ()) / 'a.npz'}.lock"):
         assert runner.main(["x", "--out", str(tmp_path)]) == 0
     assert "another process is at the last part and will report: a" in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()

@@ -6,10 +6,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.cepe import communication as cepe_communication
-from bench.cepe import rate as cepe_rate
-from bench.cepe import regret as cepe
-from bench.speed import cepe as speed_cepe
+from bench.cepe import communication, rate, regret, setting
+from bench.speed import cepe
 from jaxbo import schedules
 from jaxbo.algos.cepe import CEPE
 from jaxbo.domains.base import Finite
@@ -19,10 +17,10 @@ from jaxbo.runs.compiled import run
 ROUNDS = 30
 
 
-@pytest.mark.parametrize("name", cepe.FUNCTIONS)
+@pytest.mark.parametrize("name", setting.FUNCTIONS)
 def test_regret_is_against_what_each_agent_wants_on_the_grid(name):
-    drawn = cepe.federation(jr.key(3), name, 4)
-    points = np.asarray(cepe.grid())
+    drawn = setting.federation(jr.key(3), name, 4)
+    points = np.asarray(setting.grid())
     own = np.stack(
         [jax.vmap(drawn.function)(jnp.asarray(points ** np.asarray(p))) for p in drawn.powers]
     )
@@ -33,45 +31,45 @@ def test_regret_is_against_what_each_agent_wants_on_the_grid(name):
     wanted = alpha * own + (1 - alpha) * own.mean(0)
     at = np.random.default_rng(0).integers(0, 900, (5, 4))
     at[0] = wanted.argmax(1)
-    regret = drawn.regret(jnp.asarray(points[at]))
+    found = drawn.regret(jnp.asarray(points[at]))
     expected = wanted.max(1) - wanted[np.arange(4), at]
-    np.testing.assert_allclose(regret, expected, atol=1e-5)
-    np.testing.assert_array_equal(regret[0], 0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_array_equal(found[0], 0)
 
 
 def test_the_plain_implementation_explores_and_exploits_as_ours(x64):
     # Of the same design: variances of a grid are equal by symmetry, and rounding picks one of them.
     numbers = schedules.growing(ROUNDS)
-    drawn = cepe.federation(jr.key(3), "Branin", 6)
+    drawn = setting.federation(jr.key(3), "Branin", 6)
     explores = schedules.explores(numbers)
-    plain = speed_cepe.algorithm1(drawn, explores)
+    plain = cepe.algorithm1(drawn, explores)
     assert plain.shape == (ROUNDS, 6)
     assert (plain[explores] == plain[explores][:, :1]).all()
     method = CEPE(
-        Finite(cepe.grid()),
+        Finite(setting.grid()),
         6,
         numbers,
         alpha=drawn.alpha,
-        kernel=SquaredExponential(cepe.LENGTH_SCALE),
-        noise=cepe.NOISE,
+        kernel=SquaredExponential(setting.LENGTH_SCALE),
+        noise=setting.NOISE,
     )
     _, trace = run(method, drawn, ROUNDS, jr.key(0))
     ours = np.asarray(drawn.regret(trace.queries)).sum(1)
-    theirs = np.asarray(drawn.regret(cepe.grid()[plain])).sum(1)
+    theirs = np.asarray(drawn.regret(setting.grid()[plain])).sum(1)
     # Both have the same regret in the long run, and less than while they explore.
     assert ours[~explores][-5:].mean() < 0.7 * ours[explores].mean()
     assert theirs[~explores][-5:].mean() < 0.7 * theirs[explores].mean()
 
 
 def test_claims_are_about_the_ends_of_runs():
-    names = (cepe.OURS, cepe.SHORTER, *cepe.RIVALS, cepe.ALONE, cepe.TOGETHER)
+    names = (regret.OURS, regret.SHORTER, *regret.RIVALS, regret.ALONE, regret.TOGETHER)
     noise = np.random.default_rng(0).normal(0, 0.01, (8, 1))
     curves = {f"Branin, {name}": np.full((8, 3), 2.0) + noise for name in names}
-    assert not any(check.holds for check in cepe.checks(curves, ["Branin"]).values())
-    for name in (cepe.OURS, cepe.SHORTER):
+    assert not any(check.holds for check in regret.checks(curves, ["Branin"]).values())
+    for name in (regret.OURS, regret.SHORTER):
         curves[f"Branin, {name}"] = np.full((8, 3), 1.0) - noise
-    found = cepe.checks(curves, ["Branin"])
-    assert len(found) == len(cepe.RIVALS) * 2 + 2
+    found = regret.checks(curves, ["Branin"])
+    assert len(found) == len(regret.RIVALS) * 2 + 2
     assert all(check.holds and abs(check.figure - 0.5) < 0.01 for check in found.values())
 
 
@@ -82,14 +80,14 @@ def test_a_reduction_counts_if_it_is_large_enough_and_cheap_enough(times, cost, 
     noise = np.random.default_rng(0).normal(0, 0.01, 8)
     ratios = {"CEPE": np.ones(8), "S-CEPE, q0 = 4": times + noise}
     relative = {"CEPE": np.ones(8), "S-CEPE, q0 = 4": cost + noise}
-    (check,) = cepe_communication.checks(ratios, relative).values()
+    (check,) = communication.checks(ratios, relative).values()
     assert check.holds == holds
 
 
 @pytest.mark.parametrize("order", [0.5, 0.9])
 def test_the_slope_of_a_power_is_its_exponent(order):
     curves = 3 * np.arange(1, 801) ** order * np.array([[1.0], [1.1], [1.2]])
-    np.testing.assert_allclose(cepe_rate.slope(curves), order, atol=1e-6)
-    found = cepe_rate.checks({"50 agents": cepe_rate.slope(curves)}, {"50 agents": 2 / 3})
+    np.testing.assert_allclose(rate.slope(curves), order, atol=1e-6)
+    found = rate.checks({"50 agents": rate.slope(curves)}, {"50 agents": 2 / 3})
     (check,) = found.values()
     assert check.holds == (order < 2 / 3)

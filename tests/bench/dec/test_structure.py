@@ -8,14 +8,15 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.dec import structure as dec_structure
+from bench.dec import structure
 from bench.dec.structure import LEARNED, Known, Sum, draw
-from jaxbo.kernels.additive import structure
-from jaxbo.kernels.additive.structure import Sampled
+from jaxbo.kernels.additive.structure import Sampled, shared
+
+drawn = jax.jit(draw, static_argnums=1)
 
 
 def test_pairs_are_a_tree_beside_a_factor_for_each_variable(key):
-    function = jax.jit(lambda key: draw(key, 20))(key)
+    function = drawn(key, 20)
     scopes = np.asarray(function.scopes)
     np.testing.assert_array_equal(scopes[:20], [(v, -1) for v in range(20)])
     pairs = scopes[20:]
@@ -42,7 +43,7 @@ def test_functions_have_the_variance_and_the_correlation_of_their_process(key):
     np.testing.assert_allclose([np.var(f), np.var(g)], 1, atol=0.1)
     np.testing.assert_allclose([np.mean(f), np.mean(g)], 0, atol=0.08)
     # Of half of the variance a fourth varies along one coordinate, of the other half all or nothing.
-    k = np.exp(-0.5 * (far / dec_structure.LENGTH_SCALE) ** 2)
+    k = np.exp(-0.5 * (far / structure.LENGTH_SCALE) ** 2)
     f, g, one = np.asarray(f), np.asarray(g), np.asarray(one)
     np.testing.assert_allclose(np.mean((f * g)[one]), (3 + k) / 8 + k / 2, atol=0.12)
     np.testing.assert_allclose(np.mean((f * g)[~one]), (3 + k) / 8 + 1 / 2, atol=0.12)
@@ -75,49 +76,50 @@ def test_the_maximum_uses_the_pairs(key):
 
 
 def test_what_is_found_and_what_is_false():
-    function = draw(jr.key(0), 8)
+    function = drawn(jr.key(0), 8)
     pairs = np.asarray(function.scopes)[8:].tolist()
     others = [
         list(p) for p in itertools.combinations(range(8), 2) if sorted(p) not in map(sorted, pairs)
     ]
 
+    @jax.jit
     def held(scopes):
-        model = dec_structure._model(Known(jnp.asarray(scopes, jnp.int32)), 5)
+        model = structure._model(Known(scopes.astype(jnp.int32)), 5)
         shared = model.setup(jr.key(0), 8)
-        return dec_structure.held(model.scopes(shared, model.start(shared)), function, 8)
+        return structure.held(model.scopes(shared, model.start(shared)), function, 8)
 
     np.testing.assert_allclose(held(function.scopes), [1, 0], atol=1e-6)
-    np.testing.assert_allclose(held([[v, -1] for v in range(8)]), [0, 0], atol=1e-6)
+    np.testing.assert_allclose(held(jnp.asarray([[v, -1] for v in range(8)])), [0, 0], atol=1e-6)
     # One of the two pairs, twice in different orders, and one that is not there.
     half = [pairs[0], pairs[0][::-1], others[0]]
-    np.testing.assert_allclose(held(half), [0.5, 0.5], atol=1e-6)
+    np.testing.assert_allclose(held(jnp.asarray(half)), [0.5, 0.5], atol=1e-6)
 
 
 def test_chains_count_by_their_share():
-    function = draw(jr.key(0), 8)
-    model = dec_structure._model(Sampled(count=2), 5)
-    shared = model.setup(jr.key(0), 8)
+    function = drawn(jr.key(0), 8)
+    model = structure._model(Sampled(count=2), 5)
+    setup = model.setup(jr.key(0), 8)
     pairs = function.scopes[8:]
-    scopes = model.scopes(shared, model.start(shared)).at[0, 8:10].set(pairs)
-    np.testing.assert_allclose(dec_structure.held(scopes, function, 8), [0.5, 0], atol=1e-6)
-    assert np.asarray(structure.shared(scopes[1], 8)).sum() == 0
+    scopes = model.scopes(setup, model.start(setup)).at[0, 8:10].set(pairs)
+    np.testing.assert_allclose(structure.held(scopes, function, 8), [0.5, 0], atol=1e-6)
+    assert np.asarray(shared(scopes[1], 8)).sum() == 0
 
 
-@pytest.mark.parametrize("name", dec_structure.METHODS)
+@pytest.mark.parametrize("name", structure.METHODS)
 def test_every_method_has_room_for_its_evaluations(name):
-    algorithm = dec_structure.METHODS[name](8, draw(jr.key(0), 8), 30)
+    algorithm = structure.METHODS[name](8, drawn(jr.key(0), 8), 30)
     assert algorithm.domain.dim == 8
     assert algorithm.capacity in (40, None)
 
 
 def test_claims_are_about_the_ends_of_runs():
     good, bad = np.full((4, 3), 0.01), np.full((4, 3), 9.0) + np.arange(4)[:, None]
-    names = [f"20-D, {name}" for name in dec_structure.METHODS]
+    names = [f"20-D, {name}" for name in structure.METHODS]
     right = {f"20-D, {LEARNED}": np.tile([[[0.6], [0.3]]], (4, 1, 1))}
-    alike = dec_structure.checks(dict.fromkeys(names, good), right, (20,))
+    alike = structure.checks(dict.fromkeys(names, good), right, (20,))
     assert all(check.holds for check in alike.values())
     worse = {name: bad if "learned" in name or "true" in name else good for name in names}
     wrong = {f"20-D, {LEARNED}": np.tile([[[0.3], [0.6]]], (4, 1, 1))}
-    found = dec_structure.checks(worse, wrong, (20,))
+    found = structure.checks(worse, wrong, (20,))
     assert len(found) == len(alike)
     assert not any(check.holds for check in found.values())

@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.dp import audit as dp_audit
+from bench.dp import audit
 from jaxbo.privacy import accounting
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 
 
 def test_equal_samples_rule_out_nothing():
     rng = np.random.default_rng(0)
-    assert dp_audit.bound(rng.normal(size=20_000), rng.normal(size=20_000), 1e-3) < 0.2
+    assert audit.bound(rng.normal(size=20_000), rng.normal(size=20_000), 1e-3) < 0.2
 
 
 def test_the_bound_is_a_bound_for_a_known_pair_and_near_it():
     # N(1, 1) against N(0, 1): the statistic is x itself, and the best epsilon is known in closed form.
     rng, delta = np.random.default_rng(0), 1e-2
     found = [
-        dp_audit.bound(1 + rng.normal(size=100_000), rng.normal(size=100_000), delta)
-        for _ in range(20)
+        audit.bound(1 + rng.normal(size=100_000), rng.normal(size=100_000), delta)
+        for _ in range(10)
     ]
     epsilon = np.linspace(0, 6, 10_001)
     loss = stats.norm.sf(epsilon - 0.5) - np.exp(epsilon) * stats.norm.sf(epsilon + 0.5)
@@ -28,10 +28,12 @@ def test_the_bound_is_a_bound_for_a_known_pair_and_near_it():
     assert np.mean(found) > 0.7 * truth
 
 
-@pytest.mark.parametrize("name", dp_audit.MECHANISMS)
+@pytest.mark.parametrize(
+    "name", ["as it is", "noise halved", pytest.param("not clipped", marks=pytest.mark.full)]
+)
 def test_the_mechanism_passes_and_broken_ones_are_caught(name, key):
-    kind, broken = dp_audit.MECHANISMS[name]
+    kind, broken = audit.MECHANISMS[name]
     q, z, rounds = 0.5, 3.0, 1
-    claimed = accounting.epsilon(Mechanism(z, 1.0, Poisson(q)), rounds, dp_audit.DELTA)
-    samples = dp_audit.ratios(kind(z, 1.0, Poisson(q)), rounds, 100_000, key)
-    assert (dp_audit.bound(*samples, dp_audit.DELTA) > claimed) == broken
+    claimed = accounting.epsilon(Mechanism(z, 1.0, Poisson(q)), rounds, audit.DELTA)
+    samples = audit.ratios(kind(z, 1.0, Poisson(q)), rounds, 100_000, key)
+    assert (audit.bound(*samples, audit.DELTA) > claimed) == broken

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from bench.dp import landmine as dp_landmine
-from bench.dp import privacy_curve as experiment
+from bench.dp import privacy_curve
 from bench.dp.privacy_loss import Loss, loss
 from bench.tasks import digits, eating, har, landmine, network
 from bench.tasks.data import DataMissingError
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -77,10 +77,12 @@ def _bowl(key, agent, x):
     return 0.8 - jnp.sum((x - 0.4) ** 2) + 0.01 * jr.normal(key, dtype=x.dtype)
 
 
-def test_what_is_measured_never_grows(key):
-    problem = experiment.Problem(Cube(2), 4, _bowl, "error", batch=2, trains=False)
-    setting = experiment.SETTINGS["z = 1.0, q = 0.35"]
-    curve = np.asarray(experiment.shortfall(problem, setting, jr.split(key, 2), 3))
+def test_what_is_measured_never_grows(key, monkeypatch):
+    monkeypatch.setattr(privacy_curve, "REFIT", None)  # fits take most of the time to compile
+    domain = Finite(Cube(2).sample(jr.key(1), 50))  # nothing to search through
+    problem = privacy_curve.PrivateProblem(domain, 4, _bowl, "error", batch=2, trains=False)
+    setting = privacy_curve.SETTINGS["z = 1.0, q = 0.35"]
+    curve = np.asarray(privacy_curve.shortfall(problem, setting, jr.split(key, 2), 3))
     assert curve.shape == (2, 3)
     assert (np.diff(curve, axis=1) <= 0).all()
     assert (curve > 0.1).all()
@@ -89,21 +91,21 @@ def test_what_is_measured_never_grows(key):
 
 def _everything():
     return (
-        experiment.SETTINGS
-        | experiment.WITHOUT_REGIONS
-        | experiment.WEIGHTS
-        | experiment.PARTITIONS
-        | experiment.FIXED_SIZE
-        | experiment.NOT_ADAPTIVE
+        privacy_curve.SETTINGS
+        | privacy_curve.WITHOUT_REGIONS
+        | privacy_curve.WEIGHTS
+        | privacy_curve.PARTITIONS
+        | privacy_curve.FIXED_SIZE
+        | privacy_curve.NOT_ADAPTIVE
     )
 
 
 def test_every_setting_is_a_method_and_costs_what_its_mechanism_does():
-    problem = experiment.Problem(Cube(3), 30, _bowl, "error", batch=1, trains=False)
-    assert len(experiment.SETTINGS) == 12
+    problem = privacy_curve.PrivateProblem(Cube(3), 30, _bowl, "error", batch=1, trains=False)
+    assert len(privacy_curve.SETTINGS) == 12
     for setting in _everything().values():
         mechanism = setting.mechanism(30)
-        algorithm = experiment.method(problem, setting.regions, mechanism, setting.weighting, 60)
+        algorithm = privacy_curve.method(problem, setting.regions, mechanism, setting.weighting, 60)
         assert isinstance(algorithm, DPFTSDE if setting.regions else TS)
         assert algorithm.capacity == 70
 
@@ -123,14 +125,14 @@ def test_every_setting_is_a_method_and_costs_what_its_mechanism_does():
 
 def test_weights_fall_from_a_ratio_to_equality():
     assigned = jnp.arange(6) % 2
-    weighting = experiment.Ratio(1000.0, hold=10, decay=30)
+    weighting = privacy_curve.Ratio(1000.0, hold=10, decay=30)
     for t, ratio in (1, 1000), (11, 1000), (40, 1), (60, 1):
         inside, outside = weighting(jnp.asarray(t), assigned, 2)[0, :2]
         assert float(inside / outside) == pytest.approx(ratio, rel=1e-4)
         assert float(3 * (inside + outside)) == pytest.approx(1, rel=1e-5)
     middle = weighting(jnp.asarray(26), assigned, 2)[1]
     assert float(middle[1] / middle[0]) == pytest.approx(1 + 999 * 14 / 29, rel=1e-4)
-    square = experiment.Ratio(40.0, 10, 30, power=2.0)(jnp.asarray(1), assigned, 2)[0]
+    square = privacy_curve.Ratio(40.0, 10, 30, power=2.0)(jnp.asarray(1), assigned, 2)[0]
     assert float(square[0] / square[1]) == pytest.approx(1600, rel=1e-4)
 
 
@@ -145,8 +147,8 @@ def test_claims_are_about_the_end():
     def level(order):
         return {n: order[i] + 0.01 * rng.random((30, 5)) for i, n in enumerate(names)}
 
-    falling = experiment.checks(level(np.linspace(1, 0, len(names))), losses)
-    rising = experiment.checks(level(np.linspace(0, 1, len(names))), losses)
+    falling = privacy_curve.checks(level(np.linspace(1, 0, len(names))), losses)
+    rising = privacy_curve.checks(level(np.linspace(0, 1, len(names))), losses)
     assert falling["z = 1.0, q = 0.1 below TS"].holds
     assert not rising["z = 1.0, q = 0.1 below TS"].holds
     assert "z = 1.0, q = 0.35 below TS" not in falling

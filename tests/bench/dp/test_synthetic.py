@@ -1,10 +1,10 @@
-"""Settings, losses and claims of the private experiment."""
+"""Settings, losses and claims of the private synthetic."""
 
 import jax
 import numpy as np
 import pytest
 
-from bench.dp import synthetic as experiment
+from bench.dp import synthetic
 from bench.dp.privacy_loss import Loss, loss
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
@@ -15,15 +15,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 @pytest.mark.parametrize(
     ("q", "z", "printed"),
     [
-        (0.15, 1.0, 5.934),
+        pytest.param(0.15, 1.0, 5.934, marks=pytest.mark.full),
         (0.25, 1.0, 9.908),
-        (0.5, 1.0, 20.123),
-        (0.25, 1.2, 7.391),
-        (0.25, 1.5, 5.223),
+        pytest.param(0.5, 1.0, 20.123, marks=pytest.mark.full),
+        pytest.param(0.25, 1.2, 7.391, marks=pytest.mark.full),
+        pytest.param(0.25, 1.5, 5.223, marks=pytest.mark.full),
     ],
 )
 def test_losses_are_those_the_paper_prints_and_the_tight_ones_are_smaller(q, z, printed):
-    cost = loss(experiment.private(q=q, z=z).mechanism, experiment.AGENTS, 40)
+    cost = loss(synthetic.private(q=q, z=z).mechanism, synthetic.AGENTS, 40)
     assert round(cost.moments, 3) == printed
     assert 0.5 * cost.moments < cost.pld < 0.8 * cost.moments
     assert cost.pld < cost.renyi
@@ -31,10 +31,10 @@ def test_losses_are_those_the_paper_prints_and_the_tight_ones_are_smaller(q, z, 
 
 
 def test_every_setting_is_a_method_and_without_noise_costs_nothing():
-    for settings in experiment.FIGURES.values():
+    for settings in synthetic.FIGURES.values():
         for setting in settings.values():
-            sizes, numbers = experiment._parts(setting)
-            algorithm = experiment.method(sizes, numbers, 40)
+            sizes, numbers = synthetic._parts(setting)
+            algorithm = synthetic.method(sizes, numbers, 40)
             assert isinstance(algorithm, DPFTSDE if sizes.regions else TS)
             assert algorithm.capacity == 50
             if setting is not None and setting.z == 0:
@@ -43,13 +43,13 @@ def test_every_setting_is_a_method_and_without_noise_costs_nothing():
 
 def test_regret_never_grows_and_methods_share_their_functions():
     keys = jax.random.split(jax.random.key(0), 2)
-    draws = experiment._draws(jax.random.key(1), 2, 1)
+    draws = synthetic._draws(jax.random.key(1), 2, 1)
     assert (np.asarray(draws).min(2), np.asarray(draws).max(2)) == (
         pytest.approx(np.zeros((2, 1)), abs=1e-6),
         pytest.approx(np.ones((2, 1)), abs=1e-6),
     )
-    sizes, numbers = experiment._parts(experiment.Setting())
-    regret = np.asarray(experiment._regret(sizes._replace(agents=8), numbers, draws, keys, 3))
+    sizes, numbers = synthetic._parts(synthetic.SyntheticSetting())
+    regret = np.asarray(synthetic._regret(sizes._replace(agents=8), numbers, draws, keys, 3))
     assert regret.shape == (2, 3)
     assert (np.diff(regret, axis=1) <= 0).all()
     assert (regret >= 0).all()
@@ -57,13 +57,13 @@ def test_regret_never_grows_and_methods_share_their_functions():
 
 def test_claims_are_about_mean_regret():
     rng = np.random.default_rng(0)
-    names = [f"{f}, {n}" for f, settings in experiment.FIGURES.items() for n in settings]
+    names = [f"{f}, {n}" for f, settings in synthetic.FIGURES.items() for n in settings]
 
     def level(order):
         return {name: order[i] + 0.01 * rng.random((30, 5)) for i, name in enumerate(names)}
 
-    falling = experiment.checks(level(np.linspace(1, 0, len(names))))
-    rising = experiment.checks(level(np.linspace(0, 1, len(names))))
+    falling = synthetic.checks(level(np.linspace(1, 0, len(names))))
+    rising = synthetic.checks(level(np.linspace(0, 1, len(names))))
     claim = "2a: distributed exploration, FTS below TS, mean regret"
     assert falling[claim].holds
     assert not rising[claim].holds

@@ -1,19 +1,25 @@
 """FTS and its rivals on compiled objectives: who has whose objective, what is shared, the claims."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.fts import activity as fts_activity
-from bench.fts import agents as fts_agents
-from bench.fts import growing as fts_growing
-from bench.fts import pooled as fts_pooled
-from bench.fts import rivals as fts_rivals
-from bench.fts.rivals import ALONE, GROWING, INITIAL, RANKED, SHOWN, TARGETS, Problem
+from bench.fts import activity, agents, growing, pooled, rivals
+from bench.fts.rivals import ALONE, GROWING, INITIAL, RANKED, SHOWN, TARGETS, FederatedProblem
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.ranking import Ranked
 
-PROBLEM = Problem(owners=7, dim=2)
+PROBLEM = FederatedProblem(owners=7, dim=2)
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Nothing to search through and nothing to fit: compiled in a fraction of the time."""
+    points = Cube(PROBLEM.dim).sample(jr.key(0), 50)
+    monkeypatch.setattr(rivals, "Cube", lambda dim: Finite(points))
+    monkeypatch.setattr(rivals, "REFIT", None)
 
 
 def peak_of(key, agent, x):
@@ -23,45 +29,40 @@ def peak_of(key, agent, x):
 
 
 def test_a_target_has_the_objective_of_its_person(key):
-    x, owned = jnp.array([0.3, 0.4]), fts_activity.Owned(peak_of)
+    x, owned = jnp.array([0.3, 0.4]), activity.Owned(peak_of)
     found = [owned(key, jnp.asarray(agent), x) for agent in range(TARGETS + 7)]
     people = [*range(TARGETS), *range(7)]
     np.testing.assert_array_equal(found, [peak_of(key, person, x) for person in people])
 
 
-@pytest.mark.parametrize("kind", ["FTS", GROWING])
-def test_targets_start_where_they_start_alone(kind, key):
+@pytest.mark.parametrize("kind", ["FTS", pytest.param(GROWING, marks=pytest.mark.full)])
+def test_targets_start_where_they_start_alone(kind, key, light):
     keys = jr.split(key, 2)
-    past = fts_activity.past_of(PROBLEM, peak_of, 2, keys)
-    found = fts_activity.values_of(PROBLEM, peak_of, (kind, 20), 2, keys, past)
+    past = activity.past_of(PROBLEM, peak_of, 2, keys)
+    found = activity.values_of(PROBLEM, peak_of, (kind, 20), 2, keys, past)
     assert found.shape == (2, INITIAL + 2, TARGETS)
     np.testing.assert_allclose(found[:, :INITIAL], past[1][:, :INITIAL, :TARGETS], rtol=1e-5)
     assert np.isfinite(found).all()
 
 
 def test_peers_go_on_alone_and_nobody_hears_its_own_past():
-    growing = fts_rivals.federated(PROBLEM, GROWING, 20, rounds=5)
-    assert growing.targets == growing.agents == TARGETS + 7
-    weights = np.asarray(growing.peers)
+    federated = rivals.federated(PROBLEM, GROWING, 20, rounds=5)
+    assert federated.targets == federated.agents == TARGETS + 7
+    weights = np.asarray(federated.peers)
     assert (weights[TARGETS:] == 0).all()
-    np.testing.assert_array_equal(weights[:TARGETS], fts_rivals.others(PROBLEM))
-    assert not growing.once
-    ranked = fts_rivals.federated(PROBLEM, RANKED, 20, rounds=5)
+    np.testing.assert_array_equal(weights[:TARGETS], rivals.others(PROBLEM))
+    assert not federated.once
+    ranked = rivals.federated(PROBLEM, RANKED, 20, rounds=5)
     assert isinstance(ranked.peers, Ranked)
-    np.testing.assert_array_equal(ranked.peers.start, fts_rivals.others(PROBLEM))
+    np.testing.assert_array_equal(ranked.peers.start, rivals.others(PROBLEM))
 
 
 def test_peers_that_go_on_begin_with_what_others_send_and_targets_with_their_initial_points(key):
-    problem, rows = Problem(owners=7, dim=2), 53
-    X, y = jr.uniform(key, (rows, 7, 2)), jr.normal(key, (rows, 7))
-    states = {}
-    for kind in ("FTS", GROWING):
-        algorithm = fts_rivals.federated(problem, kind, 20, rounds=5)
-        states[kind] = fts_rivals.informed(algorithm, key, X, y).clients.beliefs
-    counts = {kind: np.asarray(b.message.moments.count) for kind, b in states.items()}
-    np.testing.assert_array_equal(counts["FTS"], [0] * TARGETS + [50] * 7)
-    np.testing.assert_array_equal(counts[GROWING], [INITIAL] * TARGETS + [50] * 7)
-    own = states[GROWING].own
+    X, y = jr.uniform(key, (53, 7, 2)), jr.normal(key, (53, 7))
+    algorithm = rivals.federated(PROBLEM, GROWING, 20, rounds=5)
+    beliefs = eqx.filter_jit(rivals.informed)(algorithm, key, X, y).clients.beliefs
+    counts, own = np.asarray(beliefs.message.moments.count), beliefs.own
+    np.testing.assert_array_equal(counts, [INITIAL] * TARGETS + [50] * 7)
     np.testing.assert_array_equal(own.y[:TARGETS, :INITIAL], y[:INITIAL, :TARGETS].T)
     np.testing.assert_array_equal(own.y[TARGETS:, :50], y[:50].T)
     assert len(np.unique(np.asarray(own.noise))) > TARGETS  # each fitted to what it knows
@@ -70,7 +71,7 @@ def test_peers_that_go_on_begin_with_what_others_send_and_targets_with_their_ini
 def test_the_error_is_the_least_so_far_without_what_failed():
     values = np.full((1, INITIAL + 3, 2), 0.5)
     values[0, 1, 0], values[0, INITIAL + 1, 0], values[0, INITIAL + 2, 1] = 0.75, np.nan, 0.875
-    found = fts_activity.errors_of(values)
+    found = activity.errors_of(values)
     np.testing.assert_array_equal(found, [[[0.25, 0.25, 0.25], [0.5, 0.5, 0.125]]])
 
 
@@ -82,7 +83,7 @@ def made_up(levels):
 def test_claims_are_about_what_ended_below():
     levels = {(ALONE, 0): 0.1, ("FTS", SHOWN): 0.08, ("RGPE", SHOWN): 0.09, ("TAF", SHOWN): 0.07}
     levels[RANKED, SHOWN] = 0.2
-    checks = fts_activity.checks(made_up(levels))
+    checks = activity.checks(made_up(levels))
     # Not above TS, below RGPE and not TAF; the ranked one above both.
     assert [check.holds for check in checks.values()] == [True, True, False, False, False]
 
@@ -90,34 +91,34 @@ def test_claims_are_about_what_ended_below():
 def test_growing_is_compared_to_one_message_and_to_none():
     errors = made_up(
         {
-            fts_growing.label("har", kind): level
-            for kind, level in zip(fts_growing.KINDS, (0.1, 0.08, 0.11), strict=True)
+            growing.label("har", kind): level
+            for kind, level in zip(growing.KINDS, (0.1, 0.08, 0.11), strict=True)
         }
     )
-    assert [check.holds for check in fts_growing.checks(errors).values()] == [True, False, False]
+    assert [check.holds for check in growing.checks(errors).values()] == [True, False, False]
 
 
 def test_fts_that_grows_with_its_peers_is_told():
-    flat, growing = np.array([[1.0, 1.5], [1.2, 1.4]]), np.array([[1.0, 9.0], [1.0, 8.0]])
-    found = fts_agents.checks({"FTS": flat, "RGPE": growing, "TAF": flat}, (10, 100))
+    flat, rising = np.array([[1.0, 1.5], [1.2, 1.4]]), np.array([[1.0, 9.0], [1.0, 8.0]])
+    found = agents.checks({"FTS": flat, "RGPE": rising, "TAF": flat}, (10, 100))
     assert [check.holds for check in found.values()] == [True, True, False]
     assert found["RGPE: a query at N = 100 grows more than that of FTS"].figure == 8.0
-    assert not next(iter(fts_agents.checks({"FTS": growing}, (10, 100)).values())).holds
+    assert not next(iter(agents.checks({"FTS": rising}, (10, 100)).values())).holds
 
 
-def test_a_query_is_timed_for_each_method():
-    seconds = fts_agents.seconds_of(3, repeats=2, seed=0)
+def test_a_query_is_timed_for_each_method(light):
+    seconds = agents.seconds_of(3, repeats=2, seed=0)
     assert list(seconds) == ["FTS", "RGPE", "TAF"]
     assert all(times.shape == (2,) and (times > 0).all() for times in seconds.values())
 
 
 def test_pooled_is_compared_to_a_fit_of_ones_own_and_to_knowing():
     levels = {"known": 0.1, "its own": 0.2, "pooled": 0.15}
-    levels = {fts_pooled.name(kind): level for kind, level in levels.items()}
-    curves = made_up(levels | {fts_pooled.ALONE_KNOWN: 0.3, fts_pooled.ALONE_OWN: 0.12})
-    curves = {name: fts_activity.flat(errors) for name, errors in curves.items()}
-    assert [c.holds for c in fts_pooled.checks(curves).values()] == [True, True, False, False]
-    rows = {name: fts_pooled._row(name, curve) for name, curve in curves.items()}
+    levels = {pooled.name(kind): level for kind, level in levels.items()}
+    curves = made_up(levels | {pooled.ALONE_KNOWN: 0.3, pooled.ALONE_OWN: 0.12})
+    curves = {name: activity.flat(errors) for name, errors in curves.items()}
+    assert [c.holds for c in pooled.checks(curves).values()] == [True, True, False, False]
+    rows = {name: pooled._row(name, curve) for name, curve in curves.items()}
     assert rows["FTS, pooled"][-1] == "228"
     assert rows["FTS, known"][-1] == "100"
     assert rows["TS, known"][-1] == "0"

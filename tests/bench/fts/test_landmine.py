@@ -5,8 +5,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from bench.fts import driven, rivals
 from bench.fts import landmine as experiment
-from bench.fts import rivals as fts_rivals
 from bench.tasks import landmine
 from bench.tasks.landmine import Tuning
 from jaxbo.algos.random_search import RandomSearch
@@ -72,7 +72,7 @@ def test_the_corners_of_the_square_are_the_ends_of_the_authors_ranges():
 
 
 def test_a_target_hears_all_fields_but_its_own():
-    weights = fts_rivals.others(experiment.PROBLEM)
+    weights = rivals.others(driven.PROBLEM)
     assert weights.shape == (6, 35)
     assert (weights[:, :6] == 0).all()
     assert (weights.sum(1) == 28).all()
@@ -83,11 +83,11 @@ def test_a_target_hears_all_fields_but_its_own():
 def test_before_the_start_peers_know_fifty_points_and_targets_none(kind, key):
     rng = np.random.default_rng(0)
     dtype = jax.numpy.zeros(()).dtype
-    past = experiment.Part(
+    past = driven.DrivenRun(
         rng.random((53, 29, 2)).astype(dtype), rng.random((53, 29)).astype(dtype), 0.0
     )
-    algorithm = fts_rivals.federated(experiment.PROBLEM, kind, 20, rounds=50)
-    state = experiment.informed(algorithm, key, past)
+    algorithm = rivals.federated(driven.PROBLEM, kind, 20, rounds=50)
+    state = driven.informed(algorithm, key, past)
     counts = np.asarray(state.clients.beliefs.message.posterior.count)
     np.testing.assert_array_equal(counts, [0] * 6 + [50] * 29)
     sent = state.clients.sent.weights if kind == "FTS" else state.clients.sent.mean
@@ -110,10 +110,10 @@ def test_a_part_goes_on_where_it_was_stopped_and_is_not_evaluated_again(
     monkeypatch.setattr(Tuning, "__call__", counted)
     algorithm, key = RandomSearch(Cube(2), 3), jr.key(0)
 
-    def part(path) -> experiment.Part:
+    def part(path) -> driven.DrivenRun:
         tuning = Tuning(clean=True, seed=0)
         with ThreadPoolExecutor(1) as executor:
-            return experiment.driven(tmp_path / path, algorithm, tuning, 4, key, executor, None)
+            return driven.driven(tmp_path / path, algorithm, tuning, 4, key, executor, None)
 
     with pytest.raises(RuntimeError, match="stopped"):
         part("a.npz")

@@ -5,29 +5,29 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.fts import nystrom as experiment
+from bench.fts import nystrom
 from jaxbo.kernels.processes.covariance import SquaredExponential
 
 
-@pytest.mark.parametrize("label", experiment.BASES)
+@pytest.mark.parametrize("label", nystrom.BASES)
 def test_the_error_of_a_kernel_is_that_of_its_features(label):
-    basis, dim, size = experiment.BASES[label], 2, 20
-    found = experiment.kernel_error(basis, dim, size, jr.key(3))
-    kernel = SquaredExponential(experiment.LENGTH_SCALES[dim])
-    at = np.asarray(experiment.points(dim))[:: experiment.POINTS // experiment.PAIRED]
+    basis, dim, size = nystrom.BASES[label], 2, 20
+    found = nystrom.kernel_error(basis, dim, size, jr.key(3))
+    kernel = SquaredExponential(nystrom.LENGTH_SCALES[dim])
+    at = np.asarray(nystrom.points(dim))[:: nystrom.POINTS // nystrom.PAIRED]
     squares = ((at[:, None].astype(float) - at[None]) ** 2).sum(-1)
-    exact = np.exp(-squares / 2 / experiment.LENGTH_SCALES[dim] ** 2)
+    exact = np.exp(-squares / 2 / nystrom.LENGTH_SCALES[dim] ** 2)
     errors = []
-    for key in jr.split(jr.key(3), experiment.DRAWS):
+    for key in jr.split(jr.key(3), nystrom.DRAWS):
         phi = np.asarray(jax.vmap(basis(key, kernel, dim, size))(at), float)
         errors.append(np.mean((phi @ phi.T - exact) ** 2))
     np.testing.assert_allclose(found, np.sqrt(np.mean(errors)), rtol=1e-3)
 
 
 def test_with_enough_inducing_points_nothing_is_lost():
-    nystrom, fourier = (
-        experiment.kernel_error(experiment.BASES[name], 1, 80, jr.key(3))
+    inducing, fourier = (
+        nystrom.kernel_error(nystrom.BASES[name], 1, 80, jr.key(3))
         for name in ("Nystrom", "sine-cosine")
     )
-    assert nystrom < 1e-5
+    assert inducing < 1e-5
     assert fourier > 1e-2

@@ -4,51 +4,52 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.fts import synthetic as experiment
-from bench.fts.synthetic import Setting
+from bench.fts import peers, synthetic
+from bench.fts.peers import PeerSetting, Perturbed
+from bench.tasks.synthetic import NOISE, POINTS, VALUES_VARIANCE, draws, grid
 from jaxbo.objectives.families import unit_range
 
 
 def waves(count):
     """Functions in [0, 1] with several peaks, cheaper than draws of a process."""
-    x = experiment.grid()[:, 0]
+    x = grid()[:, 0]
     phases = jnp.linspace(0, 6, count)
     values = [jnp.sin(25 * x + phase) + jnp.sin(9 * x + 2 * phase) for phase in phases]
     return unit_range(jnp.stack(values))
 
 
 def test_the_scaled_functions_have_the_variance_that_the_noise_of_the_model_is_taken_from(key):
-    values = experiment.draws(key, 300)
+    values = draws(key, 300)
     assert float(jnp.min(values)) == 0
     variance = float(jnp.mean(jnp.var(values, axis=1)))
-    np.testing.assert_allclose(variance, experiment.VALUES_VARIANCE, rtol=0.1)
+    np.testing.assert_allclose(variance, VALUES_VARIANCE, rtol=0.1)
 
 
-@pytest.mark.parametrize("distance", [experiment.ALIKE, experiment.UNLIKE])
+@pytest.mark.parametrize("distance", [peers.ALIKE, synthetic.UNLIKE])
 def test_peers_see_the_functions_values_off_by_the_distance_and_the_target_nothing(key, distance):
     function = waves(1)[0]
-    queries, values = jax.jit(experiment.peers_data, static_argnums=4)(
-        key, function, experiment.grid(), experiment.Shifted(distance), 40
+    queries, values = jax.jit(peers.peers_data, static_argnums=4)(
+        key, function, grid(), Perturbed(distance), 40
     )
     assert queries.shape == (40, 51, 1)
     assert np.isnan(values[:, 0]).all()
-    places = np.rint(np.asarray(queries[:, 1:, 0]) * (experiment.POINTS - 1)).astype(int)
+    places = np.rint(np.asarray(queries[:, 1:, 0]) * (POINTS - 1)).astype(int)
     assert all(len(set(column)) == 40 for column in places.T)
     off = np.asarray(values)[:, 1:] - np.asarray(function)[places]
     noise = np.abs(off) - distance
     np.testing.assert_allclose(np.mean(off > 0), 0.5, atol=0.06)
     if distance > 1:  # far enough apart to tell the sign from the noise
-        np.testing.assert_allclose(noise.std(), experiment.NOISE**0.5, rtol=0.1)
+        np.testing.assert_allclose(noise.std(), NOISE**0.5, rtol=0.1)
         np.testing.assert_allclose(noise.mean(), 0, atol=0.02)
 
 
 def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
-    setting = Setting(observations=5, features=10)
-    peers = experiment.federated(setting, own=None)
-    algorithm = experiment.federated(setting, own=experiment.own_model(rounds=3))
+    setting = PeerSetting(observations=5, features=10)
+    peers = synthetic.federated(setting, own=None)
+    algorithm = synthetic.federated(setting, own=synthetic.own_model(rounds=3))
     function = waves(1)[0]
-    known = experiment.peers_data(key, function, experiment.grid(), experiment.Shifted(0.02), 5)
-    cheap = jax.jit(experiment.start)(peers, algorithm, key, *known)
+    known = peers.peers_data(key, function, grid(), Perturbed(0.02), 5)
+    cheap = jax.jit(peers.start)(peers, algorithm, key, *known)
     whole = jax.jit(lambda a, k, *data: a.warm_start(a.init(k), *data))(algorithm, key, *known)
 
     def asked(state):
@@ -67,27 +68,27 @@ def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
 
 def test_both_methods_begin_at_the_same_point_of_the_same_function(key):
     functions, keys = waves(10), jr.split(key, 10)
-    setting = Setting(observations=40, features=50)
-    rest = functions, experiment.grid(), 5, keys
-    alone = experiment.values_of(experiment.alone(rounds=5), *rest)
-    federated = experiment.values_of(
-        experiment.federated(setting, experiment.own_model(rounds=5)),
+    setting = PeerSetting(observations=40, features=50)
+    rest = functions, grid(), 5, keys
+    alone = peers.values_of(synthetic.alone(rounds=5), *rest)
+    federated = peers.values_of(
+        synthetic.federated(setting, synthetic.own_model(rounds=5)),
         *rest,
-        experiment.federated(setting, None),
-        experiment.Shifted(0.02),
+        synthetic.federated(setting, None),
+        Perturbed(0.02),
         40,
     )
     np.testing.assert_array_equal(alone[:, 0], federated[:, 0])
-    regret = experiment.regret(federated)
+    regret = peers.regret(federated)
     assert regret.shape == (10, 5)
     assert (np.diff(regret) <= 0).all()
     # Peers that know the target's function take it close to the optimum at once.
-    assert regret[:, -1].mean() < 0.6 * experiment.regret(alone)[:, -1].mean()
+    assert regret[:, -1].mean() < 0.6 * peers.regret(alone)[:, -1].mean()
 
 
 def _curves(alone, others):
-    alike = [Setting(t_n, M) for t_n in experiment.OBSERVATIONS for M in experiment.FEATURES]
-    unlike = Setting(100, 100, experiment.UNLIKE, experiment.FAST)
+    alike = [PeerSetting(t_n, M) for t_n in peers.OBSERVATIONS for M in synthetic.FEATURES]
+    unlike = PeerSetting(100, 100, synthetic.UNLIKE, peers.FAST)
     names = [setting.name for setting in [*alike, unlike]]
     return {"TS": alone, **dict(zip(names, others, strict=True))}, alike, unlike
 
@@ -96,8 +97,8 @@ def test_claims_hold_of_curves_that_the_paper_shows_and_fail_of_equal_ones():
     noise = 0.01 * np.random.default_rng(0).standard_normal((8, 50, 30))
     levels = [0.4, 0.4, 0.4, 0.4, 0.3, 0.2, 0.8]
     shown = _curves(0.8 + noise[0], [a + b for a, b in zip(levels, noise[1:], strict=True)])
-    assert all(check.holds for check in experiment.checks(*shown).values())
-    equal = experiment.checks(*_curves(noise[0], list(noise[1:])))
+    assert all(check.holds for check in synthetic.checks(*shown).values())
+    equal = synthetic.checks(*_curves(noise[0], list(noise[1:])))
     *ahead, same = [check.holds for check in equal.values()]
     assert not any(ahead)
     assert same

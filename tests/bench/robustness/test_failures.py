@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench.robustness import failures as experiment
+from bench.robustness import failures
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.models.surrogate import Fixed
@@ -14,8 +14,8 @@ from jaxbo.kernels.models.surrogate import Fixed
 def test_best_and_worst_values_are_those_of_a_grid():
     axis = np.linspace(0, 1, 201)
     grid = jnp.asarray(np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2), float)
-    for name, problem in experiment.PROBLEMS.items():
-        values = np.asarray(jax.vmap(lambda x, n=problem.number: experiment.value(n, x))(grid))
+    for name, problem in failures.PROBLEMS.items():
+        values = np.asarray(jax.vmap(lambda x, n=problem.number: failures.value(n, x))(grid))
         inside = np.asarray(grid)[:, 0] <= problem.border + 1e-6
         assert values[inside].max() <= problem.best + 1e-5
         assert values[inside].max() > problem.best - 2e-2
@@ -25,7 +25,7 @@ def test_best_and_worst_values_are_those_of_a_grid():
 
 def test_a_failure_is_told_as_the_worst_value_so_far():
     plain = TS(Cube(2), 1, surrogate=Fixed(size=4))
-    imputing = experiment.Imputing(plain.domain, plain)
+    imputing = failures.Imputing(plain.domain, plain)
     queries = jax.random.uniform(jax.random.key(1), (6, 1, 2))
     values = jnp.array([[jnp.nan], [0.5], [jnp.nan], [-1.0], [jnp.nan], [2.0]])
     instead = jnp.array([[jnp.nan], [0.5], [0.5], [-1.0], [-1.0], [2.0]])
@@ -43,13 +43,13 @@ def test_a_failure_is_told_as_the_worst_value_so_far():
 
 def test_claims_compare_ways_of_telling():
     rng = np.random.default_rng(0)
-    few = experiment.Found(np.full(5, 0.05), rng.uniform(1, 1.1, 5))
-    many = experiment.Found(np.full(5, 0.5), rng.uniform(2, 2.1, 5))
+    few = failures.Found(np.full(5, 0.05), rng.uniform(1, 1.1, 5))
+    many = failures.Found(np.full(5, 0.5), rng.uniform(2, 2.1, 5))
     found = {
         (name, method, way): many if way == "told" and method == "TS" else few
-        for name in experiment.PROBLEMS
-        for method in experiment.methods()
-        for way in experiment.ways(name)
+        for name in failures.PROBLEMS
+        for method in failures.methods()
+        for way in failures.ways(name)
     }
-    for claim, check in experiment.checks(found).items():
+    for claim, check in failures.checks(found).items():
         assert check.holds == ("TS" not in claim), claim

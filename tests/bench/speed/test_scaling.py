@@ -4,11 +4,18 @@ import jax
 import pytest
 
 import jaxbo
-from bench.speed import methods, round_parts, scaling
-from bench.speed.scaling import Case
+from bench.common import timing
+from bench.speed import floor, methods, round_parts, scaling
+from bench.speed.floor import Case
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+
+
+@pytest.fixture(autouse=True)
+def a_small_array(monkeypatch):
+    """Is what reading it measures the bandwidth by."""
+    monkeypatch.setattr(timing, "BYTES", 2**20)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +42,10 @@ def test_the_parts_of_a_round_have_floors_of_their_own():
 def test_the_floor_grows_with_what_there_is_to_do():
     small = Case()
     for more in (Case(features=200), Case(dim=6), Case(dim=12)):
-        assert scaling._operations(more) > 1.9 * scaling._operations(small)
-    assert scaling.moved(Case(rounds=40)) == 2 * scaling.moved(small)
+        assert floor.operations(more) > 1.9 * floor.operations(small)
+    assert floor.moved(Case(rounds=40)) == 2 * floor.moved(small)
     # Who follows the broadcast needs no function of its own.
-    assert scaling._operations(Case("DP-FTS-DE")) < scaling._operations(small)
+    assert floor.operations(Case("DP-FTS-DE")) < floor.operations(small)
 
 
 def test_all_cases_can_be_built_and_have_names_of_their_own():
@@ -46,7 +53,7 @@ def test_all_cases_can_be_built_and_have_names_of_their_own():
     names = [scaling._name(case) for case in cases]
     assert len(set(names)) == len(names) > 20
     for case in cases:
-        assert scaling.algorithm(case).agents == case.agents
+        assert floor.algorithm(case).agents == case.agents
         assert case.devices == 1 or case.agents % case.devices == 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from bench.dec import cnn as dec_cnn
+from bench.dec import cnn
 from bench.tasks import cifar
 from bench.tasks.cifar import SPACE, Cifar, Pictures
 
@@ -119,9 +119,9 @@ def test_images_are_halved_and_centered(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found.test.y, y[26:])
 
 
-@pytest.mark.parametrize("name", dec_cnn.METHODS)
+@pytest.mark.parametrize("name", cnn.METHODS)
 def test_every_method_has_room_for_its_evaluations(name):
-    algorithm = dec_cnn.METHODS[name](30)
+    algorithm = cnn.METHODS[name](30)
     assert algorithm.domain.dim == 6
     assert algorithm.capacity in (40, None)
 
@@ -135,8 +135,8 @@ def test_corners_of_the_cube_are_the_ends_of_the_ranges():
 
 def test_claims_are_about_the_ends_of_runs():
     good, bad = np.full((3, 4), 0.1), np.full((3, 4), 0.9) + 0.01 * np.arange(3)[:, None]
-    alike = dec_cnn.checks(dict.fromkeys(dec_cnn.METHODS, good))
+    alike = cnn.checks(dict.fromkeys(cnn.METHODS, good))
     assert len(alike) == 6
     assert all(check.holds for check in alike.values())
-    worse = {name: bad if name in dec_cnn.OURS else good for name in dec_cnn.METHODS}
-    assert not any(check.holds for check in dec_cnn.checks(worse).values())
+    worse = {name: bad if name in cnn.OURS else good for name in cnn.METHODS}
+    assert not any(check.holds for check in cnn.checks(worse).values())

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from bench.tasks import network
-from bench.tasks.network import SPACE, Network, Rows, Table
+from bench.tasks.network import SPACE, DataSet, LabeledRows, Network
 
 
 @pytest.fixture
@@ -18,18 +18,20 @@ def few_rooms(monkeypatch):
     monkeypatch.setattr(network, "ROOMS", (8, 64))
 
 
-def made_up(rows: int, test: int, columns: int = 5, classes: int = 3, noise: float = 0.3) -> Table:
+def made_up(
+    rows: int, test: int, columns: int = 5, classes: int = 3, noise: float = 0.3
+) -> DataSet:
     """Clouds of points around a center for each class, as many of each."""
     rng = np.random.default_rng(0)
     centers = rng.choice([-1.0, 1.0], (classes, columns))
     centers[:, :classes] = 2 * np.eye(classes)
 
-    def some(count: int) -> Rows:
+    def some(count: int) -> LabeledRows:
         y = np.arange(count) % classes
         X = centers[y] + noise * rng.standard_normal((count, columns))
-        return Rows(jnp.asarray(X, float), jnp.asarray(y, jnp.int32))
+        return LabeledRows(jnp.asarray(X, float), jnp.asarray(y, jnp.int32))
 
-    return Table(some(rows), some(test), classes)
+    return DataSet(some(rows), some(test), classes)
 
 
 @eqx.filter_jit

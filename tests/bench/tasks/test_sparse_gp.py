@@ -7,20 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench.dec import gp as dec_gp
-from bench.speed import additive as speed_additive
+from bench.common import search
+from bench.dec import gp
+from bench.speed import additive
 from bench.tasks import sparse_gp
-from bench.tasks.sparse_gp import Hyperparameters, Rows
+from bench.tasks.sparse_gp import FoldedRows, Hyperparameters
 
 
-def made_up(blocks: int, size: int, columns: int = 3) -> Rows:
+def made_up(blocks: int, size: int, columns: int = 3) -> FoldedRows:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((blocks, size, columns))
     y = np.sin(X.sum(axis=2)) + 0.1 * rng.standard_normal((blocks, size))
     fold = rng.permutation(np.arange(blocks * size) % 7 - 1).reshape(blocks, size)  # -1 ... 5
     quantiles = np.linspace(-2, 2, 5)[None] * np.ones((columns, 1))
     arrays = (jnp.asarray(a, float) for a in (X, y))
-    return Rows(
+    return FoldedRows(
         *arrays, jnp.asarray(fold, jnp.int32), jnp.asarray(quantiles, float), jnp.asarray(2.5)
     )
 
@@ -37,7 +38,7 @@ def covariance(chosen: Hyperparameters, X, Z):
     return float(chosen.signal) * np.exp(-0.5 * (far**2).sum(axis=2))
 
 
-def dense(chosen: Hyperparameters, rows: Rows, train) -> np.ndarray:
+def dense(chosen: Hyperparameters, rows: FoldedRows, train) -> np.ndarray:
     """K_PIC (K_PIC + noise I)⁻¹ y: exact within a block, by inducing inputs between blocks."""
     X = np.asarray(rows.X, float).reshape(-1, rows.X.shape[2])
     Z = np.asarray(chosen.inducing, float)
@@ -53,7 +54,7 @@ def dense(chosen: Hyperparameters, rows: Rows, train) -> np.ndarray:
 
 
 @jax.jit
-def predicted(chosen: Hyperparameters, rows: Rows, train):
+def predicted(chosen: Hyperparameters, rows: FoldedRows, train):
     parts = sparse_gp.conditionals(chosen, rows.X)
     return sparse_gp.predicted(chosen.noise, *parts, rows.y, train)
 
@@ -74,7 +75,7 @@ def test_predictions_are_those_of_dense_algebra(inducing):
     assert np.abs(found - exact(chosen, rows, train)).max() > 0.05
 
 
-def exact(chosen: Hyperparameters, rows: Rows, train) -> np.ndarray:
+def exact(chosen: Hyperparameters, rows: FoldedRows, train) -> np.ndarray:
     """The process itself."""
     X, t = np.asarray(rows.X, float).reshape(-1, 3), np.asarray(train).ravel()
     K = covariance(chosen, X, X)
@@ -176,37 +177,37 @@ def test_corners_of_the_cube_are_the_ends_of_the_ranges():
 
 
 def test_factors_are_neighbors_in_the_chain_of_the_kernel_and_of_each_inducing_input():
-    assert dec_gp.scopes(200, 1) == [(v,) for v in range(1811)]
-    pairs = dec_gp.scopes(2, 2)
+    assert sparse_gp.scopes(200, 1) == [(v,) for v in range(1811)]
+    pairs = sparse_gp.scopes(2, 2)
     assert pairs == [(v, v + 1) for v in range(28) if v not in (10, 19)]
-    assert dec_gp.scopes(2, 3)[8:11] == [(8, 9, 10), (11, 12, 13), (12, 13, 14)]
+    assert sparse_gp.scopes(2, 3)[8:11] == [(8, 9, 10), (11, 12, 13), (12, 13, 14)]
 
 
-@pytest.mark.parametrize("name", [name for name in dec_gp.METHODS if name != dec_gp.REMBO])
+@pytest.mark.parametrize("name", [name for name in gp.METHODS if name != gp.REMBO])
 def test_every_method_has_room_for_its_evaluations(name):
-    algorithm = dec_gp.METHODS[name](5, 30)
+    algorithm = gp.METHODS[name](5, 30)
     assert algorithm.domain.dim == 56
     assert algorithm.capacity in (40, None)
 
 
 def test_the_best_so_far_is_the_first_of_equals_and_never_a_failure():
     values = jnp.asarray([jnp.nan, -3.0, -4.0, -2.0, -2.0, jnp.nan])
-    assert dec_gp.incumbents(values)[1:].tolist() == [1, 1, 3, 3, 3]
+    assert search.incumbents(values)[1:].tolist() == [1, 1, 3, 3, 3]
 
 
 def test_claims_are_about_the_ends_of_runs():
     good, bad = np.full((3, 4), 3.9), np.full((3, 4), 9.0) + np.arange(3)[:, None]
-    alike = dec_gp.checks(dict.fromkeys(dec_gp.METHODS, good))
+    alike = gp.checks(dict.fromkeys(gp.METHODS, good))
     assert len(alike) == 15
     assert all(check.holds for check in alike.values())
-    worse = {name: bad if "DEC-HBO" in name else good for name in dec_gp.METHODS}
-    assert not any(check.holds for check in dec_gp.checks(worse).values())
+    worse = {name: bad if "DEC-HBO" in name else good for name in gp.METHODS}
+    assert not any(check.holds for check in gp.checks(worse).values())
 
 
 def test_an_iteration_grows_by_the_power_that_it_is_said_to():
-    fewer, more = speed_additive.FEWER[0], speed_additive.WHOLE
+    fewer, more = additive.FEWER[0], additive.WHOLE
     seconds = {fewer: 1.0, more: 8.0}
-    np.testing.assert_allclose(speed_additive.growth(seconds, fewer, 0.5), 3)
-    np.testing.assert_allclose(speed_additive.each(np.array([1.0, 2.0, 30.0])), 6)
-    found = speed_additive.iteration(speed_additive.Size(1, 2, 12), 1)
+    np.testing.assert_allclose(additive.growth(seconds, fewer, 0.5), 3)
+    np.testing.assert_allclose(additive.each(np.array([1.0, 2.0, 30.0])), 6)
+    found = additive.iteration(additive.Size(1, 2, 12), 1)
     assert (found > 0).all()

@@ -1,4 +1,4 @@
-"""What the speed measurements share: a figure with its goal, times taken side by side, processes of their
+"""What measurements of speed share: a figure with its goal, times taken side by side, processes of their
 own."""
 
 import json
@@ -71,6 +71,11 @@ def _seconds(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
     jax.block_until_ready(call())
     return time.perf_counter() - start
+
+
+def best(call: Callable[[], Any], repeats: int) -> float:
+    """Seconds of the fastest call."""
+    return float(race({"call": call}, repeats)["call"].min())
 
 
 def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:

@@ -1,0 +1,1 @@
+"""What experiments of several rooms share, beside their objectives (`bench.tasks`)."""

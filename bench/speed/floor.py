@@ -1,0 +1,90 @@
+"""The least that a round can take on its machine.
+
+    floor of an agent and round = max(bytes / bandwidth, operations / rate)
+
+`moved` is what an agent has observed by then, on features, half of its capacity on average, read once to
+ask and once to tell. `operations` are those of the sampled function at all candidates (where DP-FTS-DE
+follows the broadcast that is one function for all), and of value, gradient and products with the
+Hessian at every point that the search for its maximum visits; random numbers and cosines are not
+counted. The rate is that of a product of matrices like the first, measured in the same process.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from bench.common.timing import best
+from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.fts import FTS
+from jaxbo.domains.base import Cube
+from jaxbo.kernels.choosing import maximize
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.privacy.mechanism import Mechanism, Poisson
+
+CANDIDATES = 1000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size; `chunk` agents of a device are computed at the same time."""
+
+    kind: str = "FTS"
+    agents: int = 1000
+    rounds: int = 20
+    features: int = 100
+    dim: int = 2
+    devices: int = 1
+    chunk: int | None = None
+
+
+def algorithm(case: Case) -> FTS | DPFTSDE:
+    kernel = SquaredExponential(0.2 * (case.dim / 2) ** 0.5)
+    features = Fixed(kernel, size=case.features, noise=1e-2, capacity=case.rounds)
+    domain = Cube(case.dim)
+    if case.kind == "FTS":
+        return FTS(domain, case.agents, features=features, candidates=CANDIDATES)
+    mechanism = Mechanism(1.0, 11.0, Poisson(0.25))
+    return DPFTSDE(domain, case.agents, mechanism, features=features, candidates=CANDIDATES)
+
+
+def moved(case: Case) -> float:
+    """Bytes of an agent and round: a number for each feature and observation, twice."""
+    return 2 * 4.0 * case.features * case.rounds / 2
+
+
+def operations(case: Case) -> float:
+    """Operations of an agent and round."""
+    method = algorithm(case)
+    share = 1.0
+    if isinstance(method, DPFTSDE):
+        rounds = jnp.arange(1, case.rounds + 1)
+        share = float(jnp.mean(jax.vmap(method.mixing)(rounds)))
+    return share * at_candidates(case) + in_search(case)
+
+
+def at_candidates(case: Case) -> float:
+    """Operations of one function at all candidates."""
+    return 2.0 * CANDIDATES * case.features
+
+
+def in_search(case: Case) -> float:
+    """Operations of the search for one function's maximum."""
+    # Phases, gradient, and two for every product with the Hessian; half of the features are frequencies.
+    products = 2 + 2 * min(case.dim, maximize.CONJUGATE_STEPS)
+    return visited(case) * products * 2.0 * case.dim * case.features / 2
+
+
+def visited(case: Case) -> int:
+    """Points where the search looks."""
+    starts, steps = maximize.default_starts(case.dim), maximize.race_steps(case.dim)
+    return starts * (steps + 1) + 4
+
+
+def rate(case: Case) -> float:
+    """Operations a second of the product that is the functions of many agents at all candidates."""
+    agents = 4096
+    a, b = jnp.ones((CANDIDATES, case.features)), jnp.ones((case.features, agents))
+    product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
+    return 2.0 * CANDIDATES * case.features * agents / best(lambda: product(a, b), 100)
