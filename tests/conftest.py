@@ -39,6 +39,8 @@ DEVICES = "--xla_force_host_platform_device_count=8"
 
 def pytest_addoption(parser):
     parser.addoption("--compile", choices=COMPILE, default="users", help="as users do, or faster")
+    text = "a method of one's own to hold to the contract, MODULE:NAME (CONTRIBUTING.md)"
+    parser.addoption("--method", help=text)
 
 
 def pytest_configure(config):
@@ -46,6 +48,10 @@ def pytest_configure(config):
     gc.set_threshold(100_000, 50, 100)  # tracing makes many objects: a tenth of the time
     flags = [DEVICES, *COMPILE[config.getoption("compile")]]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
+    if config.getoption("method"):  # others need not be as strict
+        jax.config.update("jax_numpy_dtype_promotion", "standard")
+        jax.config.update("jax_numpy_rank_promotion", "allow")
+        os.environ["JAXBO_METHOD"] = config.getoption("method")
 
 
 #: A third of what Linux grants a process by default. Every compiled program takes some, and one that

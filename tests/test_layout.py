@@ -155,19 +155,19 @@ def test_a_layout_that_cannot_be_is_refused():
 @pytest.mark.parametrize(
     ("name", "shape", "agents", "chunk"),
     [
-        ("FTS", None, 13, 4),
+        pytest.param("FTS", None, 13, 4, marks=pytest.mark.full),
         ("FTS", (8,), 13, None),
-        ("FTS", (4, 2), 32, 2),
+        pytest.param("FTS", (4, 2), 32, 2, marks=pytest.mark.full),
         ("DP-FTS-DE", (8,), 13, 1),
-        ("CEPE", (8,), 13, 1),
+        pytest.param("CEPE", (8,), 13, 1, marks=pytest.mark.full),
         ("CEPE", None, 13, 4),
         # Numbers that the devices do not divide, but share factors with.
-        ("FTS", (8,), 12, None),
+        pytest.param("FTS", (8,), 12, None, marks=pytest.mark.full),
         ("FTS, once", (4, 2), 20, 2),
-        ("FTS, ranked", (8,), 16, 1),
-        ("FTS, pooled", (8,), 10, 1),
+        pytest.param("FTS, ranked", (8,), 16, 1, marks=pytest.mark.full),
+        pytest.param("FTS, pooled", (8,), 10, 1, marks=pytest.mark.full),
         ("two targets", (4, 2), 16, None),
-        ("random search", (8,), 6, None),
+        pytest.param("random search", (8,), 6, None, marks=pytest.mark.full),
         ("EGP-TS", (8,), 2, None),
     ],
 )

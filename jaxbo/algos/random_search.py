@@ -23,8 +23,8 @@ class RandomSearch(AbstractIndependent):
     agents: int = eqx.field(static=True, default=1)
 
     @property
-    def capacity(self) -> None:
-        return None
+    def learns(self) -> bool:
+        return False
 
     def nothing(self) -> History:
         return history.empty(self.domain.dim, 1)  # nobody looks at it
@@ -32,10 +32,6 @@ class RandomSearch(AbstractIndependent):
     @property
     def invariant(self) -> bool:
         return True
-
-    def setup(self, key: Key) -> tuple[()]:
-        del key
-        return ()
 
     def join(self, key: Key, shared: tuple[()], index: Count) -> tuple[()]:
         del key, shared, index

@@ -163,6 +163,7 @@ def ran(name, failing):
     ), present
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("failing", [0.0, 0.3])
 @pytest.mark.parametrize("name", settings())
 def test_every_query_is_that_of_algorithm_1(name, failing, x64):
@@ -196,6 +197,7 @@ class Known(Cube):
         return Cube(self.dim).candidates(jr.key(5), count)
 
 
+@pytest.mark.float64
 def test_on_a_cube_every_query_is_that_of_algorithm_1(x64):
     side = np.linspace(0, 1, 80)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
@@ -437,6 +439,7 @@ def sketching(q0, domain=POINTS, exact=False, **options):
     return cepe(domain, schedules.first(EXPLORED), sketch=Sketch(q0, exact), **options)
 
 
+@pytest.mark.float64
 def test_with_every_point_inducing_s_cepe_is_cepe(x64):
     # With kernels of their own, agents know nothing of points that failed.
     kernels = stack([SquaredExponential(0.25)] * AGENTS, 2)
@@ -468,6 +471,7 @@ def test_inducing_points_are_sent_one_a_round_while_agents_follow_their_own_mean
     assert (trace.queries[-1] != own).any()
 
 
+@pytest.mark.float64
 def test_the_sketch_is_the_dense_formula_of_its_inducing_points(x64):
     algorithm = sketching(60.0, Cube(2))
     state, trace = jax.jit(lambda key: run(algorithm, Waves(), EXPLORED, key))(jr.key(1))
@@ -552,6 +556,7 @@ def rival():
     return Collaborative(POINTS, AGENTS, IGPUCB(), alpha=ALPHA, size=40)
 
 
+@pytest.mark.bitwise
 @pytest.mark.parametrize(
     ("make", "initial"),
     [

@@ -1,9 +1,11 @@
-"""What every method keeps to. A new one is a line of `PROPER`."""
+"""What every method keeps to. A new one is a line of `PROPER`, or given as `--method MODULE:NAME`."""
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import math
+import os
 import re
 
 import equinox as eqx
@@ -23,8 +25,6 @@ from jaxbo import metrics
 from jaxbo.algos.base._origin import origin_of
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
-from jaxbo.algos.base.one_model import AbstractOneModel
-from jaxbo.algos.base.transfer import AbstractTransfer
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -55,7 +55,10 @@ from jaxbo.runs.trace import Trace
 from jaxbo.schedules import InverseSquare
 from jaxbo.types import Scalar, floating
 
-pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+pytestmark = [
+    pytest.mark.float64,
+    pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning"),
+]
 
 
 def kernel(domain):
@@ -166,11 +169,34 @@ MISLED = {
     ),
     "RGPE, fitted": lambda d, n, t: transfer(RGPE, d, n, t, every=5, draws=20),
 }
-#: In float64 only what differs from method to method.
-METHODS = PROPER if jax.config.jax_enable_x64 else PROPER | SETTINGS
+
+
+def given(name):
+    """A method of one's own: a class made of domain and agents, or a function as those of `PROPER`."""
+    module, _, attribute = name.partition(":")
+    make = getattr(importlib.import_module(module), attribute)
+    return (lambda d, n, t: make(d, n)) if isinstance(make, type) else make
+
+
+OWN = os.environ.get("JAXBO_METHOD")
+if OWN:
+    SETTINGS, MISLED = {}, {}
+    PROPER = {OWN: given(OWN), "random search": PROPER["random search"]}
+METHODS = PROPER | SETTINGS
+
+
+def cases(names, *marks):
+    """A parameter of each, with what is said of it: where it is compiled, and when it is tried."""
+    of_name = {"FTS": pytest.mark.users} | dict.fromkeys(SETTINGS, pytest.mark.full)
+    of_name |= dict.fromkeys(MISLED, pytest.mark.long)
+    return [pytest.param(n, marks=[*marks, of_name[n]] if n in of_name else marks) for n in names]
+
+
+HELD = [OWN] if OWN else list(PROPER)
 #: Those that learn from what they observe.
-LEARNING = [name for name in PROPER if name != "random search"]
-ALSO_MISLED = [*LEARNING, *(pytest.param(name, marks=pytest.mark.long) for name in MISLED)]
+LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
+#: In float64 only what differs from method to method.
+ALL = HELD if OWN or jax.config.jax_enable_x64 else [*HELD, *SETTINGS]
 
 AGENTS, INITIAL = 3, 4
 #: The last round is one in which `Fitted` fits.
@@ -191,7 +217,7 @@ roughly_compiled = functools.partial(
 once = pytest.mark.skipif(jax.config.jax_enable_x64, reason="tried in float32")
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=cases(ALL))
 def name(request):
     return request.param
 
@@ -281,6 +307,7 @@ def agent(state, *numbers):
     return jax.tree.map(lambda leaf: leaf[jnp.asarray(numbers)], state.clients)
 
 
+@pytest.mark.skipif(bool(OWN), reason="another method is given")
 def test_every_method_is_held_to_this():
     public = {m for m in vars(jaxbo).values() if isinstance(m, type)}
     methods = {m for m in public if issubclass(m, AbstractAlgorithm)}
@@ -336,6 +363,7 @@ def test_a_run_lowers_for_every_platform_and_all_its_numbers_have_the_default_pr
 # ---------------------------------------------------------------- one run, three ways
 
 
+@pytest.mark.bitwise
 @once
 def test_run_equals_drive_bit_for_bit(name):
     state, trace = ran(name)
@@ -345,6 +373,7 @@ def test_run_equals_drive_bit_for_bit(name):
     assert alike(name, state, driven_state)
 
 
+@pytest.mark.bitwise
 @once
 def test_replay_rebuilds_the_state(name, algorithm):
     state, trace = ran(name)
@@ -357,6 +386,7 @@ jax.monitoring.register_event_duration_secs_listener(
 )
 
 
+@pytest.mark.bitwise
 @once
 def test_other_numbers_compile_nothing(name, algorithm):
     _, trace = ran(name)
@@ -399,6 +429,7 @@ def test_a_key_that_is_used_twice_would_be_noticed():
         run(Careless(CUBE, 2), OBJECTIVE, 2, jr.key(0))
 
 
+@pytest.mark.bitwise
 @once
 def test_a_constant_added_to_all_values_changes_no_query_if_the_method_says_so(name, algorithm):
     _, trace = driven(name)
@@ -419,13 +450,15 @@ def with_values(trace, rows, number, value):
     return Trace(trace.queries, values, trace.info, trace.initial)
 
 
+@pytest.mark.bitwise
 @once
 def test_a_failed_evaluation_changes_nothing_but_where_the_agent_looks(name, algorithm):
     _, trace = driven(name)
     last = ROWS - 1
     number = algorithm.targets // 2
     others = [n for n in range(AGENTS) if n != number]
-    fine = with_values(trace, last, number, 0.5)
+    # Better than all before: it must teach something.
+    fine = with_values(trace, last, number, 2 + np.nanmax(trace.values))
     before = replay(algorithm, Trace(trace.queries[:-1], trace.values[:-1], (), INITIAL), seed())
     failed = replay(algorithm, with_values(trace, last, number, jnp.nan), seed())
     succeeded = replay(algorithm, fine, seed())
@@ -433,15 +466,16 @@ def test_a_failed_evaluation_changes_nothing_but_where_the_agent_looks(name, alg
     assert differences(agent(failed, *others), agent(succeeded, *others)) == []
     assert differences(failed.shared, succeeded.shared) == []
     past = jax.tree.map(lambda leaf: leaf[number], failed.past)
-    if name != "random search":
+    if algorithm.learns:
         assert np.isnan(past.y[jnp.argmax(past.order)])
     kept = jax.tree.map(lambda leaf: leaf[jnp.asarray(others)], failed.past)
     theirs = jax.tree.map(lambda leaf: leaf[jnp.asarray(others)], succeeded.past)
     assert differences(kept, theirs) == []
-    if name != "random search":
+    if algorithm.learns:
         assert differences(agent(succeeded, number), agent(before, number)) != []
 
 
+@pytest.mark.bitwise
 @once
 def test_a_failed_evaluation_is_nothing_to_what_others_do_later(name, algorithm):
     # One agent fails in a round, a second one in it, too, or not; then both succeed.
@@ -456,6 +490,7 @@ def test_a_failed_evaluation_is_nothing_to_what_others_do_later(name, algorithm)
     assert differences(agent(alone, 0, 2), agent(both, 0, 2)) == []
 
 
+@pytest.mark.bitwise
 @once
 def test_initial_points_that_all_failed_teach_nothing_of_the_objective(name, algorithm):
     _, trace = driven(name)
@@ -466,6 +501,7 @@ def test_initial_points_that_all_failed_teach_nothing_of_the_objective(name, alg
     assert differences(agent(failed, number), agent(start, number)) == []
 
 
+@pytest.mark.bitwise
 @once
 def test_the_order_of_agents_does_not_matter(name, algorithm):
     if algorithm.targets < AGENTS:
@@ -481,29 +517,27 @@ def test_the_order_of_agents_does_not_matter(name, algorithm):
 
 @functools.cache
 def one_round(name, agents, domain):
-    """Queries and info of a round without observations, of many seeds."""
+    """Queries of a round without observations, and of one in which nobody is heard; of many seeds."""
     algorithm = METHODS[name](DOMAINS[domain], agents, 1)
 
     def ask(key):
         init_key, ask_key = jr.split(key)
-        return algorithm.ask(ask_key, algorithm.init(init_key))
+        state = algorithm.init(init_key)
+        queries, _ = algorithm.ask(ask_key, state)
+        if not isinstance(algorithm, AbstractFederated):
+            return queries, queries
+        return queries, algorithm.ask(ask_key, state, jnp.zeros((agents,), bool))[0]
 
     return roughly_compiled(jax.vmap(ask))(jr.split(jr.key(3), 32))
 
 
 @once
 def test_draws_do_not_depend_on_how_many_agents_there_are(name, algorithm):
-    if isinstance(algorithm, AbstractOneModel) and not algorithm.random():
+    if not algorithm.random:
         pytest.skip("nothing is drawn")
-    if isinstance(algorithm, AbstractTransfer):
-        pytest.skip("nothing is drawn before there is something to rank")
-    (few, info), (many, more) = one_round(name, 3, "finite"), one_round(name, 7, "finite")
+    # What others send may depend on who is there.
+    few, many = (one_round(name, agents, "finite")[1] for agents in (3, 7))
     equal = (few == many[:, : few.shape[1]]).all(axis=2)
-    if hasattr(info, "source"):
-        # Whose peer an agent listens to does depend on who is there; its own samples do not.
-        alone = np.arange(few.shape[1])[None, :]
-        assert ((info.source == alone) == (more.source[:, : few.shape[1]] == alone)).all()
-        equal = equal[np.asarray(info.source == alone)]
     assert equal.size >= 8
     # Rounding may decide between two candidates with the same value.
     assert equal.mean() > 0.98
@@ -526,7 +560,8 @@ def crossing(text):
     ]
 
 
-@pytest.mark.parametrize("name", PROPER, scope="module")
+@pytest.mark.bitwise
+@pytest.mark.parametrize("name", cases(HELD), scope="module")
 @once
 def test_devices_change_nothing_and_hear_only_what_is_sent(name):
     agents = 24  # a number that no other axis has
@@ -549,11 +584,8 @@ def test_devices_change_nothing_and_hear_only_what_is_sent(name):
         start = jax.eval_shape(algorithm.init, seed())
         messages = jax.eval_shape(algorithm.messages, seed(), start)
         # All hear all messages, or sums of which none has an axis of agents.
-        numbers = metrics.floats(messages)
-        if isinstance(algorithm, FTS):
-            assert sum(gathered) == numbers
-        elif isinstance(algorithm, AbstractTransfer):  # what is used of them, and whose can be
-            assert numbers / 100 < sum(gathered) <= numbers + agents
+        if algorithm.gathers:  # what is used of them, and whose can be
+            assert 0 < sum(gathered) <= metrics.floats(messages) + agents
         else:
             assert not gathered
         assert all(agents not in shape for kind, shape in sent if kind == "all-reduce")
@@ -565,6 +597,7 @@ def test_devices_change_nothing_and_hear_only_what_is_sent(name):
 # ---------------------------------------------------------------- queries
 
 
+@pytest.mark.bitwise
 @once
 def test_queries_are_in_a_cube_and_differ(name):
     _, trace = ran(name)
@@ -579,7 +612,7 @@ def test_queries_are_among_a_finite_set(name):
     assert jax.vmap(FINITE.contains)(queries.reshape(-1, FINITE.dim)).all()
 
 
-@pytest.mark.parametrize("name", PROPER, scope="module")
+@pytest.mark.parametrize("name", cases(HELD), scope="module")
 @once
 def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
     queries = one_round(name, AGENTS, "space")[0].reshape(-1, SPACE.dim)
@@ -647,11 +680,13 @@ def many_runs(name, dim, number=FUNCTION):
     return program(name, dim)(jr.split(jr.key(4), SEEDS), number)
 
 
-@pytest.mark.parametrize("name", LEARNING, scope="module")
+@pytest.mark.parametrize("name", cases(LEARNING), scope="module")
 def test_it_beats_random_search(name):
     assert_beats_random_search(name, 2)
 
 
+@pytest.mark.full
+@pytest.mark.skipif(bool(OWN), reason="another method is given")
 @once
 def test_it_beats_random_search_in_six_dimensions():
     assert_beats_random_search("FTS", 6)
@@ -676,7 +711,7 @@ FLAT = {
 }
 
 
-@pytest.mark.parametrize("name", ALSO_MISLED, scope="module")
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED]), scope="module")
 @pytest.mark.parametrize(
     "flat",
     [name if name == "hill" else pytest.param(name, marks=pytest.mark.long) for name in FLAT],
@@ -697,7 +732,7 @@ def test_a_hill_on_a_plateau_is_found_no_later_than_at_random(name, flat):
     assert mine.mean() > 0.9 * random.mean() - 2 * error
 
 
-@pytest.mark.parametrize("name", ALSO_MISLED, scope="module")
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED]), scope="module")
 @once
 def test_places_where_evaluations_fail_are_avoided(name):
     def failed(name):
@@ -707,7 +742,7 @@ def test_places_where_evaluations_fail_are_avoided(name):
     assert failed(name) < 0.15
 
 
-@pytest.mark.parametrize("name", PROPER, scope="module")
+@pytest.mark.parametrize("name", cases(HELD), scope="module")
 @once
 def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name):
     algorithm = METHODS[name](CUBE, AGENTS, ROWS)

@@ -218,6 +218,7 @@ def test_without_an_observation_nothing_is_fitted(key):
     np.testing.assert_array_equal(state.belief.noise, start.belief.noise)
 
 
+@pytest.mark.full
 def test_runs_that_are_mapped_over_fit_no_more_often_than_one(key):
     """A branch that differs from run to run would be taken by all of them every time."""
     fits = []

@@ -114,7 +114,13 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+#: The others are made of the same parts.
+SOME = ("FTS", "DP-FTS-DE", "CEPE", "TAF")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
+)
 def test_owners_query_what_run_does(name, tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
     world = World(tmp_path, METHODS[name], ledger=LEDGER if name == "DP-FTS-DE" else None)

@@ -10,6 +10,8 @@ import scipy.linalg
 from jaxbo.kernels import linalg
 from jaxbo.kernels.processes.covariance import SquaredExponential, gram
 
+pytestmark = [pytest.mark.users, pytest.mark.float64]
+
 SOLVES = [(linalg.solve_lower, 0), (linalg.solve_upper, "T")]
 
 

@@ -19,6 +19,8 @@ from jaxbo.privacy.mechanism import (
     region_weights,
 )
 
+pytestmark = [pytest.mark.users, pytest.mark.float64]
+
 AGENTS, FEATURES, REGIONS = 12, 7, 3
 ALL = jnp.ones(AGENTS, bool)
 NONE = jnp.zeros(AGENTS, bool)

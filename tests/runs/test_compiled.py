@@ -78,6 +78,7 @@ def rows_of(trace):
 # ---------------------------------------------------------------- run
 
 
+@pytest.mark.bitwise
 def test_a_run_is_init_then_ask_evaluate_tell_bit_for_bit(key):
     state, trace = run(TS4, compiled_bowl, 3, key)
     assert trace.queries.shape == (3, 4, 2)
@@ -119,6 +120,7 @@ def test_of_every_few_rounds_the_last_is_recorded(every, key):
             replay(TS4, trace, key)
 
 
+@pytest.mark.bitwise
 @pytest.mark.parametrize("every", [1, 2])
 def test_rounds_that_are_summed_up_are_bit_for_bit_the_same(every, key):
     state, trace = run(TS4, flaky_bowl, 6, key, initial=3)

@@ -204,6 +204,7 @@ def test_an_offset_changes_no_query(algorithm, key):
     assert same(state, replay(algorithm, trace, key))
 
 
+@pytest.mark.bitwise
 def test_values_in_float32_are_told_bit_for_bit_as_a_run_tells_them(key):
     objective = lambda key, agent, x: -jnp.round(jnp.sum(x) * 64) / 64  # noqa: E731
     inside, compiled = run(TS2, objective, 4, key, initial=2)

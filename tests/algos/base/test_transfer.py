@@ -256,6 +256,7 @@ def test_an_agent_may_have_observed_nothing(kind, data, key):
         np.testing.assert_allclose(queries[:2], without[:2], atol=1e-5)
 
 
+@pytest.mark.full
 def test_agents_alike_help_each_other():
     def objective(key, agent, x):
         return jnp.sin(9 * x[0]) * jnp.cos(7 * x[1]) - ((x - 0.2) ** 2).sum()
@@ -391,6 +392,7 @@ def test_whom_not_to_listen_to_can_be_known_before(once):
     assert 2 in source
 
 
+@pytest.mark.full
 def test_of_two_alike_the_one_that_weighed_more_before_is_listened_to_more():
     source = listening([1, 1, 1], start=np.array([0.0, 9.0, 1.0]))
     asked = source[source != 0]

@@ -11,6 +11,8 @@ from jaxbo.kernels.choosing import exploration
 from jaxbo.kernels.choosing.exploration import Anywhere, OnPoints
 from jaxbo.kernels.processes.covariance import SquaredExponential
 
+pytestmark = pytest.mark.float64
+
 CAPACITY, NOISE, SCALE = 8, 1e-2, 0.3
 POINTS = np.random.default_rng(3).random((60, 2))
 KERNEL = SquaredExponential(SCALE)

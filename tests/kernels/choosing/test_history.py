@@ -248,6 +248,7 @@ def asked(key, past, candidates):
     return query(key, bowl, CUBE, candidates, past)
 
 
+@pytest.mark.bitwise
 def test_where_nothing_failed_the_maximizer_is_asked_bit_for_bit(key):
     past = told(jr.uniform(key, (6, 2)), jnp.arange(6.0))
     candidates = CUBE.candidates(key, 100)

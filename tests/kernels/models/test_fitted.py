@@ -488,6 +488,7 @@ def test_where_a_spectral_density_is_needed_a_function_without_is_refused(build,
 # ---------------------------------------------------------------- warped values
 
 
+@pytest.mark.bitwise
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_before_the_first_refit_nothing_is_warped_bit_for_bit(inference, shared, points, others):
     plain, warped = (

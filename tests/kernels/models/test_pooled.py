@@ -14,6 +14,8 @@ from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.pooled import Pooled
 from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential
 
+pytestmark = pytest.mark.float64
+
 POINTS, CAPACITY = 12, 16
 
 

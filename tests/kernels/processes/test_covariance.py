@@ -20,6 +20,8 @@ from jaxbo.kernels.processes.covariance import (
     SquaredExponential,
 )
 
+pytestmark = [pytest.mark.users, pytest.mark.float64]
+
 KERNELS = [SquaredExponential, Matern12, Matern32, Matern52]
 ORACLES = {
     SquaredExponential: tinygp.kernels.ExpSquared,

@@ -13,6 +13,8 @@ from jaxbo.kernels.processes import features
 from jaxbo.kernels.processes.covariance import Matern12, Matern32, Matern52, SquaredExponential
 from jaxbo.kernels.processes.features import FourierFunction, cos_turns, sin_turns
 
+pytestmark = [pytest.mark.users, pytest.mark.float64]
+
 KERNELS = [SquaredExponential, Matern12, Matern32, Matern52]
 MAPS = [eqx.filter_jit(make) for make in (features.cosine, features.sine_cosine)]
 DIRECTIONS = [features.independent, features.orthogonal, features.quasi_random]

@@ -11,6 +11,8 @@ import tinygp
 from jaxbo.kernels.processes import gp
 from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential
 
+pytestmark = [pytest.mark.users, pytest.mark.float64]
+
 NOISE = 0.01
 KERNEL = SquaredExponential(jnp.array([0.3, 0.6]), 1.7)
 append, refactor, build = jax.jit(gp.append), jax.jit(gp.refactor), jax.jit(gp.build)

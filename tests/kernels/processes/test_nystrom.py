@@ -20,6 +20,8 @@ from jaxbo.objectives.families import Same
 from jaxbo.objectives.functions import branin_rescaled
 from jaxbo.runs.compiled import run
 
+pytestmark = pytest.mark.float64
+
 NOISE = 1e-2
 KERNEL = SquaredExponential(0.15, 1.3)
 

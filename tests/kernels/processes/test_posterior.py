@@ -12,6 +12,8 @@ from jaxbo.kernels.processes import features, posterior
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.kernels.processes.posterior import DenseRoot, ProductRoot
 
+pytestmark = [pytest.mark.users, pytest.mark.float64]
+
 SIZE, POINTS = 24, 10
 #: Without a capacity the root is a matrix, with this one a product of factors.
 FORMS = [None, POINTS]
