@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -99,9 +100,9 @@ class Options:
 
 
 class Check(NamedTuple):
-    """Whether a claim holds, and the figure that decided."""
+    """Whether a claim holds, and the figure that decided; None where the runs are too few to say."""
 
-    holds: bool
+    holds: bool | None
     figure: float
 
 
@@ -115,6 +116,23 @@ def no_worse(ours: np.ndarray, rival: np.ndarray) -> Check:
     """Whether ours is not larger, by the 95 % interval of the runs' differences; by how much it is."""
     low, _ = metrics.confidence_interval(ours - rival)
     return Check(bool(low <= 0), float(np.mean(ours - rival)))
+
+
+def at_most(ours: np.ndarray, rival: np.ndarray, times: float) -> Check:
+    """Whether our mean is at most so many times the rival's, by the 95 % interval of their ratio.
+
+    The interval is that of two independent means, to first order in their errors.
+    """
+    (mean, error), (theirs, other) = _mean_and_error(ours), _mean_and_error(rival)
+    return ratio_at_most(float(mean), float(error), float(theirs), float(other), times)
+
+
+def ratio_at_most(mean: float, error: float, theirs: float, other: float, times: float) -> Check:
+    """`at_most`, from means and standard errors."""
+    ratio = mean / theirs
+    extent = 1.96 * ratio * math.hypot(error / mean, other / theirs)
+    decided = ratio + extent <= times or ratio - extent > times
+    return Check(ratio <= times if decided else None, ratio)
 
 
 @dataclass
@@ -364,7 +382,8 @@ def text(content: Mapping[str, Any], result: Result) -> str:
 
 
 def _verdict(claim: str, check: Mapping[str, Any]) -> str:
-    return f"{'holds' if check['holds'] else 'FAILS'}  {claim}: {number(check['figure'])}"
+    said = {True: "holds", False: "FAILS", None: "open "}[check["holds"]]
+    return f"{said}  {claim}: {number(check['figure'])}"
 
 
 def number(value: float | None) -> str:

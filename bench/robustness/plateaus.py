@@ -19,7 +19,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bench.runner import Check, Experiment, Options, Result, interval, progress
+from bench.runner import Check, Experiment, Options, Result, at_most, interval, progress
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
@@ -149,16 +149,15 @@ def checks(found: dict[tuple[str, int, str], np.ndarray]) -> dict[str, Check]:
     for (shape, dim, method), one in found.items():
         if method == RANDOM:
             continue
-        ratio = float(one.mean() / found[shape, dim, RANDOM].mean())
         claim = f"{shape}, {dim}-D, {method}: at most {MARGIN:g} times as late as at random"
-        results[claim] = Check(ratio <= MARGIN, ratio)
+        results[claim] = at_most(one, found[shape, dim, RANDOM], MARGIN)
     return results
 
 
 EXPERIMENT = Experiment(
     source="plateaus",
     about="how soon a small hill is found where most values are equal",
-    time="not measured",
+    time="1 h",
     run=_run,
     problems=tuple(SHAPES),
 )

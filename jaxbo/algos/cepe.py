@@ -5,7 +5,7 @@
     else exploit:                         x_i = argmax α_i mean_i + (1 - α_i) Σ_j w_j mean_j
 
 S-CEPE explores first, then sends its inducing points and their weights instead, one a round
-(`kernels.nystrom`), while it queries the maximizer of its own mean.
+(`kernels.processes.nystrom`), while it queries the maximizer of its own mean.
 """
 
 from collections.abc import Sequence

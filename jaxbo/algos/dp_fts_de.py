@@ -6,7 +6,7 @@
     x_t = argmax φ(x)'ω^(region of x)   otherwise (Algorithm 2)
 
 The server may be trusted with the messages; what agents learn of each other is the broadcast alone,
-which is one release of `kernels.mechanism.Mechanism` a round. Its module says what that guarantees.
+which is one release of `privacy.mechanism.Mechanism` a round. Its module says what that guarantees.
 """
 
 from dataclasses import KW_ONLY
@@ -81,7 +81,7 @@ class DPFTSDE(AbstractTwoModels):
         without DE    distributed=False, or Weighting(emphasis=0)
 
     Absent agents (`present`) are never in the sum; why that weakens nobody's guarantee is said in
-    `kernels.mechanism`. On a finite domain a region is the points that lie in it.
+    `privacy.mechanism`. On a finite domain a region is the points that lie in it.
 
     The regions' vectors are compared by their values, so distributed exploration gains only where all
     agents' values are on one scale: bring them to one that all know, such as [0, 1] for an accuracy, and

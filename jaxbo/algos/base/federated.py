@@ -13,7 +13,7 @@
 
 where `each`, by default `vmap`, makes of a function of one agent that of all (`jaxbo.layout`).
 
-An agent's `past` (`kernels.history`) is kept here, for all methods alike. `choose` gives it to
+An agent's `past` (`kernels.choosing.history`) is kept here, for all methods alike. `choose` gives it to
 `maximize`, which passes over places where evaluations fail and points that would teach nothing.
 
 `message` is all that ever leaves a client: neither its past nor its failures do. What it learns of

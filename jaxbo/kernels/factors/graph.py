@@ -5,7 +5,7 @@
 Tables of φ_I come and go, stacked by their shape.
 
     FactorGraph    which variables are in which factor is fixed, compiled once, on the host
-    DataGraph      it is data, such as a draw of `kernels.structure`: one program for all of them
+    DataGraph      it is data, such as a draw of `kernels.additive.structure`: one program for all of them
 """
 
 import abc

@@ -3,7 +3,7 @@
     observe(x, y) → belief,   sample → f(x) = φ(x)'w,   predict(x) → mean, variance
 
 `Fixed` has hyperparameters given in advance, so that one feature map can serve any number of agents;
-those of `kernels.fitted` have the agent's own, by maximum evidence.
+those of `kernels.models.fitted` have the agent's own, by maximum evidence.
 
 Values of any offset and scale: the posterior mean is linear in the values, so the model carries the
 mean for the values and for the constant 1 under one covariance, and standardizes by the running mean
