@@ -45,11 +45,11 @@ def test_peers_see_the_functions_values_off_by_the_distance_and_the_target_nothi
 
 def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
     setting = PeerSetting(observations=5, features=10)
-    peers = synthetic.federated(setting, own=None)
+    informers = synthetic.federated(setting, own=None)
     algorithm = synthetic.federated(setting, own=synthetic.own_model(rounds=3))
     function = waves(1)[0]
     known = peers.peers_data(key, function, grid(), Perturbed(0.02), 5)
-    cheap = jax.jit(peers.start)(peers, algorithm, key, *known)
+    cheap = jax.jit(peers.start)(informers, algorithm, key, *known)
     whole = jax.jit(lambda a, k, *data: a.warm_start(a.init(k), *data))(algorithm, key, *known)
 
     def asked(state):
