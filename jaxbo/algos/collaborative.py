@@ -118,7 +118,7 @@ class Collaborative(AbstractFederated):
 
     `alpha` and `weights` are those of `CEPE`, on a finite domain; so are prior mean and values. `joint`
     has the deviation of a sum of independent processes, its contrary the paper's bound. Processes
-    are exact as far as `size` features tell points apart (`kernels.processes.nystrom.greedy`): with a squared
+    are exact as far as `size` features tell points apart (`nystrom.greedy`): with a squared
     exponential kernel of a fifth of a square, 128 leave 1e-6 of the variance. Memory size² + points an
     agent, for any number of rounds. Of points that look equally good an agent takes any, so that agents
     who know nothing yet begin apart; the paper does not say. Where its own evaluations fail an agent does

@@ -1,6 +1,6 @@
 """One black box and K workers: an ensemble of Gaussian processes that chooses its own kernel (EGP-TS).
 
-    f ~ Σ_m w_m GP_m,    w_m ∝ evidence of kernel m                     kernels.models.ensemble, eq. 5 to 7
+    f ~ Σ_m w_m GP_m,    w_m ∝ evidence of kernel m                     models.ensemble, eq. 5 to 7
     x_k = argmax f_k(x),    f_k ~ GP of an expert drawn by weight        for every worker, eq. 8, 9
 
 Lu, Polyzos, Li and Giannakis, Surrogate modeling for Bayesian optimization beyond a single Gaussian

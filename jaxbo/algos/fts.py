@@ -99,7 +99,7 @@ class FTS(AbstractTwoModels):
     badly is passed over.
 
     `pooled=Pooled()` has agents agree on the hyperparameters of their own models, `own=Fitted(...)`, by
-    the evidence of all who are present (`kernels.models.pooled`): `Pooled.settings` floats more a message. It
+    the evidence of all who are present (`models.pooled`): `Pooled.settings` floats more a message. It
     takes the place of the agent's own fit: give `every=None`. With `once`, of observations before the
     start, and the asking agent's since.
 

@@ -34,7 +34,7 @@ class RGPE(AbstractTransfer):
     objective for the messages, on a feature map that is common to all. Weights come from `draws` of every
     model at the agent's observations, those of its own leave out the point they are at. A model of
     another agent is dropped if its median loss is above the 95 % quantile of the own losses
-    (`kernels.choosing.ranking.ensemble_weights`). Improvement is over the largest mean of the ensemble at an own
+    (`ranking.ensemble_weights`). Improvement is over the largest mean of the ensemble at an own
     observation. An agent that has nothing to rank goes by its own model.
 
     `peers` says whom to listen to: nothing is everybody, or yes or no for each agent, or a row of these

@@ -62,7 +62,7 @@ def run(
 
     Memory: the agents' state (a method's docstring says how much that is), and of each agent that is
     asked some 8 bytes for each candidate, for each feature of each start of the search and, where
-    features are the agent's own, of each of 256 candidates (`kernels.choosing.maximize`), which `chunk` bounds.
+    features are the agent's own, of each of 256 candidates (`choosing.maximize`), which `chunk` bounds.
     A `state` that is given is kept: donate it to the `jit` that `run` is called in, if it is not needed
     any more.
 

@@ -287,7 +287,8 @@ def test_who_finds_only_parts_that_another_is_at_says_so(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("ours", "holds"), [([1.0, 1.01, 0.99], True), ([1.0, 1.4, 0.7], None), ([1.3, 1.31, 1.29], False)]
+    ("ours", "holds"),
+    [([1.0, 1.01, 0.99], True), ([1.0, 1.4, 0.7], None), ([1.3, 1.31, 1.29], False)],
 )
 def test_a_ratio_holds_is_refuted_or_is_left_open(ours, holds):
     check = runner.at_most(np.array(ours), np.array([0.99, 1.0, 1.01]), 1.1)

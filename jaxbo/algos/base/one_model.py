@@ -29,7 +29,7 @@ from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 
 class State(eqx.Module):
     """`round` counts the rounds told, `told` the evaluations, failed ones and initial ones included;
-    `fitted` how many observations the last fit was to; `past` is what was evaluated (`kernels.choosing.history`).
+    `fitted` how many observations the last fit was to; `past` is what was evaluated (`choosing.history`).
     The belief is of values less `origin`, which `drive` and `Desk` subtract; None where the surrogate
     takes values as they are.
     """

@@ -33,7 +33,7 @@ class Beliefs(eqx.Module):
 class SampledFunction(eqx.Module):
     """A sampled function on the shared features, FTS section 3.1: all that leaves an agent.
 
-    Where agents agree on hyperparameters, also the log `evidence` of each setting (`kernels.models.pooled`).
+    Where agents agree on hyperparameters, also the log `evidence` of each setting (`models.pooled`).
     """
 
     weights: Features

@@ -358,7 +358,7 @@ def solve(
     """The maximum by elimination, or by two sweeps over a tree, or else a good point by messages.
 
     Elimination is for graphs that are fixed, where no table on the way exceeds `most_cells`; it is
-    unrolled, so no more than two hundred variables may be connected. Trees go by `kernels.factors.tree` (graphs
+    unrolled, so no more than two hundred variables may be connected. Trees go by `factors.tree` (graphs
     that are data, if they have an `order`). Elsewhere messages may not settle, but they pass by good
     points: of `decodings` that are looked at on the way, by `decode` and `local_search.improve`, the
     best is kept. Where `upper_bound`, of `sweeps` sweeps, does not say that it is a maximum,

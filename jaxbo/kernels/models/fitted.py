@@ -4,7 +4,7 @@
 
 `Fitted` keeps the observations, and two kinds of inference stand behind it:
 
-    OnFeatures   f(x) = φ(x)'w;   w ~ N(mean, R R'), the square-root posterior of kernels.processes.posterior
+    OnFeatures   f(x) = φ(x)'w;   w ~ N(mean, R R'), the square-root posterior (processes.posterior)
     Exact        f | y ~ GP;      a sample is a draw of the prior on features, corrected through the data:
                  f(x) = φ(x)'z + k(x, X) (K + noise I)⁻¹ (y - φ(X)z - e)      (Wilson et al., 2020)
 
@@ -277,7 +277,7 @@ class Fitted(AbstractSurrogate):
     of a rough kernel in many dimensions they vary too little where nothing is observed.
 
     `warp` brings skewed values nearer to a Gaussian by a power transformation, refitted with the rest
-    (`kernels.models.warping`). `inference` is `OnFeatures()`, whose samples are functions that can be sent and
+    (`models.warping`). `inference` is `OnFeatures()`, whose samples are functions that can be sent and
     cost the same after any number of observations; or `Exact()`, at O(capacity) a sample's value: for
     expected improvement, and where weights are to be those of the exact evidence (egp-evidence). With
     Thompson sampling `Exact()` was better after 100 evaluations on two of four functions and neither on

@@ -3,7 +3,7 @@
     φ(x) = L⁻¹ k(z, x),   L L' = k(z, z)         k(x, x') ≈ φ(x)'φ(x')
     f(x) = φ(x)'w + rest,   w ~ N(0, I),   rest ~ N(0, k(x, x) - |φ(x)|²)
 
-Conditioned on y = φ(x)'w + e, e ~ N(0, noise), by the square root of `kernels.processes.posterior`, this is the
+Conditioned on y = φ(x)'w + e, e ~ N(0, noise), by the square root of `processes.posterior`, this is the
 sketched posterior of S-CEPE (Salgia, Vakili and Zhao, 2022, eq. 6, 7):
 
     mean(x)     = φ(x)'ŵ = k(z, x)'(noise K_zz + K_zx K_xz)⁻¹ K_zx y
