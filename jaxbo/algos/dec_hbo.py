@@ -1,6 +1,6 @@
 """High dimensions by a factor graph (DEC-HBO).
 
-    f(x) = Σ_I f_I(x_I)                                                              additive.decomposed, eq. 1
+    f(x) = Σ_I f_I(x_I)                                                        additive.decomposed, eq. 1
     x_t = argmax Σ_I mean_I(x_I) + √β_t std_I(x_I)                            factors.maxsum, eq. 2 to 4
 
 Hoang, Hoang, Ouyang and Low, Decentralized high-dimensional Bayesian optimization with factor graphs
