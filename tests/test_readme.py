@@ -46,3 +46,19 @@ def test_every_make_target_it_names_exists():
     makefile = (README.parent / "Makefile").read_text()
     for target in set(re.findall(r"(?:^|`)make (\w+)", TEXT, flags=re.M)):
         assert re.search(rf"^{target}:", makefile, flags=re.M), target
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_its_method_keeps_the_contract(tmp_path):
+    method = next(example for example in EXAMPLES if "class Gossip" in example)
+    (tmp_path / "gossip.py").write_text(method.split("gossip = Gossip(")[0])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(README.parent)])}
+    contract = README.parent / "tests" / "algos" / "test_contract.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(contract)]
+    command += ["--compile", "bitwise", "--method", "gossip:Gossip"]
+    done = subprocess.run(
+        command, cwd=README.parent, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
