@@ -516,17 +516,15 @@ def test_the_order_of_agents_does_not_matter(name, algorithm):
 
 
 @functools.cache
-def one_round(name, agents, domain):
-    """Queries of a round without observations, and of one in which nobody is heard; of many seeds."""
+def one_round(name, agents, domain, heard=True):
+    """Queries of a round without observations, of many seeds; nobody's message arrives if not `heard`."""
     algorithm = METHODS[name](DOMAINS[domain], agents, 1)
+    lost = isinstance(algorithm, AbstractFederated) and not heard
+    present = jnp.zeros((agents,), bool) if lost else None
 
     def ask(key):
         init_key, ask_key = jr.split(key)
-        state = algorithm.init(init_key)
-        queries, _ = algorithm.ask(ask_key, state)
-        if not isinstance(algorithm, AbstractFederated):
-            return queries, queries
-        return queries, algorithm.ask(ask_key, state, jnp.zeros((agents,), bool))[0]
+        return algorithm.ask(ask_key, algorithm.init(init_key), present)[0]
 
     return roughly_compiled(jax.vmap(ask))(jr.split(jr.key(3), 32))
 
@@ -536,7 +534,7 @@ def test_draws_do_not_depend_on_how_many_agents_there_are(name, algorithm):
     if not algorithm.random:
         pytest.skip("nothing is drawn")
     # What others send may depend on who is there.
-    few, many = (one_round(name, agents, "finite")[1] for agents in (3, 7))
+    few, many = (one_round(name, agents, "finite", heard=False) for agents in (3, 7))
     equal = (few == many[:, : few.shape[1]]).all(axis=2)
     assert equal.size >= 8
     # Rounding may decide between two candidates with the same value.
@@ -608,14 +606,14 @@ def test_queries_are_in_a_cube_and_differ(name):
 
 @once
 def test_queries_are_among_a_finite_set(name):
-    queries, _ = one_round(name, 3, "finite")
+    queries = one_round(name, 3, "finite", heard=False)
     assert jax.vmap(FINITE.contains)(queries.reshape(-1, FINITE.dim)).all()
 
 
 @pytest.mark.parametrize("name", cases(HELD), scope="module")
 @once
 def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
-    queries = one_round(name, AGENTS, "space")[0].reshape(-1, SPACE.dim)
+    queries = one_round(name, AGENTS, "space").reshape(-1, SPACE.dim)
     assert jax.vmap(SPACE.contains)(queries).all()
     for x in np.asarray(queries):
         # A round trip through the user's values comes back to the same point.
