@@ -50,7 +50,7 @@ test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
 	$(PYTEST) --compile bitwise -m "float64 and not long"
 
-# Import, one run of each method, types: for the loop of writing.
+# Import, the shapes of a run of each method, types: for the loop of writing.
 test-fast: export JAX_ENABLE_X64 = 0
 test-fast: $(VENV)/ready-dev
 	$(BIN)/python -m pytest --quiet --compile roughly tests/test_packaging.py tests/algos/test_contract.py \

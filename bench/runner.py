@@ -129,8 +129,10 @@ def at_most(ours: np.ndarray, rival: np.ndarray, times: float) -> Check:
 
 def ratio_at_most(mean: float, error: float, theirs: float, other: float, times: float) -> Check:
     """`at_most`, from means and standard errors."""
+    if theirs == 0:
+        return Check(mean == 0, math.inf if mean else 1.0)
     ratio = mean / theirs
-    extent = 1.96 * ratio * math.hypot(error / mean, other / theirs)
+    extent = 1.96 * math.hypot(error, ratio * other) / theirs
     decided = ratio + extent <= times or ratio - extent > times
     return Check(ratio <= times if decided else None, ratio)
 

@@ -71,7 +71,7 @@ HALVES = 3
 MOST_OWNERS = 40
 
 
-class Owner(NamedTuple):
+class Writer(NamedTuple):
     """What one owner keeps to itself: images as rows of 64 pixels in [0, 1], and their digits."""
 
     images: Float[np.ndarray, "samples 64"]
@@ -79,7 +79,7 @@ class Owner(NamedTuple):
 
 
 @functools.cache
-def owners(count: int) -> tuple[Owner, ...]:
+def owners(count: int) -> tuple[Writer, ...]:
     """The digits shared out unevenly, always in the same way; every sample has one owner."""
     images, digits = map(np.asarray, load_digits(return_X_y=True))
     rng = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def owners(count: int) -> tuple[Owner, ...]:
         rows = rng.permutation(np.flatnonzero(digits == digit))
         ends = len(rows) * np.cumsum(shares[:, digit]) / shares[:, digit].sum()
         owner[rows] = np.searchsorted(np.round(ends[:-1]), np.arange(len(rows)), side="right")
-    return tuple(Owner(images[owner == n] / 16, digits[owner == n]) for n in range(count))
+    return tuple(Writer(images[owner == n] / 16, digits[owner == n]) for n in range(count))
 
 
 def accuracy(count: int, owner: int, parameters: Mapping[str, Any]) -> float:

@@ -173,8 +173,8 @@ class Table(AbstractSchedule):
 class OfRound(AbstractSchedule):
     """A function of the round t = 1, 2, …, which is traced: written with `jax.numpy`.
 
-    The caller sees to it that probabilities lie in (0, 1]. A module's or a `functools.partial`'s numbers
-    are data, those of a plain function part of the program.
+    The caller sees to it that probabilities lie in (0, 1]. Arrays of a module or bound by a
+    `functools.partial` are data, all else is part of the program.
     """
 
     function: Callable[[Count], Scalar] = eqx.field(converter=as_pytree)

@@ -48,6 +48,7 @@ def pytest_configure(config):
     gc.set_threshold(100_000, 50, 100)  # tracing makes many objects: a tenth of the time
     flags = [DEVICES, *COMPILE[config.getoption("compile")]]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
+    os.environ.pop("JAXBO_METHOD", None)
     if config.getoption("method"):  # others need not be as strict
         jax.config.update("jax_numpy_dtype_promotion", "standard")
         jax.config.update("jax_numpy_rank_promotion", "allow")

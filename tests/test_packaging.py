@@ -1,3 +1,5 @@
+import ast
+import collections
 import os
 import re
 import shutil
@@ -113,3 +115,14 @@ def test_make_names_the_python_it_needs_where_there_is_an_older_one(tmp_path):
     assert result.returncode != 0
     assert "needs Python 3.11 or newer, this is Python 3.8.1" in result.stderr
     assert not (tmp_path / "venv").exists()
+
+
+def test_no_class_name_occurs_twice():
+    names = [
+        node.name
+        for path in [*ROOT.glob("jaxbo/**/*.py"), *ROOT.glob("bench/**/*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert len(names) > 150
+    assert [name for name, count in collections.Counter(names).items() if count > 1] == []

@@ -1,1 +1,1 @@
-"""One file a method. `base` is what every method offers, `thompson` what FTS and DP-FTS-DE share."""
+"""One file a method; what methods share is in `base`."""

@@ -233,7 +233,7 @@ class CEPE(AbstractFederated):
             state = eqx.tree_at(lambda s: s.shared, state, shared)
         return super().tell(state, queries, values, each=each)
 
-    # ------------------------------------------------------------ the six functions
+    # ------------------------------------------------------------ the functions of a method
 
     def setup(self, key: Key) -> Design | None:
         del key

@@ -273,7 +273,6 @@ class _Visit:
         key = self._own(self._ask_keys(request.round).choice)
         known = self.shared, self.client, self.past, self.message(request.round), self.broadcast
         x, _ = eqx.filter_jit(self.algorithm.choose)(key, *known)
-        check_queries(self.algorithm, x[None])
         self._evaluate(request.round, x)
 
     def message(self, round: int) -> PyTree:
@@ -282,6 +281,7 @@ class _Visit:
         return eqx.filter_jit(self.algorithm.message)(key, self.shared, self.client)
 
     def _evaluate(self, round: int, x: Array) -> None:
+        check_queries(self.algorithm, x[None])
         value = self._value(np.asarray(x))
         told = jnp.asarray(round), (self.client, self.past), x, self._told(value)
         self.client, self.past = eqx.filter_jit(self.algorithm.observe)(self.shared, *told)

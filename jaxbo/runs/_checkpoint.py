@@ -13,6 +13,7 @@ import re
 import secrets
 import zlib
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 import equinox as eqx
@@ -51,6 +52,9 @@ def fingerprint(**parts: Any) -> dict[str, str]:
 def _digest(part: Any) -> str:
     leaves, structure = jax.tree.flatten(part)
     digest = hashlib.sha256(_stable(structure).encode())
+    for node in jax.tree.leaves(part, is_leaf=_is_function):
+        if _is_function(node):
+            digest.update(_code(node.func).encode())
     for leaf in leaves:
         if eqx.is_array(leaf) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jr.key_data(leaf)
@@ -58,6 +62,22 @@ def _digest(part: Any) -> str:
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(array.tobytes() if array.dtype != object else _stable(leaf).encode())
     return digest.hexdigest()[:16]
+
+
+def _is_function(node: Any) -> bool:
+    """Whether it is a function that a schedule or a kernel holds (`types.as_pytree`)."""
+    return isinstance(node, jax.tree_util.Partial)
+
+
+def _code(part: Any) -> str:
+    """What a function does, as far as it can be seen: its code, and what it encloses."""
+    code = getattr(part, "__code__", part)
+    if not isinstance(code, CodeType):
+        return repr(np.asarray(part).tolist()) if eqx.is_array(part) else _stable(part)
+    cells = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
+    defaults = getattr(part, "__defaults__", None) or ()
+    inner = [_code(item) for item in (*code.co_consts, *cells, *defaults)]
+    return f"{code.co_code.hex()} {code.co_names} {inner}"
 
 
 def _stable(part: Any) -> str:

@@ -112,7 +112,8 @@ def _simulate(
 
     def evaluate(key: Key, x: Point) -> Scalar:
         value = objective(jr.fold_in(key, 0), jnp.zeros((), int), x)
-        return jnp.where(jnp.isfinite(value), value, jnp.nan)
+        fine = jnp.isfinite(value) & algorithm.domain.contains(x)
+        return jnp.where(fine, value, jnp.nan)
 
     if initial:
         rows = jnp.arange(initial)

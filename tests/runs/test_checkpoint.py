@@ -547,3 +547,21 @@ def test_other_files_are_refused(saved, tmp_path):
 def test_arrays_of_another_shape_are_refused(name, saved):
     rewritten(saved, **{name: np.zeros((2, 7, 2)[: 3 if name == "queries" else 2])})
     refused(saved, "checkpoint")
+
+
+def halving(t):
+    return 0.5**t
+
+
+def scaled(factor):
+    return lambda t: factor * t
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(lambda t: 0.5, lambda t: 0.9), (scaled(0.5), scaled(0.9)), (halving, scaled(0.5))],
+)
+def test_a_schedule_of_another_function_is_another_run(one, other):
+    mine, theirs = (fingerprint(algorithm=FTS(Cube(2), 3, mixing=f)) for f in (one, other))
+    assert mine != theirs
+    assert mine == fingerprint(algorithm=FTS(Cube(2), 3, mixing=one))

@@ -36,7 +36,7 @@ class AbstractAlgorithm(eqx.Module):
     @property
     @abc.abstractmethod
     def targets(self) -> int:
-        """How many query each round: the first agents, or all workers."""
+        """How many query each round: the first so many agents, or all workers."""
 
     @property
     def clients(self) -> int:
@@ -58,7 +58,7 @@ class AbstractAlgorithm(eqx.Module):
 
     @property
     def initial_capacity(self) -> int | None:
-        """The most of them that were made before the first round, if there is a limit of its own."""
+        """The most observations made before the first round, if these have a limit of their own."""
         return None
 
     def initial(self, key: Key, agent: Count) -> Point:

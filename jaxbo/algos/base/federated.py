@@ -136,8 +136,8 @@ class AbstractFederated(AbstractAlgorithm):
 
     @property
     def gathers(self) -> bool:
-        """Whether a broadcast may hold messages themselves, which every device then hears. Without
-        them it is made of sums over agents, whatever their number."""
+        """Whether a broadcast may hold agents' messages. If not, it is made of sums over agents, whose
+        size does not grow with their number."""
         return True
 
     @property

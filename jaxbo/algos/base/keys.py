@@ -9,9 +9,11 @@
                                  │       └─ choice ── an agent's
                                  └─ noise ── an agent's
 
-The compiled loop, the driver and both sides of a federation take their keys from here. Whoever needs one
-key splits off the others too, which costs nothing. An agent's key follows from its number: its draws
-depend neither on how many agents there are nor on how they are laid over devices.
+The compiled loop, the driver and both sides of a federation take their keys from here. `setup` and
+`join`, `message`, `server` and `choice` are those of federated methods; others split `init` and `ask` as
+they need. Each split gives all of its keys, and one that is not used costs nothing. An agent's key
+follows from its number: its draws depend neither on how many agents there are nor on how they are laid
+over devices.
 """
 
 from typing import NamedTuple

@@ -43,7 +43,7 @@ class SampledFunction(eqx.Module):
 class AbstractTwoModels(AbstractFederated):
     """`features` models the objective for the messages, `own`, if given, for the agent itself.
 
-    A method calls `start` in `join` and `observe` in `learn`, and makes its messages and queries of the
+    A method calls `start` in `join` and `observed` in `learn`, and makes its messages and queries of the
     beliefs between, for instance with `sampled` and `own_function`.
     """
 

@@ -266,7 +266,7 @@ def draw(
     size: int,
 ) -> Sample:
     """A function given observations `y`, NaN where there is none; `inverse` as in
-    `factor_tables.tables`.
+    `tables.tables`.
 
     A draw of the prior, with `size` features a factor, corrected through the data (Wilson et al., 2020).
     """

@@ -5,7 +5,7 @@
 
 over theta = log length_scale (one, or one a coordinate), log variance and log noise, inside of
 `Bounds`: theta = low + (high - low) sigmoid(4 u / (high - low)), u free. Of a function k(x, z) without
-these it is the log factors of its numbers (`covariance.Given`), and log noise. Several runs of L-BFGS,
+these it is the log factors of its numbers (`KernelFunction`), and log noise. Several runs of L-BFGS,
 from the given hyperparameters and from points spread over the box, go side by side; the best is
 returned.
 
@@ -180,12 +180,17 @@ def fit(
     `FEWEST` distinct values it is the start. A hyperparameter that is not fitted keeps its value,
     whatever the bounds.
 
-    `ValueError` for fewer than one restart or step, or noise that is not positive.
+    `ValueError` for fewer than one restart or step, for noise that is not positive, and for a length
+    scale or variance to be kept where the kernel has none.
     """
     if restarts < 1 or steps < 1:
         raise ValueError(f"restarts and steps must be at least 1, got {restarts} and {steps}.")
     _check.positive("noise", noise)
     fitted = {"length_scale": fit_length_scale, "variance": fit_variance, "noise": fit_noise}
+    if not isinstance(kernel, AbstractKernel) and not (fit_length_scale and fit_variance):
+        raise ValueError(
+            f"a length scale or variance cannot be kept: {kernel!r} has none of its own."
+        )
     kept = [name for name, varies in fitted.items() if not varies]
     problem = of_data(kernel, noise, X, y, bounds=bounds, priors=priors, kept=kept)
 

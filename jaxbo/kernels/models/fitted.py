@@ -273,7 +273,7 @@ class Fitted(AbstractSurrogate):
     authors' real experiments). Where `every` is None, nothing is fitted.
 
     With `Exact()` the kernel may be any function k(x, z), whose numbers are fitted if it has any
-    (`covariance.Given`). Samples then begin from `size` inducing points in the cube (`nystrom.basis`):
+    (`KernelFunction`). Samples then begin from `size` inducing points in the cube (`nystrom.basis`):
     of a rough kernel in many dimensions they vary too little where nothing is observed.
 
     `warp` brings skewed values nearer to a Gaussian by a power transformation, refitted with the rest

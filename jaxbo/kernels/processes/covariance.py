@@ -12,7 +12,7 @@ Each is a scale mixture of squared exponentials: with z a vector of standard nor
 from the spectral density of `k / variance`, so E[cos(frequency'(x - z))] = k(x, z) / variance.
 
 Any other function k(x, z) of two points serves where no spectral density is needed: exact processes and
-inducing points. `Given` is how a model holds one.
+inducing points. `KernelFunction` is how a model holds one.
 """
 
 import abc
@@ -187,7 +187,7 @@ class OneOf(AbstractKernel):
         return jnp.stack(draws)[self.form]
 
 
-class Given(eqx.Module):
+class KernelFunction(eqx.Module):
     """A covariance function without a spectral density, such as a user's own.
 
     `function` is any k(x, z) of two points: differentiable in x, also where x = z, if points are to be
@@ -220,7 +220,7 @@ class Given(eqx.Module):
         """What is fitted, by the names of `fit.Bounds` and `fit.Priors`."""
         return {"factor": self.factors}
 
-    def with_hyperparameters(self, factors: Float[Array, " numbers"]) -> "Given":
+    def with_hyperparameters(self, factors: Float[Array, " numbers"]) -> "KernelFunction":
         """The same function with other numbers."""
         return eqx.tree_at(lambda k: k.factors, self, factors)
 
@@ -239,18 +239,18 @@ class Given(eqx.Module):
 
 
 #: What models are made of: with a spectral density, or without.
-Kernel: TypeAlias = AbstractKernel | Given
+Kernel: TypeAlias = AbstractKernel | KernelFunction
 
 
 def as_kernel(kernel: Covariance) -> Kernel:
-    """A kernel as it is, another function of two points as `Given`. `ValueError` for what is neither."""
+    """A kernel as it is, another function of two points as `KernelFunction`; else `ValueError`."""
     if isinstance(kernel, Kernel):
         return kernel
     _check.require(
         callable(kernel) and not isinstance(kernel, type),
         f"kernel must be one such as Matern52(0.2), or a function k(x, z) of two points, got {kernel!r}.",
     )
-    return Given(kernel)
+    return KernelFunction(kernel)
 
 
 def forms(dim: int, length_scale: float = 0.3) -> tuple[AbstractKernel, ...]:

@@ -13,7 +13,7 @@ import tinygp
 
 from jaxbo.kernels.models import fit
 from jaxbo.kernels.processes import covariance, gp
-from jaxbo.kernels.processes.covariance import Given, Matern52, SquaredExponential, gram
+from jaxbo.kernels.processes.covariance import KernelFunction, Matern52, SquaredExponential, gram
 
 START = SquaredExponential(0.2)
 #: One program for all the agents of a batch.
@@ -330,7 +330,7 @@ def rational(x, z, length_scale, shape):
 def test_numbers_of_a_function_are_fitted_as_factors_of_what_they_were(key):
     """With a large shape it is a squared exponential, whose length scale was 0.3 in the draws."""
     X, y = (a[0] for a in draws(key))
-    own = Given(functools.partial(rational, length_scale=0.6, shape=50.0))
+    own = KernelFunction(functools.partial(rational, length_scale=0.6, shape=50.0))
     found = jax.jit(lambda: fit.fit(own, 0.1, X, y))()
     kernel = SquaredExponential(0.6)
     best = jax.jit(lambda: fit.fit(kernel, 0.1, X, y, fit_variance=False))()
@@ -341,7 +341,7 @@ def test_numbers_of_a_function_are_fitted_as_factors_of_what_they_were(key):
 
 def test_a_function_without_numbers_stays_and_its_noise_is_fitted(key):
     X, y = (a[0] for a in draws(key))
-    plain = Given(lambda x, z: rational(x, z, jnp.asarray(0.3), 50.0))
+    plain = KernelFunction(lambda x, z: rational(x, z, jnp.asarray(0.3), 50.0))
     found = jax.jit(
         lambda: fit.fit(plain, 0.1, X, y, priors=fit.Priors.around(plain, jnp.asarray(0.1)))
     )()
@@ -350,3 +350,14 @@ def test_a_function_without_numbers_stays_and_its_noise_is_fitted(key):
     np.testing.assert_allclose(same.log_evidence(same.theta), found.log_evidence, rtol=1e-4)
     start = fit.of_data(plain, 0.1, X, y)
     assert float(found.log_evidence) >= float(start.log_evidence(start.theta))
+
+
+def test_what_a_function_does_not_have_cannot_be_kept():
+    with pytest.raises(ValueError, match="cannot be kept"):
+        fit.fit(
+            KernelFunction(lambda x, z: jnp.sum(x * z)),
+            0.1,
+            jnp.zeros((3, 2)),
+            jnp.zeros(3),
+            fit_variance=False,
+        )

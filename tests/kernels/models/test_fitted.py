@@ -18,7 +18,7 @@ from jaxbo.kernels.models.pooled import Pooled
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.models.warping import Warping
 from jaxbo.kernels.processes import gp
-from jaxbo.kernels.processes.covariance import Given, SquaredExponential
+from jaxbo.kernels.processes.covariance import KernelFunction, SquaredExponential
 from jaxbo.kernels.processes.features import cosine, sine_cosine, with_kernel
 
 DIM, SIZE, NOISE, CAPACITY = 2, 30, 1e-2, 12
@@ -474,7 +474,7 @@ def test_samples_of_a_function_of_ones_own_have_the_moments_of_the_exact_posteri
         (lambda: Fitted(5, own, inference=Exact(), keep_length_scale=True), "keep_length_scale is"),
         (lambda: Fixed(own), "a function k.* has none: give a kernel"),
         (
-            lambda: functools.partial(sine_cosine)(jr.key(0), Given(own), 2, 4),
+            lambda: functools.partial(sine_cosine)(jr.key(0), KernelFunction(own), 2, 4),
             "a function k.* has none",
         ),
         (lambda: Pooled().check(dataclasses.replace(OWN, every=None)), "agree on length scales"),

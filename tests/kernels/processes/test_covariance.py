@@ -12,7 +12,7 @@ import tinygp
 
 from jaxbo.kernels.processes import covariance, features
 from jaxbo.kernels.processes.covariance import (
-    Given,
+    KernelFunction,
     Matern12,
     Matern32,
     Matern52,
@@ -292,7 +292,7 @@ PARTIAL = functools.partial(bump, variance=1.5, scales=MODULE.scales)
 @pytest.mark.parametrize("function", [MODULE, PARTIAL, lambda x, z: MODULE(x, z)])
 def test_a_given_function_is_itself_through_jit_and_vmap(function, points):
     expected = covariance.gram(SquaredExponential(MODULE.scales / np.sqrt(2), 1.5), points, points)
-    given = Given(function)
+    given = KernelFunction(function)
     np.testing.assert_allclose(given.of_squares(given.squares(points)), expected, rtol=1e-5)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), given)
     each = jax.jit(jax.vmap(lambda k, x: k(x, points[0])))(batch, points[:2])
@@ -304,18 +304,18 @@ def test_a_given_function_is_itself_through_jit_and_vmap(function, points):
     [(MODULE, [2.0, 1.0, 3.0, 0.5]), (PARTIAL, [1.0, 3.0, 0.5, 2.0])],  # by name in a partial
 )
 def test_its_numbers_are_multiplied_by_their_factors(function, factors, points):
-    given = Given(function).with_hyperparameters(jnp.array(factors))
+    given = KernelFunction(function).with_hyperparameters(jnp.array(factors))
     other = Bump(3.0, MODULE.scales * jnp.array([1.0, 3.0, 0.5]))
     np.testing.assert_allclose(given(*points[:2]), other(*points[:2]), rtol=1e-6)
 
 
 def test_a_plain_function_has_no_numbers():
-    assert Given(lambda x, z: jnp.sum(x * z)).factors.shape == (0,)
+    assert KernelFunction(lambda x, z: jnp.sum(x * z)).factors.shape == (0,)
 
 
 def test_precision_of_a_given_function_is_that_of_the_points():
     point = jnp.zeros(3, jnp.float32)
-    assert Given(MODULE)(point, point + 1).dtype == jnp.float32
+    assert KernelFunction(MODULE)(point, point + 1).dtype == jnp.float32
 
 
 def test_a_kernel_stays_itself_and_no_function_is_refused(as_users_have_it):
