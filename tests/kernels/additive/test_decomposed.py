@@ -97,9 +97,11 @@ def test_one_factor_of_all_variables_is_a_plain_process(key):
         return model.predict(shared, belief, x)
 
     for x in jr.uniform(jr.key(1), (3, 2)):
-        both = predicted(surrogate, x), predicted(plain, x)
+        (mean, variance), (theirs, other) = predicted(surrogate, x), predicted(plain, x)
+        # The matrix has a condition of 1e4, and float32 a rounding error of 6e-8.
+        np.testing.assert_allclose(mean, theirs, atol=3e-4)
         # A variance is what is left of 1, so it has the rounding errors of 1.
-        np.testing.assert_allclose(*both, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(variance, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
