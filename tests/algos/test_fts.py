@@ -398,3 +398,10 @@ def test_agreeing_takes_a_number_for_each_setting(key):
 def test_what_is_agreed_on_must_be_free(own):
     with pytest.raises(ValueError, match=r"pooled=Pooled\(\) needs own=Fitted\(..., every=None"):
         FTS(Cube(1), 2, own=own, pooled=Pooled())
+
+
+def test_whose_turn_it_is_does_not_depend_on_how_many_agents_there_are(key):
+    few, many = (FTS(Cube(2), agents, features=Fixed(size=4)).init(key) for agents in (3, 9))
+    for name in ("choices", "order"):
+        mine, theirs = (jr.key_data(getattr(state.clients, name)) for state in (few, many))
+        np.testing.assert_array_equal(mine, theirs[:3])
