@@ -91,6 +91,10 @@ class AbstractTransfer(AbstractTwoModels):
                 f"peers must have shape {shapes[0]} or {shapes[1]}, got {self.peers.shape}.",
             )
 
+    @property
+    def random(self) -> bool:
+        return False  # before there is something to rank
+
     @abc.abstractmethod
     def acquisition(
         self,
