@@ -384,7 +384,7 @@ def text(content: Mapping[str, Any], result: Result) -> str:
 
 
 def _verdict(claim: str, check: Mapping[str, Any]) -> str:
-    said = {True: "holds", False: "FAILS", None: "open "}[check["holds"]]
+    said = {True: "holds", False: "FAILS", None: "undecided"}[check["holds"]]
     return f"{said}  {claim}: {number(check['figure'])}"
 
 
