@@ -163,8 +163,8 @@ class TestCube:
         for count in (100, 20000):
             points = np.sort(np.asarray(candidates(Cube(dim), key, count), float), axis=0)
             steps = (np.arange(count)[:, None] + 0.5) / count
-            # Independent draws of 20000 deviate by 0.006 on the average axis, these by 0.001.
-            assert np.abs(points - steps).max() < 1.5 * count**-0.75
+            # Of 400 keys the most uneven reaches 2.01 (100 points, three axes); independent draws 3 at best.
+            assert np.abs(points - steps).max() < 2.2 * count**-0.75
 
     @pytest.mark.parametrize("dim", [1, 3, 20, 21])
     def test_each_candidate_is_uniform(self, dim, key):
