@@ -22,6 +22,7 @@ from jaxbo.algos.base.keys import agent_keys, design_keys, round_keys, run_keys
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each, layout, whole_where_uneven
 from jaxbo.objectives.families import AbstractObjective
+from jaxbo.runs import _steps
 from jaxbo.runs._simulation import warn_of_simulation
 from jaxbo.runs.trace import Round, Trace
 from jaxbo.types import Count, Key, Point, Scalar
@@ -113,12 +114,12 @@ def _run(
     keys = run_keys(key)
     # The barriers keep the parts from being fused across, and a hidden number of rounds keeps the loop's
     # body from being specialized: both stay what `drive` compiles, to the bit.
-    state = barrier(algorithm.init(keys.init, each=each) if state is None else state)
+    state = barrier(_steps.init(algorithm, keys.init, each) if state is None else state)
     assert state is not None
 
     def initial_row(i: Count, best: Array) -> tuple[Array, tuple[Array, Array]]:
         points, noise = design_keys(keys, i)
-        queries = barrier(design_points(algorithm, points, each))
+        queries = barrier(_steps.design(algorithm, points, each))
         values = barrier(evaluate_all(algorithm.domain, objective, noise, queries, each))
         return _better(best, values), (queries, values)
 
@@ -127,17 +128,17 @@ def _run(
     if initial:
         queries, values = barrier(design)
         _, told = _origin.told(state, values)
-        state = barrier(algorithm.warm_start(state, queries, barrier(told), each=each))
+        state = barrier(_steps.warm_start(algorithm, state, queries, barrier(told), each))
 
     def one_round(t: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
         state, best = carry
         ask_key, noise_key = round_keys(keys, t)
         here = None if present is None else present[t]
-        queries, info = barrier(algorithm.ask(ask_key, state, here, each=each))
+        queries, info = barrier(_steps.ask(algorithm, ask_key, state, here, each))
         values = barrier(evaluate_all(algorithm.domain, objective, noise_key, queries, each))
         best = _better(best, values)
         _, told = _origin.told(state, values)
-        state = barrier(algorithm.tell(state, queries, barrier(told), each=each))
+        state = barrier(_steps.tell(algorithm, state, queries, barrier(told), each))
         return (state, best), Round(queries, values, info, best)
 
     (state, _), rows = _table(one_round, rounds, (state, best), every, record or _all_but_best)
@@ -203,14 +204,6 @@ def _written(rows: PyTree, t: Count, row: Callable[[], PyTree], every: int) -> P
 def _hidden_loop(count: int, body: Callable[[Count, PyTree], PyTree], start: PyTree) -> PyTree:
     """`fori_loop`, of whose number of steps the compiler knows nothing, and so specializes nothing."""
     return jax.lax.fori_loop(0, barrier(count), body, start)
-
-
-def design_points(
-    algorithm: AbstractAlgorithm, key: Key, each: Each = jax.vmap
-) -> Float[Array, "targets dim"]:
-    """A row of the initial design."""
-    agents = jnp.arange(algorithm.targets)
-    return each(algorithm.initial)(agent_keys(key, agents), agents)
 
 
 def evaluate_all(

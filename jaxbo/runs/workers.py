@@ -28,6 +28,7 @@ from jaxbo.algos.base import _origin
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
+from jaxbo.runs import _steps
 from jaxbo.runs._checkpoint import Checkpoint, Rows, fingerprint
 from jaxbo.runs._evaluate import (
     BlackBox,
@@ -43,7 +44,6 @@ from jaxbo.runs.compiled import (
     Compiled,
     check_objective,
     check_queries,
-    design_points,
 )
 from jaxbo.runs.trace import Failure
 from jaxbo.types import Count, Key, Point, Scalar
@@ -108,7 +108,7 @@ def _simulate(
     initial: int,
 ) -> tuple[State, Timeline]:
     keys, workers = run_keys(key), jnp.arange(algorithm.targets)
-    state = algorithm.init(keys.init)
+    state = _steps.init(algorithm, keys.init)
 
     def evaluate(key: Key, x: Point) -> Scalar:
         value = objective(jr.fold_in(key, 0), jnp.zeros((), int), x)
@@ -118,15 +118,15 @@ def _simulate(
     if initial:
         rows = jnp.arange(initial)
         points, noise = jax.vmap(lambda i: design_keys(keys, i))(rows)
-        x = jax.vmap(lambda key: design_points(algorithm, key)[0])(points)
+        x = jax.vmap(lambda key: _steps.design(algorithm, key)[0])(points)
         values = jax.vmap(evaluate)(noise, x)
-        state = algorithm.warm_start(state, x[:, None], values[:, None])
+        state = _steps.warm_start(algorithm, state, x[:, None], values[:, None])
 
     def begin(
         state: State, desks: _Desks, worker: Count, ticket: Count, now: Scalar, busy: Array
     ) -> _Desks:
         ask_key, noise_key = round_keys(keys, ticket)
-        x = algorithm.ask_one(ask_key, state, desks.x, busy)
+        x = _steps.ask_one(algorithm, ask_key, state, desks.x, busy)
         takes = jnp.asarray(duration(jr.fold_in(noise_key, 1), worker, x), now.dtype)
         takes = jnp.where(jnp.isnan(takes), jnp.inf, jnp.maximum(takes, 0))
         row = _Desks(x, ticket, now, now + takes)
@@ -146,7 +146,7 @@ def _simulate(
         worker = jnp.argmin(desks.ends)
         x, ticket, started, now = jax.tree.map(lambda table: table[worker], desks)
         value = evaluate(round_keys(keys, ticket).noise, x)
-        state = algorithm.tell_one(state, x, value)
+        state = _steps.tell_one(algorithm, state, x, value)
         desks = begin(state, desks, worker, count + i, now, workers != worker)
         return (state, desks), (x, value, worker, ticket, started, now)
 
@@ -158,12 +158,6 @@ def _simulate(
 
 #: What a checkpoint is of.
 KIND = "a desk"
-
-_init = eqx.filter_jit(lambda algorithm, key: algorithm.init(key))
-_ask_one = eqx.filter_jit(lambda algorithm, key, s, x, busy: algorithm.ask_one(key, s, x, busy))
-_tell_one = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.tell_one(state, x, y))
-_warm_start = eqx.filter_jit(lambda algorithm, state, x, y: algorithm.warm_start(state, x, y))
-_design_point = eqx.filter_jit(lambda algorithm, key: design_points(algorithm, key)[0])
 
 
 class Ticket(NamedTuple):
@@ -208,7 +202,7 @@ class Desk:
         whole("initial", initial)
         _check_room(algorithm, initial)
         self.algorithm, self.initial = algorithm, initial
-        self.state = _init(algorithm, run_keys(key).init)
+        self.state = _steps.init(algorithm, run_keys(key).init)
         self._keys = run_keys(key)
         self._queries: list[np.ndarray] = []  # by ticket
         self._drawn: list[bool] = []  # whether a ticket is of the initial design
@@ -293,7 +287,7 @@ class Desk:
             self._saved.must_hold()
 
     def _drawn_point(self, row: Count) -> Point:
-        return _design_point(self.algorithm, design_keys(self._keys, row).points)
+        return _steps.design(self.algorithm, design_keys(self._keys, row).points)[0]
 
     def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
         pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
@@ -301,7 +295,7 @@ class Desk:
             pending[place] = self._queries[ticket]
         busy = jnp.arange(self.algorithm.targets) < len(out)
         key = round_keys(self._keys, row).ask
-        return _ask_one(self.algorithm, key, self.state, jnp.asarray(pending, float), busy)
+        return _steps.ask_one(self.algorithm, key, self.state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
         """The result of a query that is out; NaN if it failed."""
@@ -346,11 +340,11 @@ class Desk:
         state = self.state
         if told > self.initial:
             state, values = _origin.told(state, known[-1:])
-            state = _tell_one(self.algorithm, state, jnp.asarray(x), values[0])
+            state = _steps.tell_one(self.algorithm, state, jnp.asarray(x), values[0])
         elif told == self.initial:
             points = jnp.asarray(np.stack([*(self._queries[t] for t in self._values), x]))
             state, values = _origin.told(state, known)
-            state = _warm_start(self.algorithm, state, points[:, None], values[:, None])
+            state = _steps.warm_start(self.algorithm, state, points[:, None], values[:, None])
         self._values[ticket], self.state = value, state
         if told >= self.initial and not self._cut:
             self._cut = _origin.warn_if_cut(state, known[:, None])
@@ -388,7 +382,7 @@ class Desk:
         with self._lock:
             self._queries, self._drawn, self._values, self._returned = [], [], {}, []
             self._failures = []
-            self.state = _init(self.algorithm, self._keys.init)
+            self.state = _steps.init(self.algorithm, self._keys.init)
             self._save()
 
     def _ticket(self, ticket: int) -> Ticket:

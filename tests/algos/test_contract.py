@@ -49,8 +49,9 @@ from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.objectives.functions import TestFunction, branin_rescaled, hartmann6, sphere
 from jaxbo.privacy.mechanism import Mechanism, Poisson
+from jaxbo.runs import _steps
 from jaxbo.runs.compiled import run
-from jaxbo.runs.driver import _ask, drive, replay
+from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import Trace
 from jaxbo.schedules import InverseSquare
 from jaxbo.types import Scalar, floating
@@ -432,7 +433,7 @@ def test_a_constant_added_to_all_values_changes_no_query_if_the_method_says_so(n
     # Sums that float32 holds: they are not rounded.
     moved = Trace(trace.queries, trace.values + 4096, (), INITIAL)
     states = [replay(algorithm, t, seed()) for t in (trace, moved)]
-    one, other = (_ask(algorithm, jr.key(3), state, None)[0] for state in states)
+    one, other = (_steps.ask(algorithm, jr.key(3), state, None)[0] for state in states)
     assert (origin_of(states[0]) is not None) == algorithm.invariant
     if algorithm.invariant:
         np.testing.assert_allclose(one, other, atol=2e-2)

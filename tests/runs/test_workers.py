@@ -289,7 +289,7 @@ def test_what_stops_a_desk_on_the_way_loses_nothing(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("jaxbo.runs.workers._tell_one", stopped)
+        patch.setattr("jaxbo.runs._steps.tell_one", stopped)
         with pytest.raises(KeyboardInterrupt):
             desk.tell(first.number, 1.0)
     assert desk.out == (0,)

@@ -22,7 +22,7 @@ from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.history import History
-from jaxbo.kernels.models.surrogate import AbstractSurrogate
+from jaxbo.kernels.models.surrogate import AbstractSurrogate, refitted
 from jaxbo.layout import Each
 from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 
@@ -212,7 +212,7 @@ class AbstractOneModel(AbstractAlgorithm):
     def _refit(self, shared: Any, fitted: Count, belief: Any) -> tuple[Count, Any]:
         """Hyperparameters fitted anew, if anything was observed since the last fit."""
         count = self.surrogate.count(belief)
-        new = count, self.surrogate.refit(shared, belief)
+        new = count, refitted(self.surrogate, shared, belief)
         return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, (fitted, belief))
 
     def warm_start(

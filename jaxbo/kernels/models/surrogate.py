@@ -164,11 +164,20 @@ class AbstractSurrogate(eqx.Module):
         due = (round >= 0) & (round % self.period == 0)
 
         def refit(told: Any) -> Any:
-            new = self.refit(shared, told)
+            new = refitted(self, shared, told)
             return jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, told)
 
         # `round` is common to all agents: under vmap this stays a branch.
         return jax.lax.cond(due, refit, lambda belief: belief, told)
+
+
+@eqx.filter_jit
+def refitted(surrogate: AbstractSurrogate, shared: Any, belief: Any) -> Any:
+    """`surrogate.refit`, traced once in a process for the same shapes.
+
+    It is the largest part of a program. A run holds it twice, and so does every run after it.
+    """
+    return surrogate.refit(shared, belief)
 
 
 class Fixed(AbstractSurrogate):

@@ -1,0 +1,79 @@
+"""The steps of a run. Each is traced once in a process for the same shapes, whichever program holds it.
+
+A loop with another objective, a driver and a desk find what the first of them has traced. Compiled, a
+step is part of the program that calls it, and so the same as if it were written there.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.keys import agent_keys
+from jaxbo.algos.base.one_model import AbstractOneModel
+from jaxbo.layout import Each
+from jaxbo.types import Key, Point, Points, Scalar
+
+
+@eqx.filter_jit
+def init(algorithm: AbstractAlgorithm, key: Key, each: Each = jax.vmap) -> PyTree:
+    return algorithm.init(key, each=each)
+
+
+@eqx.filter_jit
+def ask(
+    algorithm: AbstractAlgorithm,
+    key: Key,
+    state: PyTree,
+    present: Bool[Array, " agents"] | None,
+    each: Each = jax.vmap,
+) -> tuple[Float[Array, "targets dim"], PyTree]:
+    return algorithm.ask(key, state, present, each=each)
+
+
+@eqx.filter_jit
+def tell(
+    algorithm: AbstractAlgorithm,
+    state: PyTree,
+    queries: Float[Array, "targets dim"],
+    values: Float[Array, " targets"],
+    each: Each = jax.vmap,
+) -> PyTree:
+    return algorithm.tell(state, queries, values, each=each)
+
+
+@eqx.filter_jit
+def warm_start(
+    algorithm: AbstractAlgorithm,
+    state: PyTree,
+    queries: Float[Array, "points targets dim"],
+    values: Float[Array, "points targets"],
+    each: Each = jax.vmap,
+) -> PyTree:
+    return algorithm.warm_start(state, queries, values, each=each)
+
+
+@eqx.filter_jit
+def design(
+    algorithm: AbstractAlgorithm, key: Key, each: Each = jax.vmap
+) -> Float[Array, "targets dim"]:
+    """A row of the initial design."""
+    agents = jnp.arange(algorithm.targets)
+    return each(algorithm.initial)(agent_keys(key, agents), agents)
+
+
+@eqx.filter_jit
+def ask_one(
+    algorithm: AbstractOneModel,
+    key: Key,
+    state: PyTree,
+    pending: Points,
+    busy: Bool[Array, " points"],
+) -> Point:
+    return algorithm.ask_one(key, state, pending, busy)
+
+
+@eqx.filter_jit
+def tell_one(algorithm: AbstractOneModel, state: PyTree, x: Point, value: Scalar) -> PyTree:
+    return algorithm.tell_one(state, x, value)
