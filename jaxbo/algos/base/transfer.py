@@ -93,7 +93,7 @@ class AbstractTransfer(AbstractTwoModels):
 
     @property
     def random(self) -> bool:
-        return False  # before there is something to rank
+        return False  # but for ties
 
     @abc.abstractmethod
     def acquisition(

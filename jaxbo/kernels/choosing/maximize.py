@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Float, Int
 
+from jaxbo._keys import aside
 from jaxbo.domains.base import AbstractDomain, Finite, Regions, clip
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.blocks import of_all
@@ -42,6 +44,7 @@ def maximize(
     pieces: Pieces | None = None,
     starts: int | None = None,
     steps: int = 3,
+    key: Key | None = None,
 ) -> tuple[Point, Scalar]:
     """The best point found, in the domain, and the function's value there.
 
@@ -55,7 +58,8 @@ def maximize(
     region by region before they are cut, into at least as many slabs as there are regions, and a point
     is refined by its own region's piece, without leaving it.
 
-    `limits` say which points not to look at.
+    `limits` say which points not to look at. Where points of a finite domain are equally good, `key` says
+    which of them it is, or it is the first.
     """
     allowed = None if limits is None else limits.allowed
     if pieces is not None and not isinstance(domain, Finite):
@@ -67,7 +71,7 @@ def maximize(
     if allowed is not None:
         values = history.preferred(allowed, values)
     if isinstance(domain, Finite):
-        best = jnp.argmax(values)
+        best = _first_of_best(values, key)
         return candidates[best], values[best]
 
     def climb(x: Point, value: Scalar, steps: int) -> tuple[Point, Scalar]:
@@ -108,7 +112,8 @@ def query(
     maximizer are no better than the rest, a candidate is drawn in one round of two.
     """
     limits = history.limits(past, candidates)
-    x, _ = maximize(function, domain, candidates, limits=limits, pieces=pieces)
+    tie_key = aside(key)
+    x, _ = maximize(function, domain, candidates, limits=limits, pieces=pieces, key=tie_key)
     return limits.elsewhere(key, past, candidates, x, alone)
 
 
@@ -215,6 +220,16 @@ def _newton_step(
 
     start = jnp.zeros_like(x), residual, residual, length, length <= 0
     return jax.lax.fori_loop(0, min(x.size, CONJUGATE_STEPS), conjugate, start)[0]
+
+
+def _first_of_best(values: Float[Array, " points"], key: Key | None) -> Int[Array, ""]:
+    """Where the greatest value stands; of equal ones the first after a random row."""
+    if key is None:
+        return jnp.argmax(values)
+    count = values.size
+    turn = jr.randint(key, (), 0, count)
+    ahead = (jnp.arange(count) - turn) % count
+    return (jnp.min(jnp.where(values == jnp.max(values), ahead, count)) + turn) % count
 
 
 def _best_of_shares(values: Float[Array, " points"], shares: int) -> Int[Array, " shares"]:

@@ -10,11 +10,13 @@ import jax.random as jr
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
+from scipy.stats import chisquare
 
 from jaxbo.domains.base import Cube, Finite, Regions
 from jaxbo.domains.parameters import Categorical, Integer, Real
 from jaxbo.domains.space import Space
-from jaxbo.kernels.choosing.maximize import Pieces, ascend, maximize
+from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing.maximize import Pieces, ascend, maximize, query
 from jaxbo.kernels.processes import features
 from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.processes.features import FourierFunction
@@ -289,6 +291,23 @@ def test_rough_functions_are_climbed_too(key):
 
 
 # ---------------------------------------------------------------- other domains
+
+
+def test_equal_points_of_a_finite_domain_are_asked_at_random(key):
+    domain = Finite(jnp.linspace(0, 1, 8)[:, None])
+    best = lambda x: jnp.where(x[0] > 0.4, 1.0, x[0])  # noqa: E731  of 3/7 to 1 none is better
+    past = history.empty(1, 4, 1)
+
+    def asked(function):
+        one = lambda k: query(k, function, domain, domain.points, past)[0]  # noqa: E731
+        drawn = np.asarray(jax.jit(jax.vmap(one))(jr.split(key, 800)))
+        return np.bincount(np.rint(7 * drawn).astype(int), minlength=8)
+
+    assert chisquare(asked(lambda x: 0 * x[0])).pvalue > 1e-4
+    some = asked(best)
+    assert (some[:3] == 0).all()
+    assert (some[3:] > 0).all()
+    assert maximize(best, domain, domain.points)[0] == domain.points[3]
 
 
 def test_a_finite_domain_gives_its_best_point(key):
