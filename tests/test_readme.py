@@ -50,14 +50,15 @@ def test_every_make_target_it_names_exists():
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_its_method_keeps_the_contract(tmp_path):
+@pytest.mark.parametrize("own", ["gossip:Gossip", "tests.examples.one_model:EpsilonGreedy"])
+def test_a_method_of_ones_own_keeps_the_contract(own, tmp_path):
     method = next(example for example in EXAMPLES if "class Gossip" in example)
     (tmp_path / "gossip.py").write_text(method.split("gossip = Gossip(")[0])
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     environment |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(README.parent)])}
     contract = README.parent / "tests" / "algos" / "test_contract.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(contract)]
-    command += ["--compile", "bitwise", "--method", "gossip:Gossip"]
+    command += ["--compile", "bitwise", "--method", own]
     done = subprocess.run(
         command, cwd=README.parent, env=environment, capture_output=True, text=True, check=False
     )

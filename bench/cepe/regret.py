@@ -23,6 +23,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
+from bench.cepe.collaborative import IGPUCB, Collaborative, Improvement, Probability
 from bench.cepe.setting import (
     AGENTS,
     FUNCTIONS,
@@ -39,7 +40,6 @@ from bench.cepe.setting import (
 from bench.runner import Check, Experiment, Options, Result, parts
 from jaxbo import metrics, plotting, schedules
 from jaxbo.algos.base.federated import AbstractFederated
-from jaxbo.algos.collaborative import IGPUCB, Collaborative, Improvement, Probability
 from jaxbo.domains.base import Finite
 from jaxbo.kernels.processes.covariance import SquaredExponential
 

@@ -9,9 +9,9 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from bench.cepe.collaborative import IGPUCB, Collaborative
 from jaxbo import schedules
 from jaxbo.algos.cepe import CEPE
-from jaxbo.algos.collaborative import IGPUCB, Collaborative
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.processes import nystrom
 from jaxbo.kernels.processes.covariance import Matern32, Matern52, SquaredExponential, stack

@@ -400,6 +400,7 @@ def test_other_numbers_compile_nothing(name, algorithm):
     with jax.debug_key_reuse(True):
         _, other_trace = run(other, objective, ROUNDS, key, initial=INITIAL)
     drive(other, objective, ROUNDS, jr.key(2), initial=INITIAL, progress=False)
+    # A number is a leaf of the method, of a type that is not weak (`jaxbo.types.floating`).
     assert _COMPILED[compiled:] == []
     assert differences(trace.values, other_trace.values) != []
 

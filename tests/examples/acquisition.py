@@ -18,12 +18,13 @@ import jaxbo
 from jaxbo import plotting
 from jaxbo.kernels.choosing.acquisition import deviation, log_probability_of_improvement
 from jaxbo.kernels.choosing.policy import AbstractPolicy, check_mixture
+from jaxbo.types import floating
 
 
 class ProbabilityOfImprovement(AbstractPolicy):
     """The larger the `margin`, the more it explores. The logarithm is climbed: it is flat nowhere."""
 
-    margin: jax.Array = field(converter=jnp.asarray, default=0.1)
+    margin: jax.Array = field(converter=floating, default=0.1)
 
     def random(self):
         return False  # from one belief follows one query

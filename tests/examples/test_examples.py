@@ -11,7 +11,7 @@ import pytest
 from jaxbo.kernels.processes.covariance import gram
 from jaxbo.kernels.processes.features import sine_cosine
 from jaxbo.metrics import best_so_far
-from tests.examples import acquisition, kernel
+from tests.examples import acquisition, kernel, one_model
 
 
 @functools.cache
@@ -52,3 +52,9 @@ def test_what_is_believed_is_drawn():
     mean = next(line for line in ax.lines if line.get_label() == "mean").get_ydata()
     truth = np.sin(6 * np.pi * np.linspace(0, 1, 200))
     assert np.abs(np.asarray(mean) - truth).max() < 0.2
+
+
+def test_a_method_of_ones_own_optimizes():
+    _, trace = one_model.optimize()
+    assert best_so_far(trace.values).max() > 0.9
+    assert 0.05 < trace.info.mean() < 0.5  # the share of points at random

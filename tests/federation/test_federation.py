@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jaxbo
+from bench.cepe.collaborative import IGPUCB, Collaborative
 from jaxbo import CheckpointError
-from jaxbo.algos.collaborative import IGPUCB, Collaborative
 from jaxbo.algos.fts import FTS
 from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, coordinator, observations
 from jaxbo.federation.wire import Request, pack, unpack

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxbo.algos.collaborative import IGPUCB, Collaborative, Improvement, Probability
+from bench.cepe.collaborative import IGPUCB, Collaborative, Improvement, Probability
 from jaxbo.domains.base import Finite
 from jaxbo.kernels.processes.covariance import SquaredExponential, stack
 from jaxbo.objectives.families import OnGrid
