@@ -18,6 +18,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal --quiet --du
 # threads of their own they would only wait for each other.
 test test-%: export OMP_NUM_THREADS = 1
 test test-%: export OPENBLAS_NUM_THREADS = 1
+# What one worker has compiled the others load, and so does the next run. `make clean` empties it.
+test test-%: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
+test test-%: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0.3
 
 .PHONY: demo federation test test-all test-full test-float64 test-fast test-long check lint format clean
 .DEFAULT_GOAL := demo
@@ -84,4 +87,4 @@ $(VENV)/ready-%: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) out .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out .cache .pytest_cache .ruff_cache .hypothesis
