@@ -208,10 +208,10 @@ FINITE = Finite(np.random.default_rng(0).random((97, 2)))
 SPACE = Space(rate=Real(1e-4, 1.0, log=True), depth=Integer(1, 6), kind=Categorical("a", "b", "c"))
 DOMAINS = {"cube": CUBE, "finite": FINITE, "space": SPACE}
 
-#: For programs whose speed does not matter: they compile in less time.
-roughly_compiled = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 1}
-)
+
+def jit_at(level):
+    """The lower the level of optimization, the sooner compiled and the slower the program."""
+    return functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": level})
 
 
 #: What has nothing to do with the precision, and takes long. That all can be traced is tried in either.
@@ -524,7 +524,7 @@ def one_round(name, agents, domain, heard=True):
         init_key, ask_key = jr.split(key)
         return algorithm.ask(ask_key, algorithm.init(init_key), present)[0]
 
-    return roughly_compiled(jax.vmap(ask))(jr.split(jr.key(3), 32))
+    return jit_at(0)(jax.vmap(ask))(jr.split(jr.key(3), 32))
 
 
 @once
@@ -668,7 +668,7 @@ def program(name, dim):
         landscape = Landscape(FUNCTIONS.get(dim) or sphere(dim), number, center)
         return run(algorithm, landscape, ROUNDS, key, initial=INITIAL)[1]
 
-    return roughly_compiled(jax.vmap(one, (0, None)))
+    return jit_at(1)(jax.vmap(one, (0, None)))
 
 
 @functools.cache

@@ -49,9 +49,7 @@ OBJECTIVE = jaxbo.objectives.Same(jaxbo.functions.branin_rescaled(), noise=0.05)
 
 def optimize(workers=2, rounds=15):
     """The last state, and what was evaluated."""
-    return jaxbo.run(
-        EpsilonGreedy(jaxbo.Cube(2), workers), OBJECTIVE, rounds, jr.key(0), initial=4
-    )
+    return jaxbo.run(EpsilonGreedy(jaxbo.Cube(2), workers), OBJECTIVE, rounds, jr.key(0), initial=4)
 
 
 if __name__ == "__main__":
