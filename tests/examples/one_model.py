@@ -1,4 +1,4 @@
-"""A method of one's own for one black box: the best point of the model's mean, and now and then any point.
+"""A method of one's own for one black box: the best point of the mean, and now and then any point.
 
     x = argmax mean(x)  with probability 1 - ε,    else a point at random        ε-greedy
 
