@@ -18,9 +18,10 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal --quiet --du
 # threads of their own they would only wait for each other.
 test test-%: export OMP_NUM_THREADS = 1
 test test-%: export OPENBLAS_NUM_THREADS = 1
-# What one worker has compiled the others load, and so does the next run. `make clean` empties it.
+# Workers share compiled programs, and the next run loads them. `make clean` empties the folder.
 test test-%: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
 test test-%: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0.3
+test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
 
 .PHONY: demo federation test test-all test-full test-float64 test-fast test-long check lint format clean
 .DEFAULT_GOAL := demo

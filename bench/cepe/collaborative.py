@@ -20,8 +20,9 @@ from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.cepe import NEVER, CEPEInfo, personalization
 from jaxbo.domains.base import Finite
 from jaxbo.kernels.choosing import acquisition
-from jaxbo.kernels.choosing.exploration import any_largest, nearest, safe
+from jaxbo.kernels.choosing.exploration import nearest, safe
 from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.maximize import any_largest
 from jaxbo.kernels.linalg import dot, inner
 from jaxbo.kernels.processes import gp, nystrom
 from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential

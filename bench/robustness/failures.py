@@ -122,7 +122,7 @@ class Imputing(AbstractAlgorithm):
     ) -> PyTree:
         inner, worst = state
         worst = jnp.minimum(worst, jnp.where(jnp.isnan(values), jnp.inf, values))
-        return self.method.tell(inner, queries, _imputed(values, worst), each=each), worst
+        return self.method.tell(inner, queries, self.instead(values, worst), each=each), worst
 
     def warm_start(
         self,
@@ -134,13 +134,27 @@ class Imputing(AbstractAlgorithm):
     ) -> PyTree:
         inner, worst = state
         worst = jnp.minimum(worst, jnp.min(jnp.where(jnp.isnan(values), jnp.inf, values), axis=0))
-        told = _imputed(values, worst[None, :])
+        told = self.instead(values, worst[None, :])
         return self.method.warm_start(inner, queries, told, each=each), worst
 
+    def instead(self, values: Array, worst: Array) -> Array:
+        """What is told. A failure stays one while nothing has succeeded."""
+        return jnp.where(jnp.isnan(values) & jnp.isfinite(worst), worst, values)
 
-def _imputed(values: Any, worst: Any) -> Any:
-    """A failure stays one while nothing has succeeded."""
-    return jnp.where(jnp.isnan(values) & jnp.isfinite(worst), worst, values)
+
+class Forgetful(Imputing):
+    """A method that is told of failures and takes every risk; traced apart from the method itself."""
+
+    def ask(self, *args: Any, **kwargs: Any) -> tuple[Float[Array, "targets dim"], PyTree]:
+        with tolerating(math.inf):
+            return super().ask(*args, **kwargs)
+
+    def instead(self, values: Array, worst: Array) -> Array:
+        del worst
+        return values
+
+
+WRAPPED = {"imputed": Imputing, "forgetful": Forgetful}
 
 
 def methods() -> dict[str, AbstractAlgorithm]:
@@ -156,7 +170,7 @@ def methods() -> dict[str, AbstractAlgorithm]:
 
 @contextlib.contextmanager
 def tolerating(risk: float) -> Iterator[None]:
-    """Where every risk up to that is taken, by what is traced here for the first time."""
+    """Every risk up to that is taken by what is traced here."""
     before = history.TOLERATED
     history.TOLERATED = risk
     try:
@@ -176,8 +190,8 @@ class Found(NamedTuple):
 def program(method: str, way: str) -> Callable[..., Array]:
     """Values of runs, from their keys, of a method that is told in that way."""
     algorithm = methods()[method]
-    if way == "imputed":
-        algorithm = Imputing(algorithm.domain, algorithm)
+    if way in WRAPPED:
+        algorithm = WRAPPED[way](algorithm.domain, algorithm)
 
     def one(key: Key, problem: FailingProblem) -> Array:
         by_chance = jnp.isnan(problem.worst)
@@ -192,13 +206,7 @@ def program(method: str, way: str) -> Callable[..., Array]:
 
         return run(algorithm, objective, ROUNDS, key, initial=INITIAL)[1].values[:, 0]
 
-    runs = jax.jit(jax.vmap(one, (0, None)))
-
-    def values(keys: Array, problem: FailingProblem) -> Array:
-        with tolerating(math.inf if way == "forgetful" else history.TOLERATED):
-            return runs(keys, problem)
-
-    return values
+    return jax.jit(jax.vmap(one, (0, None)))
 
 
 @functools.cache

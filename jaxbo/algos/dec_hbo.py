@@ -28,7 +28,7 @@ from jaxbo.kernels.additive.decomposed import (
 from jaxbo.kernels.additive.kernel import AdditiveKernel
 from jaxbo.kernels.additive.policy import AbstractFactorPolicy, UpperBound
 from jaxbo.kernels.choosing import history
-from jaxbo.kernels.choosing.maximize import ascend
+from jaxbo.kernels.choosing.maximize import any_largest, ascend
 from jaxbo.kernels.factors import maxsum
 from jaxbo.kernels.factors.graph import AbstractGraph, DataGraph, FactorGraph, Tables
 from jaxbo.types import Key, Point, Points, Scalar
@@ -126,7 +126,7 @@ class DECHBO(AbstractOneModel):
         values = jnp.asarray(jnp.where(limits.allowed, values, -jnp.inf))
         if isinstance(self.domain, Finite):
             every = Search(jnp.zeros((1, 1)), jnp.ones((1, 1), bool))
-            best = candidates[jnp.argmax(values)]
+            best = candidates[any_largest(aside(query_key), values)]
             return limits.elsewhere(query_key, state.past, candidates, best), every
         graph = self._graph(state, belief)
         owners = self.domain.axes(self.surrogate.grid).owners

@@ -1,11 +1,11 @@
-"""The steps of a run. Each is traced once in a process for the same shapes, whichever program holds it.
+"""The steps of a run. A process traces each once for the same shapes, whichever program holds it.
 
-A loop with another objective, a driver and a desk find what the first of them has traced. Compiled, a
-step is part of the program that calls it, and so the same as if it were written there.
+A loop with another objective, a driver and a desk find what the first of them has traced. A step is
+compiled as a part of the program that calls it. A method that is patched later is not read again, nor is
+a global that it reads, before `jax.clear_caches()`.
 """
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -17,7 +17,7 @@ from jaxbo.types import Key, Point, Points, Scalar
 
 
 @eqx.filter_jit
-def init(algorithm: AbstractAlgorithm, key: Key, each: Each = jax.vmap) -> PyTree:
+def init(algorithm: AbstractAlgorithm, key: Key, each: Each) -> PyTree:
     return algorithm.init(key, each=each)
 
 
@@ -27,7 +27,7 @@ def ask(
     key: Key,
     state: PyTree,
     present: Bool[Array, " agents"] | None,
-    each: Each = jax.vmap,
+    each: Each,
 ) -> tuple[Float[Array, "targets dim"], PyTree]:
     return algorithm.ask(key, state, present, each=each)
 
@@ -38,7 +38,7 @@ def tell(
     state: PyTree,
     queries: Float[Array, "targets dim"],
     values: Float[Array, " targets"],
-    each: Each = jax.vmap,
+    each: Each,
 ) -> PyTree:
     return algorithm.tell(state, queries, values, each=each)
 
@@ -49,15 +49,13 @@ def warm_start(
     state: PyTree,
     queries: Float[Array, "points targets dim"],
     values: Float[Array, "points targets"],
-    each: Each = jax.vmap,
+    each: Each,
 ) -> PyTree:
     return algorithm.warm_start(state, queries, values, each=each)
 
 
 @eqx.filter_jit
-def design(
-    algorithm: AbstractAlgorithm, key: Key, each: Each = jax.vmap
-) -> Float[Array, "targets dim"]:
+def design(algorithm: AbstractAlgorithm, key: Key, each: Each) -> Float[Array, "targets dim"]:
     """A row of the initial design."""
     agents = jnp.arange(algorithm.targets)
     return each(algorithm.initial)(agent_keys(key, agents), agents)

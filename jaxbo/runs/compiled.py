@@ -183,7 +183,7 @@ def _table(
 
 
 def _traced_once(step: Callable[..., Any], *examples: PyTree) -> Callable[..., Any]:
-    """The same function without its Python: tracing is half of what a first call takes."""
+    """The same function without its Python: else an objective would be traced twice."""
     traced, constants = jax.closure_convert(step, *examples)
     return lambda *arguments: traced(*arguments, *constants)
 

@@ -47,13 +47,13 @@ _compiled_evaluate = eqx.filter_jit(evaluate_all)
 @functools.partial(eqx.filter_jit, donate="all-except-first")
 def _tell(known: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
     algorithm, queries, values = known
-    return _steps.tell(algorithm, state, queries, values)
+    return _steps.tell(algorithm, state, queries, values, jax.vmap)
 
 
 @functools.partial(eqx.filter_jit, donate="all-except-first")
 def _warm_start(known: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
     algorithm, queries, values = known
-    return _steps.warm_start(algorithm, state, queries, values)
+    return _steps.warm_start(algorithm, state, queries, values, jax.vmap)
 
 
 def _own(state: PyTree) -> PyTree:
@@ -119,7 +119,7 @@ def drive(
     check_sizes(algorithm, rounds, initial, present, state)
     _check_way(algorithm, objective, executor, catch)
     keys = run_keys(key)
-    start = _steps.init(algorithm, keys.init) if state is None else state
+    start = _steps.init(algorithm, keys.init, jax.vmap) if state is None else state
     first = int(algorithm.round(start))
     releases = [algorithm.released(first + t) for t in range(rounds)]
     check_budget(ledger, releases)
@@ -134,7 +134,7 @@ def drive(
         identity = _identity(algorithm, objective, key, initial, present, state, ledger)
         saved = Checkpoint(checkpoint, KIND, identity)
     here = None if present is None or not rounds else present[0]
-    shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, here)
+    shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, here, jax.vmap)
     given = None if present is None else np.asarray(present)
     compiled = isinstance(objective, AbstractObjective)
     record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
@@ -156,7 +156,7 @@ def drive(
     with record, _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
             points, noise = design_keys(keys, jnp.asarray(row))
-            record.ask(row, lambda key=points: (_steps.design(algorithm, key), None))
+            record.ask(row, lambda key=points: (_steps.design(algorithm, key, jax.vmap), None))
             evaluate(row, noise)
             bar.advance(record.values)
         state = _own(start)
@@ -171,7 +171,7 @@ def drive(
             if ledger is not None:
                 ask_key = fresh(key)  # of no use for a row that has been asked
             here = None if present is None else present[t]
-            asking = lambda s=state, k=ask_key, h=here: _steps.ask(algorithm, k, s, h)  # noqa: E731
+            asking = lambda s=state, k=ask_key, h=here: _steps.ask(algorithm, k, s, h, jax.vmap)  # noqa: E731
             record.ask(row, asking, releases[t])
             evaluate(row, noise_key)
             queries, values = record.observations(row)
@@ -256,7 +256,7 @@ def replay(
     `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have all rounds.
     """
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
-    state = _own(_steps.init(algorithm, run_keys(key).init) if state is None else state)
+    state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
     first = trace.initial
     if first:
         state, values = _origin.told(state, trace.values[:first])

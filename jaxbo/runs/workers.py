@@ -108,7 +108,7 @@ def _simulate(
     initial: int,
 ) -> tuple[State, Timeline]:
     keys, workers = run_keys(key), jnp.arange(algorithm.targets)
-    state = _steps.init(algorithm, keys.init)
+    state = _steps.init(algorithm, keys.init, jax.vmap)
 
     def evaluate(key: Key, x: Point) -> Scalar:
         value = objective(jr.fold_in(key, 0), jnp.zeros((), int), x)
@@ -118,9 +118,9 @@ def _simulate(
     if initial:
         rows = jnp.arange(initial)
         points, noise = jax.vmap(lambda i: design_keys(keys, i))(rows)
-        x = jax.vmap(lambda key: _steps.design(algorithm, key)[0])(points)
+        x = jax.vmap(lambda key: _steps.design(algorithm, key, jax.vmap)[0])(points)
         values = jax.vmap(evaluate)(noise, x)
-        state = _steps.warm_start(algorithm, state, x[:, None], values[:, None])
+        state = _steps.warm_start(algorithm, state, x[:, None], values[:, None], jax.vmap)
 
     def begin(
         state: State, desks: _Desks, worker: Count, ticket: Count, now: Scalar, busy: Array
@@ -202,7 +202,7 @@ class Desk:
         whole("initial", initial)
         _check_room(algorithm, initial)
         self.algorithm, self.initial = algorithm, initial
-        self.state = _steps.init(algorithm, run_keys(key).init)
+        self.state = _steps.init(algorithm, run_keys(key).init, jax.vmap)
         self._keys = run_keys(key)
         self._queries: list[np.ndarray] = []  # by ticket
         self._drawn: list[bool] = []  # whether a ticket is of the initial design
@@ -287,7 +287,7 @@ class Desk:
             self._saved.must_hold()
 
     def _drawn_point(self, row: Count) -> Point:
-        return _steps.design(self.algorithm, design_keys(self._keys, row).points)[0]
+        return _steps.design(self.algorithm, design_keys(self._keys, row).points, jax.vmap)[0]
 
     def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
         pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
@@ -344,7 +344,9 @@ class Desk:
         elif told == self.initial:
             points = jnp.asarray(np.stack([*(self._queries[t] for t in self._values), x]))
             state, values = _origin.told(state, known)
-            state = _steps.warm_start(self.algorithm, state, points[:, None], values[:, None])
+            state = _steps.warm_start(
+                self.algorithm, state, points[:, None], values[:, None], jax.vmap
+            )
         self._values[ticket], self.state = value, state
         if told >= self.initial and not self._cut:
             self._cut = _origin.warn_if_cut(state, known[:, None])
@@ -382,7 +384,7 @@ class Desk:
         with self._lock:
             self._queries, self._drawn, self._values, self._returned = [], [], {}, []
             self._failures = []
-            self.state = _steps.init(self.algorithm, self._keys.init)
+            self.state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
             self._save()
 
     def _ticket(self, ticket: int) -> Ticket:

@@ -434,7 +434,7 @@ def test_a_constant_added_to_all_values_changes_no_query_if_the_method_says_so(n
     # Sums that float32 holds: they are not rounded.
     moved = Trace(trace.queries, trace.values + 4096, (), INITIAL)
     states = [replay(algorithm, t, seed()) for t in (trace, moved)]
-    one, other = (_steps.ask(algorithm, jr.key(3), state, None)[0] for state in states)
+    one, other = (_steps.ask(algorithm, jr.key(3), state, None, jax.vmap)[0] for state in states)
     assert (origin_of(states[0]) is not None) == algorithm.invariant
     if algorithm.invariant:
         np.testing.assert_allclose(one, other, atol=2e-2)
@@ -528,10 +528,9 @@ def one_round(name, agents, domain, heard=True):
 
 
 @once
-def test_draws_do_not_depend_on_how_many_agents_there_are(name, algorithm):
-    if not algorithm.random:
-        pytest.skip("nothing is drawn")
-    # What others send may depend on who is there.
+def test_draws_do_not_depend_on_how_many_agents_there_are(name):
+    # Before anything is known all draw, if only from points that are equally good. What others send may
+    # depend on who is there.
     few, many = (one_round(name, agents, "finite", heard=False) for agents in (3, 7))
     equal = (few == many[:, : few.shape[1]]).all(axis=2)
     assert equal.size >= 8

@@ -163,7 +163,7 @@ class TestCube:
         for count in (100, 20000):
             points = np.sort(np.asarray(candidates(Cube(dim), key, count), float), axis=0)
             steps = (np.arange(count)[:, None] + 0.5) / count
-            # Of 400 keys the most uneven gives 2.01, at 100 points and three axes.
+            # The most uneven of 400 keys gives 2.01, at 100 points and three axes.
             assert np.abs(points - steps).max() < 2.2 * count**-0.75
 
     @pytest.mark.parametrize("dim", [1, 3, 20, 21])

@@ -27,7 +27,7 @@ class ProbabilityOfImprovement(AbstractPolicy):
     margin: jax.Array = field(converter=floating, default=0.1)
 
     def random(self):
-        return False  # from one belief follows one query
+        return False  # one belief leads to one query, but for ties
 
     def __call__(self, key, surrogate, shared, belief):
         log_weights, predict, best = surrogate.mixture(shared, belief)

@@ -1,4 +1,4 @@
-"""A method of one's own for one black box: the best point of the mean, and now and then any point.
+"""A method of one's own for one black box. It asks the best point of the mean, or a random point.
 
     x = argmax mean(x)  with probability 1 - ε,    else a point at random        ε-greedy
 
@@ -47,7 +47,7 @@ class EpsilonGreedy(jaxbo.AbstractOneModel):
 OBJECTIVE = jaxbo.objectives.Same(jaxbo.functions.branin_rescaled(), noise=0.05)
 
 
-def optimize(workers=2, rounds=15):
+def optimize(workers=1, rounds=25):
     """The last state, and what was evaluated."""
     return jaxbo.run(EpsilonGreedy(jaxbo.Cube(2), workers), OBJECTIVE, rounds, jr.key(0), initial=4)
 

@@ -20,6 +20,7 @@ from jax import export
 
 from jaxbo import metrics
 from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
+from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
@@ -145,21 +146,32 @@ def test_what_is_recorded_is_up_to_the_user(key):
         run(TS4, compiled_bowl, 4, key, every=0)
 
 
-@pytest.mark.parametrize("loop", [run, quiet], ids=["run", "drive"])
-def test_a_round_is_traced_once(loop, key, monkeypatch):
-    """Which is half of what a first call takes."""
+def test_the_steps_of_a_method_are_traced_once_in_a_process(key, monkeypatch):
+    """Tracing is half of what a first call takes."""
     traced = []
-    ask = RandomSearch.ask
 
-    def counted(self, *args, **kwargs):
-        traced.append(self)
-        return ask(self, *args, **kwargs)
+    def count(where, name):
+        step = getattr(where, name)
 
-    monkeypatch.setattr(RandomSearch, "ask", counted)
-    # Of a size that nothing else here has: no program of it has been traced yet.
-    _, trace = loop(RandomSearch(Cube(2), 7), Same(branin()), 4, key, initial=2)
-    assert trace.queries.shape == (6, 7, 2)
-    assert len(traced) == 1
+        def counted(*args, **kwargs):
+            traced.append(name)
+            return step(*args, **kwargs)
+
+        monkeypatch.setattr(where, name, counted)
+
+    # Sizes that nothing else here has: no program of them has been traced yet.
+    algorithm = EGP(Cube(2), Fitted(31, size=18), candidates=34)
+    for name in ("init", "ask", "tell", "warm_start", "initial"):
+        count(EGP, name)
+    count(Fitted, "refit")
+    for rounds in (3, 4):  # another objective, which is a lambda, and another number of rounds
+        seen = []
+        objective = lambda key, agent, x, s=seen: s.append(x) or jnp.sum(x)  # noqa: E731
+        _, trace = run(algorithm, objective, rounds, key, initial=2)
+        assert trace.queries.shape == (rounds + 2, 1, 2)
+        assert len(seen) == 3  # its shape, in the initial design and in a round
+    quiet(algorithm, Same(branin()), 4, key, initial=2)
+    assert sorted(traced) == ["ask", "init", "initial", "refit", "tell", "warm_start"]
 
 
 def test_a_program_that_was_saved_is_the_run(key):

@@ -78,7 +78,7 @@ class AbstractAlgorithm(eqx.Module):
 
     @property
     def random(self) -> bool:
-        """Whether two queries from any one state differ by what is drawn."""
+        """Whether two queries from any one state differ by what is drawn, ties apart."""
         return True
 
     # ------------------------------------------------------------ the protocol

@@ -21,14 +21,13 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jaxtyping import Array, Float, Int
 
 from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.kernels import linalg
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.history import History
-from jaxbo.kernels.choosing.maximize import maximize
+from jaxbo.kernels.choosing.maximize import any_largest, maximize
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import gp
 from jaxbo.kernels.processes.covariance import Covariance
@@ -120,12 +119,6 @@ def nearest(points: Points, x: Point) -> Count:
 def safe(past: History, points: Points, values: Float[Array, " points"]) -> Float[Array, " points"]:
     """The values of all points, so that a point where evaluations succeed is better than all others."""
     return history.preferred(history.limits(past, points).allowed, values)
-
-
-def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
-    """Where the largest value is; if it is there several times, at any of them."""
-    ties = values == jnp.max(values)
-    return jnp.argmax(jnp.where(ties, jr.uniform(key, values.shape), -1)).astype(int)
 
 
 # ---------------------------------------------------------------- points that all explore

@@ -58,8 +58,8 @@ def maximize(
     region by region before they are cut, into at least as many slabs as there are regions, and a point
     is refined by its own region's piece, without leaving it.
 
-    `limits` say which points not to look at. Where points of a finite domain are equally good, `key` says
-    which of them it is, or it is the first.
+    `limits` say which points not to look at. Where several points of a finite domain are best,
+    `key` draws one of them; without a key it is the first.
     """
     allowed = None if limits is None else limits.allowed
     if pieces is not None and not isinstance(domain, Finite):
@@ -71,7 +71,7 @@ def maximize(
     if allowed is not None:
         values = history.preferred(allowed, values)
     if isinstance(domain, Finite):
-        best = _first_of_best(values, key)
+        best = jnp.argmax(values) if key is None else any_largest(key, values)
         return candidates[best], values[best]
 
     def climb(x: Point, value: Scalar, steps: int) -> tuple[Point, Scalar]:
@@ -90,6 +90,12 @@ def maximize(
     points, values = jax.vmap(lambda x, v: climb(x, v, race))(candidates[first], values[first])
     best = jnp.argmax(values)
     return climb(points[best], values[best], steps)
+
+
+def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
+    """Where the largest value is; if it is there several times, at any of them."""
+    ties = values == jnp.max(values)
+    return jnp.argmax(jnp.where(ties, jr.uniform(key, values.shape), -1)).astype(int)
 
 
 def query(
@@ -220,16 +226,6 @@ def _newton_step(
 
     start = jnp.zeros_like(x), residual, residual, length, length <= 0
     return jax.lax.fori_loop(0, min(x.size, CONJUGATE_STEPS), conjugate, start)[0]
-
-
-def _first_of_best(values: Float[Array, " points"], key: Key | None) -> Int[Array, ""]:
-    """Where the greatest value stands; of equal ones the first after a random row."""
-    if key is None:
-        return jnp.argmax(values)
-    count = values.size
-    turn = jr.randint(key, (), 0, count)
-    ahead = (jnp.arange(count) - turn) % count
-    return (jnp.min(jnp.where(values == jnp.max(values), ahead, count)) + turn) % count
 
 
 def _best_of_shares(values: Float[Array, " points"], shares: int) -> Int[Array, " shares"]:

@@ -54,7 +54,7 @@ class AbstractPolicy(eqx.Module):
 
     @abc.abstractmethod
     def random(self) -> bool:
-        """Whether two queries from one belief differ by themselves."""
+        """Whether two queries from one belief differ by themselves, ties apart."""
 
     @abc.abstractmethod
     def __call__(

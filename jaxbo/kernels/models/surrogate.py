@@ -175,7 +175,7 @@ class AbstractSurrogate(eqx.Module):
 def refitted(surrogate: AbstractSurrogate, shared: Any, belief: Any) -> Any:
     """`surrogate.refit`, traced once in a process for the same shapes.
 
-    It is the largest part of a program. A run holds it twice, and so does every run after it.
+    It is the largest part of a program, which may hold it several times.
     """
     return surrogate.refit(shared, belief)
 

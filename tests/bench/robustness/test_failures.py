@@ -41,6 +41,15 @@ def test_a_failure_is_told_as_the_worst_value_so_far():
     jax.tree.map(np.testing.assert_array_equal, before[0], expected)
 
 
+def test_a_forgetful_search_fails_where_the_same_search_remembers():
+    keys = jax.random.split(jax.random.key(0), 4)
+    problem = failures.PROBLEMS["slope"]
+    told, forgetful = (failures.program("TS", way)(keys, problem) for way in ("told", "forgetful"))
+    first = slice(failures.INITIAL)
+    np.testing.assert_array_equal(told[:, first], forgetful[:, first])
+    assert np.isnan(forgetful).mean() > np.isnan(told).mean() + 0.1
+
+
 def test_claims_compare_ways_of_telling():
     rng = np.random.default_rng(0)
     few = failures.Found(np.full(5, 0.05), rng.uniform(1, 1.1, 5))

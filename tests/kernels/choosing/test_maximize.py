@@ -295,7 +295,7 @@ def test_rough_functions_are_climbed_too(key):
 
 def test_equal_points_of_a_finite_domain_are_asked_at_random(key):
     domain = Finite(jnp.linspace(0, 1, 8)[:, None])
-    best = lambda x: jnp.where(x[0] > 0.4, 1.0, x[0])  # noqa: E731  of 3/7 to 1 none is better
+    best = lambda x: jnp.where(x[0] > 0.4, 1.0, x[0])  # noqa: E731  the last five are the best
     past = history.empty(1, 4, 1)
 
     def asked(function):
@@ -306,7 +306,7 @@ def test_equal_points_of_a_finite_domain_are_asked_at_random(key):
     assert chisquare(asked(lambda x: 0 * x[0])).pvalue > 1e-4
     some = asked(best)
     assert (some[:3] == 0).all()
-    assert (some[3:] > 0).all()
+    assert chisquare(some[3:]).pvalue > 1e-4
     assert maximize(best, domain, domain.points)[0] == domain.points[3]
 
 
