@@ -51,7 +51,9 @@ def pytest_configure(config):
     flags = [DEVICES, *COMPILE[config.getoption("compile")]]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
     os.environ.pop("JAXBO_METHOD", None)
-    if hasattr(config, "workerinput"):  # the cache is for workers, not for processes that tests start
+    if hasattr(
+        config, "workerinput"
+    ):  # the cache is for workers, not for processes that tests start
         os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
     if config.getoption("method"):  # others need not be as strict
         jax.config.update("jax_numpy_dtype_promotion", "standard")
