@@ -51,9 +51,8 @@ def pytest_configure(config):
     flags = [DEVICES, *COMPILE[config.getoption("compile")]]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
     os.environ.pop("JAXBO_METHOD", None)
-    if hasattr(
-        config, "workerinput"
-    ):  # the cache is for workers, not for processes that tests start
+    # The cache is for this process and for workers. Processes that tests start compile for themselves.
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
     if config.getoption("method"):  # others need not be as strict
         jax.config.update("jax_numpy_dtype_promotion", "standard")

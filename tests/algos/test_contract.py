@@ -210,7 +210,7 @@ DOMAINS = {"cube": CUBE, "finite": FINITE, "space": SPACE}
 
 
 def jit_at(level):
-    """The lower the level of optimization, the sooner compiled and the slower the program."""
+    """`jax.jit` at a level of optimization: a low one compiles sooner, to a slower program."""
     return functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": level})
 
 
