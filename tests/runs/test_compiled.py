@@ -338,7 +338,7 @@ def test_any_one_real_number_is_a_value(value, key):
 
 @pytest.mark.parametrize(
     "value",
-    [None, "0.5", 1j, np.ones(1), [1, [2]], {}, np.timedelta64(1), np.ma.masked_all(2)],
+    [None, "0.5", 1j, np.ones(1), [1, [2]], {}, np.timedelta64(1, "s"), np.ma.masked_all(2)],
     ids=repr,
 )
 def test_anything_else_is_refused_even_if_failures_are_survived(value, key):
