@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from bench.runner import Check, Experiment, Options, Result, at_most, interval, progress
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain, Cube
@@ -117,25 +117,14 @@ class Imputing(AbstractAlgorithm):
         state: PyTree,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        stage: Stage = IN_ROUND,
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
         inner, worst = state
         worst = jnp.minimum(worst, jnp.where(jnp.isnan(values), jnp.inf, values))
-        return self.method.tell(inner, queries, self.instead(values, worst), each=each), worst
-
-    def warm_start(
-        self,
-        state: PyTree,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
-        *,
-        each: Each = jax.vmap,
-    ) -> PyTree:
-        inner, worst = state
-        worst = jnp.minimum(worst, jnp.min(jnp.where(jnp.isnan(values), jnp.inf, values), axis=0))
-        told = self.instead(values, worst[None, :])
-        return self.method.warm_start(inner, queries, told, each=each), worst
+        told = self.instead(values, worst)
+        return self.method.tell(inner, queries, told, stage, each=each), worst
 
     def instead(self, values: Array, worst: Array) -> Array:
         """What is told. A failure stays one while nothing has succeeded."""

@@ -19,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxbo import schedules
 from jaxbo._check import is_a, positive, require, whole
+from jaxbo.algos.base.algorithm import IN_ROUND, Stage
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated, FederatedState
 from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.kernels.choosing import exploration
@@ -211,6 +212,7 @@ class CEPE(AbstractFederated):
         state: FederatedState,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        stage: Stage = IN_ROUND,
         *,
         each: Each = jax.vmap,
     ) -> FederatedState:
@@ -222,7 +224,7 @@ class CEPE(AbstractFederated):
             # The design gets one point more: that of the agents who had evaluated all points before.
             there = jnp.all(jnp.isfinite(queries), axis=1)
             ahead = there & (state.clients.belief.count == state.shared.count)
-            wanted = self._exploring(state.round) & jnp.any(ahead)
+            wanted = self._exploring(state.round) & jnp.any(ahead) & ~jnp.asarray(stage.before)
             # The first of them that succeeded, or else the first. A sum is less to send than all queries.
             index = jnp.arange(self.agents)
             order = jnp.where(jnp.isfinite(values), index, index + self.agents)
@@ -231,7 +233,7 @@ class CEPE(AbstractFederated):
             x = jnp.sum(jnp.where((first & ahead)[:, None], queries, 0), axis=0)
             shared = self.exploration.designed(state.shared, x, wanted)
             state = eqx.tree_at(lambda s: s.shared, state, shared)
-        return super().tell(state, queries, values, each=each)
+        return super().tell(state, queries, values, stage, each=each)
 
     # ------------------------------------------------------------ the functions of a method
 

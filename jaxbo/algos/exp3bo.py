@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import is_a, require
 from jaxbo._keys import aside
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.one_model import State
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import AbstractDomain
@@ -122,6 +122,7 @@ class EXP3BO(AbstractAlgorithm):
         state: Exp3State,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        stage: Stage = IN_ROUND,
         *,
         each: Each = jax.vmap,
     ) -> Exp3State:
@@ -130,23 +131,15 @@ class EXP3BO(AbstractAlgorithm):
         arm, value = self.arm(state), values[0]
         extent = seen.most - seen.least
         reward = jnp.where(extent > 0, (value - seen.least) / jnp.where(extent > 0, extent, 1), 0.5)
-        gain = jnp.where(jnp.isfinite(value), reward / self.probabilities(state)[arm], 0)
-        model = self._model().tell(state.model, queries, values)
+        # An arm is drawn in rounds only.
+        drawn = jnp.isfinite(value) & ~jnp.asarray(stage.before)
+        gain = jnp.where(drawn, reward / self.probabilities(state)[arm], 0)
+        model = self._model().tell(state.model, queries, values, stage)
         gains = state.gains.at[arm].add(gain)
         return Exp3State(model, state.arms, gains, seen.least, seen.most)
 
-    def warm_start(
-        self,
-        state: Exp3State,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
-        *,
-        each: Each = jax.vmap,
-    ) -> Exp3State:
-        del each
-        seen = self._seen(state, values.reshape(-1))
-        model = self._model().warm_start(state.model, queries, values)
-        return eqx.tree_at(lambda s: s.model, seen, model)
+    def check_start(self, state: Exp3State, values: Float[Array, "points agents"]) -> None:
+        self._model().check_start(state.model, values)
 
     def _seen(self, state: Exp3State, values: Float[Array, " n"]) -> Exp3State:
         """With the extent of the values."""

@@ -240,10 +240,14 @@ class FTS(AbstractTwoModels):
 
     # ------------------------------------------------------------ hyperparameters in common
 
+    @property
+    def settles(self) -> bool:
+        return self.once and self.pooled is not None
+
     def settle(self, shared: SharedFeatures, client: FTSClient) -> FTSClient:
         """With the evidence of all that came before the start in its one message."""
         del shared
-        if client.sent is None or self.pooled is None:
+        if not self.settles:
             return client
         return eqx.tree_at(lambda c: c.sent.evidence, client, self._evidence(client.beliefs))
 

@@ -9,11 +9,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import agent_keys
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.layout import Each
-from jaxbo.types import Key, Point, Points, Scalar
+from jaxbo.types import Count, Key, Point, Points, Scalar
 
 
 @eqx.filter_jit
@@ -38,20 +38,10 @@ def tell(
     state: PyTree,
     queries: Float[Array, "targets dim"],
     values: Float[Array, " targets"],
+    stage: Stage,
     each: Each,
 ) -> PyTree:
-    return algorithm.tell(state, queries, values, each=each)
-
-
-@eqx.filter_jit
-def warm_start(
-    algorithm: AbstractAlgorithm,
-    state: PyTree,
-    queries: Float[Array, "points targets dim"],
-    values: Float[Array, "points targets"],
-    each: Each,
-) -> PyTree:
-    return algorithm.warm_start(state, queries, values, each=each)
+    return algorithm.tell(state, queries, values, stage, each=each)
 
 
 @eqx.filter_jit
@@ -73,5 +63,13 @@ def ask_one(
 
 
 @eqx.filter_jit
-def tell_one(algorithm: AbstractOneModel, state: PyTree, x: Point, value: Scalar) -> PyTree:
-    return algorithm.tell_one(state, x, value)
+def tell_one(
+    algorithm: AbstractOneModel, state: PyTree, x: Point, value: Scalar, stage: Stage
+) -> PyTree:
+    return algorithm.tell_one(state, x, value, stage)
+
+
+def stage(row: Count | int, initial: int) -> Stage:
+    """Of a row of a run that has so many initial ones: as arrays, for one program of all rows."""
+    row = jnp.asarray(row)
+    return Stage(row < initial, row == initial - 1)

@@ -4,6 +4,7 @@
 `jaxbo.runs.driver` runs the same parts around a Python objective.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,14 +19,14 @@ from jaxbo._check import require, whole
 from jaxbo._keys import barrier
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
-from jaxbo.algos.base.keys import agent_keys, design_keys, round_keys, run_keys
+from jaxbo.algos.base.keys import agent_keys, row_keys, run_keys
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each, layout, whole_where_uneven
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.runs import _steps
 from jaxbo.runs._simulation import warn_of_simulation
 from jaxbo.runs.trace import Round, Trace
-from jaxbo.types import Count, Key, Point, Scalar
+from jaxbo.types import Count, Flag, Key, Point, Scalar
 
 #: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
 Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
@@ -117,35 +118,36 @@ def _run(
     state = barrier(_steps.init(algorithm, keys.init, each) if state is None else state)
     assert state is not None
 
-    def initial_row(i: Count, best: Array) -> tuple[Array, tuple[Array, Array]]:
-        points, noise = design_keys(keys, i)
-        queries = barrier(_steps.design(algorithm, points, each))
-        values = barrier(evaluate_all(algorithm.domain, objective, noise, queries, each))
-        return _better(best, values), (queries, values)
-
-    best = jnp.full((algorithm.targets,), -jnp.inf)
-    best, design = _table(initial_row, initial, best)
-    if initial:
-        queries, values = barrier(design)
-        _, told = _origin.told(state, values)
-        state = barrier(_steps.warm_start(algorithm, state, queries, barrier(told), each))
-
-    def one_round(t: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
+    def one_row(row: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
         state, best = carry
-        ask_key, noise_key = round_keys(keys, t)
+        before, t = row < initial, row - initial
+        ask_key, noise_key = row_keys(keys, before, jnp.where(before, row, t))
         here = None if present is None else present[t]
-        queries, info = barrier(_steps.ask(algorithm, ask_key, state, here, each))
+        queries, info = barrier(ask(before, ask_key, state, here))
         values = barrier(evaluate_all(algorithm.domain, objective, noise_key, queries, each))
         best = _better(best, values)
         _, told = _origin.told(state, values)
-        state = barrier(_steps.tell(algorithm, state, queries, barrier(told), each))
+        stage = _steps.stage(row, initial)
+        state = barrier(_steps.tell(algorithm, state, queries, barrier(told), stage, each))
         return (state, best), Round(queries, values, info, best)
 
-    (state, _), rows = _table(one_round, rounds, (state, best), every, record or _all_but_best)
+    def ask(before: Flag, key: Key, state: PyTree, here: Array | None) -> tuple[Array, PyTree]:
+        of_round = functools.partial(_steps.ask, algorithm, key, state, here, each)
+        if not initial:
+            return of_round()
+        _, info = jax.eval_shape(of_round)
+
+        def of_design() -> tuple[Array, PyTree]:
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), info)
+            return _steps.design(algorithm, key, each), nothing
+
+        return jax.lax.cond(before, of_design, of_round)
+
+    best = jnp.full((algorithm.targets,), -jnp.inf)
+    (state, _), (asked, rows) = _table(one_row, initial, rounds, (state, best), every, record)
     if record is None:
-        pairs = zip(design, (rows.queries, rows.values), strict=True)
-        queries, values = (jnp.concatenate(pair) for pair in pairs)
-        rows = Trace(queries, values, rows.info, initial, every=every)
+        queries, values = asked
+        rows = Trace(queries, values, rows, initial, every=every)
     rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)
     state = whole_where_uneven(each, state, algorithm.clients)
     # Arrays of the targets alone may be uneven where those of all agents are not.
@@ -156,30 +158,51 @@ def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) ->
     return jnp.where(values > best, values, best)
 
 
-def _all_but_best(round: Round) -> Trace:
-    """A row of a trace."""
-    return Trace(round.queries, round.values, round.info)
-
-
 def _table(
-    step: Callable[[Count, PyTree], tuple[PyTree, Any]],
-    count: int,
+    step: Callable[[Count, PyTree], tuple[PyTree, Round]],
+    initial: int,
+    rounds: int,
     state: PyTree,
-    every: int = 1,
-    record: Callable[[Any], PyTree] = lambda row: row,
-) -> tuple[PyTree, Any]:
-    """The last state, and a row of each `every`-th of `count` steps."""
+    every: int,
+    record: Callable[[Round], PyTree] | None,
+) -> tuple[PyTree, tuple[PyTree, PyTree]]:
+    """The last state, and two tables: queries and values of all rows, and what is recorded of rounds.
+
+    Both have a row of each `every`-th round, the first one those before the first round, too. Where there
+    is a `record` the first one is empty.
+    """
     step = _traced_once(step, jnp.zeros((), int), state)
-    shapes = jax.eval_shape(lambda t, s: record(step(t, s)[1]), jnp.zeros((), int), state)
-    rows = jax.tree.map(lambda one: jnp.zeros((count // every, *one.shape), one.dtype), shapes)
-    if not count:
-        return state, rows
+    made = record or (lambda round: round.info)
+    count = rounds // every
 
-    def body(t: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        state, row = step(t, carry[0])
-        return state, _written(carry[1], t, lambda: record(row), every)
+    def empty(rows: int, of: Callable[[Round], PyTree]) -> PyTree:
+        shapes = jax.eval_shape(
+            lambda row, state: of(step(row, state)[1]), jnp.zeros((), int), state
+        )
+        return jax.tree.map(lambda one: jnp.zeros((rows, *one.shape), one.dtype), shapes)
 
-    return _hidden_loop(count, body, (state, rows))
+    tables = empty(initial + count, _asked) if record is None else (), empty(count, made)
+    if not initial + rounds:
+        return state, tables
+
+    def body(row: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        state, (asked, recorded) = carry
+        state, round = step(row, state)
+        before, t = row < initial, row - initial
+        due = (t + 1) % every == 0
+        # What a round writes over need not be kept from it.
+        always = every == 1 and (record is None or not initial)
+        place = jnp.where(before, row, initial + t // every)
+        asked = _written(asked, place, lambda: _asked(round), always, before | due)
+        place = jnp.maximum(t, 0) // every
+        recorded = _written(recorded, place, lambda: made(round), always, due & ~before)
+        return state, (asked, recorded)
+
+    return _hidden_loop(initial + rounds, body, (state, tables))
+
+
+def _asked(round: Round) -> tuple[Array, Array]:
+    return round.queries, round.values
 
 
 def _traced_once(step: Callable[..., Any], *examples: PyTree) -> Callable[..., Any]:
@@ -188,17 +211,17 @@ def _traced_once(step: Callable[..., Any], *examples: PyTree) -> Callable[..., A
     return lambda *arguments: traced(*arguments, *constants)
 
 
-def _written(rows: PyTree, t: Count, row: Callable[[], PyTree], every: int) -> PyTree:
-    """The rows with that of step `t`, if it is an `every`-th: only then is it made."""
+def _written(
+    rows: PyTree, place: Count, row: Callable[[], PyTree], always: bool, due: Flag
+) -> PyTree:
+    """The rows with a new one in its place, `always` or if it is due: only then is it made."""
 
     def write(rows: PyTree) -> PyTree:
-        return jax.tree.map(lambda rows, one: rows.at[t // every].set(one), rows, row())
+        return jax.tree.map(lambda rows, one: rows.at[place].set(one), rows, row())
 
-    if every == 1:
-        return write(rows)
     if not all(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
         return rows
-    return jax.lax.cond((t + 1) % every == 0, write, lambda rows: rows, rows)
+    return write(rows) if always else jax.lax.cond(due, write, lambda rows: rows, rows)
 
 
 def _hidden_loop(count: int, body: Callable[[Count, PyTree], PyTree], start: PyTree) -> PyTree:

@@ -19,7 +19,7 @@ from jaxbo import _version
 from jaxbo._check import require
 from jaxbo._keys import fresh
 from jaxbo.algos.base import _origin
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
@@ -45,15 +45,21 @@ _compiled_evaluate = eqx.filter_jit(evaluate_all)
 
 # A state is given up for the next one, which takes its memory: a population's is held once.
 @functools.partial(eqx.filter_jit, donate="all-except-first")
-def _tell(known: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
-    algorithm, queries, values = known
-    return _steps.tell(algorithm, state, queries, values, jax.vmap)
+def _tell(known: tuple[AbstractAlgorithm, Array, Array, Stage], state: PyTree) -> PyTree:
+    algorithm, queries, values, stage = known
+    return _steps.tell(algorithm, state, queries, values, stage, jax.vmap)
 
 
-@functools.partial(eqx.filter_jit, donate="all-except-first")
-def _warm_start(known: tuple[AbstractAlgorithm, Array, Array], state: PyTree) -> PyTree:
-    algorithm, queries, values = known
-    return _steps.warm_start(algorithm, state, queries, values, jax.vmap)
+def _told(
+    algorithm: AbstractAlgorithm,
+    state: PyTree,
+    queries: Array,
+    values: Array | np.ndarray,
+    stage: Stage,
+) -> PyTree:
+    """The state after one row more; it takes the memory of the state before."""
+    state, told = _origin.told(state, values)
+    return _tell((algorithm, queries, told, stage), state)
 
 
 def _own(state: PyTree) -> PyTree:
@@ -161,10 +167,8 @@ def drive(
             bar.advance(record.values)
         state = _own(start)
         del start  # or it would be held beside all that follow
-        if initial:
-            queries, values = record.observations(slice(initial))
-            state, values = _origin.told(state, values)
-            state = _warm_start((algorithm, queries, values), state)
+        for row in range(initial):
+            state = _told(algorithm, state, *record.observations(row), _steps.stage(row, initial))
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
@@ -174,9 +178,7 @@ def drive(
             asking = lambda s=state, k=ask_key, h=here: _steps.ask(algorithm, k, s, h, jax.vmap)  # noqa: E731
             record.ask(row, asking, releases[t])
             evaluate(row, noise_key)
-            queries, values = record.observations(row)
-            state, values = _origin.told(state, values)
-            state = _tell((algorithm, queries, values), state)
+            state = _told(algorithm, state, *record.observations(row), _steps.stage(row, initial))
             cut = cut or _origin.warn_if_cut(state, record.values[: row + 1])
             bar.advance(record.values)
     return state, record.trace()
@@ -257,11 +259,6 @@ def replay(
     """
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
-    first = trace.initial
-    if first:
-        state, values = _origin.told(state, trace.values[:first])
-        state = _warm_start((algorithm, trace.queries[:first], values), state)
-    for queries, values in zip(trace.queries[first:], trace.values[first:], strict=True):
-        state, values = _origin.told(state, values)
-        state = _tell((algorithm, queries, values), state)
+    for row, observed in enumerate(zip(trace.queries, trace.values, strict=True)):
+        state = _told(algorithm, state, *observed, _steps.stage(row, trace.initial))
     return state

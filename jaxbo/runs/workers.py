@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from jaxbo import _version
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base import _origin
+from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
@@ -120,7 +121,12 @@ def _simulate(
         points, noise = jax.vmap(lambda i: design_keys(keys, i))(rows)
         x = jax.vmap(lambda key: _steps.design(algorithm, key, jax.vmap)[0])(points)
         values = jax.vmap(evaluate)(noise, x)
-        state = _steps.warm_start(algorithm, state, x[:, None], values[:, None], jax.vmap)
+        stages = _steps.stage(rows, initial)
+
+        def observe(state: State, row: tuple[Point, Scalar, Stage]) -> tuple[State, None]:
+            return _steps.tell_one(algorithm, state, *row), None
+
+        state, _ = jax.lax.scan(observe, state, (x, values, stages))
 
     def begin(
         state: State, desks: _Desks, worker: Count, ticket: Count, now: Scalar, busy: Array
@@ -146,7 +152,7 @@ def _simulate(
         worker = jnp.argmin(desks.ends)
         x, ticket, started, now = jax.tree.map(lambda table: table[worker], desks)
         value = evaluate(round_keys(keys, ticket).noise, x)
-        state = _steps.tell_one(algorithm, state, x, value)
+        state = _steps.tell_one(algorithm, state, x, value, _steps.stage(initial, initial))
         desks = begin(state, desks, worker, count + i, now, workers != worker)
         return (state, desks), (x, value, worker, ticket, started, now)
 
@@ -339,17 +345,19 @@ class Desk:
         known = np.asarray([*self._values.values(), value], np.float64)
         state = self.state
         if told > self.initial:
-            state, values = _origin.told(state, known[-1:])
-            state = _steps.tell_one(self.algorithm, state, jnp.asarray(x), values[0])
+            state = self._told(state, x, value, self.initial)
         elif told == self.initial:
-            points = jnp.asarray(np.stack([*(self._queries[t] for t in self._values), x]))
-            state, values = _origin.told(state, known)
-            state = _steps.warm_start(
-                self.algorithm, state, points[:, None], values[:, None], jax.vmap
-            )
+            points = [*(self._queries[t] for t in self._values), x]
+            for row, one in enumerate(zip(points, known, strict=True)):
+                state = self._told(state, *one, row)
         self._values[ticket], self.state = value, state
         if told >= self.initial and not self._cut:
             self._cut = _origin.warn_if_cut(state, known[:, None])
+
+    def _told(self, state: State, x: np.ndarray, value: float, row: int) -> State:
+        state, values = _origin.told(state, np.asarray([value], np.float64))
+        stage = _steps.stage(row, self.initial)
+        return _steps.tell_one(self.algorithm, state, jnp.asarray(x), values[0], stage)
 
     @property
     def queries(self) -> Float[Array, "evaluations dim"]:

@@ -4,20 +4,39 @@
     ask(key, state) → (queries, info)        draws, changes nothing
     tell(state, queries, values) → state     changes, draws nothing
 
+Observations that are made before the first round are told in the same way, at another `Stage`.
+
 A federated method is written from the two sides that exist in the world (`AbstractFederated`). One of
 workers who share a model is written as what they ask of it (`AbstractOneModel`).
 """
 
 import abc
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxbo._check import require
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
 from jaxbo.privacy.mechanism import Mechanism
-from jaxbo.types import Count, Key, Point
+from jaxbo.types import Count, Flag, Key, Point
+
+
+class Stage(NamedTuple):
+    """When a row of observations is told.
+
+    `before` says whether it was made before the first round, and `last` whether it is the last such row.
+    """
+
+    before: Flag | bool
+    last: Flag | bool
+
+
+#: In a round.
+IN_ROUND = Stage(False, False)
 
 
 class AbstractAlgorithm(eqx.Module):
@@ -112,17 +131,17 @@ class AbstractAlgorithm(eqx.Module):
         state: PyTree,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        stage: Stage = IN_ROUND,
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
-        """The state after one round of observations.
+        """The state after one row of observations, by default those of a round.
 
         `values` are in JAX's precision. If the state has an `origin`, `run` and `drive` subtract it from
         the objective's values, and whoever tells by hand must do so too: in float64, before float32 cuts
         them.
         """
 
-    @abc.abstractmethod
     def warm_start(
         self,
         state: PyTree,
@@ -131,9 +150,30 @@ class AbstractAlgorithm(eqx.Module):
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
-        """The state after observations that were made before the first round.
+        """The state after observations that were made before the first round: `tell`, row by row.
 
         For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
         that are NaN; a NaN value elsewhere is a failed evaluation. `values` are as in `tell`. For float64
         values of the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
         """
+        require(
+            values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
+            f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
+            f"{queries.shape} and {values.shape}.",
+        )
+        require(
+            self.round(state) == 0,
+            "warm_start is for observations made before the first round is told.",
+        )
+        self.check_start(state, values)
+
+        def step(state: PyTree, row: tuple[Array, Array, Flag]) -> tuple[PyTree, None]:
+            queries, values, last = row
+            return self.tell(state, queries, values, Stage(True, last), each=each), None
+
+        last = jnp.arange(len(values)) == len(values) - 1
+        return jax.lax.scan(step, state, (queries, values, last))[0]
+
+    def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
+        """`ValueError` for more observations before the first round than there is room for."""
+        del state, values

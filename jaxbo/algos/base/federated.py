@@ -22,6 +22,7 @@ functions.
 """
 
 import abc
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -32,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.base._origin import Origin, after, no_origin
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import agent_keys, ask_keys, init_keys
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
@@ -158,6 +159,11 @@ class AbstractFederated(AbstractAlgorithm):
             fine = fine & jnp.all(jnp.isfinite(array))
         return fine
 
+    @property
+    def settles(self) -> bool:
+        """Whether `settle` changes a client."""
+        return False
+
     def settle(self, shared: PyTree, client: Any) -> PyTree:
         """The client when the first round begins, after what it observed before."""
         del shared
@@ -218,30 +224,38 @@ class AbstractFederated(AbstractAlgorithm):
         state: FederatedState,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        stage: Stage = IN_ROUND,
         *,
         each: Each = jax.vmap,
     ) -> FederatedState:
+        count, shared = values.shape[0], state.shared
+        require(
+            count in (self.targets, self.agents) and queries.shape == (count, self.domain.dim),
+            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, "
+            f"got {queries.shape} and {values.shape}.",
+        )
+        round = jnp.where(stage.before, BEFORE_FIRST_ROUND, state.round)
         known = state.clients, state.past
-        known = self._observe(each, state.shared, known, state.round, queries, values)
-        origin = after(state.origin, values[: self.targets])
-        return FederatedState(state.round + 1, state.told + 1, state.shared, *known, origin)
+        first = self._first(count, known)
+        observe = each(self.observe, in_axes=(None, None, 0, 0, 0))
+        new = observe(shared, round, first, queries, values)
+        if count < self.agents:
+            new = jax.tree.map(
+                lambda old, some: old.at[:count].set(some), unwrap(known), unwrap(new)
+            )
+            new = wrap(new, known)
+        clients, past = new
+        if self.settles and stage.before is not False:
+            settle = functools.partial(each(self.settle, in_axes=(None, 0)), shared)
+            clients = jax.lax.cond(stage.last, settle, lambda clients: clients, clients)
+        own = values[: self.targets]
+        # In a round a failure counts, too.
+        held = jnp.any(jnp.isfinite(own)) | jnp.logical_not(stage.before)
+        rounds = jnp.where(stage.before, state.round, state.round + 1)
+        told, origin = state.told + held.astype(int), after(state.origin, own)
+        return FederatedState(rounds, told, shared, clients, past, origin)
 
-    def warm_start(
-        self,
-        state: FederatedState,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
-        *,
-        each: Each = jax.vmap,
-    ) -> FederatedState:
-        require(
-            values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
-            f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
-            f"{queries.shape} and {values.shape}.",
-        )
-        require(
-            state.round == 0, "warm_start is for observations made before the first round is told."
-        )
+    def check_start(self, state: FederatedState, values: Float[Array, "points agents"]) -> None:
         counts = jnp.sum(jnp.isfinite(values), axis=0)
         told = state.told + jnp.max(counts[: self.targets], initial=0)
         peers = jnp.max(counts[self.targets :], initial=0)
@@ -257,17 +271,6 @@ class AbstractFederated(AbstractAlgorithm):
             f"{told} observations of an agent before the first round, and the algorithm has room for "
             f"{room} of them: make room.",
         )
-        before = jnp.asarray(BEFORE_FIRST_ROUND)
-
-        def step(known: PyTree, observation: tuple[Array, Array]) -> tuple[PyTree, None]:
-            return self._observe(each, state.shared, known, before, *observation), None
-
-        known = state.clients, state.past
-        (clients, past), _ = jax.lax.scan(step, known, (queries, values))
-        if jax.tree.leaves(clients):  # there are clients that hold nothing
-            clients = each(self.settle, in_axes=(None, 0))(state.shared, clients)
-        origin = after(state.origin, values[:, : self.targets])
-        return FederatedState(state.round, told, state.shared, clients, past, origin)
 
     def observe(
         self,
@@ -283,33 +286,6 @@ class AbstractFederated(AbstractAlgorithm):
         # Where there was no evaluation, any point will do.
         x = jnp.where(jnp.isfinite(x), x, 0)
         return self.learn(shared, round, client, x, value), past
-
-    def _observe(
-        self,
-        each: Each,
-        shared: PyTree,
-        known: tuple[PyTree, History],
-        round: Count,
-        queries: Float[Array, "n dim"],
-        values: Float[Array, " n"],
-    ) -> tuple[PyTree, History]:
-        """What the agents know, clients and past, after one evaluation of each."""
-        count = values.shape[0]
-        require(
-            count in (self.targets, self.agents) and queries.shape == (count, self.domain.dim),
-            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, "
-            f"got {queries.shape} and {values.shape}.",
-        )
-
-        first = self._first(count, known)
-        axes = (None, None, 0, 0, 0)
-        new = each(self.observe, in_axes=axes)(shared, round, first, queries, values)
-        if count < self.agents:
-            new = jax.tree.map(
-                lambda old, some: old.at[:count].set(some), unwrap(known), unwrap(new)
-            )
-            new = wrap(new, known)
-        return new
 
     def _first(self, count: int, tree: PyTree) -> PyTree:
         """The first `count` agents of a tree with the agents axis."""

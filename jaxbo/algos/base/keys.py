@@ -19,10 +19,11 @@ over devices.
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Int
 
-from jaxbo.types import Count, Key
+from jaxbo.types import Count, Flag, Key
 
 
 class RunKeys(NamedTuple):
@@ -76,6 +77,13 @@ def design_keys(keys: RunKeys, row: Count) -> DesignKeys:
 
 def round_keys(keys: RunKeys, index: Count) -> RoundKeys:
     return RoundKeys(*jr.split(jr.fold_in(keys.rounds, index)))
+
+
+def row_keys(keys: RunKeys, before: Flag, index: Count) -> RoundKeys:
+    """`design_keys` of a row before the first round, as keys of a round; else `round_keys`."""
+    data = jnp.where(before, jr.key_data(keys.design), jr.key_data(keys.rounds))
+    key = jr.wrap_key_data(data, impl=jr.key_impl(keys.rounds))
+    return RoundKeys(*jr.split(jr.fold_in(key, index)))
 
 
 def ask_keys(key: Key) -> AskKeys:

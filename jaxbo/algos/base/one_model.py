@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base._origin import Origin, after, no_origin
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.history import History
@@ -180,34 +180,39 @@ class AbstractOneModel(AbstractAlgorithm):
         state: State,
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
+        stage: Stage = IN_ROUND,
         *,
         each: Each = jax.vmap,
     ) -> State:
         del each
+        # Before the first round it does not matter whose evaluations these are.
+        count = len(values) if stage.before is True else self.targets
         require(
-            queries.shape == (self.targets, self.domain.dim) and values.shape == (self.targets,),
+            queries.shape == (count, self.domain.dim) and values.shape == (count,),
             f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, got "
             f"{queries.shape} and {values.shape}.",
         )
-        return self._tell(state, queries, values)
+        return self._tell(state, queries, values, stage)
 
-    def tell_one(self, state: State, x: Point, value: Scalar) -> State:
-        """The state after one evaluation, of whichever worker."""
-        return self._tell(state, jnp.asarray(x, float)[None], jnp.asarray(value, float)[None])
+    def tell_one(self, state: State, x: Point, value: Scalar, stage: Stage = IN_ROUND) -> State:
+        """The state after one evaluation, of whichever worker; `stage` as in `tell`."""
+        x, value = jnp.asarray(x, float), jnp.asarray(value, float)
+        return self._tell(state, x[None], value[None], stage)
 
     def _tell(
-        self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
+        self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"], stage: Stage
     ) -> State:
         told, every = state.told + values.shape[0], self.surrogate.period
         belief, past = self._observe(state, queries, values)
         fitted = state.fitted
         if every is not None:
             # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
-            due = told // every > state.told // every
+            due = jnp.where(stage.before, stage.last, told // every > state.told // every)
             refit = functools.partial(self._refit, state.shared)
             fitted, belief = jax.lax.cond(due, refit, lambda *same: same, fitted, belief)
+        round = jnp.where(stage.before, state.round, state.round + 1)
         origin = after(state.origin, values)
-        return State(state.round + 1, told, fitted, state.shared, belief, past, origin)
+        return State(round, told, fitted, state.shared, belief, past, origin)
 
     def _refit(self, shared: Any, fitted: Count, belief: Any) -> tuple[Count, Any]:
         """Hyperparameters fitted anew, if anything was observed since the last fit."""
@@ -215,36 +220,13 @@ class AbstractOneModel(AbstractAlgorithm):
         new = count, refitted(self.surrogate, shared, belief)
         return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, (fitted, belief))
 
-    def warm_start(
-        self,
-        state: State,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
-        *,
-        each: Each = jax.vmap,
-    ) -> State:
-        del each
-        require(
-            values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
-            f"expected queries of shape (points, workers, {self.domain.dim}) and a value of each, got "
-            f"{queries.shape} and {values.shape}.",
-        )
-        require(
-            state.round == 0, "warm_start is for observations made before the first round is told."
-        )
+    def check_start(self, state: State, values: Float[Array, "points agents"]) -> None:
         most = self.surrogate.capacity
         told = state.told + values.size
         require(
             most is None or told <= most,
             f"{told} evaluations exceed the surrogate's capacity of {most}: give it a larger one.",
         )
-        points = queries.reshape(-1, self.domain.dim)
-        belief, past = self._observe(state, points, values.reshape(-1))
-        fitted = state.fitted
-        if self.surrogate.period is not None:
-            fitted, belief = self._refit(state.shared, fitted, belief)
-        origin = after(state.origin, values)
-        return State(state.round, told, fitted, state.shared, belief, past, origin)
 
     def _observe(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
