@@ -20,6 +20,7 @@ finite at zero variance; by the variance too, where `deviation` takes its root.
 """
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -101,11 +102,16 @@ def _rest(t: Scalar, level: int) -> Scalar:
     return 2 * level / (t + jnp.sqrt(t * t + 4 * level))
 
 
-def _tail_slope(t: Scalar) -> Scalar:
+def _fraction(t: Scalar) -> Scalar:
+    """slope(t) - t."""
     fraction = _rest(t, LEVELS + 1)
     for level in range(LEVELS, 1, -1):
         fraction = level / (t + fraction)
-    return t + fraction
+    return fraction
+
+
+def _tail_slope(t: Scalar) -> Scalar:
+    return t + _fraction(t)
 
 
 def _split(z: Scalar) -> tuple[Flag, Scalar, Scalar]:
@@ -133,17 +139,38 @@ def _h(z: Scalar) -> Scalar:
     return jnp.where(tail, _pdf(t) / (1 + t * _tail_slope(t)), _pdf(z) + z * _cdf(z))
 
 
-def _log_h(z: Scalar) -> Scalar:
-    tail, z, t = _split(z)
-    in_tail = -0.5 * t * t - LOG_SQRT_2PI - jnp.log1p(t * _tail_slope(t))
-    return jnp.where(tail, in_tail, jnp.log(_pdf(z) + z * _cdf(z)))
+class _LogH(NamedTuple):
+    """log h(z), its slope r = cdf(z) / h(z), and what further slopes follow from.
+
+    q = pdf(z) / h(z) = 1 - z r and δ = z + r, each without cancellation.
+    """
+
+    value: Scalar
+    r: Scalar
+    q: Scalar
+    delta: Scalar
 
 
-def _log_h_slopes(z: Scalar) -> tuple[Scalar, Scalar]:
-    """cdf(z) / h(z) and pdf(z) / h(z), in the tail `slope` and `1 + t slope`."""
+@jax.custom_jvp
+def _log_h(z: Scalar) -> _LogH:
     tail, z, t = _split(z)
-    slope, h = _tail_slope(t), _pdf(z) + z * _cdf(z)
-    return jnp.where(tail, slope, _cdf(z) / h), jnp.where(tail, 1 + t * slope, _pdf(z) / h)
+    delta = _fraction(t)
+    slope = t + delta
+    in_tail = -0.5 * t * t - LOG_SQRT_2PI - jnp.log1p(t * slope), slope, 1 + t * slope, delta
+    pdf, cdf = _pdf(z), _cdf(z)
+    h = pdf + z * cdf
+    direct = jnp.log(h), cdf / h, pdf / h, z + cdf / h
+    return _LogH(*(jnp.where(tail, *pair) for pair in zip(in_tail, direct, strict=True)))
+
+
+@_log_h.defjvp
+def _log_h_jvp(primals, tangents):
+    """One evaluation, however often this is differentiated: r' = q - r² = 1 - r δ and q' = -q δ."""
+    (z,), (dz,) = primals, tangents
+    found = _log_h(z)
+    _, r, q, delta = found
+    bend = jnp.where(z < -_switch(z.dtype), 1 - r * delta, q - r * r)
+    return found, _LogH(r * dz, bend * dz, -q * delta * dz, (1 + bend) * dz)
 
 
 @jax.custom_jvp
@@ -177,11 +204,12 @@ def _expected_improvement_jvp(primals, tangents):
 
 @jax.custom_jvp
 def _log_expected_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
-    return jnp.log(std) + _log_h((mean - best) / std)
+    return jnp.log(std) + _log_h((mean - best) / std).value
 
 
 @_log_expected_improvement.defjvp
 def _log_expected_improvement_jvp(primals, tangents):
     (mean, std, best), (dmean, dstd, dbest) = primals, tangents
-    by_mean, by_std = _log_h_slopes((mean - best) / std)
-    return _log_expected_improvement(*primals), (by_mean * (dmean - dbest) + by_std * dstd) / std
+    log_h = _log_h((mean - best) / std)
+    slope = (log_h.r * (dmean - dbest) + log_h.q * dstd) / std
+    return jnp.log(std) + log_h.value, slope

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._keys import aside
 from jaxbo.domains.base import AbstractDomain, Finite, Regions, clip
@@ -52,7 +52,7 @@ def maximize(
     best of them is the answer. Elsewhere they are cut into `starts` equal shares (by default 4 up to
     dimension 2, 16 in dimension 3, 64 up to 5 and 128 beyond), which in the order of
     `domain.candidates` are slabs, so that their best are different peaks; the best of each is refined by
-    two Newton steps, four from dimension 3 on, and the best result by `steps` more.
+    two Newton steps, four from dimension 3 on, and the best results by `steps` more.
 
     A function that jumps between regions comes with its `pieces`: candidates are then put in order
     region by region before they are cut, into at least as many slabs as there are regions, and a point
@@ -74,7 +74,7 @@ def maximize(
         best = jnp.argmax(values) if key is None else any_largest(key, values)
         return candidates[best], values[best]
 
-    def climb(x: Point, value: Scalar, steps: int) -> tuple[Point, Scalar]:
+    def climb(x: Point, value: Scalar, steps: Count | int) -> tuple[Point, Scalar]:
         if pieces is None:
             return ascend(function, domain, x, value, steps, limits=limits)
         region = pieces.regions.assign(x)
@@ -87,9 +87,43 @@ def maximize(
     if pieces is not None:
         starts = max(starts, pieces.regions.count)
     first = _best_of_shares(values, starts)
-    points, values = jax.vmap(lambda x, v: climb(x, v, race))(candidates[first], values[first])
+    points, values = candidates[first], values[first]
+    if starts <= _TOGETHER:
+        points, values = jax.vmap(lambda x, v: climb(x, v, race + steps))(points, values)
+    else:
+        points, values = _raced(climb, points, values, race, steps)
     best = jnp.argmax(values)
-    return climb(points[best], values[best], steps)
+    return points[best], values[best]
+
+
+def _raced(
+    climb: Callable[[Point, Scalar, Count], tuple[Point, Scalar]],
+    points: Float[Array, "starts dim"],
+    values: Float[Array, " starts"],
+    race: int,
+    steps: int,
+) -> tuple[Float[Array, "last dim"], Float[Array, " last"]]:
+    """All starts climb `race` steps, a few at a time, and the best of them `steps` more.
+
+    One loop, in which a climb is compiled once.
+    """
+    starts = len(values)
+    width = _TOGETHER if starts <= 4 * _TOGETHER else 4 * _TOGETHER
+    heats = -(-starts // width)
+
+    def heat(i: Count, known: PyTree) -> PyTree:
+        points, values, _ = known
+        racing = i < heats
+        # The last heat begins where it is as large as the others; where it overlaps, it goes on.
+        begin = jnp.where(racing, jnp.minimum(i * width, starts - width), 0)
+        places = jnp.where(racing, begin + jnp.arange(width), jax.lax.top_k(values, width)[1])
+        many = jnp.where(racing, race, steps)
+        last = jax.vmap(lambda x, v: climb(x, v, many))(points[places], values[places])
+        points = jax.lax.dynamic_update_slice_in_dim(points, last[0], begin, 0)
+        return points, jax.lax.dynamic_update_slice_in_dim(values, last[1], begin, 0), last
+
+    last = points[:width], values[:width]
+    return jax.lax.fori_loop(0, heats + 1, heat, (points, values, last))[2]
 
 
 def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
@@ -123,6 +157,8 @@ def query(
     return limits.elsewhere(key, past, candidates, x, alone)
 
 
+# So many starts climb at the same time, or four times as many where there are many.
+_TOGETHER = 4
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that
 # gains doubles it, one that does not quarters it.
 _RADIUS = 0.1
@@ -137,7 +173,7 @@ def ascend(
     domain: AbstractDomain,
     x: Point,
     value: Scalar,
-    steps: int,
+    steps: Count | int,
     box: tuple[Point, Point] | None = None,
     limits: Limits | None = None,
 ) -> tuple[Point, Scalar]:
