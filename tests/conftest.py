@@ -1,6 +1,7 @@
 """The harshest settings: annotations checked at run time, strict promotion, warnings are errors."""
 
 import contextlib
+import ctypes
 import gc
 import hashlib
 import os
@@ -63,16 +64,38 @@ def pytest_configure(config):
 #: A third of what Linux grants a process by default. Every compiled program takes some, and one that
 #: gets none crashes.
 MOST_MAPPINGS = 20_000
-MAPPINGS = Path("/proc/self/maps")
+#: Bytes from which on a process gives memory back: three of them are to run on a laptop.
+MOST_BYTES = 1e9
+PROCESS = Path("/proc/self")
+
+
+def resident():
+    """Bytes that this process holds; 0 where that is not said."""
+    sizes = PROCESS / "statm"
+    return int(sizes.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if sizes.exists() else 0
+
+
+def trimmed():
+    """What compiling leaves behind goes back to the system: more than half of what a process holds."""
+    with contextlib.suppress(OSError, AttributeError):  # of the C library of Linux only
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def pytest_runtest_teardown():
+    if resident() > MOST_BYTES:
+        trimmed()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_programs():
     """Forget compiled programs before the process holds more than it may."""
     yield
-    if MAPPINGS.exists() and MAPPINGS.read_text().count("\n") > MOST_MAPPINGS:
+    mappings = PROCESS / "maps"
+    many = mappings.exists() and mappings.read_text().count("\n") > MOST_MAPPINGS
+    if many or resident() > MOST_BYTES:
         jax.clear_caches()
         gc.collect()
+        trimmed()
 
 
 @pytest.fixture
