@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 DOMAIN = Finite(np.random.default_rng(2).random((60, 2)))
 SMALL = Fixed(size=16)
-OWN = Fitted(80, size=16, every=None)
+OWN = Fitted(80, size=16, refit_every=None)
 METHODS = {
     "FTS": lambda n: FTS(DOMAIN, n, features=SMALL),
     "DP-FTS-DE": lambda n: DPFTSDE(DOMAIN, n, Mechanism(0.1, 5.0, Poisson(0.9)), features=SMALL),

@@ -69,5 +69,11 @@ def _process(
 ) -> Fitted:
     capacity = INITIAL + evaluations
     return Fitted(
-        capacity, kernel, noise=noise, every=REFIT, inference=Exact(), warp=True, priors=priors
+        capacity,
+        kernel,
+        noise=noise,
+        refit_every=REFIT,
+        inference=Exact(),
+        warp=True,
+        priors=priors,
     )

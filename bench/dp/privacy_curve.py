@@ -216,7 +216,7 @@ def method(
 ) -> AbstractAlgorithm:
     """TS for no regions, else DP-FTS-DE."""
     scales = SquaredExponential(np.full(problem.domain.dim, 0.2))
-    own = Fitted(INITIAL + rounds, scales, size=OWN_FEATURES, every=REFIT)
+    own = Fitted(INITIAL + rounds, scales, size=OWN_FEATURES, refit_every=REFIT)
     if not regions:
         return TS(problem.domain, problem.agents, own)
     return DPFTSDE(

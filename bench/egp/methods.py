@@ -79,14 +79,16 @@ def _bayesian(dim: int, evaluations: int) -> EGP:
 
 def _warped(policy: AbstractPolicy) -> Method:
     def method(dim: int, evaluations: int) -> EGP:
-        model = Ensemble.warped(dim, INITIAL + evaluations, size=FEATURES, noise=NOISE, every=REFIT)
+        model = Ensemble.warped(
+            dim, INITIAL + evaluations, size=FEATURES, noise=NOISE, refit_every=REFIT
+        )
         return EGP(Cube(dim), model, policy)
 
     return method
 
 
 def _expert(evaluations: int, **options: Any) -> Fitted:
-    return Fitted(INITIAL + evaluations, size=FEATURES, noise=NOISE, every=REFIT, **options)
+    return Fitted(INITIAL + evaluations, size=FEATURES, noise=NOISE, refit_every=REFIT, **options)
 
 
 METHODS: dict[str, Method] = {

@@ -104,7 +104,7 @@ def _run(options: Options) -> Result:
 def own_model(rounds: int) -> Fitted:
     """The target's, of known hyperparameters; it keeps the observations that peers are ranked by."""
     kernel, noise = SquaredExponential(LENGTH_SCALE), NOISE / VALUES_VARIANCE
-    return Fitted(INITIAL + rounds, kernel, size=OWN_FEATURES, noise=noise, every=None)
+    return Fitted(INITIAL + rounds, kernel, size=OWN_FEATURES, noise=noise, refit_every=None)
 
 
 def checks(curves: dict[str, np.ndarray], shares: tuple[float, ...]) -> dict[str, Check]:

@@ -75,7 +75,7 @@ def described(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
 def own_model(problem: FederatedProblem, rounds: int) -> Fitted:
     """A target's model of its own objective, the same alone and in FTS."""
     kernel = SquaredExponential(np.full(problem.dim, 0.2))
-    return Fitted(INITIAL + rounds, kernel, size=OWN_FEATURES, every=REFIT)
+    return Fitted(INITIAL + rounds, kernel, size=OWN_FEATURES, refit_every=REFIT)
 
 
 def alone(problem: FederatedProblem, rounds: int) -> TS:

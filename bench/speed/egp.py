@@ -72,7 +72,7 @@ def _whole(
     keys: Array, X: Array, y: Array, repeats: int, theirs: dict[str, dict[str, float]]
 ) -> list[Figure]:
     """A refit of kernels whose length scales are fitted too."""
-    model = Ensemble.warped(DIM, 2 * OBSERVATIONS, every=None)
+    model = Ensemble.warped(DIM, 2 * OBSERVATIONS, refit_every=None)
     algorithm, name = EGP(Cube(DIM), model), "a refit of all"
     states = _states(algorithm, keys, X, y)
     program, _ = compiled(lambda k, s: _all(lambda _, s: _refit(algorithm, s), k, s), keys, states)
@@ -102,7 +102,7 @@ def method() -> EGP:
     """What is measured."""
     kernels = [SquaredExponential(scale) for scale in SCALES]
     expert = Fitted(
-        2 * OBSERVATIONS, size=FEATURES, noise=NOISE, every=None, keep_length_scale=True
+        2 * OBSERVATIONS, size=FEATURES, noise=NOISE, refit_every=None, keep_length_scale=True
     )
     return EGP(Cube(DIM), Ensemble(kernels=kernels, expert=expert))
 

@@ -73,7 +73,9 @@ METHODS: dict[str, Callable[[int], AbstractAlgorithm]] = {
     "FTS": lambda n: jaxbo.FTS(DOMAIN, n),
     "FTS, own models": lambda n: jaxbo.FTS(DOMAIN, n, own=jaxbo.Fitted(ROWS)),
     "DPFTSDE": lambda n: jaxbo.DPFTSDE(DOMAIN, n),
-    "CEPE": lambda n: jaxbo.CEPE(DOMAIN, n, jaxbo.schedules.growing(ROUNDS), room=INITIAL),
+    "CEPE": lambda n: jaxbo.CEPE(
+        DOMAIN, n, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL
+    ),
     "RGPE": lambda n: jaxbo.RGPE(DOMAIN, n, _exact()),
     "TAF": lambda n: jaxbo.TAF(DOMAIN, n, _exact()),
     "EGP": lambda n: jaxbo.EGP(DOMAIN, _ensemble()),

@@ -57,7 +57,7 @@ def algorithm(agents: int, rounds: int, *, dense: bool = False, fitted: bool = F
     features = Fixed(kernel=kernel, size=SIZE, noise=NOISE, capacity=capacity)
     own = None
     if fitted:
-        own = Fitted(capacity=rounds, kernel=kernel, size=SIZE, noise=NOISE, every=EVERY)
+        own = Fitted(capacity=rounds, kernel=kernel, size=SIZE, noise=NOISE, refit_every=EVERY)
     return FTS(Cube(DIM), agents, features=features, own=own, candidates=CANDIDATES)
 
 

@@ -105,9 +105,9 @@ class CEPE(AbstractFederated):
     since they are added up: bring them to mean 0 and the kernel's variance. Where kernel and noise are
     common all agents explore the same points in the same order, so that an agent takes O(points) of
     memory on a finite domain and O(exploration) elsewhere; a value from another point is then not
-    learned from. With kernels of their own, or with `room` for so many observations made before the
-    first round, agents keep covariances of their own: measured in a run of 35 observations, five of them
-    before the first round, 104 kB an agent at most.
+    learned from. `initial_capacity` is how many observations may be made before the first round. With
+    any, or with kernels of their own, agents keep covariances of their own: measured in a run of 35
+    observations, five of them before the first round, 104 kB an agent at most.
 
     `sketch`, a `Sketch` or `Pivoted`, makes it S-CEPE: `numbers` must then explore first
     (`schedules.first`). Inducing points are sent until nobody has any left, which the paper's length of
@@ -131,8 +131,10 @@ class CEPE(AbstractFederated):
     weights: Float[Array, " agents"]
     sketch: AbstractSketch | None
     steps: int = eqx.field(static=True)
-    room: int = eqx.field(static=True)
     candidates: int = eqx.field(static=True)
+    initial_capacity: int = eqx.field(  # pyright: ignore[reportIncompatibleMethodOverride]
+        static=True, default=0
+    )
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class CEPE(AbstractFederated):
         noise: ArrayLike | Sequence[float] = 1e-2,
         weights: ArrayLike | Sequence[float] | None = None,
         sketch: AbstractSketch | None = None,
-        room: int = 0,
+        initial_capacity: int = 0,
         candidates: int = 1000,
     ):
         explores = schedules.explores(np.asarray(numbers))
@@ -162,7 +164,7 @@ class CEPE(AbstractFederated):
         self.noise = floating(jnp.asarray(noise))
         self.sketch = sketch
         self.steps = steps
-        self.room = room
+        self.initial_capacity = initial_capacity  # pyright: ignore[reportIncompatibleMethodOverride]
         self.candidates = candidates
 
     def __check_init__(self):
@@ -174,7 +176,7 @@ class CEPE(AbstractFederated):
                 f"{value.shape}.",
             )
             positive(name, value)
-        whole("room", self.room)
+        whole("initial_capacity", self.initial_capacity)
         whole("candidates", self.candidates, least=1)
 
     @property
@@ -189,19 +191,15 @@ class CEPE(AbstractFederated):
     @property
     def common(self) -> bool:
         """Whether all agents explore one design."""
-        return not (self.room or self.kernel.variance.ndim or self.noise.ndim)
+        return not (self.initial_capacity or self.kernel.variance.ndim or self.noise.ndim)
 
     @property
     def exploration(self) -> AbstractExploration:
         """How beliefs are held."""
-        capacity = self.steps + self.room
+        capacity = self.steps + self.initial_capacity
         if isinstance(self.domain, Finite):
             return OnPoints(capacity=capacity, domain=self.domain)
         return Anywhere(capacity=capacity, domain=self.domain, candidates=self.candidates)
-
-    @property
-    def initial_capacity(self) -> int:
-        return self.room
 
     @property
     def grows(self) -> bool:
@@ -248,7 +246,7 @@ class CEPE(AbstractFederated):
             belief = exploration.no_answers(shared)
         sketched = None
         if self.sketch is not None:
-            capacity = self.steps + self.room
+            capacity = self.steps + self.initial_capacity
             x = jnp.zeros((capacity, self.domain.dim), self.alpha.dtype)
             y = jnp.full((capacity,), jnp.nan, x.dtype)
             z = x[: self.sketch.size(capacity)]

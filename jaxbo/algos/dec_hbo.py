@@ -73,7 +73,7 @@ class DECHBO(AbstractOneModel):
         as in the paper         the same                                      UpperBound(joint=False)
         Thompson sampling       the same                                      FactorSample()
         structures learned      Decomposed(Sampled(), capacity)               any
-        random trees (RDUCB)    Decomposed(RandomTree(), capacity, every=1)   UpperBound()
+        random trees (RDUCB)    Decomposed(RandomTree(), capacity, refit_every=1)   UpperBound()
         ADD-GP-UCB              Decomposed([[0], [1], ...], capacity)         UpperBound(joint=False)
         ADD-MES-G, ADD-MES-R    the same                                      MaxValueEntropy(paths=...)
 

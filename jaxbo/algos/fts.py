@@ -100,8 +100,8 @@ class FTS(AbstractTwoModels):
 
     `pooled=Pooled()` has agents agree on the hyperparameters of their own models, `own=Fitted(...)`, by
     the evidence of all who are present (`models.pooled`): `Pooled.settings` floats more a message. It
-    takes the place of the agent's own fit: give `every=None`. With `once`, of observations before the
-    start, and the asking agent's since.
+    takes the place of the agent's own fit: give `refit_every=None`. With `once`, of observations before
+    the start, and the asking agent's since.
 
     `once` is the paper's simple setting: one message an agent, drawn after the observations of
     `warm_start`, and a used peer is not drawn again. Without it, a new message every round from agents

@@ -66,7 +66,7 @@ def check(algorithm: AbstractFederated) -> None:
     require(
         not algorithm.grows,
         "what all share grows with observations: give every agent an exploration of its own, with "
-        "CEPE(…, room=1).",
+        "CEPE(…, initial_capacity=1).",
     )
     require(
         algorithm.targets == algorithm.agents,

@@ -147,6 +147,8 @@ def drive(
     shapes = eqx.filter_eval_shape(lambda state: state, start)
     asked = lambda state: (algorithm, keys.rounds, state, here, jax.vmap)  # noqa: E731
     info = lambda: eqx.filter_eval_shape(_steps.ask, *asked(shapes))[1]  # noqa: E731
+    if here is not None:  # which may not be for these agents
+        info()
     record = Record(shape, info, initial, rounds, saved, ledger, given, compiled)
     told = algorithm, jnp.zeros(shape), jnp.zeros(shape[0]), _steps.stage(0, initial)
     ahead = Ahead((_tell, lambda state: (told, state)), (_steps.ask, asked))

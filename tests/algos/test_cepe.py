@@ -142,7 +142,7 @@ def settings():
     return {
         "one covariance": ({}, every),
         "weights": ({"weights": [0.1, 0.2, 0.3, 0.4]}, np.array([0.1, 0.2, 0.3, 0.4])),
-        "covariances of their own": ({"room": 3}, every),
+        "covariances of their own": ({"initial_capacity": 3}, every),
         "kernels of their own": ({"kernel": KERNELS}, every),
         "another kernel": ({"kernel": Matern52(0.3, 2.0)}, every),
     }
@@ -151,7 +151,7 @@ def settings():
 @functools.cache
 def ran(name, failing):
     options, _ = settings()[name]
-    initial = options.get("room", 0)
+    initial = options.get("initial_capacity", 0)
     present = jr.uniform(jr.key(9), (ROUNDS, AGENTS)) < 0.8
     return run(
         cepe(**options),
@@ -343,7 +343,7 @@ def test_with_all_weight_on_one_agent_the_others_maximize_its_function():
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_failed_point_is_not_explored_again_and_nobody_else_notices(room):
-    algorithm = cepe(room=room)
+    algorithm = cepe(initial_capacity=room)
     _, trace = run(algorithm, Waves(), 3, jr.key(1))
     assert schedules.explores(NUMBERS)[:3].all()
     failed = changed(trace, 2, 1, jnp.nan)
@@ -361,7 +361,7 @@ def test_a_place_where_evaluations_fail_is_not_exploited(room):
     def slope(key, agent, x):
         return jnp.where((agent == 1) & (x[0] > 0.7), jnp.nan, x[0] - 0.5)
 
-    _, trace = run(cepe(alpha=1.0, room=room), slope, ROUNDS, jr.key(1))
+    _, trace = run(cepe(alpha=1.0, initial_capacity=room), slope, ROUNDS, jr.key(1))
     exploits = ~schedules.explores(NUMBERS)
     failed = np.isnan(trace.values[exploits, 1])
     assert failed.mean() < 0.2
@@ -371,7 +371,7 @@ def test_a_place_where_evaluations_fail_is_not_exploited(room):
 
 def test_an_agent_that_never_answers_is_unknown_to_the_others():
     for room in (0, 1):
-        algorithm = cepe(room=room)
+        algorithm = cepe(initial_capacity=room)
         state, trace = run(algorithm, Waves(silent=2), ROUNDS, jr.key(1))
         explores = schedules.explores(NUMBERS)
         # It goes where it is sent, and each place once.
@@ -413,7 +413,7 @@ def test_what_is_sent_is_counted():
 
 
 def test_fewer_observations_than_rows_need_no_room():
-    algorithm = cepe(room=2)
+    algorithm = cepe(initial_capacity=2)
     queries = jnp.asarray(POINTS.points)[:5, None] * jnp.ones((1, AGENTS, 1))
     values = jnp.full((5, AGENTS), jnp.nan).at[1:3].set(1.0).at[0, 0].set(1.0).at[1, 0].set(jnp.nan)
     state = algorithm.warm_start(algorithm.init(jr.key(1)), queries, values)
@@ -423,7 +423,7 @@ def test_fewer_observations_than_rows_need_no_room():
 
 
 def test_failures_are_not_sent_and_what_was_known_before_is():
-    _, trace = run(cepe(room=5), Waves(0.3), ROUNDS, jr.key(1), initial=5)
+    _, trace = run(cepe(initial_capacity=5), Waves(0.3), ROUNDS, jr.key(1), initial=5)
     fine = np.isfinite(trace.values)
     explores = schedules.explores(NUMBERS)
     expected = fine[:5].sum(0) + (fine[5:-1] & explores[:-1, None]).sum(0)
@@ -562,7 +562,7 @@ def rival():
     [
         (cepe, 0),
         (lambda: sketching(60.0), 0),
-        (lambda: sketching(60.0, room=2), 2),
+        (lambda: sketching(60.0, initial_capacity=2), 2),
         (lambda: cepe(Cube(2), candidates=100), 0),
         (rival, 2),
     ],

@@ -71,7 +71,7 @@ def fixed(domain):
 
 
 def fitted(domain, rounds):
-    return Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=10)
+    return Fitted(rounds, kernel(domain), size=60, noise=1e-3, refit_every=10)
 
 
 def private(domain, agents):
@@ -103,7 +103,7 @@ def decomposed(domain, workers, rounds):
     """All pairs of variables, as good as can be on a coarse grid."""
     pairs = list(itertools.combinations(range(len(domain.axes(6).columns)), 2))
     room = workers * (rounds + 1)
-    model = Decomposed(pairs, room, form=kernel(domain), grid=6, every=None)
+    model = Decomposed(pairs, room, form=kernel(domain), grid=6, refit_every=None)
     return DECHBO(domain, model, workers=workers, candidates=64, iterations=10, steps=3)
 
 
@@ -118,7 +118,7 @@ def cepe(domain, agents, rounds, **options):
         alpha=0.0,
         kernel=smooth,
         noise=1e-3,
-        room=4,
+        initial_capacity=4,
         candidates=128,
         **options,
     )
@@ -126,13 +126,15 @@ def cepe(domain, agents, rounds, **options):
 
 def transfer(kind, domain, agents, rounds, every=None, **options):
     """The hyperparameters stay: fitting is that of `FTS, ranked peers`."""
-    model = Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=every, inference=Exact())
+    model = Fitted(
+        rounds, kernel(domain), size=60, noise=1e-3, refit_every=every, inference=Exact()
+    )
     return kind(domain, agents, model, features=fixed(domain), candidates=64, **options)
 
 
 def pooled_model(domain, rounds):
     """The agents' own, whose hyperparameters are those that all agree on."""
-    return Fitted(rounds, kernel(domain), size=60, noise=1e-3, every=None)
+    return Fitted(rounds, kernel(domain), size=60, noise=1e-3, refit_every=None)
 
 
 #: name -> (domain, agents, rounds) -> the algorithm; `rounds` counts all observations.

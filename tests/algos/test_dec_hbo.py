@@ -327,7 +327,7 @@ def test_variables_of_a_space_are_its_parameters():
 @pytest.mark.full
 def test_agents_with_objectives_of_their_own_are_one_program(key):
     algorithm = DECHBO(
-        Cube(2), Decomposed([[0], [1]], 12, grid=16, every=5), candidates=100, steps=5
+        Cube(2), Decomposed([[0], [1]], 12, grid=16, refit_every=5), candidates=100, steps=5
     )
 
     def best(shift, key):

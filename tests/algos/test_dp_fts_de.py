@@ -193,7 +193,7 @@ def test_own_samples_are_as_frequent_as_the_schedule_says(key):
 
 @pytest.mark.parametrize(
     ("domain", "own"),
-    [(Cube(2), Fitted(8, size=20, every=2)), (FINITE, None)],
+    [(Cube(2), Fitted(8, size=20, refit_every=2)), (FINITE, None)],
     ids=["cube, fitted", "finite"],
 )
 def test_a_query_from_the_broadcast_maximizes_the_vector_of_its_region(domain, own, key):

@@ -27,7 +27,7 @@ OBJECTIVE = Same(branin_rescaled(), 0.1)
 
 
 def expert(capacity=24, every=None, **options):
-    return Fitted(capacity, KERNELS[0], size=40, noise=1e-2, every=every, **options)
+    return Fitted(capacity, KERNELS[0], size=40, noise=1e-2, refit_every=every, **options)
 
 
 def egp(policy=None, workers=1, **options):
@@ -228,7 +228,7 @@ def test_runs_that_are_mapped_over_fit_no_more_often_than_one(key):
             jax.debug.callback(lambda _: fits.append(1), belief.noise)
             return super().refit(shared, belief)
 
-    algorithm = EGP(DOMAIN, Counting(20, size=20, every=4), candidates=16)
+    algorithm = EGP(DOMAIN, Counting(20, size=20, refit_every=4), candidates=16)
 
     def values(key):  # some of which fail
         return jnp.where(key[:, 0] > 0.8, jnp.nan, key[:, 1])
@@ -247,7 +247,7 @@ def test_runs_that_are_mapped_over_fit_no_more_often_than_one(key):
 
 @pytest.mark.parametrize("inference", [OnFeatures(), Exact()], ids=["features", "exact"])
 def test_with_a_huge_penalty_in_the_place_of_a_value_all_numbers_stay_finite(inference):
-    surrogate = Fitted(30, SquaredExponential(0.3), every=5, inference=inference)
+    surrogate = Fitted(30, SquaredExponential(0.3), refit_every=5, inference=inference)
     algorithm = EGP(DOMAIN, surrogate, candidates=64)
 
     def objective(key, agent, x):
@@ -266,7 +266,7 @@ def test_with_a_huge_penalty_in_the_place_of_a_value_all_numbers_stay_finite(inf
 def test_a_kernel_that_explains_better_gains_weight():
     # Three hundred times too short and about right.
     kernels = SquaredExponential(1e-3), SquaredExponential(0.3)
-    surrogate = Ensemble(kernels, Fitted(40, size=100, noise=5e-2, every=None))
+    surrogate = Ensemble(kernels, Fitted(40, size=100, noise=5e-2, refit_every=None))
     algorithm = EGP(DOMAIN, surrogate, candidates=64)
 
     def weight(key):

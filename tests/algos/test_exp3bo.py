@@ -16,7 +16,7 @@ KERNELS = SquaredExponential(0.3), Matern32(0.3), Matern32(0.05)
 
 
 def algorithm(gamma=0.1):
-    expert = Fitted(20, size=40, noise=1e-2, every=None)
+    expert = Fitted(20, size=40, noise=1e-2, refit_every=None)
     return EXP3BO(Cube(2), Ensemble(KERNELS, expert), gamma, candidates=64)
 
 

@@ -311,7 +311,7 @@ def test_peers_that_know_the_objective_help_in_the_first_rounds(key):
 
 # ---------------------------------------------------------------- hyperparameters in common
 
-AGREEING = Fitted(40, SquaredExponential(0.3), size=60, every=None)
+AGREEING = Fitted(40, SquaredExponential(0.3), size=60, refit_every=None)
 
 
 def agreement(once, key):
@@ -380,7 +380,7 @@ def test_an_agent_that_sends_nonsense_does_not_decide_for_all(key):
 
 
 def test_peers_whose_evidence_is_asked_must_hold_what_they_saw(key):
-    own = Fitted(5, SquaredExponential(0.3), every=None)
+    own = Fitted(5, SquaredExponential(0.3), refit_every=None)
     algorithm = FTS(Cube(1), 3, features=SMALL, own=own, pooled=Pooled(4), targets=1)
     x, y = jnp.zeros((9, 3, 1)).at[:, 0].set(jnp.nan), jnp.zeros((9, 3)).at[:, 0].set(jnp.nan)
     with pytest.raises(ValueError, match="exceed the capacity of 5"):
@@ -394,7 +394,9 @@ def test_agreeing_takes_a_number_for_each_setting(key):
     assert metrics.floats(algorithm.message(key, state.shared, client)) == GOOD.size + 16
 
 
-@pytest.mark.parametrize("own", [None, GOOD, Fitted(9), Fitted(9, every=None, warp=True)], ids=repr)
+@pytest.mark.parametrize(
+    "own", [None, GOOD, Fitted(9), Fitted(9, refit_every=None, warp=True)], ids=repr
+)
 def test_what_is_agreed_on_must_be_free(own):
     with pytest.raises(ValueError, match=r"pooled=Pooled\(\) needs own=Fitted\(..., every=None"):
         FTS(Cube(1), 2, own=own, pooled=Pooled())

@@ -48,7 +48,7 @@ OBJECTIVE = jaxbo.objectives.Same(jaxbo.functions.branin_rescaled(), noise=0.05)
 
 EGP = jaxbo.EGP(
     jaxbo.Cube(2),
-    jaxbo.Fitted(40, jaxbo.Matern52(0.3), every=None, inference=jaxbo.Exact()),
+    jaxbo.Fitted(40, jaxbo.Matern52(0.3), refit_every=None, inference=jaxbo.Exact()),
     ProbabilityOfImprovement(),
 )
 

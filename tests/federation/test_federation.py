@@ -100,13 +100,13 @@ class World:
 
 
 GRID = jaxbo.Finite(jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 9)] * 2), -1).reshape(-1, 2))
-FITTED = jaxbo.Fitted(capacity=16, every=None, warp=False)
-FITTED_EXACTLY = jaxbo.Fitted(capacity=16, every=None, inference=jaxbo.Exact())
+FITTED = jaxbo.Fitted(capacity=16, refit_every=None, warp=False)
+FITTED_EXACTLY = jaxbo.Fitted(capacity=16, refit_every=None, inference=jaxbo.Exact())
 METHODS = {
     "FTS": FTS(SQUARE, AGENTS),
     "FTS once, pooled": FTS(SQUARE, AGENTS, once=True, own=FITTED, pooled=jaxbo.Pooled()),
     "DP-FTS-DE": jaxbo.DPFTSDE(SQUARE, AGENTS, PRIVATE),
-    "CEPE": jaxbo.CEPE(GRID, AGENTS, jaxbo.schedules.growing(ROUNDS), room=INITIAL),
+    "CEPE": jaxbo.CEPE(GRID, AGENTS, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL),
     "Collaborative": Collaborative(GRID, AGENTS, IGPUCB(), size=32),
     "TS": jaxbo.TS(SQUARE, AGENTS),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
@@ -863,7 +863,7 @@ def test_an_owner_refuses_another_algorithm_and_the_past(tmp_path):
 
 def test_what_cannot_be_taken_apart_is_refused():
     common = jaxbo.CEPE(SQUARE, AGENTS, jaxbo.schedules.growing(ROUNDS))
-    with pytest.raises(ValueError, match="room=1"):
+    with pytest.raises(ValueError, match="initial_capacity=1"):
         Coordinator(common, ROUNDS, KEY, "server.npz")
     with pytest.raises(ValueError, match="all agents of a federation query"):
         Coordinator(FTS(SQUARE, AGENTS, targets=1), ROUNDS, KEY, "server.npz")

@@ -39,7 +39,7 @@ from jaxbo.runs.workers import Desk, drive_async
 
 SPAWN = multiprocessing.get_context("spawn")
 TS2, TS3 = (TS(Cube(2), agents, Fixed(size=16)) for agents in (2, 3))
-_MODEL = Fitted(20, size=16, noise=1e-2, every=None, inference=Exact())
+_MODEL = Fitted(20, size=16, noise=1e-2, refit_every=None, inference=Exact())
 EGP2 = EGP(
     Cube(2), Ensemble((SquaredExponential(0.3), Matern52(0.3)), _MODEL), workers=2, candidates=64
 )

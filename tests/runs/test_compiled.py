@@ -870,7 +870,7 @@ BAD_PARTS = {
     "no features": (lambda: Fixed(size=0), "size .* got 0"),
     "no capacity": (lambda: Fixed(capacity=0), "capacity .* got 0"),
     "no capacity to fit": (lambda: Fitted(0), "capacity .* got 0"),
-    "a fit every 0 rounds": (lambda: Fitted(3, every=0), "every .* got 0"),
+    "a fit every 0 rounds": (lambda: Fitted(3, refit_every=0), "every .* got 0"),
 }
 
 

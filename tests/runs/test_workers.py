@@ -33,7 +33,7 @@ OBJECTIVE = Same(BRANIN, 0.1)
 
 def egp(workers=1, policy=None, domain=None, capacity=30, every=None):
     kernel = SquaredExponential(0.3)
-    model = Fitted(capacity, kernel, size=40, noise=1e-2, every=every, inference=Exact())
+    model = Fitted(capacity, kernel, size=40, noise=1e-2, refit_every=every, inference=Exact())
     policy = Thompson() if policy is None else policy
     domain = Cube(2) if domain is None else domain
     return EGP(domain, model, policy, workers, candidates=64)

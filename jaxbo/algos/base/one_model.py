@@ -81,14 +81,14 @@ class AbstractOneModel(AbstractAlgorithm):
         most = self.surrogate.capacity
         if most is None:
             return None
-        return (most - self._room) // self.targets
+        return (most - self._pending) // self.targets
 
     @property
     def invariant(self) -> bool:
         return self.surrogate.invariant
 
     @property
-    def _room(self) -> int:
+    def _pending(self) -> int:
         """Rows that queries which are still out may take up while the next one is sought."""
         return 0 if self.random else self.targets - 1
 
@@ -202,12 +202,12 @@ class AbstractOneModel(AbstractAlgorithm):
     def _tell(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"], stage: Stage
     ) -> State:
-        told, every = state.told + values.shape[0], self.surrogate.period
+        told, period = state.told + values.shape[0], self.surrogate.period
         belief, past = self._observe(state, queries, values)
         fitted = state.fitted
-        if every is not None:
+        if period is not None:
             # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
-            due = jnp.where(stage.before, stage.last, told // every > state.told // every)
+            due = jnp.where(stage.before, stage.last, told // period > state.told // period)
             refit = functools.partial(self._refit, state.shared)
             fitted, belief = jax.lax.cond(due, refit, lambda *same: same, fitted, belief)
         round = jnp.where(stage.before, state.round, state.round + 1)

@@ -83,7 +83,7 @@ class FactorGrid(NamedTuple):
 
 
 class Decomposed(AbstractSurrogate):
-    """An additive process whose hyperparameters are fitted by maximum evidence every `every` evaluations.
+    """An additive process whose hyperparameters are fitted anew every `refit_every` evaluations.
 
     `structure` says which variables share a factor: scopes, or `RandomTree()`, or `Sampled()`, which
     learns it; scopes are held as `Given` says, those of fewest variables first. Variables are
@@ -107,7 +107,7 @@ class Decomposed(AbstractSurrogate):
     capacity: int = eqx.field(static=True)
     form: AbstractKernel
     noise: Scalar
-    every: int | None = eqx.field(static=True)
+    refit_every: int | None = eqx.field(static=True)
     warp: bool = eqx.field(static=True)
     grid: int = eqx.field(static=True)
     per_factor: bool = eqx.field(static=True)
@@ -122,7 +122,7 @@ class Decomposed(AbstractSurrogate):
         *,
         form: AbstractKernel | None = None,
         noise: Scalar | float = 1e-3,
-        every: int | None = 10,
+        refit_every: int | None = 10,
         warp: bool = False,
         grid: int = 32,
         per_factor: bool = False,
@@ -135,7 +135,12 @@ class Decomposed(AbstractSurrogate):
         self.capacity = capacity  # pyright: ignore[reportIncompatibleMethodOverride]
         self.form = SquaredExponential(0.3) if form is None else form
         self.noise = floating(noise)
-        self.every, self.warp, self.grid, self.per_factor = every, warp, grid, per_factor
+        self.refit_every, self.warp, self.grid, self.per_factor = (
+            refit_every,
+            warp,
+            grid,
+            per_factor,
+        )
         self.priors, self.regions, self.zoom = priors, regions, zoom
 
     def __check_init__(self):
@@ -143,12 +148,12 @@ class Decomposed(AbstractSurrogate):
         zoom = self.zoom
         require(zoom is None or 0 < zoom < 1, f"zoom must be a share of an axis, got {zoom}.")
         require(
-            zoom is None or self.every is not None,
-            "zoom is placed anew at every fit, and with every=None there is none.",
+            zoom is None or self.refit_every is not None,
+            "zoom is placed anew at every fit, and with refit_every=None there is none.",
         )
         require(
-            not self.structure.learns or self.every is not None,
-            "the structure is learned at every fit, and with every=None there is none.",
+            not self.structure.learns or self.refit_every is not None,
+            "the structure is learned at every fit, and with refit_every=None there is none.",
         )
         self._model  # noqa: B018  (checks the rest)
 
@@ -158,7 +163,7 @@ class Decomposed(AbstractSurrogate):
             self.capacity,
             self.form,
             noise=self.noise,
-            every=self.every,
+            refit_every=self.refit_every,
             inference=Exact(),
             warp=self.warp,
             priors=self.priors,
@@ -166,7 +171,7 @@ class Decomposed(AbstractSurrogate):
 
     @property
     def period(self) -> int | None:
-        return self.every
+        return self.refit_every
 
     def setup(self, key: Key, dim: int) -> AdditiveShared:
         return self.over(Cube(dim), key)

@@ -263,14 +263,14 @@ def _moments(values: Float[Array, " capacity"]) -> Moments:
 
 
 class Fitted(AbstractSurrogate):
-    """Hyperparameters of the agent's own, refitted by maximum evidence every `every` rounds.
+    """Hyperparameters of the agent's own, refitted by maximum evidence every `refit_every` rounds.
 
     `kernel` and `noise` are where fitting starts, and what is expected unless `priors` say otherwise
     (`Priors()` expects nothing). The form of `kernel` stays, and with `keep_length_scale` its length
     scale. With fewer than `fit.FEWEST` distinct values nothing is fitted. `bounds` and `priors` are those
     of `fit.fit`. `capacity` is the most observations that an agent will ever make; later ones are
     ignored. Frequencies are common to all agents, length scales are not (FTS, section 5.2 and the
-    authors' real experiments). Where `every` is None, nothing is fitted.
+    authors' real experiments). Where `refit_every` is None, nothing is fitted.
 
     With `Exact()` the kernel may be any function k(x, z), whose numbers are fitted if it has any
     (`KernelFunction`). Samples then begin from `size` inducing points in the cube (`nystrom.basis`):
@@ -291,7 +291,7 @@ class Fitted(AbstractSurrogate):
     kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)
     size: int = eqx.field(static=True, default=200)
     noise: Scalar = eqx.field(converter=floating, default=1e-2)
-    every: int | None = eqx.field(static=True, default=5)
+    refit_every: int | None = eqx.field(static=True, default=5)
     basis: Basis | None = eqx.field(static=True, default=None)
     inference: AbstractInference = eqx.field(default_factory=OnFeatures)
     warp: bool = eqx.field(static=True, default=False)
@@ -307,13 +307,13 @@ class Fitted(AbstractSurrogate):
             isinstance(self.kernel, AbstractKernel) or not self.keep_length_scale,
             "keep_length_scale is for kernels such as Matern52(0.2): a function k(x, z) has none.",
         )
-        for name in ("capacity", "size", "every"):
-            if getattr(self, name) is not None or name != "every":
+        for name in ("capacity", "size", "refit_every"):
+            if getattr(self, name) is not None or name != "refit_every":
                 whole(name, getattr(self, name), least=1)
 
     @property
     def period(self) -> int | None:
-        return self.every
+        return self.refit_every
 
     def setup(self, key: Key, dim: int) -> FeatureMap:
         return self._basis(key, self.kernel, dim, self.size)

@@ -67,9 +67,9 @@ class Pooled(eqx.Module):
 
     def check(self, own: object) -> None:
         """`ValueError` for a model whose hyperparameters it cannot set."""
-        if not isinstance(own, Fitted) or own.every is not None or own.warp:
+        if not isinstance(own, Fitted) or own.refit_every is not None or own.warp:
             raise ValueError(
-                f"pooled=Pooled() needs own=Fitted(..., every=None, warp=False), to set its "
+                f"pooled=Pooled() needs own=Fitted(..., refit_every=None, warp=False), to set its "
                 f"hyperparameters, got {own}."
             )
         _spectral(own.kernel)

@@ -189,7 +189,7 @@ def test_what_is_cut_is_what_the_moments_have_lost(scale, x64):
 
 @pytest.mark.parametrize(
     "algorithm",
-    [TS2, EGP(POINTS, Fitted(16, size=16, every=None), candidates=64)],
+    [TS2, EGP(POINTS, Fitted(16, size=16, refit_every=None), candidates=64)],
     ids=["TS", "EGP"],
 )
 def test_an_offset_changes_no_query(algorithm, key):
@@ -269,7 +269,7 @@ class Compiled(AbstractObjective):
         raise NotImplementedError
 
 
-ONE_SCALE = [TS2, EGP(POINTS, Fitted(16, size=16, every=None), candidates=64)]
+ONE_SCALE = [TS2, EGP(POINTS, Fitted(16, size=16, refit_every=None), candidates=64)]
 
 
 @pytest.mark.parametrize("algorithm", ONE_SCALE, ids=["TS", "EGP"])
@@ -350,7 +350,7 @@ def test_a_run_that_was_killed_keeps_every_digit(key, tmp_path):
     [
         TS(POINTS, 2, RAW),
         FTS(POINTS, 2, features=RAW),
-        FTS(POINTS, 2, features=RAW, own=Fitted(8, size=16, every=None)),
+        FTS(POINTS, 2, features=RAW, own=Fitted(8, size=16, refit_every=None)),
         DPFTSDE(POINTS, 2, features=RAW),
     ],
     ids=["TS", "FTS", "FTS with a model of its own", "DP-FTS-DE"],

@@ -28,7 +28,7 @@ FEATURES = Fixed(KERNEL, size=M, noise=NOISE)
 
 
 def own(capacity=20, **options):
-    return Fitted(capacity, KERNEL, noise=NOISE, every=None, inference=Exact(), **options)
+    return Fitted(capacity, KERNEL, noise=NOISE, refit_every=None, inference=Exact(), **options)
 
 
 def make(kind, agents=AGENTS, domain=Cube(2), **options):
@@ -359,7 +359,7 @@ def shifted(signs):
 def listening(signs, once=False, runs=20, start=None, since=14):
     """Whom agent 0 listens to after 14 rounds, if it is up to p_t = 1/2; all keep observing."""
     agents = len(signs)
-    model = Fitted(24, KERNEL, size=M, noise=NOISE, every=None)
+    model = Fitted(24, KERNEL, size=M, noise=NOISE, refit_every=None)
     peers = FTS(
         Cube(2), agents, features=FEATURES, own=model, mixing=Constant(0.5),
         peers=Ranked(start=start), once=once,

@@ -82,8 +82,8 @@ def test_samples_have_the_mean_and_the_variance_of_the_belief(key):
 
 def test_one_factor_of_all_variables_is_a_plain_process(key):
     form = SquaredExponential(0.4)
-    surrogate = Decomposed([range(2)], 12, form=form, grid=4, every=None)
-    plain = Fitted(12, form, noise=surrogate.noise, every=None, inference=Exact())
+    surrogate = Decomposed([range(2)], 12, form=form, grid=4, refit_every=None)
+    plain = Fitted(12, form, noise=surrogate.noise, refit_every=None, inference=Exact())
     X, y = jr.uniform(key, (10, 2)), jr.normal(key, (10,))
 
     @eqx.filter_jit
@@ -287,9 +287,9 @@ def test_what_cannot_be_meant_is_refused(as_users_have_it):
 
 def test_what_happens_at_fits_needs_fits():
     with pytest.raises(ValueError, match="zoom is placed anew at every fit"):
-        Decomposed([(0, 1)], 10, zoom=0.1, every=None)
+        Decomposed([(0, 1)], 10, zoom=0.1, refit_every=None)
     with pytest.raises(ValueError, match="the structure is learned at every fit"):
-        Decomposed(structure.Sampled(), 10, every=None)
+        Decomposed(structure.Sampled(), 10, refit_every=None)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ CORRELATIONS = {
 
 
 def expert(inference, noise=NOISE):
-    return Fitted(CAPACITY, size=30, noise=noise, every=None, inference=inference)
+    return Fitted(CAPACITY, size=30, noise=noise, refit_every=None, inference=inference)
 
 
 def ensemble(inference, kernels=KERNELS, **options):

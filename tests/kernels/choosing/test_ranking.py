@@ -127,7 +127,7 @@ def test_nobody_to_listen_to_leaves_the_own_model():
 
 
 def test_a_point_left_out_is_predicted_from_the_others(key):
-    model = Fitted(12, SquaredExponential(0.3), noise=1e-2, every=None, inference=Exact())
+    model = Fitted(12, SquaredExponential(0.3), noise=1e-2, refit_every=None, inference=Exact())
     shared = model.setup(key, 2)
     belief = model.start(shared)
     x = np.asarray(jr.uniform(jr.key(1), (9, 2)), float)

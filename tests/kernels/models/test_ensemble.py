@@ -29,7 +29,7 @@ BEFORE, DUE = jnp.asarray(-1), jnp.asarray(0)  # rounds in which nothing is fitt
 
 
 def expert(inference, capacity=CAPACITY, size=SIZE, **options):
-    return Fitted(capacity, size=size, noise=NOISE, every=1, inference=inference, **options)
+    return Fitted(capacity, size=size, noise=NOISE, refit_every=1, inference=inference, **options)
 
 
 def alone(kernel, inference, **options):
@@ -530,10 +530,10 @@ def test_it_is_exported_for_every_platform(inference):
 
 
 def test_the_warped_ensemble_is_exact_with_priors_and_takes_options(key):
-    ensemble = Ensemble.warped(2, 30, every=7, noise=1e-2)
+    ensemble = Ensemble.warped(2, 30, refit_every=7, noise=1e-2)
     expert = ensemble.expert
     assert isinstance(expert.inference, Exact)
-    assert (expert.warp, expert.capacity, expert.every) == (True, 30, 7)
+    assert (expert.warp, expert.capacity, expert.refit_every) == (True, 30, 7)
     assert expert.noise == jnp.asarray(1e-2, float)
     np.testing.assert_allclose(
         expert.priors.length_scale.median, np.exp(2**0.5) * 2**0.5, rtol=1e-6

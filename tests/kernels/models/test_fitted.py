@@ -28,7 +28,9 @@ BEFORE, DUE = jnp.asarray(-1), jnp.asarray(0)  # rounds in which nothing is fitt
 
 
 def model_of(inference, warp=False, **options):
-    return Fitted(CAPACITY, KERNEL, SIZE, NOISE, every=1, inference=inference, warp=warp, **options)
+    return Fitted(
+        CAPACITY, KERNEL, SIZE, NOISE, refit_every=1, inference=inference, warp=warp, **options
+    )
 
 
 EXACT, ON_FEATURES = model_of(Exact()), model_of(OnFeatures())
@@ -397,7 +399,7 @@ def test_a_length_scale_that_is_kept_stays_while_noise_and_variance_are_fitted(s
 
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_without_an_interval_nothing_is_ever_fitted(inference, shared, points, close):
-    model = Fitted(CAPACITY, KERNEL, SIZE, NOISE, every=None, inference=inference)
+    model = Fitted(CAPACITY, KERNEL, SIZE, NOISE, refit_every=None, inference=inference)
     belief = refitted(model, shared, points, values(points))
     same_bits((belief.kernel, belief.noise), (KERNEL, model.noise))
     jax.tree.map(close, belief, conditioned(model, shared, points, values(points)))
@@ -417,7 +419,7 @@ def test_the_noise_of_the_exact_process_stays_at_1e_4_or_above(shared, points):
     ("build", "message"),
     [
         (lambda: Fitted(0), "capacity must be"),
-        (lambda: Fitted(5, every=0), "every must be"),
+        (lambda: Fitted(5, refit_every=0), "refit_every must be"),
         (lambda: Fitted(5, size=0), "size must be"),
         (lambda: Fitted(5, noise=-1.0), "noise must be positive"),
     ],
@@ -434,7 +436,7 @@ def own(x, z):
     return KERNEL(x, z)
 
 
-OWN = Fitted(CAPACITY, own, SIZE, NOISE, every=1, inference=Exact())
+OWN = Fitted(CAPACITY, own, SIZE, NOISE, refit_every=1, inference=Exact())
 
 
 def test_an_exact_process_is_that_of_any_function_of_two_points(shared, points, others):
@@ -477,7 +479,10 @@ def test_samples_of_a_function_of_ones_own_have_the_moments_of_the_exact_posteri
             lambda: functools.partial(sine_cosine)(jr.key(0), KernelFunction(own), 2, 4),
             "a function k.* has none",
         ),
-        (lambda: Pooled().check(dataclasses.replace(OWN, every=None)), "agree on length scales"),
+        (
+            lambda: Pooled().check(dataclasses.replace(OWN, refit_every=None)),
+            "agree on length scales",
+        ),
     ],
 )
 def test_where_a_spectral_density_is_needed_a_function_without_is_refused(build, message):

@@ -65,7 +65,7 @@ def test_samples_agree_with_quadrature(key):
 def told():
     """A model, its features, and a belief of 9 values and one that failed, fitted."""
     model = Marginal(
-        Fitted(12, size=20, every=1, warp=True, inference=Exact()), samples=6, warmup=20
+        Fitted(12, size=20, refit_every=1, warp=True, inference=Exact()), samples=6, warmup=20
     )
     x = jr.uniform(jr.key(1), (10, 2))
     y = jnp.sin(5 * x[:, 0]).at[4].set(jnp.nan)
@@ -124,7 +124,7 @@ def test_nothing_is_drawn_but_by_the_key_of_the_setup(told):
 
 
 def test_a_whole_run(key):
-    surrogate = Marginal(Fitted(8, size=20, every=3), samples=3, warmup=20)
+    surrogate = Marginal(Fitted(8, size=20, refit_every=3), samples=3, warmup=20)
     algorithm = EGP(Cube(2), surrogate, candidates=50)
     _, trace = run(algorithm, Same(branin_rescaled()), 4, key, initial=4)
     assert np.isfinite(trace.values).all()

@@ -58,7 +58,7 @@ def covariance(X, scale, variance, noise):
 
 @pytest.mark.parametrize("scales", [0.2, np.full(2, 0.2)])
 def test_evidence_is_the_density_of_contrasts_under_each_setting(scales):
-    own, pooled = Fitted(CAPACITY, Matern52(scales, 1.5), every=None), Pooled(20)
+    own, pooled = Fitted(CAPACITY, Matern52(scales, 1.5), refit_every=None), Pooled(20)
     X, y = data(0)
     belief = told(own, X, 30 * y + 7)
     found = pooled.evidence(own, belief)
@@ -68,7 +68,7 @@ def test_evidence_is_the_density_of_contrasts_under_each_setting(scales):
 
 
 def test_an_agent_has_a_scale_of_its_own():
-    own = Fitted(CAPACITY, Matern52(0.2, 1.5), every=None)
+    own = Fitted(CAPACITY, Matern52(0.2, 1.5), refit_every=None)
     X, y = data(0)
     belief = told(own, X, y)
     pooled = Pooled(1)  # there is nothing to choose from
@@ -93,7 +93,10 @@ def test_so_many_settings_count_that_what_lies_between_is_found():
 
 
 def test_settings_fill_the_box_and_are_relative_to_the_variance():
-    own, pooled = Fitted(CAPACITY, SquaredExponential(np.full(2, 0.2), 5.0), every=None), Pooled(64)
+    own, pooled = (
+        Fitted(CAPACITY, SquaredExponential(np.full(2, 0.2), 5.0), refit_every=None),
+        Pooled(64),
+    )
     scales, variances, noises = hyperparameters(own, pooled, told(own, *data(0)))
     np.testing.assert_allclose(variances, 1, rtol=1e-6)
     limits = own.limits
@@ -109,7 +112,7 @@ def test_settings_fill_the_box_and_are_relative_to_the_variance():
 
 @pytest.mark.parametrize("truth", [0.1, pytest.param(0.3, marks=pytest.mark.full), 1.0])
 def test_many_agents_find_the_length_scale_that_few_observations_do_not_tell(truth):
-    own, pooled = Fitted(CAPACITY, SquaredExponential(0.05), every=None), Pooled()
+    own, pooled = Fitted(CAPACITY, SquaredExponential(0.05), refit_every=None), Pooled()
     X, y = map(jnp.stack, zip(*(data(seed, truth) for seed in range(40)), strict=True))
     beliefs = jax.jit(jax.vmap(lambda X, y: told(own, X, y)))(X, y)
     evidences = jax.jit(jax.vmap(lambda belief: pooled.evidence(own, belief)))(beliefs)
@@ -132,7 +135,7 @@ SMALL = 1e-3 * np.sqrt(float(jnp.finfo(DTYPE).tiny))
     "values", [[], [3.0], [3.0, 3.0, 3.0], [0.7, UNDER, 0.7], [SMALL, -SMALL, 3 * SMALL]]
 )
 def test_values_that_do_not_differ_tell_nothing(values):
-    own, pooled = Fitted(CAPACITY, every=None, priors=Priors()), Pooled(32)
+    own, pooled = Fitted(CAPACITY, refit_every=None, priors=Priors()), Pooled(32)
     X, y = np.random.default_rng(0).random((len(values), 2)), np.array(values)
     dtype = jnp.zeros(()).dtype
     belief = told(own, X.astype(dtype), y.astype(dtype))
@@ -147,7 +150,7 @@ def test_values_that_do_not_differ_tell_nothing(values):
 
 def test_a_prior_counts_once_however_many_agents_there_are():
     prior = Priors(length_scale=LogNormal(0.1, 0.2))
-    own, pooled = Fitted(CAPACITY, every=None, priors=prior), Pooled(400)
+    own, pooled = Fitted(CAPACITY, refit_every=None, priors=prior), Pooled(400)
     belief = told(own, *data(0))
     flat = eqx.tree_at(lambda f: f.priors, own, Priors())
     np.testing.assert_array_equal(pooled.evidence(own, belief), pooled.evidence(flat, belief))
@@ -156,7 +159,7 @@ def test_a_prior_counts_once_however_many_agents_there_are():
 
 
 def test_a_length_scale_that_is_to_stay_stays():
-    own = Fitted(CAPACITY, SquaredExponential(0.07), every=None, keep_length_scale=True)
+    own = Fitted(CAPACITY, SquaredExponential(0.07), refit_every=None, keep_length_scale=True)
     belief = told(own, *data(0))
     kernel, noise = Pooled(32).agreed(own, belief, Pooled(32).evidence(own, belief))
     np.testing.assert_allclose(kernel.length_scale, 0.07, rtol=1e-6)

@@ -16,7 +16,7 @@ from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential
 
 DIM, SIZE, NOISE = 2, 30, 1e-2
 FIXED = Fixed(SquaredExponential(0.3), SIZE, NOISE)
-FITTED = Fitted(10, SquaredExponential(0.3), SIZE, NOISE, every=3)
+FITTED = Fitted(10, SquaredExponential(0.3), SIZE, NOISE, refit_every=3)
 START = jnp.asarray(-1)  # before the first round
 
 
@@ -181,7 +181,7 @@ def test_hyperparameters_change_in_due_rounds_only(shared, points):
     for t, (x, y) in enumerate(zip(points, ys, strict=True)):
         after = observe(FITTED, shared, belief, x, y, jnp.asarray(t))
         unchanged = np.array_equal(after.kernel.length_scale, belief.kernel.length_scale)
-        assert unchanged == (t % FITTED.every != 0 or t + 1 < fit.FEWEST)
+        assert unchanged == (t % FITTED.refit_every != 0 or t + 1 < fit.FEWEST)
         belief = after
 
 
@@ -192,7 +192,7 @@ def test_nothing_is_fitted_before_the_first_round(shared, points):
 
 def test_a_refit_is_the_fit_of_the_standardized_values(shared, points):
     ys = 3 + 5 * smooth(points)
-    last = jnp.asarray(FITTED.every * 2)
+    last = jnp.asarray(FITTED.refit_every * 2)
     before = told(FITTED, shared, points[:7], ys[:7])
     after = observe(FITTED, shared, before, points[7], ys[7], last)
     y = np.asarray(ys, np.float64)
@@ -244,7 +244,7 @@ def test_between_refits_it_is_the_model_with_those_hyperparameters(shared, point
 
 def test_fitting_learns_a_length_scale_that_explains_the_data(key, others):
     # Values that vary along the first coordinate only, and slowly: the start is far too short.
-    model = Fitted(40, SquaredExponential(jnp.full((DIM,), 0.05)), 200, 1e-2, every=1)
+    model = Fitted(40, SquaredExponential(jnp.full((DIM,), 0.05)), 200, 1e-2, refit_every=1)
     own = model.setup(key, DIM)
     X = jr.uniform(key, (40, DIM))
     f = lambda X: jnp.sin(4 * X[:, 0])  # noqa: E731
@@ -332,7 +332,7 @@ def test_observing_and_sampling_are_exported_for_every_platform(model):
         (lambda: Fixed(size=0), "size must be"),
         (lambda: Fixed(capacity=0), "capacity must be"),
         (lambda: Fitted(0), "capacity must be"),
-        (lambda: Fitted(5, every=0), "every must be"),
+        (lambda: Fitted(5, refit_every=0), "refit_every must be"),
         (lambda: Fitted(5, noise=-1.0), "noise must be positive"),
     ],
 )
@@ -342,7 +342,7 @@ def test_bad_configuration_is_refused(build, message):
 
 
 def test_the_kernel_keeps_its_form(shared, points):
-    model = Fitted(8, Matern52(jnp.full((DIM,), 0.3)), SIZE, NOISE, every=7)
+    model = Fitted(8, Matern52(jnp.full((DIM,), 0.3)), SIZE, NOISE, refit_every=7)
     belief = told(model, shared, points, smooth(points), 0)
     assert isinstance(belief.kernel, Matern52)
     assert belief.kernel.length_scale.shape == (DIM,)
