@@ -34,7 +34,7 @@ def decomposed(
     structure: Any, evaluations: int, grid: int, *, noise: float = NOISE, **options: Any
 ) -> Decomposed:
     """A sum of factors: their scopes, or what learns these."""
-    options = {"every": REFIT, "warp": True} | options
+    options = {"refit_every": REFIT, "warp": True} | options
     return Decomposed(structure, INITIAL + evaluations, noise=noise, grid=grid, **options)
 
 

@@ -70,9 +70,11 @@ def _factors(
     return method
 
 
-def _structured(structure: AbstractStructure, every: int = REFIT) -> Method:
+def _structured(structure: AbstractStructure, refit_every: int = REFIT) -> Method:
     return lambda dim, evaluations: DECHBO(
-        Cube(dim), decomposed(structure, evaluations, GRIDS[2], every=every), UpperBound(BETA)
+        Cube(dim),
+        decomposed(structure, evaluations, GRIDS[2], refit_every=refit_every),
+        UpperBound(BETA),
     )
 
 
@@ -88,7 +90,7 @@ METHODS: dict[str, Method] = {
     "DEC-HBO, triples, exploring": _factors(3, UpperBound(MORE)),
     "DEC-HBO, fours, exploring": _factors(4, UpperBound(MORE)),
     "DEC-HBO, learned": _structured(Sampled()),
-    "DEC-HBO, random trees": _structured(RandomTree(), every=1),
+    "DEC-HBO, random trees": _structured(RandomTree(), refit_every=1),
     "DEC-HBO, pairs, not warped": _factors(2, warp=False),
     "DEC-HBO, pairs, as in the paper": _factors(2, UpperBound(BETA, joint=False)),
     "DEC-HBO, pairs, Thompson": _factors(2, FactorSample()),

@@ -84,7 +84,7 @@ def compared(
         y, places = jax.vmap(FUNCTION)(X), jr.uniform(place_key, (PLACES, FUNCTION.dim))
 
         def at(inference: AbstractInference, count: int) -> tuple[Array, Array]:
-            options: Any = {"noise": NOISE, "every": None, "bounds": Exact().bounds()}
+            options: Any = {"noise": NOISE, "refit_every": None, "bounds": Exact().bounds()}
             expert = Fitted(count, size=size, inference=inference, **options)
             model = Ensemble(papers(FUNCTION.dim), expert)
             shared = model.setup(setup_key, FUNCTION.dim)

@@ -57,9 +57,9 @@ def _run(options: Options) -> Result:
     rest = draws(function_key, runs), grid(), rounds, jr.split(run_key, runs)
     noise = NOISE / VALUES_VARIANCE
     models = {
-        KNOWN: own_model(rounds, LENGTH_SCALE, noise=noise, every=None),
-        OWN: own_model(rounds, GUESS, every=5),
-        POOLED: own_model(rounds, GUESS, every=None),
+        KNOWN: own_model(rounds, LENGTH_SCALE, noise=noise, refit_every=None),
+        OWN: own_model(rounds, GUESS, refit_every=5),
+        POOLED: own_model(rounds, GUESS, refit_every=None),
     }
     measures = {
         f"TS, {kind}": functools.partial(values_of, TS(Finite(grid()), surrogate=model), *rest)

@@ -124,10 +124,10 @@ def cepe(domain, agents, rounds, **options):
     )
 
 
-def transfer(kind, domain, agents, rounds, every=None, **options):
+def transfer(kind, domain, agents, rounds, refit_every=None, **options):
     """The hyperparameters stay: fitting is that of `FTS, ranked peers`."""
     model = Fitted(
-        rounds, kernel(domain), size=60, noise=1e-3, refit_every=every, inference=Exact()
+        rounds, kernel(domain), size=60, noise=1e-3, refit_every=refit_every, inference=Exact()
     )
     return kind(domain, agents, model, features=fixed(domain), candidates=64, **options)
 
@@ -142,12 +142,12 @@ PROPER = {
     "TS": lambda d, n, t: TS(d, n, fixed(d), 128),
     "FTS": lambda d, n, t: fts(d, n),
     "DP-FTS-DE": lambda d, n, t: private(d, n),
-    "EGP-TS": lambda d, n, t: egp(d, n, t, Thompson(), every=None),
+    "EGP-TS": lambda d, n, t: egp(d, n, t, Thompson(), refit_every=None),
     "DEC-HBO": decomposed,
     "CEPE": lambda d, n, t: cepe(d, n, t),
     "RGPE": lambda d, n, t: transfer(RGPE, d, n, t, draws=20),
     "TAF": lambda d, n, t: transfer(TAF, d, n, t),
-    "EXP3BO": lambda d, n, t: EXP3BO(d, ensemble(d, t, every=None), candidates=128),
+    "EXP3BO": lambda d, n, t: EXP3BO(d, ensemble(d, t, refit_every=None), candidates=128),
     # The last: the lists below have the others in the same places, so that tests of one method, which
     # share programs, come one after the other.
     "random search": lambda d, n, t: RandomSearch(d, n),
@@ -170,7 +170,7 @@ MISLED = {
     "EGP, warped, EI": lambda d, n, t: EGP(
         d, Ensemble.warped(d.dim, n * (t + 1)), EI(), n, candidates=128
     ),
-    "RGPE, fitted": lambda d, n, t: transfer(RGPE, d, n, t, every=5, draws=20),
+    "RGPE, fitted": lambda d, n, t: transfer(RGPE, d, n, t, refit_every=5, draws=20),
 }
 
 

@@ -26,8 +26,8 @@ KERNELS = SquaredExponential(0.3), Matern32(0.3)
 OBJECTIVE = Same(branin_rescaled(), 0.1)
 
 
-def expert(capacity=24, every=None, **options):
-    return Fitted(capacity, KERNELS[0], size=40, noise=1e-2, refit_every=every, **options)
+def expert(capacity=24, refit_every=None, **options):
+    return Fitted(capacity, KERNELS[0], size=40, noise=1e-2, refit_every=refit_every, **options)
 
 
 def egp(policy=None, workers=1, **options):
@@ -173,7 +173,7 @@ def test_a_round_is_its_results_one_by_one(key):
 
 
 def test_a_failed_worker_leaves_no_mark_on_the_model(key):
-    algorithm = one_kernel(workers=3, every=2)
+    algorithm = one_kernel(workers=3, refit_every=2)
     state, x, y = told(algorithm, key)
     failed = tell(algorithm, state, x[:3] + 0.01, jnp.full((3,), jnp.nan))
     same_bits(failed.belief, state.belief)
@@ -184,7 +184,7 @@ def test_a_failed_worker_leaves_no_mark_on_the_model(key):
 
 
 def test_hyperparameters_are_fitted_before_the_first_round_and_every_so_many_evaluations(key):
-    algorithm = egp(workers=2, every=4)
+    algorithm = egp(workers=2, refit_every=4)
     _, x, y = told(algorithm, key)
     start = init(algorithm, jr.fold_in(key, 1))
     state = warm_start(algorithm, start, x.reshape(3, 2, 2), y.reshape(3, 2))
@@ -197,7 +197,7 @@ def test_hyperparameters_are_fitted_before_the_first_round_and_every_so_many_eva
 
 
 def test_a_fit_is_not_lost_because_evaluations_fail_when_it_is_due(key):
-    algorithm = egp(workers=1, every=6)
+    algorithm = egp(workers=1, refit_every=6)
     y = jr.normal(key, (9,))
     state = init(algorithm, jr.fold_in(key, 1))
     noises = [state.belief.noise]
@@ -211,7 +211,7 @@ def test_a_fit_is_not_lost_because_evaluations_fail_when_it_is_due(key):
 
 
 def test_without_an_observation_nothing_is_fitted(key):
-    algorithm = egp(workers=1, every=2)
+    algorithm = egp(workers=1, refit_every=2)
     state = start = init(algorithm, key)
     for _ in range(2):
         state = tell(algorithm, state, jnp.full((1, 2), 0.5), jnp.asarray([jnp.nan]))

@@ -398,7 +398,9 @@ def test_agreeing_takes_a_number_for_each_setting(key):
     "own", [None, GOOD, Fitted(9), Fitted(9, refit_every=None, warp=True)], ids=repr
 )
 def test_what_is_agreed_on_must_be_free(own):
-    with pytest.raises(ValueError, match=r"pooled=Pooled\(\) needs own=Fitted\(..., every=None"):
+    with pytest.raises(
+        ValueError, match=r"pooled=Pooled\(\) needs own=Fitted\(..., refit_every=None"
+    ):
         FTS(Cube(1), 2, own=own, pooled=Pooled())
 
 

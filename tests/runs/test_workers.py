@@ -31,9 +31,11 @@ BRANIN = branin_rescaled()
 OBJECTIVE = Same(BRANIN, 0.1)
 
 
-def egp(workers=1, policy=None, domain=None, capacity=30, every=None):
+def egp(workers=1, policy=None, domain=None, capacity=30, refit_every=None):
     kernel = SquaredExponential(0.3)
-    model = Fitted(capacity, kernel, size=40, noise=1e-2, refit_every=every, inference=Exact())
+    model = Fitted(
+        capacity, kernel, size=40, noise=1e-2, refit_every=refit_every, inference=Exact()
+    )
     policy = Thompson() if policy is None else policy
     domain = Cube(2) if domain is None else domain
     return EGP(domain, model, policy, workers, candidates=64)
@@ -119,8 +121,8 @@ def test_a_simulation_is_checked_before_it_starts():
 
 @pytest.mark.parametrize("policy", [Thompson(), EI()])
 def test_a_desk_of_one_worker_asks_what_drive_asks(policy):
-    every = 4 if isinstance(policy, Thompson) else None
-    algorithm = egp(policy=policy, every=every)
+    refit_every = 4 if isinstance(policy, Thompson) else None
+    algorithm = egp(policy=policy, refit_every=refit_every)
     _, trace = drive(algorithm, branin, 6, jr.key(1), initial=5, progress=False)
     desk = Desk(algorithm, jr.key(1), initial=5)
     for value in trace.values[:, 0]:
@@ -394,7 +396,7 @@ def test_a_desk_made_anew_goes_on(tmp_path):
             desk.tell(number, branin(0, desk._queries[number]))
         return asked
 
-    algorithm, path = egp(2, every=5), tmp_path / "desk"
+    algorithm, path = egp(2, refit_every=5), tmp_path / "desk"
     whole = Desk(algorithm, jr.key(1), initial=4)
     go(whole, 12)
     first = Desk(algorithm, jr.key(1), initial=4, checkpoint=path)
