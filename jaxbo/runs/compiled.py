@@ -219,7 +219,7 @@ def _written(
     def write(rows: PyTree) -> PyTree:
         return jax.tree.map(lambda rows, one: rows.at[place].set(one), rows, row())
 
-    if not all(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
+    if not any(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
         return rows
     return write(rows) if always else jax.lax.cond(due, write, lambda rows: rows, rows)
 
