@@ -209,6 +209,17 @@ def test_a_run_in_chunks_takes_the_memory_of_a_chunk(key):
     assert bytes_of(None) - state > 3 * (bytes_of(16) - state)
 
 
+@pytest.mark.parametrize("name", ["FTS", "DP-FTS-DE"])
+def test_agents_who_do_not_divide_evenly_take_no_more_memory_in_a_run(name, key):
+    def bytes_of(agents):
+        def recorded(key):
+            return run(METHODS[name](agents), bowl, 2, key, mesh=devices(8), record=summary)[1]
+
+        return jax.jit(recorded).lower(key).compile().memory_analysis().temp_size_in_bytes
+
+    assert bytes_of(2047) < 1.05 * bytes_of(2048)
+
+
 def test_agents_come_back_on_their_devices(key):
     mesh = devices(4, 2)
     state, trace = run(METHODS["FTS"](16), bowl, 2, key, initial=1, mesh=mesh)

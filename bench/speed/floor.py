@@ -24,6 +24,8 @@ from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 
 CANDIDATES = 1000
+#: Of the last climbs, by default.
+STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,19 @@ def at_candidates(case: Case) -> float:
 def in_search(case: Case) -> float:
     """Operations of the search for one function's maximum."""
     # Phases, gradient, and two for every product with the Hessian; half of the features are frequencies.
-    products = 2 + 2 * min(case.dim, maximize.CONJUGATE_STEPS)
+    products = 2 + 2 * min(case.dim, maximize.PRODUCTS)
     return visited(case) * products * 2.0 * case.dim * case.features / 2
 
 
 def visited(case: Case) -> int:
     """Points where the search looks."""
-    starts, steps = maximize.default_starts(case.dim), maximize.race_steps(case.dim)
-    return starts * (steps + 1) + 4
+    starts = maximize.default_starts(case.dim)
+    if starts <= maximize.TOGETHER:
+        return starts * (maximize.trials_together(case.dim) + STEPS)
+    width, heats = maximize.heats_of(starts)
+    trials = [trials for _, trials in maximize.ROUNDS]
+    trials[-1] += STEPS
+    return width * sum(count * of_each for count, of_each in zip(heats, trials, strict=True))
 
 
 def rate(case: Case) -> float:

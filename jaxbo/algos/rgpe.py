@@ -65,6 +65,10 @@ class RGPE(AbstractTransfer):
     def __check_init__(self):
         whole("draws", self.draws, least=1)
 
+    @property
+    def numbers(self) -> int:
+        return self.features.size
+
     def acquisition(
         self,
         key: Key,
@@ -113,7 +117,9 @@ class RGPE(AbstractTransfer):
             data, message = known
             key = wrap(data, own_key)
             z = jr.normal(key, (self.draws, phis.shape[1]), dtype)
-            scores = dot(message.sample(z), phis.T)
+            # φ'(mean + U'z), and φ'U' first: what is drawn has fewer points than features.
+            at_data = dot(message.mean, phis.T), dot(message.factor, phis.T)
+            scores = at_data[0][None, :] + dot(z, at_data[1])
             return jax.vmap(lambda s: ranking.misranked(s, y, used))(scores)
 
         keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(self.agents))

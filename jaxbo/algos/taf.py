@@ -63,6 +63,10 @@ class TAF(AbstractTransfer):
     def __check_init__(self):
         positive_number("bandwidth", self.bandwidth)
 
+    @property
+    def numbers(self) -> int:
+        return self.agents
+
     def acquisition(
         self,
         key: Key,

@@ -222,7 +222,7 @@ def _written(
         put = jax.lax.dynamic_update_index_in_dim
         return jax.tree.map(lambda rows, one: put(rows, one, place, 0), rows, row())
 
-    if not all(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
+    if not any(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
         return rows
     return write(rows) if always else jax.lax.cond(due, write, lambda rows: rows, rows)
 

@@ -24,6 +24,9 @@ from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief
 from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
+#: An agent holds no more than so many numbers of its function's while it looks for the best candidate.
+NUMBERS = 4096
+
 
 class TransferMessage(eqx.Module):
     """Posterior mean and covariance of the weights for standardized values: cov = factor' factor.
@@ -109,6 +112,11 @@ class AbstractTransfer(AbstractTwoModels):
         `messages` are all agents', finite; `others` says which to listen to.
         """
 
+    @property
+    @abc.abstractmethod
+    def numbers(self) -> int:
+        """How many numbers the function that is maximized makes of a point on its way to a value."""
+
     def usable(self, message: TransferMessage) -> Flag:
         """Who has observed nothing has an incumbent of -inf."""
         fine = jnp.all(jnp.isfinite(message.mean)) & jnp.all(jnp.isfinite(message.factor))
@@ -157,7 +165,8 @@ class AbstractTransfer(AbstractTwoModels):
         # A peer whose values are all equal sends a mean of 0.
         told = jnp.any(broadcast.messages.mean != 0, axis=1)
         alone = ~jnp.any(told & (weights > 0))
-        x = query(aside(key), function, self.domain, candidates, past, alone=alone)
+        block = max(1, NUMBERS // self.numbers)
+        x = query(aside(key), function, self.domain, candidates, past, alone=alone, block=block)
         return x, weights
 
     def learn(

@@ -15,13 +15,13 @@ T = TypeVar("T", bound=Array)
 BLOCK = 256
 
 
-def of_all(function: Callable[[Point], T], points: Points) -> T:
+def of_all(function: Callable[[Point], T], points: Points, block: int = BLOCK) -> T:
     """`function` at every point: `jax.vmap`, of which no more than a block is held at a time.
 
     Blocks are equally large, so that the function is compiled once; the last one is filled up.
     """
     count = points.shape[0]
-    blocks = -(-count // BLOCK)
+    blocks = -(-count // block)
     if blocks <= 1:
         return jax.vmap(function)(points)
     size = -(-count // blocks)

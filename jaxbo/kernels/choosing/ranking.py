@@ -72,7 +72,9 @@ def ensemble_weights(
     parts. Against dilution by many bad models, a peer is dropped whose median loss exceeds the 95 %
     quantile of the own losses, and a peer that is not `present` takes part in nothing.
     """
-    kept = present & (jnp.median(peers, axis=0) <= jnp.quantile(own, DILUTION))
+    # One peer after the other: sorted copies of all losses are more than there is room for.
+    medians = jax.lax.map(jnp.median, peers.T)
+    kept = present & (medians <= jnp.quantile(own, DILUTION))
     losses = jnp.where(kept[None, :], peers, jnp.inf)
     least = jnp.minimum(jnp.min(losses, axis=1, initial=jnp.inf), own)
     is_own = own <= least

@@ -308,6 +308,22 @@ def test_the_own_model_keeps_observations(kind, surrogate):
         kind(Cube(2), 3, surrogate)
 
 
+@pytest.mark.parametrize(("kind", "of_a_pair"), [(RGPE, 190), (TAF, 60)])
+def test_a_pair_of_agents_takes_little_memory(kind, of_a_pair):
+    # For each pair RGPE has the losses of its draws, and TAF predictions at the own observations.
+    def bytes_of(agents):
+        few = Fixed(KERNEL, size=16, noise=NOISE)
+        algorithm = kind(Cube(2), agents, own(capacity=10), features=few)
+        state = jax.eval_shape(algorithm.init, jr.key(0))
+        ask = jax.jit(lambda key, state: algorithm.ask(key, state)[0])
+        compiled = ask.lower(jr.key(0), state).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    few, many = 64, 256
+    number = jnp.zeros(()).nbytes
+    assert bytes_of(many) - bytes_of(few) * many / few < of_a_pair * number * many**2
+
+
 @pytest.mark.parametrize("kind", [RGPE, TAF])
 def test_only_those_named_are_listened_to(kind, data, key):
     state = told(make(kind), data, jr.key(1))

@@ -16,6 +16,7 @@ from jaxbo.domains.base import Cube, Finite, Regions
 from jaxbo.domains.parameters import Categorical, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import maximize as search
 from jaxbo.kernels.choosing.maximize import Pieces, ascend, maximize, query
 from jaxbo.kernels.processes import features
 from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
@@ -104,6 +105,63 @@ def test_in_six_dimensions_the_default_starts_find_what_a_long_search_finds(key)
     _, values = maximize_all(functions, domain, domain.candidates(key, 1000))
     _, truth = maximize_all(functions, domain, domain.candidates(key, 8000), starts=500, steps=10)
     assert np.mean(np.asarray(values) >= np.asarray(truth) - 1e-2) >= 0.9
+
+
+def test_a_race_finds_what_all_of_its_starts_would(key):
+    functions, domain = prior_draws(key, 4, 200), Cube(4)
+    candidates, starts = domain.candidates(key, 1000), search.default_starts(4)
+
+    @jax.jit
+    def of_all(candidates):
+        def best(w):
+            f = FourierFunction(functions.features, w)
+            values = jax.vmap(f)(candidates)
+            first = search._best_of_shares(values, starts)
+            climb = lambda x, value: ascend(f, domain, x, value, 8)[1]  # noqa: E731
+            return jnp.max(jax.vmap(climb)(candidates[first], values[first]))
+
+        return jax.lax.map(best, functions.weights)
+
+    _, raced = maximize_all(functions, domain, candidates)
+    assert np.mean(np.asarray(raced) >= np.asarray(of_all(candidates)) - 1e-3) >= 0.95
+
+
+def test_a_climb_is_traced_as_often_for_many_starts_as_for_few(key):
+    function, traced = bowl([0.3, 0.6, 0.5]), []
+
+    def counted(x):
+        traced.append(1)
+        return function(x)
+
+    def traces(starts):
+        traced.clear()
+        jax.make_jaxpr(lambda c: maximize(counted, Cube(3), c, starts=starts))(
+            Cube(3).candidates(key, 200)
+        )
+        return len(traced)
+
+    assert traces(128) == traces(8)
+
+
+@pytest.mark.parametrize("curved", [-1.0, 1.0], ids=["concave", "convex"])
+def test_the_gain_of_a_step_is_that_of_its_model(curved, key):
+    # With as many products as coordinates a concave model is maximized, if its peak is near enough.
+    root = np.asarray(jr.normal(key, (5, 5)), np.float64)
+    H, g = curved * (root @ root.T + np.eye(5)), np.asarray(jr.normal(key, (5,)), np.float64)
+    x, radius = np.full(5, 0.5), 10.0 if curved < 0 else 0.1
+    arrays = [jnp.asarray(a, float) for a in (g, H, x, radius)]
+
+    @jax.jit
+    def step(g, H, x, radius):
+        zeros, ones = jnp.zeros_like(x), jnp.ones_like(x)
+        return search._newton_step(g, lambda p: H @ p, x, radius, zeros, ones, 5)
+
+    p, gain = (np.asarray(a, np.float64) for a in step(*arrays))
+    np.testing.assert_allclose(gain, g @ p + p @ H @ p / 2, rtol=1e-4)
+    if curved < 0:
+        np.testing.assert_allclose(gain, -g @ np.linalg.solve(H, g) / 2, rtol=1e-3)
+    else:
+        np.testing.assert_allclose(np.linalg.norm(p), radius, rtol=1e-4)
 
 
 def test_more_candidates_and_starts_find_more(key):
