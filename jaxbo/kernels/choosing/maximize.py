@@ -17,11 +17,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._keys import aside
 from jaxbo.domains.base import AbstractDomain, Finite, Regions, clip
-from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import history, slabs
 from jaxbo.kernels.choosing.blocks import of_all
 from jaxbo.kernels.choosing.history import History, Limits
 from jaxbo.kernels.processes.features import Curvature, FourierFunction, expansion
@@ -66,11 +66,8 @@ def maximize(
         order = jnp.argsort(jax.vmap(pieces.regions.assign)(candidates))
         candidates = candidates[order]
         allowed = None if allowed is None else allowed[order]
-    values = of_all(function, candidates)
-    values = jnp.where(jnp.isnan(values), -jnp.inf, values)
-    if allowed is not None:
-        values = history.preferred(allowed, values)
     if isinstance(domain, Finite):
+        values = _at(function, candidates, allowed)
         best = jnp.argmax(values) if key is None else any_largest(key, values)
         return candidates[best], values[best]
 
@@ -86,8 +83,8 @@ def maximize(
     starts = starts or default_starts(domain.dim)
     if pieces is not None:
         starts = max(starts, pieces.regions.count)
-    first = _best_of_shares(values, starts)
-    points, values = candidates[first], values[first]
+    first, values = slabs.best(_best_of_slabs, function, candidates, allowed, starts, pieces)
+    points = candidates[first]
     if starts <= _TOGETHER:
         points, values = jax.vmap(lambda x, v: climb(x, v, race + steps))(points, values)
     else:
@@ -262,6 +259,24 @@ def _newton_step(
 
     start = jnp.zeros_like(x), residual, residual, length, length <= 0
     return jax.lax.fori_loop(0, min(x.size, CONJUGATE_STEPS), conjugate, start)[0]
+
+
+def _at(
+    function: Function, candidates: Points, allowed: Bool[Array, " points"] | None
+) -> Float[Array, " points"]:
+    """The function at all candidates, so that the largest value is that of the best to go on from."""
+    values = of_all(function, candidates)
+    values = jnp.where(jnp.isnan(values), -jnp.inf, values)
+    return values if allowed is None else history.preferred(allowed, values)
+
+
+def _best_of_slabs(
+    function: Function, candidates: Points, allowed: Bool[Array, " points"] | None, starts: int
+) -> tuple[Int[Array, " starts"], Float[Array, " starts"]]:
+    """Where the best of each share of the candidates is, and the value there."""
+    values = _at(function, candidates, allowed)
+    first = _best_of_shares(values, starts)
+    return first, values[first]
 
 
 def _best_of_shares(values: Float[Array, " points"], shares: int) -> Int[Array, " shares"]:
