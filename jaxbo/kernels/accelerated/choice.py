@@ -32,6 +32,11 @@ T = TypeVar("T", bound=PyTree)
 PLATFORMS: tuple[str, ...] = ()
 
 
+def of_32_bits(*arrays: jax.Array) -> bool:
+    """Whether kernels can take these arrays: they are float32, and JAX's own integers are int32."""
+    return all(a.dtype == jnp.float32 for a in arrays) and jnp.result_type(int) == jnp.int32
+
+
 def chosen(plain: Callable[[], T], kernel: Callable[[bool], T]) -> T:
     """`kernel(interpret)` in programs for `PLATFORMS`, else `plain()`: alike but for rounding."""
     if not PLATFORMS:
@@ -48,7 +53,7 @@ def mapped(
     """`plain(common, own, other)` of one agent, which is `kernel` of many under `vmap`.
 
     The kernel takes `own` and `other` with an axis of agents in front, and the keyword `interpret`. It is
-    for agents that share `common` and have `own`, while `other` may be either. All other agents are mapped
+    for agents that share `common` and have `own`, while `other` may be either. Other agents are mapped
     plainly: the kernel would copy what they share. A second axis, such as seeds, is put into the first.
 
     Derivatives are those of `plain`, forward and reverse, of any order.

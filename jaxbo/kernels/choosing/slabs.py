@@ -48,10 +48,10 @@ def best(
 ) -> Found:
     """`plain` of the function, or the kernel in programs that hold it.
 
-    With `pieces`, which say what the function is in each region, candidates are in order of their regions.
+    `pieces` say what the function is in each region. Candidates are then in order of their regions.
     """
     linear = _linear(function, pieces) if choice.PLATFORMS else None
-    if linear is None or not _fits(linear, candidates):
+    if linear is None or not choice.of_32_bits(linear.weights, candidates):
         return plain(function, candidates, allowed, number)
     common = linear.features, linear.regions, candidates
 
@@ -59,7 +59,7 @@ def best(
         features, regions, candidates = common
         return plain(PiecewiseLinear(features, weights, regions), candidates, allowed, number)
 
-    def of_all(common: Any, weights: Any, allowed: Any, *, interpret: bool) -> Found:
+    def of_all(common: Any, weights: Any, allowed: Any, *, interpret: bool) -> Any:
         features, regions, candidates = common
         if allowed is not None and allowed.size >= slabs.LARGEST:
             return jax.vmap(of_one, (None, 0, 0))(common, weights, allowed)
@@ -96,8 +96,3 @@ def _linear(function: Function, pieces: "Pieces | None") -> PiecewiseLinear | No
 
     all_weights = jax.vmap(weights)(jnp.arange(pieces.regions.count))
     return PiecewiseLinear(first.features, all_weights, pieces.regions)
-
-
-def _fits(linear: PiecewiseLinear, candidates: Points) -> bool:
-    """Whether the kernel was written for these numbers: of 32 bits."""
-    return linear.weights.dtype == candidates.dtype == jnp.float32

@@ -86,20 +86,23 @@ class DenseRoot(AbstractRoot):
         return DenseRoot(self.matrix - (u / shrink)[:, None] * v[None, :])
 
     def told(self, phi: Features, noise: Scalar) -> Told:
-        if not _fits(self.matrix, phi, roots.LARGEST):
-            return _told_plainly(self, phi, noise)
-
-        def of_one(_: Any, root: DenseRoot, observation: tuple[Features, Scalar]) -> Told:
-            return _told_plainly(root, *observation)
-
-        def of_all(_: Any, root: DenseRoot, observations: Any, *, interpret: bool) -> Told:
-            matrix, u, s = roots.told(root.matrix, *observations, interpret=interpret)
+        if phi.size > roots.LARGEST or not choice.of_32_bits(self.matrix, phi):
+            matrix, u, s = _dense_told(self.matrix, phi, noise)
             return Told(DenseRoot(matrix), u, s)
 
-        return choice.chosen(
-            lambda: _told_plainly(self, phi, noise),
-            lambda interpret: choice.mapped(of_one, of_all, interpret)((), self, (phi, noise)),
+        def of_one(_: Any, matrix: Array, observation: tuple[Features, Scalar]) -> Any:
+            return _dense_told(matrix, *observation)
+
+        def of_all(_: Any, matrix: Array, observations: Any, *, interpret: bool) -> Any:
+            return roots.told(matrix, *observations, interpret=interpret)
+
+        matrix, u, s = choice.chosen(
+            lambda: _dense_told(self.matrix, phi, noise),
+            lambda interpret: choice.mapped(of_one, of_all, interpret)(
+                (), self.matrix, (phi, noise)
+            ),
         )
+        return Told(DenseRoot(matrix), u, s)
 
 
 class ProductRoot(AbstractRoot):
@@ -138,11 +141,17 @@ class ProductRoot(AbstractRoot):
 
     def told(self, phi: Features, noise: Scalar) -> Told:
         v, u = _by_kernel(_there_and_back, self, phi, ascending=True, descending=True)
-        return _updated(self, v, u, noise)
+        s, shrink = _divisors(v, noise)
+        return Told(self.contracted(v, u, shrink), u, s)
 
 
-def _told_plainly(root: AbstractRoot, phi: Features, noise: Scalar) -> Told:
-    return _updated(root, *_there_and_back(root, phi), noise)
+def _dense_told(
+    matrix: Float[Array, "features features"], phi: Features, noise: Scalar
+) -> tuple[Float[Array, "features features"], Features, Scalar]:
+    """The matrix of the root after an observation, u and s."""
+    v, u = _there_and_back(DenseRoot(matrix), phi)
+    s, shrink = _divisors(v, noise)
+    return DenseRoot(matrix).contracted(v, u, shrink).matrix, u, s
 
 
 def _there_and_back(root: AbstractRoot, phi: Features) -> tuple[Features, Features]:
@@ -151,14 +160,10 @@ def _there_and_back(root: AbstractRoot, phi: Features) -> tuple[Features, Featur
     return v, root.times(v)
 
 
-def _updated(root: AbstractRoot, v: Features, u: Features, noise: Scalar) -> Told:
+def _divisors(v: Features, noise: Scalar) -> tuple[Scalar, Scalar]:
+    """s, and what the root's update is divided by."""
     s = inner(v, v) + noise
-    return Told(root.contracted(v, u, s + jnp.sqrt(noise * s)), u, s)
-
-
-def _fits(held: Float[Array, "..."], z: Features, largest: int) -> bool:
-    """Whether a kernel was written for these numbers: of 32 bits, and so many features at most."""
-    return held.dtype == z.dtype == jnp.float32 and z.size <= largest
+    return s, s + jnp.sqrt(noise * s)
 
 
 @jax.custom_batching.custom_vmap
@@ -218,13 +223,13 @@ def _by_kernel(
     descending: bool,
 ) -> tuple[Features, ...]:
     """`plain` of root and z, or the kernel for it (`roots.through`) in programs that hold it."""
-    if not _fits(root.rows, z, roots.LARGEST_FACTOR):
+    if z.size > roots.LARGEST_FACTOR or not choice.of_32_bits(root.rows, z):
         return plain(root, z)
 
     def of_one(_: Any, root: ProductRoot, z: Features) -> tuple[Features, ...]:
         return plain(root, z)
 
-    def of_all(_: Any, root: ProductRoot, z: Any, *, interpret: bool) -> tuple[Features, ...]:
+    def of_all(_: Any, root: Any, z: Any, *, interpret: bool) -> Any:
         arrays = root.rows, root.inverse_shrinks, root.count, z
         return roots.through(
             *arrays, ascending=ascending, descending=descending, interpret=interpret
