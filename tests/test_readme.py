@@ -49,6 +49,38 @@ def test_every_make_target_it_names_exists():
 
 
 @pytest.mark.full
+def test_with_the_cache_that_it_describes_a_second_process_compiles_nothing_and_is_silent(tmp_path):
+    (line,) = re.findall(r"^export (JAX_COMPILATION_CACHE_DIR=.*)$", TEXT, flags=re.M)
+    described = dict(pair.split("=") for pair in line.split())
+    described["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / "cache")
+    others = {k: v for k, v in os.environ.items() if "CACHE" not in k}
+    script = """
+import jax, jax.monitoring, jax.random as jr, jaxbo
+events = []
+jax.monitoring.register_event_listener(lambda event, **_: events.append(event.split("/")[-1]))
+ts = jaxbo.TS(jaxbo.Cube(1), 2, jaxbo.Fixed(size=10), candidates=20)
+_, trace = jaxbo.run(ts, lambda key, agent, x: -x[0] ** 2, 2, jr.key(0))
+print(float(trace.values.sum()), events.count("cache_misses"), events.count("cache_hits") > 0)
+"""
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=README.parent,
+            env=others | described,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+        said.append(done.stdout.split())
+    (value, misses, _), (again, misses_again, hits) = said
+    assert value == again
+    assert int(misses) > 0
+    assert (misses_again, hits) == ("0", "True")
+
+
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("own", ["gossip:Gossip", "tests.examples.one_model:EpsilonGreedy"])
 def test_a_method_of_ones_own_keeps_the_contract(own, tmp_path):

@@ -2,22 +2,32 @@
 
     first       seconds of a process's first call of `run`: tracing, compiling, running
     cached      the same in a second process, with JAX's persistent compilation cache
+    drive       seconds that a first `drive` takes beside its evaluations, each of `SLOW` seconds
+    desk        seconds of a desk's first query, of the model alone
     state       bytes of an agent's state
     peak        bytes that the compiled program and its results hold at once, an agent
 
+Where the time of `run` goes: tracing it in Python, lowering it, XLA's passes, writing its kernels for
+LLVM, and LLVM, which compiles them on all cores. Beside it are how many instructions and kernels are left
+after all passes.
+
 Bytes are those that an agent more takes, between 10 and 30 agents; where workers share a model, those of
-one worker and the model. Each is a process of its own, `python -m bench.speed.methods METHOD FOLDER`.
+one worker and the model. Each is a process of its own,
+`python -m bench.speed.methods METHOD FOLDER PART`.
 Agents are those of a small federation, as a user would begin with: defaults but for what has none.
 """
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -30,13 +40,16 @@ from bench.common.timing import compiled, elsewhere, held
 from bench.runner import Check, Experiment, Options, Result, progress
 from jaxbo import metrics
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.runs.compiled import run
 from jaxbo.types import Count, Key, Point, Scalar
 
 AGENTS, ROUNDS, INITIAL, DIM = 10, 30, 5, 2
 ROWS = ROUNDS + INITIAL
-#: Seconds that a first call may take on two cores.
-GOAL = 5.0
+#: Seconds that a first call may take on two cores: of methods that fit nothing, of others, and cached.
+QUICK, QUICK_GOAL, GOAL, CACHED = ("RandomSearch", "TS", "FTS", "DPFTSDE"), 2.0, 4.0, 1.0
+#: Seconds of an evaluation that `drive` waits for.
+SLOW = 1.0
 
 
 def _exact() -> jaxbo.Fitted:
@@ -77,6 +90,18 @@ class Cost(NamedTuple):
     peak: float
 
 
+class Where(NamedTuple):
+    """Seconds of a first call, and what is compiled."""
+
+    tracing: float
+    lowering: float
+    passes: float
+    writing: float
+    llvm: float
+    instructions: int
+    kernels: int
+
+
 def objective(key: Key, agent: Count, x: Point) -> Scalar:
     """A bowl with noise."""
     return -jnp.sum((x - 0.5) ** 2) + 0.01 * jr.normal(key)
@@ -102,6 +127,73 @@ def _whole(algorithm: AbstractAlgorithm, key: Key) -> Any:
     return run(algorithm, objective, ROUNDS, key, initial=INITIAL)
 
 
+def where(name: str) -> Where:
+    """Where the time of a first call goes, by JAX's profiler."""
+    algorithm, start = METHODS[name](AGENTS), time.perf_counter()
+    traced = jax.jit(partial(_whole, algorithm)).trace(jr.key(0))
+    tracing, start = time.perf_counter() - start, time.perf_counter()
+    lowered = traced.lower()
+    lowering = time.perf_counter() - start
+    with tempfile.TemporaryDirectory() as folder:
+        options = jax.profiler.ProfileOptions()
+        options.host_tracer_level, options.python_tracer_level = 3, 0
+        with jax.profiler.trace(folder, profiler_options=options):
+            program = lowered.compile()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        spent = _events(jax.profiler.ProfileData.from_file(str(file)))
+    text = program.as_text() or ""
+    return Where(
+        tracing,
+        lowering,
+        spent["backend_compile_and_load"] - spent["ThunkEmitter"] - spent["Codegen"],
+        spent["ThunkEmitter"],
+        spent["Codegen"],
+        text.count(" = "),
+        text.count(" fusion("),
+    )
+
+
+def _events(profile: jax.profiler.ProfileData) -> Counter[str]:
+    """Seconds by the name of an event, up to its first mark."""
+    events = (e for plane in profile.planes for line in plane.lines for e in line.events)
+    seconds: Counter[str] = Counter()
+    for event in events:
+        seconds[re.split("[:#]", event.name)[0]] += event.duration_ns * 1e-9
+    return seconds
+
+
+def driven(name: str) -> float:
+    """Seconds of a first `drive` beside its evaluations."""
+    algorithm, rounds, initial = METHODS[name](AGENTS), 2, 3
+
+    def slow(agent: int, x: np.ndarray) -> float:
+        time.sleep(SLOW / algorithm.targets)
+        return -float(np.sum((x - 0.5) ** 2))
+
+    start = time.perf_counter()
+    jaxbo.drive(algorithm, slow, rounds, jr.key(0), initial=initial, progress=False)
+    return time.perf_counter() - start - SLOW * (rounds + initial)
+
+
+def asked(name: str) -> float | None:
+    """Seconds of the first query of a desk that has no initial design; None where agents are several."""
+    algorithm = METHODS[name](AGENTS)
+    if not isinstance(algorithm, AbstractOneModel):
+        return None
+    start = time.perf_counter()
+    jaxbo.Desk(algorithm, jr.key(0)).ask()
+    return time.perf_counter() - start
+
+
+#: What a process of its own measures.
+PARTS: dict[str, Callable[[str], Any]] = {
+    "run": measured,
+    "where": where,
+    "drive": driven,
+    "desk": asked,
+}
+
+
 def _import_seconds() -> float:
     """Seconds to import jaxbo where JAX is imported already, the best of three processes."""
     code = "import time, jax; t = time.perf_counter(); import jaxbo; print(time.perf_counter() - t)"
@@ -115,16 +207,29 @@ def _import_seconds() -> float:
 def _run(options: Options) -> Result:
     """All methods."""
     names = ["TS", "FTS"] if options.quick else list(METHODS)
-    found: dict[str, tuple[Cost, Cost]] = {}
-    for name in progress(names, "methods"):
-        with tempfile.TemporaryDirectory() as folder:
-            # The second process finds in the folder what the first one compiled.
-            cold, warm = (Cost(*elsewhere("bench.speed.methods", name, folder)) for _ in range(2))
-            found[name] = cold, warm
+    found = {name: _of_method(name) for name in progress(names, "methods")}
     importing = _import_seconds()
     checks = {
-        f"{name}: the first call within {GOAL:g} s": Check(cold.first <= GOAL, cold.first)
-        for name, (cold, _) in found.items()
+        f"{name}: the first {part} within {goal:g} s": Check(cost[key] <= goal, cost[key])
+        for name, cost in found.items()
+        for part, key, goal in (("run", "first", _goal(name)), ("drive", "drive", _goal(name)))
+    }
+    checks |= {
+        f"{name}: the cached run within {CACHED:g} s": Check(
+            cost["cached"] <= CACHED, cost["cached"]
+        )
+        for name, cost in found.items()
+    }
+    columns = {
+        "first": "first run, s",
+        "cached": "cached, s",
+        "drive": "drive, s",
+        "desk": "desk, s",
+        **{key: f"{key}, s" for key in Where._fields[:5]},
+        "instructions": "instructions",
+        "kernels": "kernels",
+        "state": "state, bytes an agent",
+        "peak": "peak, bytes an agent",
     }
     return Result(
         {
@@ -132,42 +237,49 @@ def _run(options: Options) -> Result:
             "rounds": ROUNDS,
             "initial points": INITIAL,
             "seconds to import jaxbo after jax": importing,
-            "costs": {
-                name: {**cold._asdict(), "cached": warm.first}
-                for name, (cold, warm) in found.items()
-            },
+            "costs": found,
         },
-        finals={name: np.asarray([cold.first]) for name, (cold, _) in found.items()},
+        finals={name: np.asarray([cost["first"]]) for name, cost in found.items()},
         checks=checks,
-        headers=(
-            "method",
-            "first call, s",
-            "cached, s",
-            "state, bytes an agent",
-            "peak, bytes an agent",
-        ),
-        rows=[
-            (
-                name,
-                f"{cold.first:.1f}",
-                f"{warm.first:.1f}",
-                f"{cold.state:.0f}",
-                f"{cold.peak:.0f}",
-            )
-            for name, (cold, warm) in found.items()
-        ],
+        headers=("method", *columns.values()),
+        rows=[(name, *(_shown(key, cost[key]) for key in columns)) for name, cost in found.items()],
     )
+
+
+def _of_method(name: str) -> dict[str, Any]:
+    """All that is measured of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = partial(elsewhere, "bench.speed.methods", name, folder)
+        # The second process finds in the folder what the first one compiled.
+        cold, warm = (Cost(*here("run")) for _ in range(2))
+    with tempfile.TemporaryDirectory() as folder:
+        parts = {part: elsewhere("bench.speed.methods", name, folder, part) for part in PARTS}
+    spent = Where(*parts["where"])._asdict()
+    rest = {"cached": warm.first, "drive": parts["drive"], "desk": parts["desk"]}
+    return cold._asdict() | rest | spent
+
+
+def _goal(name: str) -> float:
+    return QUICK_GOAL if name in QUICK else GOAL
+
+
+def _shown(key: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if key in ("instructions", "kernels", "state", "peak") else f"{value:.1f}"
 
 
 EXPERIMENT = Experiment(
     source="no paper",
     about="compiling each method, with and without a cache, and its memory",
-    time="6 min",
+    time="12 min",
     run=_run,
 )
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_compilation_cache_dir", sys.argv[2])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    print(json.dumps(measured(sys.argv[1])))
+    _, method, cache, part = sys.argv
+    if part == "run":
+        jax.config.update("jax_compilation_cache_dir", cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    print(json.dumps(PARTS[part](method)))

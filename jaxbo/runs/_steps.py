@@ -71,5 +71,5 @@ def tell_one(
 
 def stage(row: Count | int, initial: int) -> Stage:
     """Of a row of a run that has so many initial ones: as arrays, for one program of all rows."""
-    row = jnp.asarray(row)
+    row = jnp.asarray(row, int)
     return Stage(row < initial, row == initial - 1)

@@ -172,6 +172,7 @@ def _table(
     is a `record` the first one is empty.
     """
     step = _traced_once(step, jnp.zeros((), int), state)
+    asked_of = _asked if record is None else lambda round: ()
     made = record or (lambda round: round.info)
     count = rounds // every
 
@@ -181,7 +182,7 @@ def _table(
         )
         return jax.tree.map(lambda one: jnp.zeros((rows, *one.shape), one.dtype), shapes)
 
-    tables = empty(initial + count, _asked) if record is None else (), empty(count, made)
+    tables = empty(initial + count, asked_of), empty(count, made)
     if not initial + rounds:
         return state, tables
 
@@ -193,7 +194,7 @@ def _table(
         # What a round writes over need not be kept from it.
         always = every == 1 and (record is None or not initial)
         place = jnp.where(before, row, initial + t // every)
-        asked = _written(asked, place, lambda: _asked(round), always, before | due)
+        asked = _written(asked, place, lambda: asked_of(round), always, before | due)
         place = jnp.maximum(t, 0) // every
         recorded = _written(recorded, place, lambda: made(round), always, due & ~before)
         return state, (asked, recorded)
@@ -217,7 +218,9 @@ def _written(
     """The rows with a new one in its place, `always` or if it is due: only then is it made."""
 
     def write(rows: PyTree) -> PyTree:
-        return jax.tree.map(lambda rows, one: rows.at[place].set(one), rows, row())
+        # Unlike `.at`, without checks of bounds, which are compiled for each array.
+        put = jax.lax.dynamic_update_index_in_dim
+        return jax.tree.map(lambda rows, one: put(rows, one, place, 0), rows, row())
 
     if not all(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
         return rows

@@ -24,6 +24,7 @@ from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.runs import _steps
+from jaxbo.runs._ahead import Ahead
 from jaxbo.runs._checkpoint import Checkpoint, fingerprint
 from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch
 from jaxbo.runs._record import Record
@@ -140,17 +141,23 @@ def drive(
         identity = _identity(algorithm, objective, key, initial, present, state, ledger)
         saved = Checkpoint(checkpoint, KIND, identity)
     here = None if present is None or not rounds else present[0]
-    shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, here, jax.vmap)
     given = None if present is None else np.asarray(present)
     compiled = isinstance(objective, AbstractObjective)
-    record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
+    shape = algorithm.targets, algorithm.domain.dim
+    shapes = eqx.filter_eval_shape(lambda state: state, start)
+    asked = lambda state: (algorithm, keys.rounds, state, here, jax.vmap)  # noqa: E731
+    info = lambda: eqx.filter_eval_shape(_steps.ask, *asked(shapes))[1]  # noqa: E731
+    record = Record(shape, info, initial, rounds, saved, ledger, given, compiled)
+    told = algorithm, jnp.zeros(shape), jnp.zeros(shape[0]), _steps.stage(0, initial)
+    ahead = Ahead((_tell, lambda state: (told, state)), (_steps.ask, asked))
     anew = int(algorithm.told(start)) == 0
     evaluator = Evaluator(algorithm.domain, objective, record, executor, catch, anew)
 
-    def evaluate(row: int, key: Key) -> None:
+    def evaluate(row: int, key: Key, state: PyTree) -> None:
         if row < record.told:
             return
         check_queries(algorithm, record.queries[row])
+        ahead.start(state)
         if isinstance(objective, AbstractObjective):
             queries = jnp.asarray(record.queries[row])
             record.values[row] = _compiled_evaluate(algorithm.domain, objective, key, queries)
@@ -163,8 +170,9 @@ def drive(
         for row in range(initial):
             points, noise = design_keys(keys, jnp.asarray(row))
             record.ask(row, lambda key=points: (_steps.design(algorithm, key, jax.vmap), None))
-            evaluate(row, noise)
+            evaluate(row, noise, start)
             bar.advance(record.values)
+        ahead.wait()
         state = _own(start)
         del start  # or it would be held beside all that follow
         for row in range(initial):
@@ -177,7 +185,8 @@ def drive(
             here = None if present is None else present[t]
             asking = lambda s=state, k=ask_key, h=here: _steps.ask(algorithm, k, s, h, jax.vmap)  # noqa: E731
             record.ask(row, asking, releases[t])
-            evaluate(row, noise_key)
+            evaluate(row, noise_key, state)
+            ahead.wait()
             state = _told(algorithm, state, *record.observations(row), _steps.stage(row, initial))
             cut = cut or _origin.warn_if_cut(state, record.values[: row + 1])
             bar.advance(record.values)

@@ -30,6 +30,7 @@ from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps
+from jaxbo.runs._ahead import Ahead
 from jaxbo.runs._checkpoint import Checkpoint, Rows, fingerprint
 from jaxbo.runs._evaluate import (
     BlackBox,
@@ -121,7 +122,7 @@ def _simulate(
         points, noise = jax.vmap(lambda i: design_keys(keys, i))(rows)
         x = jax.vmap(lambda key: _steps.design(algorithm, key, jax.vmap)[0])(points)
         values = jax.vmap(evaluate)(noise, x)
-        stages = _steps.stage(rows, initial)
+        stages = jax.vmap(lambda row: _steps.stage(row, initial))(rows)
 
         def observe(state: State, row: tuple[Point, Scalar, Stage]) -> tuple[State, None]:
             return _steps.tell_one(algorithm, state, *row), None
@@ -164,6 +165,17 @@ def _simulate(
 
 #: What a checkpoint is of.
 KIND = "a desk"
+
+
+def _steps_ahead(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
+    """`tell_one` and `ask_one`, with arguments as a desk gives them."""
+    count, dim = algorithm.targets, algorithm.domain.dim
+    told = jnp.zeros(dim), jnp.zeros(()), _steps.stage(0, initial)
+    out = jnp.zeros((count, dim)), jnp.zeros(count, bool)
+    return Ahead(
+        (_steps.tell_one, lambda state: (algorithm, state, *told)),
+        (_steps.ask_one, lambda state: (algorithm, key, state, *out)),
+    )
 
 
 class Ticket(NamedTuple):
@@ -217,6 +229,7 @@ class Desk:
         self._cut = False  # whether a warning was given
         self._returned: list[int] = []  # handed out before a stop, to be handed out again
         self._lock = threading.RLock()
+        self._ahead = _steps_ahead(algorithm, key, initial)
         self._saved = None
         if checkpoint is not None:
             identity = fingerprint(
@@ -283,6 +296,7 @@ class Desk:
             self._queries.append(np.asarray(x))
             self._drawn.append(drawn)
             self._save()
+            self._ahead.start(self.state)
             return self._ticket(number)
         except BaseException:  # nobody has got the query, even if it was saved
             del self._queries[number:], self._drawn[number:]
@@ -301,6 +315,7 @@ class Desk:
             pending[place] = self._queries[ticket]
         busy = jnp.arange(self.algorithm.targets) < len(out)
         key = round_keys(self._keys, row).ask
+        self._ahead.wait()
         return _steps.ask_one(self.algorithm, key, self.state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
@@ -355,6 +370,7 @@ class Desk:
             self._cut = _origin.warn_if_cut(state, known[:, None])
 
     def _told(self, state: State, x: np.ndarray, value: float, row: int) -> State:
+        self._ahead.wait()
         state, values = _origin.told(state, np.asarray([value], np.float64))
         stage = _steps.stage(row, self.initial)
         return _steps.tell_one(self.algorithm, state, jnp.asarray(x), values[0], stage)

@@ -194,15 +194,16 @@ def fit(
     kept = [name for name, varies in fitted.items() if not varies]
     problem = of_data(kernel, noise, X, y, bounds=bounds, priors=priors, kept=kept)
 
-    def descend(u):
-        return problem.inside(_descend(lambda u: -problem.log_density(problem.inside(u)), u, steps))
+    def loss(u: Float[Array, " parameters"], at_given: Flag) -> Scalar:
+        return -problem.log_density(jnp.where(at_given, problem.theta, problem.inside(u)))
 
-    found = jax.vmap(descend)(problem.starts(restarts))
-    candidates = jnp.concatenate([problem.theta[None], found])
-    evidences = jax.vmap(problem.log_evidence)(candidates)
-    best = jnp.argmax(evidences + jax.vmap(problem.log_prior)(candidates))
-    best = jnp.where(informative(y), best, 0)
-    return Fit(*problem.unpack(candidates[best]), evidences[best].astype(y.dtype))
+    found, lowest, given = jax.vmap(lambda u: _descend(loss, u, steps))(problem.starts(restarts))
+    best = jnp.argmin(lowest)
+    better = (lowest[best] < given[0]) & informative(y)
+    theta = jnp.where(better, problem.inside(found[best]), problem.theta)
+    density = -jnp.where(better, lowest[best], given[0])
+    evidence = density - problem.log_prior(theta)
+    return Fit(*problem.unpack(theta), evidence.astype(y.dtype))
 
 
 def informative(y: Float[Array, " capacity"]) -> Flag:
@@ -473,11 +474,13 @@ class _Descent(eqx.Module):
 
 
 def _descend(
-    loss: Callable[[Float[Array, " parameters"]], Scalar],
+    loss: Callable[[Float[Array, " parameters"], Flag], Scalar],
     u: Float[Array, " parameters"],
     steps: int,
-) -> Float[Array, " parameters"]:
-    """The lowest point found by `steps` evaluations of `loss` and its gradient."""
+) -> tuple[Float[Array, " parameters"], Scalar, Scalar]:
+    """The lowest point found by `steps` evaluations of `loss(u, False)` and its gradient, the loss there,
+    and `loss(u, True)`: one more step, so that the loss is compiled once.
+    """
     lbfgs = optax.scale_by_lbfgs(_MEMORY)
     evaluate = jax.value_and_grad(loss)
 
@@ -487,9 +490,9 @@ def _descend(
         direction = -update * jnp.minimum(1, _LONGEST / jnp.max(jnp.abs(update)))
         return _Descent(u, value, gradient, direction, jnp.ones_like(value), memory)
 
-    def step(state: _Descent, _):
+    def step(state: _Descent, last: Flag) -> tuple[_Descent, Scalar]:
         u = state.u + state.step * state.direction
-        value, gradient = evaluate(u)
+        value, gradient = evaluate(u, last)
         # Memory of a step without positive curvature would point uphill: begin anew.
         curved = jnp.sum((gradient - state.gradient) * (u - state.u)) > 0
         moved = accept(u, value, gradient, _select(curved, state.memory, _forget(lbfgs, u)))
@@ -497,13 +500,14 @@ def _descend(
         excess = value - state.value - predicted
         shrunk = eqx.tree_at(lambda s: s.step, state, state.step * _shrink(predicted, excess))
         enough = value <= state.value + _SUFFICIENT * predicted
-        return _select(enough & jnp.all(jnp.isfinite(gradient)), moved, shrunk), None
+        enough = enough & jnp.all(jnp.isfinite(gradient)) & ~last
+        return _select(enough, moved, shrunk), value
 
     # Nothing is known at first: the first step, of no length, is accepted with any loss.
     zero = jnp.zeros_like(u)
     start = _Descent(u, jnp.full((), jnp.inf, u.dtype), zero, zero, zero[0], _forget(lbfgs, u))
-    last, _ = jax.lax.scan(step, start, length=steps)
-    return last.u
+    end, values = jax.lax.scan(step, start, jnp.arange(steps + 1) == steps)
+    return end.u, end.value, values[-1]
 
 
 def _forget(lbfgs: optax.GradientTransformation, u: Float[Array, " parameters"]) -> PyTree:

@@ -1,0 +1,36 @@
+"""Steps that are compiled in a thread while the first evaluations run."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import PyTree
+
+
+class Ahead:
+    """Compiles steps one after the other, in a thread of its own, from `start` on.
+
+    Each of `steps` is a function under `eqx.filter_jit`, and makes its arguments of a state. A later call
+    with arguments of the same shapes finds it compiled. An error is left to that call.
+    """
+
+    def __init__(self, *steps: tuple[Any, Callable[[PyTree], tuple]]):
+        self._steps, self._thread = steps, None
+
+    def start(self, state: PyTree) -> None:
+        """Begins; again, it does nothing. The state is held until `wait`."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._compile, args=(state,))
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Until all is compiled, if it was started: nothing is compiled twice."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _compile(self, state: PyTree) -> None:
+        for step, arguments in self._steps:
+            try:
+                step.lower(*arguments(state)).compile()
+            except Exception:
+                return
