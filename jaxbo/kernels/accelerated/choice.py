@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import core
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jaxtyping import PyTree
@@ -139,9 +138,7 @@ def _lowered_for_cuda(ctx: Any, *operands: Any, plain: Any, kernel: Any, **_: An
     return mlir.lower_fun(plain if exporting else kernel)(ctx, *operands)
 
 
-_kernel.def_abstract_eval(
-    lambda *_, shapes, **__: [core.ShapedArray(s.shape, s.dtype) for s in shapes]
-)
+_kernel.def_abstract_eval(lambda *_, shapes, **__: [jax.typeof(shape) for shape in shapes])
 _kernel.def_impl(lambda *leaves, **options: jax.jit(partial(_kernel.bind, **options))(*leaves))
 mlir.register_lowering(_kernel, _lowered)
 mlir.register_lowering(_kernel, _lowered_for_cuda, platform="cuda")
