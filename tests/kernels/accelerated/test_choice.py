@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.fts import FTS
@@ -113,11 +114,11 @@ METHODS = {
 }
 
 
-def values(name):
+def values(name, **options):
     def objective(key, agent, x):
         return -jnp.sum((x - 0.5) ** 2) + 0.01 * jr.normal(key)
 
-    return lambda key: run(METHODS[name](), objective, ROUNDS, key)[1].values
+    return lambda key: run(METHODS[name](), objective, ROUNDS, key, **options)[1].values
 
 
 def test_kernels_are_switched_off_until_a_gpu_has_measured_them(for_cuda, key):
@@ -133,10 +134,20 @@ def test_a_run_is_the_same_with_kernels(name, programs_for, key):
     np.testing.assert_allclose(jax.jit(values(name))(key), expected, atol=1e-3)
 
 
+@pytest.mark.full
+def test_devices_have_kernels_of_their_own(programs_for, key):
+    expected = jax.jit(values("DP-FTS-DE"))(key)
+    programs_for("cpu")
+    mesh = Mesh(np.asarray(jax.devices()[:2]), ("agents",))
+    found = jax.jit(values("DP-FTS-DE", mesh=mesh, chunk=1))(key)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
 @pytest.mark.parametrize(("name", "count"), [("FTS", 2), ("DP-FTS-DE", 3)])
-def test_a_program_for_a_gpu_holds_the_kernels(name, count, programs_for, for_cuda, key):
+def test_a_program_for_a_gpu_holds_the_kernels(name, count, chunk, programs_for, for_cuda, key):
     programs_for("cuda")
-    assert for_cuda(values(name), key).count(TRITON) == count
+    assert for_cuda(values(name, chunk=chunk), key).count(TRITON) == count
 
 
 def test_a_program_for_a_cpu_has_the_same_instructions_with_and_without_kernels(programs_for, key):
