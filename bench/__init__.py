@@ -34,6 +34,7 @@ EXPERIMENTS = {
     "fts-nystrom": "bench.fts.nystrom",
     "fts-pooled": "bench.fts.pooled",
     "fts-synthetic": "bench.fts.synthetic",
+    "gpu": "bench.speed.gpu",
     "methods": "bench.speed.methods",
     "plateaus": "bench.robustness.plateaus",
     "round-parts": "bench.speed.round_parts",

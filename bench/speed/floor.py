@@ -9,10 +9,15 @@ Hessian at every point that the search for its maximum visits; random numbers an
 counted. The rate is that of a product of matrices like the first, measured in the same process.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
 
 from bench.common.timing import best
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -22,6 +27,9 @@ from jaxbo.kernels.choosing import maximize
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.privacy.mechanism import Mechanism, Poisson
+from jaxbo.runs.compiled import run
+from jaxbo.runs.trace import Summary, summary
+from jaxbo.types import Key
 
 CANDIDATES = 1000
 #: Of the last climbs, by default.
@@ -49,6 +57,27 @@ def algorithm(case: Case) -> FTS | DPFTSDE:
         return FTS(domain, case.agents, features=features, candidates=CANDIDATES)
     mechanism = Mechanism(1.0, 11.0, Poisson(0.25))
     return DPFTSDE(domain, case.agents, mechanism, features=features, candidates=CANDIDATES)
+
+
+def rounds(case: Case, mesh: Mesh | None = None) -> tuple[Callable[..., Summary], Array]:
+    """All rounds as one program of a key and of the agents' optima, the objective inside; and optima."""
+    method = algorithm(case)
+
+    def program(key: Key, optima: Float[Array, "agents dim"]) -> Summary:
+        def objective(key: Key, agent: Any, x: Any) -> Any:
+            return -jnp.sum((x - optima[agent]) ** 2) + 0.01 * jr.normal(key)
+
+        return run(
+            method, objective, case.rounds, key, record=summary, mesh=mesh, chunk=case.chunk
+        )[1]
+
+    return program, jr.uniform(jr.key(1), (case.agents, case.dim), minval=0.4, maxval=0.6)
+
+
+def seconds(case: Case, read: float, fastest: float) -> float:
+    """The floor of all rounds on one device that reads and computes so much a second."""
+    each = max(moved(case) / read, operations(case) / fastest)
+    return case.rounds * case.agents * each
 
 
 def moved(case: Case) -> float:

@@ -13,20 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
 
 from bench.common.timing import bandwidth, best, compiled, elsewhere, held
 from bench.runner import Check, Experiment, Options, Result, progress
-from bench.speed import botorch
-from bench.speed.floor import CANDIDATES, Case, algorithm, moved, operations, rate
+from bench.speed import botorch, floor
+from bench.speed.floor import CANDIDATES, Case, rate
 from jaxbo import metrics
-from jaxbo.runs.compiled import run
-from jaxbo.runs.trace import Summary, summary
-from jaxbo.types import Key
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,24 +57,14 @@ class Measured:
 
 def measured(case: Case, repeats: int) -> Measured:
     """The case on the devices of this process."""
-    method = algorithm(case)
+    method = floor.algorithm(case)
     mesh = None
     if case.devices > 1:
         mesh = Mesh(np.asarray(jax.devices()[: case.devices]), ("agents",))
-    optima = jr.uniform(jr.key(1), (case.agents, case.dim), minval=0.4, maxval=0.6)
-
-    def rounds(key: Key, optima: Float[Array, "agents dim"]) -> Summary:
-        def objective(key: Key, agent: Any, x: Any) -> Any:
-            return -jnp.sum((x - optima[agent]) ** 2) + 0.01 * jr.normal(key)
-
-        return run(
-            method, objective, case.rounds, key, record=summary, mesh=mesh, chunk=case.chunk
-        )[1]
-
+    rounds, optima = floor.rounds(case, mesh)
     program, compiling = compiled(rounds, jr.key(0), optima)
     clients = jax.eval_shape(method.init, jr.key(0)).clients
     read, fastest = bandwidth(5), rate(case)
-    floor = case.rounds * case.agents * max(moved(case) / read, operations(case) / fastest)
     device = jax.devices()[0]
     return Measured(
         compiling,
@@ -88,7 +73,7 @@ def measured(case: Case, repeats: int) -> Measured:
         metrics.bytes_of(clients),
         read,
         fastest,
-        floor,
+        floor.seconds(case, read, fastest),
         device.device_kind,
         device.platform,
     )

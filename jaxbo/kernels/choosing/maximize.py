@@ -19,11 +19,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._keys import aside
 from jaxbo.domains.base import AbstractDomain, Finite, Regions, clip
-from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import history, slabs
 from jaxbo.kernels.choosing.blocks import BLOCK, of_all
 from jaxbo.kernels.choosing.history import History, Limits
 from jaxbo.kernels.processes.features import Curvature, FourierFunction, expansion
@@ -84,11 +84,8 @@ def maximize(
         order = jnp.argsort(jax.vmap(pieces.regions.assign)(candidates))
         candidates = candidates[order]
         allowed = None if allowed is None else allowed[order]
-    values = of_all(function, candidates, block)
-    values = jnp.where(jnp.isnan(values), -jnp.inf, values)
-    if allowed is not None:
-        values = history.preferred(allowed, values)
     if isinstance(domain, Finite):
+        values = _at(function, candidates, allowed, block)
         best = jnp.argmax(values) if key is None else any_largest(key, values)
         return candidates[best], values[best]
 
@@ -102,8 +99,9 @@ def maximize(
     starts = starts or default_starts(domain.dim)
     if pieces is not None:
         starts = max(starts, pieces.regions.count)
-    first = _best_of_shares(values, starts)
-    points, values = candidates[first], values[first]
+    search = functools.partial(_best_of_slabs, block)
+    first, values = slabs.best(search, function, candidates, allowed, starts, pieces)
+    points = candidates[first]
     climbs = jax.vmap(_begin)(points, values)
     if starts <= TOGETHER:
         climbs = jax.vmap(go_on, (0, None))(climbs, trials_together(domain.dim) + steps)
@@ -326,6 +324,28 @@ def _newton_step(
 
     start = jnp.zeros_like(x), jnp.zeros_like(length), residual, residual, length, length <= 0
     return jax.lax.fori_loop(0, min(x.size, products), conjugate, start)[:2]
+
+
+def _at(
+    function: Function, candidates: Points, allowed: Bool[Array, " points"] | None, block: int
+) -> Float[Array, " points"]:
+    """The function at all candidates, so that the largest value is that of the best to go on from."""
+    values = of_all(function, candidates, block)
+    values = jnp.where(jnp.isnan(values), -jnp.inf, values)
+    return values if allowed is None else history.preferred(allowed, values)
+
+
+def _best_of_slabs(
+    block: int,
+    function: Function,
+    candidates: Points,
+    allowed: Bool[Array, " points"] | None,
+    starts: int,
+) -> tuple[Int[Array, " starts"], Float[Array, " starts"]]:
+    """Where the best of each share of the candidates is, and the value there."""
+    values = _at(function, candidates, allowed, block)
+    first = _best_of_shares(values, starts)
+    return first, values[first]
 
 
 def _best_of_shares(values: Float[Array, " points"], shares: int) -> Int[Array, " shares"]:

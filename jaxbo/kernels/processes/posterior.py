@@ -15,10 +15,14 @@ to a noise of 1e-6 where forming Φ'Φ loses everything. O(features²) an observ
 
 The mean is linear in y and the covariance does not depend on y. So one root serves several outputs:
 `mean` may have leading axes, with a value for each in `condition`.
+
+On accelerators both forms of the root have kernels (`accelerated.roots`) for many agents at once.
 """
 
 import abc
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -27,8 +31,17 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int
 
 from jaxbo._check import positive, require
+from jaxbo.kernels.accelerated import choice, roots
 from jaxbo.kernels.linalg import dot, inner
 from jaxbo.types import Features, Flag, Key, Scalar, floating
+
+
+class Told(NamedTuple):
+    """A root after one observation more, and u and s of its update."""
+
+    root: "AbstractRoot"
+    u: Features
+    s: Scalar
 
 
 class AbstractRoot(eqx.Module):
@@ -50,6 +63,10 @@ class AbstractRoot(eqx.Module):
     def contracted(self, v: Features, u: Features, shrink: Scalar) -> "AbstractRoot":
         """R (I - v v' / shrink) = R - u v' / shrink, where u = R v."""
 
+    @abc.abstractmethod
+    def told(self, phi: Features, noise: Scalar) -> Told:
+        """The root after an observation at φ."""
+
 
 class DenseRoot(AbstractRoot):
     """R itself."""
@@ -67,6 +84,25 @@ class DenseRoot(AbstractRoot):
 
     def contracted(self, v: Features, u: Features, shrink: Scalar) -> "DenseRoot":
         return DenseRoot(self.matrix - (u / shrink)[:, None] * v[None, :])
+
+    def told(self, phi: Features, noise: Scalar) -> Told:
+        if phi.size > roots.LARGEST or not choice.of_32_bits(self.matrix, phi):
+            matrix, u, s = _dense_told(self.matrix, phi, noise)
+            return Told(DenseRoot(matrix), u, s)
+
+        def of_one(_: Any, matrix: Array, observation: tuple[Features, Scalar]) -> Any:
+            return _dense_told(matrix, *observation)
+
+        def of_all(_: Any, matrix: Array, observations: Any, *, interpret: bool) -> Any:
+            return roots.told(matrix, *observations, interpret=interpret)
+
+        matrix, u, s = choice.chosen(
+            lambda: _dense_told(self.matrix, phi, noise),
+            lambda interpret: choice.mapped(of_one, of_all, interpret)(
+                (), self.matrix, (phi, noise)
+            ),
+        )
+        return Told(DenseRoot(matrix), u, s)
 
 
 class ProductRoot(AbstractRoot):
@@ -102,6 +138,32 @@ class ProductRoot(AbstractRoot):
             self.inverse_shrinks.at[row].set(1 / shrink, mode="drop"),
             self.count + held.astype(int),
         )
+
+    def told(self, phi: Features, noise: Scalar) -> Told:
+        v, u = _by_kernel(_there_and_back, self, phi, ascending=True, descending=True)
+        s, shrink = _divisors(v, noise)
+        return Told(self.contracted(v, u, shrink), u, s)
+
+
+def _dense_told(
+    matrix: Float[Array, "features features"], phi: Features, noise: Scalar
+) -> tuple[Float[Array, "features features"], Features, Scalar]:
+    """The matrix of the root after an observation, u and s."""
+    v, u = _there_and_back(DenseRoot(matrix), phi)
+    s, shrink = _divisors(v, noise)
+    return DenseRoot(matrix).contracted(v, u, shrink).matrix, u, s
+
+
+def _there_and_back(root: AbstractRoot, phi: Features) -> tuple[Features, Features]:
+    """v = R'φ and u = R v."""
+    v = root.transpose_times(phi)
+    return v, root.times(v)
+
+
+def _divisors(v: Features, noise: Scalar) -> tuple[Scalar, Scalar]:
+    """s, and what the root's update is divided by."""
+    s = inner(v, v) + noise
+    return s, s + jnp.sqrt(noise * s)
 
 
 @jax.custom_batching.custom_vmap
@@ -145,13 +207,48 @@ _last_to_first.defvjp(
 
 
 def _ascending(root: ProductRoot, z: Features) -> Features:
-    count = _largest_of_batch(root.count)
-    return jax.lax.fori_loop(0, count, lambda k, z: _factor(root, k, z), z)
+    return _by_kernel(_first_to_last_in_turn, root, z, ascending=True, descending=False)[0]
 
 
 def _descending(root: ProductRoot, z: Features) -> Features:
+    return _by_kernel(_last_to_first_in_turn, root, z, ascending=False, descending=True)[0]
+
+
+def _by_kernel(
+    plain: Callable[[ProductRoot, Features], tuple[Features, ...]],
+    root: ProductRoot,
+    z: Features,
+    *,
+    ascending: bool,
+    descending: bool,
+) -> tuple[Features, ...]:
+    """`plain` of root and z, or the kernel for it (`roots.through`) in programs that hold it."""
+    if z.size > roots.LARGEST_FACTOR or not choice.of_32_bits(root.rows, z):
+        return plain(root, z)
+
+    def of_one(_: Any, root: ProductRoot, z: Features) -> tuple[Features, ...]:
+        return plain(root, z)
+
+    def of_all(_: Any, root: Any, z: Any, *, interpret: bool) -> Any:
+        arrays = root.rows, root.inverse_shrinks, root.count, z
+        return roots.through(
+            *arrays, ascending=ascending, descending=descending, interpret=interpret
+        )
+
+    return choice.chosen(
+        lambda: plain(root, z),
+        lambda interpret: choice.mapped(of_one, of_all, interpret)((), root, z),
+    )
+
+
+def _first_to_last_in_turn(root: ProductRoot, z: Features) -> tuple[Features]:
     count = _largest_of_batch(root.count)
-    return jax.lax.fori_loop(0, count, lambda k, z: _factor(root, count - 1 - k, z), z)
+    return (jax.lax.fori_loop(0, count, lambda k, z: _factor(root, k, z), z),)
+
+
+def _last_to_first_in_turn(root: ProductRoot, z: Features) -> tuple[Features]:
+    count = _largest_of_batch(root.count)
+    return (jax.lax.fori_loop(0, count, lambda k, z: _factor(root, count - 1 - k, z), z),)
 
 
 def _factor(root: ProductRoot, k: Int[Array, ""], z: Features) -> Features:
@@ -226,13 +323,10 @@ def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) 
     # With φ = 0 and residual 0 the update below adds zeros only.
     phi = jnp.where(observed, phi, jnp.zeros_like(phi))
     residual = jnp.where(observed, y - dot(posterior.mean, phi), jnp.zeros_like(y))
-    v = posterior.root.transpose_times(phi)
-    s = inner(v, v) + posterior.noise
-    u = posterior.root.times(v)
-    shrink = s + jnp.sqrt(posterior.noise * s)
+    root, u, s = posterior.root.told(phi, posterior.noise)
     return Posterior(
         mean=posterior.mean + jnp.multiply.outer(residual, u / s),
-        root=posterior.root.contracted(v, u, shrink),
+        root=root,
         noise=posterior.noise,
         quadratic=posterior.quadratic + jnp.multiply.outer(residual, residual) / s,
         log_det=posterior.log_det + jnp.where(observed, jnp.log(s), 0.0),
