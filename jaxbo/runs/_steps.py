@@ -9,7 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
+from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import agent_keys
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.layout import Each
@@ -70,6 +70,11 @@ def tell_one(
 
 
 def stage(row: Count | int, initial: int) -> Stage:
-    """Of a row of a run that has so many initial ones: as arrays, for one program of all rows."""
+    """Of a row of a run that has so many initial ones: as arrays, for one program of all rows.
+
+    A run without any has a smaller program.
+    """
+    if not initial:
+        return IN_ROUND
     row = jnp.asarray(row, int)
     return Stage(row < initial, row == initial - 1)

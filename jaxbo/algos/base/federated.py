@@ -249,10 +249,13 @@ class AbstractFederated(AbstractAlgorithm):
             settle = functools.partial(each(self.settle, in_axes=(None, 0)), shared)
             clients = jax.lax.cond(stage.last, settle, lambda clients: clients, clients)
         own = values[: self.targets]
-        # In a round a failure counts, too.
-        held = jnp.any(jnp.isfinite(own)) | jnp.logical_not(stage.before)
+        # In a round a failure counts, too, and devices need not tell each other.
+        one = jnp.ones((), int)
+        held = jax.lax.cond(
+            stage.before, lambda own: jnp.any(jnp.isfinite(own)).astype(int), lambda _: one, own
+        )
         rounds = jnp.where(stage.before, state.round, state.round + 1)
-        told, origin = state.told + held.astype(int), after(state.origin, own)
+        told, origin = state.told + held, after(state.origin, own)
         return FederatedState(rounds, told, shared, clients, past, origin)
 
     def check_start(self, state: FederatedState, values: Float[Array, "points agents"]) -> None:

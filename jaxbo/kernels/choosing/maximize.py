@@ -196,7 +196,8 @@ def query(
 #: So many starts are not raced, and fewer do not climb at the same time.
 TOGETHER = 4
 #: One start in so many goes on, by so many trials; `steps` more in the last round. Of 14 times 1000
-#: functions in dimensions 3 to 10 no fewer maxima were found than by four steps of all starts.
+#: functions in dimensions 3 to 10 it finds at most 0.2 % fewer maxima than four steps of all starts,
+#: and up to 7 % more.
 ROUNDS = ((1, 2), (2, 1), (4, 2), (8, 1))
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that
 # gains doubles it, one that does not quarters it.
