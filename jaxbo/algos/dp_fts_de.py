@@ -91,7 +91,7 @@ class DPFTSDE(AbstractTwoModels):
 
     Differs from the paper in the defaults of `FTS`. z, q, S, the schedules and `releases` are array
     leaves: a privacy-utility curve is one vmapped program. Memory: M² + O(M) floats an agent;
-    measured in a run of 35 observations with the defaults, 47 kB at most.
+    measured in a run of 35 observations with the defaults, 108 kB at most.
 
     `ValueError` for regions of another dimension than the domain.
     """

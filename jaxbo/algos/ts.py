@@ -21,7 +21,7 @@ class TS(AbstractIndependent):
 
     All agents draw on one set of features and, each round, one set of candidate points, so that a
     round of many agents is one matrix product. Memory: the belief of `surrogate`, an agent; measured in
-    a run of 35 observations with the defaults, 48 kB at most.
+    a run of 35 observations with the defaults, 108 kB at most.
     """
 
     domain: AbstractDomain

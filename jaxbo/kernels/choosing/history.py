@@ -66,6 +66,8 @@ _BETTER = 2.0
 _ALIKE = 0.5
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
+#: So many candidates are compared with what is remembered at a time, which bounds an agent's memory.
+_BLOCK = 64
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -309,7 +311,7 @@ class Limits(NamedTuple):
             def nearest(z: Point) -> Scalar:
                 return jnp.min(jnp.where(past.used, _distances(X, z), jnp.inf))
 
-            apart = of_all(nearest, candidates)
+            apart = of_all(nearest, candidates, _BLOCK)
             new = apart > _SAME
             # By its data: JAX's check for reused keys takes a loop for a second use.
             drawn = jr.uniform(wrap(data, key), apart.shape, apart.dtype)
@@ -337,7 +339,7 @@ def limits(past: History, candidates: Points) -> Limits:
 
     def known(past: History) -> tuple[tuple[Array, Scalar], Float[Array, " points"]]:
         fitted = _fitted(past)
-        return fitted, of_all(Risk(past.x, past.failed, *fitted), candidates)
+        return fitted, of_all(Risk(past.x, past.failed, *fitted), candidates, _BLOCK)
 
     fitted, risks = if_any(jnp.any(past.failed), known, past, (nowhere, none))
     found = Risk(past.x, past.failed, *fitted)
