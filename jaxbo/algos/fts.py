@@ -115,7 +115,7 @@ class FTS(AbstractTwoModels):
     deviation, features are `sine_cosine` (its own are `Fixed(basis=features.cosine)`), and β_t is 1, as
     in its experiments. Memory: M² + O(M) floats an agent, or O(capacity M) with a `capacity` up to M;
     with `once` a round takes some `targets` × `agents` numbers more, to put the peers in order. Measured
-    in a run of 35 observations with the defaults: 108 kB an agent at most; 0.3 MB with an `own` that fits.
+    in a run of 35 observations with the defaults: 108 kB an agent at most, 0.3 MB with a fitted `own`.
     """
 
     domain: AbstractDomain
