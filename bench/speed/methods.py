@@ -2,7 +2,8 @@
 
     first       seconds of a process's first call of `run`: tracing, compiling, running
     cached      the same in a second process, with JAX's persistent compilation cache
-    drive       seconds that a first `drive` takes beside its evaluations, each of `SLOW` seconds
+    drive       seconds that a first `drive` takes beside its evaluations: a row of them takes `SLOW`
+                seconds, and three rows come before the first round
     desk        seconds of a desk's first query, of the model alone
     state       bytes of an agent's state
     peak        bytes that the compiled program and its results hold at once, an agent
@@ -48,7 +49,7 @@ AGENTS, ROUNDS, INITIAL, DIM = 10, 30, 5, 2
 ROWS = ROUNDS + INITIAL
 #: Seconds that a first call may take on two cores: of methods that fit nothing, of others, and cached.
 QUICK, QUICK_GOAL, GOAL, CACHED = ("RandomSearch", "TS", "FTS", "DPFTSDE"), 2.0, 4.0, 1.0
-#: Seconds of an evaluation that `drive` waits for.
+#: Seconds of a row of evaluations that `drive` waits for.
 SLOW = 1.0
 
 
@@ -255,7 +256,11 @@ def _of_method(name: str) -> dict[str, Any]:
         # The second process finds in the folder what the first one compiled.
         cold, warm = (Cost(*here("run")) for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
-        parts = {part: elsewhere("bench.speed.methods", name, folder, part) for part in PARTS}
+        parts = {
+            part: elsewhere("bench.speed.methods", name, folder, part)
+            for part in PARTS
+            if part != "run"
+        }
     spent = Where(*parts["where"])._asdict()
     rest = {"cached": warm.first, "drive": parts["drive"], "desk": parts["desk"]}
     return cold._asdict() | rest | spent

@@ -66,7 +66,7 @@ class RGPE(AbstractTransfer):
         whole("draws", self.draws, least=1)
 
     @property
-    def numbers(self) -> int:
+    def numbers_a_point(self) -> int:
         return self.features.size
 
     def acquisition(

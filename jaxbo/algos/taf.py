@@ -64,7 +64,7 @@ class TAF(AbstractTransfer):
         positive_number("bandwidth", self.bandwidth)
 
     @property
-    def numbers(self) -> int:
+    def numbers_a_point(self) -> int:
         return self.agents
 
     def acquisition(

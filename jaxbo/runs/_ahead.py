@@ -1,5 +1,6 @@
 """Steps that are compiled in a thread while the first evaluations run."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,9 @@ class Ahead:
     """Compiles steps one after the other, in a thread of its own, from `start` on.
 
     Each of `steps` is a function under `eqx.filter_jit`, and makes its arguments of a state. A later call
-    with arguments of the same shapes finds it compiled. An error is left to that call.
+    with arguments of the same shapes finds it compiled. An error is left to that call. JAX's settings for
+    one thread, such as `with jax.enable_x64()`, do not reach the other one: the call then compiles anew.
+    A process that is interrupted ends when the step in hand is compiled.
     """
 
     def __init__(self, *steps: tuple[Any, Callable[[PyTree], tuple]]):
@@ -20,8 +23,10 @@ class Ahead:
     def start(self, state: PyTree) -> None:
         """Begins; again, it does nothing. The state is held until `wait`."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._compile, args=(state,))
-            self._thread.start()
+            thread = threading.Thread(target=self._compile, args=(state,))
+            with contextlib.suppress(RuntimeError):  # where there are no more threads
+                thread.start()
+                self._thread = thread
 
     def wait(self) -> None:
         """Until all is compiled, if it was started: nothing is compiled twice."""

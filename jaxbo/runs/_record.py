@@ -1,6 +1,5 @@
 """The rows of a driven run, kept and saved as they grow."""
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -22,8 +21,7 @@ class Record:
 
     def __init__(
         self,
-        shape: tuple[int, int],
-        info: Callable[[], PyTree],
+        shapes: PyTree,
         initial: int,
         rounds: int,
         saved: Checkpoint | None,
@@ -31,16 +29,17 @@ class Record:
         present: np.ndarray | None,
         compiled: bool,
     ):
+        queries, info = shapes
         rows = initial + rounds
         self.initial, self.saved, self.ledger, self.begun = initial, saved, ledger, ledger
         self.released = None if ledger is None or saved is None else Released(saved.path)
-        default = jnp.zeros(()).dtype
-        self.queries = np.full((rows, *shape), np.nan, default)
+        self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
         # A compiled objective's values are told as they come; a Python objective's in float64.
         self.compiled = compiled
-        precision = default if compiled else np.float64
-        self.values = np.full((rows, shape[0]), np.nan, precision)
-        self._shapes, self._rounds = info, rounds
+        precision = queries.dtype if compiled else np.float64
+        self.values = np.full((rows, queries.shape[0]), np.nan, precision)
+        leaves, self.structure = jax.tree.flatten(info)
+        self.info = [np.zeros((rounds, *leaf.shape), leaf.dtype) for leaf in leaves]
         self.present = [] if present is None else [np.asarray(present)]
         self.asked = self.told = 0
         self.failures: list[Failure] = []
@@ -52,20 +51,6 @@ class Record:
             if self.released is None:
                 raise
             raise self.released.unusable(error) from error
-
-    @functools.cached_property
-    def _empty(self) -> PyTree:
-        """The info of all rounds, which are still to come.
-
-        What `ask` returns besides queries is found out when it is needed: it takes tracing.
-        """
-        return jax.tree.map(
-            lambda leaf: np.zeros((self._rounds, *leaf.shape), leaf.dtype), self._shapes()
-        )
-
-    @property
-    def info(self) -> list[np.ndarray]:
-        return jax.tree.leaves(self._empty)
 
     def __enter__(self) -> "Record":
         return self
@@ -191,7 +176,7 @@ class Record:
         return jnp.asarray(self.queries[rows]), jnp.asarray(values) if self.compiled else values
 
     def trace(self) -> Trace:
-        info = jax.tree.map(jnp.asarray, self._empty)
+        info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])
         queries, values = self.observations(slice(None))
         failures = tuple(self.failures)
         return Trace(queries, values, info, self.initial, failures, self.ledger)

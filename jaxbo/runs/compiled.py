@@ -141,6 +141,8 @@ def _run(
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), info)
             return _steps.design(algorithm, key, each), nothing
 
+        if not rounds:
+            return of_design()
         return jax.lax.cond(before, of_design, of_round)
 
     best = jnp.full((algorithm.targets,), -jnp.inf)

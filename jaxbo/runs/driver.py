@@ -90,7 +90,8 @@ def drive(
     last bit if its own values do not depend on what they are compiled with.
 
     `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
-    for an `AbstractObjective`.
+    for an `AbstractObjective`. Let processes be spawned, not forked: JAX has threads, and the next steps
+    are compiled in another one while the first evaluations run.
     `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
     most the evaluations in flight, and asks what an undisturbed run would have asked, unless a ledger
     has it draw noise that nobody can repeat. That the Python objective is still the same one cannot be
@@ -140,18 +141,16 @@ def drive(
     if checkpoint is not None:
         identity = _identity(algorithm, objective, key, initial, present, state, ledger)
         saved = Checkpoint(checkpoint, KIND, identity)
-    here = None if present is None or not rounds else present[0]
     given = None if present is None else np.asarray(present)
     compiled = isinstance(objective, AbstractObjective)
-    shape = algorithm.targets, algorithm.domain.dim
-    shapes = eqx.filter_eval_shape(lambda state: state, start)
-    asked = lambda state: (algorithm, keys.rounds, state, here, jax.vmap)  # noqa: E731
-    info = lambda: eqx.filter_eval_shape(_steps.ask, *asked(shapes))[1]  # noqa: E731
-    if here is not None:  # which may not be for these agents
-        info()
-    record = Record(shape, info, initial, rounds, saved, ledger, given, compiled)
-    told = algorithm, jnp.zeros(shape), jnp.zeros(shape[0]), _steps.stage(0, initial)
-    ahead = Ahead((_tell, lambda state: (told, state)), (_steps.ask, asked))
+    example = None if present is None or not rounds else present[0]
+    # An error in `ask` ends the run before anything is evaluated.
+    shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
+    record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
+    row = jnp.zeros(shapes[0].shape), jnp.zeros(algorithm.targets)
+    tells = algorithm, *row, _steps.stage(0, initial)
+    asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731
+    ahead = Ahead((_tell, lambda state: (tells, state)), *([(_steps.ask, asks)] if rounds else []))
     anew = int(algorithm.told(start)) == 0
     evaluator = Evaluator(algorithm.domain, objective, record, executor, catch, anew)
 

@@ -203,7 +203,7 @@ def test_on_a_cube_every_query_is_that_of_algorithm_1(x64):
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     candidates = np.asarray(Known(2).candidates(None, 300), float)
     explores = schedules.explores(NUMBERS[:12])
-    for options in ({}, {"room": 1}):
+    for options in ({}, {"initial_capacity": 1}):
         algorithm = cepe(Known(2), NUMBERS[:12], **options)
         _, trace = run(algorithm, Waves(0.2), 12, jr.key(1))
         points = np.concatenate([grid, candidates, np.asarray(trace.queries, float).reshape(-1, 2)])
@@ -615,7 +615,7 @@ def data(leaf):
         ({"weights": [0.5, 0.5, 0.5, -0.5]}, "weights"),
         ({"weights": [1.0]}, "weights"),
         ({"sketch": Sketch(1.0)}, "exploration comes first"),
-        ({"room": -1}, "room"),
+        ({"initial_capacity": -1}, "initial_capacity"),
         ({"kernel": stack([Matern32(0.1), Matern32(0.2)], 2)}, "4 agents"),
     ],
 )

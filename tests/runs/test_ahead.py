@@ -73,7 +73,7 @@ def negative_bowl(agent, x):
 
 @pytest.mark.parametrize(
     ("initial", "expected"),
-    [(1, [("tell", False), ("ask", False)]), (0, [("ask", True), ("tell", False)])],
+    [(1, [("ask", True), ("tell", False)]), (0, [("ask", True), ("tell", False)])],
 )
 def test_a_driver_compiles_what_comes_next_while_it_evaluates(traced, initial, expected):
     # Sizes that nothing else here has: no step of them has been traced yet.
@@ -85,6 +85,28 @@ def test_a_driver_compiles_what_comes_next_while_it_evaluates(traced, initial, e
     drive(fts, negative_bowl, 3, jr.key(1), initial=initial, progress=False)
     assert traced == expected
     assert len(_COMPILED) == since
+
+
+def test_an_error_in_ask_comes_before_any_evaluation(monkeypatch):
+    def wrong(*_, **__):
+        raise RuntimeError("this ask is wrong")
+
+    monkeypatch.setattr(FTS, "ask", wrong)
+    seen = []
+    fts = FTS(Cube(2), 2, features=Fixed(size=14), candidates=47)
+    with pytest.raises(RuntimeError, match="this ask is wrong"):
+        drive(fts, lambda agent, x: seen.append(x) or 0.0, 2, jr.key(0), initial=2, progress=False)
+    assert seen == []
+
+
+def test_where_no_thread_can_be_started_all_is_compiled_when_it_is_called(monkeypatch):
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    desk = Desk(EGP(Cube(2), Fitted(13, size=22), candidates=44), jr.key(0), initial=1)
+    desk.tell(desk.ask().number, 0.2)
+    assert desk.ask().number == 1
 
 
 def test_a_desk_compiles_while_its_first_query_is_out(traced):

@@ -32,7 +32,7 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.objectives.families import Same
 from jaxbo.objectives.functions import branin
 from jaxbo.runs._evaluate import NotFiniteError
-from jaxbo.runs.compiled import run
+from jaxbo.runs.compiled import check_sizes, run
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import QUANTILES, Failure, Trace, summary
 from jaxbo.schedules import Constant
@@ -907,3 +907,35 @@ def test_a_query_outside_of_the_domain_is_not_evaluated():
     with pytest.raises(ValueError, match=r"Wild asks for \[10.5 10.5\], which is outside"):
         quiet(wild, lambda agent, x: calls.append(x), 2, jr.key(0))
     assert calls == []
+
+
+def test_observations_are_counted_for_each_target(key):
+    fts = FTS(Cube(2), 2, features=SMALL, own=Fitted(6, size=8))
+    nan = jnp.nan
+    values = jnp.array([[1.0, nan], [nan, 0.5], [2.0, nan], [nan, 1.5]])
+    state = fts.warm_start(fts.init(key), jr.uniform(key, (4, 2, 2)), values)
+    np.testing.assert_array_equal(state.told, [2, 2])
+    assert fts.told(state) == 2
+    check_sizes(fts, 4, 0, None, state)  # there is room for six
+    with pytest.raises(ValueError, match="capacity of 6"):
+        check_sizes(fts, 5, 0, None, state)
+
+
+def test_the_initial_design_of_one_worker_of_several_is_replayed(key):
+    egp = EGP(Cube(2), Fitted(9, size=8), workers=2)
+    queries, values = jr.uniform(key, (3, 1, 2)), jnp.array([[0.1], [0.4], [0.2]])
+    state = replay(egp, Trace(queries, values, (), initial=3), key)
+    start = egp.init(jr.split(key, 3)[0])
+    expected = egp.warm_start(start, queries, values)
+    assert int(state.told) == 3
+    np.testing.assert_allclose(state.belief.y, expected.belief.y, rtol=1e-6)
+
+
+def test_a_method_that_has_a_settle_of_its_own_settles():
+    class Settling(RandomSearch):
+        def settle(self, shared, client):
+            return client
+
+    assert not FTS(Cube(2), 2).settles
+    assert not RandomSearch(Cube(2), 2).settles
+    assert Settling(Cube(2), 2).settles

@@ -48,13 +48,13 @@ BEFORE_FIRST_ROUND = -1
 class FederatedState(eqx.Module):
     """`shared` is what all parties agreed on before the start; `clients` and `past` have the agents axis.
 
-    `past` is what each agent has evaluated. `round` counts the rounds told, and `told` what a target may
-    hold: these and those of `warm_start`. What clients predict is of values less `origin`, which `drive`
-    subtracts for each target; None where the method takes values as they are.
+    `past` is what each agent has evaluated. `round` counts the rounds told, and `told` what each target
+    may hold: one for each round, and the values of `warm_start`. What clients predict is of values less
+    `origin`, which `drive` subtracts for each target; None where the method takes values as they are.
     """
 
     round: Int[Array, ""]
-    told: Int[Array, ""]
+    told: Int[Array, " targets"]
     shared: PyTree
     clients: PyTree
     past: History
@@ -161,8 +161,8 @@ class AbstractFederated(AbstractAlgorithm):
 
     @property
     def settles(self) -> bool:
-        """Whether `settle` changes a client."""
-        return False
+        """Whether `settle` changes a client: by default, whether a method has its own."""
+        return type(self).settle is not AbstractFederated.settle
 
     def settle(self, shared: PyTree, client: Any) -> PyTree:
         """The client when the first round begins, after what it observed before."""
@@ -179,7 +179,8 @@ class AbstractFederated(AbstractAlgorithm):
         zero = jnp.zeros((), int)
         past = each(lambda _: self.nothing())(index)
         origin = no_origin(self.targets) if self.invariant else None
-        return FederatedState(zero, zero, shared, clients, past, origin)
+        told = jnp.zeros((self.targets,), int)
+        return FederatedState(zero, told, shared, clients, past, origin)
 
     def nothing(self) -> History:
         """The past of an agent that has evaluated nothing."""
@@ -189,7 +190,7 @@ class AbstractFederated(AbstractAlgorithm):
         return state.round
 
     def told(self, state: FederatedState) -> Count:
-        return state.told
+        return jnp.max(state.told)
 
     def ask(
         self,
@@ -229,11 +230,7 @@ class AbstractFederated(AbstractAlgorithm):
         each: Each = jax.vmap,
     ) -> FederatedState:
         count, shared = values.shape[0], state.shared
-        require(
-            count in (self.targets, self.agents) and queries.shape == (count, self.domain.dim),
-            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, "
-            f"got {queries.shape} and {values.shape}.",
-        )
+        self._check_row(queries.shape, values.shape)
         round = jnp.where(stage.before, BEFORE_FIRST_ROUND, state.round)
         known = state.clients, state.past
         first = self._first(count, known)
@@ -249,18 +246,25 @@ class AbstractFederated(AbstractAlgorithm):
             settle = functools.partial(each(self.settle, in_axes=(None, 0)), shared)
             clients = jax.lax.cond(stage.last, settle, lambda clients: clients, clients)
         own = values[: self.targets]
-        # In a round a failure counts, too, and devices need not tell each other.
-        one = jnp.ones((), int)
-        held = jax.lax.cond(
-            stage.before, lambda own: jnp.any(jnp.isfinite(own)).astype(int), lambda _: one, own
-        )
+        # In a round a failure counts, too.
+        held = jnp.isfinite(own) | jnp.logical_not(stage.before)
         rounds = jnp.where(stage.before, state.round, state.round + 1)
-        told, origin = state.told + held, after(state.origin, own)
+        told, origin = state.told + held.astype(int), after(state.origin, own)
         return FederatedState(rounds, told, shared, clients, past, origin)
 
+    def _check_row(self, queries: tuple[int, ...], values: tuple[int, ...]) -> None:
+        """`ValueError` unless these are the shapes of observations of the targets, or of all agents."""
+        counts, dim = (self.targets, self.agents), self.domain.dim
+        require(
+            any((queries, values) == ((count, dim), (count,)) for count in counts),
+            f"expected queries of shape ({self.targets}, {dim}), or of all {self.agents} agents, and as "
+            f"many values, got {queries} and {values}.",
+        )
+
     def check_start(self, state: FederatedState, values: Float[Array, "points agents"]) -> None:
+        self._check_row((values.shape[1], self.domain.dim), values.shape[1:])
         counts = jnp.sum(jnp.isfinite(values), axis=0)
-        told = state.told + jnp.max(counts[: self.targets], initial=0)
+        told = jnp.max(state.told + counts[: self.targets])
         peers = jnp.max(counts[self.targets :], initial=0)
         for most, capacity in ((told, self.capacity), (peers, self.peer_capacity)):
             require(
@@ -272,7 +276,7 @@ class AbstractFederated(AbstractAlgorithm):
         require(
             room is None or told <= room,
             f"{told} observations of an agent before the first round, and the algorithm has room for "
-            f"{room} of them: make room.",
+            f"{room} of them: give it a larger initial_capacity.",
         )
 
     def observe(

@@ -186,7 +186,7 @@ class AbstractOneModel(AbstractAlgorithm):
     ) -> State:
         del each
         # Before the first round it does not matter whose evaluations these are.
-        count = len(values) if stage.before is True else self.targets
+        count = self.targets if stage.before is False else len(values)
         require(
             queries.shape == (count, self.domain.dim) and values.shape == (count,),
             f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, got "

@@ -24,8 +24,8 @@ from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief
 from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
-#: An agent holds no more than so many numbers of its function's while it looks for the best candidate.
-NUMBERS = 4096
+#: While an agent looks for its best candidate, its function holds no more than so many numbers.
+MOST_NUMBERS = 4096
 
 
 class TransferMessage(eqx.Module):
@@ -114,7 +114,7 @@ class AbstractTransfer(AbstractTwoModels):
 
     @property
     @abc.abstractmethod
-    def numbers(self) -> int:
+    def numbers_a_point(self) -> int:
         """How many numbers the function that is maximized makes of a point on its way to a value."""
 
     def usable(self, message: TransferMessage) -> Flag:
@@ -165,7 +165,7 @@ class AbstractTransfer(AbstractTwoModels):
         # A peer whose values are all equal sends a mean of 0.
         told = jnp.any(broadcast.messages.mean != 0, axis=1)
         alone = ~jnp.any(told & (weights > 0))
-        block = max(1, NUMBERS // self.numbers)
+        block = max(1, MOST_NUMBERS // self.numbers_a_point)
         x = query(aside(key), function, self.domain, candidates, past, alone=alone, block=block)
         return x, weights
 

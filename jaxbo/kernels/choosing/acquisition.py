@@ -165,7 +165,10 @@ def _log_h(z: Scalar) -> _LogH:
 
 @_log_h.defjvp
 def _log_h_jvp(primals, tangents):
-    """One evaluation, however often this is differentiated: r' = q - r² = 1 - r δ and q' = -q δ."""
+    """r' = q - r² = 1 - r δ and q' = -q δ: one evaluation serves all derivatives.
+
+    Two of them have all digits. From the third on digits cancel far in the tail.
+    """
     (z,), (dz,) = primals, tangents
     found = _log_h(z)
     _, r, q, delta = found

@@ -40,7 +40,8 @@ class Pieces(NamedTuple):
 class Climb(NamedTuple):
     """A start on its way: the best point so far, the next move from it, and how long one may be.
 
-    `promise` is the value that the last trial's local model expects of the next one.
+    `promise` is the largest value that the local model around the last trial has within the radius, or
+    the best value so far if that trial was not allowed.
     """
 
     x: Point
@@ -256,8 +257,10 @@ def _go_on(
         better = trial_value > value
         if box is not None:  # the nearest point of the domain may be outside
             better = better & jnp.all((trial >= lower) & (trial <= upper))
+        allowed = jnp.ones((), bool)
         if limits is not None:
-            better = better & limits.allow(trial)
+            allowed = limits.allow(trial)
+        better = better & allowed
         radius = radius * jnp.where(better, _GROW, _SHRINK).astype(radius.dtype)
         following, gain = _newton_step(gradient, curvature, trial, radius, lower, upper, products)
         return Climb(
@@ -265,7 +268,8 @@ def _go_on(
             jnp.where(better, trial_value, value),
             jnp.where(better, following, move * _SHRINK),
             radius,
-            trial_value + gain,
+            # A climb that would enter a place where it may not look promises what it has.
+            jnp.where(allowed, trial_value + gain, value),
         )
 
     return jax.lax.fori_loop(0, trials, trial, climb)

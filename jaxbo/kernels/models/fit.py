@@ -174,7 +174,7 @@ def fit(
     and, with `noise`, the first start, moved into the bounds where it lies outside of them. Rows whose y
     is not finite are ignored: NaN marks failures and padding alike. The other `restarts - 1` starts are
     the same low-discrepancy points of the box every time. `steps` is how often each evaluates the
-    evidence.
+    evidence; once more is for the given hyperparameters.
 
     The result is inside of the bounds, never worse than the start and never NaN. With fewer than
     `FEWEST` distinct values it is the start. A hyperparameter that is not fitted keeps its value,
@@ -202,7 +202,8 @@ def fit(
     better = (lowest[best] < given[0]) & informative(y)
     theta = jnp.where(better, problem.inside(found[best]), problem.theta)
     density = -jnp.where(better, lowest[best], given[0])
-    evidence = density - problem.log_prior(theta)
+    prior = problem.log_prior(theta)
+    evidence = jnp.where(jnp.isfinite(density), density - prior, density)  # the prior may be -inf
     return Fit(*problem.unpack(theta), evidence.astype(y.dtype))
 
 

@@ -457,3 +457,28 @@ def test_pieces_of_a_space_keep_to_their_region(key):
     x, value, expected = jax.jit(jax.vmap(one))(jr.split(key, 50))
     np.testing.assert_array_equal(jax.vmap(SPACE.project)(x), x)
     np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_race_is_not_won_by_climbs_that_may_not_go_on(key):
+    """A peak beside a higher one in a region that fails."""
+
+    def function(x):
+        low = 1.5 * jnp.exp(-jnp.sum((x - jnp.array([0.25, 0.5, 0.5])) ** 2) / 0.005)
+        high = 3.0 * jnp.exp(-jnp.sum((x - jnp.array([0.75, 0.5, 0.5])) ** 2) / 0.05)
+        return low + high
+
+    class Half(history.Limits):
+        """The first half of the cube is allowed."""
+
+        def allow(self, x):
+            return x[0] <= 0.5
+
+    domain = Cube(3)
+    candidates = domain.candidates(key, 1000)
+    nothing = history.limits(history.empty(3, 4), candidates)
+    limits = Half(nothing.risk, jnp.where(candidates[:, 0] <= 0.5, 0.0, 1.0), jnp.asarray(0.5))
+    edge = jnp.max(jnp.where(limits.allowed, jax.vmap(function)(candidates), -jnp.inf))
+    x, value = jax.jit(lambda c: maximize(function, domain, c, limits=limits))(candidates)
+    assert x[0] <= 0.5
+    assert value > 1.49
+    assert value >= edge
