@@ -55,7 +55,7 @@ def _told(
     from jax.experimental import pallas as pl
     from jax.experimental.pallas.triton import load, store
 
-    agent, columns = pl.program_id(0), pl.ds(0, width)
+    agent, columns = pl.program_id(0), pl.ds(pl.program_id(0) * 0, width)
     there = jnp.arange(width) < phi.shape[1]
     square = there[:, None] & there[None, :]
     R = load(matrix.at[agent, columns, columns], mask=square, other=0.0)
@@ -114,7 +114,7 @@ def _through(
     from jax.experimental import pallas as pl
     from jax.experimental.pallas.triton import load, store
 
-    agent, columns = pl.program_id(0), pl.ds(0, width)
+    agent, columns = pl.program_id(0), pl.ds(pl.program_id(0) * 0, width)
     there = jnp.arange(width) < z.shape[1]
     many = load(count.at[agent])
 
