@@ -27,7 +27,7 @@ T = TypeVar("T", bound=PyTree)
 #: Platforms whose programs hold the kernels. It is empty because nobody has measured them on a GPU yet:
 #: `python -m bench gpu` does. Where they are faster than the plain functions, this becomes ("cuda",).
 #: While it is empty, a plain function is called as if there were no kernel. Tests put "cpu" here, where
-#: kernels are interpreted.
+#: kernels are interpreted. The kernels are for the Pallas of jax 0.9: that of jax 0.12 refuses some.
 PLATFORMS: tuple[str, ...] = ()
 
 
