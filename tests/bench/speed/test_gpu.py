@@ -14,10 +14,6 @@ from bench.speed.floor import Case
 from bench.speed.gpu import Device, Missing
 from jaxbo.kernels.accelerated import choice, roots
 
-pytestmark = pytest.mark.skipif(
-    jax.__version_info__ >= (0, 12), reason="Pallas of jax 0.12 refuses these kernels"
-)
-
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 CPU, GPU = Device(1e10, 1e11, gpu=False), Device(1e12, 1e13, gpu=True)
