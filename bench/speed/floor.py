@@ -32,7 +32,7 @@ from jaxbo.runs.trace import Summary, summary
 from jaxbo.types import Key
 
 CANDIDATES = 1000
-#: Of the last climbs, by default.
+#: Steps that the last climbs take more, by the default of `maximize`.
 STEPS = 3
 
 

@@ -69,13 +69,13 @@ class DECHBO(AbstractOneModel):
     method go on over the continuous domain; so they do from the best point observed and from the best
     of `candidates` spread over the domain. `policy` says what is maximized:
 
-        DEC-HBO                 Decomposed(scopes, capacity)                  UpperBound()
-        as in the paper         the same                                      UpperBound(joint=False)
-        Thompson sampling       the same                                      FactorSample()
-        structures learned      Decomposed(Sampled(), capacity)               any
-        random trees (RDUCB)    Decomposed(RandomTree(), capacity, refit_every=1)   UpperBound()
-        ADD-GP-UCB              Decomposed([[0], [1], ...], capacity)         UpperBound(joint=False)
-        ADD-MES-G, ADD-MES-R    the same                                      MaxValueEntropy(paths=...)
+        DEC-HBO               Decomposed(scopes, capacity)                      UpperBound()
+        as in the paper       the same                                          UpperBound(joint=False)
+        Thompson sampling     the same                                          FactorSample()
+        structures learned    Decomposed(Sampled(), capacity)                   any
+        random trees (RDUCB)  Decomposed(RandomTree(), capacity, refit_every=1) UpperBound()
+        ADD-GP-UCB            Decomposed([[0], [1], ...], capacity)             UpperBound(joint=False)
+        ADD-MES-G, ADD-MES-R  the same                                          MaxValueEntropy(paths=...)
 
     The info of a query is how far messages may have missed the best point of each grid (`Search`).
     Under several structures what is maximized is averaged (eq. 5). Where two queries from one belief do

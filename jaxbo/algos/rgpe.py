@@ -117,7 +117,7 @@ class RGPE(AbstractTransfer):
             data, message = known
             key = wrap(data, own_key)
             z = jr.normal(key, (self.draws, phis.shape[1]), dtype)
-            # φ'(mean + U'z), and φ'U' first: what is drawn has fewer points than features.
+            # φ'(mean + U'z). The product φ'U' comes first, because there are fewer points than features.
             at_data = dot(message.mean, phis.T), dot(message.factor, phis.T)
             scores = at_data[0][None, :] + dot(z, at_data[1])
             return jax.vmap(lambda s: ranking.misranked(s, y, used))(scores)

@@ -70,9 +70,9 @@ def tell_one(
 
 
 def stage(row: Count | int, initial: int) -> Stage:
-    """Of a row of a run that has so many initial ones: as arrays, for one program of all rows.
+    """The stage of a row of a run with `initial` rows before the first round.
 
-    A run without any has a smaller program.
+    Its flags are arrays, so that all rows have one program. A run without such rows has a smaller one.
     """
     if not initial:
         return IN_ROUND

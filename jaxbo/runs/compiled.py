@@ -193,12 +193,14 @@ def _table(
         state, round = step(row, state)
         before, t = row < initial, row - initial
         due = (t + 1) % every == 0
-        # What a round writes over need not be kept from it.
-        always = every == 1 and (record is None or not initial)
+        both = before | due, due & ~before
+        if every == 1 and (record is None or not initial):
+            # What the first round writes over may be written before.
+            both = True, True
         place = jnp.where(before, row, initial + t // every)
-        asked = _written(asked, place, lambda: asked_of(round), always, before | due)
+        asked = _written(asked, place, lambda: asked_of(round), both[0])
         place = jnp.maximum(t, 0) // every
-        recorded = _written(recorded, place, lambda: made(round), always, due & ~before)
+        recorded = _written(recorded, place, lambda: made(round), both[1])
         return state, (asked, recorded)
 
     return _hidden_loop(initial + rounds, body, (state, tables))
@@ -214,10 +216,8 @@ def _traced_once(step: Callable[..., Any], *examples: PyTree) -> Callable[..., A
     return lambda *arguments: traced(*arguments, *constants)
 
 
-def _written(
-    rows: PyTree, place: Count, row: Callable[[], PyTree], always: bool, due: Flag
-) -> PyTree:
-    """The rows with a new one in its place, `always` or if it is due: only then is it made."""
+def _written(rows: PyTree, place: Count, row: Callable[[], PyTree], due: Flag | bool) -> PyTree:
+    """The rows with a new one in its place, if it is due: only then is it made."""
 
     def write(rows: PyTree) -> PyTree:
         # Unlike `.at`, without checks of bounds, which are compiled for each array.
@@ -226,7 +226,7 @@ def _written(
 
     if not any(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
         return rows
-    return write(rows) if always else jax.lax.cond(due, write, lambda rows: rows, rows)
+    return write(rows) if due is True else jax.lax.cond(due, write, lambda rows: rows, rows)
 
 
 def _hidden_loop(count: int, body: Callable[[Count, PyTree], PyTree], start: PyTree) -> PyTree:

@@ -167,7 +167,7 @@ def _simulate(
 KIND = "a desk"
 
 
-def _steps_ahead(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
+def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
     """`tell_one` and `ask_one`, with arguments as a desk gives them."""
     count, dim = algorithm.targets, algorithm.domain.dim
     told = jnp.zeros(dim), jnp.zeros(()), _steps.stage(0, initial)
@@ -229,7 +229,7 @@ class Desk:
         self._cut = False  # whether a warning was given
         self._returned: list[int] = []  # handed out before a stop, to be handed out again
         self._lock = threading.RLock()
-        self._ahead = _steps_ahead(algorithm, key, initial)
+        self._ahead = _ahead_of(algorithm, key, initial)
         self._saved = None
         if checkpoint is not None:
             identity = fingerprint(

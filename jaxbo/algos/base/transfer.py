@@ -20,7 +20,6 @@ from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
 from jaxbo.algos.base.two_models import AbstractTwoModels, Beliefs, SharedFeatures
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
-from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief
 from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
@@ -38,10 +37,6 @@ class TransferMessage(eqx.Module):
     mean: Features
     factor: Float[Array, "features features"]
     incumbent: Scalar | None
-
-    def sample(self, z: Float[Array, "draws features"]) -> Float[Array, "draws features"]:
-        """Weights, from standard normal numbers."""
-        return self.mean[None, :] + dot(z, self.factor)
 
 
 class TransferClient(eqx.Module):

@@ -135,12 +135,8 @@ class Decomposed(AbstractSurrogate):
         self.capacity = capacity  # pyright: ignore[reportIncompatibleMethodOverride]
         self.form = SquaredExponential(0.3) if form is None else form
         self.noise = floating(noise)
-        self.refit_every, self.warp, self.grid, self.per_factor = (
-            refit_every,
-            warp,
-            grid,
-            per_factor,
-        )
+        self.refit_every, self.warp = refit_every, warp
+        self.grid, self.per_factor = grid, per_factor
         self.priors, self.regions, self.zoom = priors, regions, zoom
 
     def __check_init__(self):

@@ -5,7 +5,7 @@ one for all agents, which writes only the best values. Each region may have weig
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -15,15 +15,19 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxbo.domains.base import Regions
 from jaxbo.kernels.accelerated import choice, slabs
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
-from jaxbo.types import Function, Point, Points, Scalar
-
-if TYPE_CHECKING:
-    from jaxbo.kernels.choosing.maximize import Pieces
+from jaxbo.types import Count, Function, Point, Points, Scalar
 
 #: The places of the best candidates of so many slabs, and the values there.
 Found: TypeAlias = tuple[Int[Array, " slabs"], Float[Array, " slabs"]]
 #: From a function, candidates, whether each is allowed, and a number of slabs.
 Search: TypeAlias = Callable[[Function, Points, Bool[Array, " points"] | None, int], Found]
+
+
+class Pieces(NamedTuple):
+    """A function that is another smooth one, `of(region)`, in every region."""
+
+    regions: Regions
+    of: Callable[[Count], Function]
 
 
 class PiecewiseLinear(eqx.Module):
@@ -44,7 +48,7 @@ def best(
     candidates: Points,
     allowed: Bool[Array, " points"] | None,
     number: int,
-    pieces: "Pieces | None",
+    pieces: Pieces | None,
 ) -> Found:
     """`plain` of the function, or the kernel in programs that hold it.
 
@@ -77,7 +81,7 @@ def best(
     )
 
 
-def _linear(function: Function, pieces: "Pieces | None") -> PiecewiseLinear | None:
+def _linear(function: Function, pieces: Pieces | None) -> PiecewiseLinear | None:
     """The function as one that is linear in each region, if it is."""
     if pieces is None:
         if not isinstance(function, FourierFunction):

@@ -21,7 +21,7 @@ CPU, GPU = Device(1e10, 1e11, gpu=False), Device(1e12, 1e13, gpu=True)
 
 @pytest.fixture(autouse=True)
 def a_small_array(monkeypatch):
-    """Is what reading it measures the bandwidth by."""
+    """The bandwidth is measured by reading a small array."""
     monkeypatch.setattr(timing, "BYTES", 2**20)
 
 
