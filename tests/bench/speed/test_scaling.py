@@ -71,7 +71,7 @@ def test_costs_grow_as_the_state_does():
     cost = methods.measured("TS")
     algorithm = methods.METHODS["TS"](1)
     state = jax.eval_shape(algorithm.init, jax.random.key(0))
-    of_an_agent = state.clients, state.past, state.origin
+    of_an_agent = state.told, state.clients, state.past, state.origin
     one = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(of_an_agent))
     assert cost.state == one
     assert one / 2 < cost.peak < 10 * one
