@@ -11,6 +11,7 @@ from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
+from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
@@ -74,6 +75,7 @@ __all__ = [
     "FixedSize",
     "Integer",
     "Largest",
+    "LearnedPrior",
     "Ledger",
     "LostWorkerError",
     "Marginal",

@@ -118,13 +118,14 @@ class Imputing(AbstractAlgorithm):
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
         stage: Stage = IN_ROUND,
+        info: PyTree = None,
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
         inner, worst = state
         worst = jnp.minimum(worst, jnp.where(jnp.isnan(values), jnp.inf, values))
         told = self.instead(values, worst)
-        return self.method.tell(inner, queries, told, stage, each=each), worst
+        return self.method.tell(inner, queries, told, stage, info, each=each), worst
 
     def instead(self, values: Array, worst: Array) -> Array:
         """What is told. A failure stays one while nothing has succeeded."""

@@ -211,6 +211,7 @@ class CEPE(AbstractFederated):
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
         stage: Stage = IN_ROUND,
+        info: PyTree = None,
         *,
         each: Each = jax.vmap,
     ) -> FederatedState:
@@ -231,7 +232,7 @@ class CEPE(AbstractFederated):
             x = jnp.sum(jnp.where((first & ahead)[:, None], queries, 0), axis=0)
             shared = self.exploration.designed(state.shared, x, wanted)
             state = eqx.tree_at(lambda s: s.shared, state, shared)
-        return super().tell(state, queries, values, stage, each=each)
+        return super().tell(state, queries, values, stage, info, each=each)
 
     # ------------------------------------------------------------ the functions of a method
 

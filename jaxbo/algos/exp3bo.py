@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require
 from jaxbo._keys import aside
@@ -123,10 +123,11 @@ class EXP3BO(AbstractAlgorithm):
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
         stage: Stage = IN_ROUND,
+        info: PyTree = None,
         *,
         each: Each = jax.vmap,
     ) -> Exp3State:
-        del each
+        del info, each
         seen = self._seen(state, values)
         arm, value = self.arm(state), values[0]
         extent = seen.most - seen.least

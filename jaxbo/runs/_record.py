@@ -175,6 +175,11 @@ class Record:
         values = self.values[rows].copy()
         return jnp.asarray(self.queries[rows]), jnp.asarray(values) if self.compiled else values
 
+    @property
+    def info_tree(self) -> PyTree:
+        """What is known of the rounds so far, in the form that methods return it in."""
+        return jax.tree.unflatten(self.structure, self.info)
+
     def trace(self) -> Trace:
         info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])
         queries, values = self.observations(slice(None))

@@ -40,8 +40,9 @@ def tell(
     values: Float[Array, " targets"],
     stage: Stage,
     each: Each,
+    info: PyTree = None,
 ) -> PyTree:
-    return algorithm.tell(state, queries, values, stage, each=each)
+    return algorithm.tell(state, queries, values, stage, info, each=each)
 
 
 @eqx.filter_jit

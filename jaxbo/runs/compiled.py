@@ -128,7 +128,8 @@ def _run(
         best = _better(best, values)
         _, told = _origin.told(state, values)
         stage = _steps.stage(row, initial)
-        state = barrier(_steps.tell(algorithm, state, queries, barrier(told), stage, each))
+        known = info if algorithm.remembers else None
+        state = barrier(_steps.tell(algorithm, state, queries, barrier(told), stage, each, known))
         return (state, best), Round(queries, values, info, best)
 
     def ask(before: Flag, key: Key, state: PyTree, here: Array | None) -> tuple[Array, PyTree]:

@@ -46,9 +46,9 @@ _compiled_evaluate = eqx.filter_jit(evaluate_all)
 
 # A state is given up for the next one, which takes its memory: a population's is held once.
 @functools.partial(eqx.filter_jit, donate="all-except-first")
-def _tell(known: tuple[AbstractAlgorithm, Array, Array, Stage], state: PyTree) -> PyTree:
-    algorithm, queries, values, stage = known
-    return _steps.tell(algorithm, state, queries, values, stage, jax.vmap)
+def _tell(known: tuple[AbstractAlgorithm, Array, Array, Stage, PyTree], state: PyTree) -> PyTree:
+    algorithm, queries, values, stage, info = known
+    return _steps.tell(algorithm, state, queries, values, stage, jax.vmap, info)
 
 
 def _told(
@@ -57,10 +57,20 @@ def _told(
     queries: Array,
     values: Array | np.ndarray,
     stage: Stage,
+    info: PyTree = None,
 ) -> PyTree:
     """The state after one row more; it takes the memory of the state before."""
     state, told = _origin.told(state, values)
-    return _tell((algorithm, queries, told, stage), state)
+    return _tell((algorithm, queries, told, stage, info), state)
+
+
+def _info_of(algorithm: AbstractAlgorithm, info: PyTree, round: int) -> PyTree:
+    """What a method that `remembers` is told of a round; before the first one zeros, as in `run`."""
+    if not algorithm.remembers or not jax.tree.leaves(info):
+        return None
+    if round < 0:
+        return jax.tree.map(lambda rows: jnp.zeros(rows.shape[1:], rows.dtype), info)
+    return jax.tree.map(lambda rows: jnp.asarray(rows[round]), info)
 
 
 def _own(state: PyTree) -> PyTree:
@@ -148,7 +158,8 @@ def drive(
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
     record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
     row = jnp.zeros(shapes[0].shape), jnp.zeros(algorithm.targets)
-    tells = algorithm, *row, _steps.stage(0, initial)
+    info_of = functools.partial(_info_of, algorithm)
+    tells = algorithm, *row, _steps.stage(0, initial), info_of(record.info_tree, -1)
     asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731
     ahead = Ahead((_tell, lambda state: (tells, state)), *([(_steps.ask, asks)] if rounds else []))
     anew = int(algorithm.told(start)) == 0
@@ -177,7 +188,8 @@ def drive(
         state = _own(start)
         del start  # or it would be held beside all that follow
         for row in range(initial):
-            state = _told(algorithm, state, *record.observations(row), _steps.stage(row, initial))
+            told = *record.observations(row), _steps.stage(row, initial)
+            state = _told(algorithm, state, *told, info_of(record.info_tree, -1))
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
@@ -188,7 +200,8 @@ def drive(
             record.ask(row, asking, releases[t])
             evaluate(row, noise_key, state)
             ahead.wait()
-            state = _told(algorithm, state, *record.observations(row), _steps.stage(row, initial))
+            told = *record.observations(row), _steps.stage(row, initial)
+            state = _told(algorithm, state, *told, info_of(record.info_tree, t))
             cut = cut or _origin.warn_if_cut(state, record.values[: row + 1])
             bar.advance(record.values)
     return state, record.trace()
@@ -270,5 +283,6 @@ def replay(
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
     for row, observed in enumerate(zip(trace.queries, trace.values, strict=True)):
-        state = _told(algorithm, state, *observed, _steps.stage(row, trace.initial))
+        info = _info_of(algorithm, trace.info, row - trace.initial)
+        state = _told(algorithm, state, *observed, _steps.stage(row, trace.initial), info)
     return state

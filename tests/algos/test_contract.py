@@ -31,6 +31,7 @@ from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
+from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
@@ -148,6 +149,9 @@ PROPER = {
     "RGPE": lambda d, n, t: transfer(RGPE, d, n, t, draws=20),
     "TAF": lambda d, n, t: transfer(TAF, d, n, t),
     "EXP3BO": lambda d, n, t: EXP3BO(d, ensemble(d, t, refit_every=None), candidates=128),
+    "learned prior": lambda d, n, t: LearnedPrior(
+        d, n, t, features=fixed(d), rank=4, candidates=128
+    ),
     # The last: the lists below have the others in the same places, so that tests of one method, which
     # share programs, come one after the other.
     "random search": lambda d, n, t: RandomSearch(d, n),

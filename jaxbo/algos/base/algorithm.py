@@ -96,6 +96,11 @@ class AbstractAlgorithm(eqx.Module):
         return True
 
     @property
+    def remembers(self) -> bool:
+        """Whether `tell` needs the `info` that `ask` returned in the same round."""
+        return False
+
+    @property
     def random(self) -> bool:
         """Whether two queries from any one state differ by what is drawn, ties apart."""
         return True
@@ -132,11 +137,13 @@ class AbstractAlgorithm(eqx.Module):
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
         stage: Stage = IN_ROUND,
+        info: PyTree = None,
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
         """The state after one row of observations, by default those of a round.
 
+        `info` is for methods that `remember`: what `ask` returned with these queries, or None.
         `values` are in JAX's precision. If the state has an `origin`, `run` and `drive` subtract it from
         the objective's values, and whoever tells by hand must do so too: in float64, before float32 cuts
         them.

@@ -23,7 +23,7 @@ functions.
 
 import abc
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -59,6 +59,13 @@ class FederatedState(eqx.Module):
     clients: PyTree
     past: History
     origin: Origin | None
+
+
+class Remembered(NamedTuple):
+    """The `info` of a round: that of all agents, and what all parties remember of the broadcast."""
+
+    agents: PyTree
+    broadcast: PyTree
 
 
 class AbstractFederated(AbstractAlgorithm):
@@ -160,6 +167,24 @@ class AbstractFederated(AbstractAlgorithm):
         return fine
 
     @property
+    def remembers(self) -> bool:
+        """Whether what all share changes with each broadcast: by default, whether a method says how."""
+        return type(self).revised is not AbstractFederated.revised
+
+    def remembered(self, broadcast: Any) -> PyTree:
+        """The arrays of a broadcast that all parties keep for the next round: by default none."""
+        del broadcast
+        return ()
+
+    def revised(self, shared: Any, remembered: Any) -> PyTree:
+        """What all parties share after a round, from what they remember of its broadcast.
+
+        It does not depend on any earlier round, which a party may have missed.
+        """
+        del remembered
+        return shared
+
+    @property
     def settles(self) -> bool:
         """Whether `settle` changes a client: by default, whether a method has its own."""
         return type(self).settle is not AbstractFederated.settle
@@ -213,7 +238,10 @@ class AbstractFederated(AbstractAlgorithm):
         first = self._first(self.targets, (state.clients, state.past, messages))
         # What all agents share is not mapped, so that what follows from it is computed once.
         choose = each(self.choose, in_axes=(0, None, 0, 0, 0, None))
-        return choose(own, state.shared, *first, broadcast)
+        queries, info = choose(own, state.shared, *first, broadcast)
+        if self.remembers:
+            info = Remembered(info, self.remembered(broadcast))
+        return queries, info
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
         """What all agents send, with the agents axis."""
@@ -226,6 +254,7 @@ class AbstractFederated(AbstractAlgorithm):
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
         stage: Stage = IN_ROUND,
+        info: PyTree = None,
         *,
         each: Each = jax.vmap,
     ) -> FederatedState:
@@ -250,6 +279,9 @@ class AbstractFederated(AbstractAlgorithm):
         held = jnp.isfinite(own) | jnp.logical_not(stage.before)
         rounds = jnp.where(stage.before, state.round, state.round + 1)
         told, origin = state.told + held.astype(int), after(state.origin, own)
+        if self.remembers and info is not None:
+            new = self.revised(shared, info.broadcast)
+            shared = jax.tree.map(lambda a, b: jnp.where(stage.before, a, b), shared, new)
         return FederatedState(rounds, told, shared, clients, past, origin)
 
     def _check_row(self, queries: tuple[int, ...], values: tuple[int, ...]) -> None:

@@ -181,10 +181,11 @@ class AbstractOneModel(AbstractAlgorithm):
         queries: Float[Array, "targets dim"],
         values: Float[Array, " targets"],
         stage: Stage = IN_ROUND,
+        info: PyTree = None,
         *,
         each: Each = jax.vmap,
     ) -> State:
-        del each
+        del info, each
         # Before the first round it does not matter whose evaluations these are.
         count = self.targets if stage.before is False else len(values)
         require(

@@ -1,0 +1,190 @@
+"""A prior that agents learn together: federated empirical Bayes on shared features.
+
+    w_n ~ N(m, S)                        what all agents expect of a function φ(x)'w_n
+    E[w_n], Cov(w_n) given (m, S)        the message, as what a sum over agents needs of it
+    (m, S) ← M-step of the sums          the broadcast
+    x_t = argmax of a policy             under the agent's own posterior given (m, S)
+
+FTS sends one sampled function, and helps where a peer's optimum is one's own. Here agents learn what
+their functions have in common: where these agree, in which directions they differ, and how much. One
+step of expectation-maximization is made a round (`kernels.models.shared_prior`). This is hierarchical
+Bayesian linear regression (Perrone et al., NeurIPS 2018, have it centralized, with learned features);
+Wang et al. (2021, "Pre-trained Gaussian processes") learn a prior from finished tasks.
+
+Given (m, S) each agent's posterior is exact. (m, S) themselves are estimates, a mode under an inverse
+Wishart distribution: empirical Bayes. An agent that is unlike all others is wrong about itself until it
+has observed enough, and no regret bound of a single agent covers that.
+"""
+
+from dataclasses import KW_ONLY
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool
+
+from jaxbo._check import is_a, positive, whole
+from jaxbo._keys import aside
+from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.maximize import query
+from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
+from jaxbo.kernels.models import shared_prior
+from jaxbo.kernels.models.fitted import Fitted, Mixture
+from jaxbo.kernels.models.shared_prior import AgentBelief, Known, SharedPrior, Statistics
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
+from jaxbo.types import Count, Key, Point, Scalar, floating
+
+
+class LearnedPriorShared(eqx.Module):
+    """The features of all agents, and what they expect of functions by now."""
+
+    features: FeatureMap
+    prior: SharedPrior
+
+
+class LearnedPriorBroadcast(eqx.Module):
+    """The prior of this round, and the round's common random key."""
+
+    key: Key
+    prior: SharedPrior
+
+
+class _Believed:
+    """An agent's belief as policies ask for it."""
+
+    def sample(self, key: Key, shared: object, belief: AgentBelief) -> FourierFunction:
+        del shared
+        return belief.sample(key)
+
+    def mixture(self, shared: object, belief: AgentBelief) -> Mixture:
+        del shared
+        return belief.mixture()
+
+    def count(self, belief: AgentBelief) -> Count:
+        return belief.known.count
+
+
+class LearnedPrior(AbstractFederated):
+    """Agents learn together what to expect of a function, and each searches by its own posterior.
+
+    `capacity` is the most observations that an agent will ever make; later ones are not learned from.
+    `features` are common to all: their kernel is what is expected before anything is learned, their
+    noise a variance in units of that of all agents' values. `policy` is `EI()`, `UCB()` or `Thompson()`.
+
+    `rank` says how agents' functions may differ from their mean m, and what a message costs; D is
+    `features.size` + 1.
+
+        0         independently, S one variance                 D + 8 numbers
+        r         most in r directions, which are learned       D + 3 + 2 D (r + 1) numbers
+        D         in any way, S any covariance                  D + 3 + D (D + 1) numbers
+
+    `degrees` is how many agents the expected covariance counts for, `shrink` the expected mean.
+
+    Values are taken as they are: location and scale are common to all agents, and learned. Bring
+    agents whose values differ in unit to one scale before. A failed evaluation is not learned from.
+    An agent that is not `present` is in no sum, and its queries follow from the last prior all the same.
+
+    A round takes an agent O(capacity² (D + r)), and O(D²) a candidate where `rank` is D.
+
+    `ValueError` for a capacity below one, a negative rank, or degrees or shrink that are not positive.
+    """
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True)
+    capacity: int = eqx.field(  # pyright: ignore[reportIncompatibleMethodOverride]
+        static=True, default=64
+    )
+    _: KW_ONLY
+    features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
+    policy: AbstractPolicy = eqx.field(default_factory=EI)
+    rank: int = eqx.field(static=True, default=10)
+    degrees: Scalar = eqx.field(converter=floating, default=5.0)
+    shrink: Scalar = eqx.field(converter=floating, default=1.0)
+    candidates: int = eqx.field(static=True, default=1000)
+
+    def __check_init__(self):
+        is_a("features", self.features, Fixed)
+        is_a("policy", self.policy, AbstractPolicy)
+        self.policy.check(Fitted(1))
+        whole("capacity", self.capacity, least=1)
+        whole("rank", self.rank)
+        whole("candidates", self.candidates, least=1)
+        positive("degrees", self.degrees)
+        positive("shrink", self.shrink)
+
+    @property
+    def gathers(self) -> bool:
+        return False
+
+    @property
+    def random(self) -> bool:
+        return self.policy.random()
+
+    def setup(self, key: Key) -> LearnedPriorShared:
+        feature_key, basis_key = jr.split(key)
+        features = self.features.setup(feature_key, self.domain.dim)
+        dtype = self.features.noise.dtype
+        prior = shared_prior.uninformed(basis_key, features.size, self.rank, dtype)
+        return LearnedPriorShared(features, prior)
+
+    def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> Known:
+        del key, index
+        return shared_prior.nothing(self.capacity, self.domain.dim, shared.prior.mean.dtype)
+
+    def message(self, key: Key, shared: LearnedPriorShared, client: Known) -> Statistics:
+        del key
+        return shared_prior.statistics(self._believed(shared, shared.prior, client))
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: LearnedPriorShared,
+        round: Count,
+        messages: Statistics,
+        present: Bool[Array, " agents"],
+    ) -> LearnedPriorBroadcast:
+        del round
+        heard = present & jax.vmap(self.usable)(messages)
+        hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
+        total = jax.tree.map(lambda a: jnp.sum(a, axis=0), hear(heard, messages))
+        prior = shared_prior.updated(shared.prior, total, self.shrink, self.degrees)
+        return LearnedPriorBroadcast(key, prior)
+
+    def choose(
+        self,
+        key: Key,
+        shared: LearnedPriorShared,
+        client: Known,
+        past: History,
+        message: Statistics,
+        broadcast: LearnedPriorBroadcast,
+    ) -> tuple[Point, tuple[()]]:
+        del message
+        belief = self._believed(shared, broadcast.prior, client)
+        function = self.policy(key, _Believed(), None, belief)  # pyright: ignore[reportArgumentType]
+        candidates = self.domain.candidates(broadcast.key, self.candidates)
+        # What others have seen says where to look while all of an agent's own values are equal.
+        alone = ~broadcast.prior.learned
+        x = query(aside(key), function, self.domain, candidates, past, alone=alone)
+        return x, ()
+
+    def learn(
+        self, shared: LearnedPriorShared, round: Count, client: Known, x: Point, value: Scalar
+    ) -> Known:
+        del shared, round
+        return shared_prior.observe(client, x, value)
+
+    def remembered(self, broadcast: LearnedPriorBroadcast) -> SharedPrior:
+        return broadcast.prior
+
+    def revised(self, shared: LearnedPriorShared, remembered: SharedPrior) -> LearnedPriorShared:
+        return LearnedPriorShared(shared.features, remembered)
+
+    def _believed(
+        self, shared: LearnedPriorShared, prior: SharedPrior, client: Known
+    ) -> AgentBelief:
+        return shared_prior.believed(shared.features, prior, self.features.noise, client)

@@ -1,0 +1,433 @@
+"""A prior that agents learn together, from sums: hierarchical Bayesian linear regression.
+
+    y = location + scale (ψ(x)'w_n + e),   ψ = (φ, 1),   w_n ~ N(m, S),   e ~ N(0, noise)
+
+One step of expectation-maximization a round. Each agent n has a posterior under the prior of the round
+before, and sends what follows from it:
+
+    d_n = E[w_n] - m,    G_n'G_n = S - Cov(w_n)
+
+The server needs their sums over the N agents alone. In the order of the code, with ρ the old scale over
+the new one:
+
+    location, scale ← mean and deviation of all values
+    m ← (N ρ(m - shift) + ρ Σ d_n) / (N + κ)
+    S ← (ν I + Σ (S - G_n'G_n) + Σ (w_n - m)(w_n - m)') / (ν + N)
+
+The last line is the mode of an inverse Wishart distribution about the process that φ stands for; ν and
+κ count as so many agents. S is never inverted: of S = R R' the root R makes features R'ψ, under which the
+prior is N(0, I), and the square-root posterior of `processes.posterior` does the rest.
+
+`AbstractCovariance` says how S is held, and so how much an agent sends.
+"""
+
+import abc
+from typing import Generic, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxbo.kernels import linalg
+from jaxbo.kernels.models.fitted import Mixture, best
+from jaxbo.kernels.moments import bounded
+from jaxbo.kernels.processes import posterior
+from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
+from jaxbo.kernels.processes.posterior import AbstractRoot
+from jaxbo.types import Count, Features, Key, Point, Scalar
+
+#: The pivots of a covariance are no smaller than so large a part of its largest variance.
+_FLOOR = 1e-6
+
+Spread = TypeVar("Spread")
+
+
+class AbstractCovariance(eqx.Module, Generic[Spread]):
+    """S = R R', and the part of Σ r r', over vectors r, that it is made of: their spread.
+
+    `features` are those of ψ, the constant is the last one.
+    """
+
+    @property
+    @abc.abstractmethod
+    def width(self) -> int:
+        """How many columns R has."""
+
+    @abc.abstractmethod
+    def whiten(self, psi: Features) -> Float[Array, " width"]:
+        """R'ψ."""
+
+    @abc.abstractmethod
+    def color(self, z: Float[Array, " width"]) -> Features:
+        """R z."""
+
+    @abc.abstractmethod
+    def spread(self, rows: Float[Array, "rows features"]) -> Spread:
+        """The spread of these vectors."""
+
+    @abc.abstractmethod
+    def own(self) -> Spread:
+        """The spread of S, of D vectors of which S is the sum of products."""
+
+    @abc.abstractmethod
+    def identity(self) -> Spread:
+        """The spread of the unit vectors."""
+
+    @abc.abstractmethod
+    def of(self, spread: Spread) -> "AbstractCovariance[Spread]":
+        """The covariance of the same form that has this spread."""
+
+
+class Isotropic(AbstractCovariance[Float[Array, "2"]]):
+    """One variance for all features, one for the constant. An agent sends two numbers for each spread."""
+
+    variances: Float[Array, "2"]
+    features: int = eqx.field(static=True)
+
+    @property
+    def width(self) -> int:
+        return self.features
+
+    def _deviations(self) -> Features:
+        counts = jnp.asarray([self.features - 1, 1])
+        return jnp.repeat(jnp.sqrt(self.variances), counts, total_repeat_length=self.features)
+
+    def whiten(self, psi: Features) -> Features:
+        return self._deviations() * psi
+
+    def color(self, z: Features) -> Features:
+        return self._deviations() * z
+
+    def spread(self, rows: Float[Array, "rows features"]) -> Float[Array, "2"]:
+        squares = rows**2
+        return jnp.stack([jnp.sum(squares[:, :-1]), jnp.sum(squares[:, -1])])
+
+    def own(self) -> Float[Array, "2"]:
+        return self.variances * self.identity()
+
+    def identity(self) -> Float[Array, "2"]:
+        return jnp.asarray([self.features - 1, 1], self.variances.dtype)
+
+    def of(self, spread: Float[Array, "2"]) -> "Isotropic":
+        return Isotropic(jnp.maximum(spread / self.identity(), 0), self.features)
+
+
+class Diagonal(AbstractCovariance[Features]):
+    """A variance for each feature: a spectrum. An agent sends D numbers for each spread."""
+
+    variances: Features
+
+    @property
+    def width(self) -> int:
+        return self.variances.size
+
+    def whiten(self, psi: Features) -> Features:
+        return jnp.sqrt(self.variances) * psi
+
+    def color(self, z: Features) -> Features:
+        return jnp.sqrt(self.variances) * z
+
+    def spread(self, rows: Float[Array, "rows features"]) -> Features:
+        return jnp.sum(rows**2, axis=0)
+
+    def own(self) -> Features:
+        return self.variances
+
+    def identity(self) -> Features:
+        return jnp.ones_like(self.variances)
+
+    def of(self, spread: Features) -> "Diagonal":
+        return Diagonal(jnp.maximum(spread, 0))
+
+
+class Full(AbstractCovariance[Float[Array, "features features"]]):
+    """Any covariance, by its root. An agent sends a triangle of D (D + 1) / 2 numbers for each spread."""
+
+    root: Float[Array, "features features"]
+
+    @property
+    def width(self) -> int:
+        return self.root.shape[1]
+
+    def whiten(self, psi: Features) -> Float[Array, " width"]:
+        return linalg.dot(psi, self.root)
+
+    def color(self, z: Float[Array, " width"]) -> Features:
+        return linalg.dot(self.root, z)
+
+    def spread(self, rows: Float[Array, "rows features"]) -> Float[Array, "features features"]:
+        return linalg.dot(rows.T, rows)
+
+    def own(self) -> Float[Array, "features features"]:
+        return linalg.dot(self.root, self.root.T)
+
+    def identity(self) -> Float[Array, "features features"]:
+        return jnp.eye(self.root.shape[0], dtype=self.root.dtype)
+
+    def of(self, spread: Float[Array, "features features"]) -> "Full":
+        floor = _FLOOR * jnp.max(jnp.diagonal(spread))
+        return Full(linalg.cholesky((spread + spread.T) / 2, floor))
+
+
+class Sketch(NamedTuple):
+    """Of a matrix A = Σ r r': its diagonal, and A Q."""
+
+    diagonal: Features
+    image: Float[Array, "features rank"]
+
+
+class LowRank(AbstractCovariance[Sketch]):
+    """S = diag(variances) + U U'. An agent sends D (rank + 1) numbers for each spread.
+
+    `basis` is an orthonormal Q, which all parties have. It follows the leading directions of S, since
+    rounds are steps of a subspace iteration.
+    """
+
+    variances: Float[Array, "2"]
+    factor: Float[Array, "features rank"]
+    basis: Float[Array, "features rank"]
+
+    @property
+    def width(self) -> int:
+        return sum(self.factor.shape)
+
+    @property
+    def _rest(self) -> Isotropic:
+        return Isotropic(self.variances, self.factor.shape[0])
+
+    def whiten(self, psi: Features) -> Float[Array, " width"]:
+        return jnp.concatenate([self._rest.whiten(psi), linalg.dot(psi, self.factor)])
+
+    def color(self, z: Float[Array, " width"]) -> Features:
+        size = self.factor.shape[0]
+        return self._rest.color(z[:size]) + linalg.dot(self.factor, z[size:])
+
+    def spread(self, rows: Float[Array, "rows features"]) -> Sketch:
+        return Sketch(jnp.sum(rows**2, axis=0), linalg.dot(rows.T, linalg.dot(rows, self.basis)))
+
+    def own(self) -> Sketch:
+        rest = self._rest.color(self._rest.whiten(jnp.ones_like(self.factor[:, 0])))
+        low = self.spread(self.factor.T)
+        return Sketch(rest + low.diagonal, rest[:, None] * self.basis + low.image)
+
+    def identity(self) -> Sketch:
+        return Sketch(jnp.ones_like(self.basis[:, 0]), self.basis)
+
+    def of(self, spread: Sketch) -> "LowRank":
+        """Nystrom's approximation A Q (Q'A Q)⁻¹ Q'A for what is above the rest, and the rest."""
+        size, rank = self.basis.shape
+        small = linalg.dot(self.basis.T, spread.image)
+        floor = _FLOOR * jnp.max(jnp.diagonal(small))
+        L = linalg.cholesky((small + small.T) / 2, floor)
+        half = linalg.solve_lower(L, spread.image.T).T
+        squares, turn = jnp.linalg.eigh(linalg.dot(half.T, half))
+        directions = linalg.dot(half, turn) / jnp.sqrt(jnp.maximum(squares, floor))[None, :]
+        total = jnp.sum(spread.diagonal[:-1])
+        taken = jnp.sum((directions[:-1] ** 2) * squares[None, :])
+        rest = jnp.maximum(total - taken, 0) / max(size - 1 - rank, 1)
+        factor = directions * jnp.sqrt(jnp.maximum(squares - rest, 0))[None, :]
+        last = jnp.maximum(spread.diagonal[-1] - jnp.sum(factor[-1] ** 2), 0)
+        return LowRank(jnp.stack([rest, last]), factor, jnp.linalg.qr(directions)[0])
+
+
+def covariance(key: Key, size: int, rank: int, dtype: jnp.dtype) -> AbstractCovariance:
+    """The identity, held in the form of that `rank`: 0 is isotropic, `size` or more is full."""
+    if rank <= 0:
+        return Isotropic(jnp.ones((2,), dtype), size)
+    if rank >= size:
+        return Full(jnp.eye(size, dtype=dtype))
+    basis = jnp.linalg.qr(jr.normal(key, (size, rank), dtype))[0]
+    return LowRank(jnp.ones((2,), dtype), jnp.zeros((size, rank), dtype), basis)
+
+
+class SharedPrior(eqx.Module):
+    """What all agents expect of a function: w ~ N(mean, covariance), in units of location and scale.
+
+    `learned` says whether it has been told of values that differ.
+    """
+
+    location: Scalar
+    scale: Scalar
+    mean: Features
+    covariance: AbstractCovariance
+    learned: Bool[Array, ""]
+
+
+def uninformed(key: Key, size: int, rank: int, dtype: jnp.dtype) -> SharedPrior:
+    """Before any value, for `size` features beside the constant."""
+    zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
+    S = covariance(key, size + 1, rank, dtype)
+    return SharedPrior(zero, one, jnp.zeros((size + 1,), dtype), S, jnp.zeros((), bool))
+
+
+# ---------------------------------------------------------------- an agent
+
+
+class Known(eqx.Module):
+    """What an agent has observed: the first `count` rows."""
+
+    x: Float[Array, "capacity dim"]
+    y: Float[Array, " capacity"]
+    count: Count
+
+    @property
+    def used(self) -> Bool[Array, " capacity"]:
+        """Which rows hold an observation."""
+        return jnp.arange(self.y.size) < self.count
+
+
+def nothing(capacity: int, dim: int, dtype: jnp.dtype) -> Known:
+    """No observation."""
+    return Known(
+        jnp.zeros((capacity, dim), dtype), jnp.zeros((capacity,), dtype), jnp.zeros((), int)
+    )
+
+
+def observe(known: Known, x: Point, y: Scalar) -> Known:
+    """With one value more; nothing changes if it is not finite or there is no room."""
+    usable = jnp.isfinite(y) & (known.count < known.y.size)
+    row = jnp.where(usable, known.count, known.y.size)
+    return Known(
+        known.x.at[row].set(x, mode="drop"),
+        known.y.at[row].set(bounded(y), mode="drop"),
+        known.count + usable.astype(int),
+    )
+
+
+class AgentBelief(eqx.Module):
+    """An agent's posterior under a shared prior: w = m + R (mean + root z), z ~ N(0, I).
+
+    `gains` are the rows of G_n R⁻'. Values are standardized by the prior's location and scale.
+    """
+
+    features: FeatureMap
+    prior: SharedPrior
+    known: Known
+    root: AbstractRoot
+    mean: Float[Array, " width"]
+    gains: Float[Array, "capacity width"]
+
+    def predict(self, x: Point) -> tuple[Scalar, Scalar]:
+        """Mean and variance of the standardized objective at x, without noise."""
+        psi = _psi(self.features, x)
+        phi = self.prior.covariance.whiten(psi)
+        v = self.root.transpose_times(phi)
+        mean = linalg.dot(self.prior.mean, psi) + linalg.dot(self.mean, phi)
+        return mean, linalg.inner(v, v)
+
+    def mixture(self) -> Mixture:
+        """The belief as a mixture of one."""
+
+        def predict(x: Point) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
+            mean, variance = self.predict(x)
+            return mean[None], variance[None]
+
+        means = jax.vmap(lambda x: self.predict(x)[0])(self.known.x)
+        return Mixture(jnp.zeros((1,), means.dtype), predict, best(means, self.known.used))
+
+    def sample(self, key: Key) -> FourierFunction:
+        """A function drawn from the belief, but for its constant."""
+        z = self.mean + self.root.times(jr.normal(key, self.mean.shape, self.mean.dtype))
+        weights = self.prior.mean + self.prior.covariance.color(z)
+        return FourierFunction(self.features, weights[:-1])
+
+
+def _psi(features: FeatureMap, x: Point) -> Features:
+    phi = features(x)
+    return jnp.concatenate([phi, jnp.ones((1,), phi.dtype)])
+
+
+def believed(features: FeatureMap, prior: SharedPrior, noise: Scalar, known: Known) -> AgentBelief:
+    """An agent's posterior; O(count² width). `noise` is a variance in units of the scale squared."""
+    psis = jax.vmap(lambda x: _psi(features, x))(known.x)
+    psis = jnp.where(known.used[:, None], psis, 0)
+    phis = jax.vmap(prior.covariance.whiten)(psis)
+    residuals = (known.y - prior.location) / prior.scale - linalg.dot(psis, prior.mean)
+    residuals = jnp.where(known.used, residuals, 0)
+    start = posterior.prior(prior.covariance.width, noise, capacity=known.y.size)
+
+    def step(
+        state: tuple[AbstractRoot, Float[Array, " width"]], row: tuple[Array, Scalar]
+    ) -> tuple[tuple[AbstractRoot, Float[Array, " width"]], Float[Array, " width"]]:
+        (root, mean), (phi, residual) = state, row
+        told = root.told(phi, noise)
+        mean = mean + told.u * ((residual - linalg.dot(mean, phi)) / told.s)
+        return (told.root, mean), told.u / jnp.sqrt(told.s)
+
+    (root, mean), gains = jax.lax.scan(step, (start.root, start.mean), (phis, residuals))
+    return AgentBelief(features, prior, known, root, mean, gains)
+
+
+# ---------------------------------------------------------------- what is summed up
+
+
+class Statistics(eqx.Module):
+    """One agent's, or the sum over agents: all that a prior learns from.
+
+    `values` counts the standardized values, sums them up, and their squares. `gained` is the spread of
+    G_n, `away` that of d_n.
+    """
+
+    agents: Scalar
+    values: Float[Array, "3"]
+    shift: Features
+    gained: PyTree
+    away: PyTree
+
+
+def statistics(belief: AgentBelief) -> Statistics:
+    """One agent's."""
+    prior, known = belief.prior, belief.known
+    S, used = prior.covariance, known.used
+    y = jnp.where(used, (known.y - prior.location) / prior.scale, 0)
+    values = jnp.stack([jnp.sum(used, dtype=y.dtype), jnp.sum(y), jnp.sum(y**2)])
+    shift = S.color(belief.mean)
+    gained = S.spread(jax.vmap(S.color)(belief.gains))
+    return Statistics(jnp.ones((), y.dtype), values, shift, gained, S.spread(shift[None]))
+
+
+def updated(
+    prior: SharedPrior, total: Statistics, shrink: Scalar | float, degrees: Scalar | float
+) -> SharedPrior:
+    """One M-step, from the sum over agents. While all values are equal nothing changes."""
+    S, N = prior.covariance, total.agents
+    count, first, second = total.values
+    mean = first / jnp.maximum(count, 1)
+    variance = second / jnp.maximum(count, 1) - mean**2
+    # Values that differ by rounding only have no scale.
+    told = variance > 1e-10 * (1 + mean**2)
+    deviation = jnp.sqrt(jax.lax.select(told, variance, jnp.ones_like(variance)))
+    ratio = 1 / deviation
+    constant = jnp.zeros_like(prior.mean).at[-1].set(mean)
+    m = ratio * (prior.mean - constant)
+    shift = ratio * total.shift
+    new = (N * m + shift) / (N + shrink)
+    # Before anything is learned S is of standardized values, whatever their scale.
+    units = jnp.where(prior.learned, ratio**2, 1)
+    counted = jnp.maximum(N, 1)
+    off = new - m - shift / counted
+    parts = (
+        (jnp.asarray(degrees, m.dtype), S.identity()),
+        (units * N, S.own()),
+        (-units, total.gained),
+        (ratio**2, total.away),
+        (-1 / counted, S.spread(shift[None])),
+        (N, S.spread(off[None])),
+    )
+    spread = jax.tree.map(
+        lambda *leaves: (
+            sum(weight * leaf for (weight, _), leaf in zip(parts, leaves, strict=True))
+            / (degrees + N)
+        ),
+        *(part for _, part in parts),
+    )
+    learned = SharedPrior(
+        prior.location + prior.scale * mean,
+        prior.scale * deviation,
+        new,
+        S.of(spread),
+        jnp.ones((), bool),
+    )
+    return jax.tree.map(lambda a, b: jnp.where(told, a, b), learned, prior)

@@ -1,0 +1,230 @@
+"""A prior learned from sums, against dense expectation-maximization in float64."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.kernels.models import shared_prior
+from jaxbo.kernels.models.shared_prior import Diagonal, Full, Isotropic, LowRank, SharedPrior
+from jaxbo.kernels.processes import features
+from jaxbo.kernels.processes.covariance import SquaredExponential
+
+pytestmark = pytest.mark.float64
+
+DTYPE = jnp.zeros(()).dtype
+SIZE, AGENTS, CAPACITY = 20, 7, 6
+D = SIZE + 1
+NOISE, SHRINK, DEGREES = 1e-2, 1.5, 4.0
+PHI = features.sine_cosine(jr.key(0), SquaredExponential(0.3), 2, SIZE)
+COUNTS = np.array([6, 5, 3, 1, 0, 4, 6])
+DIRECTIONS = np.linalg.qr(np.random.default_rng(3).standard_normal((D, 4)))[0]
+
+
+def forms():
+    rng = np.random.default_rng(1)
+    root = np.tril(rng.standard_normal((D, D)) / D**0.5) + 0.5 * np.eye(D)
+    return {
+        "isotropic": Isotropic(jnp.asarray([0.7, 1.9], DTYPE), D),
+        "diagonal": Diagonal(jnp.asarray(rng.random(D) + 0.1, DTYPE)),
+        "low rank": LowRank(
+            jnp.asarray([0.3, 0.8], DTYPE),
+            jnp.asarray(rng.standard_normal((D, 4)) / 2, DTYPE),
+            jnp.asarray(DIRECTIONS, DTYPE),
+        ),
+        "full": Full(jnp.asarray(root, DTYPE)),
+    }
+
+
+FORMS = forms()
+
+
+def dense(covariance):
+    """R R', column by column."""
+    R = np.asarray(jax.vmap(covariance.color)(jnp.eye(covariance.width, dtype=DTYPE))).T
+    return R.astype(np.float64) @ R.T
+
+
+def data():
+    rng = np.random.default_rng(2)
+    X = rng.random((AGENTS, CAPACITY, 2))
+    return X, 5 + 3 * rng.standard_normal((AGENTS, CAPACITY))
+
+
+X, Y = data()
+
+
+def prior_with(covariance, *, learned=True):
+    mean = np.random.default_rng(4).standard_normal(D) / 3
+    location, scale, mean = (jnp.asarray(a, DTYPE) for a in (4.0, 2.0, mean))
+    return SharedPrior(location, scale, mean, covariance, jnp.asarray(learned))
+
+
+def known(n):
+    """Agent n's observations, with failures between them."""
+    one = shared_prior.nothing(CAPACITY, 2, DTYPE)
+    for x, y in zip(X[n, : COUNTS[n]], Y[n, : COUNTS[n]], strict=True):
+        one = shared_prior.observe(one, jnp.asarray(x, DTYPE), jnp.asarray(jnp.nan))
+        one = shared_prior.observe(one, jnp.asarray(x, DTYPE), jnp.asarray(y, DTYPE))
+    return one
+
+
+KNOWN = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(known, range(AGENTS)))
+
+
+def psi(points):
+    phis = np.asarray(jax.vmap(PHI)(jnp.asarray(points, DTYPE)), np.float64)
+    return np.concatenate([phis, np.ones((len(points), 1))], axis=1)
+
+
+def expected(prior, n):
+    """Mean and covariance of an agent's weights, densely."""
+    S, m = dense(prior.covariance), np.asarray(prior.mean, np.float64)
+    P = psi(X[n, : COUNTS[n]])
+    y = (Y[n, : COUNTS[n]] - float(prior.location)) / float(prior.scale)
+    gain = np.linalg.solve(P @ S @ P.T + NOISE * np.eye(len(P)), P @ S).T
+    return m + gain @ (y - P @ m), S - gain @ P @ S
+
+
+@jax.jit
+def beliefs(prior):
+    believed = lambda one: shared_prior.believed(PHI, prior, jnp.asarray(NOISE, DTYPE), one)  # noqa: E731
+    return jax.vmap(believed)(KNOWN)
+
+
+@jax.jit
+def after(prior, here):
+    each = jax.vmap(shared_prior.statistics)(beliefs(prior))
+    heard = lambda a: jnp.where(here.reshape(-1, *[1] * (a.ndim - 1)), a, 0)  # noqa: E731
+    total = jax.tree.map(lambda a: jnp.sum(heard(a), axis=0), each)
+    return shared_prior.updated(prior, total, SHRINK, DEGREES)
+
+
+def dense_step(prior, here):
+    """Location, scale, mean and covariance after one step, from every agent's own posterior."""
+    there = [n for n in range(AGENTS) if here[n]]
+    values = np.concatenate([Y[n, : COUNTS[n]] for n in there])
+    location, scale = values.mean(), values.std()
+    ratio = float(prior.scale) / scale
+    constant = np.zeros(D)
+    constant[-1] = (location - float(prior.location)) / float(prior.scale)
+    pairs = [expected(prior, n) for n in there]
+    means = np.array([ratio * (m - constant) for m, _ in pairs])
+    spread = sum(V for _, V in pairs) * (ratio**2 if prior.learned else 1)
+    mean = means.sum(axis=0) / (len(there) + SHRINK)
+    away = (means - mean).T @ (means - mean)
+    S = (DEGREES * np.eye(D) + spread + away) / (DEGREES + len(there))
+    return location, scale, mean, S
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_belief_is_the_dense_posterior(form):
+    prior = prior_with(FORMS[form])
+    points = np.random.default_rng(5).random((9, 2))
+    predict = jax.vmap(lambda b: jax.vmap(b.predict)(jnp.asarray(points, DTYPE)))
+    means, variances = predict(beliefs(prior))
+    P = psi(points)
+    for n in range(AGENTS):
+        m, V = expected(prior, n)
+        np.testing.assert_allclose(means[n], P @ m, atol=2e-3)
+        np.testing.assert_allclose(variances[n], np.einsum("ij,jk,ik->i", P, V, P), atol=2e-3)
+
+
+def test_a_sample_has_the_belief_s_mean_and_covariance():
+    one = jax.tree.map(lambda leaf: leaf[0], beliefs(prior_with(FORMS["low rank"])))
+    draws = jax.vmap(lambda key: one.sample(key).weights)(jr.split(jr.key(6), 20_000))
+    m, V = expected(prior_with(FORMS["low rank"]), 0)
+    error = np.sqrt(np.diag(V)[:-1] / len(draws))
+    assert (np.abs(np.mean(draws, axis=0) - m[:-1]) < 5 * error + 1e-3).all()
+    np.testing.assert_allclose(np.cov(np.asarray(draws).T), V[:-1, :-1], atol=0.05)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_step_is_that_of_dense_expectation_maximization(form, learned):
+    prior = prior_with(FORMS[form], learned=learned)
+    here = np.array([True, True, False, True, True, True, True])
+    new = after(prior, jnp.asarray(here))
+    location, scale, mean, S = dense_step(prior, here)
+    np.testing.assert_allclose([new.location, new.scale], [location, scale], rtol=1e-4)
+    np.testing.assert_allclose(new.mean, mean, atol=2e-3)
+    got, want = dense(new.covariance), S
+    if form == "isotropic":
+        want = np.diag([*[np.diag(S)[:-1].mean()] * SIZE, S[-1, -1]])
+    if form == "diagonal":
+        want = np.diag(np.diag(S))
+    if form == "low rank":
+        # What is seen through the basis is the same, and so is the sum of variances.
+        Q = DIRECTIONS
+        np.testing.assert_allclose(np.trace(got), np.trace(S), rtol=0.02)
+        got, want = Q.T @ got @ Q, Q.T @ S @ Q
+        np.testing.assert_allclose(got, want, atol=0.25 * np.abs(want).max())
+        return
+    np.testing.assert_allclose(got, want, atol=3e-3)
+
+
+def test_a_low_rank_covariance_is_found_by_a_few_steps_of_the_iteration():
+    rng = np.random.default_rng(7)
+    U = np.linalg.qr(rng.standard_normal((D, 4)))[0] * np.array([3.0, 2.0, 1.5, 1.0])
+    target = U @ U.T + 0.01 * np.eye(D)
+    root = jnp.asarray(np.linalg.cholesky(target), DTYPE)
+    covariance = FORMS["low rank"]
+    for _ in range(6):
+        covariance = covariance.of(covariance.spread(root.T))
+    np.testing.assert_allclose(dense(covariance), target, atol=0.02)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_spread_of_a_covariance_is_that_of_the_columns_of_its_root(form):
+    S = FORMS[form]
+    columns = jax.vmap(S.color)(jnp.eye(S.width, dtype=DTYPE))
+    for mine, other in ((S.own(), S.spread(columns)), (S.identity(), S.spread(jnp.eye(D)))):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), mine, other)
+
+
+def test_nothing_is_learned_from_nobody_and_from_equal_values():
+    prior = prior_with(FORMS["full"])
+    nobody = after(prior, jnp.zeros((AGENTS,), bool))
+    each = jax.vmap(shared_prior.statistics)(beliefs(prior))
+    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
+    # As many values of 0.25, standardized.
+    flat = total.values * jnp.asarray([1.0, 0, 0]) + total.values[0] * jnp.asarray(
+        [0, 0.25, 0.0625]
+    )
+    equal = shared_prior.updated(prior, dataclasses.replace(total, values=flat), 1.0, 1.0)
+    for new in (nobody, equal):
+        jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), new, prior)
+
+
+def test_many_steps_find_the_prior_that_functions_were_drawn_from():
+    # 150 agents with twelve values each, of functions around a common one.
+    rng = np.random.default_rng(8)
+    common, spread = rng.standard_normal(D), 0.3
+    points = rng.random((150, 12, 2))
+    W = common + spread * rng.standard_normal((150, D))
+    y = np.einsum("ntd,nd->nt", np.stack([psi(p) for p in points]), W)
+    y += 0.01 * rng.standard_normal(y.shape)
+    counts = jnp.full((150,), 12, dtype=int)
+    rows = jnp.asarray(points, DTYPE), jnp.asarray(y, DTYPE), counts
+    told = jax.vmap(shared_prior.Known)(*rows)
+    prior = shared_prior.uninformed(jr.key(1), SIZE, 0, DTYPE)
+
+    @jax.jit
+    def step(prior):
+        noise = jnp.asarray(1e-4, DTYPE)
+        belief = lambda one: shared_prior.believed(PHI, prior, noise, one)  # noqa: E731
+        each = jax.vmap(lambda one: shared_prior.statistics(belief(one)))(told)
+        total = jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
+        return shared_prior.updated(prior, total, 1.0, 1.0)
+
+    for _ in range(20):
+        prior = step(prior)
+    grid = rng.random((50, 2))
+    mean = float(prior.location) + float(prior.scale) * (psi(grid) @ np.asarray(prior.mean))
+    error = np.abs(mean - psi(grid) @ common)
+    assert error.max() < 0.25 * np.std(psi(grid) @ common)
+    found = float(prior.scale) * np.sqrt(float(prior.covariance.variances[0]))
+    assert abs(found / spread - 1) < 0.2
