@@ -33,7 +33,7 @@ from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
 from jaxbo.kernels.models import shared_prior
 from jaxbo.kernels.models.fitted import Fitted, Mixture
-from jaxbo.kernels.models.shared_prior import AgentBelief, Known, SharedPrior, Statistics
+from jaxbo.kernels.models.shared_prior import Doubt, Known, SharedPrior, Statistics
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.types import Count, Key, Point, Scalar, floating
@@ -56,16 +56,16 @@ class LearnedPriorBroadcast(eqx.Module):
 class _Believed:
     """An agent's belief as policies ask for it."""
 
-    def sample(self, key: Key, shared: object, belief: AgentBelief) -> FourierFunction:
+    def sample(self, key: Key, shared: object, belief: Doubt) -> FourierFunction:
         del shared
         return belief.sample(key)
 
-    def mixture(self, shared: object, belief: AgentBelief) -> Mixture:
+    def mixture(self, shared: object, belief: Doubt) -> Mixture:
         del shared
         return belief.mixture()
 
-    def count(self, belief: AgentBelief) -> Count:
-        return belief.known.count
+    def count(self, belief: Doubt) -> Count:
+        return belief.beliefs.known.count[0]
 
 
 class LearnedPrior(AbstractFederated):
@@ -104,6 +104,7 @@ class LearnedPrior(AbstractFederated):
     rank: int = eqx.field(static=True, default=10)
     degrees: Scalar = eqx.field(converter=floating, default=5.0)
     shrink: Scalar = eqx.field(converter=floating, default=1.0)
+    trust: Scalar = eqx.field(converter=floating, default=0.5)
     candidates: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):
@@ -137,7 +138,9 @@ class LearnedPrior(AbstractFederated):
 
     def message(self, key: Key, shared: LearnedPriorShared, client: Known) -> Statistics:
         del key
-        return shared_prior.statistics(self._believed(shared, shared.prior, client))
+        noise = self.features.noise
+        belief = shared_prior.believed(shared.features, shared.prior, noise, client)
+        return shared_prior.statistics(belief)
 
     def aggregate(
         self,
@@ -164,7 +167,8 @@ class LearnedPrior(AbstractFederated):
         broadcast: LearnedPriorBroadcast,
     ) -> tuple[Point, tuple[()]]:
         del message
-        belief = self._believed(shared, broadcast.prior, client)
+        known = broadcast.prior, self.features.noise, client, self.trust
+        belief = shared_prior.doubting(shared.features, *known)
         function = self.policy(key, _Believed(), None, belief)  # pyright: ignore[reportArgumentType]
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         # What others have seen says where to look while all of an agent's own values are equal.
@@ -183,8 +187,3 @@ class LearnedPrior(AbstractFederated):
 
     def revised(self, shared: LearnedPriorShared, remembered: SharedPrior) -> LearnedPriorShared:
         return LearnedPriorShared(shared.features, remembered)
-
-    def _believed(
-        self, shared: LearnedPriorShared, prior: SharedPrior, client: Known
-    ) -> AgentBelief:
-        return shared_prior.believed(shared.features, prior, self.features.noise, client)

@@ -299,7 +299,8 @@ def observe(known: Known, x: Point, y: Scalar) -> Known:
 class AgentBelief(eqx.Module):
     """An agent's posterior under a shared prior: w = m + R (mean + root z), z ~ N(0, I).
 
-    `gains` are the rows of G_n R⁻'. Values are standardized by the prior's location and scale.
+    `gains` are the rows of G_n R⁻', and `log_evidence` is that of the values, in nats. Values are
+    standardized by the prior's location and scale.
     """
 
     features: FeatureMap
@@ -308,6 +309,7 @@ class AgentBelief(eqx.Module):
     root: AbstractRoot
     mean: Float[Array, " width"]
     gains: Float[Array, "capacity width"]
+    log_evidence: Scalar
 
     def predict(self, x: Point) -> tuple[Scalar, Scalar]:
         """Mean and variance of the standardized objective at x, without noise."""
@@ -317,21 +319,10 @@ class AgentBelief(eqx.Module):
         mean = linalg.dot(self.prior.mean, psi) + linalg.dot(self.mean, phi)
         return mean, linalg.inner(v, v)
 
-    def mixture(self) -> Mixture:
-        """The belief as a mixture of one."""
-
-        def predict(x: Point) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
-            mean, variance = self.predict(x)
-            return mean[None], variance[None]
-
-        means = jax.vmap(lambda x: self.predict(x)[0])(self.known.x)
-        return Mixture(jnp.zeros((1,), means.dtype), predict, best(means, self.known.used))
-
-    def sample(self, key: Key) -> FourierFunction:
-        """A function drawn from the belief, but for its constant."""
+    def sample(self, key: Key) -> Features:
+        """Weights drawn from the belief."""
         z = self.mean + self.root.times(jr.normal(key, self.mean.shape, self.mean.dtype))
-        weights = self.prior.mean + self.prior.covariance.color(z)
-        return FourierFunction(self.features, weights[:-1])
+        return self.prior.mean + self.prior.covariance.color(z)
 
 
 def _psi(features: FeatureMap, x: Point) -> Features:
@@ -350,14 +341,56 @@ def believed(features: FeatureMap, prior: SharedPrior, noise: Scalar, known: Kno
 
     def step(
         state: tuple[AbstractRoot, Float[Array, " width"]], row: tuple[Array, Scalar]
-    ) -> tuple[tuple[AbstractRoot, Float[Array, " width"]], Float[Array, " width"]]:
+    ) -> tuple[tuple[AbstractRoot, Float[Array, " width"]], tuple[Float[Array, " width"], Scalar]]:
         (root, mean), (phi, residual) = state, row
         told = root.told(phi, noise)
-        mean = mean + told.u * ((residual - linalg.dot(mean, phi)) / told.s)
-        return (told.root, mean), told.u / jnp.sqrt(told.s)
+        residual = residual - linalg.dot(mean, phi)
+        mean = mean + told.u * (residual / told.s)
+        density = -0.5 * (residual**2 / told.s + jnp.log(2 * jnp.pi * told.s))
+        return (told.root, mean), (told.u / jnp.sqrt(told.s), density)
 
-    (root, mean), gains = jax.lax.scan(step, (start.root, start.mean), (phis, residuals))
-    return AgentBelief(features, prior, known, root, mean, gains)
+    rows = phis, residuals
+    (root, mean), (gains, densities) = jax.lax.scan(step, (start.root, start.mean), rows)
+    log_evidence = jnp.sum(jnp.where(known.used, densities, 0))
+    return AgentBelief(features, prior, known, root, mean, gains, log_evidence)
+
+
+class Doubt(eqx.Module):
+    """An agent's two beliefs, under the shared prior and under that of nothing learned, by evidence."""
+
+    beliefs: AgentBelief
+    log_weights: Float[Array, "2"]
+
+    def mixture(self) -> Mixture:
+        """As policies ask for it, for standardized values."""
+
+        def predict(x: Point) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
+            return jax.vmap(lambda belief: belief.predict(x))(self.beliefs)
+
+        known = jax.tree.map(lambda leaf: leaf[0], self.beliefs.known)
+        means = jax.vmap(lambda x: linalg.inner(jnp.exp(self.log_weights), predict(x)[0]))(known.x)
+        return Mixture(self.log_weights, predict, best(means, known.used))
+
+    def sample(self, key: Key) -> FourierFunction:
+        """A function drawn from one of the two, drawn by weight; but for its constant."""
+        expert_key, key = jr.split(key)
+        chosen = jr.categorical(expert_key, self.log_weights)
+        belief = jax.tree.map(lambda leaf: leaf[chosen], self.beliefs)
+        return FourierFunction(belief.features, belief.sample(key)[:-1])
+
+
+def doubting(
+    features: FeatureMap, prior: SharedPrior, noise: Scalar, known: Known, trust: Scalar
+) -> Doubt:
+    """An agent's posterior where the shared prior is right with probability `trust`."""
+    S = prior.covariance
+    alone = SharedPrior(
+        prior.location, prior.scale, jnp.zeros_like(prior.mean), S.of(S.identity()), prior.learned
+    )
+    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), prior, alone)
+    beliefs = jax.vmap(lambda prior: believed(features, prior, noise, known))(both)
+    logs = beliefs.log_evidence + jnp.log(jnp.stack([trust, 1 - trust]))
+    return Doubt(beliefs, jax.nn.log_softmax(logs))
 
 
 # ---------------------------------------------------------------- what is summed up
