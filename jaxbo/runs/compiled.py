@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxbo._check import require, whole
 from jaxbo._keys import barrier
 from jaxbo.algos.base import _origin
+from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import agent_keys, row_keys, run_keys
 from jaxbo.domains.base import AbstractDomain
@@ -259,20 +260,15 @@ def check_sizes(
         fresh = eqx.filter_eval_shape(algorithm.init, jax.random.key(0))
         require(
             _shapes(state) == _shapes(fresh),
-            "state is of another algorithm or another number of agents: begin with what "
-            "algorithm.init returns.",
+            "state is of another algorithm, capacity or number of agents: begin with what "
+            "algorithm.init returns. For a larger capacity replay(algorithm, trace, key) makes a state.",
         )
         held = algorithm.told(state)
         require(
             initial == 0 or algorithm.round(state) == 0,
             "initial points come before the first round, and this state has had one: initial=0.",
         )
-    require(
-        algorithm.capacity is None or held + rounds + initial <= algorithm.capacity,
-        f"{initial} initial points and {rounds} rounds, after {held} observations, exceed the "
-        f"algorithm's capacity of {algorithm.capacity} observations: give its surrogate a "
-        "larger one.",
-    )
+    check_room(algorithm, held, initial, rounds)
     most = algorithm.initial_capacity
     require(
         most is None or initial <= most,
@@ -283,6 +279,17 @@ def check_sizes(
         present is None or (len(shape) == 2 and shape[0] == rounds and dtype == np.bool_),
         f"present must be an array of bool with a row for each of the {rounds} rounds and a column for "
         f"each agent, got {type(present).__name__} of {dtype} and shape {shape}.",
+    )
+
+
+def check_room(algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: int) -> None:
+    """`ValueError` that says what to write if the method cannot hold so many observations."""
+    most, rows = algorithm.capacity, held + initial + rounds
+    require(
+        most is None or rows <= most,
+        f"{initial} initial points and {rounds} rounds, after {held} observations, exceed the "
+        f"algorithm's capacity of {most} observations: "
+        f"{larger(algorithm, algorithm.room_for(rows))}. A checkpoint goes on with it.",
     )
 
 

@@ -25,8 +25,9 @@ from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
-from jaxbo.runs._checkpoint import Checkpoint, fingerprint
+from jaxbo.runs._checkpoint import Checkpoint
 from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch
+from jaxbo.runs._identity import Identity, identity
 from jaxbo.runs._record import Record
 from jaxbo.runs._simulation import warn_of_simulation
 from jaxbo.runs.compiled import (
@@ -95,7 +96,10 @@ def drive(
     `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
     most the evaluations in flight, and asks what an undisturbed run would have asked, unless a ledger
     has it draw noise that nobody can repeat. That the Python objective is still the same one cannot be
-    checked. One run at a time has the file: the lock on `PATH.lock`, a file that stays, ends with its
+    checked. A surrogate of a larger `capacity` goes on with it: from then on it asks what a run that had
+    this room from the start would ask. To the last bit where a linear model on features (`Fixed`) keeps
+    to one side of its `size`; elsewhere sums over more rows are rounded otherwise, which moves queries
+    by a few 1e-5, and now and then another of two peaks is taken. One run at a time has the file: the lock on `PATH.lock`, a file that stays, ends with its
     process.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
     warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
@@ -139,8 +143,8 @@ def drive(
     )
     saved = None
     if checkpoint is not None:
-        identity = _identity(algorithm, objective, key, initial, present, state, ledger)
-        saved = Checkpoint(checkpoint, KIND, identity)
+        mine = _identity(algorithm, objective, key, initial, present, state, ledger)
+        saved = Checkpoint(checkpoint, KIND, mine)
     given = None if present is None else np.asarray(present)
     compiled = isinstance(objective, AbstractObjective)
     example = None if present is None or not rounds else present[0]
@@ -216,9 +220,9 @@ def _identity(
     present: Any,
     state: PyTree | None,
     ledger: Ledger | None,
-) -> dict[str, str]:
+) -> Identity:
     """What makes a run this one, as far as it can be seen."""
-    return fingerprint(
+    return identity(
         version=_version.__version__,
         algorithm=algorithm,
         objective=objective if isinstance(objective, AbstractObjective) else None,

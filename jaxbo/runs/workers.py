@@ -25,13 +25,14 @@ from jaxtyping import Array, Float, Int
 from jaxbo import _version
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base import _origin
+from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
-from jaxbo.runs._checkpoint import Checkpoint, Rows, fingerprint
+from jaxbo.runs._checkpoint import Checkpoint, Rows
 from jaxbo.runs._evaluate import (
     BlackBox,
     NotFiniteError,
@@ -42,6 +43,7 @@ from jaxbo.runs._evaluate import (
     survives,
     tries,
 )
+from jaxbo.runs._identity import identity
 from jaxbo.runs.compiled import (
     Compiled,
     check_objective,
@@ -197,7 +199,8 @@ class Desk:
     NaN, infinite or more than JAX's precision holds is a failed evaluation, with a warning: `failures`
     says which. Values stay float64; `state` is of their differences to `state.origin`, as in `drive`.
     `checkpoint` is a file that holds all of it after every call: a Desk made anew
-    with the same arguments goes on, and hands the queries that were out out again. Threads may share
+    with the same arguments, or a larger capacity, goes on, and hands the queries that were out out again.
+    Threads may share
     it: each call is one step. A Desk keeps its file to itself until `close`, the end of a `with`, or
     until nothing refers to the Desk.
 
@@ -232,14 +235,14 @@ class Desk:
         self._ahead = _ahead_of(algorithm, key, initial)
         self._saved = None
         if checkpoint is not None:
-            identity = fingerprint(
+            mine = identity(
                 version=_version.__version__,
                 algorithm=algorithm,
                 key=key,
                 initial=initial,
                 precision=jnp.zeros(()),
             )
-            self._saved = Checkpoint(checkpoint, KIND, identity)
+            self._saved = Checkpoint(checkpoint, KIND, mine)
             self._saved.resume(self._resume)
 
     def __enter__(self) -> "Desk":
@@ -285,7 +288,8 @@ class Desk:
         capacity = self.algorithm.surrogate.capacity
         require(
             capacity is None or len(self._queries) < capacity,
-            f"the surrogate's capacity of {capacity} is used up: give it a larger one.",
+            f"the surrogate's capacity of {capacity} is used up: "
+            f"{larger(self.algorithm, len(self._queries) + 1)}. A checkpoint goes on with it.",
         )
         drawn = self.told < self.initial
         row = jnp.asarray(sum(self._drawn) if drawn else self._drawn.count(False))
@@ -548,5 +552,5 @@ def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
     require(
         most is None or needed <= most,
         f"{evaluations} evaluations by {algorithm.targets} workers exceed the surrogate's capacity of "
-        f"{most}: give it one of at least {needed}.",
+        f"{most}: {larger(algorithm, needed)}. A checkpoint goes on with it.",
     )

@@ -67,6 +67,10 @@ class AbstractAlgorithm(eqx.Module):
         """The most observations an agent can hold, if there is a limit."""
         return None
 
+    def room_for(self, observations: int | Count) -> int | Count:
+        """The capacity of a surrogate that holds so many `observations` of an agent."""
+        return observations
+
     @property
     def invariant(self) -> bool:
         """Whether a constant added to all values of an agent changes no query.
