@@ -250,12 +250,17 @@ def evaluate_all(
 
 
 def check_sizes(
-    algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any, state: PyTree
+    algorithm: AbstractAlgorithm,
+    rounds: int,
+    initial: int,
+    present: Any,
+    state: PyTree,
+    known: int = 0,
 ) -> None:
-    """`ValueError` where these do not fit the algorithm or each other."""
+    """`ValueError` where these do not fit the algorithm or each other; `known` are earlier results."""
     whole("rounds", rounds)
     whole("initial", initial)
-    held = 0
+    held = known
     if state is not None:
         fresh = eqx.filter_eval_shape(algorithm.init, jax.random.key(0))
         require(
@@ -263,16 +268,17 @@ def check_sizes(
             "state is of another algorithm, capacity or number of agents: begin with what "
             "algorithm.init returns. For a larger capacity replay(algorithm, trace, key) makes a state.",
         )
-        held = algorithm.told(state)
+        held = held + algorithm.told(state)
         require(
-            initial == 0 or algorithm.round(state) == 0,
-            "initial points come before the first round, and this state has had one: initial=0.",
+            initial + known == 0 or algorithm.round(state) == 0,
+            "initial points, first points and known results come before the first round, and this state "
+            "has had one: initial=0, without first and known.",
         )
     check_room(algorithm, held, initial, rounds)
     most = algorithm.initial_capacity
     require(
-        most is None or initial <= most,
-        f"{initial} initial points exceed the {most} for which the algorithm has room.",
+        most is None or known + initial <= most,
+        f"{known + initial} initial points exceed the {most} for which the algorithm has room.",
     )
     shape, dtype = getattr(present, "shape", ()), getattr(present, "dtype", None)
     require(

@@ -35,4 +35,4 @@ def _written(model: Any, needed: Any) -> str:
 
 
 def _is_small(capacity: int | None, needed: Any) -> bool:
-    return capacity is not None and capacity < needed
+    return capacity is not None and bool(capacity < needed)

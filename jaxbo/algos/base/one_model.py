@@ -112,7 +112,7 @@ class AbstractOneModel(AbstractAlgorithm):
         return state.round
 
     def told(self, state: State) -> Count:
-        return state.told // self.targets
+        return -(-state.told // self.targets)  # a part of a round takes all of one
 
     def ask(
         self,
