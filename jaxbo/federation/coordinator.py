@@ -37,7 +37,7 @@ from jaxbo.federation.wire import (
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.runs import _archive
 from jaxbo.runs._archive import DamagedError, OtherRunError
-from jaxbo.runs._checkpoint import fingerprint
+from jaxbo.runs._identity import Identity, check_same, identity
 from jaxbo.runs._lock import Hold
 from jaxbo.runs._released import Released
 from jaxbo.runs._simulation import is_private
@@ -108,12 +108,12 @@ class Coordinator:
         #: How many replies have been refused, by the name of the owner.
         self.refused: Counter[str] = Counter()
         events = None if ledger is None else ledger.events
-        identity = fingerprint(algorithm=algorithm, key=key, initial=initial, ledger=events)
+        mine = identity(algorithm=algorithm, key=key, initial=initial, ledger=events)
         self._hold = Hold(path)
         self._hold.take()
         self.stop = weakref.finalize(self, self._hold.release)
         try:
-            self._memory = _ServerMemory.open(path, identity, ledger)
+            self._memory = _ServerMemory.open(path, mine, ledger)
             require(
                 self.round < rounds,
                 f"the checkpoint has {self.round + 1} rounds already, the run asks for {rounds}: give "
@@ -255,7 +255,7 @@ class _ServerMemory:
     """The server's file: the broadcast that is out, who it came from, what releases have cost."""
 
     path: Path
-    identity: dict[str, str]
+    identity: Identity
     federation: str
     ledger: Ledger | None
     round: int = BEFORE_FIRST_ROUND
@@ -264,7 +264,7 @@ class _ServerMemory:
     broadcast: Packed = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_ServerMemory":
+    def open(cls, path: Path, identity: Identity, ledger: Ledger | None) -> "_ServerMemory":
         """What was saved, or a new federation; `ledger` is what the run began with."""
         released = None if ledger is None else Released(path)
         try:
@@ -282,7 +282,7 @@ class _ServerMemory:
         return memory
 
     @classmethod
-    def load(cls, path: Path, identity: dict[str, str], ledger: Ledger | None) -> "_ServerMemory":
+    def load(cls, path: Path, identity: Identity, ledger: Ledger | None) -> "_ServerMemory":
         manifest, arrays = _archive.read(path)
         _archive.check_format(path, manifest, KIND, FORMAT)
         try:
@@ -292,7 +292,7 @@ class _ServerMemory:
             federation = str(manifest["federation"])
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(path, error) from error
-        _archive.check_same(path, identity, theirs)
+        check_same(path, identity, theirs)
         if ledger is not None:
             try:
                 ledger = ledger.charged(charged)

@@ -6,7 +6,6 @@ import re
 import secrets
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._check import require, whole
 from jaxbo.algos.base import _origin
+from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import (
     AskKeys,
@@ -44,6 +44,7 @@ from jaxbo.federation.wire import (
 from jaxbo.kernels.choosing.history import History
 from jaxbo.runs import _archive
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
+from jaxbo.runs._identity import Identity, check_same, identity
 from jaxbo.runs._lock import Hold
 from jaxbo.runs.compiled import check_queries
 from jaxbo.types import Count, Key
@@ -168,28 +169,27 @@ class Owner:
             and (room is None or request.initial <= room)
         ):
             raise RefusedError(
-                "the server asks for more evaluations than the algorithm has room for."
+                "the server asks for more evaluations than the algorithm has room for: "
+                f"{larger(self.algorithm, rows)}."
             )
 
     def _memory(self, path: Path, request: Request) -> "_OwnerMemory":
         """What this owner has of the federation. Raises for what does not fit the request."""
-        identity = {
-            "agent": self.agent,
-            "algorithm": request.algorithm,
-            "setup": request.setup.tolist(),
-            "initial": request.initial,
-        }
+        mine = identity(
+            agent=self.agent,
+            algorithm=request.algorithm,
+            setup=request.setup,
+            initial=request.initial,
+        )
         if not path.exists():
             secret = np.frombuffer(secrets.token_bytes(request.setup.nbytes), np.uint32)
             if self.key is not None:
                 secret = _data(self.key)
-            return _OwnerMemory(
-                path, identity, secret, Observations.none(self.algorithm.domain.dim)
-            )
+            return _OwnerMemory(path, mine, secret, Observations.none(self.algorithm.domain.dim))
         memory = _OwnerMemory.load(path)
         if self.key is not None:
-            identity["key"] = _data(self.key).tolist()
-        _archive.check_same(path, identity, memory.identity | {"key": memory.secret.tolist()})
+            mine |= identity(key=_data(self.key))
+        check_same(path, mine, memory.identity | identity(key=memory.secret))
         if memory.round > request.round:
             raise RefusedError(
                 f"this owner has done round {memory.round}, the server asks for {request.round}: its "
@@ -203,7 +203,7 @@ class _OwnerMemory:
     """An owner's file: its random words, the last round it did, its client, what it has evaluated."""
 
     path: Path
-    identity: dict[str, Any]
+    identity: Identity
     secret: np.ndarray
     known: Observations
     round: int = BEFORE_FIRST_ROUND
@@ -244,15 +244,31 @@ class _Visit:
             self.broadcast = unpack(request.broadcast, like)
         join_key = self._own(init_keys(self.keys.init).join)
         joining = join_key, self.shared, jnp.asarray(owner.agent)
-        if memory.client is None:
-            self.client, self.past = eqx.filter_jit(self._join)(*joining)
-        else:
+        try:
             like = eqx.filter_eval_shape(self._join, *joining)
-            self.client, self.past = unpack(memory.client, like)
+            self.client, self.past = unpack(memory.client or {}, like)
+        except RefusedError:  # a model with room for more has other arrays
+            self.client, self.past = eqx.filter_jit(self._join)(*joining)
+            self._remember()
 
     def _join(self, key: Key, shared: PyTree, agent: Count) -> tuple[PyTree, History]:
         """A client that knows nothing yet, and its past."""
         return self.algorithm.join(key, shared, agent), self.algorithm.nothing()
+
+    def _remember(self) -> None:
+        """Tells the client all that was evaluated."""
+        known = self.memory.known
+        early = known.rounds == BEFORE_FIRST_ROUND
+        for row in np.flatnonzero(early):
+            self._observe_row(row)
+        if self.memory.settled:
+            self._settle()
+        for row in np.flatnonzero(~early):
+            self._observe_row(row)
+
+    def _observe_row(self, row: int | np.integer) -> None:
+        known = self.memory.known
+        self._observe(int(known.rounds[row]), known.queries[row], float(known.values[row]))
 
     def begin(self, initial: int) -> None:
         """The initial design, as far as it has not been evaluated."""
@@ -262,9 +278,12 @@ class _Visit:
             x = eqx.filter_jit(self.algorithm.initial)(key, agent)
             self._evaluate(BEFORE_FIRST_ROUND, x)
         if not self.memory.settled:
-            self.client = eqx.filter_jit(self.algorithm.settle)(self.shared, self.client)
+            self._settle()
             self.memory.settled = True
             self.memory.save((self.client, self.past))
+
+    def _settle(self) -> None:
+        self.client = eqx.filter_jit(self.algorithm.settle)(self.shared, self.client)
 
     def observe(self, request: Request) -> None:
         """The query of the request's round, unless it has been evaluated."""
@@ -283,20 +302,31 @@ class _Visit:
     def _evaluate(self, round: int, x: Array) -> None:
         check_queries(self.algorithm, x[None])
         value = self._value(np.asarray(x))
-        told = jnp.asarray(round), (self.client, self.past), x, self._told(value)
-        self.client, self.past = eqx.filter_jit(self.algorithm.observe)(self.shared, *told)
         self.memory.known = self.memory.known.and_also(round, np.asarray(x), value)
+        self._warn_if_cut()
+        self._observe(round, x, value)
         self.memory.round = round
         self.memory.save((self.client, self.past))
 
-    def _told(self, value: float) -> Array:
-        """What the model is told of a value: what `drive` would tell it."""
-        known = np.append(self.memory.known.values, value)
-        origin = _origin.first(known) if self.algorithm.invariant else np.zeros(())
+    def _observe(self, round: int, x: Array | np.ndarray, value: float) -> None:
+        """Tells the client what `drive` would tell it of a value."""
+        told = _origin.difference(np.float64(value), self._offset())
+        known = self.client, self.past
+        row = jnp.asarray(round), known, jnp.asarray(x, float), told
+        self.client, self.past = eqx.filter_jit(self.algorithm.observe)(self.shared, *row)
+
+    def _offset(self) -> np.ndarray:
+        """What is subtracted from all values."""
+        if not self.algorithm.invariant:
+            return np.zeros(())
+        return _origin.first(self.memory.known.values)
+
+    def _warn_if_cut(self) -> None:
+        """The log says once if the model misses something of the values."""
+        known, origin = self.memory.known.values, self._offset()
         before, now = (_origin.cut(v[:, None], origin) for v in (known[:-1], known))
         if now is not None and before is None:
             log.warning("%s", now)
-        return _origin.difference(known[-1], origin)
 
     def _value(self, x: np.ndarray) -> float:
         domain = self.algorithm.domain

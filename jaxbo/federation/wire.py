@@ -12,11 +12,11 @@ from jaxtyping import Array, PyTree
 from jaxbo._check import is_a, require
 from jaxbo._keys import unwrap
 from jaxbo.algos.base.federated import AbstractFederated
-from jaxbo.runs._checkpoint import fingerprint
+from jaxbo.runs._identity import identity, whole
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 3
+FORMAT = 4
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.
 Packed: TypeAlias = dict[str, np.ndarray]
 
@@ -85,7 +85,7 @@ def digest(algorithm: AbstractFederated) -> str:
     """What the two sides must have in common: the method and its numbers, precision, random bits."""
     # What a key means is a matter of JAX's version and settings, but its bits not of the machine.
     draw = jr.bits(jr.key(0), (64,))
-    return "-".join(fingerprint(algorithm=algorithm, draw=draw, format=FORMAT).values())
+    return whole(identity(algorithm=algorithm, draw=draw, format=FORMAT))
 
 
 def pack(tree: PyTree) -> Packed:

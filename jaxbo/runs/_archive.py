@@ -125,16 +125,6 @@ def check_format(path: Path, manifest: Mapping[str, Any], kind: str, mine: int) 
         )
 
 
-def check_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """`CheckpointError` with the names of what the file was made with and is different now."""
-    differing = [name for name, value in mine.items() if theirs.get(name) != value]
-    if differing:
-        raise OtherRunError(
-            f"{path} belongs to a run with another {' and '.join(differing)}; "
-            "give the same ones as before to continue it"
-        )
-
-
 def damaged(path: Path, error: Exception) -> DamagedError:
     """What to raise for a file without what it must have."""
     return DamagedError(

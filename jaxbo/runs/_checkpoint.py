@@ -6,27 +6,23 @@ for each evaluation of that row as it ends. So a kill loses the evaluations in f
 The run that has the two files holds a lock.
 """
 
-import hashlib
 import json
 import os
-import re
 import secrets
 import zlib
 from collections.abc import Callable, Sequence
-from types import CodeType
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.random as jr
 import numpy as np
 
 from jaxbo.runs import _archive
 from jaxbo.runs._archive import CheckpointError
+from jaxbo.runs._identity import Identity, check_same
 from jaxbo.runs._lock import Hold
 
 #: Raised by one when the layout below changes.
-FORMAT = 5
+FORMAT = 6
 
 
 class Rows(eqx.Module):
@@ -44,51 +40,10 @@ class Rows(eqx.Module):
     ledger: str | None
 
 
-def fingerprint(**parts: Any) -> dict[str, str]:
-    """A short digest of each part's structure and numbers."""
-    return {name: _digest(part) for name, part in parts.items()}
-
-
-def _digest(part: Any) -> str:
-    leaves, structure = jax.tree.flatten(part)
-    digest = hashlib.sha256(_stable(structure).encode())
-    for node in jax.tree.leaves(part, is_leaf=_is_function):
-        if _is_function(node):
-            digest.update(_code(node.func).encode())
-    for leaf in leaves:
-        if eqx.is_array(leaf) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jr.key_data(leaf)
-        array = np.asarray(leaf)
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(array.tobytes() if array.dtype != object else _stable(leaf).encode())
-    return digest.hexdigest()[:16]
-
-
-def _is_function(node: Any) -> bool:
-    """Whether it is a function that a schedule or a kernel holds (`types.as_pytree`)."""
-    return isinstance(node, jax.tree_util.Partial)
-
-
-def _code(part: Any) -> str:
-    """What a function does, as far as it can be seen: its code, and what it encloses."""
-    code = getattr(part, "__code__", part)
-    if not isinstance(code, CodeType):
-        return repr(np.asarray(part).tolist()) if eqx.is_array(part) else _stable(part)
-    cells = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
-    defaults = getattr(part, "__defaults__", None) or ()
-    inner = [_code(item) for item in (*code.co_consts, *cells, *defaults)]
-    return f"{code.co_code.hex()} {code.co_names} {inner}"
-
-
-def _stable(part: Any) -> str:
-    """Its representation without addresses, which differ from process to process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(part))
-
-
 class Checkpoint:
     """The two files of one run. `kind` says of what, and `identity` which one: others are refused."""
 
-    def __init__(self, path: str | os.PathLike, kind: str, identity: dict[str, str]):
+    def __init__(self, path: str | os.PathLike, kind: str, identity: Identity):
         self.kind = kind
         self.path = _archive.located(path)
         self.journal = self.path.with_name(self.path.name + ".open")
@@ -139,7 +94,7 @@ class Checkpoint:
             self._save = str(manifest["save"])
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(self.path, error) from error
-        _archive.check_same(self.path, self.identity, identity)
+        check_same(self.path, self.identity, identity)
         return rows
 
     def save(self, rows: Rows) -> None:

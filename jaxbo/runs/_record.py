@@ -121,7 +121,7 @@ class Record:
     def ask(
         self,
         row: int,
-        asking: Callable[[], tuple[Array, PyTree]],
+        asking: Callable[[], tuple[Array | np.ndarray, PyTree]],
         release: Mechanism | None = None,
     ) -> None:
         """Queries of a row that has none yet, charged for what is released to find them."""

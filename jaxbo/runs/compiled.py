@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxbo._check import require, whole
 from jaxbo._keys import barrier
 from jaxbo.algos.base import _origin
+from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import agent_keys, row_keys, run_keys
 from jaxbo.domains.base import AbstractDomain
@@ -250,40 +251,52 @@ def evaluate_all(
 
 
 def check_sizes(
-    algorithm: AbstractAlgorithm, rounds: int, initial: int, present: Any, state: PyTree
+    algorithm: AbstractAlgorithm,
+    rounds: int,
+    initial: int,
+    present: Any,
+    state: PyTree,
+    known: int = 0,
 ) -> None:
-    """`ValueError` where these do not fit the algorithm or each other."""
+    """`ValueError` where these do not fit the algorithm or each other; `known` are earlier results."""
     whole("rounds", rounds)
     whole("initial", initial)
-    held = 0
+    held = known
     if state is not None:
         fresh = eqx.filter_eval_shape(algorithm.init, jax.random.key(0))
         require(
             _shapes(state) == _shapes(fresh),
-            "state is of another algorithm or another number of agents: begin with what "
-            "algorithm.init returns.",
+            "state is of another algorithm, capacity or number of agents: begin with what "
+            "algorithm.init returns. For a larger capacity replay(algorithm, trace, key) makes a state.",
         )
-        held = algorithm.told(state)
+        held = held + algorithm.told(state)
         require(
-            initial == 0 or algorithm.round(state) == 0,
-            "initial points come before the first round, and this state has had one: initial=0.",
+            initial + known == 0 or algorithm.round(state) == 0,
+            "initial points, first points and known results come before the first round, and this state "
+            "has had one: initial=0, without first and known.",
         )
-    require(
-        algorithm.capacity is None or held + rounds + initial <= algorithm.capacity,
-        f"{initial} initial points and {rounds} rounds, after {held} observations, exceed the "
-        f"algorithm's capacity of {algorithm.capacity} observations: give its surrogate a "
-        "larger one.",
-    )
+    check_room(algorithm, held, initial, rounds)
     most = algorithm.initial_capacity
     require(
-        most is None or initial <= most,
-        f"{initial} initial points exceed the {most} for which the algorithm has room.",
+        most is None or known + initial <= most,
+        f"{known + initial} initial points exceed the {most} for which the algorithm has room.",
     )
     shape, dtype = getattr(present, "shape", ()), getattr(present, "dtype", None)
     require(
         present is None or (len(shape) == 2 and shape[0] == rounds and dtype == np.bool_),
         f"present must be an array of bool with a row for each of the {rounds} rounds and a column for "
         f"each agent, got {type(present).__name__} of {dtype} and shape {shape}.",
+    )
+
+
+def check_room(algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: int) -> None:
+    """`ValueError` that says what to write if the method cannot hold so many observations."""
+    most, rows = algorithm.capacity, held + initial + rounds
+    require(
+        most is None or rows <= most,
+        f"{initial} initial points and {rounds} rounds, after {held} observations, exceed the "
+        f"algorithm's capacity of {most} observations: "
+        f"{larger(algorithm, algorithm.room_for(rows))}. A checkpoint goes on with it.",
     )
 
 

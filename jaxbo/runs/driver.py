@@ -25,10 +25,12 @@ from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
-from jaxbo.runs._checkpoint import Checkpoint, fingerprint
+from jaxbo.runs._checkpoint import Checkpoint
 from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch
+from jaxbo.runs._identity import Identity, identity
 from jaxbo.runs._record import Record
 from jaxbo.runs._simulation import warn_of_simulation
+from jaxbo.runs._start import Start, beginning
 from jaxbo.runs.compiled import (
     check_objective,
     check_queries,
@@ -54,14 +56,14 @@ def _tell(known: tuple[AbstractAlgorithm, Array, Array, Stage, PyTree], state: P
 def _told(
     algorithm: AbstractAlgorithm,
     state: PyTree,
-    queries: Array,
+    queries: Array | np.ndarray,
     values: Array | np.ndarray,
     stage: Stage,
     info: PyTree = None,
 ) -> PyTree:
     """The state after one row more; it takes the memory of the state before."""
     state, told = _origin.told(state, values)
-    return _tell((algorithm, queries, told, stage, info), state)
+    return _tell((algorithm, jnp.asarray(queries), told, stage, info), state)
 
 
 def _info_of(algorithm: AbstractAlgorithm, info: PyTree, round: int) -> PyTree:
@@ -85,6 +87,8 @@ def drive(
     key: Key,
     *,
     initial: int = 0,
+    known: Any = None,
+    first: Any = None,
     executor: Executor | None = None,
     checkpoint: str | PathLike | None = None,
     catch: type[Exception] | tuple[type[Exception], ...] = Exception,
@@ -99,6 +103,12 @@ def drive(
     evaluated for all agents at once, and without a `ledger` gives the trace that `run` gives; to the
     last bit if its own values do not depend on what they are compiled with.
 
+    `known`: results from before, told before anything is asked: (points, values), on a `Space` with
+    parameters by name, too; a list of dictionaries, such as `Trace.table`, or a DataFrame, with the
+    columns "value" and, of several agents, "agent" (`jaxbo.algos.base.known`). NaN or None is a failed
+    evaluation. They are not in the trace: `replay` takes them, too.
+    `first`: points that each agent is asked before its `initial` ones, or workers who share a model
+    together; such as a guess. They are among the trace's initial rows.
     `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
     for an `AbstractObjective`. Let processes be spawned, not forked: JAX has threads, and the next steps
     are compiled in another one while the first evaluations run.
@@ -106,7 +116,10 @@ def drive(
     most the evaluations in flight, and asks what an undisturbed run would have asked, unless a ledger
     has it draw noise that nobody can repeat. That the Python objective is still the same one cannot be
     checked. One run at a time has the file: the lock on `PATH.lock`, a file that stays, ends with its
-    process.
+    process. A surrogate of a larger `capacity` goes on with the file, and asks what a run with this room
+    from the start would ask. With `Fixed`, on one side of its `size`, that is so to the last bit. Sums
+    over more rows are rounded otherwise: with `Fitted` queries moved by 5e-4 at most in ten rounds, and
+    of two peaks that are as good another one may be taken.
     `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
     warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
     are raised as they are, with the agent and the point in a note. An executor that is broken, or has
@@ -134,12 +147,16 @@ def drive(
     that was removed or is an older copy. It raises `BudgetError` if the ledger's budget does not pay for
     all releases, and `ValueError` for a query outside of the domain, instead of evaluating it.
     """
-    check_sizes(algorithm, rounds, initial, present, state)
+    begin = beginning(algorithm, known, first, initial)
+    initial = begin.asked
+    check_sizes(algorithm, rounds, initial, present, state, begin.held(algorithm.targets))
     _check_way(algorithm, objective, executor, catch)
     keys = run_keys(key)
     start = _steps.init(algorithm, keys.init, jax.vmap) if state is None else state
-    first = int(algorithm.round(start))
-    releases = [algorithm.released(first + t) for t in range(rounds)]
+    if begin.known is not None:
+        algorithm.check_start(start, jnp.asarray(begin.known.values, float))
+    done = int(algorithm.round(start))
+    releases = [algorithm.released(done + t) for t in range(rounds)]
     check_budget(ledger, releases)
     if ledger is None:
         warn_of_simulation(algorithm)
@@ -149,8 +166,8 @@ def drive(
     )
     saved = None
     if checkpoint is not None:
-        identity = _identity(algorithm, objective, key, initial, present, state, ledger)
-        saved = Checkpoint(checkpoint, KIND, identity)
+        mine = _identity(algorithm, objective, key, begin, present, state, ledger)
+        saved = Checkpoint(checkpoint, KIND, mine)
     given = None if present is None else np.asarray(present)
     compiled = isinstance(objective, AbstractObjective)
     example = None if present is None or not rounds else present[0]
@@ -159,7 +176,7 @@ def drive(
     record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
     row = jnp.zeros(shapes[0].shape), jnp.zeros(algorithm.targets)
     info_of = functools.partial(_info_of, algorithm)
-    tells = algorithm, *row, _steps.stage(0, initial), info_of(record.info_tree, -1)
+    tells = algorithm, *row, begin.stage(0), info_of(record.info_tree, -1)
     asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731
     ahead = Ahead((_tell, lambda state: (tells, state)), *([(_steps.ask, asks)] if rounds else []))
     anew = int(algorithm.told(start)) == 0
@@ -180,16 +197,18 @@ def drive(
     cut = False
     with record, _Bar(initial + rounds, progress) as bar:
         for row in range(initial):
-            points, noise = design_keys(keys, jnp.asarray(row))
-            record.ask(row, lambda key=points: (_steps.design(algorithm, key, jax.vmap), None))
+            points, noise = design_keys(keys, jnp.asarray(begin.design_row(row)))
+            drawing = lambda key=points: _steps.design(algorithm, key, jax.vmap)  # noqa: E731
+            record.ask(row, lambda row=row, drawn=drawing: (begin.given(row, drawn()), None))
             evaluate(row, noise, start)
             bar.advance(record.values)
         ahead.wait()
         state = _own(start)
         del start  # or it would be held beside all that follow
+        state = begin.tell(state, lambda *told: _told(algorithm, *told))
         for row in range(initial):
-            told = *record.observations(row), _steps.stage(row, initial)
-            state = _told(algorithm, state, *told, info_of(record.info_tree, -1))
+            observed = *record.observations(row), begin.stage(row)
+            state = _told(algorithm, state, *observed, info_of(record.info_tree, -1))
         for row in range(initial, initial + rounds):
             t = row - initial
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
@@ -200,8 +219,8 @@ def drive(
             record.ask(row, asking, releases[t])
             evaluate(row, noise_key, state)
             ahead.wait()
-            told = *record.observations(row), _steps.stage(row, initial)
-            state = _told(algorithm, state, *told, info_of(record.info_tree, t))
+            observed = *record.observations(row), begin.stage(row)
+            state = _told(algorithm, state, *observed, info_of(record.info_tree, t))
             cut = cut or _origin.warn_if_cut(state, record.values[: row + 1])
             bar.advance(record.values)
     return state, record.trace()
@@ -225,18 +244,20 @@ def _identity(
     algorithm: AbstractAlgorithm,
     objective: BlackBox | AbstractObjective,
     key: Key,
-    initial: int,
+    begin: Start,
     present: Any,
     state: PyTree | None,
     ledger: Ledger | None,
-) -> dict[str, str]:
+) -> Identity:
     """What makes a run this one, as far as it can be seen."""
-    return fingerprint(
+    return identity(
         version=_version.__version__,
         algorithm=algorithm,
         objective=objective if isinstance(objective, AbstractObjective) else None,
         key=key,
-        initial=initial,
+        initial=begin.initial,
+        first=begin.first,
+        known=begin.known,
         present=present is not None,  # which rows, the rows say
         state=state,
         precision=jnp.zeros(()),
@@ -273,16 +294,24 @@ class _Bar:
 
 
 def replay(
-    algorithm: AbstractAlgorithm, trace: Trace, key: Key, *, state: PyTree | None = None
+    algorithm: AbstractAlgorithm,
+    trace: Trace,
+    key: Key,
+    *,
+    state: PyTree | None = None,
+    known: Any = None,
 ) -> PyTree:
     """The state after all rows of `trace`, rebuilt from the key and the observations.
 
-    The `key` and, if it was given, the `state` that the run began with. NumPy's values are told as
-    `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have all rounds.
+    The `key` and, if they were given, the `state` and what was `known`, that the run began with. NumPy's
+    values are told as `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have
+    all rounds.
     """
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
+    begin = beginning(algorithm, known, None, trace.initial)
+    state = begin.tell(state, lambda *told: _told(algorithm, *told))
     for row, observed in enumerate(zip(trace.queries, trace.values, strict=True)):
         info = _info_of(algorithm, trace.info, row - trace.initial)
-        state = _told(algorithm, state, *observed, _steps.stage(row, trace.initial), info)
+        state = _told(algorithm, state, *observed, begin.stage(row), info)
     return state

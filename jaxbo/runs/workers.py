@@ -10,7 +10,7 @@ all three ask what `run` asks. The state is a function of the key and of the res
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
@@ -25,13 +25,15 @@ from jaxtyping import Array, Float, Int
 from jaxbo import _version
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base import _origin
+from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
+from jaxbo.algos.base.known import points
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
-from jaxbo.runs._checkpoint import Checkpoint, Rows, fingerprint
+from jaxbo.runs._checkpoint import Checkpoint, Rows
 from jaxbo.runs._evaluate import (
     BlackBox,
     NotFiniteError,
@@ -42,6 +44,8 @@ from jaxbo.runs._evaluate import (
     survives,
     tries,
 )
+from jaxbo.runs._identity import identity
+from jaxbo.runs._start import beginning
 from jaxbo.runs.compiled import (
     Compiled,
     check_objective,
@@ -165,6 +169,8 @@ def _simulate(
 
 #: What a checkpoint is of.
 KIND = "a desk"
+#: Where a query comes from: the points asked first and the initial design, the model, or not the desk.
+DRAWN, ASKED, ELSEWHERE = range(3)
 
 
 def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
@@ -193,13 +199,15 @@ class Desk:
         desk.tell(number, value)
 
     At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
-    design, until `initial` results are in. Nothing is compiled again, whatever the order. A value that is
-    NaN, infinite or more than JAX's precision holds is a failed evaluation, with a warning: `failures`
-    says which. Values stay float64; `state` is of their differences to `state.origin`, as in `drive`.
-    `checkpoint` is a file that holds all of it after every call: a Desk made anew
-    with the same arguments goes on, and hands the queries that were out out again. Threads may share
-    it: each call is one step. A Desk keeps its file to itself until `close`, the end of a `with`, or
-    until nothing refers to the Desk.
+    design, until `initial` results are in. `known` are results from before, in any form that `drive`
+    takes, and are among the desk's results; `first` are points that are asked before all others,
+    besides the `initial` ones. A result from elsewhere that comes later is told by `tell_new`. Nothing
+    is compiled again, whatever the order. A value that is NaN, infinite or more than JAX's precision
+    holds is a failed evaluation, with a warning: `failures` says which. Values stay float64; `state` is
+    of their differences to `state.origin`, as in `drive`. `checkpoint` is a file that holds all of it
+    after every call: a Desk made anew with the same arguments, or a larger capacity, goes on, and hands
+    the queries that were out out again. Threads may share it: each call is one step. A Desk keeps its
+    file to itself until `close`, the end of a `with`, or until nothing refers to the Desk.
 
     `ValueError`, and nothing changes, for a number that is not out: told already, or never handed out;
     for more queries than workers; for more results than the surrogate can hold; for a value that is
@@ -214,33 +222,41 @@ class Desk:
         key: Key,
         *,
         initial: int = 0,
+        known: Any = None,
+        first: Any = None,
         checkpoint: str | PathLike | None = None,
     ):
         is_a("algorithm", algorithm, AbstractOneModel)
-        whole("initial", initial)
-        _check_room(algorithm, initial)
-        self.algorithm, self.initial = algorithm, initial
+        begin = beginning(algorithm, known, first, initial)
+        #: Results of queries of the desk's own that come before the model is asked.
+        self.initial = len(begin.first) + begin.initial
+        _check_room(algorithm, begin.told + self.initial)
+        self.algorithm, self._begin = algorithm, begin
         self.state = _steps.init(algorithm, run_keys(key).init, jax.vmap)
         self._keys = run_keys(key)
         self._queries: list[np.ndarray] = []  # by ticket
-        self._drawn: list[bool] = []  # whether a ticket is of the initial design
+        self._origins: list[int] = []  # by ticket: `DRAWN`, `ASKED` or `ELSEWHERE`
         self._values: dict[int, float] = {}  # by ticket, in the order of telling
         self._failures: list[Failure] = []
         self._cut = False  # whether a warning was given
         self._returned: list[int] = []  # handed out before a stop, to be handed out again
         self._lock = threading.RLock()
-        self._ahead = _ahead_of(algorithm, key, initial)
+        self._ahead = _ahead_of(algorithm, key, begin.told + self.initial)
         self._saved = None
         if checkpoint is not None:
-            identity = fingerprint(
+            mine = identity(
                 version=_version.__version__,
                 algorithm=algorithm,
                 key=key,
-                initial=initial,
+                initial=begin.initial,
+                first=begin.first,
+                known=begin.known,
                 precision=jnp.zeros(()),
             )
-            self._saved = Checkpoint(checkpoint, KIND, identity)
+            self._saved = Checkpoint(checkpoint, KIND, mine)
             self._saved.resume(self._resume)
+        else:
+            self._resume(None)
 
     def __enter__(self) -> "Desk":
         return self
@@ -266,6 +282,14 @@ class Desk:
         """How many results have come."""
         return len(self._values)
 
+    @property
+    def answered(self) -> int:
+        """How many results of the desk's own queries have come."""
+        return self._own(self._values)
+
+    def _own(self, values: Iterable[int]) -> int:
+        return sum(self._origins[ticket] != ELSEWHERE for ticket in values)
+
     def ask(self) -> Ticket:
         """The next query and its number."""
         with self._lock:
@@ -282,32 +306,47 @@ class Desk:
             len(out) < most,
             f"all {most} workers are busy: tell the result of one of {out} first.",
         )
-        capacity = self.algorithm.surrogate.capacity
-        require(
-            capacity is None or len(self._queries) < capacity,
-            f"the surrogate's capacity of {capacity} is used up: give it a larger one.",
-        )
-        drawn = self.told < self.initial
-        row = jnp.asarray(sum(self._drawn) if drawn else self._drawn.count(False))
-        x = self._drawn_point(row) if drawn else self._asked(row, out)
+        self._must_have_room()
+        origin = DRAWN if self.answered < self.initial else ASKED
+        row = self._origins.count(origin)
+        x = self._drawn_point(row) if origin == DRAWN else self._asked(jnp.asarray(row), out)
         check_queries(self.algorithm, x[None])
         number = len(self._queries)
         try:
-            self._queries.append(np.asarray(x))
-            self._drawn.append(drawn)
+            self._add(np.asarray(x), origin)
             self._save()
             self._ahead.start(self.state)
             return self._ticket(number)
         except BaseException:  # nobody has got the query, even if it was saved
-            del self._queries[number:], self._drawn[number:]
+            self._cut_off(number)
             raise
+
+    def _add(self, x: np.ndarray, origin: int) -> None:
+        self._queries.append(x)
+        self._origins.append(origin)
+
+    def _cut_off(self, number: int) -> None:
+        """As if this query and all later ones had not been."""
+        del self._queries[number:], self._origins[number:]
+
+    def _must_have_room(self) -> None:
+        capacity, needed = self.algorithm.surrogate.capacity, len(self._queries) + 1
+        require(
+            capacity is None or needed <= capacity,
+            f"the surrogate's capacity of {capacity} is used up: {larger(self.algorithm, needed)}. "
+            "A checkpoint goes on with it.",
+        )
 
     def _must_hold(self) -> None:
         if self._saved is not None:
             self._saved.must_hold()
 
-    def _drawn_point(self, row: Count) -> Point:
-        return _steps.design(self.algorithm, design_keys(self._keys, row).points, jax.vmap)[0]
+    def _drawn_point(self, row: int) -> Point | np.ndarray:
+        first = self._begin.first
+        if row < len(first):
+            return first[row]
+        key = design_keys(self._keys, jnp.asarray(row - len(first))).points
+        return _steps.design(self.algorithm, key, jax.vmap)[0]
 
     def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
         pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
@@ -324,6 +363,27 @@ class Desk:
             self._tell(number, finite_number(value))
         except NotFiniteError as error:
             self.fail(number, error)
+
+    def tell_new(self, x: Any, value: Any) -> int:
+        """A result from elsewhere, NaN if it failed; returns the number that it gets.
+
+        `x` is a point of the domain, or on a `Space` a dictionary of parameters. `ValueError`, and
+        nothing changes, for one outside of the domain, and for more results than the surrogate can hold.
+        """
+        given = [x] if isinstance(x, Mapping) else np.asarray(x)[None]
+        (point,) = points(given, self.algorithm.domain)
+        with self._lock:
+            self._must_hold()
+            self._must_have_room()
+            number = len(self._queries)
+            self._add(point, ELSEWHERE)
+            try:
+                self.tell(number, value)
+            except BaseException:
+                if number not in self._values:
+                    self._cut_off(number)
+                raise
+        return number
 
     def fail(self, number: int, error: Exception | str) -> None:
         """A query that is out has failed: why, `failures` will say, and a warning does."""
@@ -356,23 +416,27 @@ class Desk:
 
     def _learn(self, ticket: int, value: float) -> None:
         """One result more. What stops it on the way leaves all as it was."""
-        x, told = self._queries[ticket], self.told + 1
-        known = np.asarray([*self._values.values(), value], np.float64)
-        state = self.state
-        if told > self.initial:
-            state = self._told(state, x, value, self.initial)
-        elif told == self.initial:
-            points = [*(self._queries[t] for t in self._values), x]
-            for row, one in enumerate(zip(points, known, strict=True)):
-                state = self._told(state, *one, row)
+        values, state = {**self._values, ticket: value}, self.state
+        known = np.asarray([*values.values()], np.float64)
+        count = self._begin.told + self.initial
+        if self._has_begun(self._values):
+            state = self._told(state, self._queries[ticket], value, _steps.stage(count, count))
+        elif self._has_begun(values):
+            for row, (one, its_value) in enumerate(values.items()):
+                stage = _steps.stage(row, len(values))
+                state = self._told(state, self._queries[one], its_value, stage)
         self._values[ticket], self.state = value, state
-        if told >= self.initial and not self._cut:
+        if self._has_begun(self._values) and not self._cut:
             self._cut = _origin.warn_if_cut(state, known[:, None])
 
-    def _told(self, state: State, x: np.ndarray, value: float, row: int) -> State:
+    def _has_begun(self, values: Collection[int]) -> bool:
+        """Whether these results are all that come before the model is asked."""
+        own = self._own(values)
+        return own >= self.initial and len(values) - own >= self._begin.told
+
+    def _told(self, state: State, x: np.ndarray, value: float, stage: Stage) -> State:
         self._ahead.wait()
         state, values = _origin.told(state, np.asarray([value], np.float64))
-        stage = _steps.stage(row, self.initial)
         return _steps.tell_one(self.algorithm, state, jnp.asarray(x), values[0], stage)
 
     @property
@@ -406,9 +470,10 @@ class Desk:
     def _forget(self) -> None:
         """As if nothing had been asked."""
         with self._lock:
-            self._queries, self._drawn, self._values, self._returned = [], [], {}, []
+            self._queries, self._origins, self._values, self._returned = [], [], {}, []
             self._failures = []
             self.state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
+            self._resume(None)
             self._save()
 
     def _ticket(self, ticket: int) -> Ticket:
@@ -422,15 +487,18 @@ class Desk:
         values[list(self._values)] = list(self._values.values())
         order = np.asarray(list(self._values), int)
         rows = np.reshape(self._queries, (-1, self.algorithm.domain.dim))
-        info = [order, np.asarray(self._drawn, bool)]
+        info = [order, np.asarray(self._origins, int)]
         self._saved.save(Rows(self.told, rows, values, info, self._failures, None))
 
     def _resume(self, rows: Rows | None) -> None:
         if rows is None:
+            for x, value in self._begin.results():
+                self._add(x, ELSEWHERE)
+                self._learn(len(self._queries) - 1, value)
             return
-        order, drawn = rows.info
+        order, origins = rows.info
         self._queries = [np.asarray(x) for x in rows.queries]
-        self._drawn = drawn.tolist()
+        self._origins = origins.tolist()
         for ticket in order.tolist():
             self._learn(ticket, float(rows.values[ticket]))
         self._failures = [Failure(*failure) for failure in rows.failures]
@@ -448,6 +516,8 @@ def drive_async(
     *,
     executor: Executor,
     initial: int = 0,
+    known: Any = None,
+    first: Any = None,
     checkpoint: str | PathLike | None = None,
     catch: type[Exception] | tuple[type[Exception], ...] = Exception,
 ) -> Desk:
@@ -455,19 +525,22 @@ def drive_async(
 
     `objective(worker, x)` runs in `executor`, `algorithm.targets` at the same time; as soon as one
     ends, its result is learned and the next query asked. Returns the `Desk` with all results.
-    `catch` and `checkpoint` are those of `drive`: a run that is stopped, started again with the same
-    arguments, loses the evaluations in flight and nothing else. The Desk is closed: another call goes on.
-    Raises `ValueError` where sizes do not fit. An objective that has not succeeded once in its first
-    evaluations, as many as `initial`, as workers and at least three, ends the run as it does `drive`:
-    these are not kept. Any other error is raised after all evaluations under way have ended, and their
-    results are kept.
+    `known` and `first` are those of a `Desk`, `catch` and `checkpoint` those of `drive`: a run that is
+    stopped, started again with the same arguments, loses the evaluations in flight and nothing else.
+    The Desk is closed: another call goes on. Raises `ValueError` where sizes do not fit. An objective
+    that has not succeeded once in its first evaluations, as many as `initial`, as workers and at least
+    three, ends the run as it does `drive`: these are not kept. Any other error is raised after all
+    evaluations under way have ended, and their results are kept.
     """
     whole("evaluations", evaluations)
     require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
     check_catch(catch)
-    _check_room(algorithm, initial + evaluations)
-    with Desk(algorithm, key, initial=initial, checkpoint=checkpoint) as desk:
-        _Crew(desk, objective, executor, catch).work(initial + evaluations)
+    given = {"initial": initial, "known": known, "first": first}
+    begin = beginning(algorithm, known, first, initial)
+    total = len(begin.first) + begin.initial + evaluations
+    _check_room(algorithm, begin.told + total)
+    with Desk(algorithm, key, checkpoint=checkpoint, **given) as desk:
+        _Crew(desk, objective, executor, catch).work(total)
     return desk
 
 
@@ -511,13 +584,13 @@ class _Crew:
 
     def _wanted(self, total: int) -> bool:
         ending = self.fatal or self._in_vain(total)
-        return not ending and self.desk.told + len(self.running) < total
+        return not ending and self.desk.answered + len(self.running) < total
 
     def _in_vain(self, total: int) -> bool:
         """Whether all results are failures, and enough of them."""
         desk = self.desk
         least = max(tries(desk.initial, total), min(desk.algorithm.targets, total))
-        return len(self.failed) > 0 and len(desk.failures) == desk.told >= least
+        return len(self.failed) > 0 and len(desk.failures) == desk.answered >= least
 
     def _end(self, future: Future, worker: int, ticket: Ticket) -> None:
         value, error = outcome_of(future)
@@ -548,5 +621,5 @@ def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
     require(
         most is None or needed <= most,
         f"{evaluations} evaluations by {algorithm.targets} workers exceed the surrogate's capacity of "
-        f"{most}: give it one of at least {needed}.",
+        f"{most}: {larger(algorithm, needed)}. A checkpoint goes on with it.",
     )

@@ -343,6 +343,32 @@ def test_a_run_that_is_over_can_be_made_longer(tmp_path):
     np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
 
 
+def test_a_federation_is_given_more_room(tmp_path):
+    def world(capacity, folder):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        surrogate = jaxbo.Fitted(capacity, size=8, refit_every=2)
+        return World(tmp_path / folder, jaxbo.TS(GRID, AGENTS, surrogate))
+
+    small = world(INITIAL + 2, "grown")
+    small.whole(small.server(2))
+    small.running.stop()
+    with pytest.raises(ValueError, match=rf"write surrogate=Fitted\(capacity={INITIAL + ROUNDS}\)"):
+        small.server()
+    grown, large = world(INITIAL + ROUNDS, "grown"), world(INITIAL + ROUNDS, "large")
+    server = grown.whole()
+    # Rounding differs with the size of a matrix.
+    np.testing.assert_allclose(grown.queries(server), large.queries(large.whole()), atol=1e-6)
+
+
+def test_an_owner_without_room_says_what_to_write(tmp_path):
+    of = lambda capacity: jaxbo.TS(GRID, AGENTS, jaxbo.Fixed(capacity=capacity))  # noqa: E731
+    world = World(tmp_path, of(INITIAL + ROUNDS))
+    request = world.server().request()
+    owner = Owner(of(1), measured, 0, tmp_path / "0", key=KEY)
+    with pytest.raises(RefusedError, match=rf"write surrogate=Fixed\(…, capacity={INITIAL}\)"):
+        owner.answer(request)
+
+
 def test_fewer_rounds_than_before_are_refused(tmp_path):
     world = World(tmp_path, METHODS["TS"])
     world.whole(world.server(rounds=3))

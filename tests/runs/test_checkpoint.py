@@ -29,7 +29,7 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.objectives import functions
 from jaxbo.objectives.families import Same
 from jaxbo.runs._archive import CheckpointError
-from jaxbo.runs._checkpoint import FORMAT, fingerprint
+from jaxbo.runs._checkpoint import FORMAT
 from jaxbo.runs.driver import drive
 from jaxbo.schedules import Constant
 
@@ -347,6 +347,34 @@ def test_presence_may_be_told_for_more_rounds(path, key):
     assert same(trace, quiet(algorithm, bowl, 4, key, present=present)[1])
 
 
+def grown(capacity):
+    return TS(Cube(2), 3, Fixed(size=8, capacity=capacity), candidates=16)
+
+
+def test_with_a_larger_capacity_it_asks_what_a_run_that_had_it_asks(path, key):
+    quiet(grown(4), bowl, 3, key, initial=1, checkpoint=path)
+    line = r"write surrogate=Fixed\(…, capacity=7\)\. A checkpoint goes on with it"
+    with pytest.raises(ValueError, match=line):
+        quiet(grown(4), bowl, 6, key, initial=1, checkpoint=path)
+    objective = Counting()
+    _, trace = quiet(grown(7), objective, 6, key, initial=1, checkpoint=path)
+    assert len(objective.ended) == 3 * 3
+    assert same(trace, quiet(grown(7), bowl, 6, key, initial=1)[1])
+
+
+def test_a_model_that_is_fitted_goes_on_with_a_larger_capacity(path, key):
+    def alg(capacity):
+        return TS(Cube(1), 1, Fitted(capacity, size=8, refit_every=2), candidates=16)
+
+    _, before = quiet(alg(4), bowl, 3, key, initial=1, checkpoint=path)
+    state, trace = quiet(alg(6), bowl, 5, key, initial=1, checkpoint=path)
+    assert trace.queries.shape == (6, 1, 1)
+    np.testing.assert_array_equal(trace.queries[:4], before.queries)
+    again = jaxbo.replay(alg(6), trace, key)
+    jax.tree.map(np.testing.assert_array_equal, state, again)
+    assert int(state.clients.moments.count[0]) == 6
+
+
 def test_fewer_rounds_than_before_are_refused(path, key):
     objective = Counting()
     quiet(RANDOM, objective, 3, key, checkpoint=path)
@@ -446,23 +474,6 @@ def test_a_checkpoint_in_another_precision_is_refused(path):
         refused(path, "another precision", RandomSearch(Cube(2), 3))
 
 
-def test_an_algorithm_has_one_fingerprint_in_every_process():
-    script = textwrap.dedent("""
-        from jaxbo.runs._checkpoint import fingerprint
-        from jaxbo.algos.fts import FTS
-        from jaxbo.domains.base import Cube
-        from jaxbo.kernels.models.fitted import Fitted
-        print(fingerprint(algorithm=FTS(Cube(2), 3, own=Fitted(9))))
-    """)
-    root = str(pathlib.Path(jaxbo.__file__).parents[1])
-    environment = {**os.environ, "JAX_ENABLE_X64": str(int(jax.config.jax_enable_x64))}
-    environment["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    there = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    assert there == str(fingerprint(algorithm=FTS(Cube(2), 3, own=Fitted(9))))
-
-
 # ---------------------------------------------------------------- damaged
 
 
@@ -547,21 +558,3 @@ def test_other_files_are_refused(saved, tmp_path):
 def test_arrays_of_another_shape_are_refused(name, saved):
     rewritten(saved, **{name: np.zeros((2, 7, 2)[: 3 if name == "queries" else 2])})
     refused(saved, "checkpoint")
-
-
-def halving(t):
-    return 0.5**t
-
-
-def scaled(factor):
-    return lambda t: factor * t
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [(lambda t: 0.5, lambda t: 0.9), (scaled(0.5), scaled(0.9)), (halving, scaled(0.5))],
-)
-def test_a_schedule_of_another_function_is_another_run(one, other):
-    mine, theirs = (fingerprint(algorithm=FTS(Cube(2), 3, mixing=f)) for f in (one, other))
-    assert mine != theirs
-    assert mine == fingerprint(algorithm=FTS(Cube(2), 3, mixing=one))

@@ -374,6 +374,51 @@ def test_more_queries_than_workers_or_room_are_refused():
         _ = Desk(egp(), jr.key(0)).best
 
 
+def test_a_desk_goes_on_with_a_larger_capacity(tmp_path):
+    def desk(capacity, path):
+        model = Fixed(size=16, capacity=capacity)
+        method = EGP(Cube(2), model, workers=2, candidates=16)
+        return Desk(method, jr.key(0), initial=2, checkpoint=path)
+
+    def asked(desk, count):
+        for _ in range(count):
+            number, x = desk.ask()
+            desk.tell(number, branin(0, x))
+
+    with desk(4, tmp_path / "grown") as small:
+        asked(small, 4)
+        with pytest.raises(ValueError, match=r"write surrogate=Fixed\(…, capacity=5\)"):
+            small.ask()
+    with desk(9, tmp_path / "grown") as grown, desk(9, tmp_path / "large") as large:
+        assert grown.told == 4
+        asked(grown, 5)
+        asked(large, 9)
+    np.testing.assert_array_equal(grown.queries, large.queries)
+    states = (jax.tree.leaves(desk.state) for desk in (grown, large))
+    for one, other in zip(*states, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_asynchronous_workers_go_on_with_a_larger_capacity(tmp_path):
+    def go(evaluations, capacity):
+        with ThreadPoolExecutor(2) as pool:
+            return drive_async(
+                egp(2, capacity=capacity),
+                branin,
+                evaluations,
+                jr.key(0),
+                executor=pool,
+                checkpoint=tmp_path / "run",
+            )
+
+    before = go(4, 5)
+    with pytest.raises(ValueError, match=r"write surrogate=Fitted\(capacity=8\)"):
+        go(8, 5)
+    after = go(8, 8)
+    assert after.told == 8
+    np.testing.assert_array_equal(after.values[:4], before.values)
+
+
 def test_parameters_come_by_name():
     space = Space(rate=Real(1e-3, 1.0, log=True), kind=Categorical("a", "b"))
     desk = Desk(egp(domain=space), jr.key(1))

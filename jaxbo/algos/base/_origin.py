@@ -65,12 +65,24 @@ def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
         return state, _rounded(values)
     # Copies: the state may be given up for the next one.
     value, known = np.array(origin.value), np.array(origin.known)
-    rows = values.reshape(-1, *known.shape)
+    # Agents that are no targets have no origin in the state: `lowered` has subtracted theirs.
+    own, others = np.split(values, [known.size], axis=-1) if known.ndim else (values, None)
+    rows = own.reshape(-1, *known.shape)
     fresh = np.isfinite(rows).any(axis=0) & ~known
     if fresh.any():
         value = np.where(fresh, first(rows), value)
         state = _with_origin(state, Origin(jnp.asarray(value), jnp.asarray(known | fresh)))
-    return state, difference(values, value)
+    told = difference(own, value)
+    if others is None or not others.size:
+        return state, told
+    return state, jnp.concatenate([told, _rounded(others)], axis=-1)
+
+
+def lowered(values: Float[np.ndarray, "points agents"], targets: int) -> np.ndarray:
+    """All values of agents, those of agents that are no targets less the first of each."""
+    others = values[:, targets:]
+    offsets = first(others).astype(np.float64) if others.size else np.zeros(others.shape[1:])
+    return np.concatenate([values[:, :targets], others - offsets], axis=1)
 
 
 def less(values: Float[Array, "..."], origin: Origin) -> Array:

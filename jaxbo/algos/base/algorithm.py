@@ -11,14 +11,17 @@ workers who share a model is written as what they ask of it (`AbstractOneModel`)
 """
 
 import abc
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
+from jaxbo.algos.base.known import Known, check_inside, read
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
 from jaxbo.privacy.mechanism import Mechanism
@@ -66,6 +69,10 @@ class AbstractAlgorithm(eqx.Module):
     def capacity(self) -> int | None:
         """The most observations an agent can hold, if there is a limit."""
         return None
+
+    def room_for(self, observations: int | Count) -> int | Count:
+        """The capacity of a surrogate that holds so many `observations` of an agent."""
+        return observations
 
     @property
     def invariant(self) -> bool:
@@ -149,20 +156,31 @@ class AbstractAlgorithm(eqx.Module):
         them.
         """
 
+    def known(self, given: Any) -> Known:
+        """Results from outside in rows, in whatever form they come (`algos.base.known`); checked."""
+        require(
+            self.learns,
+            f"{type(self).__name__} learns nothing from what is known: give another method, or none.",
+        )
+        return read(given, self.domain, self.clients, min(self.targets, self.clients))
+
     def warm_start(
         self,
         state: PyTree,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
+        queries: Float[Array, "points agents dim"] | Any,
+        values: Float[Array, "points agents"] | Any = None,
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
         """The state after observations that were made before the first round: `tell`, row by row.
 
         For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
-        that are NaN; a NaN value elsewhere is a failed evaluation. `values` are as in `tell`. For float64
-        values of the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
+        that are NaN; a NaN value elsewhere is a failed evaluation. Lists will do, and so does all that
+        `drive` takes as `known`, in the place of both. `values` are as in `tell`. For float64 values of
+        the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
+        `ValueError` for a point outside of the domain, and for more than there is room for.
         """
+        queries, values = self._given(queries, values)
         require(
             values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
             f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
@@ -173,6 +191,7 @@ class AbstractAlgorithm(eqx.Module):
             "warm_start is for observations made before the first round is told.",
         )
         self.check_start(state, values)
+        self._check_inside(queries)
 
         def step(state: PyTree, row: tuple[Array, Array, Flag]) -> tuple[PyTree, None]:
             queries, values, last = row
@@ -180,6 +199,18 @@ class AbstractAlgorithm(eqx.Module):
 
         last = jnp.arange(len(values)) == len(values) - 1
         return jax.lax.scan(step, state, (queries, values, last))[0]
+
+    def _given(self, queries: Any, values: Any) -> tuple[Array, Array]:
+        """Both as arrays."""
+        if values is None or not isinstance(queries, jax.Array | np.ndarray):
+            queries, values = self.known(queries if values is None else (queries, values))
+        return jnp.asarray(queries, float), jnp.asarray(values, float)
+
+    def _check_inside(self, queries: Float[Array, "points agents dim"]) -> None:
+        """`ValueError` for a point outside of the domain; one that is NaN is none."""
+        if not isinstance(queries, jax.core.Tracer):
+            x = np.asarray(queries).reshape(-1, self.domain.dim)
+            check_inside(x, np.asarray(~np.isnan(x).all(axis=1)), self.domain)
 
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
         """`ValueError` for more observations before the first round than there is room for."""

@@ -33,6 +33,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.base._origin import Origin, after, no_origin
+from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import agent_keys, ask_keys, init_keys
 from jaxbo.domains.base import AbstractDomain
@@ -301,8 +302,8 @@ class AbstractFederated(AbstractAlgorithm):
         for most, capacity in ((told, self.capacity), (peers, self.peer_capacity)):
             require(
                 capacity is None or most <= capacity,
-                f"{most} observations of an agent exceed the capacity of {capacity}: give its "
-                "surrogate a larger one.",
+                f"{most} observations of an agent exceed the capacity of {capacity}: "
+                f"{larger(self, most)}.",
             )
         room = self.initial_capacity
         require(

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base._origin import Origin, after, no_origin
+from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
@@ -83,6 +84,9 @@ class AbstractOneModel(AbstractAlgorithm):
             return None
         return (most - self._pending) // self.targets
 
+    def room_for(self, observations: int | Count) -> int | Count:
+        return observations * self.targets + self._pending
+
     @property
     def invariant(self) -> bool:
         return self.surrogate.invariant
@@ -108,7 +112,7 @@ class AbstractOneModel(AbstractAlgorithm):
         return state.round
 
     def told(self, state: State) -> Count:
-        return state.told // self.targets
+        return -(-state.told // self.targets)  # a part of a round takes all of one
 
     def ask(
         self,
@@ -226,7 +230,7 @@ class AbstractOneModel(AbstractAlgorithm):
         told = state.told + values.size
         require(
             most is None or told <= most,
-            f"{told} evaluations exceed the surrogate's capacity of {most}: give it a larger one.",
+            f"{told} evaluations exceed the surrogate's capacity of {most}: {larger(self, told)}.",
         )
 
     def _observe(

@@ -1,0 +1,275 @@
+"""Results and points that come from outside: read once, in whatever form, and checked.
+
+Results may be given as
+
+    (points, values)                    arrays or lists; on a `Space` parameters by name, too
+    [{"lr": 0.1, "value": 3.2}, …]      a dictionary for each result, as `Trace.table` has them
+    {"lr": [0.1, …], "value": [3.2, …]} a list for each column
+    a DataFrame                         of the same columns
+
+Where several agents have objectives of their own, the column "agent" says whose a result is. A value that
+is NaN or None is an evaluation that failed.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxbo._check import require
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.domains.space import Space
+
+#: The column of the values, and that of the agents.
+VALUE, AGENT = "value", "agent"
+#: Columns of a table that say how it came to a result; a parameter may not have such a name.
+ABOUT = ("round", "status", "error", "start", "seconds")
+#: The status of a query whose evaluation has not ended.
+RUNNING = "running"
+#: What results may look like, for messages.
+FORMS = (
+    "(points, values), a list of dictionaries of the parameters and 'value', or a DataFrame of such "
+    "columns"
+)
+
+
+class Known(NamedTuple):
+    """Results, a row at a time. A point and a value are NaN where an agent has fewer than others."""
+
+    queries: Float[np.ndarray, "points agents dim"]
+    values: Float[np.ndarray, "points agents"]
+
+
+class Result(NamedTuple):
+    """One of them: its agent, its point, and its value, NaN if the evaluation failed."""
+
+    agent: int
+    x: np.ndarray
+    value: float
+
+
+def read(given: Any, domain: AbstractDomain, agents: int, targets: int) -> Known:
+    """Results of `agents`, of which `targets` are asked; `ValueError` that says which one is wrong.
+
+    A row has all agents if any that is no target has a result, else the targets.
+    """
+    x, y = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
+    if _is_array(x):
+        known = _of_arrays(x, y, domain, agents, targets)
+    else:
+        results = (
+            _of_records(given, domain, agents) if x is None else _results(x, y, domain, agents)
+        )
+        known = _stacked(results, domain.dim, agents, targets)
+    _check(known, domain)
+    return known
+
+
+def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"]:
+    """Points of the domain; on a `Space` parameters by name, too. `ValueError` for one outside."""
+    if _is_array(given):
+        found = _numbers("the points", given)
+        require(
+            found.ndim == 2 and found.shape[1] == domain.dim,
+            f"expected points of shape (points, {domain.dim}), got {found.shape}.",
+        )
+    else:
+        rows = [_point(row, f"point {i}", domain) for i, row in enumerate(_rows(given, "points"))]
+        found = np.reshape(rows, (-1, domain.dim))
+    found = found.astype(jax.dtypes.canonicalize_dtype(float))
+    check_inside(found, np.ones(len(found), bool), domain)
+    return found
+
+
+def check_inside(x: Float[Any, "points dim"], wanted: np.ndarray, domain: AbstractDomain) -> None:
+    """`ValueError` with the first of the `wanted` points that is NaN or outside of the domain."""
+    if not len(x):
+        return
+    inside = np.asarray(jax.vmap(domain.contains)(jnp.asarray(x, float)))
+    if (wrong := ~inside & wanted).any():
+        row = int(np.argmax(wrong))
+        about = (
+            "has numbers that are not finite" if not np.isfinite(x[row]).all() else _outside(domain)
+        )
+        raise ValueError(f"point {row}, {np.asarray(x[row])}, {about}.")
+
+
+def _outside(domain: AbstractDomain) -> str:
+    if isinstance(domain, Space):
+        return (
+            "is outside of the space: give parameters by name, or what space.encode makes of them"
+        )
+    return f"is outside of the domain: give a point of {domain}"
+
+
+def _is_array(given: Any) -> bool:
+    """Whether it is made of numbers alone."""
+    if isinstance(given, np.ndarray | jax.Array):
+        return True
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return False
+    return all(_is_array(row) or isinstance(row, Real | np.generic) for row in given) and bool(
+        given
+    )
+
+
+def _numbers(name: str, given: Any) -> np.ndarray:
+    """As float64; `ValueError` for what is no array of real numbers."""
+    try:
+        array = np.asarray(given)
+        require(array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating), "not real")
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must be real numbers, one row as long as the other: {error}."
+        ) from error
+
+
+def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int) -> Known:
+    queries, values = _numbers("the points", x), _values(y)
+    if agents == 1 and queries.shape == (*values.shape, domain.dim):
+        queries, values = queries.reshape(-1, 1, domain.dim), values.reshape(-1, 1)
+    shape = f"(points, {domain.dim})" if agents == 1 else f"(points, {targets}, {domain.dim})"
+    require(
+        queries.ndim == 3
+        and queries.shape[1] in (agents, targets)
+        and queries.shape == (*values.shape, domain.dim),
+        f"expected points of shape {shape} and a value of each, got {np.shape(x)} and {np.shape(y)}.",
+    )
+    return Known(queries.astype(jax.dtypes.canonicalize_dtype(float)), values)
+
+
+def _values(given: Any) -> np.ndarray:
+    """An array of values; None is NaN."""
+    if isinstance(given, np.ndarray | jax.Array) and given.dtype != object:
+        return _numbers("the values", given)
+    array = np.array(given, object)
+    for place, value in np.ndenumerate(array):
+        array[place] = np.nan if value is None else value
+    return _numbers("the values", array.tolist())
+
+
+def _results(x: Any, y: Any, domain: AbstractDomain, agents: int) -> list[Result]:
+    rows, values = _rows(x, "points"), list(y)
+    require(
+        len(rows) == len(values),
+        f"expected a value of each point, got {len(rows)} points and {len(values)} values.",
+    )
+    pairs = zip(rows, values, strict=True)
+    return [_result(i, row, value, domain, agents) for i, (row, value) in enumerate(pairs)]
+
+
+def _of_records(given: Any, domain: AbstractDomain, agents: int) -> list[Result]:
+    taken = isinstance(domain, Space) and VALUE in domain.names
+    require(
+        not taken,
+        f"a parameter is called {VALUE!r}: give results as (points, values).",
+    )
+    results = []
+    for i, row in enumerate(_rows(given, "results")):
+        require(VALUE in row, f"result {i} has no {VALUE!r}: give {FORMS}.")
+        if row.get("status") == RUNNING:
+            continue
+        rest = {name: item for name, item in row.items() if name != VALUE}
+        results.append(_result(i, rest, row[VALUE], domain, agents))
+    return results
+
+
+def _rows(given: Any, name: str) -> list[Mapping[str, Any]]:
+    """A dictionary for each row."""
+    to_records = getattr(given, "to_dict", None)
+    if callable(to_records) and hasattr(given, "columns"):
+        given = to_records("records")
+    if isinstance(given, Mapping):
+        given = _of_columns(given, name)
+    rows = (
+        list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
+    )
+    require(
+        rows is not None and all(isinstance(row, Mapping) for row in rows),
+        f"{name} must be {FORMS}, got {type(given).__name__}.",
+    )
+    assert rows is not None
+    return rows
+
+
+def _of_columns(columns: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    for column, items in columns.items():
+        require(
+            isinstance(items, Iterable) and not isinstance(items, str | bytes | Mapping),
+            f"{name}: column {column!r} must be a list, got {items!r}.",
+        )
+    lists = {column: list(items) for column, items in columns.items()}
+    lengths = {column: len(items) for column, items in lists.items()}
+    require(len(set(lengths.values())) <= 1, f"{name}: columns of other lengths, {lengths}.")
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+
+
+def _result(
+    i: int, row: Mapping[str, Any], value: Any, domain: AbstractDomain, agents: int
+) -> Result:
+    names = domain.names if isinstance(domain, Space) else ()
+    agent = _agent(i, 0 if agents == 1 or AGENT in names else row.get(AGENT), agents)
+    about = [name for name in (*ABOUT, AGENT) if name not in names]
+    point = {name: item for name, item in row.items() if name not in about}
+    return Result(agent, _point(point, f"result {i}", domain), _value(i, value))
+
+
+def _agent(i: int, agent: Any, agents: int) -> int:
+    if isinstance(agent, int | np.integer) and not isinstance(agent, bool) and 0 <= agent < agents:
+        return int(agent)
+    raise ValueError(
+        f"result {i}: expected {AGENT!r}, the number of one of {agents} agents, got {agent!r}."
+    )
+
+
+def _point(row: Mapping[str, Any], name: str, domain: AbstractDomain) -> np.ndarray:
+    try:
+        if isinstance(domain, Space):
+            return domain.encode(row)
+        columns = [f"x{i}" for i in range(domain.dim)]
+        require(set(row) == set(columns), f"expected {columns}, got {list(row)}")
+        return _numbers("coordinates", [row[column] for column in columns])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _value(i: int, value: Any) -> float:
+    if value is None:
+        return math.nan
+    require(
+        isinstance(value, Real | np.generic) and np.asarray(value).dtype.kind in "biuf",
+        f"result {i}: the value must be a real number, or None where it failed, got {value!r}.",
+    )
+    return float(value)
+
+
+def _stacked(results: Sequence[Result], dim: int, agents: int, targets: int) -> Known:
+    """In rows, each agent's in their order."""
+    results = sorted(results, key=lambda result: result.agent)
+    of = {n: list(own) for n, own in itertools.groupby(results, lambda result: result.agent)}
+    width = agents if any(n >= targets for n in of) else targets
+    rows = max(map(len, of.values()), default=0)
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    known = Known(np.full((rows, width, dim), np.nan, dtype), np.full((rows, width), np.nan))
+    for n, own in of.items():
+        for row, result in enumerate(own):
+            known.queries[row, n], known.values[row, n] = result.x, result.value
+    return known
+
+
+def _check(known: Known, domain: AbstractDomain) -> None:
+    """`ValueError` for points outside of the domain, and for values that no model can be told."""
+    x, y = known.queries.reshape(-1, domain.dim), known.values.reshape(-1)
+    nobody = np.isnan(x).all(axis=1) & np.isnan(y)
+    check_inside(x, ~nobody, domain)
+    largest = float(np.finfo(jax.dtypes.canonicalize_dtype(float)).max)
+    if (wrong := ~(np.abs(y) <= largest) & ~np.isnan(y)).any():
+        row = int(np.argmax(wrong))
+        raise ValueError(f"value {row} is {y[row]}: give a finite number, or NaN where it failed.")

@@ -1,0 +1,87 @@
+"""What a run begins with: results from before, and points that are asked first."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxbo._check import whole
+from jaxbo.algos.base import _origin
+from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
+from jaxbo.algos.base.known import Known, points
+from jaxbo.algos.base.one_model import AbstractOneModel
+from jaxbo.runs import _steps
+
+
+class Start(NamedTuple):
+    """Rows before the first round: `known` results, `first` points, then `initial` of the design."""
+
+    known: Known | None
+    first: Float[np.ndarray, "points dim"]
+    workers: int  # who share the first points; 1 where each agent is asked all of them
+    initial: int
+
+    @property
+    def told(self) -> int:
+        """Rows of results that are known."""
+        return 0 if self.known is None else len(self.known.values)
+
+    @property
+    def asked(self) -> int:
+        """Rows that are asked before the first round."""
+        return -(-len(self.first) // self.workers) + self.initial
+
+    def held(self, targets: int) -> int:
+        """How many rounds' worth of results an agent is told before it is asked."""
+        if self.known is None:
+            return 0
+        if self.workers > 1:
+            return -(-self.told // targets)
+        there = ~np.isnan(self.known.queries[:, :targets]).all(axis=-1)
+        return int(there.sum(axis=0).max(initial=0))
+
+    def stage(self, row: int) -> Stage:
+        """Of a row that is asked, the first being 0; rows of results that are known are below 0."""
+        return _steps.stage(self.told + row, self.told + self.asked)
+
+    def design_row(self, row: int) -> int:
+        """Which row of the design: points that are asked first leave all others as they are."""
+        return (row - self.asked + self.initial) % max(self.asked, 1)
+
+    def given(self, row: int, drawn: Array) -> Array | np.ndarray:
+        """A row before the first round, with the points that are to be asked first in their places."""
+        chosen = self.first[row * self.workers : (row + 1) * self.workers]
+        if not len(chosen):
+            return drawn
+        if self.workers == 1:
+            return np.broadcast_to(chosen, drawn.shape)
+        return np.concatenate([chosen, np.asarray(drawn)[len(chosen) :]])
+
+    def results(self) -> list[tuple[np.ndarray, float]]:
+        """What is known to workers who share a model: points and values."""
+        if self.known is None:
+            return []
+        queries, values = self.known
+        return list(zip(queries[:, 0], values[:, 0].tolist(), strict=True))
+
+    def tell(self, state: PyTree, step: Callable[[PyTree, Any, Any, Stage], PyTree]) -> PyTree:
+        """The state after the results that are known."""
+        rows = () if self.known is None else zip(*self.known, strict=True)
+        for row, (queries, values) in enumerate(rows):
+            state = step(state, queries, values, self.stage(row - self.told))
+        return state
+
+
+def beginning(algorithm: AbstractAlgorithm, known: Any, first: Any, initial: int) -> Start:
+    """`ValueError` for what the method cannot be told or asked."""
+    whole("initial", initial)
+    shared = isinstance(algorithm, AbstractOneModel)
+    workers = algorithm.targets if shared else 1
+    asked = (
+        np.zeros((0, algorithm.domain.dim)) if first is None else points(first, algorithm.domain)
+    )
+    told = None if known is None else algorithm.known(known)
+    if told is not None and algorithm.invariant:
+        told = Known(told.queries, _origin.lowered(told.values, algorithm.targets))
+    return Start(told, asked, workers, int(initial))
