@@ -17,7 +17,7 @@ from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube, Finite, Regions
-from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.parameters import Categorical, Context, Integer, Ordinal, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.additive.decomposed import Decomposed
 from jaxbo.kernels.additive.policy import FactorSample, MaxValueEntropy, UpperBound
@@ -62,6 +62,7 @@ __all__ = [
     "BudgetError",
     "Categorical",
     "CheckpointError",
+    "Context",
     "Cube",
     "Decomposed",
     "Desk",
@@ -85,6 +86,7 @@ __all__ = [
     "MaxValueEntropy",
     "Mechanism",
     "OnFeatures",
+    "Ordinal",
     "Pivoted",
     "Poisson",
     "Pooled",

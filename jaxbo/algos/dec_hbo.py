@@ -167,7 +167,10 @@ class DECHBO(AbstractOneModel):
         def climb(x: Point) -> tuple[Point, Scalar]:
             function = objective.function
             x, value = ascend(function, self.domain, x, function(x), self.steps, limits=limits)
-            return x, jnp.where(limits.allow(x), value, -jnp.inf)
+            allowed = limits.allow(x)
+            if self.domain.constrained:
+                allowed = allowed & self.domain.allows(x)
+            return x, jnp.where(allowed, value, -jnp.inf)
 
         ends, values = each(climb, starts)
         return limits.elsewhere(query_key, state.past, candidates, ends[jnp.argmax(values)]), search

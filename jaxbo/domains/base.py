@@ -77,6 +77,21 @@ class AbstractDomain(eqx.Module):
     def contains(self, x: Point) -> Flag:
         """Whether `x` is in the domain."""
 
+    @property
+    def constrained(self) -> bool:
+        """Whether some points that `project` gives are not in the domain: `allows` says which."""
+        return False
+
+    def allows(self, x: Point) -> Flag:
+        """Whether a point that `project` gives is in the domain."""
+        del x
+        return jnp.ones((), bool)
+
+    @property
+    def product(self) -> "AbstractDomain":
+        """The smallest domain around this one that has all combinations of its variables' values."""
+        return self
+
     def axes(self, grid: int) -> Axes:
         """A grid of `grid` points for every variable: here each coordinate is one, evenly cut."""
         points = jnp.broadcast_to(jnp.linspace(0, 1, grid), (self.dim, grid))
@@ -160,6 +175,11 @@ class Finite(AbstractDomain):
         ratio = offset / jnp.where(scale > 0, scale, jnp.ones_like(scale))
         distance = scale[:, 0] * jnp.sqrt(jnp.sum(ratio**2, axis=1))
         return self.points[jnp.argmin(distance)]
+
+    @property
+    def product(self) -> Cube:
+        """The cube: its rows may be anywhere."""
+        return Cube(self.dim)
 
     def contains(self, x: Point) -> Flag:
         """Whether `x` equals one of the rows exactly."""

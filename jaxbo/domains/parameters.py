@@ -2,8 +2,10 @@
 
 value = lower + (upper - lower) x              a real number
 value = lower^(1 - x) upper^x                  a real number on a log scale
-value = lower + floor(x n)                     one of n integers (log: steps of log)
-value = choices[argmax(x_1, ..., x_k)]         one of k choices, k coordinates
+value = lower + step floor(x n)                one of n integers (log: steps of log)
+value = choices[floor(x k)]                    one of k choices in an order
+value = choices[argmax(x_1, ..., x_k)]         one of k choices without one, k coordinates
+value                                          a constant, no coordinate
 
 NumPy's numbers become Python's when a parameter is made, so that their width limits nothing and JSON
 can write decoded values. Values to encode may have been through a table or through JSON.
@@ -11,12 +13,25 @@ can write decoded values. Values to encode may have been through a table or thro
 
 import math
 import operator
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, SupportsFloat, SupportsIndex, TypeAlias
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxbo.domains._values import (
+    NOTHING,
+    as_number,
+    as_plain,
+    as_tuples,
+    clipped,
+    mark_of,
+    precision_of,
+    rounds_to,
+    set_fields,
+)
 from jaxbo.domains.base import MOST_CELLS
 
 #: Bounds closer than this, relative to their size, leave float32 too few values between them.
@@ -25,8 +40,21 @@ NARROWEST: Final = 2.0**-20
 SMALLEST, LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 
+class AbstractParameter:
+    """What all kinds of parameters offer."""
+
+    def when(self, mapping: Mapping[str, Any] | None = None, /, **values: Any) -> "Conditional":
+        """This parameter, active only where the parameters named here have the values given.
+
+        A list, a set or a range holds several values, of which any will do. All names must agree.
+
+        >>> Real(1e-3, 1e3, log=True).when(model="svm", kernel=["rbf", "poly"])
+        """
+        return Conditional(self, _conditions({**(mapping or {}), **values}))
+
+
 @dataclass(frozen=True, init=False)
-class Real:
+class Real(AbstractParameter):
     """A real number from `lower` to `upper`, both included; `log`: evenly spread in its log.
 
     Equal bounds make a constant. Float32 must hold both bounds and numbers between them.
@@ -39,7 +67,7 @@ class Real:
     def __init__(
         self, lower: SupportsFloat, upper: SupportsFloat, log: bool | np.bool_ = False
     ) -> None:
-        _set(self, lower=lower, upper=upper, log=log)
+        set_fields(self, lower=lower, upper=upper, log=log)
 
     def problem(self) -> str:
         """Why this is no parameter, or nothing."""
@@ -82,7 +110,7 @@ class Real:
 
     def encode(self, value: Any) -> list[float]:
         """The coordinate of `value`."""
-        number = _clipped(_number(value), self.lower, self.upper)
+        number = clipped(as_number(value), self.lower, self.upper)
         if number is None:
             raise ValueError(f"{value!r} is not in [{self.lower}, {self.upper}]")
         if self.constant:
@@ -96,22 +124,28 @@ class Real:
 
 
 @dataclass(frozen=True, init=False)
-class Integer:
-    """A whole number from `lower` to `upper`, both included.
+class Integer(AbstractParameter):
+    """A whole number from `lower` to `upper`, both included, in steps of `step`.
 
     The unit interval is cut into one cell a number, of equal length; `log`: number k owns the
     logs from k - 1/2 to k + 1/2 and its point is log k. At most 2^20 numbers within int32; on a
-    log scale, fewer than float32 can tell apart (1 to 500 000, say).
+    log scale, fewer than float32 can tell apart (1 to 500 000, say), and all of them.
     """
 
     lower: int
     upper: int
     log: bool
+    step: int
 
     def __init__(
-        self, lower: SupportsIndex, upper: SupportsIndex, log: bool | np.bool_ = False
+        self,
+        lower: SupportsIndex,
+        upper: SupportsIndex,
+        log: bool | np.bool_ = False,
+        *,
+        step: SupportsIndex = 1,
     ) -> None:
-        _set(self, lower=lower, upper=upper, log=log)
+        set_fields(self, lower=lower, upper=upper, log=log, step=step)
 
     def problem(self) -> str:
         """Why this is no parameter, or nothing."""
@@ -125,8 +159,24 @@ class Integer:
             return f"a log scale needs a positive lower bound, got {lower}"
         if lower < -(2**31) or upper >= 2**31:
             return f"bounds must fit int32, got {lower} and {upper}"
-        if upper - lower >= MOST_CELLS or (self.log and not self._resolved()):
+        if problem := self._step_problem():
+            return problem
+        if self.size > MOST_CELLS or (self.log and not self._resolved()):
             return f"too many numbers from {lower} to {upper}: use Real and round in the objective"
+        return ""
+
+    def _step_problem(self) -> str:
+        """Why the numbers are not cut evenly, or nothing."""
+        if isinstance(self.step, bool) or not isinstance(self.step, int) or self.step < 1:
+            return f"step must be a whole number of at least 1, got {self.step!r}"
+        if self.step > 1 and self.log:
+            return f"a step of {self.step} does not go with a log scale: give Ordinal(first, ...)"
+        if self.step > 1 and (over := (self.upper - self.lower) % self.step):
+            near = self.upper - over
+            return (
+                f"steps of {self.step} from {self.lower} do not reach {self.upper}: end at {near} or "
+                f"{near + self.step}"
+            )
         return ""
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
@@ -138,23 +188,34 @@ class Integer:
 
     def encode(self, value: Any) -> list[float]:
         """The coordinate of `value`."""
-        number = _number(value)
+        number = as_number(value)
         if not (self.lower <= number <= self.upper and number == int(number)):
             raise ValueError(f"{value!r} is no whole number in [{self.lower}, {self.upper}]")
-        cell = int(number) - self.lower
+        cell, over = divmod(int(number) - self.lower, self.step)
+        if over:
+            raise ValueError(f"{value!r} is not {self.lower} plus steps of {self.step}")
         return [self.cells()[1][cell] if self.log else (cell + 0.5) / self.size]
 
     def spread(self, grid: int) -> np.ndarray:
         """So many coordinates to look at: of all numbers, if they are no more; the last one repeated."""
         if self.size > grid:
             return np.linspace(0, 1, grid)
-        values = [self.encode(self.lower + i)[0] for i in range(self.size)]
+        values = [self.encode(self.value(i))[0] for i in range(self.size)]
         return np.asarray(values)[np.minimum(np.arange(grid), self.size - 1)]
 
     @property
     def size(self) -> int:
         """How many numbers there are."""
-        return self.upper - self.lower + 1
+        return (self.upper - self.lower) // self.step + 1
+
+    def value(self, cell: int) -> int:
+        """The number of a cell, the first being 0."""
+        return self.lower + self.step * cell
+
+    def cell(self, value: Any) -> int:
+        """The cell of a number; `ValueError` for one that is not among them."""
+        self.encode(value)
+        return (int(as_number(value)) - self.lower) // self.step
 
     def _resolved(self) -> bool:
         edges, points = (table.astype(np.float32) for table in self.cells())
@@ -163,9 +224,8 @@ class Integer:
 
 
 @dataclass(frozen=True, init=False)
-class Categorical:
-    """One of `choices`, which may be any hashable objects, in as many coordinates, one-hot:
-    every two choices are equally far apart.
+class AbstractChoice(AbstractParameter):
+    """One of `choices`, which may be any hashable objects.
 
     Choices that Python takes for equal, such as 1, 1.0 and True, cannot stand beside each other.
     Neither can None and NaN: a table has one sign for both.
@@ -174,16 +234,21 @@ class Categorical:
     choices: tuple[Any, ...]
 
     def __init__(self, *choices: Any) -> None:
-        _set(self, choices=choices)
+        set_fields(self, choices=choices)
+
+    @property
+    def size(self) -> int:
+        """How many choices there are."""
+        return len(self.choices)
 
     def problem(self) -> str:
         """Why this is no parameter, or nothing."""
         if not self.choices:
-            return "no choices, expected Categorical(first, second, ...)"
+            return f"no choices, expected {type(self).__name__}(first, second, ...)"
         seen: dict[Hashable, Any] = {}
         try:
             for choice in self.choices:
-                mark = _mark(choice)
+                mark = mark_of(choice)
                 if mark in seen:
                     return (
                         "choices must differ from each other: "
@@ -191,11 +256,19 @@ class Categorical:
                     )
                 seen[mark] = choice
         except TypeError:
-            return "choices must be hashable and passed one by one: Categorical('a', 'b')"
+            kind = type(self).__name__
+            return f"choices must be hashable and passed one by one: {kind}('a', 'b')"
+        return self._too_many()
+
+    def _too_many(self) -> str:
         return ""
 
-    def encode(self, value: Any) -> list[float]:
-        """The coordinates of the choice equal to `value`, or else of the choice equal in float32.
+    def value(self, cell: int) -> Any:
+        """The choice of a cell, the first being 0."""
+        return self.choices[cell]
+
+    def cell(self, value: Any) -> int:
+        """The number of the choice equal to `value`, or else of the choice equal in float32.
 
         A table's NaN means None, its floating numbers mean whole ones, and JSON's list means a tuple.
         """
@@ -205,11 +278,14 @@ class Categorical:
         if len(meant) > 1:
             several = " or ".join(repr(self.choices[i]) for i in meant)
             raise ValueError(f"{value!r} may be {several}, which are equal as floating numbers")
-        return [float(meant == [i]) for i in range(len(self.choices))]
+        return meant[0]
 
     def _meant(self, value: Any) -> list[int]:
         """The choices that `value` may be."""
-        mark, marks = _mark(_plain(_tuples(value))), [_mark(choice) for choice in self.choices]
+        mark, marks = (
+            mark_of(as_plain(as_tuples(value))),
+            [mark_of(choice) for choice in self.choices],
+        )
         same = (
             isinstance(mark, Hashable) and mark in marks
         )  # an array would be compared by its parts
@@ -218,99 +294,136 @@ class Categorical:
             # A whole number that has become a floating one may have been rounded.
             if not (isinstance(mark, float) and isinstance(marks[index], int)):
                 return [index]
-        precision = _precision(value, np.dtype(float if same else np.float32))
-        return [i for i, other in enumerate(marks) if _rounds_to(mark, other, precision)]
+        precision = precision_of(value, np.dtype(float if same else np.float32))
+        return [i for i, other in enumerate(marks) if rounds_to(mark, other, precision)]
+
+
+class Categorical(AbstractChoice):
+    """One of `choices` without an order, in as many coordinates, one-hot: every two choices are
+    equally far apart.
+
+    Choices may be any hashable objects. Those that Python takes for equal, such as 1, 1.0 and True,
+    cannot stand beside each other. Neither can None and NaN: a table has one sign for both.
+    """
+
+    def encode(self, value: Any) -> list[float]:
+        """The coordinates of the choice that `value` means."""
+        cell = self.cell(value)
+        return [float(cell == i) for i in range(self.size)]
 
     def spread(self, grid: int) -> np.ndarray:
         """All choices, the last one repeated: where each is if a choice counts as one coordinate."""
-        size = len(self.choices)
-        if size > grid:
-            raise ValueError(f"{size} choices are more than a grid of {grid}")
-        return (np.minimum(np.arange(grid), size - 1) + 0.5) / size
+        if self.size > grid:
+            raise ValueError(f"{self.size} choices are more than a grid of {grid}")
+        return (np.minimum(np.arange(grid), self.size - 1) + 0.5) / self.size
 
 
-Parameter: TypeAlias = Real | Integer | Categorical
+class Ordinal(AbstractChoice):
+    """One of `choices` in their order, in one coordinate: neighbors in the list are near each other.
 
-#: The common mark of None and of all signs that tables have for it.
-NOTHING: Final = object()
+    For sizes such as 16, 32, 64, 128, and for words such as "low", "middle", "high". Choices may be
+    what those of a `Categorical` may be.
+    """
 
+    def _too_many(self) -> str:
+        return "" if self.size <= MOST_CELLS else f"{self.size} choices are too many"
 
-def _set(parameter: Any, **fields: Any) -> None:
-    """Gives a frozen dataclass its fields, their numbers Python's."""
-    for name, value in fields.items():
-        object.__setattr__(parameter, name, _plain(value))
+    def encode(self, value: Any) -> list[float]:
+        """The coordinate of the choice that `value` means."""
+        return [(self.cell(value) + 0.5) / self.size]
 
-
-def _plain(value: Any) -> Any:
-    """`value` with Python's numbers in the place of NumPy's or JAX's, in tuples too."""
-    if isinstance(value, tuple):
-        plain = tuple(map(_plain, value))
-        if all(a is b for a, b in zip(plain, value, strict=True)):
-            return value
-        return getattr(value, "_make", tuple)(plain)  # a named one keeps its names
-    if getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
-        return value
-    if np.asarray(value).dtype.kind in "mM":  # dates: Python's are coarser
-        return value
-    item = value.item()
-    return float(item) if isinstance(item, np.floating) else item
+    def spread(self, grid: int) -> np.ndarray:
+        """So many coordinates to look at: of all choices, if they are no more; the last one repeated."""
+        if self.size > grid:
+            return np.linspace(0, 1, grid)
+        return (np.minimum(np.arange(grid), self.size - 1) + 0.5) / self.size
 
 
-def _tuples(value: Any) -> Any:
-    """`value` with tuples in the place of lists, which is how JSON writes them."""
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+@dataclass(frozen=True)
+class Conditional:
+    """A parameter that is active only where others have certain values: see `Real.when`."""
+
+    parameter: Any
+    conditions: tuple[tuple[str, tuple[Any, ...]], ...]
+
+    def when(self, mapping: Mapping[str, Any] | None = None, /, **values: Any) -> "Conditional":
+        """With conditions more, which must all hold."""
+        more = _conditions({**(mapping or {}), **values})
+        return Conditional(self.parameter, (*self.conditions, *more))
 
 
-def _mark(value: Any) -> Any:
-    """Two choices are the same if their marks are equal."""
-    nan = isinstance(value, float) and math.isnan(value)
-    # Pandas has signs of its own; this package does without pandas.
-    missing = type(value).__name__ in ("NAType", "NaTType")
-    return NOTHING if value is None or nan or missing else value
+@dataclass(frozen=True)
+class Context:
+    """A parameter that is given with every question, and not chosen: `Desk.ask(context={...})`.
+
+    The model learns how the objective depends on it, such as on a load, a price or a data set.
+    """
+
+    parameter: Any
 
 
-def _clipped(number: float, lower: float | int, upper: float | int) -> float | int | None:
-    """`number` within the bounds, which float32 may have moved it over; None if it is outside."""
-    low, middle, high = (_single(x) for x in (lower, number, upper))
-    return min(max(number, lower), upper) if low <= middle <= high else None
+class Constant:
+    """A value that a space adds to every point: it has no coordinate.
+
+    Constants are equal if their values and the types of these are.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = as_plain(value)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether compiled objectives can have it."""
+        return isinstance(self.value, int | float)
+
+    def unpacked(self, dtype: Any) -> jax.Array:
+        """The number, one that is not whole in the precision of other values."""
+        whole = isinstance(self.value, int) and -(2**31) <= self.value < 2**31
+        kind = np.bool_ if isinstance(self.value, bool) else np.int32 if whole else dtype
+        return jnp.asarray(self.value, kind)
+
+    def means(self, value: Any) -> bool:
+        """Whether `value` is this one, as far as a table or JSON can tell."""
+        try:
+            return AbstractChoice(self.value).cell(value) == 0
+        except ValueError:
+            return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self._mark == other._mark
+
+    def __hash__(self) -> int:
+        return hash(self._mark)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @property
+    def _mark(self) -> tuple[type, str]:
+        return type(self.value), repr(self.value)
 
 
-def _precision(value: Any, otherwise: np.dtype) -> np.dtype:
-    """Of a floating number of NumPy's or JAX's; Python's may have had any."""
-    dtype = getattr(value, "dtype", otherwise)
-    return dtype if isinstance(dtype, np.dtype) and dtype.kind == "f" else otherwise
+Parameter: TypeAlias = Real | Integer | Categorical | Ordinal
+
+#: What a space holds as a constant where a parameter might stand.
+Plain: TypeAlias = bool | int | float | str | None
 
 
-def _rounds_to(value: Any, choice: Any, precision: np.dtype) -> bool:
-    """Whether `value` is what this precision makes of the number `choice`."""
-    if not (isinstance(value, float) and isinstance(choice, float | int)):
-        return False
-    # A table may have been written with few digits. A whole number needs none behind the point.
-    near = _rounded(value, precision) if isinstance(choice, float) else value
-    return near == _rounded(choice, precision)
+def is_missing(value: Any) -> bool:
+    """Whether this is None or a sign that tables have for it."""
+    return mark_of(as_plain(value)) is NOTHING
 
 
-def _rounded(number: float | int, precision: np.dtype) -> float:
-    """NaN for an integer that no floating number is near."""
-    try:
-        with np.errstate(over="ignore"):
-            return float(precision.type(number))
-    except OverflowError:
-        return math.nan
+def as_constant(value: Any) -> Constant | None:
+    """A number, a string, a truth value or None as a constant, and nothing else."""
+    plain = as_plain(value)
+    return Constant(plain) if isinstance(plain, Plain) else None
 
 
-def _single(number: float | int) -> float:
-    """In float32."""
-    return _rounded(number, np.dtype(np.float32))
-
-
-def _number(value: Any) -> float:
-    """`value` as a float; strings are no numbers, even where Python could read them as such."""
-    value = _plain(value)
-    try:
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if math.isnan(number):
-        raise ValueError(f"{value!r} is not a number")
-    return number
+def _conditions(values: Mapping[str, Any]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """By name, the values of which any will do."""
+    several = list, set, frozenset, range
+    return tuple(
+        (name, tuple(value) if isinstance(value, several) else (value,))
+        for name, value in values.items()
+    )

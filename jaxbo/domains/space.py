@@ -1,26 +1,44 @@
 """The domain of named parameters: between their values and the points of the unit cube."""
 
-import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxbo.domains.base import GRID, AbstractDomain, Axes, Cube, clip
-from jaxbo.domains.parameters import Categorical, Integer, Parameter, Real
+from jaxbo._check import require
+from jaxbo._keys import unwrap, wrap
+from jaxbo.domains import _tables, constraint
+from jaxbo.domains.base import AbstractDomain, Axes, Cube, clip
+from jaxbo.domains.constraint import Constraint
+from jaxbo.domains.parameters import (
+    Conditional,
+    Constant,
+    Context,
+    Integer,
+    Parameter,
+    Real,
+    as_constant,
+    is_missing,
+)
 from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
+
+#: A draw that must be allowed is given up after so many times `Constraint.draws` points.
+_TRIES = 64
 
 
 class Space(AbstractDomain):
     """Named parameters, in order, as a domain in the unit cube.
 
-    A real or an integer takes one coordinate, k choices take k. Raises `ValueError` that names
+    A real, an integer or an ordinal takes one coordinate, k choices take k. A number, a string, a truth
+    value or None stands for itself at every point, and takes none. Raises `ValueError` that names
     the parameter where bounds, scale or choices are impossible.
 
+    >>> from jaxbo import Categorical, Integer, Real, Space
     >>> penalty = Real(0.01, 100.0, log=True)
     >>> space = Space(C=penalty, depth=Integer(1, 8), loss=Categorical("l1", "l2"))
     >>> space.dim
@@ -36,45 +54,135 @@ class Space(AbstractDomain):
     and the objective see the same rounded point. Reals are rounded to multiples of 2^-24, below
     which float32 cannot tell two points near 1 apart; that makes `encode` the exact inverse of
     `decode`. The derivative of a real coordinate passes through the rounding.
+
+    A parameter may be active only where one before it has certain values (`when`). Where it is not,
+    `decode` has no key for it, and its coordinates are those of its middle (a choice: its first): to
+    the model all such points are one.
+
+    >>> space = Space(model=Categorical("tree", "svm"), C=penalty.when(model="svm"), seed=7)
+    >>> space.decode(space.encode({"model": "tree"}))
+    {'model': 'tree', 'seed': 7}
+
+    `where` says which points may be asked: a function of a point's values by name, as `decode` gives
+    them, that returns True or False. Searches call it on the host for some thousand points a round. A
+    function under `jax.jit` is compiled instead: it takes what `unpack` gives. Where a point in
+    sixteen is allowed, or more, searches cover what is allowed as evenly as the whole; where fewer are,
+    more thinly. `ValueError` if `where` allows none of 16384 points.
+
+    A `Context` is given with every question and never chosen: `Desk.ask(context={...})`.
     """
 
     parameters: tuple[tuple[str, Parameter], ...] = eqx.field(static=True)
     dim: int = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    constants: tuple[tuple[str, Constant], ...] = eqx.field(static=True)
+    conditions: _tables.Conditions = eqx.field(static=True)
+    context: tuple[str, ...] = eqx.field(static=True)
+    constraint: Constraint | None
+    given: Point | None
 
-    def __init__(self, mapping: Mapping[str, object] | None = None, /, **parameters: object):
+    def __init__(
+        self,
+        mapping: Mapping[str, object] | None = None,
+        /,
+        *,
+        where: Callable[[dict[str, Any]], Any] | None = None,
+        **parameters: object,
+    ):
         mapping = {} if mapping is None else mapping
         if both := sorted(set(mapping) & set(parameters)):
             raise ValueError(f"parameters {both} were given twice, expected each name once.")
-        pairs = (*mapping.items(), *parameters.items())
-        if not pairs:
+        all_parts = {**mapping, **parameters}
+        parts = {name: part for name, part in all_parts.items() if as_constant(part) is None}
+        if not parts:
             raise ValueError("a space needs a parameter, such as Space(x=Real(0.0, 1.0)).")
-        self.parameters = tuple((name, _checked(name, value)) for name, value in pairs)
+        self.names = tuple(all_parts)
+        self.constants = tuple(
+            (name, constant) for name, part in all_parts.items() if (constant := as_constant(part))
+        )
+        self.parameters = tuple((name, _checked(name, part)) for name, part in parts.items())
+        self.context = tuple(name for name, part in parts.items() if isinstance(part, Context))
+        self.conditions = _conditions(dict(self.parameters), parts)
         self.dim = len(self._tables.owner)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters' names, in order."""
-        return tuple(name for name, _ in self.parameters)
+        self.given = self.constraint = None
+        if where is not None:
+            self.constraint = Constraint.of(where)
+            self.constraint = self.constraint.having(*self._examples("of the whole space"))
 
     def sample(self, key: Key, count: int) -> Points:
         """`count` independent draws, every integer and choice as likely as the next."""
-        return jax.vmap(self._place)(Cube(len(self.parameters)).sample(key, count))
+        self._must_be_given()
+        if self.constraint is None:
+            return self._points(Cube(len(self.parameters)).sample(key, count))
+        return jax.vmap(self._drawn)(jr.split(key, count))
 
     def candidates(self, key: Key, count: int) -> Points:
         """`count` points of the space that cover it evenly; some coincide if nothing is real."""
-        return jax.vmap(self._place)(Cube(len(self.parameters)).candidates(key, count))
+        self._must_be_given()
+        cube, held = Cube(len(self.parameters)), self.constraint
+        if held is None:
+            return self._points(cube.candidates(key, count))
+        even = self._points(cube.candidates(key, count * held.draws))
+        examples = held.examples.astype(even.dtype)
+        return constraint.spread_evenly(even, jax.vmap(self.allows)(even), examples, count)
 
     def project(self, x: Point) -> Point:
-        """Reals clipped, integers to their cell's point, choices to the largest (first) one."""
-        inside = Cube(self.dim).project(x)
-        snapped = _snap(jnp, self._tables, inside)
+        """Reals clipped, integers to their cell's point, choices to the largest (first) one.
+
+        Inactive parameters go to their middle, and a context to what is given. `where` is not asked.
+        """
+        inside = self._settled(jnp, Cube(self.dim).project(x))
+        snapped = _tables.snap(jnp, self._tables, inside)
         passed = inside + jax.lax.stop_gradient(snapped - inside)
         return jnp.where(self._tables.real, passed, snapped)
 
     def contains(self, x: Point) -> Flag:
-        """Whether `x` is in the cube and its integers and choices are already rounded."""
+        """Whether `x` is in the cube, its integers and choices are already rounded, what is inactive or
+        given is in its place, and `where` allows it."""
         within = (x >= 0) & (x <= 1)
-        return jnp.all(within & (self._tables.real | (x == self.project(x))))
+        free = self._tables.real & (self._settled(jnp, x) == x)
+        return jnp.all(within & (free | (x == self.project(x)))) & self.allows(x)
+
+    @property
+    def constrained(self) -> bool:
+        """Whether it has a `where`."""
+        return self.constraint is not None
+
+    def allows(self, x: Point) -> Flag:
+        """Whether `where` is True at the values that `x` stands for."""
+        held = self.constraint
+        if held is None:
+            return jnp.ones((), bool)
+        if held.compiled:
+            return jnp.asarray(held.predicate(self.unpack(x)))
+        return constraint.on_host(held.predicate, self._everywhere.decode, self.project(x))
+
+    @property
+    def product(self) -> "Space":
+        """All combinations of values of the parameters, each active, chosen and allowed."""
+        return Space(dict(self.parameters))
+
+    def at(self, context: Mapping[str, Any]) -> "Space":
+        """The part of the space where its context has these values.
+
+        `ValueError` for values that are missing, unknown or impossible, and if `where` allows nothing
+        there.
+        """
+        if set(context) != set(self.context):
+            raise ValueError(
+                f"the context of this space is {list(self.context)}, got values of {list(context)}: "
+                "give one for each."
+            )
+        x = np.full(self.dim, 0.5)
+        for name, place, parameter in self._places():
+            if name in context:
+                x[place] = _coded(name, parameter, context[name])
+        given = _tables.snap(np, self._tables, x.astype(_precision()))
+        space = _with(self, given=jnp.asarray(given))
+        if self.constraint is None:
+            return space
+        found, _ = space._examples(f"with the context {dict(context)}")
+        return _with(space, constraint=_with(self.constraint, examples=found))
 
     def axes(self, grid: int) -> Axes:
         """Every parameter is a variable: all of its values if they are no more than `grid`, else an
@@ -86,76 +194,128 @@ class Space(AbstractDomain):
                 values[row] = parameter.spread(grid)
             except ValueError as error:
                 raise ValueError(f"parameter {name!r}: {error}.") from None
-        points = jax.vmap(self._place, in_axes=1, out_axes=1)(jnp.asarray(values, float))
+        place = self.product._place
+        points = jax.vmap(place, in_axes=1, out_axes=1)(jnp.asarray(values, float))
         columns = np.where(tables.taken, tables.rows, -1)
         return Axes(columns, points, ~tables.categorical)
 
-    def unpack(self, x: Point) -> dict[str, Scalar | Count]:
+    def unpack(self, x: Point) -> dict[str, Scalar | Count | Flag]:
         """Values by name for compiled objectives: reals, int32 integers, int32 choice numbers.
 
         Reals are in the precision of `x`, bounds rounded inward; a compiled and a Python
         objective see the same value to a few units of that precision (on a log scale, times
-        the size of the log).
+        the size of the log). An inactive parameter has the value of its middle: `active` tells.
+        Constants are there if they are numbers.
         """
         x = self.project(x)
-        cells = _cells(jnp, self._tables, x)
-        reals = self._reals(x)
-        values = {}
-        for (name, parameter), start in zip(self.parameters, self._tables.starts, strict=True):
-            real = isinstance(parameter, Real)
-            offset = parameter.lower if isinstance(parameter, Integer) else 0
-            values[name] = reals[start] if real else cells[start] + offset
-        return values
+        tables, reals = self._tables, self._reals(x)
+        cells = _tables.cells_of(jnp, tables, x)
+        values = {name: held.unpacked(x.dtype) for name, held in self.constants if held.is_number}
+        for (name, parameter), start in zip(self.parameters, tables.starts, strict=True):
+            values[name] = reals[start] if isinstance(parameter, Real) else cells[start]
+            if isinstance(parameter, Integer):
+                values[name] = parameter.lower + cells[start] * parameter.step
+        return {name: values[name] for name in self.names if name in values}
+
+    def active(self, x: Point) -> dict[str, Flag]:
+        """By name, whether a parameter has a value at `x`: see `when`."""
+        found = _tables.active(jnp, self._tables, self.project(x))
+        return {name: found[i] for i, (name, _) in enumerate(self.parameters)}
 
     def decode(self, x: Float[ArrayLike, " dim"]) -> dict[str, Any]:
         """Values by name, on the host, as Python numbers and the choices themselves.
 
-        In float64 whatever the precision of `x`; never outside the bounds.
+        In float64 whatever the precision of `x`; never outside the bounds. Constants are there,
+        inactive parameters are not.
         """
         x = np.asarray(x)
         if x.shape != (self.dim,):
             raise ValueError(f"x has shape {x.shape}, expected ({self.dim},): one point.")
-        x = x.astype(np.result_type(x, np.float32))
-        x = clip(np, x, np.zeros_like(x), np.ones_like(x))
-        cells, reals = _cells(np, self._tables, x), _snap(np, self._tables, x)
-        values: dict[str, Any] = {}
-        for (name, parameter), start in zip(self.parameters, self._tables.starts, strict=True):
-            if isinstance(parameter, Real):
-                values[name] = parameter.decode(float(reals[start]))
-            elif isinstance(parameter, Integer):
-                values[name] = parameter.lower + int(cells[start])
-            else:
-                values[name] = parameter.choices[cells[start]]
-        return values
+        x, tables = x.astype(np.result_type(x, np.float32)), self._tables
+        x = self._settled(np, clip(np, x, np.zeros_like(x), np.ones_like(x)))
+        cells, reals = _tables.cells_of(np, tables, x), _tables.snap(np, tables, x)
+        active = _tables.active(np, tables, x)
+        values = {name: held.value for name, held in self.constants}
+        parts = zip(self.parameters, tables.starts, active, strict=True)
+        for (name, parameter), start, here in parts:
+            if not here:
+                continue
+            real = isinstance(parameter, Real)
+            values[name] = (
+                parameter.decode(float(reals[start]))
+                if real
+                else parameter.value(int(cells[start]))
+            )
+        return {name: values[name] for name in self.names if name in values}
 
     def encode(self, values: Mapping[str, Any]) -> Float[np.ndarray, " dim"]:
         """The point with these values, in JAX's default precision.
 
-        Raises `ValueError` naming the parameter that is missing, unknown, out of range or not
-        among its choices.
+        Constants may be left out; what is inactive must be, or be None or NaN as in a table. Raises
+        `ValueError` naming the parameter that is missing, unknown, out of range, not among its
+        choices or inactive, and where `where` does not allow the point.
         """
-        if set(values) != set(self.names):
-            missing = [name for name in self.names if name not in values]
-            unknown = [name for name in values if name not in self.names]
+        values = dict(values)
+        x = self._encoded(values)
+        x = _tables.snap(np, self._tables, self._settled(np, x))
+        if self.constraint is not None and not self._asked(self.constraint, x[None])[0]:
+            raise ValueError(f"where does not allow {self.decode(x)}.")
+        return x
+
+    def _encoded(self, values: dict[str, Any]) -> Float[np.ndarray, " dim"]:
+        x = np.full(self.dim, 0.5, _precision())
+        missing, idle = [], []
+        for number, (name, place, parameter) in enumerate(self._places()):
+            # Decided by those before, which have been encoded.
+            if not _tables.active(np, self._tables, self._settled(np, x))[number]:
+                idle.append(name)
+            elif name in values:
+                x[place] = _coded(name, parameter, values[name])
+            else:
+                missing.append(name)
+        unknown = [name for name in values if name not in self.names]
+        if missing or unknown:
             raise ValueError(f"missing parameters {missing}, unknown parameters {unknown}.")
-        x: list[float] = []
-        for name, parameter in self.parameters:
-            try:
-                x += parameter.encode(values[name])
-            except ValueError as error:
-                raise ValueError(f"parameter {name!r}: {error}.") from None
-        return _snap(np, self._tables, np.asarray(x, jax.dtypes.canonicalize_dtype(float)))
+        self._check_rest(values, idle)
+        return x
+
+    def _check_rest(self, values: dict[str, Any], idle: list[str]) -> None:
+        """`ValueError` for values that would change nothing."""
+        for name in idle:
+            if name in values and not is_missing(values[name]):
+                raise ValueError(
+                    f"parameter {name!r}: {values[name]!r} is of no use, as it is not active with the "
+                    "other values: leave it out."
+                )
+        for name, held in self.constants:
+            if name in values and not held.means(values[name]):
+                raise ValueError(
+                    f"parameter {name!r}: {values[name]!r} is not {held!r}, as it must be."
+                )
+
+    def _places(self) -> Iterator[tuple[str, slice, Parameter]]:
+        """Each parameter with its coordinates."""
+        ends = (*self._tables.starts[1:], self.dim)
+        parts = zip(self.parameters, self._tables.starts, ends, strict=True)
+        for (name, parameter), start, end in parts:
+            yield name, slice(start, end), parameter
 
     @property
-    def _tables(self) -> "_Tables":
-        return _tabulate(tuple(parameter for _, parameter in self.parameters))
+    def _tables(self) -> _tables.Tables:
+        parameters = tuple(parameter for _, parameter in self.parameters)
+        context = tuple(name in self.context for name, _ in self.parameters)
+        return _tables.tabulate(parameters, self.conditions, context)
+
+    def _settled(self, xp: Any, x: Any) -> Any:
+        """With inactive parameters and the context in their places."""
+        return _tables.settled(xp, self._tables, x, self.given)
+
+    def _points(self, unit: Float[Array, "points parameters"]) -> Points:
+        return jax.vmap(self._place)(unit)
 
     def _place(self, unit: Float[Array, " parameters"]) -> Point:
         """One coordinate a parameter to the point: a choice owns one k-th of its coordinate."""
-        tables = self._tables
-        x = unit[tables.owner]
-        hot = jnp.floor(x * tables.cells.astype(x.dtype)).astype(jnp.int32) == tables.position
-        return self.project(jnp.where(tables.categorical, hot.astype(x.dtype), x))
+        return self.project(_tables.placed(jnp, self._tables, unit))
 
     def _reals(self, x: Point) -> Point:
         """User units of the real coordinates; the others hold nothing of use."""
@@ -165,113 +325,135 @@ class Space(AbstractDomain):
         # exp only where it is meant: elsewhere it may overflow and spoil the derivative.
         power = jnp.exp(jnp.where(tables.log, value, jnp.zeros_like(value)))
         value = jnp.where(tables.log, power, value)
-        return jnp.clip(value, *_inside(least, most, x.dtype))
+        return jnp.clip(value, *_tables.inside(least, most, x.dtype))
+
+    # ------------------------------------------------------------ what may be asked
+
+    @property
+    def _everywhere(self) -> "Space":
+        """Without arrays: what points mean, wherever they are."""
+        return _with(self, given=None, constraint=None)
+
+    def _must_be_given(self) -> None:
+        require(
+            not self.context or self.given is not None,
+            f"parameters {list(self.context)} are context, which is given with each question: take a "
+            "Desk, and ask(context={...}).",
+        )
+
+    def _drawn(self, key: Key) -> Point:
+        """A draw that is allowed, or after many in vain one of the examples."""
+        held = self.constraint
+        assert held is not None
+        pick_key, key = jr.split(key)
+        first = held.examples[jr.randint(pick_key, (), 0, constraint.EXAMPLES)]
+        data = unwrap(key)
+
+        def look(state: tuple[Count, Point, Flag]) -> tuple[Count, Point, Flag]:
+            tries, x, _ = state
+            # By its data: JAX's check for reused keys takes a loop for a second use.
+            unit = Cube(len(self.parameters)).sample(jr.fold_in(wrap(data, key), tries), held.draws)
+            points = self._points(unit)
+            allowed = jax.vmap(self.allows)(points)
+            found = jnp.any(allowed)
+            return tries + 1, jnp.where(found, points[jnp.argmax(allowed)], x), found
+
+        start = jnp.zeros((), int), first, jnp.zeros((), bool)
+        return jax.lax.while_loop(lambda s: ~s[2] & (s[0] < _TRIES), look, start)[1]
+
+    def _examples(self, among: str) -> tuple[Points, float]:
+        """Points that `where` allows, and which share of draws they are."""
+        held = self.constraint
+        assert held is not None
+
+        def draw(generator: np.random.Generator, count: int) -> np.ndarray:
+            unit = generator.random((count, len(self.parameters)))
+            return np.stack([self._placed_on_host(row) for row in unit.astype(_precision())])
+
+        found, share = constraint.examples(draw, lambda X: self._asked(held, X), among)
+        return jnp.asarray(found), share
+
+    def _placed_on_host(self, unit: np.ndarray) -> np.ndarray:
+        tables = self._tables
+        return _tables.snap(np, tables, self._settled(np, _tables.placed(np, tables, unit)))
+
+    def _asked(self, held: Constraint, X: np.ndarray) -> np.ndarray:
+        """Of points of the space, on the host, whether each may be asked."""
+        everywhere = self._everywhere
+        if held.compiled:
+            with jax.ensure_compile_time_eval():
+                return np.asarray(_compiled_answers(held.predicate, everywhere, jnp.asarray(X)))
+        return constraint.answers(held.predicate, everywhere.decode, X)
 
 
-class _Tables(NamedTuple):
-    """What the arithmetic needs to know of each coordinate, and of each parameter."""
-
-    owner: np.ndarray  # its parameter
-    position: np.ndarray  # its place within the parameter
-    cells: np.ndarray  # integers or choices of the parameter; 1 for reals and log integers
-    real: np.ndarray  # a real that is no constant, which is treated as one cell
-    log: np.ndarray  # a real on a log scale
-    categorical: np.ndarray
-    bounds: np.ndarray  # of reals: low and high where x is linear, then in the user's units
-    rows: np.ndarray  # parameter -> its coordinates, padded with its first
-    taken: np.ndarray  # where a row is not padding
-    starts: tuple[int, ...]  # parameter -> its first coordinate
-    searched: tuple[tuple[int, np.ndarray, np.ndarray], ...]  # log integers: edges and points
+@eqx.filter_jit
+def _compiled_answers(predicate: Any, space: Space, X: Points) -> Bool[Array, " points"]:
+    return jax.vmap(lambda x: jnp.asarray(predicate(space.unpack(x))))(X)
 
 
-@functools.lru_cache(maxsize=128)
-def _tabulate(parameters: tuple[Parameter, ...]) -> _Tables:
-    """Host-side index tables; parameters that compare equal have equal tables."""
-    sizes = [len(p.choices) if isinstance(p, Categorical) else 1 for p in parameters]
-    starts = np.cumsum([0, *sizes[:-1]], dtype=np.int32)
-    owner = np.repeat(np.arange(len(parameters), dtype=np.int32), sizes)
-    place = np.arange(max(sizes), dtype=np.int32)[None, :]
-    taken = place < np.asarray(sizes)[:, None]
-    real = [isinstance(p, Real) and not p.constant for p in parameters]
-    bounds = [
-        (*p.ends(), p.lower, p.upper) if isinstance(p, Real) else (0,) * 4 for p in parameters
-    ]
-    return _Tables(
-        owner=owner,
-        position=np.arange(len(owner), dtype=np.int32) - starts[owner],
-        cells=np.asarray([_cell_count(p) for p in parameters])[owner],
-        real=np.asarray(real)[owner],
-        log=np.asarray([isinstance(p, Real) and p.log for p in parameters])[owner],
-        categorical=np.asarray([isinstance(p, Categorical) for p in parameters])[owner],
-        bounds=np.asarray(bounds, float)[owner].T,
-        rows=starts[:, None] + np.where(taken, place, 0),
-        taken=taken,
-        starts=tuple(starts.tolist()),
-        searched=tuple(
-            (start, *p.cells())
-            for p, start in zip(parameters, starts.tolist(), strict=True)
-            if isinstance(p, Integer) and p.log
-        ),
-    )
+def _with(module: Any, **fields: Any) -> Any:
+    """With other fields, which are no static ones."""
+    names = tuple(fields)
+    at = lambda m: tuple(getattr(m, name) for name in names)  # noqa: E731
+    return eqx.tree_at(at, module, tuple(fields.values()), is_leaf=lambda leaf: leaf is None)
 
 
-def _cell_count(parameter: Parameter) -> int:
-    if isinstance(parameter, Categorical):
-        return len(parameter.choices)
-    return parameter.size if isinstance(parameter, Integer) and not parameter.log else 1
+def _precision() -> np.dtype:
+    return jax.dtypes.canonicalize_dtype(float)
 
 
-# The same lines run as NumPy on the host and as JAX in compiled code (`xp` is either), and are
-# made of operations with one correctly rounded result: no division but by powers of two, no
-# logarithm, and no sum after a product that a compiler might fuse. So both give the same bits.
+def _coded(name: str, parameter: Parameter, value: Any) -> list[float]:
+    try:
+        return parameter.encode(value)
+    except ValueError as error:
+        raise ValueError(f"parameter {name!r}: {error}.") from None
 
 
-def _cells(xp: Any, tables: _Tables, x: Any) -> Any:
-    """Which integer or choice each coordinate of a point of the cube stands for."""
-    cells = tables.cells.astype(x.dtype)
-    cell = xp.minimum(xp.floor(x * cells), cells - 1).astype(np.int32)
-    # Padding repeats a parameter's first coordinate, so the first largest is never padding.
-    largest = xp.argmax(x[tables.rows], axis=1).astype(np.int32)
-    cell = xp.where(tables.categorical, largest[tables.owner], cell)
-    for coordinate, edges, _ in tables.searched:
-        edges = xp.asarray(edges.astype(x.dtype))
-        found = xp.searchsorted(edges, x[coordinate], side="right").astype(np.int32)
-        cell = xp.where(np.arange(len(tables.owner)) == coordinate, found, cell)
-    return cell
-
-
-def _snap(xp: Any, tables: _Tables, x: Any) -> Any:
-    """The nearest point of a space to a point of the cube."""
-    cell = _cells(xp, tables, x)
-    hot = (cell == tables.position).astype(x.dtype)
-    # One rounding of the center, far from the cell's ends: snapping twice changes nothing.
-    center = (cell.astype(x.dtype) + 0.5) * (1 / tables.cells).astype(x.dtype)
-    snapped = xp.where(tables.categorical, hot, center)
-    # abs, because zero has two signs and only one of them comes back from a round trip.
-    snapped = xp.where(tables.real, xp.abs(xp.round(x / GRID) * GRID), snapped)
-    for coordinate, _, points in tables.searched:
-        point = xp.asarray(points.astype(x.dtype))[cell[coordinate]]
-        snapped = xp.where(np.arange(len(tables.owner)) == coordinate, point, snapped)
-    return snapped
-
-
-def _inside(least: np.ndarray, most: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds in a lower precision, rounded toward the inside of the interval.
-
-    A constant has no inside: its bounds are rounded to the nearest number.
-    """
-    low, high = least.astype(dtype), most.astype(dtype)
-    inner = np.where(low < least, np.nextafter(low, low.dtype.type(np.inf)), low)
-    outer = np.where(high > most, np.nextafter(high, high.dtype.type(-np.inf)), high)
-    constant = least == most
-    return np.where(constant, low, inner), np.where(constant, high, outer)
-
-
-def _checked(name: str, parameter: object) -> Parameter:
+def _checked(name: str, given: object) -> Parameter:
+    """The parameter that was given, by itself or in a role."""
+    parameter = given.parameter if isinstance(given, Conditional | Context) else given
     if not isinstance(parameter, Parameter):
         raise ValueError(
-            f"parameter {name!r} is {parameter!r}, expected Real, Integer or Categorical."
+            f"parameter {name!r} is {given!r}, expected Real, Integer, Categorical or Ordinal, alone, "
+            "with .when(...) or in Context(...); or a number, string, truth value or None that stays."
         )
+    if isinstance(given, Conditional) and not all(
+        values for _, values in given.conditions or [("", ())]
+    ):
+        raise ValueError(f"parameter {name!r}: when needs a condition, such as when(model='svm').")
     if problem := parameter.problem():
         raise ValueError(f"parameter {name!r}: {problem}.")
     return parameter
+
+
+def _conditions(parameters: dict[str, Parameter], parts: dict[str, object]) -> _tables.Conditions:
+    """Of every parameter, the numbers of those it depends on and the cells that make it active."""
+    return tuple(
+        tuple(
+            _condition(name, parent, parameters, values)
+            for parent, values in (part.conditions if isinstance(part, Conditional) else ())
+        )
+        for name, part in parts.items()
+    )
+
+
+def _condition(
+    name: str, parent: str, parameters: dict[str, Parameter], values: tuple[Any, ...]
+) -> tuple[int, tuple[int, ...]]:
+    """The number of a parent, and its cells for these values."""
+    names = list(parameters)
+    before = names[: names.index(name)]
+    if parent not in before:
+        raise ValueError(
+            f"parameter {name!r} depends on {parent!r}, which must be a parameter that stands before it, "
+            f"among {before}."
+        )
+    whole = parameters[parent]
+    if isinstance(whole, Real):
+        raise ValueError(
+            f"parameter {name!r} depends on {parent!r}, a Real: give conditions on choices or integers."
+        )
+    try:
+        return before.index(parent), tuple(whole.cell(value) for value in values)
+    except ValueError as error:
+        raise ValueError(f"parameter {name!r} depends on {parent!r}: {error}.") from None

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 
 import jaxbo.domains.space
-from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.parameters import AbstractChoice, Categorical, Integer, Real
 from jaxbo.domains.space import Space
 
 DTYPE = jax.dtypes.canonicalize_dtype(float)
@@ -104,7 +104,7 @@ class TestSpace:
     def test_decoded_and_unpacked_values_agree_and_keep_their_bounds(self, x):
         host, device = SPACE.decode(x), unpack(SPACE, jnp.asarray(x))
         for name, parameter in SPACE.parameters:
-            if isinstance(parameter, Categorical):
+            if isinstance(parameter, AbstractChoice):
                 assert host[name] is parameter.choices[int(device[name])]
                 continue
             assert parameter.lower <= host[name] <= parameter.upper
@@ -281,7 +281,7 @@ class TestSpace:
             (Categorical(np.int8(1), 1), "differ"),
             (Categorical(None, math.nan), "differ.*None and nan are the same"),
             (Categorical(["a", "b"]), "one by one"),
-            ((0, 1), "expected Real, Integer or Categorical"),
+            ((0, 1), "expected Real, Integer, Categorical or Ordinal"),
         ],
     )
     def test_impossible_parameters_are_refused_by_name(self, parameter, complaint):

@@ -29,7 +29,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import require, whole
-from jaxbo.domains.base import AbstractDomain, Axes, Cube, Finite, Regions
+from jaxbo.domains.base import AbstractDomain, Axes, Cube, Regions
 from jaxbo.kernels.additive import kernel as additive
 from jaxbo.kernels.additive import tables as factor_tables
 from jaxbo.kernels.additive.kernel import AdditiveKernel, Groups
@@ -185,7 +185,7 @@ class Decomposed(AbstractSurrogate):
             f"length_scale of form must be one number or one for each of {dim} coordinates, got shape "
             f"{scales}.",
         )
-        domain = Cube(dim) if isinstance(domain, Finite) else domain
+        domain = domain.product
         variables = len(domain.axes(self.grid).columns)
         scopes = jax.eval_shape(lambda k: self.structure.start(k, variables), key)
         groups = (scopes.shape,) if self._groups is None else self._groups

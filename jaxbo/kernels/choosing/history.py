@@ -285,9 +285,12 @@ class Limits(NamedTuple):
             shares = jnp.linspace(0, 1, _STEPS)[:, None].astype(start.dtype)
             way = jax.vmap(domain.project)(start[None, :] + shares * (end - start)[None, :])
             allowed = jax.vmap(self.risk)(way) <= self.most
+            if domain.constrained:
+                allowed = allowed & jax.vmap(domain.allows)(way)
             return way[jnp.max(jnp.where(allowed, jnp.arange(_STEPS), 0))]
 
-        return if_any(self.risk.present, last, start, end)
+        wanted = jnp.ones((), bool) if domain.constrained else self.risk.present
+        return if_any(wanted, last, start, end)
 
     def elsewhere(
         self,

@@ -7,8 +7,8 @@ the mapped axis. Features that are a function's own are held for one block only.
 
 Each step of `ascend` maximizes the local model g'p + p'Hp/2 over |p| ≤ radius by conjugate gradients
 (Steihaug, 1983), which need products H p only and cope with any curvature, then clips to the domain.
-A step that does not improve is not taken and shrinks the radius: the result is never worse than the
-start, and never outside the domain.
+A step that does not improve, or leads where the domain's constraint does not allow, is not taken and
+shrinks the radius: the result is never worse than the start, and never outside the domain.
 """
 
 import functools
@@ -254,6 +254,8 @@ def _go_on(
         allowed = jnp.ones((), bool)
         if limits is not None:
             allowed = limits.allow(trial)
+        if domain.constrained:
+            allowed = allowed & domain.allows(trial)
         better = better & allowed
         radius = radius * jnp.where(better, _GROW, _SHRINK).astype(radius.dtype)
         following, gain = _newton_step(gradient, curvature, trial, radius, lower, upper, products)

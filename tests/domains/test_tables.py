@@ -1,0 +1,241 @@
+"""Spaces of all kinds of parameters: whoever looks at a point sees the same one."""
+
+import math
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from jaxbo.domains.parameters import AbstractChoice, Categorical, Integer, Ordinal, Real
+from jaxbo.domains.space import Space
+
+DTYPE = jax.dtypes.canonicalize_dtype(float)
+WORDS = ("a", "b", None, 3, 0.5)
+
+
+@st.composite
+def parameters(draw):
+    """A class, what it is made of, and the values of one that has cells."""
+    kind = draw(st.sampled_from([Real, Integer, Categorical, Ordinal]))
+    log = draw(st.booleans())
+    if kind is Real:
+        lower = draw(st.sampled_from([1e-3, 0.5, 2.0]))
+        upper = lower * draw(st.sampled_from([1.5, 100.0]))
+        return kind, (lower, upper), {"log": log}, None
+    if kind is Integer and log:
+        upper = draw(st.integers(1, 40))
+        return kind, (1, upper), {"log": True}, list(range(1, upper + 1))
+    if kind is Integer:
+        lower, step = draw(st.integers(-5, 5)), draw(st.integers(1, 7))
+        upper = lower + step * draw(st.integers(0, 9))
+        return kind, (lower, upper), {"step": step}, list(range(lower, upper + 1, step))
+    words = WORDS[: draw(st.integers(1, 5))]
+    return kind, words, {}, list(words)
+
+
+@st.composite
+def recipes(draw):
+    """Of every parameter: what it is made of, and the values of others that it needs."""
+    recipe = {}
+    for number in range(draw(st.integers(1, 6))):
+        kind, arguments, options, values = draw(parameters())
+        parents = [name for name, part in recipe.items() if part[3] is not None]
+        needs = {}
+        if parents and draw(st.booleans()):
+            for parent in draw(st.lists(st.sampled_from(parents), min_size=1, max_size=2)):
+                some = st.lists(st.sampled_from(recipe[parent][3]), min_size=1, max_size=3)
+                needs[parent] = draw(some)
+        recipe[f"p{number}"] = kind, arguments, options, values, needs
+    return recipe, draw(
+        st.sampled_from([{}, *({"fixed": v} for v in (7, 0.25, "adam", True, None))])
+    )
+
+
+def made_of(recipe):
+    """The space, and what each parameter needs."""
+    recipe, constants = recipe
+    parts = {name: kind(*args, **options) for name, (kind, args, options, *_) in recipe.items()}
+    needs = {name: part[4] for name, part in recipe.items()}
+    parts = {name: part.when(needs[name]) if needs[name] else part for name, part in parts.items()}
+    return Space({**constants, **parts}), needs
+
+
+def values_of(parameter):
+    return list(range(parameter.lower, parameter.upper + 1, parameter.step))
+
+
+def cube_points(space, seed):
+    """Inside and on the border of the cube, as float32 has them."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((12, space.dim))
+    X[rng.random(X.shape) < 0.2] = rng.choice([0.0, 0.5, 1.0])
+    return X.astype(DTYPE)
+
+
+def expected_names(space, needs, values):
+    """The names a point must have, told by its own values: parents stand before their children."""
+    found = set()
+    for name, conditions in needs.items():
+        if all(p in found and values[p] in some for p, some in conditions.items()):
+            found.add(name)
+    return found | {name for name, _ in space.constants}
+
+
+def same(a, b):
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+few = settings(max_examples=15, deadline=None)
+
+
+@few
+@given(recipe=recipes(), seed=st.integers(0, 2**32 - 1))
+def test_decoded_encoded_unpacked_and_projected_points_are_the_same(recipe, seed):
+    space, needs = made_of(recipe)
+    X = jnp.asarray(cube_points(space, seed))
+    projected = jax.vmap(space.project)(X)
+    unpacked = jax.vmap(space.unpack)(X)
+    active = jax.vmap(space.active)(X)
+    inside = jax.vmap(space.contains)(projected)
+    again = jax.vmap(space.project)(projected)
+    assert bool(inside.all())
+    assert same(again, projected)
+    for i, x in enumerate(X):
+        values = space.decode(x)
+        assert set(values) == expected_names(space, needs, values)
+        assert list(values) == [name for name in space.names if name in values]
+        assert same(space.encode(values), projected[i])
+        assert space.decode(projected[i]) == values
+        for name, parameter in space.parameters:
+            assert bool(active[name][i]) == (name in values)
+            if name in values:
+                check_value(parameter, values[name], np.asarray(unpacked[name])[i])
+        for name, constant in space.constants:
+            if isinstance(constant.value, int | float):
+                assert np.asarray(unpacked[name])[i] == constant.value
+
+
+def check_value(parameter, value, unpacked):
+    if isinstance(parameter, AbstractChoice):
+        assert value is parameter.choices[int(unpacked)]
+    elif isinstance(parameter, Integer):
+        assert value == int(unpacked)
+        assert value in values_of(parameter)
+    else:
+        assert parameter.lower <= value <= parameter.upper
+        assert float(unpacked) == pytest.approx(value, rel=1e-5)
+
+
+@few
+@given(recipe=recipes(), seed=st.integers(0, 2**32 - 1))
+def test_what_is_not_active_changes_no_point(recipe, seed):
+    space, _ = made_of(recipe)
+    rng = np.random.default_rng(seed)
+    owners = space._tables.owner
+    for x in cube_points(space, seed)[:4]:
+        values = space.decode(x)
+        idle = np.asarray([name not in values for name, _ in space.parameters])[owners]
+        other = np.where(idle, rng.random(space.dim).astype(DTYPE), x)
+        assert space.decode(other) == values
+        assert same(space.project(jnp.asarray(other)), space.project(jnp.asarray(x)))
+
+
+@few
+@given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
+def test_draws_and_candidates_are_points_of_the_space(recipe, seed):
+    space, _ = made_of(recipe)
+    for draw in (space.sample, space.candidates):
+        points = draw(jr.key(seed), 16)
+        assert points.shape == (16, space.dim)
+        assert np.asarray(jax.vmap(space.contains)(points)).all()
+        assert same(jax.vmap(space.project)(points), points)
+
+
+MODEL = Space(
+    model=Categorical("tree", "svm", "net"),
+    depth=Integer(1, 8).when(model="tree"),
+    C=Real(1e-2, 1e2, log=True).when(model=["svm", "net"]),
+    kernel=Categorical("linear", "rbf").when(model="svm"),
+    gamma=Real(0, 1).when(kernel="rbf"),
+    seed=7,
+)
+
+
+class TestBranches:
+    def test_the_objective_has_only_what_is_active(self):
+        assert MODEL.encode({"model": "tree", "depth": 3}).shape == (MODEL.dim,)
+        for values in (
+            {"model": "tree", "depth": 3, "seed": 7},
+            {"model": "svm", "C": 1.0, "kernel": "linear", "seed": 7},
+            {"model": "svm", "C": 1.0, "kernel": "rbf", "gamma": 0.25, "seed": 7},
+            {"model": "net", "C": 1.0, "seed": 7},
+        ):
+            assert MODEL.decode(MODEL.encode(values)) == values
+
+    def test_rows_of_a_table_have_signs_for_nothing_where_a_parameter_is_not_active(self):
+        row = {"model": "tree", "depth": 3.0, "C": math.nan, "kernel": None, "gamma": math.nan}
+        assert same(MODEL.encode(row), MODEL.encode({"model": "tree", "depth": 3}))
+
+    @pytest.mark.parametrize(
+        ("values", "complaint"),
+        [
+            ({"model": "tree"}, r"missing parameters \['depth'\]"),
+            ({"depth": 1}, r"missing parameters \['model'\]"),
+            ({"model": "tree", "depth": 1, "C": 1.0}, "'C': 1.0 is of no use.*leave it out"),
+            ({"model": "net", "C": 1.0, "gamma": 0.1}, "'gamma': 0.1 is of no use"),
+            ({"model": "tree", "depth": 1, "seed": 8}, "'seed': 8 is not 7, as it must be"),
+            ({"model": "tree", "depth": None}, "'depth': None is not a number"),
+        ],
+    )
+    def test_values_of_another_branch_are_refused_by_name(self, values, complaint):
+        with pytest.raises(ValueError, match=complaint):
+            MODEL.encode(values)
+
+    @pytest.mark.parametrize(
+        ("parts", "complaint"),
+        [
+            (
+                {"c": Real(0, 1).when(k="a")},
+                r"'c' depends on 'k', which must.*before it, among \[\]",
+            ),
+            (
+                {"c": Real(0, 1).when(k="a"), "k": Categorical("a", "b")},
+                "'c' depends on 'k', which must be a parameter that stands before it",
+            ),
+            (
+                {"k": Categorical("a", "b"), "c": Real(0, 1).when(k="z")},
+                "'c' depends on 'k': 'z' is not one of",
+            ),
+            ({"r": Real(0, 1), "c": Real(0, 1).when(r=0.5)}, "'c' depends on 'r', a Real"),
+            (
+                {"n": Integer(0, 6, step=3), "c": Real(0, 1).when(n=4)},
+                "'c' depends on 'n': 4 is not 0 plus steps of 3",
+            ),
+            ({"k": 3, "c": Real(0, 1).when(k=3)}, "'c' depends on 'k', which must be a parameter"),
+            ({"k": Categorical("a"), "c": Real(2, 1).when(k="a")}, "'c': lower must not exceed"),
+            ({"k": Categorical("a"), "c": Real(0, 1).when()}, "'c': when needs a condition"),
+        ],
+    )
+    def test_impossible_conditions_are_refused_by_name(self, parts, complaint):
+        with pytest.raises(ValueError, match=complaint):
+            Space(parts)
+
+    def test_every_choice_is_drawn_equally_often_whatever_hangs_on_it(self, key):
+        drawn = jax.jit(lambda k: jax.vmap(MODEL.unpack)(MODEL.sample(k, 30_000))["model"])(key)
+        assert np.all(np.abs(np.bincount(np.asarray(drawn)) - 10_000) < 6 * 82)
+
+    def test_no_derivative_leads_along_what_is_not_active(self):
+        slope = jax.jit(jax.grad(lambda x: MODEL.unpack(x)["gamma"]))
+        x = MODEL.encode({"model": "svm", "C": 1.0, "kernel": "rbf", "gamma": 0.25})
+        assert np.asarray(slope(x))[-1] == 1
+        x = MODEL.encode({"model": "svm", "C": 1.0, "kernel": "linear"})
+        assert not np.asarray(slope(x)).any()
+
+    def test_grids_of_each_variable_leave_all_branches_open(self):
+        axes = MODEL.axes(8)
+        assert len(np.unique(np.asarray(axes.points)[3])) == 8  # depth
+        assert len(np.unique(np.asarray(axes.points)[4])) == 8  # C
