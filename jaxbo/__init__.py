@@ -36,6 +36,7 @@ from jaxbo.privacy.ledger import BudgetError, Ledger
 from jaxbo.privacy.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._simulation import SimulationWarning
+from jaxbo.runs.best import Best, best
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.renewing import LostWorkerError, Renewing
@@ -58,6 +59,7 @@ __all__ = [
     "AbstractFederated",
     "AbstractIndependent",
     "AbstractOneModel",
+    "Best",
     "BudgetError",
     "Categorical",
     "CheckpointError",
@@ -106,6 +108,7 @@ __all__ = [
     "Weighting",
     "__version__",
     "accounting",
+    "best",
     "drive",
     "drive_async",
     "functions",
