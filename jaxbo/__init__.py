@@ -37,6 +37,7 @@ from jaxbo.privacy.ledger import BudgetError, Ledger
 from jaxbo.privacy.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._simulation import SimulationWarning
+from jaxbo.runs.best import Best, best
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.renewing import LostWorkerError, Renewing
@@ -59,6 +60,7 @@ __all__ = [
     "AbstractFederated",
     "AbstractIndependent",
     "AbstractOneModel",
+    "Best",
     "BudgetError",
     "Categorical",
     "CheckpointError",
@@ -110,6 +112,7 @@ __all__ = [
     "Weighting",
     "__version__",
     "accounting",
+    "best",
     "drive",
     "drive_async",
     "functions",

@@ -139,6 +139,11 @@ class EXP3BO(AbstractAlgorithm):
         gains = state.gains.at[arm].add(gain)
         return Exp3State(model, state.arms, gains, seen.least, seen.most)
 
+    def predict(
+        self, state: Exp3State, x: Float[Array, "targets dim"]
+    ) -> tuple[Float[Array, " targets"], Float[Array, " targets"]]:
+        return self._model().predict(state.model, x)
+
     def check_start(self, state: Exp3State, values: Float[Array, "points agents"]) -> None:
         self._model().check_start(state.model, values)
 

@@ -62,6 +62,9 @@ class TS(AbstractIndependent):
         candidates = self.domain.candidates(broadcast, self.candidates)
         return query(aside(key), function, self.domain, candidates, past), ()
 
+    def expect(self, shared: PyTree, client: PyTree, x: Point) -> tuple[Scalar, Scalar]:
+        return self.surrogate.predict(shared, client, x)
+
     def learn(
         self, shared: PyTree, round: Count, client: PyTree, x: Point, value: Scalar
     ) -> PyTree:

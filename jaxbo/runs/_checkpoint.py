@@ -28,13 +28,15 @@ FORMAT = 6
 class Rows(eqx.Module):
     """The first `told` rows are complete; one more may have queries only.
 
-    `ledger` is what the queries have cost, those of the open row included; `info` has a leaf more,
-    `present`, where that was given.
+    `times` has when each evaluation began, and its seconds; NaN where that is not known. `ledger` is what
+    the queries have cost, those of the open row included; `info` has a leaf more, `present`, where that
+    was given.
     """
 
     told: int
     queries: np.ndarray
     values: np.ndarray
+    times: np.ndarray
     info: list[np.ndarray]
     failures: Sequence[tuple[int, int, str]]
     ledger: str | None
@@ -87,6 +89,7 @@ class Checkpoint:
                 int(manifest["told"]),
                 arrays["queries"],
                 arrays["values"],
+                arrays["times"],
                 [arrays[f"info_{i}"] for i in range(manifest["info"])],
                 [(int(row), int(agent), str(e)) for row, agent, e in manifest["failures"]],
                 manifest["ledger"],
@@ -111,7 +114,7 @@ class Checkpoint:
             "failures": rows.failures,
             "ledger": rows.ledger,
         }
-        arrays = {"queries": rows.queries, "values": rows.values}
+        arrays = {"queries": rows.queries, "values": rows.values, "times": rows.times}
         arrays |= {f"info_{i}": leaf for i, leaf in enumerate(rows.info)}
         _archive.write(self.path, manifest, arrays)
         self._save = name
@@ -122,11 +125,14 @@ class Checkpoint:
         self._lines, self._length = [], 0
         self.journal.unlink(missing_ok=True)
 
-    def record(self, row: int, agent: int, value: float, error: str | None) -> None:
-        """One evaluation has ended."""
+    def record(
+        self, row: int, agent: int, value: float, error: str | None, times: Sequence[float]
+    ) -> None:
+        """One evaluation has ended, which began and took as `times` say."""
         self.must_hold()
         line = {"save": self._save, "row": row, "agent": agent, "value": value.hex()}
-        text = _sealed(json.dumps(line | {"error": error}).encode()) + b"\n"
+        line |= {"error": error, "times": [number.hex() for number in times]}
+        text = _sealed(json.dumps(line).encode()) + b"\n"
         with open(self.journal, "ab", opener=_archive.private) as file:
             # A line that a kill or a full disk cut off goes first: only the last line may be cut off.
             file.truncate(self._length)
@@ -140,10 +146,16 @@ class Checkpoint:
     def recorded(self, row: int) -> dict[int, tuple[float, str | None]]:
         """Value and error of each agent whose evaluation in `row` had ended."""
         return {
-            line["agent"]: (float.fromhex(line["value"]), line["error"])
-            for line in self._lines
-            if line["save"] == self._save and line["row"] == row
+            line["agent"]: (float.fromhex(line["value"]), line["error"]) for line in self._of(row)
         }
+
+    def times(self, row: int) -> dict[int, list[float]]:
+        """When each of these began, and for how many seconds."""
+        return {line["agent"]: [*map(float.fromhex, line["times"])] for line in self._of(row)}
+
+    def _of(self, row: int) -> list[dict[str, Any]]:
+        """The lines of `row`."""
+        return [line for line in self._lines if (line["save"], line["row"]) == (self._save, row)]
 
     def _read_journal(self) -> list[dict[str, Any]]:
         """All lines, but for the last if a kill cut it off. `CheckpointError` for a damaged line."""

@@ -104,6 +104,7 @@ class Evaluator:
             for agent in agents:
                 if stop():
                     return
+                self.record.begin(row, agent)
                 yield agent, _call(self.objective, agent, self._argument(row, agent))
             return
         futures: dict[Future, int] = {}
@@ -128,6 +129,7 @@ class Evaluator:
         assert self.executor is not None
         try:
             for agent in agents:
+                self.record.begin(row, agent)
                 future = self.executor.submit(self.objective, agent, self._argument(row, agent))
                 futures[future] = agent
         except Exception as error:  # of a pool that takes nothing more

@@ -1,5 +1,6 @@
 """The rows of a driven run, kept and saved as they grow."""
 
+import time
 from collections.abc import Callable
 
 import jax
@@ -38,6 +39,8 @@ class Record:
         self.compiled = compiled
         precision = queries.dtype if compiled else np.float64
         self.values = np.full((rows, queries.shape[0]), np.nan, precision)
+        #: When each evaluation began, and for how many seconds.
+        self.times = np.full((*self.values.shape, 2), np.nan)
         leaves, self.structure = jax.tree.flatten(info)
         self.info = [np.zeros((rounds, *leaf.shape), leaf.dtype) for leaf in leaves]
         self.present = [] if present is None else [np.asarray(present)]
@@ -70,6 +73,7 @@ class Record:
         asked = rows.queries.shape[0]
         self.asked, self.told = asked, rows.told
         self.queries[:asked], self.values[:asked] = rows.queries, rows.values
+        self.times[:asked] = rows.times
         given = len(self.info)
         for one, theirs in zip(self._info(asked)[:given], rows.info[:given], strict=True):
             one[:] = theirs
@@ -86,8 +90,8 @@ class Record:
             "give at least as many rounds as before.",
         )
         mine = self._info(asked)
-        if _sizes(rows.queries, rows.values, *rows.info) != _sizes(
-            self.queries[:asked], self.values[:asked], *mine
+        if _sizes(rows.queries, rows.values, rows.times, *rows.info) != _sizes(
+            self.queries[:asked], self.values[:asked], self.times[:asked], *mine
         ):
             raise DamagedError(
                 f"{saved.path} is a checkpoint with arrays of other sizes than this run's; "
@@ -143,6 +147,10 @@ class Record:
         """Evaluations of an open row that had ended when the run was stopped."""
         return {} if self.saved is None else self.saved.recorded(row)
 
+    def begin(self, row: int, agent: int) -> None:
+        """One evaluation begins."""
+        self.times[row, agent, 0] = time.time()
+
     def put(
         self, row: int, agent: int, value: float, error: str | None, *, new: bool = True
     ) -> None:
@@ -150,8 +158,13 @@ class Record:
         self.values[row, agent] = value if np.isfinite(value) else np.nan
         if error is not None:
             self.failures.append(Failure(row, agent, error))
+        if new:
+            self.times[row, agent, 1] = time.time() - self.times[row, agent, 0]
+        elif self.saved is not None:
+            self.times[row, agent] = self.saved.times(row)[agent]
         if new and self.saved is not None:
-            self.saved.record(row, agent, value, error)
+            times = self.times[row, agent].tolist()
+            self.saved.record(row, agent, value, error, times)
 
     def forget(self) -> None:
         """The evaluations of the open row were in vain."""
@@ -184,7 +197,8 @@ class Record:
         info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])
         queries, values = self.observations(slice(None))
         failures = tuple(self.failures)
-        return Trace(queries, values, info, self.initial, failures, self.ledger)
+        times = None if self.compiled else self.times.copy()
+        return Trace(queries, values, info, self.initial, failures, self.ledger, times=times)
 
     def _save(self) -> None:
         if self.saved is None:
@@ -192,7 +206,8 @@ class Record:
         asked = self.asked
         queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
         charged = None if self.ledger is None else self.ledger.charges()
-        rows = Rows(self.told, queries, values, info, self.failures, charged)
+        times = self.times[:asked]
+        rows = Rows(self.told, queries, values, times, info, self.failures, charged)
         self.saved.save(rows)
 
 

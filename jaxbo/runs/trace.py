@@ -1,13 +1,17 @@
 """What a run tells of its rounds: all of it, or what is made of each round while it runs."""
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from jaxbo._check import require
+from jaxbo.domains.base import AbstractDomain
 from jaxbo.privacy.ledger import Ledger
+from jaxbo.runs import table
+from jaxbo.runs.table import Table
 
 #: Values of a compiled objective, or of one in Python. Type checkers are told the former: both take the
 #: same operations.
@@ -34,7 +38,8 @@ class Trace(eqx.Module):
     `values` is NaN where an evaluation failed. Those of a Python objective are NumPy's, in float64.
     `info` is what the algorithm tells about each of its rounds, without the initial design. Of the rounds
     every `every`-th is there: where that is not every one, what is best or summed up so far is not to be
-    had from them. `ledger` is the one given to `drive`, with all its charges.
+    had from them. `ledger` is the one given to `drive`, with all its charges. `times` are, of a Python
+    objective, when each evaluation was handed over, in seconds since 1970, and for how many seconds.
     """
 
     queries: Float[Array, "*rows targets dim"]
@@ -44,6 +49,31 @@ class Trace(eqx.Module):
     failures: tuple[Failure, ...] = eqx.field(static=True, default=())
     ledger: Ledger | None = eqx.field(static=True, default=None)
     every: int = eqx.field(static=True, default=1)
+    times: Float[Values, "*rows targets 2"] | None = None
+
+    def table(self, domain: AbstractDomain | None = None) -> Table:
+        """A dictionary for each evaluation, row by row; with the `domain`, parameters by name.
+
+        `known=` takes it back. `ValueError` for the traces of several runs at once.
+        """
+        require(
+            np.ndim(self.values) == 2,
+            f"expected the trace of one run, got values of shape {np.shape(self.values)}: take one.",
+        )
+        queries, values = np.asarray(self.queries), np.asarray(self.values, np.float64)
+        times = (
+            np.full((*values.shape, 2), np.nan) if self.times is None else np.asarray(self.times)
+        )
+        errors = {(row, agent): error for row, agent, error in self.failures}
+
+        def one(row: int, agent: int) -> dict[str, Any]:
+            at, round = (row, agent), (row - self.initial + 1) * self.every - 1
+            value, error = float(values[at]), errors.get(at)
+            return table.row(
+                domain, queries[at], agent, max(round, -1), value, None, error, *times[at].tolist()
+            )
+
+        return Table(one(*at) for at in np.ndindex(*values.shape))
 
 
 class Round(eqx.Module):

@@ -9,6 +9,7 @@ all three ask what `run` asks. The state is a function of the key and of the res
 """
 
 import threading
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future
@@ -31,7 +32,7 @@ from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.known import points
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
-from jaxbo.runs import _steps
+from jaxbo.runs import _steps, table
 from jaxbo.runs._ahead import Ahead
 from jaxbo.runs._checkpoint import Checkpoint, Rows
 from jaxbo.runs._evaluate import (
@@ -51,6 +52,7 @@ from jaxbo.runs.compiled import (
     check_objective,
     check_queries,
 )
+from jaxbo.runs.table import KNOWN, RUNNING, Table
 from jaxbo.runs.trace import Failure
 from jaxbo.types import Count, Key, Point, Scalar
 
@@ -236,6 +238,7 @@ class Desk:
         self._keys = run_keys(key)
         self._queries: list[np.ndarray] = []  # by ticket
         self._origins: list[int] = []  # by ticket: `DRAWN`, `ASKED` or `ELSEWHERE`
+        self._times: list[list[float]] = []  # by ticket: handed out when, and for how many seconds
         self._values: dict[int, float] = {}  # by ticket, in the order of telling
         self._failures: list[Failure] = []
         self._cut = False  # whether a warning was given
@@ -299,7 +302,7 @@ class Desk:
         self._must_hold()
         if self._returned:
             ticket = self._ticket(self._returned[0])
-            self._returned.pop(0)
+            self._times[self._returned.pop(0)] = [time.time(), np.nan]
             return ticket
         out, most = self.out, self.algorithm.targets
         require(
@@ -324,10 +327,11 @@ class Desk:
     def _add(self, x: np.ndarray, origin: int) -> None:
         self._queries.append(x)
         self._origins.append(origin)
+        self._times.append([np.nan if origin == ELSEWHERE else time.time(), np.nan])
 
     def _cut_off(self, number: int) -> None:
         """As if this query and all later ones had not been."""
-        del self._queries[number:], self._origins[number:]
+        del self._queries[number:], self._origins[number:], self._times[number:]
 
     def _must_have_room(self) -> None:
         capacity, needed = self.algorithm.surrogate.capacity, len(self._queries) + 1
@@ -405,6 +409,7 @@ class Desk:
             before = self.state
             try:
                 self._learn(int(number), value)
+                self._times[number][1] = time.time() - self._times[number][0]
                 if why is not None:
                     self._failures.append(Failure(int(number), 0, why))
                 self._save()
@@ -467,10 +472,34 @@ class Desk:
         ticket = max(known, key=known.__getitem__)
         return self._ticket(ticket).x, known[ticket]
 
+    def table(self) -> Table:
+        """A dictionary for each query, by its number; `known=` takes it back.
+
+        Queries of the model count rounds from 0; those of the initial design and results from elsewhere
+        are in round -1.
+        """
+        with self._lock:
+            return Table(map(self._row, range(len(self._queries))))
+
+    def _row(self, ticket: int) -> dict[str, Any]:
+        origin, error = self._origins[ticket], dict(self._errors).get(ticket)
+        asked = self._origins[:ticket].count(ASKED) if origin == ASKED else -1
+        value = self._values.get(ticket, np.nan)
+        status = RUNNING if ticket not in self._values else None
+        if origin == ELSEWHERE and np.isfinite(value):
+            status = KNOWN
+        domain, x = self.algorithm.domain, self._queries[ticket]
+        return table.row(domain, x, 0, asked, value, status, error, *self._times[ticket])
+
+    @property
+    def _errors(self) -> list[tuple[int, str]]:
+        return [(failure.row, failure.error) for failure in self._failures]
+
     def _forget(self) -> None:
         """As if nothing had been asked."""
         with self._lock:
             self._queries, self._origins, self._values, self._returned = [], [], {}, []
+            self._times = []
             self._failures = []
             self.state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
             self._resume(None)
@@ -488,7 +517,8 @@ class Desk:
         order = np.asarray(list(self._values), int)
         rows = np.reshape(self._queries, (-1, self.algorithm.domain.dim))
         info = [order, np.asarray(self._origins, int)]
-        self._saved.save(Rows(self.told, rows, values, info, self._failures, None))
+        times = np.reshape(np.asarray(self._times, float), (-1, 2))
+        self._saved.save(Rows(self.told, rows, values, times, info, self._failures, None))
 
     def _resume(self, rows: Rows | None) -> None:
         if rows is None:
@@ -498,7 +528,7 @@ class Desk:
             return
         order, origins = rows.info
         self._queries = [np.asarray(x) for x in rows.queries]
-        self._origins = origins.tolist()
+        self._origins, self._times = origins.tolist(), rows.times.tolist()
         for ticket in order.tolist():
             self._learn(ticket, float(rows.values[ticket]))
         self._failures = [Failure(*failure) for failure in rows.failures]

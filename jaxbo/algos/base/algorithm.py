@@ -156,6 +156,19 @@ class AbstractAlgorithm(eqx.Module):
         them.
         """
 
+    def predict(
+        self, state: PyTree, x: Float[Array, "targets dim"]
+    ) -> tuple[Float[Array, " targets"], Float[Array, " targets"]]:
+        """Mean and variance of each target's objective at a point of its own, as its model has it.
+
+        Without noise, in units of the values, less the state's `origin` if there is one. `ValueError` for
+        a method without such a model.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no model of an agent's objective by itself: take TS, EGP, "
+            "DECHBO, EXP3BO, FTS, DPFTSDE, RGPE or TAF."
+        )
+
     def known(self, given: Any) -> Known:
         """Results from outside in rows, in whatever form they come (`algos.base.known`); checked."""
         require(
@@ -180,7 +193,7 @@ class AbstractAlgorithm(eqx.Module):
         the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
         `ValueError` for a point outside of the domain, and for more than there is room for.
         """
-        queries, values = self._given(queries, values)
+        queries, values = self._as_arrays(queries, values)
         require(
             values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
             f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
@@ -200,7 +213,7 @@ class AbstractAlgorithm(eqx.Module):
         last = jnp.arange(len(values)) == len(values) - 1
         return jax.lax.scan(step, state, (queries, values, last))[0]
 
-    def _given(self, queries: Any, values: Any) -> tuple[Array, Array]:
+    def _as_arrays(self, queries: Any, values: Any) -> tuple[Array, Array]:
         """Both as arrays."""
         if values is None or not isinstance(queries, jax.Array | np.ndarray):
             queries, values = self.known(queries if values is None else (queries, values))

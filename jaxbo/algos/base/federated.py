@@ -195,6 +195,11 @@ class AbstractFederated(AbstractAlgorithm):
         del shared
         return client
 
+    def expect(self, shared: PyTree, client: Any, x: Point) -> tuple[Scalar, Scalar]:
+        """Mean and variance of a client's objective at `x`, by its own model; no noise."""
+        del shared, client
+        return super().predict(None, x[None])  # which says that there is none
+
     # ------------------------------------------------------------ the composition
 
     def init(self, key: Key, *, each: Each = jax.vmap) -> FederatedState:
@@ -243,6 +248,12 @@ class AbstractFederated(AbstractAlgorithm):
         if self.remembers:
             info = Remembered(info, self.remembered(broadcast))
         return queries, info
+
+    def predict(
+        self, state: FederatedState, x: Float[Array, "targets dim"]
+    ) -> tuple[Float[Array, " targets"], Float[Array, " targets"]]:
+        clients = self._first(self.targets, state.clients)
+        return jax.vmap(self.expect, in_axes=(None, 0, 0))(state.shared, clients, x)
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
         """What all agents send, with the agents axis."""

@@ -96,6 +96,12 @@ class AbstractOneModel(AbstractAlgorithm):
         """Rows that queries which are still out may take up while the next one is sought."""
         return 0 if self.random else self.targets - 1
 
+    def predict(
+        self, state: State, x: Float[Array, "points dim"]
+    ) -> tuple[Float[Array, " points"], Float[Array, " points"]]:
+        """Mean and variance at any points, without noise."""
+        return jax.vmap(lambda x: self.surrogate.predict(state.shared, state.belief, x))(x)
+
     def setup(self, key: Key) -> Any:
         """What the model draws before the first observation."""
         return self.surrogate.setup(key, self.domain.dim)

@@ -4,6 +4,8 @@ The first is what messages are made of; the second, where there is one, is for t
 FTS and DP-FTS-DE send a function sampled from the first, RGPE and TAF its mean and covariance.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax.random as jr
 from jaxtyping import Array, Float, PyTree
@@ -43,7 +45,8 @@ class SampledFunction(eqx.Module):
 class AbstractTwoModels(AbstractFederated):
     """`features` models the objective for the messages, `own`, if given, for the agent itself.
 
-    A method calls `start` in `join` and `observed` in `learn`, and makes its messages and queries of the
+    A client has its `Beliefs` in a field `beliefs`. A method calls `start` in `join` and `observed` in
+    `learn`, and makes its messages and queries of the
     beliefs between, for instance with `sampled` and `own_function`.
     """
 
@@ -94,6 +97,13 @@ class AbstractTwoModels(AbstractFederated):
     def sampled(self, key: Key, shared: SharedFeatures, beliefs: Beliefs) -> Features:
         """ω ~ posterior on the shared features: the weights of a function."""
         return self.features.sample(key, shared.message, beliefs.message).weights
+
+    def expect(self, shared: SharedFeatures, client: Any, x: Point) -> tuple[Scalar, Scalar]:
+        """By its own model, or without one by that of the messages."""
+        beliefs: Beliefs = client.beliefs
+        if self.own is None:
+            return self.features.predict(shared.message, beliefs.message, x)
+        return self.own.predict(shared.own, beliefs.own, x)
 
     def own_function(
         self, key: Key, shared: SharedFeatures, beliefs: Beliefs, fresh: Features
