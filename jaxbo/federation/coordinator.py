@@ -31,6 +31,7 @@ from jaxbo.federation.wire import (
     check_key,
     digest,
     pack,
+    shapes_of_broadcast,
     shapes_of_message,
     unpack,
 )
@@ -242,12 +243,20 @@ class Coordinator:
         messages = jax.tree.map(
             lambda *all_: jnp.stack(all_), *(self._messages.get(n, nothing) for n in agents)
         )
-        known = self._shared, jnp.asarray(round), messages, jnp.asarray(heard)
+        known = self._revised(), jnp.asarray(round), messages, jnp.asarray(heard)
         broadcast = pack(eqx.filter_jit(self.algorithm.aggregate)(ask_keys(ask_key).server, *known))
         present = [*memory.present, heard]
         return dataclasses.replace(
             memory, round=round, over=False, ledger=ledger, broadcast=broadcast, present=present
         )
+
+    def _revised(self) -> PyTree:
+        """What all share after the broadcast that is out."""
+        if not self.algorithm.remembers or not self._memory.broadcast:
+            return self._shared
+        like = shapes_of_broadcast(self.algorithm, self._shared)
+        remembered = self.algorithm.remembered(unpack(self._memory.broadcast, like))
+        return eqx.filter_jit(self.algorithm.revised)(self._shared, remembered)
 
 
 @dataclasses.dataclass(frozen=True)

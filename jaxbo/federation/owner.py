@@ -83,6 +83,8 @@ class Observations(eqx.Module):
 KIND = "an owner"
 #: The names of its arrays in the file.
 KNOWN = tuple(Observations.__annotations__)
+#: What names of arrays begin with that the owner remembers of the last broadcast.
+KEPT = "remembered"
 
 
 def observations(path: str | PathLike) -> Observations:
@@ -209,6 +211,7 @@ class _OwnerMemory:
     round: int = BEFORE_FIRST_ROUND
     settled: bool = False
     client: Packed | None = None
+    remembered: Packed = dataclasses.field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> "_OwnerMemory":
@@ -218,7 +221,10 @@ class _OwnerMemory:
             secret, *known = (arrays.pop(name) for name in ("secret", *KNOWN))
             round, settled = int(manifest["round"]), bool(manifest["settled"])
             identity = dict(manifest["identity"])
-            return cls(path, identity, secret, Observations(*known), round, settled, arrays)
+            kept = {name for name in arrays if name.startswith(KEPT)}
+            remembered = {name.removeprefix(KEPT): arrays.pop(name) for name in kept}
+            rest = round, settled, arrays, remembered
+            return cls(path, identity, secret, Observations(*known), *rest)
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(path, error) from error
 
@@ -228,7 +234,8 @@ class _OwnerMemory:
         manifest = {"kind": KIND, "format": FORMAT, "identity": self.identity}
         manifest |= {"round": self.round, "settled": self.settled}
         known = {name: getattr(self.known, name) for name in KNOWN}
-        _archive.write(self.path, manifest, {**self.client, **known, "secret": self.secret})
+        kept = {KEPT + name: array for name, array in self.remembered.items()}
+        _archive.write(self.path, manifest, {**self.client, **kept, **known, "secret": self.secret})
 
 
 class _Visit:
@@ -239,9 +246,12 @@ class _Visit:
         self.keys = run_keys(_key(memory.secret))
         self.shared = eqx.filter_jit(self.algorithm.setup)(_key(request.setup))
         self.broadcast = None
+        like = shapes_of_broadcast(self.algorithm, self.shared)
         if request.broadcast is not None:  # refused before anything is evaluated
-            like = shapes_of_broadcast(self.algorithm, self.shared)
             self.broadcast = unpack(request.broadcast, like)
+        if memory.remembered:
+            like = eqx.filter_eval_shape(self.algorithm.remembered, like)
+            self._revise(unpack(memory.remembered, like))
         join_key = self._own(init_keys(self.keys.init).join)
         joining = join_key, self.shared, jnp.asarray(owner.agent)
         try:
@@ -292,7 +302,14 @@ class _Visit:
         key = self._own(self._ask_keys(request.round).choice)
         known = self.shared, self.client, self.past, self.message(request.round), self.broadcast
         x, _ = eqx.filter_jit(self.algorithm.choose)(key, *known)
+        remembered = self.algorithm.remembered(self.broadcast)
+        self.memory.remembered = pack(remembered)
         self._evaluate(request.round, x)
+        self._revise(remembered)
+
+    def _revise(self, remembered: PyTree) -> None:
+        if self.algorithm.remembers:
+            self.shared = eqx.filter_jit(self.algorithm.revised)(self.shared, remembered)
 
     def message(self, round: int) -> PyTree:
         """What is sent for a round."""

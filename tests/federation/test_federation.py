@@ -109,13 +109,14 @@ METHODS = {
     "CEPE": jaxbo.CEPE(GRID, AGENTS, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL),
     "Collaborative": Collaborative(GRID, AGENTS, IGPUCB(), size=32),
     "TS": jaxbo.TS(SQUARE, AGENTS),
+    "learned prior": jaxbo.LearnedPrior(SQUARE, AGENTS, 16, rank=3),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
 }
 
 
 #: The others are made of the same parts.
-SOME = ("FTS", "DP-FTS-DE", "CEPE", "TAF")
+SOME = ("FTS", "DP-FTS-DE", "CEPE", "learned prior", "TAF")
 
 
 @pytest.mark.parametrize(
