@@ -10,7 +10,7 @@ all three ask what `run` asks. The state is a function of the key and of the res
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
@@ -28,6 +28,7 @@ from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
@@ -46,6 +47,7 @@ from jaxbo.runs.compiled import (
     Compiled,
     check_objective,
     check_queries,
+    contained,
 )
 from jaxbo.runs.trace import Failure
 from jaxbo.types import Count, Key, Point, Scalar
@@ -169,6 +171,8 @@ KIND = "a desk"
 
 def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
     """`tell_one` and `ask_one`, with arguments as a desk gives them."""
+    if isinstance(algorithm.domain, Space):
+        algorithm = _over(algorithm, algorithm.domain.somewhere)
     count, dim = algorithm.targets, algorithm.domain.dim
     told = jnp.zeros(dim), jnp.zeros(()), _steps.stage(0, initial)
     out = jnp.zeros((count, dim)), jnp.zeros(count, bool)
@@ -176,6 +180,19 @@ def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
         (_steps.tell_one, lambda state: (algorithm, state, *told)),
         (_steps.ask_one, lambda state: (algorithm, key, state, *out)),
     )
+
+
+def _at(algorithm: AbstractOneModel, context: Mapping[str, Any] | None) -> AbstractOneModel:
+    """The same, asked for points with this context alone; `ValueError` for another context."""
+    if isinstance(algorithm.domain, Space) and (context or algorithm.domain.context):
+        return _over(algorithm, algorithm.domain.at(context or {}))
+    require(not context, f"context is for a Space that declares one, got {context!r}.")
+    return algorithm
+
+
+def _over(algorithm: AbstractOneModel, domain: AbstractDomain) -> AbstractOneModel:
+    """The same on a part of its domain."""
+    return eqx.tree_at(lambda a: a.domain, algorithm, domain)
 
 
 class Ticket(NamedTuple):
@@ -191,6 +208,8 @@ class Desk:
         desk = Desk(EGP(domain, surrogate, workers=4), jr.key(0), initial=10)
         number, x = desk.ask()
         desk.tell(number, value)
+
+    Where the space declares a `Context`, `ask(context={...})` gives its values, and the query has them.
 
     At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
     design, until `initial` results are in. Nothing is compiled again, whatever the order. A value that is
@@ -266,17 +285,18 @@ class Desk:
         """How many results have come."""
         return len(self._values)
 
-    def ask(self) -> Ticket:
-        """The next query and its number."""
+    def ask(self, *, context: Mapping[str, Any] | None = None) -> Ticket:
+        """The next query and its number, for the values of the space's context, if it has any."""
         with self._lock:
-            return self._ask()
+            return self._ask(_at(self.algorithm, context))
 
-    def _ask(self) -> Ticket:
+    def _ask(self, algorithm: AbstractOneModel) -> Ticket:
         self._must_hold()
-        if self._returned:
-            ticket = self._ticket(self._returned[0])
-            self._returned.pop(0)
-            return ticket
+        for number in self._returned:
+            if contained(algorithm, self._queries[number][None]).all():
+                ticket = self._ticket(number)
+                self._returned.remove(number)
+                return ticket
         out, most = self.out, self.algorithm.targets
         require(
             len(out) < most,
@@ -289,8 +309,8 @@ class Desk:
         )
         drawn = self.told < self.initial
         row = jnp.asarray(sum(self._drawn) if drawn else self._drawn.count(False))
-        x = self._drawn_point(row) if drawn else self._asked(row, out)
-        check_queries(self.algorithm, x[None])
+        x = self._drawn_point(algorithm, row) if drawn else self._asked(algorithm, row, out)
+        check_queries(algorithm, x[None])
         number = len(self._queries)
         try:
             self._queries.append(np.asarray(x))
@@ -306,17 +326,17 @@ class Desk:
         if self._saved is not None:
             self._saved.must_hold()
 
-    def _drawn_point(self, row: Count) -> Point:
-        return _steps.design(self.algorithm, design_keys(self._keys, row).points, jax.vmap)[0]
+    def _drawn_point(self, algorithm: AbstractOneModel, row: Count) -> Point:
+        return _steps.design(algorithm, design_keys(self._keys, row).points, jax.vmap)[0]
 
-    def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
+    def _asked(self, algorithm: AbstractOneModel, row: Count, out: tuple[int, ...]) -> Point:
         pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
         for place, ticket in enumerate(out):
             pending[place] = self._queries[ticket]
         busy = jnp.arange(self.algorithm.targets) < len(out)
         key = round_keys(self._keys, row).ask
         self._ahead.wait()
-        return _steps.ask_one(self.algorithm, key, self.state, jnp.asarray(pending, float), busy)
+        return _steps.ask_one(algorithm, key, self.state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
         """The result of a query that is out; NaN if it failed."""
