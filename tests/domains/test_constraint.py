@@ -6,7 +6,18 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo import EGP, TS, Desk, Fitted, Fixed, Thompson, drive
+from jaxbo import (
+    DECHBO,
+    EGP,
+    TS,
+    Decomposed,
+    Desk,
+    Fitted,
+    Fixed,
+    SquaredExponential,
+    Thompson,
+    drive,
+)
 from jaxbo.domains.parameters import Categorical, Context, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing.maximize import maximize
@@ -155,6 +166,26 @@ class TestLoops:
         assert np.isfinite(trace.values).all()
         _, again = drive(algorithm, objective, 6, key, initial=2, progress=False)
         np.testing.assert_array_equal(trace.queries, again.queries)
+
+    def test_tables_of_factors_keep_to_what_is_allowed(self, key):
+        def budget(p):
+            return p["a"] + p["b"] <= 1 and ("depth" not in p or p["depth"] % 2 == 0)
+
+        space = Space(
+            a=Real(0, 1),
+            b=Real(0, 1),
+            model=Categorical("tree", "net"),
+            depth=Integer(1, 8).when(model="tree"),
+            where=budget,
+        )
+        pairs = [(0, 1), (2, 3), (0, 3)]
+        model = Decomposed(pairs, 16, form=SquaredExponential(0.5), grid=8, refit_every=None)
+        dec = DECHBO(space, model, workers=1, candidates=64, iterations=10, steps=3)
+        desk = Desk(dec, key, initial=3)
+        for _ in range(8):
+            number, p = desk.ask()
+            assert budget(p)
+            desk.tell(number, p["a"] + p["b"] - abs(p.get("depth", 5) - 5) / 8)
 
     def test_a_desk_asks_what_is_allowed_at_its_context(self, key):
         space = Space(
