@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from jaxbo.types import Flag, Point, Points, as_pytree
 
@@ -31,14 +31,13 @@ MOST_DRAWS: Final = 16
 class Constraint(eqx.Module):
     """`predicate` of a point's values is True where it may be asked.
 
-    A search draws `draws` points for every candidate that it wants, as few as have one that is allowed,
-    roughly. `examples` are allowed.
+    `examples` are allowed, and about `share` of all points is.
     """
 
     predicate: Callable[[Values], Any]
     examples: Points
     compiled: bool = eqx.field(static=True)
-    draws: int = eqx.field(static=True)
+    share: float = eqx.field(static=True)
 
     @classmethod
     def of(cls, where: Callable[[Values], Any]) -> "Constraint":
@@ -49,12 +48,32 @@ class Constraint(eqx.Module):
         compiled = isinstance(where, jax.stages.Wrapped)
         # What a compiled one holds may be arrays; the other one is only called.
         predicate = as_pytree(inspect.unwrap(where)) if compiled else jax.tree_util.Partial(where)
-        return cls(predicate, jnp.zeros((EXAMPLES, 0)), compiled, MOST_DRAWS)
+        return cls(predicate, jnp.zeros((EXAMPLES, 0)), compiled, 1.0)
 
     def having(self, examples: Points, share: float) -> "Constraint":
         """With these examples, where about such a share of all points is allowed."""
-        few = min(2 ** math.ceil(math.log2(2 / share)), MOST_DRAWS) if share < 1 else 1
-        return Constraint(self.predicate, examples, self.compiled, few)
+        return Constraint(self.predicate, examples, self.compiled, share)
+
+    def draws(self, count: int) -> int:
+        """How many points to look at for so many that are allowed: hardly more, which stay even."""
+        return min(math.ceil(count / self.share), MOST_DRAWS * count)
+
+
+def check_compiled(
+    predicate: Callable[[Values], Any], unpack: Callable[[Point], Values], dim: int
+) -> None:
+    """`ValueError` unless a compiled predicate returns one truth value."""
+    x = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
+    try:
+        answer = jax.eval_shape(lambda x: predicate(unpack(x)), x)
+    except Exception as error:
+        text = str(error).splitlines()[0]
+        raise ValueError(
+            f"where cannot be compiled, {type(error).__name__}: {text} Leave out jax.jit, or write it in "
+            "jax.numpy for what Space.unpack gives."
+        ) from error
+    if getattr(answer, "shape", None) != () or answer.dtype != bool:
+        raise ValueError(f"where must return one truth value, got {answer}.")
 
 
 def on_host(
@@ -112,7 +131,10 @@ def examples(
 
 
 def spread_evenly(
-    even: Points, allowed: Bool[Array, " points"], examples: Points, count: int
+    even: Float[Array, "many dim"],
+    allowed: Bool[Array, " many"],
+    examples: Float[Array, "few dim"],
+    count: int,
 ) -> Points:
     """`count` of the points that are allowed, in their order; with examples where they are too few."""
     lacking = jnp.broadcast_to(jnp.sum(allowed) < count, examples.shape[:1])

@@ -356,7 +356,8 @@ class Conditional:
 class Context:
     """A parameter that is given with every question, and not chosen: `Desk.ask(context={...})`.
 
-    The model learns how the objective depends on it, such as on a load, a price or a data set.
+    The model learns how the objective depends on it, such as on a load, a price or a data set. Take
+    `Thompson` or `UCB` for the policy: expected improvement is over the best of all contexts.
     """
 
     parameter: Any

@@ -27,7 +27,7 @@ from jaxbo.domains.parameters import (
 )
 from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 
-#: A draw that must be allowed is given up after so many times `Constraint.draws` points.
+#: A draw that must be allowed is given up after so many times the points that two should take.
 _TRIES = 64
 
 
@@ -65,9 +65,9 @@ class Space(AbstractDomain):
 
     `where` says which points may be asked: a function of a point's values by name, as `decode` gives
     them, that returns True or False. Searches call it on the host for some thousand points a round. A
-    function under `jax.jit` is compiled instead: it takes what `unpack` gives. Where a point in
-    sixteen is allowed, or more, searches cover what is allowed as evenly as the whole; where fewer are,
-    more thinly. `ValueError` if `where` allows none of 16384 points.
+    function under `jax.jit` is compiled instead: it takes what `unpack` gives, and on the border answers
+    as precisely as float32 does. Searches look at up to sixteen times as many points as they need; where
+    fewer are allowed, they cover these more thinly. `ValueError` if none of 16384 points is allowed.
 
     A `Context` is given with every question and never chosen: `Desk.ask(context={...})`.
     """
@@ -107,6 +107,10 @@ class Space(AbstractDomain):
         self.given = self.constraint = None
         if where is not None:
             self.constraint = Constraint.of(where)
+            if self.constraint.compiled:
+                constraint.check_compiled(
+                    self.constraint.predicate, self._everywhere.unpack, self.dim
+                )
             self.constraint = self.constraint.having(*self._examples("of the whole space"))
 
     def sample(self, key: Key, count: int) -> Points:
@@ -122,7 +126,7 @@ class Space(AbstractDomain):
         cube, held = Cube(len(self.parameters)), self.constraint
         if held is None:
             return self._points(cube.candidates(key, count))
-        even = self._points(cube.candidates(key, count * held.draws))
+        even = self._points(cube.candidates(key, held.draws(count)))
         examples = held.examples.astype(even.dtype)
         return constraint.spread_evenly(even, jax.vmap(self.allows)(even), examples, count)
 
@@ -170,8 +174,8 @@ class Space(AbstractDomain):
         """
         if set(context) != set(self.context):
             raise ValueError(
-                f"the context of this space is {list(self.context)}, got values of {list(context)}: "
-                "give one for each."
+                f"the context of this space is {list(self.context)}, got values of {list(context)}: give "
+                "one for each, as in Desk.ask(context={...})."
             )
         x = np.full(self.dim, 0.5)
         for name, place, parameter in self._places():
@@ -183,6 +187,11 @@ class Space(AbstractDomain):
             return space
         found, _ = space._examples(f"with the context {dict(context)}")
         return _with(space, constraint=_with(self.constraint, examples=found))
+
+    @property
+    def somewhere(self) -> "Space":
+        """At some context: what is compiled for it serves for any other."""
+        return _with(self, given=jnp.zeros(self.dim)) if self.context else self
 
     def axes(self, grid: int) -> Axes:
         """Every parameter is a variable: all of its values if they are no more than `grid`, else an
@@ -352,7 +361,9 @@ class Space(AbstractDomain):
         def look(state: tuple[Count, Point, Flag]) -> tuple[Count, Point, Flag]:
             tries, x, _ = state
             # By its data: JAX's check for reused keys takes a loop for a second use.
-            unit = Cube(len(self.parameters)).sample(jr.fold_in(wrap(data, key), tries), held.draws)
+            unit = Cube(len(self.parameters)).sample(
+                jr.fold_in(wrap(data, key), tries), held.draws(2)
+            )
             points = self._points(unit)
             allowed = jax.vmap(self.allows)(points)
             found = jnp.any(allowed)

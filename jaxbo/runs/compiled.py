@@ -308,9 +308,14 @@ def _shapes(tree: PyTree) -> tuple[Any, list[Any]]:
 _contained = eqx.filter_jit(lambda domain, queries: jax.vmap(domain.contains)(queries))
 
 
+def contained(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim"]) -> np.ndarray:
+    """Whether each query is in the domain."""
+    return np.asarray(_contained(algorithm.domain, jnp.asarray(queries)))
+
+
 def check_queries(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim"]) -> None:
     """`ValueError` for a query outside of the domain, before it is evaluated."""
-    inside = np.asarray(_contained(algorithm.domain, jnp.asarray(queries)))
+    inside = contained(algorithm, queries)
     if not inside.all():
         number = int(np.argmin(inside))
         raise ValueError(

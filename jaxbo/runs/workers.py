@@ -31,6 +31,7 @@ from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.known import points
 from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps, table
 from jaxbo.runs._ahead import Ahead
@@ -51,6 +52,7 @@ from jaxbo.runs.compiled import (
     Compiled,
     check_objective,
     check_queries,
+    contained,
 )
 from jaxbo.runs.table import KNOWN, RUNNING, Table
 from jaxbo.runs.trace import Failure
@@ -177,6 +179,8 @@ DRAWN, ASKED, ELSEWHERE = range(3)
 
 def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
     """`tell_one` and `ask_one`, with arguments as a desk gives them."""
+    if isinstance(algorithm.domain, Space):
+        algorithm = _over(algorithm, algorithm.domain.somewhere)
     count, dim = algorithm.targets, algorithm.domain.dim
     told = jnp.zeros(dim), jnp.zeros(()), _steps.stage(0, initial)
     out = jnp.zeros((count, dim)), jnp.zeros(count, bool)
@@ -184,6 +188,19 @@ def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
         (_steps.tell_one, lambda state: (algorithm, state, *told)),
         (_steps.ask_one, lambda state: (algorithm, key, state, *out)),
     )
+
+
+def _at(algorithm: AbstractOneModel, context: Mapping[str, Any] | None) -> AbstractOneModel:
+    """The same, asked for points with this context alone; `ValueError` for another context."""
+    if isinstance(algorithm.domain, Space) and (context or algorithm.domain.context):
+        return _over(algorithm, algorithm.domain.at(context or {}))
+    require(not context, f"context is for a Space that declares one, got {context!r}.")
+    return algorithm
+
+
+def _over(algorithm: AbstractOneModel, domain: AbstractDomain) -> AbstractOneModel:
+    """The same on a part of its domain."""
+    return eqx.tree_at(lambda a: a.domain, algorithm, domain)
 
 
 class Ticket(NamedTuple):
@@ -199,6 +216,8 @@ class Desk:
         desk = Desk(EGP(domain, surrogate, workers=4), jr.key(0), initial=10)
         number, x = desk.ask()
         desk.tell(number, value)
+
+    Where the space declares a `Context`, `ask(context={...})` gives its values, and the query has them.
 
     At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
     design, until `initial` results are in. `known` are results from before, in any form that `drive`
@@ -293,17 +312,19 @@ class Desk:
     def _own(self, values: Iterable[int]) -> int:
         return sum(self._origins[ticket] != ELSEWHERE for ticket in values)
 
-    def ask(self) -> Ticket:
-        """The next query and its number."""
+    def ask(self, *, context: Mapping[str, Any] | None = None) -> Ticket:
+        """The next query and its number, for the values of the space's context, if it has any."""
         with self._lock:
-            return self._ask()
+            return self._ask(_at(self.algorithm, context))
 
-    def _ask(self) -> Ticket:
+    def _ask(self, algorithm: AbstractOneModel) -> Ticket:
         self._must_hold()
-        if self._returned:
-            ticket = self._ticket(self._returned[0])
-            self._times[self._returned.pop(0)] = [time.time(), np.nan]
-            return ticket
+        for number in self._returned:
+            if contained(algorithm, self._queries[number][None]).all():
+                ticket = self._ticket(number)
+                self._returned.remove(number)
+                self._times[number] = [time.time(), np.nan]
+                return ticket
         out, most = self.out, self.algorithm.targets
         require(
             len(out) < most,
@@ -312,8 +333,11 @@ class Desk:
         self._must_have_room()
         origin = DRAWN if self.answered < self.initial else ASKED
         row = self._origins.count(origin)
-        x = self._drawn_point(row) if origin == DRAWN else self._asked(jnp.asarray(row), out)
-        check_queries(self.algorithm, x[None])
+        if origin == DRAWN:
+            x = self._drawn_point(algorithm, row)
+        else:
+            x = self._asked(algorithm, jnp.asarray(row), out)
+        check_queries(algorithm, x[None])
         number = len(self._queries)
         try:
             self._add(np.asarray(x), origin)
@@ -345,21 +369,21 @@ class Desk:
         if self._saved is not None:
             self._saved.must_hold()
 
-    def _drawn_point(self, row: int) -> Point | np.ndarray:
+    def _drawn_point(self, algorithm: AbstractOneModel, row: int) -> Point | np.ndarray:
         first = self._begin.first
         if row < len(first):
             return first[row]
         key = design_keys(self._keys, jnp.asarray(row - len(first))).points
-        return _steps.design(self.algorithm, key, jax.vmap)[0]
+        return _steps.design(algorithm, key, jax.vmap)[0]
 
-    def _asked(self, row: Count, out: tuple[int, ...]) -> Point:
+    def _asked(self, algorithm: AbstractOneModel, row: Count, out: tuple[int, ...]) -> Point:
         pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
         for place, ticket in enumerate(out):
             pending[place] = self._queries[ticket]
         busy = jnp.arange(self.algorithm.targets) < len(out)
         key = round_keys(self._keys, row).ask
         self._ahead.wait()
-        return _steps.ask_one(self.algorithm, key, self.state, jnp.asarray(pending, float), busy)
+        return _steps.ask_one(algorithm, key, self.state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
         """The result of a query that is out; NaN if it failed."""

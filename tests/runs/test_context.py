@@ -1,0 +1,55 @@
+"""A context is given with every question: to a Desk, and to nobody else."""
+
+import numpy as np
+import pytest
+
+from jaxbo import EGP, TS, Desk, Fitted, Fixed, RandomSearch, Thompson, drive, run
+from jaxbo.domains.base import Cube
+from jaxbo.domains.parameters import Categorical, Context, Real
+from jaxbo.domains.space import Space
+
+SPACE = Space(load=Context(Real(0, 10)), x=Real(0, 10), k=Categorical("a", "b"))
+
+
+def egp(domain=SPACE, workers=2):
+    return EGP(domain, Fitted(20, size=40, refit_every=None), Thompson(), workers, candidates=64)
+
+
+def test_a_desk_learns_what_to_do_at_each_context(key):
+    desk = Desk(egp(workers=1), key, initial=6)
+    found = []
+    for i in range(20):
+        number, p = desk.ask(context={"load": (2.0, 8.0)[i % 2]})
+        desk.tell(number, -((p["x"] - p["load"]) ** 2) / 10)
+        found.append(abs(p["x"] - p["load"]))
+    assert np.median(found[-8:]) < 0.5 * np.median(found[:6])
+
+
+def test_queries_that_were_out_come_back_at_their_own_context(key, tmp_path):
+    path = tmp_path / "desk.npz"
+    with Desk(egp(), key, initial=2, checkpoint=path) as desk:
+        first, second = desk.ask(context={"load": 1.0}), desk.ask(context={"load": 9.0})
+    with Desk(egp(), key, initial=2, checkpoint=path) as desk:
+        assert desk.ask(context={"load": 9.0}) == second
+        desk.tell(second.number, 0.0)
+        other = desk.ask(context={"load": 5.0})
+        assert other.number not in (first.number, second.number)
+        assert other.x["load"] == pytest.approx(5)
+        desk.tell(other.number, 0.0)
+        assert desk.ask(context={"load": 1.0}) == first
+
+
+def test_loops_without_a_context_say_where_it_goes(key):
+    text = r"\['load'\] are context.*take a Desk, and ask\(context=\{...\}\)"
+    asked = []
+    with pytest.raises(ValueError, match=text):
+        run(RandomSearch(SPACE), lambda key, agent, x: x[0], 2, key)
+    with pytest.raises(ValueError, match=text):
+        drive(TS(SPACE, 1, Fixed(size=40)), lambda a, p: asked.append(p), 2, key, progress=False)
+    assert asked == []
+
+
+def test_a_context_that_nobody_declared_is_refused(key):
+    for domain in (Cube(2), Space(x=Real(0, 1))):
+        with pytest.raises(ValueError, match="context"):
+            Desk(egp(domain), key).ask(context={"load": 1.0})
