@@ -35,7 +35,7 @@ from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.privacy.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
 from jaxbo.schedules import AbstractSchedule, InverseSqrt, as_schedule
-from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
+from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, named
 
 #: `DPFTSDEInfo.source` of a query that maximizes the broadcast.
 BROADCAST = -1
@@ -105,7 +105,7 @@ class DPFTSDE(AbstractTwoModels):
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
     mixing: AbstractSchedule = eqx.field(default_factory=InverseSqrt, converter=as_schedule)
-    releases: Scalar = eqx.field(default=jnp.inf, converter=floating)
+    releases: Scalar = eqx.field(default=jnp.inf, converter=named("releases"))
     distributed: bool = eqx.field(static=True, default=True)
     candidates: int = eqx.field(static=True, default=1000)
 

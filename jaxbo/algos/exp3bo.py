@@ -21,7 +21,7 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.layout import Each
-from jaxbo.types import Count, Key, Scalar, floating
+from jaxbo.types import Count, Key, Scalar, named
 
 
 class Exp3State(eqx.Module):
@@ -51,7 +51,7 @@ class EXP3BO(AbstractAlgorithm):
 
     domain: AbstractDomain
     surrogate: Ensemble
-    gamma: Scalar = eqx.field(converter=floating, default=0.1)
+    gamma: Scalar = eqx.field(converter=named("gamma"), default=0.1)
     candidates: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):

@@ -24,7 +24,7 @@ from jaxbo.kernels.choosing.policy import EI
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.fitted import Fitted, FittedBelief
 from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.types import Function, Key, Point, Scalar, floating
+from jaxbo.types import Function, Key, Point, Scalar, named
 
 
 class TAF(AbstractTransfer):
@@ -58,7 +58,7 @@ class TAF(AbstractTransfer):
     once: bool = eqx.field(static=True, default=False)
     targets: int = eqx.field(static=True, default=None)
     candidates: int = eqx.field(static=True, default=1000)
-    bandwidth: Scalar = eqx.field(default=0.5, converter=floating)
+    bandwidth: Scalar = eqx.field(default=0.5, converter=named("bandwidth"))
 
     def __check_init__(self):
         positive_number("bandwidth", self.bandwidth)

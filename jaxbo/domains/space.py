@@ -43,6 +43,11 @@ class Space(AbstractDomain):
 
     def __init__(self, mapping: Mapping[str, object] | None = None, /, **parameters: object):
         mapping = {} if mapping is None else mapping
+        if not isinstance(mapping, Mapping):
+            raise ValueError(
+                f"a space is given parameters by name, got {mapping!r:.80}: write "
+                "Space(x=Real(0.0, 1.0)), or Space({'x': Real(0.0, 1.0)})."
+            )
         if both := sorted(set(mapping) & set(parameters)):
             raise ValueError(f"parameters {both} were given twice, expected each name once.")
         pairs = (*mapping.items(), *parameters.items())
@@ -134,6 +139,7 @@ class Space(AbstractDomain):
         Raises `ValueError` naming the parameter that is missing, unknown, out of range or not
         among its choices.
         """
+        values = _by_name(values)
         if set(values) != set(self.names):
             missing = [name for name in self.names if name not in values]
             unknown = [name for name in values if name not in self.names]
@@ -265,6 +271,18 @@ def _inside(least: np.ndarray, most: np.ndarray, dtype: Any) -> tuple[np.ndarray
     outer = np.where(high > most, np.nextafter(high, high.dtype.type(-np.inf)), high)
     constant = least == most
     return np.where(constant, low, inner), np.where(constant, high, outer)
+
+
+def _by_name(values: Any) -> Mapping[str, Any]:
+    """A row of a table, such as a Series of pandas, is a mapping too."""
+    if isinstance(values, Mapping):
+        return values
+    if not hasattr(values, "keys"):
+        raise ValueError(
+            f"values must be a dictionary of parameters by name, got {values!r:.80}; `decode` is for "
+            "points."
+        )
+    return dict(values)
 
 
 def _checked(name: str, parameter: object) -> Parameter:

@@ -25,6 +25,7 @@ from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
+from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint, fingerprint
 from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch
 from jaxbo.runs._record import Record
@@ -124,7 +125,9 @@ def drive(
     that was removed or is an older copy. It raises `BudgetError` if the ledger's budget does not pay for
     all releases, and `ValueError` for a query outside of the domain, instead of evaluating it.
     """
+    check_arguments(algorithm, key, objective)
     check_sizes(algorithm, rounds, initial, present, state)
+    check_precision(algorithm)
     _check_way(algorithm, objective, executor, catch)
     keys = run_keys(key)
     start = _steps.init(algorithm, keys.init, jax.vmap) if state is None else state
@@ -267,6 +270,7 @@ def replay(
     The `key` and, if it was given, the `state` that the run began with. NumPy's values are told as
     `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have all rounds.
     """
+    check_arguments(algorithm, key)
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
     for row, observed in enumerate(zip(trace.queries, trace.values, strict=True)):

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxbo import _version
-from jaxbo._check import is_a, require, whole
+from jaxbo._check import require, whole
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
@@ -31,6 +31,7 @@ from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
+from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint, Rows, fingerprint
 from jaxbo.runs._evaluate import (
     BlackBox,
@@ -92,7 +93,9 @@ def simulate(
     all. Before the clock starts, `initial` points of the initial design are evaluated. Pure: `vmap` it
     over keys. With one worker it asks what `run` asks. Raises `ValueError` where sizes do not fit.
     """
-    is_a("algorithm", algorithm, AbstractOneModel)
+    check_arguments(algorithm, key, objective, AbstractOneModel)
+    check_precision(algorithm)
+    require(callable(duration), f"duration must be a function, got {duration!r}.")
     whole("evaluations", evaluations, least=1)
     whole("initial", initial)
     _check_room(algorithm, initial + evaluations)
@@ -216,7 +219,8 @@ class Desk:
         initial: int = 0,
         checkpoint: str | PathLike | None = None,
     ):
-        is_a("algorithm", algorithm, AbstractOneModel)
+        check_arguments(algorithm, key, kind=AbstractOneModel)
+        check_precision(algorithm)
         whole("initial", initial)
         _check_room(algorithm, initial)
         self.algorithm, self.initial = algorithm, initial
@@ -462,6 +466,7 @@ def drive_async(
     these are not kept. Any other error is raised after all evaluations under way have ended, and their
     results are kept.
     """
+    check_arguments(algorithm, key, objective, AbstractOneModel)
     whole("evaluations", evaluations)
     require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
     check_catch(catch)

@@ -11,14 +11,17 @@ workers who share a model is written as what they ask of it (`AbstractOneModel`)
 """
 
 import abc
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxbo._check import require
+from jaxbo._extensible import Extensible
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
 from jaxbo.privacy.mechanism import Mechanism
@@ -39,7 +42,7 @@ class Stage(NamedTuple):
 IN_ROUND = Stage(False, False)
 
 
-class AbstractAlgorithm(eqx.Module):
+class AbstractAlgorithm(Extensible):
     """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
 
     A failure changes where the agent looks, and nothing that is believed of the objective.
@@ -145,8 +148,8 @@ class AbstractAlgorithm(eqx.Module):
     def warm_start(
         self,
         state: PyTree,
-        queries: Float[Array, "points agents dim"],
-        values: Float[Array, "points agents"],
+        queries: Float[ArrayLike, "points agents dim"] | Sequence,
+        values: Float[ArrayLike, "points agents"] | Sequence,
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
@@ -156,6 +159,7 @@ class AbstractAlgorithm(eqx.Module):
         that are NaN; a NaN value elsewhere is a failed evaluation. `values` are as in `tell`. For float64
         values of the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
         """
+        queries, values = _rows("queries", queries), _rows("values", values)
         require(
             values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
             f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
@@ -177,3 +181,15 @@ class AbstractAlgorithm(eqx.Module):
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
         """`ValueError` for more observations before the first round than there is room for."""
         del state, values
+
+
+def _rows(name: str, given: ArrayLike | Sequence) -> Array:
+    """An array as it is, and what else holds numbers, such as lists, in JAX's precision."""
+    if isinstance(given, jax.Array):
+        return given
+    try:
+        return jnp.asarray(np.asarray(given, float), float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must hold numbers alone, as many in each row: got {given!r:.80}."
+        ) from error

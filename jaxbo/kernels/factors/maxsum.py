@@ -375,7 +375,11 @@ def solve(
     shapes = [(len(group.variables), *group.shape) for group in graph.groups]
     tables = tuple(jnp.asarray(table) for table in tables)
     found = [table.shape for table in tables]
-    require(found == shapes, f"tables must have shapes {shapes}, see `pack`, got {found}.")
+    require(
+        found == shapes,
+        f"tables must have shapes {shapes}, got {found}: graph.pack(tables) makes them of one table a "
+        "factor.",
+    )
     for table in tables:
         kind = jnp.result_type(table)
         require(jnp.issubdtype(kind, jnp.floating), f"tables must be floating, got {kind}.")

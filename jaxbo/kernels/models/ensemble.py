@@ -23,7 +23,7 @@ from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief, Mixture, be
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
 from jaxbo.kernels.processes import covariance
 from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel
-from jaxbo.types import Count, Function, Key, Point, Scalar, floating
+from jaxbo.types import Count, Function, Key, Point, Scalar, named
 
 #: What every expert is drawn with at least: appendix E.
 FLOOR = 1e-4
@@ -112,7 +112,7 @@ class Ensemble(AbstractEnsemble):
 
     kernels: tuple[AbstractKernel, ...] = eqx.field(converter=_as_tuple)
     expert: Fitted
-    floor: Scalar = eqx.field(converter=floating, default=FLOOR)
+    floor: Scalar = eqx.field(converter=named("floor"), default=FLOOR)
 
     @classmethod
     def warped(cls, dim: int, capacity: int, **options: Any) -> "Ensemble":

@@ -24,6 +24,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, positive_number, require, whole
+from jaxbo._extensible import Extensible
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models import fit, warping
 from jaxbo.kernels.models.fit import Bounds, Priors
@@ -44,7 +45,7 @@ from jaxbo.kernels.models.warping import Warping
 from jaxbo.kernels.processes import features, nystrom, posterior
 from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel, as_kernel, gram
 from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
-from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Scalar, floating
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Scalar, named
 
 
 class FittedBelief(eqx.Module):
@@ -90,7 +91,7 @@ class FittedBelief(eqx.Module):
         return fit.informative(y) & (jnp.max(jnp.where(self.used, jnp.abs(y), 0)) > 0.5)
 
 
-class AbstractInference(eqx.Module):
+class AbstractInference(Extensible):
     """What is believed of a function, given observations and hyperparameters."""
 
     @abc.abstractmethod
@@ -290,7 +291,7 @@ class Fitted(AbstractSurrogate):
     capacity: int = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)
     size: int = eqx.field(static=True, default=200)
-    noise: Scalar = eqx.field(converter=floating, default=1e-2)
+    noise: Scalar = eqx.field(converter=named("noise"), default=1e-2)
     refit_every: int | None = eqx.field(static=True, default=5)
     basis: Basis | None = eqx.field(static=True, default=None)
     inference: AbstractInference = eqx.field(default_factory=OnFeatures)
