@@ -43,7 +43,10 @@ NEVER = BEFORE_FIRST_ROUND - 1
 
 
 class Sketched(eqx.Module):
-    """What an agent observed, and the mean of its sketch of that, with `count` inducing points."""
+    """What an agent observed, and the mean of its sketch of that, with `count` inducing points.
+
+    As many rows are used as the agent has `observations`; the others are 0.
+    """
 
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
@@ -248,7 +251,7 @@ class CEPE(AbstractFederated):
         if self.sketch is not None:
             capacity = self.steps + self.initial_capacity
             x = jnp.zeros((capacity, self.domain.dim), self.alpha.dtype)
-            y = jnp.full((capacity,), jnp.nan, x.dtype)
+            y = jnp.zeros((capacity,), x.dtype)
             z = x[: self.sketch.size(capacity)]
             kernel, _ = self._model(index)
             nothing = self.exploration.of(Expansion(kernel, z, jnp.zeros_like(z[:, 0])))
@@ -363,10 +366,13 @@ class CEPE(AbstractFederated):
         if sketched is not None:
             n = jnp.where(fine, client.observations, sketched.y.shape[0])
             x, y = sketched.x.at[n].set(x, mode="drop"), sketched.y.at[n].set(value, mode="drop")
+            observed = jnp.where(
+                jnp.arange(y.size) < client.observations + fine.astype(int), y, jnp.nan
+            )
             before = sketched.mean, sketched.count
             mean, count = jax.lax.cond(
                 round == self.steps - 1,  # the last of exploration
-                lambda: self._drawn(jr.fold_in(client.draws, round), client.index, x, y),
+                lambda: self._drawn(jr.fold_in(client.draws, round), client.index, x, observed),
                 lambda: before,
             )
             sketched = Sketched(x, y, mean, count)

@@ -79,8 +79,9 @@ class EXP3BO(AbstractAlgorithm):
         del each  # there is one worker
         model_key, arm_key = jr.split(key)
         gains = jnp.zeros((len(self.surrogate.kernels),), self.gamma.dtype)
-        least, most = jnp.full_like(self.gamma, jnp.inf), jnp.full_like(self.gamma, -jnp.inf)
-        return Exp3State(self._model().init(model_key), arm_key, gains, least, most)
+        # Not infinite: `jax_debug_infs` would stop for the state.
+        least = jnp.full_like(self.gamma, jnp.finfo(self.gamma.dtype).max)
+        return Exp3State(self._model().init(model_key), arm_key, gains, least, -least)
 
     def round(self, state: Exp3State) -> Count:
         return state.model.round

@@ -110,4 +110,5 @@ def _incumbents(
     assert sent is not None
     best = jnp.max(jnp.where(own.used[None, :], predicted, -jnp.inf), axis=1)
     equal = jnp.any(own.used) & ~jnp.any(ranking.pairs(own.y, own.used))
-    return jnp.where(sent > -jnp.inf, jnp.where(equal, jnp.minimum(sent, best), sent), jnp.inf)
+    known = sent > jnp.finfo(sent.dtype).min
+    return jnp.where(known, jnp.where(equal, jnp.minimum(sent, best), sent), jnp.inf)

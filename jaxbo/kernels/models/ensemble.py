@@ -88,7 +88,7 @@ class AbstractEnsemble(AbstractSurrogate):
             return shared.map(lambda e, phi, b: e.standardized(phi, b, x), belief)
 
         weights = self.log_weights(shared, belief)
-        x, used = belief.x[0], jnp.isfinite(belief.y[0])
+        x, used = belief.x[0], belief.used[0]
         means = jax.vmap(lambda x: jnp.sum(jnp.exp(weights) * predict(x)[0]))(x)
         return Mixture(weights, predict, best(means, used))
 

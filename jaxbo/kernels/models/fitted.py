@@ -51,15 +51,21 @@ from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Sca
 class FittedBelief(eqx.Module):
     """Observations, the hyperparameters fitted to them, and what `inference` makes of both.
 
-    `y` is NaN where there is none; `values` are what is modeled, `y` after `warping`.
+    `held` are the values in the first rows that are used, and 0 in the others: no state holds NaN, for
+    which `jax_debug_nans` would stop. `y` is NaN where there is none; `values` are what is modeled, `y`
+    after `warping`.
     """
 
     x: Float[Array, "capacity dim"]
-    y: Float[Array, " capacity"]
+    held: Float[Array, " capacity"]
     warping: Warping | None
     kernel: Kernel
     noise: Scalar
     model: Any
+
+    @property
+    def y(self) -> Float[Array, " capacity"]:
+        return jnp.where(self.used, self.held, jnp.nan)
 
     @property
     def values(self) -> Float[Array, " capacity"]:
@@ -73,7 +79,7 @@ class FittedBelief(eqx.Module):
     @property
     def used(self) -> Bool[Array, " capacity"]:
         """Which rows hold an observation."""
-        return jnp.isfinite(self.y)
+        return jnp.arange(self.held.shape[-1]) < self.moments.count[..., None]
 
     @property
     def standardized(self) -> Float[Array, " capacity"]:
@@ -323,7 +329,7 @@ class Fitted(AbstractSurrogate):
         dtype = self.noise.dtype
         return FittedBelief(
             x=jnp.zeros((self.capacity, shared.dim), dtype),
-            y=jnp.full((self.capacity,), jnp.nan, dtype),
+            held=jnp.zeros((self.capacity,), dtype),
             warping=warping.identity(dtype) if self.warp else None,
             kernel=self.kernel,
             noise=self.noise,
@@ -340,7 +346,7 @@ class Fitted(AbstractSurrogate):
         # A failed observation writes what is there already.
         return FittedBelief(
             x=belief.x.at[row].set(jnp.where(usable, x, belief.x[row]), mode="drop"),
-            y=belief.y.at[row].set(y, mode="drop"),
+            held=belief.held.at[row].set(jnp.where(usable, y, 0), mode="drop"),
             warping=belief.warping,
             kernel=belief.kernel,
             noise=belief.noise,
