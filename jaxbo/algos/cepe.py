@@ -19,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxbo import schedules
 from jaxbo._check import is_a, positive, require, whole
+from jaxbo._keys import Held, held
 from jaxbo.algos.base.algorithm import IN_ROUND, Stage
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated, FederatedState
 from jaxbo.domains.base import AbstractDomain, Finite
@@ -58,7 +59,7 @@ class CEPEClient(eqx.Module):
     """One agent; `last` is the round of its last observation, `draws` the key of its inducing points."""
 
     index: Count
-    draws: Key
+    draws: Held = eqx.field(converter=held)
     belief: PyTree
     sketched: Sketched | None
     observations: Count
@@ -372,7 +373,7 @@ class CEPE(AbstractFederated):
             before = sketched.mean, sketched.count
             mean, count = jax.lax.cond(
                 round == self.steps - 1,  # the last of exploration
-                lambda: self._drawn(jr.fold_in(client.draws, round), client.index, x, observed),
+                lambda: self._drawn(jr.fold_in(client.draws.key, round), client.index, x, observed),
                 lambda: before,
             )
             sketched = Sketched(x, y, mean, count)

@@ -18,7 +18,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
-from jaxbo._keys import aside
+from jaxbo._keys import Held, aside, held
 from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.base.two_models import (
     AbstractTwoModels,
@@ -45,7 +45,7 @@ class DPFTSDEClient(eqx.Module):
     """One agent; `choices` is the key of what it will do."""
 
     index: Count
-    choices: Key
+    choices: Held = eqx.field(converter=held)
     beliefs: Beliefs
 
 
@@ -189,7 +189,7 @@ class DPFTSDE(AbstractTwoModels):
         message: SampledFunction,
         broadcast: DPFTSDEBroadcast,
     ) -> tuple[Point, DPFTSDEInfo]:
-        own_turn = is_own(self.mixing, client.choices, broadcast.round)
+        own_turn = is_own(self.mixing, client.choices.key, broadcast.round)
         own_turn = own_turn | ~self.releasing(broadcast.round)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         phi = shared.message

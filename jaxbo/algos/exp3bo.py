@@ -13,7 +13,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import is_a, require
-from jaxbo._keys import aside
+from jaxbo._keys import Held, aside, held
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.one_model import State
 from jaxbo.algos.egp import EGP
@@ -28,7 +28,7 @@ class Exp3State(eqx.Module):
     """`model` is that of an `EGP`; `gains` are G, and rewards are values between `least` and `most`."""
 
     model: State
-    arms: Key
+    arms: Held = eqx.field(converter=held)
     gains: Float[Array, " experts"]
     least: Scalar
     most: Scalar
@@ -98,7 +98,7 @@ class EXP3BO(AbstractAlgorithm):
     def arm(self, state: Exp3State) -> Count:
         """The expert of this round: settled by the state, so that `tell` knows it."""
         logits = jnp.log(self.probabilities(state))
-        return jr.categorical(jr.fold_in(state.arms, state.model.round), logits)
+        return jr.categorical(jr.fold_in(state.arms.key, state.model.round), logits)
 
     def ask(
         self,

@@ -224,8 +224,8 @@ class Desk:
         whole("initial", initial)
         _check_room(algorithm, initial)
         self.algorithm, self.initial = algorithm, initial
-        self.state = _steps.init(algorithm, run_keys(key).init, jax.vmap)
         self._keys = run_keys(key)
+        self.state = _steps.init(algorithm, self._keys.init, jax.vmap)
         self._queries: list[np.ndarray] = []  # by ticket
         self._drawn: list[bool] = []  # whether a ticket is of the initial design
         self._values: dict[int, float] = {}  # by ticket, in the order of telling

@@ -18,6 +18,7 @@ import jax.random as jr
 from jaxtyping import Array, Float
 
 from jaxbo._check import is_a, require
+from jaxbo._keys import Held, held
 from jaxbo.kernels.models.fit import Priors
 from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief, Mixture, best
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
@@ -177,12 +178,12 @@ class Ensemble(AbstractEnsemble):
 class Experts(eqx.Module):
     """The experts of an ensemble and their features, with a leading axis.
 
-    `key` is for what else the ensemble draws, if anything.
+    `draws` is the key of what else the ensemble draws, if anything.
     """
 
     experts: Fitted
     features: Any
-    key: Key
+    draws: Held = eqx.field(converter=held)
 
     @classmethod
     def of(cls, expert: Fitted, kernels: Kernel, key: Key, dim: int) -> "Experts":
