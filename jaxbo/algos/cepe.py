@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from jaxbo import schedules
 from jaxbo._check import is_a, positive, require, whole
 from jaxbo._keys import Held, held
+from jaxbo._shown import Shown
 from jaxbo.algos.base.algorithm import IN_ROUND, Stage
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated, FederatedState
 from jaxbo.domains.base import AbstractDomain, Finite
@@ -86,7 +87,7 @@ class CEPEBroadcast(eqx.Module):
     pending: Flag
 
 
-class CEPEInfo(eqx.Module):
+class CEPEInfo(Shown):
     """`scalars` is how many numbers the agent sent since its last query, and `bytes` what they take.
 
     A point and its value, or its weight, are dim + 1 numbers.

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import Held, aside, held
+from jaxbo._shown import Shown
 from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.base.two_models import (
     AbstractTwoModels,
@@ -57,7 +58,7 @@ class DPFTSDEBroadcast(eqx.Module):
     vectors: Float[Array, "regions features"]
 
 
-class DPFTSDEInfo(eqx.Module):
+class DPFTSDEInfo(Shown):
     """`source` is the agent itself where its own sample was maximized, else `BROADCAST`."""
 
     source: Count

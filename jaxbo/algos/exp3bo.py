@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import is_a, require
 from jaxbo._keys import Held, aside, held
+from jaxbo._shown import Shown
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.one_model import State
 from jaxbo.algos.egp import EGP
@@ -34,7 +35,7 @@ class Exp3State(eqx.Module):
     most: Scalar
 
 
-class Exp3Info(eqx.Module):
+class Exp3Info(Shown):
     """The expert that was followed."""
 
     expert: Int[Array, " targets"]

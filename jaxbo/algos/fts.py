@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
 from jaxbo._keys import Held, aside, held
+from jaxbo._shown import Shown
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
 from jaxbo.algos.base.two_models import (
     AbstractTwoModels,
@@ -62,14 +63,14 @@ class FTSBroadcast(eqx.Module):
     evidence: Float[Array, " settings"] | None
 
 
-class Agreed(eqx.Module):
+class Agreed(Shown):
     """The hyperparameters of an agent's own model in one query."""
 
     kernel: AbstractKernel
     noise: Scalar
 
 
-class FTSInfo(eqx.Module):
+class FTSInfo(Shown):
     """`source` is the agent whose sampled function was maximized: the agent itself, or a peer.
 
     `agreed` is there where hyperparameters are `pooled`; a state holds those that these began with.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from jaxbo._shown import Shown
 from jaxbo.privacy.ledger import Ledger
 
 #: Values of a compiled objective, or of one in Python. Type checkers are told the former: both take the
@@ -28,7 +29,7 @@ class Failure(NamedTuple):
     error: str
 
 
-class Trace(eqx.Module):
+class Trace(Shown):
     """What was asked and observed. The first `initial` rows are the initial design.
 
     `values` is NaN where an evaluation failed. Those of a Python objective are NumPy's, in float64.
@@ -46,7 +47,7 @@ class Trace(eqx.Module):
     every: int = eqx.field(static=True, default=1)
 
 
-class Round(eqx.Module):
+class Round(Shown):
     """One round, as `run` gives it to `record`.
 
     `best` is each target's best value so far in this run, its initial design included: -inf before the
@@ -59,7 +60,7 @@ class Round(eqx.Module):
     best: Float[Array, " targets"]
 
 
-class Summary(eqx.Module):
+class Summary(Shown):
     """How the targets do after a round: of the best value each has had so far.
 
     Targets whose evaluations all failed are passed over: NaN if there is no other. `failed` is how many

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxbo import _version
 from jaxbo._check import require, whole
+from jaxbo._shown import Shown
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
@@ -55,7 +56,7 @@ from jaxbo.types import Count, Key, Point, Scalar
 Duration: TypeAlias = Callable[[Key, Count, Point], Scalar]
 
 
-class Timeline(eqx.Module):
+class Timeline(Shown):
     """What was evaluated, in the order in which it ended; times count from the first query.
 
     `tickets` are the numbers in the order of asking. The initial design is in neither.
