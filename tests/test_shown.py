@@ -21,7 +21,8 @@ def test_a_trace_prints_the_range_of_its_values_and_what_failed():
     values = np.arange(20.0).reshape(10, 2) - 3
     values[4, 1] = np.nan
     queries = jnp.zeros((10, 2, 3)).at[0].set(1.0)
-    text = repr(jaxbo.Trace(queries, values, FTSInfo(jnp.arange(20).reshape(10, 2)), initial=2))
+    info = jax.vmap(jax.vmap(FTSInfo))(jnp.arange(20).reshape(10, 2))
+    text = repr(jaxbo.Trace(queries, values, info, initial=2))
     assert "values=float64[10,2] from -3 to 16, 1 not finite" in text
     assert "[10,2,3] from 0 to 1" in text
     assert "source=int32[10,2] from 0 to 19" in text
