@@ -23,9 +23,9 @@ class Shown(eqx.Module):
 def _text(value: Any, indent: int = 0) -> str:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _of_fields(type(value).__name__, _fields(value), indent)
-    names: Any = getattr(value, "_fields", None)
-    if names:  # a named tuple
-        return _of_fields(type(value).__name__, list(zip(names, tuple(value), strict=True)), indent)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):  # a named one
+        fields: Any = getattr(value, "_asdict")()  # noqa: B009
+        return _of_fields(type(value).__name__, list(fields.items()), indent)
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return _of_array(value)
     if isinstance(value, tuple | list | dict) and value:

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -269,3 +270,13 @@ def test_rounds_that_are_not_recorded_are_told_of():
 
 def test_pictures_need_no_import_of_their_own():
     assert callable(jaxbo.plotting.progress)
+
+
+@pytest.mark.parametrize(
+    "loop", [jaxbo.run, jaxbo.drive, jaxbo.simulate, jaxbo.drive_async, jaxbo.replay]
+)
+def test_help_shows_names_of_types(loop):
+    text = str(inspect.signature(loop))
+    assert "jaxtyping" not in text
+    assert "key: 'Key'" in text
+    assert len(text) < 700

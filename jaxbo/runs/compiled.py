@@ -4,6 +4,8 @@
 `jaxbo.runs.driver` runs the same parts around a Python objective.
 """
 
+from __future__ import annotations  # `help` shows the names of types, not what they stand for
+
 import functools
 import warnings
 from collections.abc import Callable

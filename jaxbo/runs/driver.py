@@ -4,6 +4,8 @@
 nothing and tell draws nothing, so a state is a function of the key and the observations.
 """
 
+from __future__ import annotations  # `help` shows the names of types, not what they stand for
+
 import functools
 from concurrent.futures import Executor
 from os import PathLike

@@ -8,6 +8,8 @@ EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arri
 all three ask what `run` asks. The state is a function of the key and of the results in their order.
 """
 
+from __future__ import annotations  # `help` shows the names of types, not what they stand for
+
 import threading
 import warnings
 from collections.abc import Callable
