@@ -1,6 +1,11 @@
 """A JAX functional core for Bayesian optimization by many agents."""
 
-from jaxbo import metrics, objectives, schedules
+from jaxbo import (
+    metrics,
+    objectives,
+    plotting,
+    schedules,
+)
 from jaxbo._version import __version__
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
@@ -118,6 +123,7 @@ __all__ = [
     "functions",
     "metrics",
     "objectives",
+    "plotting",
     "replay",
     "run",
     "schedules",

@@ -4,6 +4,9 @@ import equinox as eqx
 import jax.core
 import numpy as np
 
+#: The largest number that JAX's integers hold by default.
+MOST = 2**31 - 1
+
 
 def require(condition: object, message: str) -> None:
     """`ValueError(message)` unless every element of `condition` holds.
@@ -45,9 +48,9 @@ def is_a(name: str, value: object, kind: type) -> None:
     )
 
 
-def whole(name: str, number: object, least: int = 0) -> None:
-    """`ValueError` unless `number` is a Python or NumPy integer of at least `least`."""
-    require(
-        isinstance(number, int | np.integer) and not isinstance(number, bool) and number >= least,
-        f"{name} must be a whole number of at least {least}, got {number!r}.",
-    )
+def whole(name: str, number: object, least: int = 0, most: float = MOST) -> None:
+    """`ValueError` unless `number` is a Python or NumPy integer from `least` to `most`."""
+    is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    size = int(number) if is_whole else least - 1  # type: ignore[call-overload]
+    require(size >= least, f"{name} must be a whole number of at least {least}, got {number!r}.")
+    require(size <= most, f"{name} must be at most {most}, which 32 bits hold, got {number}.")

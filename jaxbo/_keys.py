@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree, UInt32
 
 from jaxbo.types import Key
 
@@ -53,3 +53,24 @@ def fresh(like: Key) -> Key:
     data = jr.key_data(like)
     words = np.frombuffer(secrets.token_bytes(data.nbytes), data.dtype).reshape(data.shape)
     return jr.wrap_key_data(jnp.asarray(words), impl=jr.key_impl(like))
+
+
+class Held(eqx.Module):
+    """A key in a state, by its data: files and `eqx.tree_serialise_leaves` take numbers only.
+
+    `kind` is its generator; None for a key of the old kind, which is numbers already.
+    """
+
+    data: UInt32[Array, "*words"]
+    kind: Any = eqx.field(static=True)
+
+    @property
+    def key(self) -> Key:
+        return self.data if self.kind is None else jr.wrap_key_data(self.data, impl=self.kind)
+
+
+def held(key: Key | Held) -> Held:
+    """The key by its data: the converter of a field."""
+    if isinstance(key, Held):
+        return key
+    return Held(jr.key_data(key), jr.key_impl(key)) if _is_key(key) else Held(key, None)

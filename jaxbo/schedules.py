@@ -32,7 +32,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxbo._check import positive_number, require, whole
-from jaxbo.types import Count, Scalar, as_pytree, floating
+from jaxbo._extensible import Extensible
+from jaxbo.types import Count, Scalar, as_pytree, floating, named
 
 #: 1 - 1/t is 0 at t = 1, no probability of (0, 1], so the paper sets p₁ = p₂.
 _FIRST = 2
@@ -63,7 +64,7 @@ def _probabilities(values: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
     return values
 
 
-class AbstractSchedule(eqx.Module):
+class AbstractSchedule(Extensible):
     """A number for every round."""
 
     @abc.abstractmethod
@@ -139,8 +140,8 @@ class Power(AbstractSchedule):
     `ValueError` for an exponent that is not positive or a negative shift.
     """
 
-    exponent: Scalar = eqx.field(converter=floating)
-    shift: Scalar = eqx.field(converter=floating, default=0.0)
+    exponent: Scalar = eqx.field(converter=named("exponent"))
+    shift: Scalar = eqx.field(converter=named("shift"), default=0.0)
 
     def __check_init__(self):
         positive_number("exponent", self.exponent)
@@ -212,7 +213,7 @@ class Confidence(AbstractSchedule):
     """
 
     points: int | float = eqx.field(static=True)
-    delta: Scalar = eqx.field(converter=floating, default=0.1)
+    delta: Scalar = eqx.field(converter=named("delta"), default=0.1)
 
     def __check_init__(self):
         require(self.points >= 1, f"points must be at least 1, got {self.points}.")
@@ -239,10 +240,10 @@ class Continuous(AbstractSchedule):
 
     factors: int = eqx.field(static=True)
     dim: int = eqx.field(static=True)
-    a: Scalar = eqx.field(converter=floating)
-    b: Scalar = eqx.field(converter=floating)
-    r: Scalar = eqx.field(converter=floating, default=1.0)
-    delta: Scalar = eqx.field(converter=floating, default=0.1)
+    a: Scalar = eqx.field(converter=named("a"))
+    b: Scalar = eqx.field(converter=named("b"))
+    r: Scalar = eqx.field(converter=named("r"), default=1.0)
+    delta: Scalar = eqx.field(converter=named("delta"), default=0.1)
 
     def __check_init__(self):
         whole("factors", self.factors, least=1)

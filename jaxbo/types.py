@@ -37,18 +37,35 @@ Function: TypeAlias = Callable[[Point], Scalar]
 
 
 def floating(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
-    """`value` as a strongly typed floating array: the converter of every numeric field.
+    """`value` as a strongly typed floating array.
 
     Floating arrays keep their precision; Python numbers and integers take JAX's default. `ValueError` for
-    a number that this precision takes for infinite or for 0.
+    a number that this precision takes for infinite or for 0, and for what is no number.
     """
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
         value = _on_host(value)
     _check_held(value)
-    array = jnp.asarray(value)
-    if jnp.issubdtype(array.dtype, jnp.floating) and not array.weak_type:
-        return array
-    return jnp.asarray(value, dtype=float)
+    try:
+        array = jnp.asarray(value)
+        if jnp.issubdtype(array.dtype, jnp.floating) and not array.weak_type:
+            return array
+        return jnp.asarray(value, dtype=float)
+    except jax.errors.JAXTypeError:  # of what is traced
+        raise
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected a number, or an array of them, got {value!r}.") from error
+
+
+def named(name: str) -> Callable[[ArrayLike | Sequence[float]], Float[Array, "..."]]:
+    """`floating`, with the name of the field in its errors: the converter of every numeric field."""
+
+    def convert(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
+        try:
+            return floating(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error.__cause__
+
+    return convert
 
 
 def as_pytree(function: Callable) -> Callable:

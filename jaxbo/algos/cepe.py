@@ -19,6 +19,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxbo import schedules
 from jaxbo._check import is_a, positive, require, whole
+from jaxbo._keys import Held, held
+from jaxbo._shown import Shown
 from jaxbo.algos.base.algorithm import IN_ROUND, Stage
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated, FederatedState
 from jaxbo.domains.base import AbstractDomain, Finite
@@ -43,7 +45,10 @@ NEVER = BEFORE_FIRST_ROUND - 1
 
 
 class Sketched(eqx.Module):
-    """What an agent observed, and the mean of its sketch of that, with `count` inducing points."""
+    """What an agent observed, and the mean of its sketch of that, with `count` inducing points.
+
+    As many rows are used as the agent has `observations`; the others are 0.
+    """
 
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
@@ -55,7 +60,7 @@ class CEPEClient(eqx.Module):
     """One agent; `last` is the round of its last observation, `draws` the key of its inducing points."""
 
     index: Count
-    draws: Key
+    draws: Held = eqx.field(converter=held)
     belief: PyTree
     sketched: Sketched | None
     observations: Count
@@ -82,7 +87,7 @@ class CEPEBroadcast(eqx.Module):
     pending: Flag
 
 
-class CEPEInfo(eqx.Module):
+class CEPEInfo(Shown):
     """`scalars` is how many numbers the agent sent since its last query, and `bytes` what they take.
 
     A point and its value, or its weight, are dim + 1 numbers.
@@ -249,7 +254,7 @@ class CEPE(AbstractFederated):
         if self.sketch is not None:
             capacity = self.steps + self.initial_capacity
             x = jnp.zeros((capacity, self.domain.dim), self.alpha.dtype)
-            y = jnp.full((capacity,), jnp.nan, x.dtype)
+            y = jnp.zeros((capacity,), x.dtype)
             z = x[: self.sketch.size(capacity)]
             kernel, _ = self._model(index)
             nothing = self.exploration.of(Expansion(kernel, z, jnp.zeros_like(z[:, 0])))
@@ -364,10 +369,13 @@ class CEPE(AbstractFederated):
         if sketched is not None:
             n = jnp.where(fine, client.observations, sketched.y.shape[0])
             x, y = sketched.x.at[n].set(x, mode="drop"), sketched.y.at[n].set(value, mode="drop")
+            observed = jnp.where(
+                jnp.arange(y.size) < client.observations + fine.astype(int), y, jnp.nan
+            )
             before = sketched.mean, sketched.count
             mean, count = jax.lax.cond(
                 round == self.steps - 1,  # the last of exploration
-                lambda: self._drawn(jr.fold_in(client.draws, round), client.index, x, y),
+                lambda: self._drawn(jr.fold_in(client.draws.key, round), client.index, x, observed),
                 lambda: before,
             )
             sketched = Sketched(x, y, mean, count)

@@ -8,7 +8,7 @@ Hoang, Hoang, Ouyang and Low, Decentralized high-dimensional Bayesian optimizati
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import aside
+from jaxbo._shown import Shown
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.kernels.additive.decomposed import (
@@ -46,7 +47,7 @@ ALONE = 100_000
 SWEEPS = 3
 
 
-class Search(NamedTuple):
+class Search(Shown):
     """How far the point found on each grid may be below the best of it, in what the tables are of;
     `exact` where there is no doubt, by elimination or on a tree. Finer grids come last.
     """

@@ -18,7 +18,8 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, require, whole
-from jaxbo._keys import aside
+from jaxbo._keys import Held, aside, held
+from jaxbo._shown import Shown
 from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.base.two_models import (
     AbstractTwoModels,
@@ -35,7 +36,7 @@ from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.privacy.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
 from jaxbo.schedules import AbstractSchedule, InverseSqrt, as_schedule
-from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
+from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, named
 
 #: `DPFTSDEInfo.source` of a query that maximizes the broadcast.
 BROADCAST = -1
@@ -45,7 +46,7 @@ class DPFTSDEClient(eqx.Module):
     """One agent; `choices` is the key of what it will do."""
 
     index: Count
-    choices: Key
+    choices: Held = eqx.field(converter=held)
     beliefs: Beliefs
 
 
@@ -57,7 +58,7 @@ class DPFTSDEBroadcast(eqx.Module):
     vectors: Float[Array, "regions features"]
 
 
-class DPFTSDEInfo(eqx.Module):
+class DPFTSDEInfo(Shown):
     """`source` is the agent itself where its own sample was maximized, else `BROADCAST`."""
 
     source: Count
@@ -105,7 +106,7 @@ class DPFTSDE(AbstractTwoModels):
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
     mixing: AbstractSchedule = eqx.field(default_factory=InverseSqrt, converter=as_schedule)
-    releases: Scalar = eqx.field(default=jnp.inf, converter=floating)
+    releases: Scalar = eqx.field(default=jnp.inf, converter=named("releases"))
     distributed: bool = eqx.field(static=True, default=True)
     candidates: int = eqx.field(static=True, default=1000)
 
@@ -189,7 +190,7 @@ class DPFTSDE(AbstractTwoModels):
         message: SampledFunction,
         broadcast: DPFTSDEBroadcast,
     ) -> tuple[Point, DPFTSDEInfo]:
-        own_turn = is_own(self.mixing, client.choices, broadcast.round)
+        own_turn = is_own(self.mixing, client.choices.key, broadcast.round)
         own_turn = own_turn | ~self.releasing(broadcast.round)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         phi = shared.message

@@ -13,7 +13,8 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import is_a, require
-from jaxbo._keys import aside
+from jaxbo._keys import Held, aside, held
+from jaxbo._shown import Shown
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.one_model import State
 from jaxbo.algos.egp import EGP
@@ -21,20 +22,20 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.layout import Each
-from jaxbo.types import Count, Key, Scalar, floating
+from jaxbo.types import Count, Key, Scalar, named
 
 
 class Exp3State(eqx.Module):
     """`model` is that of an `EGP`; `gains` are G, and rewards are values between `least` and `most`."""
 
     model: State
-    arms: Key
+    arms: Held = eqx.field(converter=held)
     gains: Float[Array, " experts"]
     least: Scalar
     most: Scalar
 
 
-class Exp3Info(eqx.Module):
+class Exp3Info(Shown):
     """The expert that was followed."""
 
     expert: Int[Array, " targets"]
@@ -51,7 +52,7 @@ class EXP3BO(AbstractAlgorithm):
 
     domain: AbstractDomain
     surrogate: Ensemble
-    gamma: Scalar = eqx.field(converter=floating, default=0.1)
+    gamma: Scalar = eqx.field(converter=named("gamma"), default=0.1)
     candidates: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):
@@ -79,8 +80,9 @@ class EXP3BO(AbstractAlgorithm):
         del each  # there is one worker
         model_key, arm_key = jr.split(key)
         gains = jnp.zeros((len(self.surrogate.kernels),), self.gamma.dtype)
-        least, most = jnp.full_like(self.gamma, jnp.inf), jnp.full_like(self.gamma, -jnp.inf)
-        return Exp3State(self._model().init(model_key), arm_key, gains, least, most)
+        # Not infinite: `jax_debug_infs` would stop for the state.
+        least = jnp.full_like(self.gamma, jnp.finfo(self.gamma.dtype).max)
+        return Exp3State(self._model().init(model_key), arm_key, gains, least, -least)
 
     def round(self, state: Exp3State) -> Count:
         return state.model.round
@@ -97,7 +99,7 @@ class EXP3BO(AbstractAlgorithm):
     def arm(self, state: Exp3State) -> Count:
         """The expert of this round: settled by the state, so that `tell` knows it."""
         logits = jnp.log(self.probabilities(state))
-        return jr.categorical(jr.fold_in(state.arms, state.model.round), logits)
+        return jr.categorical(jr.fold_in(state.arms.key, state.model.round), logits)
 
     def ask(
         self,

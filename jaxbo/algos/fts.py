@@ -16,7 +16,8 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxbo._check import require
-from jaxbo._keys import aside
+from jaxbo._keys import Held, aside, held
+from jaxbo._shown import Shown
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
 from jaxbo.algos.base.two_models import (
     AbstractTwoModels,
@@ -43,8 +44,8 @@ class FTSClient(eqx.Module):
     """One agent; `sent` is its one message, with `once`, and two keys say what it will do."""
 
     index: Count
-    choices: Key
-    order: Key
+    choices: Held = eqx.field(converter=held)
+    order: Held = eqx.field(converter=held)
     beliefs: Beliefs
     sent: SampledFunction | None
 
@@ -62,14 +63,14 @@ class FTSBroadcast(eqx.Module):
     evidence: Float[Array, " settings"] | None
 
 
-class Agreed(eqx.Module):
+class Agreed(Shown):
     """The hyperparameters of an agent's own model in one query."""
 
     kernel: AbstractKernel
     noise: Scalar
 
 
-class FTSInfo(eqx.Module):
+class FTSInfo(Shown):
     """`source` is the agent whose sampled function was maximized: the agent itself, or a peer.
 
     `agreed` is there where hyperparameters are `pooled`; a state holds those that these began with.
@@ -211,7 +212,7 @@ class FTS(AbstractTwoModels):
         own_key, peer_key = jr.split(key)
         client, agreed = self._agreed(shared, client, message, broadcast)
         peer, found = self._peer(peer_key, shared, client, broadcast)
-        own_turn = is_own(self.mixing, client.choices, broadcast.round) | ~found
+        own_turn = is_own(self.mixing, client.choices.key, broadcast.round) | ~found
         theirs = FourierFunction(shared.message, broadcast.weights[peer])
         fresh = message.weights
         if self.once and self.own is None:
@@ -232,7 +233,7 @@ class FTS(AbstractTwoModels):
             # Until the first round the one message keeps up with the observations.
             new = jax.lax.cond(
                 round == BEFORE_FIRST_ROUND,
-                lambda: self.sampled(jr.fold_in(client.order, 1 + count), shared, beliefs),
+                lambda: self.sampled(jr.fold_in(client.order.key, 1 + count), shared, beliefs),
                 lambda: old,
             )
             sent = SampledFunction(jax.lax.select(jnp.isfinite(value), new, old), sent.evidence)
@@ -324,10 +325,10 @@ class FTS(AbstractTwoModels):
         earlier = jax.lax.fori_loop(
             0,
             round,
-            lambda t, used: used + (~is_own(self.mixing, client.choices, t)).astype(int),
+            lambda t, used: used + (~is_own(self.mixing, client.choices.key, t)).astype(int),
             jnp.zeros((), int),
         )
-        return _nth_other(jr.fold_in(client.order, 0), weights, client.index, earlier)
+        return _nth_other(jr.fold_in(client.order.key, 0), weights, client.index, earlier)
 
 
 def _counted(evidence: Float[Array, " settings"], present: Flag) -> Float[Array, " settings"]:

@@ -24,7 +24,7 @@ from jaxbo.kernels.choosing.policy import EI
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.fitted import Fitted, FittedBelief
 from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.types import Function, Key, Point, Scalar, floating
+from jaxbo.types import Function, Key, Point, Scalar, named
 
 
 class TAF(AbstractTransfer):
@@ -58,7 +58,7 @@ class TAF(AbstractTransfer):
     once: bool = eqx.field(static=True, default=False)
     targets: int = eqx.field(static=True, default=None)
     candidates: int = eqx.field(static=True, default=1000)
-    bandwidth: Scalar = eqx.field(default=0.5, converter=floating)
+    bandwidth: Scalar = eqx.field(default=0.5, converter=named("bandwidth"))
 
     def __check_init__(self):
         positive_number("bandwidth", self.bandwidth)
@@ -110,4 +110,5 @@ def _incumbents(
     assert sent is not None
     best = jnp.max(jnp.where(own.used[None, :], predicted, -jnp.inf), axis=1)
     equal = jnp.any(own.used) & ~jnp.any(ranking.pairs(own.y, own.used))
-    return jnp.where(sent > -jnp.inf, jnp.where(equal, jnp.minimum(sent, best), sent), jnp.inf)
+    known = sent > jnp.finfo(sent.dtype).min
+    return jnp.where(known, jnp.where(equal, jnp.minimum(sent, best), sent), jnp.inf)

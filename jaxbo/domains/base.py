@@ -20,7 +20,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from jaxbo._check import require
+from jaxbo._check import require, whole
+from jaxbo._extensible import Extensible
 from jaxbo.types import Count, Flag, Key, Point, Points, floating
 
 Region: TypeAlias = Int[ArrayLike, ""]
@@ -53,7 +54,7 @@ class Axes(NamedTuple):
         )
 
 
-class AbstractDomain(eqx.Module):
+class AbstractDomain(Extensible):
     """A set of points on the scale of the unit cube."""
 
     dim: eqx.AbstractVar[int]
@@ -353,5 +354,4 @@ def _even(axes: int, count: int) -> tuple[int, ...]:
 
 
 def _natural(name: str, number: int) -> None:
-    if not isinstance(number, int | np.integer) or number < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {number}.")
+    whole(name, number, least=1)

@@ -90,6 +90,11 @@ class Space(AbstractDomain):
         **parameters: object,
     ):
         mapping = {} if mapping is None else mapping
+        if not isinstance(mapping, Mapping):
+            raise ValueError(
+                f"a space is given parameters by name, got {mapping!r:.80}: write "
+                "Space(x=Real(0.0, 1.0)), or Space({'x': Real(0.0, 1.0)})."
+            )
         if both := sorted(set(mapping) & set(parameters)):
             raise ValueError(f"parameters {both} were given twice, expected each name once.")
         all_parts = {**mapping, **parameters}
@@ -264,7 +269,7 @@ class Space(AbstractDomain):
         `ValueError` naming the parameter that is missing, unknown, out of range, not among its
         choices or inactive, and where `where` does not allow the point.
         """
-        values = dict(values)
+        values = _by_name(values)
         x = self._encoded(values)
         x = _tables.snap(np, self._tables, self._settled(np, x))
         if self.constraint is not None and not self._asked(self.constraint, x[None])[0]:
@@ -418,6 +423,16 @@ def _coded(name: str, parameter: Parameter, value: Any) -> list[float]:
         return parameter.encode(value)
     except ValueError as error:
         raise ValueError(f"parameter {name!r}: {error}.") from None
+
+
+def _by_name(values: Any) -> dict[str, Any]:
+    """A row of a table, such as a Series of pandas, is a mapping too."""
+    if not hasattr(values, "keys"):
+        raise ValueError(
+            f"values must be a dictionary of parameters by name, got {values!r:.80}; `decode` is for "
+            "points."
+        )
+    return dict(values)
 
 
 def _checked(name: str, given: object) -> Parameter:

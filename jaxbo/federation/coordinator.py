@@ -217,7 +217,11 @@ class Coordinator:
         `RuntimeError`, and the round stays open.
         """
         if not self._messages and self.ledger is None:
-            raise RuntimeError(f"nobody answered in round {self.round}: it stays open.")
+            raise RuntimeError(
+                f"nobody answered in round {self.round}, of {self.algorithm.agents} owners: it stays "
+                "open. Ask them again when they are there; a server that is started again goes on from "
+                "its file."
+            )
         self._hold.check()  # one that was stopped must not overwrite what another server has saved
         heard = np.isin(np.arange(self.algorithm.agents), list(self._messages))
         if self.round == self.rounds - 1:

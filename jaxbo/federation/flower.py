@@ -168,7 +168,10 @@ def _round(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
             log.warning("round %d: %.300r", round, str(error))
         else:
             received.append(_size(answer.content))
-    heard = coordinator.close()
+    try:
+        heard = coordinator.close()
+    except RuntimeError as error:
+        raise RuntimeError(f"{error} The deadline was {deadline:g} s.") from None
     log.info(
         "%s: %d of %d owners in %.1f s, %d bytes to each and %.0f back%s",
         "joined" if round < 0 else f"round {round + 1} of {coordinator.rounds}",

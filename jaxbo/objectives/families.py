@@ -19,10 +19,11 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxbo._check import at_least, require
+from jaxbo._extensible import Extensible
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes.covariance import Covariance, gram
 from jaxbo.objectives.functions import TestFunction
-from jaxbo.types import Count, Key, Point, Points, Scalar, floating
+from jaxbo.types import Count, Key, Point, Points, Scalar, floating, named
 
 #: Eigenvalues below this many machine epsilons of the largest are rounding. Clipping at 0 alone
 #: keeps half of them: draws of length scale 0.2 on 1000 points were then 70 times too rough
@@ -30,7 +31,7 @@ from jaxbo.types import Count, Key, Point, Points, Scalar, floating
 _RANK_TOLERANCE = 16
 
 
-class AbstractObjective(eqx.Module):
+class AbstractObjective(Extensible):
     """What every agent maximizes: the interface that `run` compiles and regret is measured by.
 
     `noise` is the standard deviation of an evaluation around the noiseless value.
@@ -61,7 +62,7 @@ class Same(AbstractObjective):
     """Every agent has the same function. `ValueError` for a negative noise."""
 
     function: TestFunction
-    noise: Scalar = eqx.field(converter=floating, default=0.0)
+    noise: Scalar = eqx.field(converter=named("noise"), default=0.0)
 
     def __check_init__(self):
         _not_negative("noise", self.noise)
@@ -88,8 +89,8 @@ class Shifted(AbstractObjective):
     """
 
     function: TestFunction
-    shifts: Float[Array, "agents dim"] = eqx.field(converter=floating)
-    noise: Scalar = eqx.field(converter=floating, default=0.0)
+    shifts: Float[Array, "agents dim"] = eqx.field(converter=named("shifts"))
+    noise: Scalar = eqx.field(converter=named("noise"), default=0.0)
 
     def __check_init__(self):
         _not_negative("noise", self.noise)
@@ -127,9 +128,9 @@ class OnGrid(AbstractObjective):
     `ValueError` for a negative noise, values that are not finite, or shapes that do not fit.
     """
 
-    values: Float[Array, "agents points"] = eqx.field(converter=floating)
-    points: Points = eqx.field(converter=floating)
-    noise: Scalar = eqx.field(converter=floating, default=0.0)
+    values: Float[Array, "agents points"] = eqx.field(converter=named("values"))
+    points: Points = eqx.field(converter=named("points"))
+    noise: Scalar = eqx.field(converter=named("noise"), default=0.0)
 
     def __check_init__(self):
         _not_negative("noise", self.noise)

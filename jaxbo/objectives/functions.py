@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxbo._check import at_least, require
-from jaxbo.types import Function, Point, Points, Scalar, floating
+from jaxbo.types import Function, Point, Points, Scalar, named
 
 
 class TestFunction(eqx.Module):
@@ -34,10 +34,10 @@ class TestFunction(eqx.Module):
 
     name: str = eqx.field(static=True)
     formula: Function = eqx.field(static=True)
-    lower: Point = eqx.field(converter=floating)
-    upper: Point = eqx.field(converter=floating)
-    maximum: Scalar = eqx.field(converter=floating)
-    maximizers: Points = eqx.field(converter=floating)
+    lower: Point = eqx.field(converter=named("lower"))
+    upper: Point = eqx.field(converter=named("upper"))
+    maximum: Scalar = eqx.field(converter=named("maximum"))
+    maximizers: Points = eqx.field(converter=named("maximizers"))
 
     def __check_init__(self):
         require(

@@ -66,7 +66,7 @@ class Event:
             0 < self.z < math.inf,
             f"z must be positive and finite, got {self.z}: without noise nothing is private.",
         )
-        whole("count", self.count)
+        whole("count", self.count, most=math.inf)
 
 
 Accountant: TypeAlias = Callable[[Sequence[Event], float], float]
@@ -255,7 +255,7 @@ def noise_for(
     noise up to a million sensitivities is enough.
     """
     _check_epsilon(epsilon)
-    whole("rounds", rounds, least=1)
+    whole("rounds", rounds, least=1, most=math.inf)
     relation, q = _sampling(q)
 
     def enough(z: float) -> bool:

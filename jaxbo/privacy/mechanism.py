@@ -44,6 +44,7 @@ candidates that owners are told follow from the same 64 random bits.
 
 import abc
 import enum
+import math
 from typing import ClassVar
 
 import equinox as eqx
@@ -53,8 +54,9 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import is_a, positive, require, whole
+from jaxbo._extensible import Extensible
 from jaxbo.kernels.linalg import dot
-from jaxbo.types import Count, Features, Key, Scalar, floating
+from jaxbo.types import Count, Features, Key, Scalar, floating, named
 
 #: a of the paper's experiments: an agent counts e^15 times as much in the region it explores.
 EMPHASIS = 15.0
@@ -71,7 +73,7 @@ class Relation(enum.Enum):
     REPLACE = "replace"
 
 
-class AbstractSampling(eqx.Module):
+class AbstractSampling(Extensible):
     """Which agents are drawn, whoever is present."""
 
     #: The relation under which the amplification by this sampling is known.
@@ -94,7 +96,7 @@ class Poisson(AbstractSampling):
     """
 
     relation = Relation.ZERO_OUT
-    probability: Scalar = eqx.field(converter=floating)
+    probability: Scalar = eqx.field(converter=named("probability"))
 
     def __check_init__(self):
         require(
@@ -129,7 +131,7 @@ class FixedSize(AbstractSampling):
     agents: int = eqx.field(static=True)
 
     def __check_init__(self):
-        whole("agents", self.agents, least=1)
+        whole("agents", self.agents, least=1, most=math.inf)
         require(
             jnp.issubdtype(self.count.dtype, jnp.integer),
             f"count must be a whole number of agents, got {self.count}.",
@@ -167,8 +169,8 @@ class Mechanism(eqx.Module):
     `ValueError` for a negative z, or an S that is not positive, or an infinite one with noise.
     """
 
-    z: Scalar = eqx.field(converter=floating)
-    S: Scalar = eqx.field(converter=floating)
+    z: Scalar = eqx.field(converter=named("z"))
+    S: Scalar = eqx.field(converter=named("S"))
     sampling: AbstractSampling
     exact: bool = eqx.field(static=True, default=False)
 
@@ -308,9 +310,9 @@ class Weighting(eqx.Module):
     `ValueError` for a negative emphasis or hold, or a decay below 1.
     """
 
-    emphasis: Scalar = eqx.field(converter=floating, default=EMPHASIS)
-    hold: Scalar = eqx.field(converter=floating, default=5.0)
-    decay: Scalar = eqx.field(converter=floating, default=5.0)
+    emphasis: Scalar = eqx.field(converter=named("emphasis"), default=EMPHASIS)
+    hold: Scalar = eqx.field(converter=named("hold"), default=5.0)
+    decay: Scalar = eqx.field(converter=named("decay"), default=5.0)
 
     def __check_init__(self):
         require(
@@ -358,8 +360,8 @@ class AdaptiveClip(eqx.Module):
     """
 
     mechanism: Mechanism
-    quantile: Scalar = eqx.field(converter=floating)
-    rate: Scalar = eqx.field(converter=floating)
+    quantile: Scalar = eqx.field(converter=named("quantile"))
+    rate: Scalar = eqx.field(converter=named("rate"))
 
     def __init__(
         self,

@@ -4,7 +4,10 @@
 `jaxbo.runs.driver` runs the same parts around a Python objective.
 """
 
+from __future__ import annotations  # `help` shows the names of types, not what they stand for
+
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -22,9 +25,11 @@ from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import agent_keys, row_keys, run_keys
 from jaxbo.domains.base import AbstractDomain
+from jaxbo.domains.space import Space
 from jaxbo.layout import Each, layout, whole_where_uneven
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.runs import _steps
+from jaxbo.runs._arguments import check_arguments, check_precision, check_state
 from jaxbo.runs._simulation import warn_of_simulation
 from jaxbo.runs.trace import Round, Trace
 from jaxbo.types import Count, Flag, Key, Point, Scalar
@@ -85,12 +90,15 @@ def run(
     `drive` raises an error for it. Raises `ValueError` where sizes do not fit or the objective does not
     return one number.
     """
+    check_arguments(algorithm, key, objective)
     check_sizes(algorithm, rounds, initial, present, state)
+    check_precision(algorithm)
     check_objective(algorithm, objective)
     whole("every", every, least=1)
     require(
         record is None or callable(record), f"record must be a function of a Round, got {record!r}."
     )
+    warn_of_rest(rounds, every)
     warn_of_simulation(algorithm)
     # NumPy's integers would be traced.
     rounds, initial, every = int(rounds), int(initial), int(every)
@@ -156,6 +164,17 @@ def _run(
     state = whole_where_uneven(each, state, algorithm.clients)
     # Arrays of the targets alone may be uneven where those of all agents are not.
     return whole_where_uneven(each, state), rows
+
+
+def warn_of_rest(rounds: int, every: int) -> None:
+    """A warning that the last rounds are not recorded, if they are not."""
+    if left := rounds % every:
+        warnings.warn(
+            f"the last {left} of {rounds} rounds {'is' if left == 1 else 'are'} not recorded: give a "
+            f"multiple of every={every} as rounds.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:
@@ -263,12 +282,7 @@ def check_sizes(
     whole("initial", initial)
     held = known
     if state is not None:
-        fresh = eqx.filter_eval_shape(algorithm.init, jax.random.key(0))
-        require(
-            _shapes(state) == _shapes(fresh),
-            "state is of another algorithm, capacity or number of agents: begin with what "
-            "algorithm.init returns. For a larger capacity replay(algorithm, trace, key) makes a state.",
-        )
+        check_state(algorithm, state)
         held = held + algorithm.told(state)
         require(
             initial + known == 0 or algorithm.round(state) == 0,
@@ -300,11 +314,6 @@ def check_room(algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: in
     )
 
 
-def _shapes(tree: PyTree) -> tuple[Any, list[Any]]:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
-
-
 _contained = eqx.filter_jit(lambda domain, queries: jax.vmap(domain.contains)(queries))
 
 
@@ -327,7 +336,7 @@ def check_queries(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim
 def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
     """`ValueError` unless it returns one number, for as many agents as are asked."""
     point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
-    value = jax.eval_shape(objective, jax.random.key(0), jnp.zeros((), int), point)
+    value = _value_of(algorithm, objective, point)
     require(
         getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
         f"the objective must return one floating number for one agent and point, got {value}.",
@@ -337,3 +346,16 @@ def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
         known is None or known >= algorithm.targets,
         f"the objective has functions for {known} agents, the algorithm asks {algorithm.targets}.",
     )
+
+
+def _value_of(algorithm: AbstractAlgorithm, objective: Compiled, point: Any) -> Any:
+    """What the objective returns, as shape and type."""
+    try:
+        return jax.eval_shape(objective, jax.random.key(0), jnp.zeros((), int), point)
+    except TypeError as error:
+        if isinstance(algorithm.domain, Space) and "string indexing" in str(error):
+            raise ValueError(
+                "a compiled objective on a Space is given a point, not a dictionary: begin it with "
+                "p = space.unpack(x)."
+            ) from error
+        raise

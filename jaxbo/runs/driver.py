@@ -4,6 +4,8 @@
 nothing and tell draws nothing, so a state is a function of the key and the observations.
 """
 
+from __future__ import annotations  # `help` shows the names of types, not what they stand for
+
 import functools
 from concurrent.futures import Executor
 from os import PathLike
@@ -25,6 +27,7 @@ from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
+from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint
 from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch
 from jaxbo.runs._identity import Identity, identity
@@ -147,9 +150,11 @@ def drive(
     that was removed or is an older copy. It raises `BudgetError` if the ledger's budget does not pay for
     all releases, and `ValueError` for a query outside of the domain, instead of evaluating it.
     """
+    check_arguments(algorithm, key, objective)
     begin = beginning(algorithm, known, first, initial)
     initial = begin.asked
     check_sizes(algorithm, rounds, initial, present, state, begin.held(algorithm.targets))
+    check_precision(algorithm)
     _check_way(algorithm, objective, executor, catch)
     keys = run_keys(key)
     start = _steps.init(algorithm, keys.init, jax.vmap) if state is None else state
@@ -307,6 +312,7 @@ def replay(
     values are told as `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have
     all rounds.
     """
+    check_arguments(algorithm, key)
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
     begin = beginning(algorithm, known, None, trace.initial)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._check import require
+from jaxbo._shown import Shown
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.runs import table
@@ -32,7 +33,7 @@ class Failure(NamedTuple):
     error: str
 
 
-class Trace(eqx.Module):
+class Trace(Shown):
     """What was asked and observed. The first `initial` rows are the initial design.
 
     `values` is NaN where an evaluation failed. Those of a Python objective are NumPy's, in float64.
@@ -76,7 +77,7 @@ class Trace(eqx.Module):
         return Table(one(*at) for at in np.ndindex(*values.shape))
 
 
-class Round(eqx.Module):
+class Round(Shown):
     """One round, as `run` gives it to `record`.
 
     `best` is each target's best value so far in this run, its initial design included: -inf before the
@@ -89,7 +90,7 @@ class Round(eqx.Module):
     best: Float[Array, " targets"]
 
 
-class Summary(eqx.Module):
+class Summary(Shown):
     """How the targets do after a round: of the best value each has had so far.
 
     Targets whose evaluations all failed are passed over: NaN if there is no other. `failed` is how many

@@ -8,6 +8,8 @@ EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arri
 all three ask what `run` asks. The state is a function of the key and of the results in their order.
 """
 
+from __future__ import annotations  # `help` shows the names of types, not what they stand for
+
 import threading
 import time
 import warnings
@@ -24,7 +26,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxbo import _version
-from jaxbo._check import is_a, require, whole
+from jaxbo._check import require, whole
+from jaxbo._shown import Shown
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import Stage
@@ -35,6 +38,7 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps, table
 from jaxbo.runs._ahead import Ahead
+from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint, Rows
 from jaxbo.runs._evaluate import (
     BlackBox,
@@ -62,7 +66,7 @@ from jaxbo.types import Count, Key, Point, Scalar
 Duration: TypeAlias = Callable[[Key, Count, Point], Scalar]
 
 
-class Timeline(eqx.Module):
+class Timeline(Shown):
     """What was evaluated, in the order in which it ended; times count from the first query.
 
     `tickets` are the numbers in the order of asking. The initial design is in neither.
@@ -100,7 +104,9 @@ def simulate(
     all. Before the clock starts, `initial` points of the initial design are evaluated. Pure: `vmap` it
     over keys. With one worker it asks what `run` asks. Raises `ValueError` where sizes do not fit.
     """
-    is_a("algorithm", algorithm, AbstractOneModel)
+    check_arguments(algorithm, key, objective, AbstractOneModel)
+    check_precision(algorithm)
+    require(callable(duration), f"duration must be a function, got {duration!r}.")
     whole("evaluations", evaluations, least=1)
     whole("initial", initial)
     _check_room(algorithm, initial + evaluations)
@@ -247,14 +253,15 @@ class Desk:
         first: Any = None,
         checkpoint: str | PathLike | None = None,
     ):
-        is_a("algorithm", algorithm, AbstractOneModel)
+        check_arguments(algorithm, key, kind=AbstractOneModel)
+        check_precision(algorithm)
         begin = beginning(algorithm, known, first, initial)
         #: Results of queries of the desk's own that come before the model is asked.
         self.initial = len(begin.first) + begin.initial
         _check_room(algorithm, begin.told + self.initial)
         self.algorithm, self._begin = algorithm, begin
-        self.state = _steps.init(algorithm, run_keys(key).init, jax.vmap)
         self._keys = run_keys(key)
+        self.state = _steps.init(algorithm, self._keys.init, jax.vmap)
         self._queries: list[np.ndarray] = []  # by ticket
         self._origins: list[int] = []  # by ticket: `DRAWN`, `ASKED` or `ELSEWHERE`
         self._times: list[list[float]] = []  # by ticket: handed out when, and for how many seconds
@@ -586,6 +593,7 @@ def drive_async(
     three, ends the run as it does `drive`: these are not kept. Any other error is raised after all
     evaluations under way have ended, and their results are kept.
     """
+    check_arguments(algorithm, key, objective, AbstractOneModel)
     whole("evaluations", evaluations)
     require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
     check_catch(catch)

@@ -107,6 +107,7 @@ def test_the_initial_design_is_the_same_for_all_methods(one_target, key):
     assert len(np.unique(designs[0].queries.reshape(-1, 2), axis=0)) == 4 * targets
 
 
+@pytest.mark.filterwarnings("ignore:the last:RuntimeWarning")
 @pytest.mark.parametrize("every", [1, 3, 5, 8])
 def test_of_every_few_rounds_the_last_is_recorded(every, key):
     state, whole = run(TS4, compiled_bowl, 7, key, initial=2)

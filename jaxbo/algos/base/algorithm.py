@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
+from jaxbo._extensible import Extensible
 from jaxbo.algos.base.known import Known, check_inside, read
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
@@ -42,7 +43,7 @@ class Stage(NamedTuple):
 IN_ROUND = Stage(False, False)
 
 
-class AbstractAlgorithm(eqx.Module):
+class AbstractAlgorithm(Extensible):
     """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
 
     A failure changes where the agent looks, and nothing that is believed of the objective.

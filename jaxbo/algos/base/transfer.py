@@ -113,14 +113,15 @@ class AbstractTransfer(AbstractTwoModels):
         """How many numbers the function that is maximized makes of a point on its way to a value."""
 
     def usable(self, message: TransferMessage) -> Flag:
-        """Who has observed nothing has an incumbent of -inf."""
+        """Who has observed nothing has the least number there is as an incumbent."""
         fine = jnp.all(jnp.isfinite(message.mean)) & jnp.all(jnp.isfinite(message.factor))
         return fine if message.incumbent is None else fine & (message.incumbent < jnp.inf)
 
     def join(self, key: Key, shared: SharedFeatures, index: Count) -> TransferClient:
         del key
         beliefs = self.start(shared)
-        largest = jnp.full_like(beliefs.message.moments.mean, -jnp.inf)
+        none = beliefs.message.moments.mean  # not infinite, for which `jax_debug_infs` would stop
+        largest = jnp.full_like(none, jnp.finfo(none.dtype).min)
         return self._with_message(TransferClient(index, beliefs, largest, None))
 
     def message(self, key: Key, shared: SharedFeatures, client: TransferClient) -> TransferMessage:

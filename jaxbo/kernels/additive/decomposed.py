@@ -29,6 +29,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import require, whole
+from jaxbo._keys import Held, held
 from jaxbo.domains.base import AbstractDomain, Axes, Cube, Regions
 from jaxbo.kernels.additive import kernel as additive
 from jaxbo.kernels.additive import tables as factor_tables
@@ -54,7 +55,7 @@ SIZE = 100
 class AdditiveShared(eqx.Module):
     """What the first structure is drawn with, and every later one, and whose variables they join."""
 
-    key: Key
+    draws: Held = eqx.field(converter=held)
     none: SineCosine
     domain: AbstractDomain
 
@@ -213,7 +214,7 @@ class Decomposed(AbstractSurrogate):
             tables = _tables(belief, points)
             return AdditiveBelief(belief, tables, points, jnp.zeros(()), pairs)
 
-        return jax.vmap(one)(jr.split(shared.key, self.structure.chains))
+        return jax.vmap(one)(jr.split(shared.draws.key, self.structure.chains))
 
     def _points(self, shared: AdditiveShared, center: Point) -> Float[Array, "boxes dim grid"]:
         regions = self.regions
@@ -286,7 +287,9 @@ class Decomposed(AbstractSurrogate):
             return AdditiveBelief(new, tables, points, chain.accepted, chain.pairs)
 
         count = self.count(belief)
-        keys = jax.vmap(lambda k: jr.fold_in(k, count))(jr.split(shared.key, self.structure.chains))
+        keys = jax.vmap(lambda k: jr.fold_in(k, count))(
+            jr.split(shared.draws.key, self.structure.chains)
+        )
         return jax.vmap(one)(keys, belief)
 
     def count(self, belief: AdditiveBelief) -> Count:

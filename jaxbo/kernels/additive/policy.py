@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from jaxbo._check import whole
+from jaxbo._extensible import Extensible
 from jaxbo.kernels.additive import kernel as additive
 from jaxbo.kernels.additive import tables as factor_tables
 from jaxbo.kernels.additive.decomposed import (
@@ -50,7 +51,7 @@ class Objective(NamedTuple):
         return jax.vmap(self.tables, out_axes=1)(self.chains, grid)
 
 
-class AbstractFactorPolicy(eqx.Module):
+class AbstractFactorPolicy(Extensible):
     """How the next query follows from what is believed of every factor."""
 
     @abc.abstractmethod

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._check import require, whole
+from jaxbo._extensible import Extensible
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Key, Scalar, floating
 
@@ -46,7 +47,7 @@ class Chain(NamedTuple):
     pairs: Float[Array, "dim dim"] | None = None
 
 
-class AbstractStructure(eqx.Module):
+class AbstractStructure(Extensible):
     """Where the scopes of an additive model come from."""
 
     @property

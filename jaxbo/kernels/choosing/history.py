@@ -66,6 +66,8 @@ _BETTER = 2.0
 _ALIKE = 0.5
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
+#: What has become of an evaluation.
+_ENDED, _FAILED, _PENDING = 0, 1, 2
 #: So many candidates are compared with what is remembered at a time, which bounds an agent's memory.
 _BLOCK = 64
 
@@ -100,7 +102,8 @@ class Seen(eqx.Module):
 class History(eqx.Module):
     """Points that an agent evaluated, with their values: all of them, or as many as there is room for.
 
-    A value is NaN if the evaluation failed, and infinite if it has not ended. `order` counts the rows
+    `y` is NaN if the evaluation failed, and infinite if it has not ended: `status` says so, and `values`
+    are finite, so that `jax_debug_nans` and `jax_debug_infs` stop for no state. `order` counts the rows
     as they are written, from 0 on, and is -1 for an empty row. In a full history a success takes the
     place of the nearest success. So does a failure, or, where a quarter of the rows failed, it takes
     that of the nearest failure. So memory is of all places that were tried. `seen` is of all values that
@@ -108,9 +111,16 @@ class History(eqx.Module):
     """
 
     x: Float[Array, "capacity dim"]
-    y: Float[Array, " capacity"]
+    values: Float[Array, " capacity"]
+    status: Int[Array, " capacity"]
     order: Int[Array, " capacity"]
     seen: Seen
+
+    @property
+    def y(self) -> Float[Array, " capacity"]:
+        """The values; NaN where an evaluation failed, infinite where it has not ended."""
+        ended = jnp.where(self.status == _FAILED, jnp.nan, self.values)
+        return jnp.where(self.status == _PENDING, jnp.inf, ended)
 
     @property
     def used(self) -> Bool[Array, " capacity"]:
@@ -120,12 +130,12 @@ class History(eqx.Module):
     @property
     def failed(self) -> Bool[Array, " capacity"]:
         """Which rows hold a point whose evaluation failed."""
-        return self.used & jnp.isnan(self.y)
+        return self.used & (self.status == _FAILED)
 
     @property
     def known(self) -> Bool[Array, " capacity"]:
         """Which rows hold a point whose evaluation has ended."""
-        return self.used & ~jnp.isinf(self.y)
+        return self.used & (self.status != _PENDING)
 
 
 def empty(dim: int, capacity: int | None, pending: int = 0) -> History:
@@ -136,9 +146,9 @@ def empty(dim: int, capacity: int | None, pending: int = 0) -> History:
     size = (UNLIMITED if capacity is None else min(capacity, MOST)) + pending
     x, y = jnp.zeros((size, dim), float), jnp.zeros((size,), float)
     no = jnp.zeros((), bool)
-    most = jnp.full((), jnp.inf, y.dtype)
+    most = jnp.full((), jnp.finfo(y.dtype).max, y.dtype)
     seen = Seen(no_moments(y.dtype), most, -most, no, no)
-    return History(x, y, jnp.full((size,), -1), seen)
+    return History(x, y, jnp.full((size,), _ENDED, jnp.int8), jnp.full((size,), -1), seen)
 
 
 def add(past: History, x: Point, y: Scalar) -> History:
@@ -146,11 +156,11 @@ def add(past: History, x: Point, y: Scalar) -> History:
 
     Nothing changes for a point that is not finite: there was no evaluation.
     """
-    y = jnp.where(jnp.isfinite(y), y, jnp.nan).astype(past.y.dtype)
+    y = jnp.where(jnp.isfinite(y), y, jnp.nan).astype(past.values.dtype)
     happened = jnp.all(jnp.isfinite(x))
     value = jnp.isfinite(y) & happened
-    known = jnp.isfinite(past.y) & past.used & value
-    earlier, equal = known & _at(past.x, x), same(past.y, y)
+    known = (past.status == _ENDED) & past.used & value
+    earlier, equal = known & _at(past.x, x), same(past.values, y)
     seen = past.seen
     told = Seen(
         updated(seen.moments, jnp.where(value, bounded(y), jnp.nan)),
@@ -160,25 +170,28 @@ def add(past: History, x: Point, y: Scalar) -> History:
         seen.varies | jnp.any(earlier & ~equal),
     )
     written = _written(past, x, y, happened)
-    return History(written.x, written.y, written.order, told)
+    return eqx.tree_at(lambda past: past.seen, written, told)
 
 
 def wait(past: History, x: Point, busy: Flag | bool = True) -> History:
     """With a point whose evaluation has not ended, if anybody is `busy` with it."""
-    return _written(past, x, jnp.full((), jnp.inf, past.y.dtype), jnp.asarray(busy))
+    return _written(past, x, jnp.full((), jnp.inf, past.values.dtype), jnp.asarray(busy))
 
 
 def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
     """With one row more, in the place of an empty row, or of the nearest row that may go."""
-    many = jnp.mean(past.failed, dtype=past.y.dtype) >= _FAILURES
-    going = jnp.where(jnp.isnan(y) & many, past.failed, past.used & jnp.isfinite(past.y))
+    many = jnp.mean(past.failed, dtype=past.values.dtype) >= _FAILURES
+    going = jnp.where(jnp.isnan(y) & many, past.failed, past.used & (past.status == _ENDED))
     going = jnp.where(jnp.any(going), going, past.known)
     away = jnp.where(going, _distances(past.x, x), jnp.inf)
-    row = jnp.where(wanted, jnp.argmin(jnp.where(past.used, away, -1)), past.y.size)
+    row = jnp.where(wanted, jnp.argmin(jnp.where(past.used, away, -1)), past.values.size)
     last = jnp.max(past.order)
+    status = jnp.where(jnp.isnan(y), _FAILED, jnp.where(jnp.isinf(y), _PENDING, _ENDED))
+    value = jnp.where(status == _ENDED, y, 0)
     return History(
         past.x.at[row].set(x.astype(past.x.dtype), mode="drop"),
-        past.y.at[row].set(y, mode="drop"),
+        past.values.at[row].set(value, mode="drop"),
+        past.status.at[row].set(status.astype(past.status.dtype), mode="drop"),
         past.order.at[row].set(last + 1, mode="drop"),
         past.seen,
     )
@@ -205,10 +218,10 @@ class Place(NamedTuple):
 
 
 def _place(past: History, x: Point) -> Place:
-    near = past.used & jnp.isfinite(past.y) & _within(past.x, x, _NEAR)
-    least, most = (jnp.where(near, past.y, end) for end in (jnp.inf, -jnp.inf))
+    near = past.used & (past.status == _ENDED) & _within(past.x, x, _NEAR)
+    least, most = (jnp.where(near, past.values, end) for end in (jnp.inf, -jnp.inf))
     seen = past.seen.moments
-    here = moments_of(past.y - seen.first, near)
+    here = moments_of(past.values - seen.first, near)
     (variance, error), (all_variance, all_error) = _spread(here), _spread(seen)
     better = here.mean - seen.mean > _BETTER * jnp.sqrt(error + all_error)
     enough = here.count >= _FEW
@@ -337,7 +350,7 @@ def preferred(
 
 def limits(past: History, candidates: Points) -> Limits:
     """Points whose risk is tolerated, or the candidates of least risk where none is."""
-    nowhere = jnp.zeros_like(past.y), jnp.ones((), past.y.dtype)
+    nowhere = jnp.zeros_like(past.values), jnp.ones((), past.values.dtype)
     none = jnp.zeros(candidates.shape[:1], past.x.dtype)
 
     def known(past: History) -> tuple[tuple[Array, Scalar], Float[Array, " points"]]:
@@ -351,7 +364,7 @@ def limits(past: History, candidates: Points) -> Limits:
 
 def _fitted(past: History) -> tuple[Float[Array, " capacity"], Scalar]:
     """The weights under the likeliest reach, and that reach."""
-    dtype, known = past.y.dtype, past.known
+    dtype, known = past.values.dtype, past.known
     count, failed = jnp.sum(known, dtype=dtype), past.failed.astype(dtype)
     distances = jax.vmap(lambda z: _distances(past.x, z))(past.x)
     distances = jnp.where(known[:, None] & known[None, :], distances, jnp.inf)

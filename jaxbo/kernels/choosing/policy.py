@@ -20,11 +20,12 @@ import jax.random as jr
 from jaxtyping import ArrayLike
 
 from jaxbo._check import is_a, require
+from jaxbo._extensible import Extensible
 from jaxbo.kernels.choosing import acquisition
 from jaxbo.kernels.models.ensemble import AbstractEnsemble, mixed
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
-from jaxbo.types import Count, Function, Key, Point, Scalar, floating
+from jaxbo.types import Count, Function, Key, Point, Scalar, named
 
 #: A squared number of standard deviations, or one for each t: a function such as `schedules.Confidence`.
 Beta: TypeAlias = Scalar | Callable[[Count], Scalar]
@@ -32,7 +33,7 @@ Beta: TypeAlias = Scalar | Callable[[Count], Scalar]
 
 def as_beta(value: ArrayLike | Callable[[Count], Scalar]) -> Beta:
     """A function as it is, a number as an array."""
-    return value if callable(value) else floating(value)
+    return value if callable(value) else named("beta")(value)
 
 
 def check_beta(beta: Beta) -> None:
@@ -45,7 +46,7 @@ def beta_at(beta: Beta, t: Count) -> Scalar:
     return beta(t) if callable(beta) else beta
 
 
-class AbstractPolicy(eqx.Module):
+class AbstractPolicy(Extensible):
     """How the next query follows from a belief.
 
     Where two queries from one belief do not differ by themselves, workers that are still busy are taken

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import require
 from jaxbo.kernels.linalg import dot
-from jaxbo.types import Count, Scalar, floating
+from jaxbo.types import Count, Scalar, floating, named
 
 #: A peer is dropped whose median loss is above this quantile of the agent's own: RGPE's rule.
 DILUTION = 0.95
@@ -135,7 +135,7 @@ class Ranked(eqx.Module):
     `ValueError` for an effect outside (0, 1], or weights that are negative or not finite.
     """
 
-    effect: Scalar = eqx.field(converter=floating, default=0.3)
+    effect: Scalar = eqx.field(converter=named("effect"), default=0.3)
     start: Float[Array, " agents"] | Float[Array, "targets agents"] | None = eqx.field(
         converter=lambda weights: None if weights is None else floating(weights), default=None
     )

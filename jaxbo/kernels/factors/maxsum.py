@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import require, whole
+from jaxbo._shown import Shown
 from jaxbo.kernels.factors import elimination, local_search, tree
 from jaxbo.kernels.factors import graph as factor_graph
 from jaxbo.kernels.factors.graph import AbstractGraph, DataGraph, FactorGraph, Group, Tables
@@ -266,7 +267,7 @@ def upper_bound(
     Each variable in turn (those of one color, which share no factor, at once) spreads what its factors
     can reach at each of its points evenly among them. On a tree it tends to the maximum itself. Where
     the graph is data all variables do at once, each by one part in as many as a factor has variables.
-    Tables are finite, as for `solve`. `ValueError` for less than one of `sweeps`.
+    Tables are finite: `penalized` makes them so. `ValueError` for less than one of `sweeps`.
     """
     whole("sweeps", sweeps, least=1)
     colors = jnp.asarray(graph.colors())
@@ -321,7 +322,7 @@ class _Looks(NamedTuple):
     settled: Flag
 
 
-class Solution(eqx.Module):
+class Solution(Shown):
     """A point, its sum, and a number that no point's sum exceeds, up to rounding.
 
     `route` is how it was found: by "elimination", by two sweeps over a "tree", or by "messages" on a
@@ -364,8 +365,11 @@ def solve(
     best is kept. Where `upper_bound`, of `sweeps` sweeps, does not say that it is a maximum,
     `local_search.escape` goes on from there, by `kicks`.
 
-    Tables are finite floating-point numbers: what is forbidden is worth less than all the rest can make
-    up for, not -inf. `ValueError` where they are not floating or not those of the graph, for less than
+    A cell of -inf is forbidden: no point with one is a maximum. Where all points have one, or none
+    without was found, `value` is -inf. `bound` is -inf if it is known that there is none. NaN and inf are
+    refused; in traced tables, which cannot be looked at, they are forbidden too.
+
+    `ValueError` where tables are not floating or not those of the graph, for NaN and inf, for less than
     one of `iterations`, `decodings` or `sweeps`, and for less than no `kicks`.
     """
     whole("iterations", iterations, least=1)
@@ -375,14 +379,29 @@ def solve(
     shapes = [(len(group.variables), *group.shape) for group in graph.groups]
     tables = tuple(jnp.asarray(table) for table in tables)
     found = [table.shape for table in tables]
-    require(found == shapes, f"tables must have shapes {shapes}, see `pack`, got {found}.")
+    require(
+        found == shapes,
+        f"tables must have shapes {shapes}, got {found}: graph.pack(tables) makes them of one table a "
+        "factor.",
+    )
     for table in tables:
         kind = jnp.result_type(table)
         require(jnp.issubdtype(kind, jnp.floating), f"tables must be floating, got {kind}.")
+        require(
+            ~(jnp.isnan(table) | jnp.isposinf(table)),
+            "tables must not have NaN or inf; -inf is for what is forbidden.",
+        )
+    given = tuple(jnp.where(jnp.isfinite(table), table, -jnp.inf) for table in tables)
     route = _route(graph, most_cells)
-    if route != "messages":
-        x = {"elimination": elimination, "tree": tree}[route].maximize(graph, tables)
-        reached = factor_graph.value(graph, tables, x)
+    if route == "elimination":  # which only adds and compares
+        assert isinstance(graph, FactorGraph)
+        x = elimination.maximize(graph, given)
+        reached = factor_graph.value(graph, given, x)
+        return Solution(x, reached, reached, route)
+    tables, least = penalized(given)
+    if route == "tree":
+        x = tree.maximize(graph, tables)
+        reached = factor_graph.value(graph, given, x)
         return Solution(x, reached, reached, route)
     between = -(-iterations // decodings)
 
@@ -406,8 +425,39 @@ def solve(
     if kicks:
         enough = bound - TOLERANCE * jnp.abs(bound)
         x = local_search.escape(graph, tables, x, kicks=kicks, enough=enough)
-        reached = factor_graph.value(graph, tables, x)
+    reached = factor_graph.value(graph, given, x)
+    bound = jnp.where(bound < least, -jnp.inf, bound)
     return Solution(x, reached, jnp.maximum(bound, reached), "messages")
+
+
+def penalized(tables: Tables) -> tuple[Tables, Scalar]:
+    """The tables with finite numbers for -inf, so small that no other cells make up for one of them.
+
+    And a number below all sums without a forbidden cell, and above all with one. With S the sum of all
+    factors' ranges, a forbidden cell is 2 S less than the least of its factor. Other cells stay as they
+    are, to the last bit.
+    """
+    dtype = jnp.result_type(*tables)
+    lows, highs = zip(*map(_ends, tables), strict=True)
+    S = sum((jnp.sum(h - low) for h, low in zip(highs, lows, strict=True)), jnp.zeros((), dtype))
+    size = jnp.max(jnp.abs(jnp.concatenate([*lows, *highs])))
+    drop = 2 * S + jnp.where(S > 0, 0, jnp.maximum(size, 1))
+    least = sum((jnp.sum(low) for low in lows), jnp.zeros((), dtype)) - drop / 4
+    found = []
+    for table, low in zip(tables, lows, strict=True):
+        below = (low - drop).reshape(-1, *[1] * (table.ndim - 1))
+        found.append(jnp.where(jnp.isfinite(table), table, below))
+    return tuple(found), least
+
+
+def _ends(table: Float[Array, "factors ..."]) -> tuple[Array, Array]:
+    """The least and the largest finite cell of each factor; 0 where there is none."""
+    rows = table.reshape(len(table), -1)
+    fine = jnp.isfinite(rows)
+    low = jnp.min(jnp.where(fine, rows, jnp.inf), axis=1)
+    high = jnp.max(jnp.where(fine, rows, -jnp.inf), axis=1)
+    some = jnp.any(fine, axis=1)
+    return jnp.where(some, low, 0), jnp.where(some, high, 0)
 
 
 def _route(graph: AbstractGraph, most_cells: int) -> Literal["elimination", "tree", "messages"]:

@@ -18,12 +18,13 @@ import jax.random as jr
 from jaxtyping import Array, Float
 
 from jaxbo._check import is_a, require
+from jaxbo._keys import Held, held
 from jaxbo.kernels.models.fit import Priors
 from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief, Mixture, best
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
 from jaxbo.kernels.processes import covariance
 from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel
-from jaxbo.types import Count, Function, Key, Point, Scalar, floating
+from jaxbo.types import Count, Function, Key, Point, Scalar, named
 
 #: What every expert is drawn with at least: appendix E.
 FLOOR = 1e-4
@@ -88,7 +89,7 @@ class AbstractEnsemble(AbstractSurrogate):
             return shared.map(lambda e, phi, b: e.standardized(phi, b, x), belief)
 
         weights = self.log_weights(shared, belief)
-        x, used = belief.x[0], jnp.isfinite(belief.y[0])
+        x, used = belief.x[0], belief.used[0]
         means = jax.vmap(lambda x: jnp.sum(jnp.exp(weights) * predict(x)[0]))(x)
         return Mixture(weights, predict, best(means, used))
 
@@ -112,7 +113,7 @@ class Ensemble(AbstractEnsemble):
 
     kernels: tuple[AbstractKernel, ...] = eqx.field(converter=_as_tuple)
     expert: Fitted
-    floor: Scalar = eqx.field(converter=floating, default=FLOOR)
+    floor: Scalar = eqx.field(converter=named("floor"), default=FLOOR)
 
     @classmethod
     def warped(cls, dim: int, capacity: int, **options: Any) -> "Ensemble":
@@ -177,12 +178,12 @@ class Ensemble(AbstractEnsemble):
 class Experts(eqx.Module):
     """The experts of an ensemble and their features, with a leading axis.
 
-    `key` is for what else the ensemble draws, if anything.
+    `draws` is the key of what else the ensemble draws, if anything.
     """
 
     experts: Fitted
     features: Any
-    key: Key
+    draws: Held = eqx.field(converter=held)
 
     @classmethod
     def of(cls, expert: Fitted, kernels: Kernel, key: Key, dim: int) -> "Experts":

@@ -34,7 +34,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxbo import _check
 from jaxbo.kernels import linalg
 from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel
-from jaxbo.types import Flag, Scalar, floating
+from jaxbo.types import Flag, Scalar, floating, named
 
 #: Pairs kept by L-BFGS: more than the hyperparameters of a handful of coordinates need.
 _MEMORY = 8
@@ -84,8 +84,8 @@ class Bounds(eqx.Module):
 class LogNormal(eqx.Module):
     """A prior: log value ~ N(log median, spread^2)."""
 
-    median: Scalar = eqx.field(converter=floating)
-    spread: Scalar = eqx.field(converter=floating)
+    median: Scalar = eqx.field(converter=named("median"))
+    spread: Scalar = eqx.field(converter=named("spread"))
 
     def __check_init__(self):
         _check.positive("median", self.median)

@@ -24,6 +24,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import is_a, positive_number, require, whole
+from jaxbo._extensible import Extensible
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models import fit, warping
 from jaxbo.kernels.models.fit import Bounds, Priors
@@ -44,21 +45,27 @@ from jaxbo.kernels.models.warping import Warping
 from jaxbo.kernels.processes import features, nystrom, posterior
 from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel, as_kernel, gram
 from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
-from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Scalar, floating
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Scalar, named
 
 
 class FittedBelief(eqx.Module):
     """Observations, the hyperparameters fitted to them, and what `inference` makes of both.
 
-    `y` is NaN where there is none; `values` are what is modeled, `y` after `warping`.
+    `held` are the values in the first rows that are used, and 0 in the others: no state holds NaN, for
+    which `jax_debug_nans` would stop. `y` is NaN where there is none; `values` are what is modeled, `y`
+    after `warping`.
     """
 
     x: Float[Array, "capacity dim"]
-    y: Float[Array, " capacity"]
+    held: Float[Array, " capacity"]
     warping: Warping | None
     kernel: Kernel
     noise: Scalar
     model: Any
+
+    @property
+    def y(self) -> Float[Array, " capacity"]:
+        return jnp.where(self.used, self.held, jnp.nan)
 
     @property
     def values(self) -> Float[Array, " capacity"]:
@@ -72,7 +79,7 @@ class FittedBelief(eqx.Module):
     @property
     def used(self) -> Bool[Array, " capacity"]:
         """Which rows hold an observation."""
-        return jnp.isfinite(self.y)
+        return jnp.arange(self.held.shape[-1]) < self.moments.count[..., None]
 
     @property
     def standardized(self) -> Float[Array, " capacity"]:
@@ -90,7 +97,7 @@ class FittedBelief(eqx.Module):
         return fit.informative(y) & (jnp.max(jnp.where(self.used, jnp.abs(y), 0)) > 0.5)
 
 
-class AbstractInference(eqx.Module):
+class AbstractInference(Extensible):
     """What is believed of a function, given observations and hyperparameters."""
 
     @abc.abstractmethod
@@ -290,7 +297,7 @@ class Fitted(AbstractSurrogate):
     capacity: int = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)
     size: int = eqx.field(static=True, default=200)
-    noise: Scalar = eqx.field(converter=floating, default=1e-2)
+    noise: Scalar = eqx.field(converter=named("noise"), default=1e-2)
     refit_every: int | None = eqx.field(static=True, default=5)
     basis: Basis | None = eqx.field(static=True, default=None)
     inference: AbstractInference = eqx.field(default_factory=OnFeatures)
@@ -322,7 +329,7 @@ class Fitted(AbstractSurrogate):
         dtype = self.noise.dtype
         return FittedBelief(
             x=jnp.zeros((self.capacity, shared.dim), dtype),
-            y=jnp.full((self.capacity,), jnp.nan, dtype),
+            held=jnp.zeros((self.capacity,), dtype),
             warping=warping.identity(dtype) if self.warp else None,
             kernel=self.kernel,
             noise=self.noise,
@@ -339,7 +346,7 @@ class Fitted(AbstractSurrogate):
         # A failed observation writes what is there already.
         return FittedBelief(
             x=belief.x.at[row].set(jnp.where(usable, x, belief.x[row]), mode="drop"),
-            y=belief.y.at[row].set(y, mode="drop"),
+            held=belief.held.at[row].set(jnp.where(usable, y, 0), mode="drop"),
             warping=belief.warping,
             kernel=belief.kernel,
             noise=belief.noise,

@@ -80,7 +80,7 @@ class Marginal(AbstractEnsemble):
             priors=self.expert.prior,
             kept=("length_scale",) if self.expert.keep_length_scale else (),
         )
-        key = jr.fold_in(shared.key, last.moments.count)
+        key = jr.fold_in(shared.draws.key, last.moments.count)
         drawn = sample(key, problem, self.samples, self.warmup)
         drawn = jnp.where(last.told, drawn, problem.theta)
         found = jax.vmap(problem.unpack)(drawn)

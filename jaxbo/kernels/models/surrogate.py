@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxbo._check import positive_number, require, whole
+from jaxbo._extensible import Extensible
 from jaxbo.kernels.moments import Moments, bounded, no_moments, updated
 from jaxbo.kernels.processes import features, posterior
 from jaxbo.kernels.processes.covariance import (
@@ -29,7 +30,7 @@ from jaxbo.kernels.processes.covariance import (
 )
 from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
 from jaxbo.kernels.processes.posterior import Posterior
-from jaxbo.types import Count, Features, Function, Key, Point, Scalar, floating
+from jaxbo.types import Count, Features, Function, Key, Point, Scalar, named
 
 
 class Belief(eqx.Module):
@@ -95,7 +96,7 @@ def default_kernel() -> AbstractKernel:
     return SquaredExponential(0.2)
 
 
-class AbstractSurrogate(eqx.Module):
+class AbstractSurrogate(Extensible):
     """How an agent models its objective. `shared` is what all agents draw together, once.
 
     Values are standardized inside; with a `period`, hyperparameters are fitted anew every so many rounds.
@@ -192,7 +193,7 @@ class Fixed(AbstractSurrogate):
 
     kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)
     size: int = eqx.field(static=True, default=100)
-    noise: Scalar = eqx.field(converter=floating, default=1e-2)
+    noise: Scalar = eqx.field(converter=named("noise"), default=1e-2)
     standardize: bool = eqx.field(static=True, default=True)
     basis: Basis = eqx.field(static=True, default=features.sine_cosine)
     capacity: int | None = eqx.field(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float
 
 from jaxbo._check import positive, require
-from jaxbo.types import Count, Scalar, floating
+from jaxbo.types import Count, Scalar, named
 
 #: With fewer distinct values λ stays 1. With so many, the fitted warping was measured to predict
 #: further values better than none does, on the average and for most test functions.
@@ -54,9 +54,9 @@ class Warping(eqx.Module):
     `ValueError` for a scale that is not positive or a power outside of [0, 2].
     """
 
-    offset: Scalar = eqx.field(converter=floating)
-    scale: Scalar = eqx.field(converter=floating)
-    power: Scalar = eqx.field(converter=floating)
+    offset: Scalar = eqx.field(converter=named("offset"))
+    scale: Scalar = eqx.field(converter=named("scale"))
+    power: Scalar = eqx.field(converter=named("power"))
 
     def __check_init__(self):
         positive("scale", self.scale)

@@ -27,13 +27,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxbo import _check
-from jaxbo.types import Count, Flag, Key, Point, Scalar, as_pytree, floating
+from jaxbo._extensible import Extensible
+from jaxbo.types import Count, Flag, Key, Point, Scalar, as_pytree, floating, named
 
 #: A covariance function of two points. Every `AbstractKernel` is one, and so is any sum of them.
 Covariance: TypeAlias = Callable[[Point, Point], Scalar]
 
 
-class AbstractKernel(eqx.Module):
+class AbstractKernel(Extensible):
     """A stationary covariance function: hyperparameters, and its value at two points.
 
     `length_scale` is in units of x: one number (isotropic) or one for each coordinate (ARD).
@@ -44,8 +45,8 @@ class AbstractKernel(eqx.Module):
     Kernels of many agents are one kernel with batched fields: `eqx.filter_vmap(Matern52)(scales)`.
     """
 
-    length_scale: Float[Array, "*dim"] = eqx.field(converter=floating)
-    variance: Scalar = eqx.field(converter=floating, default=1.0)
+    length_scale: Float[Array, "*dim"] = eqx.field(converter=named("length_scale"))
+    variance: Scalar = eqx.field(converter=named("variance"), default=1.0)
 
     def __check_init__(self):
         _check.positive("length_scale", self.length_scale)

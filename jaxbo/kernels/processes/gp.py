@@ -36,7 +36,7 @@ from jaxtyping import Array, Float
 from jaxbo import _check
 from jaxbo.kernels import linalg
 from jaxbo.kernels.processes.covariance import AbstractKernel, Covariance, gram
-from jaxbo.types import Count, Point, Scalar, as_pytree, floating
+from jaxbo.types import Count, Point, Scalar, as_pytree, floating, named
 
 
 class GP(eqx.Module):
@@ -47,7 +47,7 @@ class GP(eqx.Module):
     """
 
     kernel: Covariance = eqx.field(converter=as_pytree)
-    noise: Scalar = eqx.field(converter=floating)
+    noise: Scalar = eqx.field(converter=named("noise"))
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
     chol: Float[Array, "capacity capacity"]
@@ -98,6 +98,7 @@ def append(gp: GP, x: Point, y: Scalar) -> GP:
     A y that is not finite (a failed evaluation) leaves every array bit for bit as it was. So does
     a full buffer: where that can happen, the caller compares `gp.count` with the capacity first.
     """
+    _check_fits(gp, x)
     x, y = x.astype(gp.x.dtype), y.astype(gp.y.dtype)
     capacity = gp.y.shape[0]
     w, variance = _whitened(gp, x)
@@ -132,6 +133,7 @@ def refactor(gp: GP, kernel: Covariance, noise: Scalar | float) -> GP:
 
 def predict(gp: GP, x: Point) -> tuple[Scalar, Scalar]:
     """Mean and variance of f(x), noise not included; differentiable in x. vmap for more points."""
+    _check_fits(gp, x)
     w, variance = _whitened(gp, x.astype(gp.x.dtype))
     return linalg.dot(w, gp.white), variance
 
@@ -145,6 +147,15 @@ def log_evidence(gp: GP) -> Scalar:
 def least_variance(prior: Scalar, noise: Scalar, count: Count) -> Scalar:
     """Of f(x) given `count` observations: no more can be known than if all had been at x itself."""
     return prior * noise / (noise + count.astype(prior.dtype) * prior)
+
+
+def _check_fits(gp: GP, x: Point) -> None:
+    """`ValueError` for a point of another dimension."""
+    expected = gp.x.shape[1:]
+    _check.require(
+        x.shape == expected,
+        f"x must have shape {expected}, one point, got {x.shape}: use jax.vmap.",
+    )
 
 
 def _slots(gp: GP) -> Array:

@@ -319,6 +319,12 @@ def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) 
     An observation with a non-finite value leaves no mark: nothing changes, bit for bit. Nor does one
     beyond the capacity: callers see to it that there is none.
     """
+    _check_fits(posterior, phi)
+    expected = posterior.mean.shape[:-1]
+    require(
+        jnp.shape(y) == expected,
+        f"y must have shape {expected}, a value of each output, got {jnp.shape(y)}.",
+    )
     observed = jnp.all(jnp.isfinite(y)) & posterior.root.has_room()
     # With φ = 0 and residual 0 the update below adds zeros only.
     phi = jnp.where(observed, phi, jnp.zeros_like(phi))
@@ -350,6 +356,7 @@ def condition_all(
 
 def predict(posterior: Posterior, phi: Features) -> tuple[Float[Array, "*outputs"], Scalar]:
     """Mean and variance of φ'w, without observation noise."""
+    _check_fits(posterior, phi)
     v = posterior.root.transpose_times(phi)
     return dot(posterior.mean, phi), inner(v, v)
 
@@ -378,3 +385,13 @@ def log_evidence(
         quadratic = dot(combination, dot(quadratic, combination))
     constant = posterior.count.astype(posterior.log_det.dtype) * math.log(2 * math.pi)
     return -0.5 * (quadratic + posterior.log_det + constant)
+
+
+def _check_fits(posterior: Posterior, phi: Features) -> None:
+    """`ValueError` for features of another size than the model's."""
+    expected = posterior.mean.shape[-1:]
+    require(
+        jnp.shape(phi) == expected,
+        f"phi must have shape {expected}, the features of one point, got {jnp.shape(phi)}: use jax.vmap "
+        "for several points, and `condition_all` for several observations.",
+    )

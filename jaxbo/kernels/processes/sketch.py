@@ -10,13 +10,14 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from jaxbo._check import positive_number, whole
+from jaxbo._extensible import Extensible
 from jaxbo.kernels.processes import nystrom
 from jaxbo.kernels.processes.covariance import Covariance
 from jaxbo.kernels.processes.nystrom import Inducing
-from jaxbo.types import Key, Points, Scalar, floating
+from jaxbo.types import Key, Points, Scalar, named
 
 
-class AbstractSketch(eqx.Module):
+class AbstractSketch(Extensible):
     """Chooses inducing points among observations.
 
     With `exact` an agent uses its own mean where the paper has its sketch of it: it costs nothing. In the
@@ -42,7 +43,7 @@ class Sketch(AbstractSketch):
     In the paper q0 is 6 (1 + ε) / (1 - ε) log(8 T K / δ) / ε².
     """
 
-    q0: Scalar = eqx.field(converter=floating)
+    q0: Scalar = eqx.field(converter=named("q0"))
     exact: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):

@@ -331,7 +331,7 @@ def test_impossible_searches_are_refused(tables, options, message):
 
 def test_tables_of_another_graph_are_refused():
     graph = FactorGraph((3, 2), ((0, 1), (0,)))
-    shapes = r"shapes \[\(1, 3\), \(1, 3, 2\)\], see `pack`"
+    shapes = r"shapes \[\(1, 3\), \(1, 3, 2\)\], got .* graph\.pack\(tables\) makes them"
     for tables in (
         (jnp.zeros((1, 3, 2)), jnp.zeros((1, 3))),
         (jnp.zeros((1, 3)),),
@@ -407,3 +407,74 @@ def test_graphs_that_are_data_vmap(key):
             np.testing.assert_allclose(a, b[i], atol=1e-5)
         assert alone[1] <= best + 1e-5
         assert best <= alone[2] + 1e-5
+
+
+# ---------------------------------------------------------------- hard constraints
+
+
+def forbidding(key, sizes, scopes, share):
+    """Random tables, `share` of whose cells are forbidden."""
+    rng = np.random.default_rng(np.asarray(jr.key_data(key)))
+    tables = [np.asarray(t) for t in tables_of(key, sizes, scopes)]
+    return [jnp.asarray(np.where(rng.random(t.shape) < share, -np.inf, t)) for t in tables]
+
+
+@named(GRAPHS, "tree-ternary", "cycle-complete", "cycle-ternary")
+@pytest.mark.parametrize("most_cells", [1, 100_000])
+@pytest.mark.parametrize("share", [0.15, 0.5, 1.0])
+def test_a_forbidden_cell_is_in_no_solution(name, most_cells, share, key):
+    sizes, scopes = GRAPHS[name]
+    graph = FactorGraph(sizes, scopes)
+    for own in jr.split(key, 4):
+        tables = forbidding(own, sizes, scopes, share)
+        total = sums(sizes, scopes, tables)
+        best = total.max()
+        found = solve(graph, tables, most_cells=most_cells)
+        value = float(found.value)
+        assert not np.isnan(value)
+        assert value == pytest.approx(total[tuple(np.asarray(found.x)[: len(sizes)])], rel=1e-5)
+        assert float(found.bound) >= best - 1e-4
+        # Small graphs: the search on from the messages finds the maximum, too.
+        assert value == pytest.approx(best, rel=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_constraints_alone_are_satisfied(offset):
+    """Colors of a ring of five, of which neighbors differ."""
+    ring = [(i, (i + 1) % 5) for i in range(5)]
+    graph = FactorGraph([3] * 5, ring)
+    differ = jnp.where(jnp.eye(3, dtype=bool), -jnp.inf, offset)
+    for most_cells in (1, 100_000):
+        found = solve(graph, [differ] * 5, most_cells=most_cells)
+        assert float(found.value) == 5 * offset
+        assert all(found.x[a] != found.x[b] for a, b in ring)
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_what_is_no_number_is_refused_where_it_is_seen_and_forbidden_where_not(wrong):
+    graph = FactorGraph([2, 2], [(0, 1)])
+    table = jnp.asarray([[0.0, wrong], [2.0, 1.0]])
+    with pytest.raises(ValueError, match="must not have NaN or inf; -inf is for what is forbidden"):
+        maxsum.solve(graph, graph.pack([table]))
+    found = solve(graph, [table])
+    assert found.x.tolist() == [1, 0]
+    assert float(found.value) == 2.0
+
+
+def test_penalties_leave_other_cells_as_they_are(key):
+    sizes, scopes = GRAPHS["cycle-complete"]
+    graph = FactorGraph(sizes, scopes)
+    tables = forbidding(key, sizes, scopes, 0.3)
+    given = graph.pack(tables)
+    changed, least = maxsum.penalized(given)
+    for one, other in zip(changed, given, strict=True):
+        assert np.isfinite(one).all()
+        fine = np.isfinite(other)
+        np.testing.assert_array_equal(np.asarray(one)[fine], np.asarray(other)[fine])
+    flat = jnp.stack(jnp.meshgrid(*[jnp.arange(n) for n in sizes], indexing="ij"), axis=-1)
+    flat = flat.reshape(-1, len(sizes))
+    worth = jax.jit(jax.vmap(lambda x: factor_graph.value(graph, changed, x)))(flat)
+    allowed = np.isfinite(sums(sizes, scopes, tables)).reshape(-1)
+    assert 0 < allowed.sum() < allowed.size
+    assert worth[allowed].min() > least > worth[~allowed].max()

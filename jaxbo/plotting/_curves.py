@@ -1,11 +1,7 @@
-"""Pictures of runs: regret with bands, posteriors in one and two dimensions, agents' progress.
+"""Curves over rounds with bands, posteriors in one and two dimensions, and what all pictures share.
 
-    best so far   bₜ = max over τ ≤ t of values_τ
-    band          x̄ ± q s / √runs,    q = 1 (standard error) or Student's t (95 % confidence)
-
-Every function draws on the axes given and returns them; without axes it makes a figure of its
-own, outside of pyplot's global state, so it works without a display and in threads. `save` writes
-the figure. matplotlib comes with the extra `plot` and is imported at the first call.
+best so far   bₜ = max over τ ≤ t of values_τ
+band          x̄ ± q s / √runs,    q = 1 (standard error) or Student's t (95 % confidence)
 """
 
 import os
@@ -18,6 +14,9 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxbo import metrics
+from jaxbo.plotting._runs import values_of
+from jaxbo.runs.trace import Trace
+from jaxbo.runs.workers import Desk
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +54,11 @@ def regret(
     Where the value of a run is not finite, the line has a gap. `log` makes the value axis
     logarithmic.
     """
+    if not isinstance(curves, Mapping):
+        raise ValueError(
+            "curves must be arrays by name, such as {'FTS': values [runs rounds]}, got "
+            f"{type(curves).__name__}."
+        )
     arrays = {name: _matrix(f"curve {name!r}", values) for name, values in curves.items()}
     if not arrays:
         raise ValueError("curves is empty: give at least one array of runs by rounds.")
@@ -147,7 +151,7 @@ def posterior_2d(
 
 
 def progress(
-    values: ArrayLike,
+    values: Trace | Desk | ArrayLike,
     ax: Axes | None = None,
     *,
     xlabel: str = "round",
@@ -155,10 +159,12 @@ def progress(
 ) -> Axes:
     """Every agent's best so far from its observed `values` [rounds agents], and their median.
 
+    A trace or a desk has them; a vector is of one agent.
+
     A value that is not finite is a failed evaluation: it leaves the agent's line where it was and
     gets a cross on it (at the bottom while the agent has no value at all).
     """
-    values = _matrix("values", values)
+    values = _matrix("values", values_of(values))
     best = metrics.best_so_far(values)
     best = np.where(np.isfinite(best), best, np.nan)  # no line before the first success
     rounds = np.arange(1, len(values) + 1)

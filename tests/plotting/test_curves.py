@@ -181,7 +181,7 @@ def test_progress_survives_a_run_without_a_success():
             lambda: plotting.posterior_2d(np.zeros(3), np.zeros(4), np.zeros((3, 4))),
             "one row per y",
         ),
-        (lambda: plotting.progress(np.zeros(3)), r"values must be a matrix .* \(3,\)"),
+        (lambda: plotting.progress(np.zeros((1, 2, 3))), r"values must be a matrix .* \(1, 2, 3\)"),
     ],
 )
 def test_wrong_shapes_are_refused(draw, message):

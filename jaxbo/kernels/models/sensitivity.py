@@ -1,0 +1,61 @@
+"""How much of a function's variance is due to each variable: Sobol indices.
+
+    first_v = Var(E[f | x_v]) / Var(f)             what x_v does alone
+    total_v = E[Var(f | all but x_v)] / Var(f)     what x_v does alone and with others
+
+with x uniform in the domain. Estimators of Saltelli et al. (2010) and of Jansen (1999), from two
+independent samples A and B, and A with the variable v of B:
+
+    first_v = mean(f(B) (f(A with v of B) - f(A))) / Var(f)
+    total_v = mean((f(A) - f(A with v of B))²) / 2 Var(f)
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float
+
+from jaxbo._check import require, whole
+from jaxbo.domains.base import AbstractDomain, Finite
+from jaxbo.types import Function, Key
+
+#: A choice may have as many values.
+_CHOICES = 256
+
+
+class SobolIndices(NamedTuple):
+    """Shares of the variance, one for each variable; their errors are some 1 / √count."""
+
+    first: Float[Array, " variables"]
+    total: Float[Array, " variables"]
+
+
+def sobol(key: Key, function: Function, domain: AbstractDomain, count: int = 4096) -> SobolIndices:
+    """The indices of `function` on a cube or a space, whose parameters are variables; 0 if it is flat.
+
+    From `count` × (variables + 2) values. `ValueError` for a finite domain, whose points are not all
+    combinations of their coordinates.
+    """
+    whole("count", count, least=2)
+    require(
+        not isinstance(domain, Finite),
+        "Sobol indices need a Cube or a Space: variables of a finite set do not vary independently.",
+    )
+    a_key, b_key = jr.split(key)
+    A, B = domain.sample(a_key, count), domain.sample(b_key, count)
+    axes = domain.axes(_CHOICES)
+    f = jax.vmap(function)
+    at_A, at_B = f(A), f(B)
+    both = jnp.concatenate([at_A, at_B])
+    center, variance = jnp.mean(both), jnp.var(both)
+
+    def of(variable: Array) -> tuple[Array, Array]:
+        mixed = f(jnp.where((jnp.asarray(axes.owners) == variable)[None, :], B, A))
+        first = jnp.mean((at_B - center) * (mixed - at_A))
+        return first, jnp.mean((at_A - mixed) ** 2) / 2
+
+    shares = jax.lax.map(of, jnp.arange(len(axes.columns)))
+    scale = jnp.where(variance > 0, variance, 1)
+    return SobolIndices(*(share / scale for share in shares))

@@ -1,0 +1,53 @@
+"""Pictures of runs: curves over rounds, posteriors, and what parameters do.
+
+Every function draws on the axes given and returns them; without axes it makes a figure of its own,
+outside of pyplot's global state, so it works without a display and in threads. `save` writes the
+figure. matplotlib comes with the extra `plot` and is imported at the first call.
+"""
+
+from jaxbo.plotting._curves import (
+    BLUE,
+    DASHES,
+    DPI,
+    GRID,
+    INK,
+    LABEL_GAP,
+    PALETTE,
+    RED,
+    SIZE,
+    SKY,
+    SOFT,
+    Band,
+    Observations,
+    posterior_1d,
+    posterior_2d,
+    progress,
+    regret,
+    save,
+)
+from jaxbo.plotting._parameters import contour, importance, parallel, slice_1d
+
+__all__ = [
+    "BLUE",
+    "DASHES",
+    "DPI",
+    "GRID",
+    "INK",
+    "LABEL_GAP",
+    "PALETTE",
+    "RED",
+    "SIZE",
+    "SKY",
+    "SOFT",
+    "Band",
+    "Observations",
+    "contour",
+    "importance",
+    "parallel",
+    "posterior_1d",
+    "posterior_2d",
+    "progress",
+    "regret",
+    "save",
+    "slice_1d",
+]

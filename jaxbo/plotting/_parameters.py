@@ -1,0 +1,242 @@
+"""Pictures of what parameters do: slices of a model, its contours, importance, parallel coordinates.
+
+A picture is of a `Trace`, with `domain=` and one agent, or of a `Desk`. Where it shows a model, this is
+an exact Gaussian process, fitted to the observations by maximum evidence. So it serves every method.
+"""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxbo._check import require
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.domains.parameters import AbstractChoice, Categorical, Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.models.sensitivity import sobol
+from jaxbo.plotting._curves import (
+    BLUE,
+    INK,
+    RED,
+    SKY,
+    SOFT,
+    Axes,
+    _axes,
+    _colorbar,
+    _legend,
+    posterior_1d,
+    posterior_2d,
+)
+from jaxbo.plotting._runs import modeled, names_of, observed
+from jaxbo.runs.trace import Trace
+from jaxbo.runs.workers import Desk
+
+#: Points along an axis of a slice and of a contour.
+FINE, COARSE = 200, 60
+
+
+def slice_1d(
+    run: Trace | Desk,
+    parameter: str | int,
+    ax: Axes | None = None,
+    *,
+    domain: AbstractDomain | None = None,
+    agent: int = 0,
+    at: Float[Array, " dim"] | None = None,
+) -> Axes:
+    """The posterior along one parameter, its mean and central 95 %, through the point `at`.
+
+    The point is by default the one observed whose posterior mean is best. Observations are drawn at
+    their own values of the parameter, wherever they are otherwise. `parameter` is a name, or a number
+    where there are none. The axis is that of the unit cube.
+    """
+    seen = observed(run, domain, agent)
+    model, column = modeled(seen), _column(seen.domain, parameter)
+    grid = np.linspace(0, 1, FINE)
+    points = np.tile(model.best if at is None else np.asarray(at), (FINE, 1))
+    points[:, column] = grid
+    mean, std = model.predict(jax.vmap(seen.domain.project)(jnp.asarray(points, float)))
+    ax = posterior_1d(grid, mean, std, (seen.x[:, column], seen.y), ax=ax)
+    ax.set(xlabel=f"{_name(seen.domain, parameter)}{_scale(seen.domain, column)}", ylabel="value")
+    return ax
+
+
+def contour(
+    run: Trace | Desk,
+    first: str | int,
+    second: str | int,
+    ax: Axes | None = None,
+    *,
+    domain: AbstractDomain | None = None,
+    agent: int = 0,
+    at: Float[Array, " dim"] | None = None,
+) -> Axes:
+    """The posterior mean over two parameters, through the point `at`, as in `slice_1d`."""
+    seen = observed(run, domain, agent)
+    model = modeled(seen)
+    columns = [_column(seen.domain, p) for p in (first, second)]
+    require(columns[0] != columns[1], f"first and second must differ, got {first!r} twice.")
+    grid = np.linspace(0, 1, COARSE)
+    points = np.tile(model.best if at is None else np.asarray(at), (COARSE * COARSE, 1))
+    points[:, columns[0]], points[:, columns[1]] = np.tile(grid, COARSE), np.repeat(grid, COARSE)
+    mean, _ = model.predict(jax.vmap(seen.domain.project)(jnp.asarray(points, float)))
+    shown = seen.x[:, columns], seen.y
+    ax = posterior_2d(grid, grid, mean.reshape(COARSE, COARSE), shown, ax)
+    names = [
+        f"{_name(seen.domain, p)}{_scale(seen.domain, c)}"
+        for p, c in zip((first, second), columns, strict=True)
+    ]
+    ax.set(xlabel=names[0], ylabel=names[1])
+    return ax
+
+
+def importance(
+    run: Trace | Desk,
+    ax: Axes | None = None,
+    *,
+    domain: AbstractDomain | None = None,
+    agent: int = 0,
+    count: int = 4096,
+) -> Axes:
+    """The Sobol indices of the posterior mean: the share of its variance that is due to each parameter.
+
+    A bar for what a parameter does alone and with others, and one within it for what it does alone.
+    From `count` points for each (`kernels.models.sensitivity`).
+    """
+    seen = observed(run, domain, agent)
+    model, names = modeled(seen), names_of(seen.domain)
+    found = jax.jit(lambda key: sobol(key, model.mean, seen.domain, count))(jr.key(0))
+    order = np.argsort(np.asarray(found.total))
+    places = np.arange(len(names))
+    ax = _axes(ax, "share of the variance", "", grid=False)
+    ax.barh(places, np.asarray(found.total)[order], color=SKY, height=0.62, label="with others")
+    ax.barh(places, np.clip(found.first, 0, None)[order], color=BLUE, height=0.3, label="alone")
+    ax.set_yticks(places, [names[i] for i in order])
+    ax.set_xlim(left=0)
+    _legend(ax)
+    return ax
+
+
+def parallel(
+    run: Trace | Desk,
+    ax: Axes | None = None,
+    *,
+    domain: AbstractDomain | None = None,
+    agent: int = 0,
+) -> Axes:
+    """Every evaluation as a line through its parameters, colored by its value; the best one is thick.
+
+    Failed evaluations are dashed lines. An axis goes from the lower to the upper end of its parameter.
+    """
+    seen = observed(run, domain, agent)
+    names, heights = names_of(seen.domain), _heights(seen.domain, seen.x)
+    require(len(names) >= 2, "parallel coordinates need at least two parameters.")
+    places, done = np.arange(len(names)), np.isfinite(seen.y)
+    ax = _axes(ax, "", "", grid=False)
+    colors, mapped = _colors(seen.y[done])
+    for height in heights[~done]:
+        ax.plot(places, height, color=RED, lw=0.9, ls=(0, (3, 2)), alpha=0.8, label="_failed")
+    for i in np.argsort(seen.y[done], kind="stable"):
+        ax.plot(places, heights[done][i], color=colors[i], lw=1.1, alpha=0.75, label="_done")
+    if done.any():
+        best = heights[int(np.argmax(np.where(done, seen.y, -np.inf)))]
+        ax.plot(places, best, color=INK, lw=2.6, label="best")
+        _colorbar(ax, mapped, "value")
+    if not done.all():
+        ax.lines[0].set_label("failed")
+    for place, name in enumerate(names):
+        ax.axvline(place, color=SOFT, lw=0.8, zorder=0)
+        for height, text in _ends(seen.domain, name):
+            ax.annotate(
+                text,
+                (place, height),
+                xytext=(3, 3 if height > 0.5 else -9),
+                textcoords="offset points",
+                fontsize=8,
+                color=SOFT,
+            )
+    ax.set_xticks(places, names)
+    ax.set_yticks([])
+    ax.set(xlim=(-0.1, len(names) - 0.7), ylim=(-0.08, 1.08))
+    ax.spines["left"].set_visible(False)
+    _legend(ax)
+    return ax
+
+
+def _name(domain: AbstractDomain, parameter: str | int) -> str:
+    return names_of(domain)[_variable(domain, parameter)]
+
+
+def _variable(domain: AbstractDomain, parameter: str | int) -> int:
+    names = names_of(domain)
+    if isinstance(parameter, str) and parameter in names:
+        return names.index(parameter)
+    whole_number = isinstance(parameter, int) and not isinstance(parameter, bool)
+    require(
+        whole_number and 0 <= int(parameter) < len(names),
+        f"there is no parameter {parameter!r}: give one of {names}, or its number.",
+    )
+    return int(parameter)
+
+
+def _column(domain: AbstractDomain, parameter: str | int) -> int:
+    """The coordinate of a parameter that has one."""
+    variable = _variable(domain, parameter)
+    if not isinstance(domain, Space):
+        return variable
+    name, kind = domain.parameters[variable]
+    require(
+        not isinstance(kind, Categorical), f"parameter {name!r} is a choice, which has no slice."
+    )
+    return int(np.flatnonzero(domain.axes(256).owners == variable)[0])
+
+
+def _scale(domain: AbstractDomain, column: int) -> str:
+    """The ends of a parameter, which are 0 and 1 on the axis."""
+    if not isinstance(domain, Space):
+        return ""
+    name, kind = domain.parameters[int(domain.axes(256).owners[column])]
+    del name
+    log = isinstance(kind, Real) and kind.log
+    if isinstance(kind, AbstractChoice):
+        return f"  (from {kind.choices[0]} to {kind.choices[-1]})"
+    return f"  (0 is {kind.lower:g}, 1 is {kind.upper:g}{', log' if log else ''})"
+
+
+def _heights(domain: AbstractDomain, x: np.ndarray) -> Float[np.ndarray, "points variables"]:
+    """Where a point is on the axis of each variable; choices are spread evenly."""
+    if not isinstance(domain, Space):
+        return np.asarray(x, float)
+    owners = domain.axes(256).owners
+    columns = []
+    for variable, (_, kind) in enumerate(domain.parameters):
+        own = x[:, owners == variable]
+        if isinstance(kind, Categorical):
+            columns.append(np.argmax(own, axis=1) / max(len(kind.choices) - 1, 1))
+        else:
+            columns.append(own[:, 0])
+    return np.stack(columns, axis=1)
+
+
+def _ends(domain: AbstractDomain, name: str) -> list[tuple[float, str]]:
+    """What is written beside an axis, and where."""
+    if not isinstance(domain, Space):
+        return [(0.0, "0"), (1.0, "1")]
+    kind = dict(domain.parameters)[name]
+    if isinstance(kind, Categorical):
+        last = max(len(kind.choices) - 1, 1)
+        return [(i / last, str(choice)) for i, choice in enumerate(kind.choices)]
+    if isinstance(kind, AbstractChoice):
+        return [((i + 0.5) / kind.size, str(choice)) for i, choice in enumerate(kind.choices)]
+    return [(0.0, f"{kind.lower:g}"), (1.0, f"{kind.upper:g}")]
+
+
+def _colors(values: np.ndarray) -> tuple[np.ndarray, object]:
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
+    mapped = ScalarMappable(Normalize(low, high if high > low else low + 1), colormaps["viridis"])
+    return mapped.to_rgba(values), mapped

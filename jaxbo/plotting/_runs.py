@@ -1,0 +1,118 @@
+"""What a picture takes from a run: the observations of a trace or a desk, and a model of them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxbo._check import require
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.domains.space import Space
+from jaxbo.kernels.models.fitted import Exact, Fitted
+from jaxbo.kernels.processes.covariance import Matern52
+from jaxbo.runs.trace import Trace
+from jaxbo.runs.workers import Desk
+
+#: A model is fitted to no more observations than these, the last ones.
+MOST = 512
+
+
+class Observed(NamedTuple):
+    """Points and values of one agent, or of all workers of a desk, in their order."""
+
+    domain: AbstractDomain
+    x: Float[np.ndarray, "points dim"]
+    y: Float[np.ndarray, " points"]
+
+
+class Modeled(NamedTuple):
+    """A model's mean and standard deviation at points of the domain, and where its mean is best."""
+
+    predict: Callable[[Float[Array, "points dim"]], tuple[np.ndarray, np.ndarray]]
+    mean: Callable[[Array], Array]
+    best: Float[np.ndarray, " dim"]
+
+
+def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -> Observed:
+    """What one agent of a trace, or all workers of a desk, observed.
+
+    `ValueError` for another thing, for a trace without its domain, and for an agent that there is not.
+    """
+    if isinstance(run, Desk):
+        return Observed(run.algorithm.domain, np.asarray(run.queries), run.values)
+    require(isinstance(run, Trace), f"expected a Trace or a Desk, got {type(run).__name__}.")
+    require(
+        isinstance(domain, AbstractDomain),
+        f"a Trace does not know its domain: give domain=, such as algorithm.domain; got {domain!r}.",
+    )
+    assert domain is not None
+    agents = np.shape(run.values)[1]
+    require(0 <= agent < agents, f"agent must be from 0 to {agents - 1}, got {agent}.")
+    return Observed(domain, np.asarray(run.queries)[:, agent], np.asarray(run.values)[:, agent])
+
+
+def values_of(run: Any) -> np.ndarray:
+    """Values [rounds agents] of a trace, of a desk (one agent), or as they are given."""
+    values = run.values if isinstance(run, Trace | Desk) else run
+    values = np.asarray(values, float)
+    return values[:, None] if values.ndim == 1 else values
+
+
+def names_of(domain: AbstractDomain) -> list[str]:
+    """A name for each variable."""
+    if isinstance(domain, Space):
+        return list(domain.names)
+    return [f"x{_below(i + 1)}" for i in range(domain.dim)]
+
+
+def _below(number: int) -> str:
+    return "".join(chr(0x2080 + int(digit)) for digit in str(number))
+
+
+def modeled(seen: Observed) -> Modeled:
+    """An exact process with hyperparameters of maximum evidence, whatever the method of the run was.
+
+    `ValueError` for fewer than three values.
+    """
+    fine = np.flatnonzero(np.isfinite(seen.y))[-MOST:]
+    require(len(fine) >= 3, f"a model needs at least three values, got {len(fine)}.")
+    dim = seen.domain.dim
+    kernel = Matern52(jnp.full((dim,), 0.3 * dim**0.5))
+    model = Fitted(len(fine), kernel, size=8, inference=Exact(), refit_every=None)
+    # In float64, before float32 cuts what is common to all.
+    origin, scale = seen.y[fine].mean(), seen.y[fine].std() or 1.0
+    shared, belief = _fitted(
+        model,
+        jnp.asarray(seen.x[fine], float),
+        jnp.asarray((seen.y[fine] - origin) / scale, float),
+    )
+
+    def predict(x: Float[Array, "points dim"]) -> tuple[np.ndarray, np.ndarray]:
+        mean, variance = _predicted(model, shared, belief, jnp.asarray(x, float))
+        return np.asarray(mean) * scale + origin, np.sqrt(np.asarray(variance)) * scale
+
+    means, _ = predict(jnp.asarray(seen.x[fine], float))
+    mean = lambda x: model.predict(shared, belief, x)[0]  # noqa: E731
+    return Modeled(predict, mean, seen.x[fine][int(np.argmax(means))])
+
+
+def _fitted(model: Fitted, x: Float[Array, "points dim"], y: Float[Array, " points"]) -> Any:
+    @jax.jit
+    def fit(x: Array, y: Array) -> Any:
+        shared = model.setup(jr.key(0), x.shape[1])
+
+        def step(belief: Any, row: tuple[Array, Array]) -> tuple[Any, None]:
+            return model.condition(shared, belief, *row), None
+
+        belief, _ = jax.lax.scan(step, model.start(shared), (x, y))
+        return shared, model.refit(shared, belief)
+
+    return fit(x, y)
+
+
+def _predicted(model: Fitted, shared: Any, belief: Any, x: Float[Array, "points dim"]) -> Any:
+    return jax.jit(jax.vmap(lambda z: model.predict(shared, belief, z)))(x)

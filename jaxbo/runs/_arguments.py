@@ -1,0 +1,129 @@
+"""What a run is given first: an algorithm, an objective and a key; one clear error for all else."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxbo._check import require
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+
+#: Shapes of keys as `jax.random.PRNGKey` makes them, of JAX's generators.
+_OLD = (2,), (4,)
+
+
+def check_arguments(
+    algorithm: Any,
+    key: Any,
+    objective: Any = callable,
+    kind: type[AbstractAlgorithm] = AbstractAlgorithm,
+) -> None:
+    """`ValueError` unless these are an algorithm of the `kind`, a key and, if given, an objective."""
+    check_algorithm(algorithm, kind)
+    require(
+        callable(objective) and not isinstance(objective, AbstractAlgorithm),
+        f"objective must be a function, got {_named(objective)}.",
+    )
+    check_key(key)
+
+
+def check_algorithm(algorithm: Any, kind: type[AbstractAlgorithm] = AbstractAlgorithm) -> None:
+    """`ValueError` unless it is an algorithm of the `kind`."""
+    if isinstance(algorithm, kind):
+        return
+    hint = "the algorithm comes first, such as jaxbo.TS(jaxbo.Cube(2))"
+    if isinstance(algorithm, type) and issubclass(algorithm, AbstractAlgorithm):
+        hint = f"make one, such as {algorithm.__name__}(jaxbo.Cube(2), ...)"
+    elif isinstance(algorithm, AbstractAlgorithm):
+        hint = "use jaxbo.run or jaxbo.drive for it, or a method of workers who share a model"
+    elif callable(algorithm):
+        hint = "the algorithm comes first, then the objective"
+    raise ValueError(f"algorithm must be of type {kind.__name__}, got {_named(algorithm)}: {hint}.")
+
+
+def check_key(key: Any) -> None:
+    """`ValueError` unless it is one random key, of the new kind or of the old."""
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        raise ValueError(f"key must be a random key of JAX, got {key}: give jax.random.key({key}).")
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        require(
+            shape == (),
+            f"key must be one key, got keys of shape {shape}: give one of them, or use jax.vmap.",
+        )
+        return
+    require(
+        dtype == np.uint32 and shape in _OLD,
+        f"key must be a random key of JAX, got {_named(key)}: give jax.random.key(0), or another "
+        "number.",
+    )
+
+
+def check_state(algorithm: AbstractAlgorithm, state: PyTree) -> None:
+    """`ValueError` for a state that this algorithm does not make, with what differs."""
+    fresh = eqx.filter_eval_shape(algorithm.init, jr.key(0))
+    given, expected = _leaves(state), _leaves(fresh)
+    begin = "begin with what algorithm.init returns"
+    require(
+        jax.tree.structure(state) == jax.tree.structure(fresh),
+        f"state is of another algorithm, or of other sizes: it must be a {type(fresh).__name__} of "
+        f"{type(algorithm).__name__}, got {_named(state)}; {begin}.",
+    )
+    for path, leaf in expected.items():
+        have, want = np.shape(given[path]), leaf.shape
+        require(
+            have == want,
+            f"state is of another algorithm, capacity or number of agents: {path} has shape {have}, "
+            f"expected {want}; {begin}. For a larger capacity replay(algorithm, trace, key) makes one.",
+        )
+    for path, leaf in expected.items():
+        have = getattr(given[path], "dtype", type(given[path]).__name__)
+        require(
+            have == leaf.dtype,
+            f"state is of another precision: {path} has type {have}, expected {leaf.dtype}. Make the "
+            "algorithm and its state anew where jax_enable_x64 was switched.",
+        )
+
+
+def check_precision(algorithm: AbstractAlgorithm) -> None:
+    """`ValueError` for an algorithm that was made in another precision and cannot work in this one."""
+    default = jnp.zeros(()).dtype
+    numbers = jax.tree.leaves(eqx.filter(algorithm, eqx.is_inexact_array))
+    other = [leaf.dtype for leaf in numbers if leaf.dtype != default]
+    if not other:
+        return
+    points = jax.ShapeDtypeStruct((algorithm.targets, algorithm.domain.dim), default)
+    values = jax.ShapeDtypeStruct((algorithm.targets,), default)
+    try:
+        fresh = eqx.filter_eval_shape(algorithm.init, jr.key(0))
+        told = eqx.filter_eval_shape(algorithm.tell, fresh, points, values)
+        same = [a.dtype for a in jax.tree.leaves(fresh)] == [a.dtype for a in jax.tree.leaves(told)]
+    except (TypeError, ValueError):  # a loop that begins in one precision and goes on in another
+        same = False
+    require(
+        same,
+        f"the algorithm has numbers of {other[0]}, and JAX computes in {default} now: make it after "
+        "jax_enable_x64 is switched, not before.",
+    )
+
+
+def _leaves(tree: PyTree) -> dict[str, Any]:
+    return {
+        jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _named(value: Any) -> str:
+    """What a person sees of a thing that is wrong."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value) and not isinstance(value, eqx.Module):
+        return f"the function {getattr(value, '__name__', value)}"
+    if value is None or isinstance(value, str | int | float | list | tuple):
+        return f"{value!r:.60}"
+    return f"{type(value).__name__}"

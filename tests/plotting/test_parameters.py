@@ -1,0 +1,140 @@
+"""Pictures of runs show what was observed, and what a model makes of it."""
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxbo
+from jaxbo import plotting
+from jaxbo.plotting._runs import modeled, observed
+
+SPACE = jaxbo.Space(
+    rate=jaxbo.Real(1e-4, 1.0, log=True),
+    depth=jaxbo.Integer(1, 8),
+    act=jaxbo.Categorical("relu", "tanh"),
+)
+
+
+def value_of(p):
+    return -((np.log10(p["rate"]) + 2) ** 2) - 0.05 * abs(p["depth"] - 3) + 1000
+
+
+@pytest.fixture(scope="module")
+def trace():
+    """Of random points; two evaluations of the second agent failed."""
+    rng = np.random.default_rng(0)
+    points = np.array([[SPACE.encode(draw(rng)) for _ in range(2)] for _ in range(20)])
+    values = np.array([[value_of(SPACE.decode(x)) for x in row] for row in points])
+    values[[3, 7], 1] = np.nan
+    return jaxbo.Trace(jnp.asarray(points), values, ())
+
+
+def draw(rng):
+    return {
+        "rate": float(10 ** rng.uniform(-4, 0)),
+        "depth": int(rng.integers(1, 9)),
+        "act": str(rng.choice(["relu", "tanh"])),
+    }
+
+
+@pytest.fixture(scope="module")
+def desk():
+    random = jaxbo.Desk(
+        jaxbo.EGP(jaxbo.Cube(2), jaxbo.Fixed(size=4, capacity=20), jaxbo.Thompson(), candidates=8),
+        jr.key(0),
+        initial=20,
+    )
+    for _ in range(9):
+        number, x = random.ask()
+        random.tell(number, float(3 * x[0] - x[1]))
+    return random
+
+
+def labeled(ax, label):
+    return [line for line in ax.lines if line.get_label() == label]
+
+
+def test_the_model_passes_through_what_was_observed(trace):
+    seen = observed(trace, SPACE, 1)
+    fine = np.isfinite(seen.y)
+    mean, std = modeled(seen).predict(jnp.asarray(seen.x[fine]))
+    assert np.abs(mean - seen.y[fine]).max() < 0.1 * seen.y[fine].std()
+    assert (std >= 0).all()
+
+
+def test_a_slice_is_the_model_along_one_parameter_through_the_best_point(trace):
+    ax = plotting.slice_1d(trace, "rate", domain=SPACE, agent=1)
+    (mean,) = labeled(ax, "mean")
+    x, y = mean.get_xydata().T
+    assert x[np.argmax(y)] == pytest.approx(0.5, abs=0.1)  # rate is 1e-2
+    assert len(labeled(ax, "failed")[0].get_xdata()) == 2
+    assert "rate" in ax.get_xlabel()
+    assert "1 is 1, log" in ax.get_xlabel()
+
+
+def test_a_contour_names_both_parameters_and_marks_failures(trace):
+    ax = plotting.contour(trace, "depth", "rate", domain=SPACE, agent=1)
+    assert ax.get_xlabel().startswith("depth")
+    assert ax.get_ylabel().startswith("rate")
+    assert len(labeled(ax, "failed")[0].get_xdata()) == 2
+    assert len(labeled(ax, "query")[0].get_xdata()) == 18
+
+
+def test_importance_puts_the_parameter_that_matters_first(trace):
+    ax = plotting.importance(trace, domain=SPACE, count=1000)
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert names[-1] == "rate"  # the uppermost
+    total = [patch.get_width() for patch in ax.containers[0]]
+    assert total == sorted(total)
+    assert total[-1] > 0.8
+
+
+def test_parallel_coordinates_have_a_line_an_evaluation(trace):
+    ax = plotting.parallel(trace, domain=SPACE, agent=1)
+    assert len(labeled(ax, "failed") + labeled(ax, "_failed")) == 2
+    assert len(labeled(ax, "_done")) == 18
+    (best,) = labeled(ax, "best")
+    values = np.asarray(trace.values)[:, 1]
+    at = SPACE.decode(np.asarray(trace.queries)[np.nanargmax(values), 1])
+    rate, depth, act = best.get_ydata()
+    assert rate == pytest.approx((np.log10(at["rate"]) + 4) / 4, abs=1e-5)
+    assert depth == pytest.approx((at["depth"] - 0.5) / 8)
+    assert act == ["relu", "tanh"].index(at["act"])
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["rate", "depth", "act"]
+
+
+def test_pictures_of_a_desk_need_no_domain(desk):
+    shares = [patch.get_width() for patch in plotting.importance(desk, count=1000).containers[0]]
+    np.testing.assert_allclose(shares, [0.1, 0.9], atol=0.1)
+    assert len(labeled(plotting.parallel(desk), "_done")) == 9
+    assert plotting.slice_1d(desk, 0).get_xlabel() == "x₁"
+    assert plotting.contour(desk, 0, 1).get_ylabel() == "x₂"
+    best = plotting.progress(desk).lines[0].get_ydata()
+    np.testing.assert_array_equal(best, np.maximum.accumulate(desk.values))
+
+
+def test_progress_takes_a_trace(trace):
+    ax = plotting.progress(trace)
+    assert len(labeled(ax, "failed")[0].get_xdata()) == 2
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda t, d: plotting.parallel(t), ["domain="]),
+        (lambda t, d: plotting.parallel(3), ["Trace or a Desk", "int"]),
+        (lambda t, d: plotting.importance(t, domain=SPACE, agent=2), ["agent", "0 to 1", "2"]),
+        (lambda t, d: plotting.slice_1d(t, "width", domain=SPACE), ["'width'", "'rate'"]),
+        (lambda t, d: plotting.slice_1d(t, "act", domain=SPACE), ["'act'", "choice"]),
+        (lambda t, d: plotting.contour(t, "rate", "rate", domain=SPACE), ["must differ"]),
+        (lambda t, d: plotting.regret([np.ones((2, 3))]), ["by name", "list"]),
+        (lambda t, d: plotting.slice_1d(d, 2), ["no parameter 2"]),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, words, trace, desk):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        draw(trace, desk)
+    for word in words:
+        assert word in str(caught.value)

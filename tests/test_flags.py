@@ -1,0 +1,152 @@
+"""Debug flags and transformations of JAX that a researcher turns on: each works, or says why not."""
+
+import copy
+import io
+import pickle
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax import export
+
+import jaxbo
+from jaxbo.runs import _steps
+from tests.algos.test_contract import METHODS
+from tests.algos.test_contract import cepe as cepe_of
+
+KEY = jr.key(0)
+SQUARE = jaxbo.Cube(2)
+SMALL = jaxbo.Fixed(size=8, capacity=8)
+RANDOM = jaxbo.RandomSearch(SQUARE, agents=2)
+FEW = {
+    "random search": RANDOM,
+    "TS": jaxbo.TS(SQUARE, 2, SMALL, candidates=8),
+    "EGP": jaxbo.EGP(SQUARE, jaxbo.Fitted(8, size=8), candidates=8),
+}
+ALL = {name: make(SQUARE, 3, 6) for name, make in METHODS.items()}
+ALL["S-CEPE"] = cepe_of(SQUARE, 3, 6, sketch=jaxbo.Sketch(2.0))
+
+
+def bowl(key, agent, x):
+    return -jnp.sum((x - 0.3) ** 2)
+
+
+def flaky(agent, x):
+    """Fails for one agent."""
+    return np.nan if agent == 1 else -float(((x - 0.3) ** 2).sum())
+
+
+def values(algorithm, key=KEY):
+    return jaxbo.run(algorithm, bowl, 2, key, initial=1)[1].values
+
+
+FLAGS = {
+    "nans": lambda: jax.debug_nans(True),
+    "infs": lambda: jax.debug_infs(True),
+    "leaks": jax.checking_leaks,
+    "ranks": lambda: jax.numpy_rank_promotion("raise"),
+    "types": lambda: jax.numpy_dtype_promotion("strict"),
+    "reused keys": lambda: jax.debug_key_reuse(True),
+    "checks": lambda: jax.enable_checks(True),
+    "no jit": jax.disable_jit,
+    "default device": lambda: jax.default_device(jax.devices()[0]),
+    "transfers": lambda: jax.transfer_guard("allow"),
+    "precision": lambda: jax.default_matmul_precision("highest"),
+    "bits": lambda: jax.threefry_partitionable(True),
+}
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_run_is_the_same_under_a_flag(flag):
+    with FLAGS[flag]():
+        found = jaxbo.run(RANDOM, lambda k, a, x: bowl(k, a, x), 2, jr.key(0), initial=1)[1].values
+    np.testing.assert_allclose(found, values(RANDOM), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:agent 1 failed:RuntimeWarning")
+@pytest.mark.parametrize("name", ["TS", "EGP"])
+@pytest.mark.parametrize("flag", ["nans", "infs", "leaks", "reused keys"])
+def test_a_model_of_its_own_works_under_a_flag(name, flag):
+    with FLAGS[flag]():
+        _, trace = jaxbo.drive(FEW[name], flaky, 2, jr.key(1), initial=1, progress=False)
+    assert trace.values.shape[0] == 3
+
+
+@pytest.mark.parametrize("flag", ["nans", "infs", "leaks", "reused keys"])
+def test_a_desk_works_under_a_flag(flag):
+    with FLAGS[flag]():
+        desk = jaxbo.Desk(FEW["EGP"], jr.key(2), initial=1)
+        for value in (1.0, 2.0):
+            desk.tell(desk.ask().number, value)
+    assert desk.told == 2
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_state_holds_what_a_flag_stops_for(name):
+    method = ALL[name]
+    state = _steps.init(method, KEY, jax.vmap)
+    for leaf in jax.tree.leaves(eqx.filter(state, eqx.is_inexact_array)):
+        assert bool(jnp.all(jnp.isfinite(leaf)))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_states_and_methods_are_saved_and_copied(name):
+    method = ALL[name]
+    state = _steps.init(method, KEY, jax.vmap)
+    for again in (pickle.loads(pickle.dumps((method, state))), copy.deepcopy((method, state))):
+        assert same(again, (method, state))
+    file = io.BytesIO()
+    eqx.tree_serialise_leaves(file, state)
+    file.seek(0)
+    assert same(eqx.tree_deserialise_leaves(file, state), state)
+
+
+def same(one, other):
+    """With keys by their data."""
+    data = lambda leaf: (  # noqa: E731
+        np.asarray(jr.key_data(leaf))
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        else np.asarray(leaf)
+    )
+    one, other = (jax.tree.map(data, eqx.filter(t, eqx.is_array)) for t in (one, other))
+    return eqx.tree_equal(one, other)
+
+
+def test_runs_pass_through_transformations():
+    seeds = jax.vmap(lambda key: values(RANDOM, key))(jr.split(KEY, 2))
+    np.testing.assert_allclose(seeds[1], values(RANDOM, jr.split(KEY, 2)[1]), rtol=1e-5)
+    _, scanned = jax.lax.scan(lambda c, key: (c, values(RANDOM, key)), 0, jr.split(KEY, 2))
+    np.testing.assert_allclose(scanned, seeds, rtol=1e-5)
+    checked = jax.jit(jax.checkpoint(lambda key: values(RANDOM, key)))(KEY)
+    np.testing.assert_allclose(checked, values(RANDOM), rtol=1e-5)
+
+
+def test_forward_mode_goes_through_a_run_and_reverse_mode_says_what_to_do():
+    def worst(shift):
+        moved = lambda key, agent, x: -jnp.sum((x - shift) ** 2)  # noqa: E731
+        return jnp.min(jaxbo.run(RANDOM, moved, 2, KEY)[1].values)
+
+    here, step = jnp.asarray(0.3), 1e-2
+    expected = (worst(here + step) - worst(here - step)) / (2 * step)
+    np.testing.assert_allclose(jax.jvp(worst, (here,), (jnp.ones(()),))[1], expected, rtol=1e-2)
+    with pytest.raises(ValueError, match=r"Reverse-mode differentiation does not work"):
+        jax.grad(worst)(here)
+
+
+def test_an_algorithm_of_another_precision_is_refused():
+    made = jaxbo.TS(SQUARE, 2, SMALL, candidates=8)
+    with jax.enable_x64(True), pytest.raises(ValueError, match=r"JAX computes in float64 now"):
+        jaxbo.run(made, bowl, 2, jr.key(0))
+
+
+def test_a_trace_and_its_parts_are_saved():
+    _, trace = jaxbo.run(RANDOM, bowl, 2, KEY)
+    again = pickle.loads(pickle.dumps(trace))
+    np.testing.assert_array_equal(again.values, trace.values)
+    program = export.export(jax.jit(lambda key: jaxbo.run(RANDOM, bowl, 2, key)[1].values))(KEY)
+    loaded = export.deserialize(program.serialize())
+    np.testing.assert_allclose(loaded.call(KEY), trace.values, rtol=1e-5)
