@@ -1,6 +1,6 @@
 """A JAX functional core for Bayesian optimization by many agents."""
 
-from jaxbo import metrics, objectives, schedules
+from jaxbo import metrics, objectives, schedules, stopping
 from jaxbo._version import __version__
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
@@ -115,5 +115,6 @@ __all__ = [
     "run",
     "schedules",
     "simulate",
+    "stopping",
     "summary",
 ]

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require, whole
+from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._keys import barrier
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -24,12 +25,14 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each, layout, whole_where_uneven
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.runs import _steps
+from jaxbo.runs._objective import compiled
 from jaxbo.runs._simulation import warn_of_simulation
 from jaxbo.runs.trace import Round, Trace
-from jaxbo.types import Count, Flag, Key, Point, Scalar
+from jaxbo.types import Count, Flag, Key, Scalar
 
-#: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
-Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
+#: A compiled objective: the value of agent `agent` at `x`; the key is for its noise. One that needs no
+#: key, or no agent either, is `f(agent, x)` or `f(x)`.
+Compiled: TypeAlias = Callable[..., Scalar]
 
 
 def run(
@@ -45,13 +48,15 @@ def run(
     record: Callable[[Round], PyTree] | None = None,
     mesh: Mesh | None = None,
     chunk: int | None = None,
+    direction: Direction = "maximize",
 ) -> tuple[PyTree, Any]:
     """`rounds` rounds as one compiled program; returns the last state and the trace.
 
-    `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
-    round every target evaluates `initial` points of the method's initial design: drawn uniformly from
-    the domain and the same under the same key, unless the method explores in its own way. `present`
-    says whose messages arrive each round. `state`, if given, is where to start instead of
+    `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`; one without
+    noise may be `f(agent, x)` or `f(x)`. Before the first round every target evaluates `initial`
+    points of the method's initial design: drawn uniformly from the domain and the same under the same
+    key, unless the method explores in its own way. `present` says whose messages arrive each round.
+    `state`, if given, is where to start instead of
     `algorithm.init`, for instance after `warm_start`.
 
     For a population: of every `every` rounds the last one is recorded, and `record` says what of it,
@@ -72,6 +77,9 @@ def run(
     structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
     goes on from a `state` takes a new key: with the old one it would draw the same numbers again.
 
+    `direction="minimize"`: small values are good. Values and best values are the objective's own; the
+    method, and so `state`, is told their negative.
+
     Private releases are simulated: whoever knows the key knows their noise, and nothing is charged. A
     `SimulationWarning` says so once; `drive` with a ledger draws secret noise and charges for it.
 
@@ -84,8 +92,9 @@ def run(
     `drive` raises an error for it. Raises `ValueError` where sizes do not fit or the objective does not
     return one number.
     """
+    check_direction(direction)
     check_sizes(algorithm, rounds, initial, present, state)
-    check_objective(algorithm, objective)
+    objective = check_objective(algorithm, objective)
     whole("every", every, least=1)
     require(
         record is None or callable(record), f"record must be a function of a Round, got {record!r}."
@@ -96,7 +105,9 @@ def run(
     # Without rounds there is nobody to be present.
     present = present if rounds else None
     each = layout(mesh, chunk)
-    return _run(algorithm, objective, rounds, key, initial, present, state, every, record, each)
+    return _run(
+        algorithm, objective, rounds, key, initial, present, state, every, record, each, direction
+    )
 
 
 @eqx.filter_jit
@@ -111,6 +122,7 @@ def _run(
     every: int,
     record: Callable[[Round], Any] | None,
     each: Each,
+    direction: Direction,
 ) -> tuple[PyTree, Any]:
     keys = run_keys(key)
     # The barriers keep the parts from being fused across, and a hidden number of rounds keeps the loop's
@@ -125,11 +137,11 @@ def _run(
         here = None if present is None else present[t]
         queries, info = barrier(ask(before, ask_key, state, here))
         values = barrier(evaluate_all(algorithm.domain, objective, noise_key, queries, each))
-        best = _better(best, values)
-        _, told = _origin.told(state, values)
+        best = _better(best, values, direction)
+        _, told = _origin.told(state, upward(direction, values))
         stage = _steps.stage(row, initial)
         state = barrier(_steps.tell(algorithm, state, queries, barrier(told), stage, each))
-        return (state, best), Round(queries, values, info, best)
+        return (state, best), Round(queries, values, info, best, direction)
 
     def ask(before: Flag, key: Key, state: PyTree, here: Array | None) -> tuple[Array, PyTree]:
         of_round = functools.partial(_steps.ask, algorithm, key, state, here, each)
@@ -145,19 +157,22 @@ def _run(
             return of_design()
         return jax.lax.cond(before, of_design, of_round)
 
-    best = jnp.full((algorithm.targets,), -jnp.inf)
+    best = jnp.full((algorithm.targets,), upward(direction, -jnp.inf))
     (state, _), (asked, rows) = _table(one_row, initial, rounds, (state, best), every, record)
     if record is None:
         queries, values = asked
-        rows = Trace(queries, values, rows, initial, every=every)
+        rows = Trace(queries, values, rows, initial, every=every, direction=direction)
     rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)
     state = whole_where_uneven(each, state, algorithm.clients)
     # Arrays of the targets alone may be uneven where those of all agents are not.
     return whole_where_uneven(each, state), rows
 
 
-def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:
-    return jnp.where(values > best, values, best)
+def _better(
+    best: Float[Array, " targets"], values: Float[Array, " targets"], direction: Direction
+) -> Array:
+    better = values < best if direction == "minimize" else values > best
+    return jnp.where(better, values, best)
 
 
 def _table(
@@ -305,8 +320,12 @@ def check_queries(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim
         )
 
 
-def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
-    """`ValueError` unless it returns one number, for as many agents as are asked."""
+def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> Compiled:
+    """The objective as `f(key, agent, x)`.
+
+    `ValueError` unless it returns one number, for as many agents as are asked.
+    """
+    objective = compiled(objective)
     point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
     value = jax.eval_shape(objective, jax.random.key(0), jnp.zeros((), int), point)
     require(
@@ -318,3 +337,4 @@ def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
         known is None or known >= algorithm.targets,
         f"the objective has functions for {known} agents, the algorithm asks {algorithm.targets}.",
     )
+    return objective
