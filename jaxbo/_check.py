@@ -1,5 +1,7 @@
 """Bad input gets one clear error before any work starts."""
 
+from numbers import Real
+
 import equinox as eqx
 import jax.core
 import numpy as np
@@ -50,4 +52,13 @@ def whole(name: str, number: object, least: int = 0) -> None:
     require(
         isinstance(number, int | np.integer) and not isinstance(number, bool) and number >= least,
         f"{name} must be a whole number of at least {least}, got {number!r}.",
+    )
+
+
+def seconds(name: str, value: object) -> None:
+    """`ValueError` unless `value` is a time: one real number, positive and finite."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    require(
+        real and 0 < value < float("inf"),  # type: ignore[operator]
+        f"{name} must be a positive number of seconds, got {value!r}.",
     )

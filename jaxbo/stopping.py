@@ -6,7 +6,9 @@ the user's own sign, and a `direction`. A lambda is a rule too:
     stop=lambda trace: np.nanmax(trace.values) > 0.9
 """
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ class Target:
     value: float
 
     def __post_init__(self) -> None:
-        fine = np.ndim(self.value) == 0 and np.isfinite(self.value)
+        fine = isinstance(self.value, Real) and math.isfinite(self.value)
         require(fine, f"value must be one finite number, got {self.value!r}.")
 
     def __call__(self, known: Any) -> bool:
@@ -44,7 +46,8 @@ class NoProgress:
 
     def __post_init__(self) -> None:
         whole("count", self.count, least=1)
-        require(self.least >= 0, f"least must not be negative, got {self.least!r}.")
+        fine = isinstance(self.least, Real) and self.least >= 0
+        require(fine, f"least must be a number that is not negative, got {self.least!r}.")
 
     def __call__(self, known: Any) -> bool:
         best = _best(known)
@@ -58,4 +61,4 @@ class NoProgress:
 def _best(known: Any) -> np.ndarray:
     """The best values so far, a column for each agent."""
     values = np.asarray(known.values, np.float64)
-    return best_so_far(values.reshape(len(values), -1), known.direction)
+    return best_so_far(values[:, None] if values.ndim == 1 else values, known.direction)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxbo._check import positive_number, require
+from jaxbo._check import require, seconds
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Ending:
 
     def __init__(self, deadline: float | None, stop: Callable[[Any], Any] | None):
         if deadline is not None:
-            positive_number("deadline", deadline)
+            seconds("deadline", deadline)
         require(
             stop is None or callable(stop),
             "stop must be a function of what is known so far, such as jaxbo.stopping.Target(0.9), got "

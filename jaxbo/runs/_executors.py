@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jaxbo._check import positive_number, require, whole
+from jaxbo._check import require, seconds, whole
 from jaxbo.runs.renewing import LostWorkerError, Renewing
 
 #: What evaluates a Python objective.
@@ -156,7 +156,7 @@ def opened(executor: Where, timeout: float | None) -> Iterator[Executor]:
 def check_executor(executor: Any, objective: Any, timeout: Any) -> None:
     """`ValueError` for what evaluates nothing, would wait for ever or cannot keep to `timeout`."""
     if timeout is not None:
-        positive_number("timeout", timeout)
+        seconds("timeout", timeout)
         require(
             executor is not None,
             "an evaluation here cannot be ended, so timeout needs an executor: executor=1 is a process "
