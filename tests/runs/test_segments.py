@@ -81,8 +81,10 @@ WAYS = {
 
 
 @pytest.mark.bitwise
-@pytest.mark.parametrize("algorithm", [TS2, FTS3, RANDOM], ids=["TS", "FTS", "random"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("algorithm", "way"),
+    [*((TS2, way) for way in WAYS), (FTS3, "a design"), (RANDOM, "every third")],
+)
 def test_segments_have_the_bits_of_one_program(algorithm, way, key, path, slowly):
     whole = run(algorithm, noisy, 7, key, **WAYS[way])
     slowly(3)
