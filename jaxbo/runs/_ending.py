@@ -13,11 +13,12 @@ log = logging.getLogger(__name__)
 
 
 class Ending:
-    """Knows whether a run is to end. Within a `with`, in the main thread, an interrupt at the keyboard
-    ends the run after what is under way, and a second one at once, by a `KeyboardInterrupt`.
+    """Knows whether a run is to end.
 
-    `deadline` is in seconds from now; `stop` is a function of what is known, or None. A handler of
-    interrupts that is not Python's own stays as it is.
+    Within a `with` in the main thread it hears interrupts at the keyboard. The first one ends the run
+    after the evaluations under way, the second one at once, by a `KeyboardInterrupt`. A handler of
+    interrupts that is not Python's own stays as it is. `deadline` is in seconds from now; `stop` is a
+    function of a trace or a desk, or None.
     """
 
     def __init__(self, deadline: float | None, stop: Callable[[Any], Any] | None):
@@ -69,7 +70,7 @@ class Ending:
         return self.why is not None
 
     def after(self, known: Callable[[], Any], nothing_left: Callable[[], str | None]) -> bool:
-        """Whether the run ends with what is known now; `nothing_left` says why no more is to be asked."""
+        """Whether the run ends, now that this is `known`; `nothing_left` says why it cannot go on."""
         if self.why is None and self.stop is not None and self.stop(known()):
             self._end(f"{_named(self.stop)} says so")
         if self.why is None and (why := nothing_left()) is not None:

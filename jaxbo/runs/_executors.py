@@ -4,8 +4,8 @@
     an Executor      of `concurrent.futures`, or of a library that has one
     executor=None    here, one evaluation after the other
 
-Only the first can end what is too late. A thread cannot be ended, and of a pool of processes nobody knows
-which one has which evaluation.
+Only the first can end an evaluation that is too late. A thread cannot be ended, and a pool of processes
+does not say which process has which evaluation.
 """
 
 import multiprocessing
@@ -33,9 +33,9 @@ import numpy as np
 from jaxbo._check import require, seconds, whole
 from jaxbo.runs.renewing import LostWorkerError, Renewing
 
-#: What evaluates a Python objective.
+#: A number of processes, an executor, or this thread.
 Where: TypeAlias = Executor | int | None
-#: What a process does first: an interrupt at the keyboard is for the one that has the run.
+#: Run first in each process: an interrupt at the keyboard is for the process that has the run.
 _DEAF = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
 #: How a script begins whose processes are spawned: each of them imports it.
 GUARD = 'if __name__ == "__main__":'
@@ -61,10 +61,10 @@ class Here(Executor):
 
 
 class Processes(Executor):
-    """`count` processes, each a pool of its own: one that dies or is too late is known.
+    """`count` processes, each a pool of its own, so that a death concerns a single evaluation.
 
-    An evaluation of more than `timeout` seconds raises `LateError`, and its process is killed. One whose
-    process died is asked again, once, and then raises `LostWorkerError`.
+    An evaluation of more than `timeout` seconds raises `LateError`, and its process is killed. When a
+    process dies, its evaluation is asked again, once, and then raises `LostWorkerError`.
     """
 
     def __init__(self, count: int, timeout: float | None = None):
@@ -84,7 +84,7 @@ class Processes(Executor):
             pool.shutdown(wait)
 
     def kill(self) -> None:
-        """Ends what is under way, and begins nothing more."""
+        """Ends all evaluations at once, and begins no other."""
         self._ended = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for pool in list(self._pools):
@@ -139,7 +139,7 @@ def _kill(pool: ProcessPoolExecutor) -> None:
 
 @contextmanager
 def opened(executor: Where, timeout: float | None) -> Iterator[Executor]:
-    """The executor that is meant. Processes of its own end with it, on an interrupt at once."""
+    """The executor that is meant. Processes end with the `with`, on an interrupt at once."""
     if not isinstance(executor, int | np.integer):
         yield Here() if executor is None else executor
         return
@@ -154,7 +154,7 @@ def opened(executor: Where, timeout: float | None) -> Iterator[Executor]:
 
 
 def check_executor(executor: Any, objective: Any, timeout: Any) -> None:
-    """`ValueError` for what evaluates nothing, would wait for ever or cannot keep to `timeout`."""
+    """`ValueError` unless it evaluates, keeps to `timeout`, and does not wait for ever."""
     if timeout is not None:
         seconds("timeout", timeout)
         require(

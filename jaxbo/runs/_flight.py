@@ -17,11 +17,12 @@ class HeldError(RuntimeError):
 
 
 class Flight:
-    """What an executor has been given and has not given back, each with the caller's own name for it.
+    """The evaluations that an executor has not given back, each with the caller's own name for it.
 
-    With a `timeout`, `room` is False while all workers are busy, so that time counts from when one
-    begins; where nobody knows how many workers there are, from when it is handed over. What is too late
-    is given up: its outcome is a `LateError`, and its worker is counted as busy until it has ended.
+    With a `timeout`, `room` is False while all workers are busy, so that each evaluation begins as it is
+    handed over, and its time counts from then. An executor may not say how many workers it has: then
+    waiting counts, too. A late evaluation is given up: its outcome is a `LateError`, and its worker
+    counts as busy until it has ended.
     """
 
     def __init__(self, executor: Executor, timeout: float | None):
@@ -59,7 +60,7 @@ class Flight:
     def ended(self, ending: Callable[[], bool]) -> list[tuple[Any, Future]]:
         """Waits until some have ended, were cancelled or are too late: names and outcomes.
 
-        Nothing if nothing is under way. Once `ending`, what has not begun is taken back.
+        Nothing if nothing is under way. Once `ending`, evaluations that have not begun are taken back.
         """
         found: list[tuple[Any, Future]] = []
         while self.running and not found:
@@ -72,7 +73,7 @@ class Flight:
         return found
 
     def cancel(self) -> None:
-        """Takes back what has not begun."""
+        """Takes back the evaluations that have not begun."""
         self.running = {future: at for future, at in self.running.items() if not future.cancel()}
 
     def _patience(self) -> float:

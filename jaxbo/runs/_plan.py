@@ -1,9 +1,9 @@
 """The one loop as a compiled program: init, then ask → evaluate → tell, row after row.
 
-    Plan     what a run does
+    Plan     the arguments of a run
     start    its state before the first row
-    loop     empty tables of what is recorded, and the step from one row to the next
-    end      what a run returns
+    loop     empty tables for records, and the step from one row to the next
+    end      its result
 
 `compiled.run` runs all rows as one program; `_segments` runs the same step some rows at a time.
 """
@@ -33,7 +33,7 @@ from jaxbo.types import Count, Flag, Key, Scalar
 Compiled: TypeAlias = Callable[..., Scalar]
 #: The state of a method, and the best value of each target so far.
 State: TypeAlias = tuple[PyTree, Array]
-#: Queries and values of all rows, and what is recorded of rounds.
+#: Queries and values of all rows, and the records of rounds.
 Tables: TypeAlias = tuple[PyTree, PyTree]
 
 

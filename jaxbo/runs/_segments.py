@@ -2,7 +2,7 @@
 
     begin    the state and empty tables, or those of the file
     rows     the program of `run`, from one row to another: both are numbers that it is given
-    end      what `run` returns
+    end      the result of `run`
 
 The step from row to row is the same whatever the segments are, so a run that goes on has the same bits.
 """
@@ -34,7 +34,7 @@ from jaxbo.runs._plan import Plan, State, Tables
 from jaxbo.runs._progress import Progress
 from jaxbo.types import Count, Key, as_pytree
 
-#: What a file is of, and the layout of what is in it.
+#: The kind of the file, and the number of its layout.
 KIND, FORMAT = "a compiled run", 1
 #: Seconds between two looks at a run: a bar that moves, and an interrupt that is heard.
 SEGMENT = 1.0
@@ -51,7 +51,7 @@ def run_in_segments(
     checkpoint: str | PathLike | None,
     progress: bool,
 ) -> tuple[PyTree, Any]:
-    """What `run` returns, with fewer rows if it was interrupted."""
+    """The result of `run`, with fewer rows if it was interrupted."""
     require(
         not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((plan, key, state))),
         "progress and checkpoint are for a run by itself: leave them out under jit and vmap.",
@@ -154,7 +154,7 @@ class _File:
         self._saved, self._took = time.monotonic(), 0.0
 
     def resumed(self, carry: tuple[State, Tables]) -> tuple[int, tuple[State, Tables]]:
-        """The row to go on from, and what is known there; `carry` is what a new run begins with.
+        """The row to go on from, with its state and tables; `carry` has those of a new run.
 
         `CheckpointError` if the file is in use, damaged or of another run.
         """
@@ -229,7 +229,7 @@ class _File:
 
 
 def _laid_out(like: jax.Array, found: np.ndarray) -> jax.Array:
-    """What was found, on the devices of `like`; a table is filled up with its empty rows."""
+    """An array of the file, on the devices of `like`; a table is filled up with its empty rows."""
     whole = found
     if found.shape != like.shape:
         whole = np.zeros(like.shape, like.dtype)

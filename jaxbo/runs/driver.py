@@ -126,14 +126,14 @@ def drive(
     one that has it. No other executor can: the worker is given up, and the run raises a `RuntimeError`
     when all are. It then hands out no more than it has workers. Where that is unknown, as of dask, time
     counts from when an evaluation is handed over and not from when it begins.
-    `deadline`: after so many seconds nothing more begins, and the run ends with what it has.
+    `deadline`: after so many seconds nothing more begins, and the run ends early.
     `stop`: a function of the trace so far, asked after each row; the run ends when it says so. See
     `jaxbo.stopping`.
-    An interrupt at the keyboard does the same as a deadline: what is under way ends, and what has been
-    observed is returned. Without a checkpoint the whole row ends, for its values would be lost otherwise.
-    A second interrupt is a `KeyboardInterrupt` at once.
+    An interrupt at the keyboard does the same as a deadline: evaluations under way end, and the trace is
+    returned. Without a checkpoint the whole row ends, or its values would be lost. A second interrupt is
+    a `KeyboardInterrupt` at once.
     A Python objective also ends the run when there is nothing left to ask: all agents have every point of
-    a finite domain, and some point again with the same value. Where there is noise, the run goes on.
+    a finite domain, and some point again with the same value. With noise the run goes on.
     A run that ends early has a trace of the rows that are complete, and says why in the log. With a
     checkpoint it goes on when it is started again.
     `direction="minimize"`: small values are good. The trace has the user's own values; the method, and so
