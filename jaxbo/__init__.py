@@ -5,6 +5,7 @@ from jaxbo import (
     objectives,
     plotting,
     schedules,
+    stopping,
 )
 from jaxbo._version import __version__
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -128,5 +129,6 @@ __all__ = [
     "run",
     "schedules",
     "simulate",
+    "stopping",
     "summary",
 ]

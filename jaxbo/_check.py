@@ -1,5 +1,7 @@
 """Bad input gets one clear error before any work starts."""
 
+from numbers import Real
+
 import equinox as eqx
 import jax.core
 import numpy as np
@@ -54,3 +56,12 @@ def whole(name: str, number: object, least: int = 0, most: float = MOST) -> None
     size = int(number) if is_whole else least - 1  # type: ignore[call-overload]
     require(size >= least, f"{name} must be a whole number of at least {least}, got {number!r}.")
     require(size <= most, f"{name} must be at most {most}, which 32 bits hold, got {number}.")
+
+
+def seconds(name: str, value: object) -> None:
+    """`ValueError` unless `value` is a time: one real number, positive and finite."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    require(
+        real and 0 < value < float("inf"),  # type: ignore[operator]
+        f"{name} must be a positive number of seconds, got {value!r}.",
+    )

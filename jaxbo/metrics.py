@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxbo._check import require
+from jaxbo._direction import Direction, check_direction
 
 #: Values of every agent in every round, of one run or of many.
 Values: TypeAlias = Float[Array, "*runs rounds agents"] | Float[np.ndarray, "*runs rounds agents"]
@@ -25,13 +26,18 @@ Values: TypeAlias = Float[Array, "*runs rounds agents"] | Float[np.ndarray, "*ru
 Numbers: TypeAlias = Float[Array, "..."] | Float[np.ndarray, "..."] | float | int | np.floating
 
 
-def best_so_far(values: Values) -> Float[np.ndarray, "*runs rounds agents"]:
-    """The best value each agent has had by each round.
+def best_so_far(
+    values: Values, direction: Direction = "maximize"
+) -> Float[np.ndarray, "*runs rounds agents"]:
+    """The best value each agent has had by each round: the largest or, to minimize, the smallest.
 
     Values that are not finite are failed evaluations and are passed over; -inf before an agent's
-    first success.
+    first success, or inf.
     """
+    check_direction(direction)
     values = np.asarray(values, np.float64)
+    if direction == "minimize":
+        return np.minimum.accumulate(np.where(np.isfinite(values), values, np.inf), axis=-2)
     return np.maximum.accumulate(np.where(np.isfinite(values), values, -np.inf), axis=-2)
 
 

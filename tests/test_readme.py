@@ -15,10 +15,12 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_the_example_runs_as_written(example, tmp_path):
+    script = tmp_path / "example.py"  # processes that it starts import it
+    script.write_text(example)
     environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     environment["PYTHONPATH"] = str(README.parent)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example],
+        [sys.executable, "-W", "error", str(script)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -46,6 +46,7 @@ from jaxbo.runs import _archive
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
 from jaxbo.runs._identity import Identity, check_same, identity
 from jaxbo.runs._lock import Hold
+from jaxbo.runs._objective import called, check_python
 from jaxbo.runs.compiled import check_queries
 from jaxbo.types import Count, Key
 
@@ -95,10 +96,11 @@ def observations(path: str | PathLike) -> Observations:
 class Owner:
     """Agent number `agent` of a federation.
 
-    `objective(agent, x)` is that of `drive`. An exception of the types `catch` is a failed evaluation,
-    logged and survived. The log also says once if float32 cuts the values. For each federation there
-    will be a file in `folder`, readable by the owner alone (`observations` reads it). What the owner
-    draws comes from random numbers of its machine's that nobody else knows; with `key`, the
+    `objective(agent, x)`, or `objective(x)`, is that of `drive`. An exception of the types `catch` is
+    a failed evaluation, logged and survived. The log also says once if float32 cuts the values. For
+    each federation there will be a file in `folder`, readable by the owner alone (`observations` reads
+    it). What the owner draws comes from random numbers of its machine's that nobody else knows; with
+    `key`, the
     `Coordinator`'s, from that: its queries are those of `run`, if there is no ledger.
 
     If it is asked for two rounds at the same time, by whatever processes, it does one after the other.
@@ -122,6 +124,7 @@ class Owner:
             agent < algorithm.agents,
             f"agent must be one of {algorithm.agents}, counted from 0; got {agent}.",
         )
+        check_python(objective)
         found = Path(folder).resolve()  # an objective may change the current folder
         require(found.is_dir(), f"the owner's folder {found} does not exist.")
         self.algorithm, self.objective, self.agent = algorithm, objective, int(agent)
@@ -349,7 +352,7 @@ class _Visit:
         domain = self.algorithm.domain
         argument = domain.decode(x) if isinstance(domain, Space) else x
         try:
-            return finite_number(self.owner.objective(self.owner.agent, argument))
+            return finite_number(called(self.owner.objective, self.owner.agent, argument))
         except NotFiniteError as error:
             log.warning("the evaluation of %s failed: %s", argument, error)
             return np.nan

@@ -1,15 +1,8 @@
 """Evaluations of a Python objective, one after the other or in an executor; failures are survived."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    wait,
-)
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Future
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -17,19 +10,23 @@ import jax
 import numpy as np
 
 from jaxbo._check import require
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
+from jaxbo.runs._ending import Ending
+from jaxbo.runs._executors import LateError, check_executor
+from jaxbo.runs._flight import Flight
+from jaxbo.runs._objective import COMPILED, USUAL, arguments_of
 from jaxbo.runs._record import Record
+from jaxbo.runs.compiled import check_objective
 
-#: An objective in Python: the value of an agent at a point, or at a dictionary of parameters.
-BlackBox: TypeAlias = Callable[[int, Any], float]
+#: An objective in Python: the value of an agent at a point, or at a dictionary of parameters. It may be
+#: `f(x)`, too.
+BlackBox: TypeAlias = Callable[..., Any]
 
 
 #: So many evaluations may fail before the first success; of a longer initial design, all.
 TRIES = 3
-
-#: Seconds between two looks for evaluations that were cancelled without a word.
-BETWEEN_LOOKS = 0.5
 
 
 class Evaluator:
@@ -40,31 +37,36 @@ class Evaluator:
         domain: AbstractDomain,
         objective: Any,
         record: Record,
-        executor: Executor | None,
+        flight: Flight,
         catch: type[Exception] | tuple[type[Exception], ...],
         anew: bool,
+        ending: Ending,
     ):
         self.domain, self.objective, self.record = domain, objective, record
-        self.executor, self.catch = executor, catch
+        self.flight, self.catch, self.ending = flight, catch, ending
+        self.count = arguments_of(objective, USUAL)
         #: Whether the record has all evaluations there have been.
         self.anew = anew
 
-    def __call__(self, row: int) -> None:
-        """All values of `row` that are not known already."""
+    def __call__(self, row: int) -> bool:
+        """All values of `row` that are not known already; whether they are, or the run ended before."""
         ended = self.record.ended(row)
         for agent, (value, error) in ended.items():
             self.record.put(row, agent, value, error, new=False)
         agents = [a for a in range(self.record.values.shape[1]) if a not in ended]
         survived: list[BaseException] = []
         fatal: list[BaseException] = []
+        left = len(agents)
         # Evaluations that are under way when one is fatal are still waited for and recorded.
-        for agent, outcome in self._outcomes(row, agents, stop=lambda: bool(fatal)):
+        for agent, outcome in self._outcomes(row, agents, fatal):
             try:
                 error = self._put(row, agent, outcome)
             except Exception as unsaved:  # a full disk may have room again for the next
                 fatal.append(unsaved)
                 continue
-            if error is not None:
+            if error is None or self._survives(error):
+                left -= 1
+            if error is not None and not self._interrupted(error):
                 (survived if self._survives(error) else fatal).append(error)
         if fatal:
             raise fatal[0]
@@ -72,6 +74,7 @@ class Evaluator:
             # A mistake in the objective, not bad luck. What failed is not kept: it may be mended.
             self.record.give_up()
             raise survived[0]
+        return left == 0
 
     def _hopeless(self, row: int) -> bool:
         """Whether nothing has succeeded in as many evaluations as it takes to say so."""
@@ -81,6 +84,10 @@ class Evaluator:
 
     def _survives(self, error: BaseException) -> bool:
         return survives(error, self.catch)
+
+    def _interrupted(self, error: BaseException) -> bool:
+        """Whether an interrupt that ends the run has reached a worker, too."""
+        return self.ending.interrupted and isinstance(error, KeyboardInterrupt)
 
     def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
         """Records one evaluation; returns the exception if it failed."""
@@ -97,58 +104,49 @@ class Evaluator:
         return error
 
     def _outcomes(
-        self, row: int, agents: list[int], stop: Callable[[], bool]
+        self, row: int, agents: list[int], fatal: list[BaseException]
     ) -> Iterator[tuple[int, Future]]:
-        """The evaluations as they end. After `stop`, those that have not begun are left out."""
-        if self.executor is None:
-            for agent in agents:
-                if stop():
-                    return
-                self.record.begin(row, agent)
-                yield agent, _call(self.objective, agent, self._argument(row, agent))
-            return
-        futures: dict[Future, int] = {}
-        try:
-            refused = self._submit(row, agents, futures)
-            waiting = set(futures)
-            while waiting:
-                if refused is not None or stop():
-                    waiting = {future for future in waiting if not future.cancel()}
-                done = any_ended(waiting)
-                waiting -= done
-                for future in done:
-                    yield futures[future], future
-            if refused is not None:
-                raise refused
-        finally:
-            for future in futures:
-                future.cancel()
+        """The evaluations as they end. When the run ends, those that have not begun are left out."""
+        waiting: list[int] = list(agents)
+        refused: list[Exception] = []
 
-    def _submit(self, row: int, agents: list[int], futures: dict[Future, int]) -> Exception | None:
-        """Hands evaluations to the executor. Returns its error if it refuses one."""
-        assert self.executor is not None
+        def ends() -> bool:
+            return bool(refused) or self._ends(fatal)
+
         try:
-            for agent in agents:
+            while waiting or self.flight.running:
+                if not ends():
+                    self._submit(row, waiting, refused)
+                outcomes = self.flight.ended(ends)
+                yield from outcomes
+                if ends() and not outcomes:
+                    break
+            if refused:
+                raise refused[0]
+        finally:
+            self.flight.cancel()
+
+    def _ends(self, fatal: list[BaseException]) -> bool:
+        """Whether no more is to begin. Without a file the row ends, or its values would be lost."""
+        return bool(fatal) or (self.record.saved is not None and self.ending.now())
+
+    def _submit(self, row: int, waiting: list[int], refused: list[Exception]) -> None:
+        """Hands evaluations to the executor while it takes them. An error is `refused`."""
+        try:
+            if waiting:
+                self.flight.must_have_room()
+            while waiting and self.flight.room:
+                agent = waiting[0]
+                arguments = (agent, self._argument(row, agent))[-self.count :]
                 self.record.begin(row, agent)
-                future = self.executor.submit(self.objective, agent, self._argument(row, agent))
-                futures[future] = agent
+                self.flight.submit(agent, self.objective, *arguments)
+                waiting.pop(0)
         except Exception as error:  # of a pool that takes nothing more
-            return error
-        return None
+            refused.append(error)
 
     def _argument(self, row: int, agent: int) -> Any:
         x = self.record.queries[row, agent]
         return self.domain.decode(x) if isinstance(self.domain, Space) else x.copy()
-
-
-def _call(objective: BlackBox, agent: int, x: Any) -> Future:
-    """The outcome of an evaluation in this thread."""
-    outcome = Future()
-    try:
-        outcome.set_result(objective(agent, x))
-    except Exception as error:  # kept for the caller, which decides
-        outcome.set_exception(error)
-    return outcome
 
 
 class BadValueError(ValueError):
@@ -176,21 +174,27 @@ def check_catch(catch: Any) -> None:
     )
 
 
+def check_way(algorithm: AbstractAlgorithm, objective: Any, executor: Any, timeout: Any) -> bool:
+    """Whether the objective is compiled. `ValueError` for what cannot be evaluated in this way."""
+    if arguments_of(objective, USUAL) != COMPILED:
+        check_executor(executor, objective, timeout)
+        return False
+    check_objective(algorithm, objective)
+    require(
+        executor is None and timeout is None,
+        "an executor and a timeout are for a Python objective, f(x) or f(agent, x); this one is compiled "
+        "and evaluated here.",
+    )
+    return True
+
+
 def survives(error: BaseException, catch: type[Exception] | tuple[type[Exception], ...]) -> bool:
     """Whether a run goes on after this error of an evaluation."""
     if isinstance(error, BrokenExecutor | CancelledError | BadValueError):
         return False
-    return isinstance(error, (NotFiniteError, catch))
-
-
-def any_ended(futures: Collection[Future]) -> set[Future]:
-    """Waits until one has ended or was cancelled. All that have or were; none of none."""
-    ended: set[Future] = set()
-    while futures and not ended:
-        # `Executor.shutdown(cancel_futures=True)` cancels, and wakes nobody who waits.
-        wait(futures, timeout=BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
-        ended = {future for future in futures if future.done()}
-    return ended
+    if isinstance(error, SystemExit):  # of `sys.exit`: Python has it apart from other exceptions
+        return issubclass(Exception, catch)
+    return isinstance(error, (NotFiniteError, LateError, catch))
 
 
 def outcome_of(ended: Future) -> tuple[float, BaseException | None]:

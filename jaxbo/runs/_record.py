@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxbo._check import require
+from jaxbo._direction import Direction
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs._archive import DamagedError, OtherRunError
@@ -29,6 +30,7 @@ class Record:
         ledger: Ledger | None,
         present: np.ndarray | None,
         compiled: bool,
+        direction: Direction,
     ):
         queries, info = shapes
         rows = initial + rounds
@@ -37,6 +39,7 @@ class Record:
         self.queries = np.full((rows, *queries.shape), np.nan, queries.dtype)
         # A compiled objective's values are told as they come; a Python objective's in float64.
         self.compiled = compiled
+        self.direction: Direction = direction
         precision = queries.dtype if compiled else np.float64
         self.values = np.full((rows, queries.shape[0]), np.nan, precision)
         #: When each evaluation began, and for how many seconds.
@@ -194,11 +197,15 @@ class Record:
         return jax.tree.unflatten(self.structure, self.info)
 
     def trace(self) -> Trace:
-        info = jax.tree.unflatten(self.structure, [jnp.asarray(leaf) for leaf in self.info])
-        queries, values = self.observations(slice(None))
-        failures = tuple(self.failures)
-        times = None if self.compiled else self.times.copy()
-        return Trace(queries, values, info, self.initial, failures, self.ledger, times=times)
+        """Of the rows that have been told."""
+        initial = min(self.initial, self.told)
+        leaves = [jnp.asarray(leaf[: self.told - initial]) for leaf in self.info]
+        info = jax.tree.unflatten(self.structure, leaves)
+        queries, values = self.observations(slice(self.told))
+        failures = tuple(failure for failure in self.failures if failure.row < self.told)
+        known = queries, values, info, initial, failures, self.ledger
+        times = None if self.compiled else self.times[: self.told].copy()
+        return Trace(*known, direction=self.direction, times=times)
 
     def _save(self) -> None:
         if self.saved is None:

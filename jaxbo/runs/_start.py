@@ -41,9 +41,12 @@ class Start(NamedTuple):
         there = ~np.isnan(self.known.queries[:, :targets]).all(axis=-1)
         return int(there.sum(axis=0).max(initial=0))
 
-    def stage(self, row: int) -> Stage:
-        """Of a row that is asked, the first being 0; rows of results that are known are below 0."""
-        return _steps.stage(self.told + row, self.told + self.asked)
+    def stage(self, row: int, asked: int | None = None) -> Stage:
+        """Of a row that is asked, the first being 0; rows of results that are known are below 0.
+
+        `asked` is how many rows were asked before the first round, if the run ended before all of them.
+        """
+        return _steps.stage(self.told + row, self.told + (self.asked if asked is None else asked))
 
     def design_row(self, row: int) -> int:
         """Which row of the design: points that are asked first leave all others as they are."""
@@ -65,11 +68,11 @@ class Start(NamedTuple):
         queries, values = self.known
         return list(zip(queries[:, 0], values[:, 0].tolist(), strict=True))
 
-    def tell(self, state: PyTree, step: Callable[[PyTree, Any, Any, Stage], PyTree]) -> PyTree:
-        """The state after the results that are known."""
+    def tell(self, state: PyTree, step: Callable[..., PyTree], asked: int | None = None) -> PyTree:
+        """The state after the results that are known; `asked` is that of `stage`."""
         rows = () if self.known is None else zip(*self.known, strict=True)
         for row, (queries, values) in enumerate(rows):
-            state = step(state, queries, values, self.stage(row - self.told))
+            state = step(state, queries, values, self.stage(row - self.told, asked))
         return state
 
 

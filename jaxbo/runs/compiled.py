@@ -6,10 +6,10 @@
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
 
-import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from os import PathLike
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,23 +19,23 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require, whole
+from jaxbo._direction import Direction, check_direction
 from jaxbo._keys import barrier
-from jaxbo.algos.base import _origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
-from jaxbo.algos.base.keys import agent_keys, row_keys, run_keys
-from jaxbo.domains.base import AbstractDomain
+from jaxbo.algos.base.keys import run_keys
 from jaxbo.domains.space import Space
-from jaxbo.layout import Each, layout, whole_where_uneven
+from jaxbo.layout import layout
 from jaxbo.objectives.families import AbstractObjective
-from jaxbo.runs import _steps
 from jaxbo.runs._arguments import check_arguments, check_precision, check_state
+from jaxbo.runs._objective import compiled
+from jaxbo.runs._plan import Compiled, Plan, evaluate_all
+from jaxbo.runs._segments import run_in_segments
 from jaxbo.runs._simulation import warn_of_simulation
-from jaxbo.runs.trace import Round, Trace
-from jaxbo.types import Count, Flag, Key, Point, Scalar
+from jaxbo.runs.trace import Round
+from jaxbo.types import Count, Key
 
-#: A compiled objective: the value of agent `agent` at `x`; the key is for its noise.
-Compiled: TypeAlias = Callable[[Key, Count, Point], Scalar]
+__all__ = ["Compiled", "check_objective", "check_queries", "check_sizes", "evaluate_all", "run"]
 
 
 def run(
@@ -51,13 +51,17 @@ def run(
     record: Callable[[Round], PyTree] | None = None,
     mesh: Mesh | None = None,
     chunk: int | None = None,
+    direction: Direction = "maximize",
+    progress: bool = False,
+    checkpoint: str | PathLike | None = None,
 ) -> tuple[PyTree, Any]:
     """`rounds` rounds as one compiled program; returns the last state and the trace.
 
-    `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`. Before the first
-    round every target evaluates `initial` points of the method's initial design: drawn uniformly from
-    the domain and the same under the same key, unless the method explores in its own way. `present`
-    says whose messages arrive each round. `state`, if given, is where to start instead of
+    `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`; one without
+    noise may be `f(agent, x)` or `f(x)`. Before the first round every target evaluates `initial`
+    points of the method's initial design: drawn uniformly from the domain and the same under the same
+    key, unless the method explores in its own way. `present` says whose messages arrive each round.
+    `state`, if given, is where to start instead of
     `algorithm.init`, for instance after `warm_start`.
 
     For a population: of every `every` rounds the last one is recorded, and `record` says what of it,
@@ -78,6 +82,16 @@ def run(
     structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
     goes on from a `state` takes a new key: with the old one it would draw the same numbers again.
 
+    `direction="minimize"`: small values are good. Values and best values are the objective's own; the
+    method, and so `state`, is told their negative.
+
+    For long simulations: `progress` shows a bar, as that of `drive`, with the numbers that `record` gives
+    of a round, and `checkpoint` is a file that makes the run continue where it stopped, bit for bit. The
+    same program then runs a few rows at a time, and state and records are saved between. An interrupt at
+    the keyboard ends such a run after the rows in hand, and what it returns has fewer rows; a second one
+    is a `KeyboardInterrupt`. It may go on with more rounds. Not under `jit` or `vmap`, nor over several
+    processes.
+
     Private releases are simulated: whoever knows the key knows their noise, and nothing is charged. A
     `SimulationWarning` says so once; `drive` with a ledger draws secret noise and charges for it.
 
@@ -91,9 +105,10 @@ def run(
     return one number.
     """
     check_arguments(algorithm, key, objective)
+    check_direction(direction)
     check_sizes(algorithm, rounds, initial, present, state)
     check_precision(algorithm)
-    check_objective(algorithm, objective)
+    objective = check_objective(algorithm, objective)
     whole("every", every, least=1)
     require(
         record is None or callable(record), f"record must be a function of a Round, got {record!r}."
@@ -105,65 +120,20 @@ def run(
     # Without rounds there is nobody to be present.
     present = present if rounds else None
     each = layout(mesh, chunk)
-    return _run(algorithm, objective, rounds, key, initial, present, state, every, record, each)
+    plan = Plan(algorithm, objective, present, record, each, rounds, initial, every, direction)
+    if checkpoint is not None or progress:
+        return run_in_segments(plan, key, state, checkpoint, progress)
+    return _run(plan, key, state)
 
 
 @eqx.filter_jit
-def _run(
-    algorithm: AbstractAlgorithm,
-    objective: Compiled,
-    rounds: int,
-    key: Key,
-    initial: int,
-    present: Bool[Array, "rounds agents"] | None,
-    state: PyTree | None,
-    every: int,
-    record: Callable[[Round], Any] | None,
-    each: Each,
-) -> tuple[PyTree, Any]:
-    keys = run_keys(key)
-    # The barriers keep the parts from being fused across, and a hidden number of rounds keeps the loop's
-    # body from being specialized: both stay what `drive` compiles, to the bit.
-    state = barrier(_steps.init(algorithm, keys.init, each) if state is None else state)
-    assert state is not None
-
-    def one_row(row: Count, carry: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], Round]:
-        state, best = carry
-        before, t = row < initial, row - initial
-        ask_key, noise_key = row_keys(keys, before, jnp.where(before, row, t))
-        here = None if present is None else present[t]
-        queries, info = barrier(ask(before, ask_key, state, here))
-        values = barrier(evaluate_all(algorithm.domain, objective, noise_key, queries, each))
-        best = _better(best, values)
-        _, told = _origin.told(state, values)
-        stage = _steps.stage(row, initial)
-        known = info if algorithm.remembers else None
-        state = barrier(_steps.tell(algorithm, state, queries, barrier(told), stage, each, known))
-        return (state, best), Round(queries, values, info, best)
-
-    def ask(before: Flag, key: Key, state: PyTree, here: Array | None) -> tuple[Array, PyTree]:
-        of_round = functools.partial(_steps.ask, algorithm, key, state, here, each)
-        if not initial:
-            return of_round()
-        _, info = jax.eval_shape(of_round)
-
-        def of_design() -> tuple[Array, PyTree]:
-            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), info)
-            return _steps.design(algorithm, key, each), nothing
-
-        if not rounds:
-            return of_design()
-        return jax.lax.cond(before, of_design, of_round)
-
-    best = jnp.full((algorithm.targets,), -jnp.inf)
-    (state, _), (asked, rows) = _table(one_row, initial, rounds, (state, best), every, record)
-    if record is None:
-        queries, values = asked
-        rows = Trace(queries, values, rows, initial, every=every)
-    rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)
-    state = whole_where_uneven(each, state, algorithm.clients)
-    # Arrays of the targets alone may be uneven where those of all agents are not.
-    return whole_where_uneven(each, state), rows
+def _run(plan: Plan, key: Key, state: PyTree | None) -> tuple[PyTree, Any]:
+    keys, rows = run_keys(key), plan.initial + plan.rounds
+    begun = plan.start(keys.init, state)
+    tables, body = plan.loop(keys, begun)
+    if not rows:
+        return plan.end(rows, begun, tables)
+    return plan.end(rows, *_hidden_loop(rows, body, (begun, tables)))
 
 
 def warn_of_rest(rounds: int, every: int) -> None:
@@ -177,96 +147,9 @@ def warn_of_rest(rounds: int, every: int) -> None:
         )
 
 
-def _better(best: Float[Array, " targets"], values: Float[Array, " targets"]) -> Array:
-    return jnp.where(values > best, values, best)
-
-
-def _table(
-    step: Callable[[Count, PyTree], tuple[PyTree, Round]],
-    initial: int,
-    rounds: int,
-    state: PyTree,
-    every: int,
-    record: Callable[[Round], PyTree] | None,
-) -> tuple[PyTree, tuple[PyTree, PyTree]]:
-    """The last state, and two tables: queries and values of all rows, and what is recorded of rounds.
-
-    Both have a row of each `every`-th round, the first one those before the first round, too. Where there
-    is a `record` the first one is empty.
-    """
-    step = _traced_once(step, jnp.zeros((), int), state)
-    asked_of = _asked if record is None else lambda round: ()
-    made = record or (lambda round: round.info)
-    count = rounds // every
-
-    def empty(rows: int, of: Callable[[Round], PyTree]) -> PyTree:
-        shapes = jax.eval_shape(
-            lambda row, state: of(step(row, state)[1]), jnp.zeros((), int), state
-        )
-        return jax.tree.map(lambda one: jnp.zeros((rows, *one.shape), one.dtype), shapes)
-
-    tables = empty(initial + count, asked_of), empty(count, made)
-    if not initial + rounds:
-        return state, tables
-
-    def body(row: Count, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        state, (asked, recorded) = carry
-        state, round = step(row, state)
-        before, t = row < initial, row - initial
-        due = (t + 1) % every == 0
-        both = before | due, due & ~before
-        if every == 1 and (record is None or not initial):
-            # What the first round writes over may be written before.
-            both = True, True
-        place = jnp.where(before, row, initial + t // every)
-        asked = _written(asked, place, lambda: asked_of(round), both[0])
-        place = jnp.maximum(t, 0) // every
-        recorded = _written(recorded, place, lambda: made(round), both[1])
-        return state, (asked, recorded)
-
-    return _hidden_loop(initial + rounds, body, (state, tables))
-
-
-def _asked(round: Round) -> tuple[Array, Array]:
-    return round.queries, round.values
-
-
-def _traced_once(step: Callable[..., Any], *examples: PyTree) -> Callable[..., Any]:
-    """The same function without its Python: else an objective would be traced twice."""
-    traced, constants = jax.closure_convert(step, *examples)
-    return lambda *arguments: traced(*arguments, *constants)
-
-
-def _written(rows: PyTree, place: Count, row: Callable[[], PyTree], due: Flag | bool) -> PyTree:
-    """The rows with a new one in its place, if it is due: only then is it made."""
-
-    def write(rows: PyTree) -> PyTree:
-        # Unlike `.at`, without checks of bounds, which are compiled for each array.
-        put = jax.lax.dynamic_update_index_in_dim
-        return jax.tree.map(lambda rows, one: put(rows, one, place, 0), rows, row())
-
-    if not any(leaf.shape[0] for leaf in jax.tree.leaves(rows)):
-        return rows
-    return write(rows) if due is True else jax.lax.cond(due, write, lambda rows: rows, rows)
-
-
 def _hidden_loop(count: int, body: Callable[[Count, PyTree], PyTree], start: PyTree) -> PyTree:
     """`fori_loop`, of whose number of steps the compiler knows nothing, and so specializes nothing."""
     return jax.lax.fori_loop(0, barrier(count), body, start)
-
-
-def evaluate_all(
-    domain: AbstractDomain,
-    objective: Compiled,
-    key: Key,
-    queries: Float[Array, "targets dim"],
-    each: Each = jax.vmap,
-) -> Float[Array, " targets"]:
-    """A value of each target; NaN where it is not finite, or its query outside of the domain."""
-    agents = jnp.arange(queries.shape[0])
-    inside: Array = each(domain.contains)(queries)
-    values: Array = each(objective)(agent_keys(key, agents), agents, queries)
-    return jnp.where(jnp.isfinite(values) & inside, values, jnp.nan)
 
 
 def check_sizes(
@@ -333,8 +216,12 @@ def check_queries(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim
         )
 
 
-def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
-    """`ValueError` unless it returns one number, for as many agents as are asked."""
+def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> Compiled:
+    """The objective as `f(key, agent, x)`.
+
+    `ValueError` unless it returns one number, for as many agents as are asked.
+    """
+    objective = compiled(objective)
     point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
     value = _value_of(algorithm, objective, point)
     require(
@@ -346,6 +233,7 @@ def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> None:
         known is None or known >= algorithm.targets,
         f"the objective has functions for {known} agents, the algorithm asks {algorithm.targets}.",
     )
+    return objective
 
 
 def _value_of(algorithm: AbstractAlgorithm, objective: Compiled, point: Any) -> Any:

@@ -7,7 +7,7 @@ nothing and tell draws nothing, so a state is a function of the key and the obse
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
 
 import functools
-from concurrent.futures import Executor
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
@@ -19,23 +19,29 @@ from jaxtyping import Array, Bool, PyTree
 
 from jaxbo import _version
 from jaxbo._check import require
+from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._keys import fresh
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
+from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
 from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint
-from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch
+from jaxbo.runs._ending import Ending
+from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch, check_way
+from jaxbo.runs._executors import Where, opened
+from jaxbo.runs._flight import Flight
 from jaxbo.runs._identity import Identity, identity
+from jaxbo.runs._known import nothing_left
+from jaxbo.runs._progress import Progress
 from jaxbo.runs._record import Record
 from jaxbo.runs._simulation import warn_of_simulation
 from jaxbo.runs._start import Start, beginning
 from jaxbo.runs.compiled import (
-    check_objective,
     check_queries,
     check_sizes,
     evaluate_all,
@@ -92,19 +98,24 @@ def drive(
     initial: int = 0,
     known: Any = None,
     first: Any = None,
-    executor: Executor | None = None,
+    executor: Where = None,
     checkpoint: str | PathLike | None = None,
     catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    timeout: float | None = None,
+    deadline: float | None = None,
+    stop: Callable[[Trace], Any] | None = None,
+    direction: Direction = "maximize",
     progress: bool = True,
     present: Bool[Array, "rounds agents"] | None = None,
     state: PyTree | None = None,
     ledger: Ledger | None = None,
 ) -> tuple[PyTree, Trace]:
-    """`run` for an objective in Python: `objective(agent, x)` with `x` a NumPy array.
+    """`run` for an objective in Python: `objective(agent, x)` or `objective(x)`, `x` a NumPy array.
 
-    On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective` is compiled and
-    evaluated for all agents at once, and without a `ledger` gives the trace that `run` gives; to the
-    last bit if its own values do not depend on what they are compiled with.
+    On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective`, or a function
+    `objective(key, agent, x)` in JAX, is compiled and evaluated for all agents at once, and without a
+    `ledger` gives the trace that `run` gives; to the last bit if its own values do not depend on what
+    they are compiled with. The signature tells which it is: parameters that have a default do not count.
 
     `known`: results from before, told before anything is asked: (points, values), on a `Space` with
     parameters by name, too; a list of dictionaries, such as `Trace.table`, or a DataFrame, with the
@@ -112,9 +123,11 @@ def drive(
     evaluation. They are not in the trace: `replay` takes them, too.
     `first`: points that each agent is asked before its `initial` ones, or workers who share a model
     together; such as a guess. They are among the trace's initial rows.
-    `executor`: evaluations of a round run in it at the same time; by default one after the other. Not
-    for an `AbstractObjective`. Let processes be spawned, not forked: JAX has threads, and the next steps
-    are compiled in another one while the first evaluations run.
+    `executor`: evaluations of a round run in it at the same time. A number is so many processes, which
+    are spawned and import the script that started the run: it begins with `if __name__ == "__main__":`.
+    One that dies is replaced, and its evaluation asked again, once. By default evaluations run here, one
+    after the other. Not for a compiled objective. A pool that would fork processes after JAX has started
+    is refused: JAX has threads.
     `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
     most the evaluations in flight, and asks what an undisturbed run would have asked, unless a ledger
     has it draw noise that nobody can repeat. That the Python objective is still the same one cannot be
@@ -135,7 +148,24 @@ def drive(
     difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
     these differences. Other methods are told the values themselves. One warning says where float32 cuts
     what is told, or has no room for its squares, and what to do.
-    `progress`: a bar, if `tqdm` is installed.
+    `timeout`: the seconds that an evaluation may take; then it has failed. A number of processes ends the
+    one that has it. No other executor can: the worker is given up, and the run raises a `RuntimeError`
+    when all are. It then hands out no more than it has workers. Where that is unknown, as of dask, time
+    counts from when an evaluation is handed over and not from when it begins.
+    `deadline`: after so many seconds nothing more begins, and the run ends early.
+    `stop`: a function of the trace so far, asked after each row; the run ends when it says so. See
+    `jaxbo.stopping`.
+    An interrupt at the keyboard does the same as a deadline: evaluations under way end, and the trace is
+    returned. Without a checkpoint the whole row ends, or its values would be lost. A second interrupt is
+    a `KeyboardInterrupt` at once.
+    A Python objective also ends the run when there is nothing left to ask: all agents have every point of
+    a finite domain, and some point again with the same value. With noise the run goes on.
+    A run that ends early has a trace of the rows that are complete, and says why in the log. With a
+    checkpoint it goes on when it is started again.
+    `direction="minimize"`: small values are good. The trace has the user's own values; the method, and so
+    `state`, is told their negative. A checkpoint of the other direction is one of another run.
+    `progress`: a bar of `tqdm` or `rich`, whichever is installed. Without them the log has a line every
+    few seconds (`logging`, `jaxbo`, INFO).
     `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
     Each release is charged and the charge saved with its queries before any of them is evaluated; a run
     that continues goes on with its own charges, given the ledger that it began with, and never releases
@@ -151,11 +181,13 @@ def drive(
     all releases, and `ValueError` for a query outside of the domain, instead of evaluating it.
     """
     check_arguments(algorithm, key, objective)
+    check_direction(direction)
     begin = beginning(algorithm, known, first, initial)
     initial = begin.asked
     check_sizes(algorithm, rounds, initial, present, state, begin.held(algorithm.targets))
     check_precision(algorithm)
-    _check_way(algorithm, objective, executor, catch)
+    compiled = check_way(algorithm, objective, executor, timeout)
+    check_catch(catch)
     keys = run_keys(key)
     start = _steps.init(algorithm, keys.init, jax.vmap) if state is None else state
     if begin.known is not None:
@@ -169,52 +201,93 @@ def drive(
         ledger is None or checkpoint is not None,
         "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",
     )
+    ending = Ending(deadline, stop)
     saved = None
     if checkpoint is not None:
-        mine = _identity(algorithm, objective, key, begin, present, state, ledger)
+        mine = _identity(algorithm, objective, key, begin, present, state, ledger, direction)
         saved = Checkpoint(checkpoint, KIND, mine)
     given = None if present is None else np.asarray(present)
-    compiled = isinstance(objective, AbstractObjective)
     example = None if present is None or not rounds else present[0]
     # An error in `ask` ends the run before anything is evaluated.
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
-    record = Record(shapes, initial, rounds, saved, ledger, given, compiled)
+    record = Record(shapes, initial, rounds, saved, ledger, given, compiled, direction)
     row = jnp.zeros(shapes[0].shape), jnp.zeros(algorithm.targets)
     info_of = functools.partial(_info_of, algorithm)
     tells = algorithm, *row, begin.stage(0), info_of(record.info_tree, -1)
     asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731
     ahead = Ahead((_tell, lambda state: (tells, state)), *([(_steps.ask, asks)] if rounds else []))
     anew = int(algorithm.told(start)) == 0
-    evaluator = Evaluator(algorithm.domain, objective, record, executor, catch, anew)
+    evaluate_here = functools.partial(_evaluate_here, algorithm, objective)
+    resumed, cut = record.told, False
 
-    def evaluate(row: int, key: Key, state: PyTree) -> None:
-        if row < record.told:
-            return
-        check_queries(algorithm, record.queries[row])
-        ahead.start(state)
-        if isinstance(objective, AbstractObjective):
-            queries = jnp.asarray(record.queries[row])
-            record.values[row] = _compiled_evaluate(algorithm.domain, objective, key, queries)
-        else:
-            evaluator(row)
-        record.close(row)
+    def tell(state: PyTree, queries: Any, values: Any, *at: Any) -> PyTree:
+        return _told(algorithm, state, queries, upward(direction, values), *at)
 
-    cut = False
-    with record, _Bar(initial + rounds, progress) as bar:
+    def told(state: PyTree, row: int, asked: int) -> PyTree:
+        """The state after a row, where so many were asked before the first round."""
+        info = info_of(record.info_tree, row - initial)
+        return tell(state, *record.observations(row), begin.stage(row, asked), info)
+
+    def left() -> str | None:
+        if compiled:  # the trace is that of `run`
+            return None
+        queries, values = record.queries[: record.told], record.values[: record.told]
+        if isinstance(algorithm, AbstractOneModel):  # all evaluate the same black box
+            queries, values = queries.reshape(-1, 1, queries.shape[-1]), values.reshape(-1, 1)
+        return nothing_left(algorithm.domain, queries, values)
+
+    with (
+        record,
+        ending,
+        opened(executor, timeout) as pool,
+        Progress(initial + rounds, "round", progress) as bar,
+    ):
+        flight = Flight(pool, timeout)
+        evaluator = (
+            None
+            if compiled
+            else Evaluator(algorithm.domain, objective, record, flight, catch, anew, ending)
+        )
+
+        def evaluate(row: int, key: Key, state: PyTree) -> bool:
+            """Whether the row has all its values."""
+            if row < record.told:
+                return True
+            check_queries(algorithm, record.queries[row])
+            ahead.start(state)
+            if evaluator is None:
+                record.values[row] = evaluate_here(record.queries[row], key)
+            elif not evaluator(row):
+                return False
+            record.close(row)
+            return True
+
+        def goes_on(row: int) -> bool:
+            """Whether a row is to be asked for, if it has not been."""
+            return row < record.told or not ending.now()
+
+        def ended(row: int) -> bool:
+            bar.advance_to(record.values[: row + 1], direction)
+            return row + 1 >= resumed and ending.after(record.trace, left)
+
         for row in range(initial):
+            if not goes_on(row):
+                break
             points, noise = design_keys(keys, jnp.asarray(begin.design_row(row)))
             drawing = lambda key=points: _steps.design(algorithm, key, jax.vmap)  # noqa: E731
             record.ask(row, lambda row=row, drawn=drawing: (begin.given(row, drawn()), None))
-            evaluate(row, noise, start)
-            bar.advance(record.values)
+            if not evaluate(row, noise, start) or ended(row):
+                break
         ahead.wait()
         state = _own(start)
         del start  # or it would be held beside all that follow
-        state = begin.tell(state, lambda *told: _told(algorithm, *told))
-        for row in range(initial):
-            observed = *record.observations(row), begin.stage(row)
-            state = _told(algorithm, state, *observed, info_of(record.info_tree, -1))
+        begun = min(initial, record.told)
+        state = begin.tell(state, tell, begun)
+        for row in range(begun):
+            state = told(state, row, begun)
         for row in range(initial, initial + rounds):
+            if record.told < initial or not goes_on(row):
+                break
             t = row - initial
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
             if ledger is not None:
@@ -222,27 +295,20 @@ def drive(
             here = None if present is None else present[t]
             asking = lambda s=state, k=ask_key, h=here: _steps.ask(algorithm, k, s, h, jax.vmap)  # noqa: E731
             record.ask(row, asking, releases[t])
-            evaluate(row, noise_key, state)
+            if not evaluate(row, noise_key, state):
+                break
             ahead.wait()
-            observed = *record.observations(row), begin.stage(row)
-            state = _told(algorithm, state, *observed, info_of(record.info_tree, t))
-            cut = cut or _origin.warn_if_cut(state, record.values[: row + 1])
-            bar.advance(record.values)
+            state = told(state, row, initial)
+            cut = cut or _origin.warn_if_cut(state, upward(direction, record.values[: row + 1]))
+            if ended(row):
+                break
     return state, record.trace()
 
 
-def _check_way(
-    algorithm: AbstractAlgorithm, objective: Any, executor: Executor | None, catch: Any
-) -> None:
-    """How `drive` is to evaluate, and what it is to survive."""
-    compiled = isinstance(objective, AbstractObjective)
-    if compiled:
-        check_objective(algorithm, objective)
-    require(
-        executor is None or not compiled,
-        "an executor is for a Python objective; this one is compiled for all agents at once.",
-    )
-    check_catch(catch)
+def _evaluate_here(
+    algorithm: AbstractAlgorithm, objective: Any, queries: np.ndarray, key: Key
+) -> Array:
+    return _compiled_evaluate(algorithm.domain, objective, key, jnp.asarray(queries))
 
 
 def _identity(
@@ -253,6 +319,7 @@ def _identity(
     present: Any,
     state: PyTree | None,
     ledger: Ledger | None,
+    direction: Direction,
 ) -> Identity:
     """What makes a run this one, as far as it can be seen."""
     return identity(
@@ -267,35 +334,8 @@ def _identity(
         state=state,
         precision=jnp.zeros(()),
         ledger=None if ledger is None else ledger.events,
+        direction=direction,
     )
-
-
-class _Bar:
-    """A progress bar with the best value so far, where `tqdm` is installed."""
-
-    def __init__(self, rows: int, shown: bool):
-        self.bar = None
-        if shown:
-            try:
-                from tqdm import tqdm
-            except ImportError:
-                return
-            self.bar = tqdm(total=rows, unit="round")
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def advance(self, values: np.ndarray) -> None:
-        if self.bar is None:
-            return
-        known = values[np.isfinite(values)]
-        if known.size:
-            self.bar.set_postfix(best=f"{known.max():.4g}", refresh=False)
-        self.bar.update()
 
 
 def replay(
@@ -315,9 +355,11 @@ def replay(
     check_arguments(algorithm, key)
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
+    tell = functools.partial(_told, algorithm)
     begin = beginning(algorithm, known, None, trace.initial)
-    state = begin.tell(state, lambda *told: _told(algorithm, *told))
-    for row, observed in enumerate(zip(trace.queries, trace.values, strict=True)):
+    state = begin.tell(state, lambda s, x, y, *at: tell(s, x, upward(trace.direction, y), *at))
+    values = upward(trace.direction, trace.values)
+    for row, observed in enumerate(zip(trace.queries, values, strict=True)):
         info = _info_of(algorithm, trace.info, row - trace.initial)
-        state = _told(algorithm, state, *observed, begin.stage(row), info)
+        state = tell(state, *observed, begin.stage(row), info)
     return state

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._check import require
+from jaxbo._direction import Direction
 from jaxbo._shown import Shown
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.privacy.ledger import Ledger
@@ -39,7 +40,8 @@ class Trace(Shown):
     `values` is NaN where an evaluation failed. Those of a Python objective are NumPy's, in float64.
     `info` is what the algorithm tells about each of its rounds, without the initial design. Of the rounds
     every `every`-th is there: where that is not every one, what is best or summed up so far is not to be
-    had from them. `ledger` is the one given to `drive`, with all its charges. `times` are, of a Python
+    had from them. `ledger` is the one given to `drive`, with all its charges. `direction` says whether
+    large values are good or small ones; they are the user's own either way. `times` are, of a Python
     objective, when each evaluation was handed over, in seconds since 1970, and for how many seconds.
     """
 
@@ -50,6 +52,7 @@ class Trace(Shown):
     failures: tuple[Failure, ...] = eqx.field(static=True, default=())
     ledger: Ledger | None = eqx.field(static=True, default=None)
     every: int = eqx.field(static=True, default=1)
+    direction: Direction = eqx.field(static=True, default="maximize")
     times: Float[Values, "*rows targets 2"] | None = None
 
     def table(self, domain: AbstractDomain | None = None) -> Table:
@@ -81,24 +84,25 @@ class Round(Shown):
     """One round, as `run` gives it to `record`.
 
     `best` is each target's best value so far in this run, its initial design included: -inf before the
-    first that did not fail.
+    first that did not fail, or inf where values are minimized (`direction`).
     """
 
     queries: Float[Array, "targets dim"]
     values: Float[Array, " targets"]
     info: PyTree
     best: Float[Array, " targets"]
+    direction: Direction = eqx.field(static=True, default="maximize")
 
 
 class Summary(Shown):
     """How the targets do after a round: of the best value each has had so far.
 
-    Targets whose evaluations all failed are passed over: NaN if there is no other. `failed` is how many
-    evaluations of this round failed.
+    Targets whose evaluations all failed are passed over: NaN if there is no other. `best` is that of the
+    best target, and `failed` is how many evaluations of this round failed.
     """
 
     mean: Float[Array, "*rows"]
-    largest: Float[Array, "*rows"]
+    best: Float[Array, "*rows"]
     quantiles: Float[Array, "*rows levels"]
     failed: Int[Array, "*rows"]
 
@@ -111,4 +115,5 @@ def summary(round: Round) -> Summary:
     known = jnp.where(jnp.isfinite(round.best), round.best, jnp.nan)
     levels = jnp.asarray(QUANTILES, known.dtype)
     failed = jnp.sum(~jnp.isfinite(round.values))
-    return Summary(jnp.nanmean(known), jnp.nanmax(known), jnp.nanquantile(known, levels), failed)
+    best = (jnp.nanmin if round.direction == "minimize" else jnp.nanmax)(known)
+    return Summary(jnp.nanmean(known), best, jnp.nanquantile(known, levels), failed)

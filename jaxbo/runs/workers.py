@@ -14,7 +14,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Executor, Future
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,6 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxbo import _version
 from jaxbo._check import require, whole
+from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._shown import Shown
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base._room import larger
@@ -40,17 +40,13 @@ from jaxbo.runs import _steps, table
 from jaxbo.runs._ahead import Ahead
 from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint, Rows
-from jaxbo.runs._evaluate import (
-    BlackBox,
-    NotFiniteError,
-    any_ended,
-    check_catch,
-    finite_number,
-    outcome_of,
-    survives,
-    tries,
-)
+from jaxbo.runs._crew import Crew
+from jaxbo.runs._ending import Ending
+from jaxbo.runs._evaluate import BlackBox, NotFiniteError, check_catch, check_way, finite_number
+from jaxbo.runs._executors import Where, opened
+from jaxbo.runs._flight import Flight
 from jaxbo.runs._identity import identity
+from jaxbo.runs._progress import Progress
 from jaxbo.runs._start import beginning
 from jaxbo.runs.compiled import (
     Compiled,
@@ -110,7 +106,7 @@ def simulate(
     whole("evaluations", evaluations, least=1)
     whole("initial", initial)
     _check_room(algorithm, initial + evaluations)
-    check_objective(algorithm, objective)
+    objective = check_objective(algorithm, objective)
     return _simulate(algorithm, objective, duration, evaluations, key, initial)
 
 
@@ -231,10 +227,11 @@ class Desk:
     besides the `initial` ones. A result from elsewhere that comes later is told by `tell_new`. Nothing
     is compiled again, whatever the order. A value that is NaN, infinite or more than JAX's precision
     holds is a failed evaluation, with a warning: `failures` says which. Values stay float64; `state` is
-    of their differences to `state.origin`, as in `drive`. `checkpoint` is a file that holds all of it
-    after every call: a Desk made anew with the same arguments, or a larger capacity, goes on, and hands
-    the queries that were out out again. Threads may share it: each call is one step. A Desk keeps its
-    file to itself until `close`, the end of a `with`, or until nothing refers to the Desk.
+    of their differences to `state.origin`, as in `drive`. With `direction="minimize"` small values are
+    good, and `state` is of their negative. `checkpoint` is a file that holds all of it after every
+    call: a Desk made anew with the same arguments, or a larger capacity, goes on, and hands the queries
+    that were out out again. Threads may share it: each call is one step. A Desk keeps its file to
+    itself until `close`, the end of a `with`, or until nothing refers to the Desk.
 
     `ValueError`, and nothing changes, for a number that is not out: told already, or never handed out;
     for more queries than workers; for more results than the surrogate can hold; for a value that is
@@ -252,14 +249,17 @@ class Desk:
         known: Any = None,
         first: Any = None,
         checkpoint: str | PathLike | None = None,
+        direction: Direction = "maximize",
     ):
         check_arguments(algorithm, key, kind=AbstractOneModel)
         check_precision(algorithm)
+        check_direction(direction)
         begin = beginning(algorithm, known, first, initial)
         #: Results of queries of the desk's own that come before the model is asked.
         self.initial = len(begin.first) + begin.initial
         _check_room(algorithm, begin.told + self.initial)
         self.algorithm, self._begin = algorithm, begin
+        self.direction: Direction = direction
         self._keys = run_keys(key)
         self.state = _steps.init(algorithm, self._keys.init, jax.vmap)
         self._queries: list[np.ndarray] = []  # by ticket
@@ -281,6 +281,7 @@ class Desk:
                 first=begin.first,
                 known=begin.known,
                 precision=jnp.zeros(()),
+                direction=direction,
             )
             self._saved = Checkpoint(checkpoint, KIND, mine)
             self._saved.resume(self._resume)
@@ -376,6 +377,16 @@ class Desk:
         if self._saved is not None:
             self._saved.must_hold()
 
+    def noise_key(self, number: int) -> Key:
+        """What a compiled objective draws the noise of this query's evaluation with."""
+        with self._lock:
+            origin = self._origins[number]
+            row = jnp.asarray(self._origins[:number].count(origin))
+        keys = round_keys(self._keys, row)
+        if origin == DRAWN:
+            keys = design_keys(self._keys, row)
+        return jr.fold_in(keys.noise, 0)
+
     def _drawn_point(self, algorithm: AbstractOneModel, row: int) -> Point | np.ndarray:
         first = self._begin.first
         if row < len(first):
@@ -463,7 +474,7 @@ class Desk:
                 state = self._told(state, self._queries[one], its_value, stage)
         self._values[ticket], self.state = value, state
         if self._has_begun(self._values) and not self._cut:
-            self._cut = _origin.warn_if_cut(state, known[:, None])
+            self._cut = _origin.warn_if_cut(state, upward(self.direction, known[:, None]))
 
     def _has_begun(self, values: Collection[int]) -> bool:
         """Whether these results are all that come before the model is asked."""
@@ -472,7 +483,8 @@ class Desk:
 
     def _told(self, state: State, x: np.ndarray, value: float, stage: Stage) -> State:
         self._ahead.wait()
-        state, values = _origin.told(state, np.asarray([value], np.float64))
+        told = upward(self.direction, np.asarray([value], np.float64))
+        state, values = _origin.told(state, told)
         return _steps.tell_one(self.algorithm, state, jnp.asarray(x), values[0], stage)
 
     @property
@@ -500,7 +512,8 @@ class Desk:
         with self._lock:
             known = {t: value for t, value in self._values.items() if np.isfinite(value)}
         require(len(known) > 0, "there is no result yet.")
-        ticket = max(known, key=known.__getitem__)
+        best = min if self.direction == "minimize" else max
+        ticket = best(known, key=known.__getitem__)
         return self._ticket(ticket).x, known[ticket]
 
     def table(self) -> Table:
@@ -575,106 +588,48 @@ def drive_async(
     evaluations: int,
     key: Key,
     *,
-    executor: Executor,
+    executor: Where = None,
     initial: int = 0,
     known: Any = None,
     first: Any = None,
     checkpoint: str | PathLike | None = None,
     catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    timeout: float | None = None,
+    deadline: float | None = None,
+    stop: Callable[[Desk], Any] | None = None,
+    direction: Direction = "maximize",
+    progress: bool = True,
 ) -> Desk:
     """`evaluations` of a Python objective, and the `initial` ones before, by workers kept busy.
 
-    `objective(worker, x)` runs in `executor`, `algorithm.targets` at the same time; as soon as one
-    ends, its result is learned and the next query asked. Returns the `Desk` with all results.
-    `known` and `first` are those of a `Desk`, `catch` and `checkpoint` those of `drive`: a run that is
-    stopped, started again with the same arguments, loses the evaluations in flight and nothing else.
-    The Desk is closed: another call goes on. Raises `ValueError` where sizes do not fit. An objective
-    that has not succeeded once in its first evaluations, as many as `initial`, as workers and at least
-    three, ends the run as it does `drive`: these are not kept. Any other error is raised after all
-    evaluations under way have ended, and their results are kept.
+    `objective(worker, x)`, or `objective(x)`, runs in `executor`, `algorithm.targets` at the same
+    time. As soon as one ends, its result is learned and the next query asked. Without an `executor`,
+    and where it is a compiled `objective(key, worker, x)`, it is evaluated here, one at a time.
+    Returns the `Desk` with all results. `known` and `first` are those of a `Desk`. `stop` is a function
+    of the Desk, asked after each result. All others are those of `drive`: a run that is stopped,
+    started again with the same arguments, loses the evaluations in flight and nothing else. The Desk is
+    closed: another call goes on. Raises `ValueError` where sizes do not fit. An objective that has not
+    succeeded once in its first evaluations, as many as `initial`, as workers and at least three, ends
+    the run as it does `drive`: these are not kept. Any other error is raised after all evaluations
+    under way have ended, and their results are kept.
     """
     check_arguments(algorithm, key, objective, AbstractOneModel)
     whole("evaluations", evaluations)
-    require(isinstance(executor, Executor), f"executor must be an Executor, got {executor!r}.")
+    check_way(algorithm, objective, executor, timeout)
     check_catch(catch)
-    given = {"initial": initial, "known": known, "first": first}
+    ending = Ending(deadline, stop)
+    given = {"initial": initial, "known": known, "first": first, "direction": direction}
     begin = beginning(algorithm, known, first, initial)
     total = len(begin.first) + begin.initial + evaluations
     _check_room(algorithm, begin.told + total)
-    with Desk(algorithm, key, checkpoint=checkpoint, **given) as desk:
-        _Crew(desk, objective, executor, catch).work(total)
+    with (
+        Desk(algorithm, key, checkpoint=checkpoint, **given) as desk,
+        ending,
+        opened(executor, timeout) as pool,
+        Progress(total, "evaluation", progress) as bar,
+    ):
+        Crew(desk, objective, Flight(pool, timeout), catch, ending, bar).work(total)
     return desk
-
-
-class _Crew:
-    """Workers who evaluate the queries of a desk."""
-
-    def __init__(self, desk: Desk, objective: BlackBox, executor: Executor, catch: Any):
-        self.desk, self.objective, self.executor, self.catch = desk, objective, executor, catch
-        self.idle = list(range(desk.algorithm.targets))
-        self.running: dict[Future, tuple[int, Ticket]] = {}
-        self.failed: list[BaseException] = []
-        self.fatal: list[BaseException] = []
-
-    def work(self, total: int) -> None:
-        """Until `total` results are in. Before an error is raised, evaluations under way are kept."""
-        try:
-            self._start(total)
-            while self.running:
-                for future in any_ended(self.running):
-                    self._end(future, *self.running.pop(future))
-                self._start(total)
-        finally:
-            self._cancel()
-        if self.fatal:
-            raise self.fatal[0]
-        if self._in_vain(total):
-            self.desk._forget()  # a mistake in the objective, not bad luck: it may be mended
-            raise self.failed[0]
-
-    def _start(self, total: int) -> None:
-        """Gives the idle something to do, unless the run is to end."""
-        try:
-            while self.idle and self._wanted(total):
-                worker, ticket = self.idle.pop(0), self.desk.ask()
-                future = self.executor.submit(self.objective, worker, ticket.x)
-                self.running[future] = worker, ticket
-        except Exception as error:  # of a full disk, or a pool that takes nothing more
-            self.fatal.append(error)
-        if self.fatal:
-            self._cancel()
-
-    def _wanted(self, total: int) -> bool:
-        ending = self.fatal or self._in_vain(total)
-        return not ending and self.desk.answered + len(self.running) < total
-
-    def _in_vain(self, total: int) -> bool:
-        """Whether all results are failures, and enough of them."""
-        desk = self.desk
-        least = max(tries(desk.initial, total), min(desk.algorithm.targets, total))
-        return len(self.failed) > 0 and len(desk.failures) == desk.answered >= least
-
-    def _end(self, future: Future, worker: int, ticket: Ticket) -> None:
-        value, error = outcome_of(future)
-        if error is not None:
-            error.add_note(f"worker {worker} evaluating query {ticket.number} at x = {ticket.x}")
-            if not survives(error, self.catch):
-                self.fatal.append(error)
-                return
-        try:
-            if error is None:
-                self.desk.tell(ticket.number, value)
-            else:
-                self.desk.fail(ticket.number, repr(error))
-                self.failed.append(error)
-        except Exception as unsaved:
-            self.fatal.append(unsaved)
-            return
-        self.idle.append(worker)
-
-    def _cancel(self) -> None:
-        """Cancels evaluations that have not begun."""
-        self.running = {future: at for future, at in self.running.items() if not future.cancel()}
 
 
 def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:

@@ -131,7 +131,7 @@ def test_rounds_that_are_summed_up_are_bit_for_bit_the_same(every, key):
     best = metrics.best_so_far(trace.values)[3 + every - 1 :: every]
     best = np.where(np.isfinite(best), best, np.nan)
     np.testing.assert_allclose(rows.mean, np.nanmean(best, axis=1), rtol=1e-5)
-    np.testing.assert_allclose(rows.largest, np.nanmax(best, axis=1), rtol=1e-6)
+    np.testing.assert_allclose(rows.best, np.nanmax(best, axis=1), rtol=1e-6)
     quantiles = np.nanquantile(best, QUANTILES, axis=1).T
     np.testing.assert_allclose(rows.quantiles, quantiles, rtol=1e-4, atol=1e-6)
     failed = np.isnan(trace.values[3:]).sum(axis=1)[every - 1 :: every]
@@ -810,7 +810,7 @@ def test_how_a_run_is_driven_is_checked_before_anything_is_evaluated(key, tmp_pa
         quiet(RANDOM, Wrong(branin()), 1, key, checkpoint=path)
     with (
         ThreadPoolExecutor(1) as pool,
-        pytest.raises(ValueError, match="is for a Python objective"),
+        pytest.raises(ValueError, match="are for a Python objective"),
     ):
         quiet(RANDOM, Same(branin()), 1, key, executor=pool)
     for catch in (3, KeyboardInterrupt, (OSError, "all")):

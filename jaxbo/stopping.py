@@ -1,0 +1,64 @@
+"""When a run has found enough: rules for `drive(stop=)` and `drive_async(stop=)`.
+
+A rule is a function of the trace so far, or of the desk, that says whether to end. Both have `values`, in
+the user's own sign, and a `direction`. A lambda is a rule too:
+
+    stop=lambda trace: np.nanmax(trace.values) > 0.9
+"""
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from jaxbo._check import require, whole
+from jaxbo.metrics import best_so_far
+
+
+@dataclass(frozen=True)
+class Target:
+    """Ends once each agent's best value is as good as `value`. `ValueError` for no finite number."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        fine = isinstance(self.value, Real) and math.isfinite(self.value)
+        require(fine, f"value must be one finite number, got {self.value!r}.")
+
+    def __call__(self, known: Any) -> bool:
+        best = _best(known)[-1:]
+        reached = best <= self.value if known.direction == "minimize" else best >= self.value
+        return bool(reached.size and reached.all())
+
+
+@dataclass(frozen=True)
+class NoProgress:
+    """Ends once no agent's best value has become better by more than `least` in the last `count`.
+
+    These are rows of a trace, the initial design included, or results of a desk. Before the first success
+    there is no progress to miss. `ValueError` for a `count` below 1 or a negative `least`.
+    """
+
+    count: int
+    least: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole("count", self.count, least=1)
+        fine = isinstance(self.least, Real) and self.least >= 0
+        require(fine, f"least must be a number that is not negative, got {self.least!r}.")
+
+    def __call__(self, known: Any) -> bool:
+        best = _best(known)
+        if len(best) <= self.count or not np.isfinite(best[-1 - self.count]).any():
+            return False
+        before, now = best[-1 - self.count], best[-1]
+        some = np.isfinite(now)
+        return bool((np.abs(now[some] - before[some]) <= self.least).all())
+
+
+def _best(known: Any) -> np.ndarray:
+    """The best values so far, a column for each agent."""
+    values = np.asarray(known.values, np.float64)
+    return best_so_far(values[:, None] if values.ndim == 1 else values, known.direction)

@@ -1,0 +1,293 @@
+"""What ends a run early, how it goes on, and that nothing which was observed is lost."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbo.algos.egp import EGP
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains.base import Cube, Finite
+from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.runs._known import count_of, nothing_left
+from jaxbo.runs.driver import replay
+from jaxbo.runs.workers import drive_async
+from tests.runs.driven import MODEL, RANDOM, Counting, bowl, environment, quiet
+
+# ---------------------------------------------------------------- stop and deadline
+
+
+def equal(one, other):
+    leaves = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in leaves)
+
+
+def after(rows):
+    return lambda known: len(known.values) >= rows
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_a_run_that_is_stopped_has_the_first_rows_of_a_longer_one_and_goes_on(rows, path, key):
+    state, whole = quiet(RANDOM, bowl, 4, key, initial=2)
+    stopped_state, trace = quiet(RANDOM, bowl, 4, key, initial=2, stop=after(rows), checkpoint=path)
+    np.testing.assert_array_equal(trace.queries, whole.queries[:rows])
+    np.testing.assert_array_equal(trace.values, whole.values[:rows])
+    assert trace.initial == min(rows, 2)
+    assert equal(stopped_state, replay(RANDOM, trace, key))
+    counting = Counting()
+    again_state, again = quiet(RANDOM, counting, 4, key, initial=2, checkpoint=path)
+    assert len(counting.calls) == 3 * (6 - rows)
+    np.testing.assert_array_equal(again.values, whole.values)
+    assert equal(again_state, state)
+
+
+def test_a_run_that_goes_on_is_asked_of_what_it_has_and_stops_at_once(path, key):
+    quiet(RANDOM, bowl, 4, key, stop=after(2), checkpoint=path)
+    counting, lengths = Counting(), []
+    stop = lambda trace: lengths.append(len(trace.values)) or len(trace.values) >= 2  # noqa: E731
+    _, trace = quiet(RANDOM, counting, 4, key, stop=stop, checkpoint=path)
+    assert counting.calls == []
+    assert lengths == [1, 2]  # the second row is in the journal
+    assert len(trace.values) == 2
+
+
+def test_workers_are_stopped_by_a_function_of_the_desk_and_go_on(path, key):
+    whole = drive_async(MODEL, bowl, 4, key, progress=False)
+    stopped = drive_async(MODEL, bowl, 4, key, stop=after(2), checkpoint=path, progress=False)
+    np.testing.assert_array_equal(stopped.values, whole.values[:2])
+    again = drive_async(MODEL, bowl, 4, key, checkpoint=path, progress=False)
+    np.testing.assert_array_equal(again.values, whole.values)
+
+
+def test_what_is_under_way_when_workers_are_stopped_is_kept(path, key):
+    together = threading.Barrier(2, timeout=60)
+
+    def objective(worker, x):
+        together.wait()
+        time.sleep(0.3 * worker)
+        return bowl(worker, x)
+
+    with ThreadPoolExecutor(2) as pool:
+        desk = drive_async(MODEL, objective, 4, key, executor=pool, stop=after(1), progress=False)
+    assert desk.told == 2
+    assert desk.out == ()
+
+
+@pytest.mark.parametrize("way", ["drive", "drive_async"])
+def test_after_the_deadline_nothing_begins_and_what_is_under_way_is_kept(way, path, key, caplog):
+    calls = []
+
+    def objective(agent, x):
+        calls.append(agent)
+        time.sleep(0.3)
+        return bowl(agent, x)
+
+    def go(objective, **more):
+        if way == "drive":
+            return quiet(RANDOM, objective, 3, key, checkpoint=path, **more)[1]
+        return drive_async(MODEL, objective, 3, key, checkpoint=path, progress=False, **more)
+
+    stopped = go(objective, deadline=0.2)
+    assert "its deadline of 0.2 seconds has passed" in caplog.text
+    begun = len(calls)
+    assert begun <= 1
+    counting = Counting()
+    again = go(counting)
+    assert len(counting.calls) == again.values.size - begun
+    assert stopped.values.size <= begun
+
+
+def test_without_a_file_the_row_ends_so_that_no_value_is_lost(key):
+    def objective(agent, x):
+        time.sleep(0.2)
+        return bowl(agent, x)
+
+    quiet(RANDOM, bowl, 1, key)  # compiled
+    _, trace = quiet(RANDOM, objective, 3, key, deadline=0.3)
+    assert trace.values.shape[0] <= 1
+    assert np.isfinite(trace.values).all()
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("deadline", 0), ("deadline", "1h"), ("stop", 3)])
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_wrong_end_is_refused_by_name(name, wrong, key):
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        quiet(RANDOM, bowl, 1, key, **{name: wrong})
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        drive_async(MODEL, bowl, 1, key, **{name: wrong})
+
+
+# ---------------------------------------------------------------- an interrupt at the keyboard
+
+INTERRUPTED = """
+    import os, signal, sys, threading, time, warnings
+    import jax.random as jr
+    import numpy as np
+    import jaxbo
+
+    way, times, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    calls = []
+
+    def objective(agent, x):
+        calls.append(agent)
+        if len(calls) == 2:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.5)
+        return float(-np.sum((x - 0.1) ** 2))
+
+    if way == "drive":
+        go = lambda: jaxbo.drive(
+            jaxbo.RandomSearch(jaxbo.Cube(2), 3), objective, 2, jr.key(0), checkpoint=path, progress=False
+        )[1].values.shape
+    else:
+        model = jaxbo.EGP(jaxbo.Cube(1), jaxbo.Fixed(size=4), workers=2, candidates=4)
+        go = lambda: jaxbo.drive_async(
+            model, objective, 4, jr.key(0), checkpoint=path, progress=False
+        ).values.shape
+    try:
+        print("returned", go(), len(calls))
+    except KeyboardInterrupt:
+        print("raised", len(calls))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    print("then", go(), len(calls))
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "times", "expected"),
+    [
+        ("drive", 1, ["returned (0, 3) 2", "then (2, 3) 6"]),
+        ("drive", 2, ["raised 2", "then (2, 3) 7"]),
+        ("drive_async", 1, ["returned (2,) 2", "then (4,) 4"]),
+        ("drive_async", 2, ["raised 2", "then (4,) 5"]),
+    ],
+)
+def test_an_interrupt_ends_a_run_after_what_is_under_way_and_a_second_at_once(
+    way, times, expected, path
+):
+    command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), way, str(times), str(path)]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=250, check=True
+    )
+    assert done.stdout.splitlines() == expected
+    assert ("it was interrupted" in done.stderr) == (times == 1)
+
+
+def test_a_handler_of_interrupts_that_is_the_users_own_stays(key):
+    def mine(number, frame):
+        raise AssertionError
+
+    before = signal.signal(signal.SIGINT, mine)
+    try:
+        quiet(RANDOM, lambda x: _same(mine), 1, key)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _same(handler):
+    assert signal.getsignal(signal.SIGINT) is handler
+    return 0.0
+
+
+def test_a_run_in_another_thread_leaves_interrupts_alone(key):
+    with ThreadPoolExecutor(1) as pool:
+        before = signal.getsignal(signal.SIGINT)
+        _, trace = pool.submit(quiet, RANDOM, lambda x: _same(before), 1, key).result()
+    assert (trace.values == 0).all()
+
+
+def test_workers_who_hear_of_the_interrupt_leave_their_queries_open(path, key):
+    """As processes of a terminal do: their evaluations have neither failed nor succeeded."""
+    raised = []
+
+    def objective(worker, x):
+        if not raised:
+            raised.append(worker)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+            raise KeyboardInterrupt
+        return bowl(worker, x)
+
+    with ThreadPoolExecutor(1) as pool:
+        desk = drive_async(MODEL, objective, 3, key, executor=pool, checkpoint=path, progress=False)
+        assert desk.failures == ()
+        again = drive_async(
+            MODEL, objective, 3, key, executor=pool, checkpoint=path, progress=False
+        )
+    assert np.isfinite(again.values).all()
+    assert again.told == 3
+
+
+# ---------------------------------------------------------------- nothing left to ask
+
+FOUR = Finite(jnp.linspace(0, 1, 4)[:, None])
+
+
+def test_a_run_that_knows_every_point_and_sees_no_noise_ends_and_says_so(key, caplog):
+    _, trace = quiet(RandomSearch(FOUR, 2), lambda x: float(x[0]), 200, key)
+    assert 4 < len(trace.values) < 200
+    for agent in range(2):
+        assert len(np.unique(trace.queries[:, agent])) == 4
+    assert "all 4 points of the domain are known" in caplog.text
+
+
+def test_with_noise_a_run_goes_on(key):
+    counter = itertools.count()
+    _, trace = quiet(RandomSearch(FOUR, 2), lambda x: float(next(counter)), 30, key)
+    assert len(trace.values) == 30
+
+
+def test_workers_who_know_every_point_end(key):
+    space = Space(layers=Integer(1, 2), act=Categorical("relu", "tanh"))
+    model = EGP(space, Fixed(size=4, capacity=40), workers=2, candidates=8)
+    desk = drive_async(model, lambda p: float(p["layers"]), 30, key, progress=False)
+    assert 4 < desk.told < 30
+    _, trace = quiet(model, lambda p: float(p["layers"]), 15, key)
+    assert 2 < len(trace.values) < 15
+
+
+def test_a_compiled_objective_has_the_trace_of_run_to_its_last_round(key):
+    _, trace = quiet(RandomSearch(FOUR, 2), lambda key, agent, x: x[0], 30, key)
+    assert len(trace.values) == 30
+
+
+@pytest.mark.parametrize(
+    ("domain", "count"),
+    [
+        (Cube(2), None),
+        (Finite(np.asarray([[0.0], [0.5], [0.5]])), 2),
+        (Space(a=Real(0, 1), b=Integer(1, 3)), None),
+        (Space(a=Real(2.0, 2.0), b=Integer(1, 3), c=Categorical("x", "y")), 6),
+        (Space(b=Integer(1, 1024, log=True)), 1024),
+    ],
+)
+def test_points_are_counted(domain, count):
+    assert count_of(domain) == count
+
+
+def test_nothing_is_left_where_all_agents_know_all_and_a_repetition_said_the_same():
+    queries = np.asarray([[0.0], [1 / 3], [2 / 3], [1.0], [0.0]])[:, None]
+    domain = Finite(queries[:4, 0])
+    values = np.asarray([1.0, np.nan, 3.0, 4.0, 1.0])[:, None]
+    assert nothing_left(domain, queries, values) is not None
+    assert nothing_left(domain, queries[:4], values[:4]) is None
+    noisy = values.copy()
+    noisy[-1] = 1.1
+    assert nothing_left(domain, queries, noisy) is None
+    other = queries.copy()
+    other[1] = 0.0
+    two = np.concatenate([queries, other], axis=1), np.concatenate([values, values], axis=1)
+    assert nothing_left(domain, *two) is None
