@@ -176,6 +176,10 @@ class LearnedPrior(AbstractFederated):
         x = query(aside(key), function, self.domain, candidates, past, alone=alone)
         return x, ()
 
+    def expect(self, shared: LearnedPriorShared, client: Known, x: Point) -> tuple[Scalar, Scalar]:
+        known = shared.prior, self.features.noise, client, self.trust
+        return shared_prior.doubting(shared.features, *known).predict(x)
+
     def learn(
         self, shared: LearnedPriorShared, round: Count, client: Known, x: Point, value: Scalar
     ) -> Known:

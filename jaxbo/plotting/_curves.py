@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxbo import metrics
-from jaxbo.plotting._runs import values_of
+from jaxbo.plotting._runs import direction_of, values_of
 from jaxbo.runs.trace import Trace
 from jaxbo.runs.workers import Desk
 
@@ -159,13 +159,14 @@ def progress(
 ) -> Axes:
     """Every agent's best so far from its observed `values` [rounds agents], and their median.
 
-    A trace or a desk has them; a vector is of one agent.
+    A trace or a desk has them, and says whether small values are good; a vector is of one agent.
 
     A value that is not finite is a failed evaluation: it leaves the agent's line where it was and
     gets a cross on it (at the bottom while the agent has no value at all).
     """
+    direction = direction_of(values)
     values = _matrix("values", values_of(values))
-    best = metrics.best_so_far(values)
+    best = metrics.best_so_far(values, direction)
     best = np.where(np.isfinite(best), best, np.nan)  # no line before the first success
     rounds = np.arange(1, len(values) + 1)
     ax = _axes(ax, xlabel, ylabel)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxbo._check import require
+from jaxbo._direction import Direction, upward
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.fitted import Exact, Fitted
@@ -27,6 +28,7 @@ class Observed(NamedTuple):
     domain: AbstractDomain
     x: Float[np.ndarray, "points dim"]
     y: Float[np.ndarray, " points"]
+    direction: Direction = "maximize"
 
 
 class Modeled(NamedTuple):
@@ -43,7 +45,7 @@ def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -
     `ValueError` for another thing, for a trace without its domain, and for an agent that there is not.
     """
     if isinstance(run, Desk):
-        return Observed(run.algorithm.domain, np.asarray(run.queries), run.values)
+        return Observed(run.algorithm.domain, np.asarray(run.queries), run.values, run.direction)
     require(isinstance(run, Trace), f"expected a Trace or a Desk, got {type(run).__name__}.")
     require(
         isinstance(domain, AbstractDomain),
@@ -52,7 +54,8 @@ def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -
     assert domain is not None
     agents = np.shape(run.values)[1]
     require(0 <= agent < agents, f"agent must be from 0 to {agents - 1}, got {agent}.")
-    return Observed(domain, np.asarray(run.queries)[:, agent], np.asarray(run.values)[:, agent])
+    x, y = np.asarray(run.queries)[:, agent], np.asarray(run.values)[:, agent]
+    return Observed(domain, x, y, run.direction)
 
 
 def values_of(run: Any) -> np.ndarray:
@@ -62,10 +65,15 @@ def values_of(run: Any) -> np.ndarray:
     return values[:, None] if values.ndim == 1 else values
 
 
+def direction_of(run: Any) -> Direction:
+    """Whether large or small values of a run are good; large ones where values alone are given."""
+    return run.direction if isinstance(run, Trace | Desk) else "maximize"
+
+
 def names_of(domain: AbstractDomain) -> list[str]:
     """A name for each variable."""
     if isinstance(domain, Space):
-        return list(domain.names)
+        return [name for name, _ in domain.parameters]
     return [f"x{_below(i + 1)}" for i in range(domain.dim)]
 
 
@@ -97,7 +105,8 @@ def modeled(seen: Observed) -> Modeled:
 
     means, _ = predict(jnp.asarray(seen.x[fine], float))
     mean = lambda x: model.predict(shared, belief, x)[0]  # noqa: E731
-    return Modeled(predict, mean, seen.x[fine][int(np.argmax(means))])
+    best = int(np.argmax(upward(seen.direction, means)))
+    return Modeled(predict, mean, seen.x[fine][best])
 
 
 def _fitted(model: Fitted, x: Float[Array, "points dim"], y: Float[Array, " points"]) -> Any:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxbo._check import is_a, require
+from jaxbo._direction import upward
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.runs.trace import Trace
@@ -51,7 +52,8 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
         f"expected a trace of {agents} agents and {dim} coordinates with a row or more, got queries of "
         f"shape {queries.shape} and values of shape {values.shape}.",
     )
-    return _best(algorithm, state, queries.reshape(-1, agents, dim), values.reshape(-1, agents))
+    best = _best(algorithm, state, queries.reshape(-1, agents, dim), values.reshape(-1, agents))
+    return best._replace(mean=upward(trace.direction, best.mean))
 
 
 @eqx.filter_jit

@@ -31,6 +31,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo.kernels import linalg
+from jaxbo.kernels.models.ensemble import mixed
 from jaxbo.kernels.models.fitted import Mixture, best
 from jaxbo.kernels.moments import bounded
 from jaxbo.kernels.processes import posterior
@@ -360,6 +361,13 @@ class Doubt(eqx.Module):
 
     beliefs: AgentBelief
     log_weights: Float[Array, "2"]
+
+    def predict(self, x: Point) -> tuple[Scalar, Scalar]:
+        """Mean and variance of the objective at x, without noise, in units of the values."""
+        _, predict, _ = self.mixture()
+        mean, variance = mixed(jnp.exp(self.log_weights), *predict(x))
+        prior = jax.tree.map(lambda leaf: leaf[0], self.beliefs.prior)
+        return prior.location + prior.scale * mean, prior.scale**2 * variance
 
     def mixture(self) -> Mixture:
         """As policies ask for it, for standardized values."""
