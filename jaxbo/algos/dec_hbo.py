@@ -52,8 +52,8 @@ class Search(Shown):
     `exact` where there is no doubt, by elimination or on a tree. Finer grids come last.
     """
 
-    gap: Float[Array, "kinds boxes"]
-    exact: Bool[Array, "kinds boxes"]
+    gap: Float[Array, "*grids"]
+    exact: Bool[Array, "*grids"]
 
 
 def _shares(finer: Iterable[float] | float) -> tuple[float, ...]:

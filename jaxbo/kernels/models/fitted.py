@@ -64,7 +64,7 @@ class FittedBelief(eqx.Module):
     model: Any
 
     @property
-    def y(self) -> Float[Array, " capacity"]:
+    def y(self) -> Float[Array, "*beliefs capacity"]:
         return jnp.where(self.used, self.held, jnp.nan)
 
     @property
@@ -77,9 +77,10 @@ class FittedBelief(eqx.Module):
         return self.model.moments
 
     @property
-    def used(self) -> Bool[Array, " capacity"]:
-        """Which rows hold an observation."""
-        return jnp.arange(self.held.shape[-1]) < self.moments.count[..., None]
+    def used(self) -> Bool[Array, "*beliefs capacity"]:
+        """Which rows hold an observation; of several beliefs at once, too."""
+        rows = jnp.broadcast_to(jnp.arange(self.held.shape[-1]), self.held.shape)
+        return rows < self.moments.count[..., None]
 
     @property
     def standardized(self) -> Float[Array, " capacity"]:
