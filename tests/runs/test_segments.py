@@ -28,6 +28,9 @@ from jaxbo.runs.driver import drive
 from jaxbo.runs.trace import summary
 from tests.runs.driven import MODEL, RANDOM, bowl, environment, files
 
+#: Some runs below leave rounds out on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:the last:RuntimeWarning")
+
 TS2 = TS(Cube(1), 2, Fixed(size=8, capacity=16), candidates=16)
 FTS3 = FTS(Cube(1), 3, features=Fixed(size=8, capacity=16), candidates=16)
 
