@@ -91,7 +91,6 @@ def refused(call, *words):
         (np.zeros(3), ["got ndarray", "jax.random.key"]),
         (jr.split(KEY, 3), ["one key", "(3,)", "jax.vmap"]),
     ],
-    ids=str,
 )
 def test_what_is_no_key_is_refused_with_the_call_that_makes_one(loop, key, words):
     refused(lambda: LOOPS[loop](key=key), *words)
@@ -107,7 +106,6 @@ def test_what_is_no_key_is_refused_with_the_call_that_makes_one(loop, key, words
         (jaxbo.RandomSearch, ["the class RandomSearch", "make one"]),
         (jaxbo.Cube(2), ["got Cube"]),
     ],
-    ids=str,
 )
 def test_what_is_no_algorithm_is_named(loop, algorithm, words):
     refused(lambda: LOOPS[loop](algorithm), "algorithm must be", *words)
@@ -115,7 +113,7 @@ def test_what_is_no_algorithm_is_named(loop, algorithm, words):
 
 @pytest.mark.parametrize("loop", WITH_OBJECTIVE)
 @pytest.mark.parametrize(
-    ("objective", "word"), [(None, "None"), (3.5, "3.5"), (RANDOM, "RandomSearch")], ids=str
+    ("objective", "word"), [(None, "None"), (3.5, "3.5"), (RANDOM, "RandomSearch")]
 )
 def test_what_is_no_objective_is_named(loop, objective, word):
     refused(lambda: LOOPS[loop](objective=objective), "objective must be a function", word)
