@@ -37,6 +37,7 @@ EXPERIMENTS = {
     "gpu": "bench.speed.gpu",
     "methods": "bench.speed.methods",
     "plateaus": "bench.robustness.plateaus",
+    "prior-synthetic": "bench.prior.synthetic",
     "round-parts": "bench.speed.round_parts",
     "scaling": "bench.speed.scaling",
     "speed": "bench.speed.report",

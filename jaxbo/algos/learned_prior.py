@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool
 
-from jaxbo._check import is_a, positive, whole
+from jaxbo._check import is_a, positive, require, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.domains.base import AbstractDomain
@@ -84,13 +84,18 @@ class LearnedPrior(AbstractFederated):
 
     `degrees` is how many agents the expected covariance counts for, `shrink` the expected mean.
 
+    `trust` is the probability, before any value, that the prior that was learned is right about an agent.
+    Else nothing learned holds: mean 0 and the covariance of the kernel. Each agent weighs the two by its
+    own evidence. With 1 nobody doubts, and with 0 all work alone.
+
     Values are taken as they are: location and scale are common to all agents, and learned. Bring
     agents whose values differ in unit to one scale before. A failed evaluation is not learned from.
     An agent that is not `present` is in no sum, and its queries follow from the last prior all the same.
 
     A round takes an agent O(capacity² (D + r)), and O(D²) a candidate where `rank` is D.
 
-    `ValueError` for a capacity below one, a negative rank, or degrees or shrink that are not positive.
+    `ValueError` for a capacity below one, a negative rank, degrees or shrink that are not positive, and
+    a trust outside of [0, 1].
     """
 
     domain: AbstractDomain
@@ -116,6 +121,9 @@ class LearnedPrior(AbstractFederated):
         whole("candidates", self.candidates, least=1)
         positive("degrees", self.degrees)
         positive("shrink", self.shrink)
+        require(
+            (self.trust >= 0) & (self.trust <= 1), f"trust must be in [0, 1], got {self.trust}."
+        )
 
     @property
     def gathers(self) -> bool:
@@ -169,7 +177,7 @@ class LearnedPrior(AbstractFederated):
         del message
         known = broadcast.prior, self.features.noise, client, self.trust
         belief = shared_prior.doubting(shared.features, *known)
-        function = self.policy(key, _Believed(), None, belief)  # pyright: ignore[reportArgumentType]
+        function = self.policy(key, _Believed(), None, belief)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
         # What others have seen says where to look while all of an agent's own values are equal.
         alone = ~broadcast.prior.learned

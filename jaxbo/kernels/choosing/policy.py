@@ -58,10 +58,12 @@ class AbstractPolicy(Extensible):
         """Whether two queries from one belief differ by themselves, ties apart."""
 
     @abc.abstractmethod
-    def __call__(
-        self, key: Key, surrogate: AbstractSurrogate, shared: Any, belief: Any
-    ) -> Function:
-        """The function to maximize."""
+    def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
+        """The function to maximize.
+
+        `surrogate` is a model, or another object with what the policy asks of it: `sample`, `mixture` or
+        `count`.
+        """
 
     @abc.abstractmethod
     def check(self, surrogate: AbstractSurrogate) -> None:
@@ -74,9 +76,7 @@ class Thompson(AbstractPolicy):
     def random(self) -> bool:
         return True
 
-    def __call__(
-        self, key: Key, surrogate: AbstractSurrogate, shared: Any, belief: Any
-    ) -> Function:
+    def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
         return surrogate.sample(key, shared, belief)
 
     def check(self, surrogate: AbstractSurrogate) -> None:
