@@ -40,6 +40,8 @@ from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, named
 
 #: `DPFTSDEInfo.source` of a query that maximizes the broadcast.
 BROADCAST = -1
+#: So many points of a region are drawn where some are not allowed.
+TRIES = 256
 
 
 class DPFTSDEClient(eqx.Module):
@@ -151,11 +153,21 @@ class DPFTSDE(AbstractTwoModels):
             return self.domain.sample(key, 1)[0]
         region = self.explores(agent)
         if not isinstance(self.domain, Finite):
-            return self.domain.project(self.regions.sample(key, region, 1)[0])
+            return self._of_region(key, region)
         points = self.domain.points
         inside = jax.vmap(self.regions.assign)(points) == region
         inside = inside | ~jnp.any(inside)  # an empty region is explored nowhere in particular
         return points[jr.categorical(key, jnp.where(inside, 0.0, -jnp.inf))]
+
+    def _of_region(self, key: Key, region: Count) -> Point:
+        """A draw from a region, or from anywhere if none of many in the region is allowed."""
+        if not self.domain.constrained:
+            return self.domain.project(self.regions.sample(key, region, 1)[0])
+        region_key, key = jr.split(key)
+        points = jax.vmap(self.domain.project)(self.regions.sample(region_key, region, TRIES))
+        allowed = jax.vmap(self.domain.allows)(points)
+        anywhere = self.domain.sample(key, 1)[0]
+        return jnp.where(jnp.any(allowed), points[jnp.argmax(allowed)], anywhere)
 
     def join(self, key: Key, shared: SharedFeatures, index: Count) -> DPFTSDEClient:
         return DPFTSDEClient(index, key, self.start(shared))

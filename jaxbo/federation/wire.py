@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 from jaxbo._check import is_a, require
 from jaxbo._keys import unwrap
 from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.runs import _arguments
 from jaxbo.runs._identity import identity, whole
 from jaxbo.types import Key
 
@@ -77,6 +78,7 @@ def check(algorithm: AbstractFederated) -> None:
 
 def check_key(key: Key) -> None:
     """`ValueError` unless it is of JAX's default kind, which both sides have."""
+    _arguments.check_key(key)
     mine = jr.key_impl(jr.key(0))
     require(jr.key_impl(key) == mine, f"the key must be of the default kind, {mine}.")
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxbo.domains.base import AbstractDomain, Finite
-from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.parameters import AbstractChoice, Integer, Real
 from jaxbo.domains.space import Space
 
 #: Values that differ by less, relative to their size, are the same but for rounding in float32.
@@ -46,8 +46,8 @@ def count_of(domain: AbstractDomain) -> int | None:
 def _size(parameter: Any) -> int | None:
     if isinstance(parameter, Integer):
         return parameter.size
-    if isinstance(parameter, Categorical):
-        return len(parameter.choices)
+    if isinstance(parameter, AbstractChoice):
+        return parameter.size
     return 1 if isinstance(parameter, Real) and parameter.constant else None
 
 

@@ -118,6 +118,21 @@ def test_initial_points_of_a_space_are_in_it(key):
     assert jax.vmap(SPACE.contains)(points).all()
 
 
+def test_initial_points_of_a_region_are_those_that_are_allowed(key):
+    triangle = Space(
+        x=Real(0.0, 1.0), y=Real(0.0, 1.0), where=jax.jit(lambda p: p["x"] + p["y"] < 1.2)
+    )
+    algorithm = method(domain=triangle, regions=Regions((2, 2)))
+    draw = lambda key, n: algorithm.initial(jr.fold_in(key, n), n)  # noqa: E731
+    agents = jnp.arange(8) % AGENTS
+    points = jax.jit(jax.vmap(lambda key: jax.vmap(draw, (None, 0))(key, agents)))(
+        jr.split(key, 40)
+    )
+    assert jax.vmap(jax.vmap(triangle.contains))(points).all()
+    inside = jax.vmap(jax.vmap(algorithm.regions.assign))(points)
+    np.testing.assert_array_equal(inside, np.broadcast_to(agents % 4, inside.shape))
+
+
 def test_a_run_begins_with_them(key):
     algorithm = method(regions=Regions((2, 2)))
     _, trace = run(algorithm, hill, 1, key, initial=3)
