@@ -82,8 +82,8 @@ def run(
     structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
     goes on from a `state` takes a new key: with the old one it would draw the same numbers again.
 
-    Derivatives through a run are taken forward (`jax.jvp`, `jax.jacfwd`). Reverse mode (`jax.grad`) has no
-    rule for a loop whose number of rounds the compiler does not know: scan `ask` and `tell` for that.
+    Derivatives through a run are taken forward (`jax.jvp`, `jax.jacfwd`). Reverse mode (`jax.grad`) has
+    no rule for a loop whose number of rounds the compiler does not know: scan `ask` and `tell` for it.
 
     `direction="minimize"`: small values are good. Values and best values are the objective's own; the
     method, and so `state`, is told their negative.
