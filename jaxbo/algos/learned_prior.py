@@ -1,13 +1,13 @@
 """A prior that agents learn together: federated empirical Bayes on shared features.
 
-    w_n ~ N(m, S)                        what all agents expect of a function φ(x)'w_n
-    E[w_n], Cov(w_n) given (m, S)        the message, as what a sum over agents needs of it
+    w_n ~ N(m, S)                        all agents expect this of a function φ(x)'w_n
+    E[w_n], Cov(w_n) given (m, S)        the message, as statistics that are summed over agents
     (m, S) ← M-step of the sums          the broadcast
     x_t = argmax of a policy             under the agent's own posterior given (m, S)
 
-FTS sends one sampled function, and helps where a peer's optimum is one's own. Here agents learn what
-their functions have in common: where these agree, in which directions they differ, and how much. One
-step of expectation-maximization is made a round (`kernels.models.shared_prior`). This is hierarchical
+FTS sends a sampled function, which helps an agent whose optimum is near the sender's. Here agents learn
+where their functions agree, in which directions they differ, and how much. Each round makes one step of
+expectation-maximization (`kernels.models.shared_prior`). This is hierarchical
 Bayesian linear regression (Perrone et al., NeurIPS 2018, have it centralized, with learned features);
 Wang et al. (2021, "Pre-trained Gaussian processes") learn a prior from finished tasks.
 
@@ -40,7 +40,7 @@ from jaxbo.types import Count, Key, Point, Scalar, floating
 
 
 class LearnedPriorShared(eqx.Module):
-    """The features of all agents, and what they expect of functions by now."""
+    """The features of all agents, and the prior that they have learned by now."""
 
     features: FeatureMap
     prior: SharedPrior
@@ -69,11 +69,11 @@ class _Believed:
 
 
 class LearnedPrior(AbstractFederated):
-    """Agents learn together what to expect of a function, and each searches by its own posterior.
+    """Agents learn a prior over functions together, and each searches by its own posterior.
 
     `capacity` is the most observations that an agent will ever make; later ones are not learned from.
-    `features` are common to all: their kernel is what is expected before anything is learned, their
-    noise a variance in units of that of all agents' values. `policy` is `EI()`, `UCB()` or `Thompson()`.
+    `features` are common to all agents. Their kernel is the prior before anything is learned. Their
+    noise is a variance in units of the variance of all agents' values. `policy` is `EI()`, `UCB()` or `Thompson()`.
 
     `rank` says how agents' functions may differ from their mean m, and what a message costs; D is
     `features.size` + 1.

@@ -2,8 +2,8 @@
 
     y = location + scale (ψ(x)'w_n + e),   ψ = (φ, 1),   w_n ~ N(m, S),   e ~ N(0, noise)
 
-One step of expectation-maximization a round. Each agent n has a posterior under the prior of the round
-before, and sends what follows from it:
+Each round makes one step of expectation-maximization. Each agent n has a posterior under the prior of
+the round before, and sends two statistics of it:
 
     d_n = E[w_n] - m,    G_n'G_n = S - Cov(w_n)
 
@@ -15,8 +15,8 @@ the new one:
     S ← (ν I + Σ (S - G_n'G_n) + Σ (w_n - m)(w_n - m)') / (ν + N)
 
 The last line is the mode of an inverse Wishart distribution about the process that φ stands for; ν and
-κ count as so many agents. S is never inverted: of S = R R' the root R makes features R'ψ, under which the
-prior is N(0, I), and the square-root posterior of `processes.posterior` does the rest.
+κ count as so many agents. S is never inverted. Its root R, with S = R R', makes features R'ψ, whose
+weights have the prior N(0, I). The square-root posterior of `processes.posterior` does the rest.
 
 `AbstractCovariance` says how S is held, and so how much an agent sends.
 """
@@ -48,7 +48,7 @@ Spread = TypeVar("Spread")
 class AbstractCovariance(eqx.Module, Generic[Spread]):
     """S = R R', and the part of Σ r r', over vectors r, that it is made of: their spread.
 
-    `features` are those of ψ, the constant is the last one.
+    The axis `features` is that of ψ: the constant comes last.
     """
 
     @property
@@ -82,7 +82,7 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
 
 
 class Isotropic(AbstractCovariance[Float[Array, "2"]]):
-    """One variance for all features, one for the constant. An agent sends two numbers for each spread."""
+    """A variance for all features, and another for the constant. A spread has two numbers."""
 
     variances: Float[Array, "2"]
     features: int = eqx.field(static=True)
@@ -116,7 +116,7 @@ class Isotropic(AbstractCovariance[Float[Array, "2"]]):
 
 
 class Diagonal(AbstractCovariance[Features]):
-    """A variance for each feature: a spectrum. An agent sends D numbers for each spread."""
+    """A variance for each feature: a spectrum. A spread has D numbers."""
 
     variances: Features
 
@@ -144,7 +144,7 @@ class Diagonal(AbstractCovariance[Features]):
 
 
 class Full(AbstractCovariance[Float[Array, "features features"]]):
-    """Any covariance, by its root. An agent sends a triangle of D (D + 1) / 2 numbers for each spread."""
+    """Any covariance, by its root. A spread has D² numbers."""
 
     root: Float[Array, "features features"]
 
@@ -173,14 +173,14 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
 
 
 class Sketch(NamedTuple):
-    """Of a matrix A = Σ r r': its diagonal, and A Q."""
+    """The diagonal of a matrix A = Σ r r', and the product A Q."""
 
     diagonal: Features
     image: Float[Array, "features rank"]
 
 
 class LowRank(AbstractCovariance[Sketch]):
-    """S = diag(variances) + U U'. An agent sends D (rank + 1) numbers for each spread.
+    """S = diag(variances) + U U'. A spread has D (rank + 1) numbers.
 
     `basis` is an orthonormal Q, which all parties have. It follows the leading directions of S, since
     rounds are steps of a subspace iteration.
@@ -244,9 +244,9 @@ def covariance(key: Key, size: int, rank: int, dtype: jnp.dtype) -> AbstractCova
 
 
 class SharedPrior(eqx.Module):
-    """What all agents expect of a function: w ~ N(mean, covariance), in units of location and scale.
+    """All agents expect w ~ N(mean, covariance), for values in units of location and scale.
 
-    `learned` says whether it has been told of values that differ.
+    `learned` says whether any values differed by then.
     """
 
     location: Scalar
@@ -267,7 +267,7 @@ def uninformed(key: Key, size: int, rank: int, dtype: jnp.dtype) -> SharedPrior:
 
 
 class Known(eqx.Module):
-    """What an agent has observed: the first `count` rows."""
+    """An agent's observations: the first `count` rows."""
 
     x: Float[Array, "capacity dim"]
     y: Float[Array, " capacity"]
@@ -405,7 +405,7 @@ def doubting(
 
 
 class Statistics(eqx.Module):
-    """One agent's, or the sum over agents: all that a prior learns from.
+    """All that a prior learns from: of one agent, or the sum over agents.
 
     `values` counts the standardized values, sums them up, and their squares. `gained` is the spread of
     G_n, `away` that of d_n.
