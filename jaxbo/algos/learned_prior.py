@@ -79,8 +79,8 @@ class LearnedPrior(AbstractFederated):
     `features.size` + 1.
 
         0         independently, S one variance                 D + 8 numbers
-        r         most in r directions, which are learned       D + 3 + 2 D (r + 1) numbers
-        D         in any way, S any covariance                  D + 3 + D (D + 1) numbers
+        r         most in r directions, which are learned       D + 4 + 2 D (r + 1) numbers
+        D         in any way, S any covariance                  D + 4 + 2 D² numbers
 
     `degrees` is how many agents the expected covariance counts for, `shrink` the expected mean.
 
