@@ -73,7 +73,8 @@ class LearnedPrior(AbstractFederated):
 
     `capacity` is the most observations that an agent will ever make; later ones are not learned from.
     `features` are common to all agents. Their kernel is the prior before anything is learned. Their
-    noise is a variance in units of the variance of all agents' values. `policy` is `EI()`, `UCB()` or `Thompson()`.
+    noise is a variance in units of the variance of all agents' values. `policy` is `EI()`, `UCB()` or
+    `Thompson()`.
 
     `rank` says how agents' functions may differ from their mean m, and what a message costs; D is
     `features.size` + 1.
