@@ -181,15 +181,15 @@ def test_a_wrong_state_says_what_differs(loop, state, words):
         (lambda: maxsum.solve(PAIRS, (jnp.zeros((5, 5)),)), ["(1, 5, 5)", "graph.pack(tables)"]),
         (
             lambda: RANDOM.warm_start(RANDOM.init(KEY), [[[0.1], [0.2, 0.3]]], [[1.0, 2.0]]),
-            ["queries must hold numbers", "as many in each row"],
+            ["the points must be real numbers", "one row as long as the other"],
         ),
         (
             lambda: RANDOM.warm_start(RANDOM.init(KEY), [[["a", 0.1], [0.2, 0.3]]], [[1.0, 2.0]]),
-            ["queries must hold numbers", "'a'"],
+            ["points must be (points, values)", "got list"],
         ),
         (
             lambda: RANDOM.warm_start(RANDOM.init(KEY), [[0.1, 0.2]], [[1.0, 2.0]]),
-            ["queries of shape (points, agents, 2)", "(1, 2)"],
+            ["points of shape (points, 2, 2)", "got (1, 2)"],
         ),
     ],
 )

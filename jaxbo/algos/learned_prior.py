@@ -33,7 +33,7 @@ from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
 from jaxbo.kernels.models import shared_prior
 from jaxbo.kernels.models.fitted import Fitted, Mixture
-from jaxbo.kernels.models.shared_prior import Doubt, Known, SharedPrior, Statistics
+from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior, Statistics
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.types import Count, Key, Point, Scalar, floating
@@ -141,11 +141,11 @@ class LearnedPrior(AbstractFederated):
         prior = shared_prior.uninformed(basis_key, features.size, self.rank, dtype)
         return LearnedPriorShared(features, prior)
 
-    def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> Known:
+    def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:
         del key, index
         return shared_prior.nothing(self.capacity, self.domain.dim, shared.prior.mean.dtype)
 
-    def message(self, key: Key, shared: LearnedPriorShared, client: Known) -> Statistics:
+    def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Statistics:
         del key
         noise = self.features.noise
         belief = shared_prior.believed(shared.features, shared.prior, noise, client)
@@ -170,7 +170,7 @@ class LearnedPrior(AbstractFederated):
         self,
         key: Key,
         shared: LearnedPriorShared,
-        client: Known,
+        client: AgentData,
         past: History,
         message: Statistics,
         broadcast: LearnedPriorBroadcast,
@@ -185,13 +185,15 @@ class LearnedPrior(AbstractFederated):
         x = query(aside(key), function, self.domain, candidates, past, alone=alone)
         return x, ()
 
-    def expect(self, shared: LearnedPriorShared, client: Known, x: Point) -> tuple[Scalar, Scalar]:
+    def expect(
+        self, shared: LearnedPriorShared, client: AgentData, x: Point
+    ) -> tuple[Scalar, Scalar]:
         known = shared.prior, self.features.noise, client, self.trust
         return shared_prior.doubting(shared.features, *known).predict(x)
 
     def learn(
-        self, shared: LearnedPriorShared, round: Count, client: Known, x: Point, value: Scalar
-    ) -> Known:
+        self, shared: LearnedPriorShared, round: Count, client: AgentData, x: Point, value: Scalar
+    ) -> AgentData:
         del shared, round
         return shared_prior.observe(client, x, value)
 

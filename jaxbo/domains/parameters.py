@@ -363,7 +363,7 @@ class Context:
     parameter: Any
 
 
-class Constant:
+class ConstantParameter:
     """A value that a space adds to every point: it has no coordinate.
 
     Constants are equal if their values and the types of these are.
@@ -391,7 +391,7 @@ class Constant:
             return False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constant) and self._mark == other._mark
+        return isinstance(other, ConstantParameter) and self._mark == other._mark
 
     def __hash__(self) -> int:
         return hash(self._mark)
@@ -415,10 +415,10 @@ def is_missing(value: Any) -> bool:
     return mark_of(as_plain(value)) is NOTHING
 
 
-def as_constant(value: Any) -> Constant | None:
+def as_constant(value: Any) -> ConstantParameter | None:
     """A number, a string, a truth value or None as a constant, and nothing else."""
     plain = as_plain(value)
-    return Constant(plain) if isinstance(plain, Plain) else None
+    return ConstantParameter(plain) if isinstance(plain, Plain) else None
 
 
 def _conditions(values: Mapping[str, Any]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

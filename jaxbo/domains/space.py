@@ -17,7 +17,7 @@ from jaxbo.domains.base import AbstractDomain, Axes, Cube, clip
 from jaxbo.domains.constraint import Constraint
 from jaxbo.domains.parameters import (
     Conditional,
-    Constant,
+    ConstantParameter,
     Context,
     Integer,
     Parameter,
@@ -75,7 +75,7 @@ class Space(AbstractDomain):
     parameters: tuple[tuple[str, Parameter], ...] = eqx.field(static=True)
     dim: int = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
-    constants: tuple[tuple[str, Constant], ...] = eqx.field(static=True)
+    constants: tuple[tuple[str, ConstantParameter], ...] = eqx.field(static=True)
     conditions: _tables.Conditions = eqx.field(static=True)
     context: tuple[str, ...] = eqx.field(static=True)
     constraint: Constraint | None

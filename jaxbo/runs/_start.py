@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxbo._check import whole
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
-from jaxbo.algos.base.known import Known, points
+from jaxbo.algos.base.known import KnownRows, points
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.runs import _steps
 
@@ -17,7 +17,7 @@ from jaxbo.runs import _steps
 class Start(NamedTuple):
     """Rows before the first round: `known` results, `first` points, then `initial` of the design."""
 
-    known: Known | None
+    known: KnownRows | None
     first: Float[np.ndarray, "points dim"]
     workers: int  # who share the first points; 1 where each agent is asked all of them
     initial: int
@@ -86,5 +86,5 @@ def beginning(algorithm: AbstractAlgorithm, known: Any, first: Any, initial: int
     )
     told = None if known is None else algorithm.known(known)
     if told is not None and algorithm.invariant:
-        told = Known(told.queries, _origin.lowered(told.values, algorithm.targets))
+        told = KnownRows(told.queries, _origin.lowered(told.values, algorithm.targets))
     return Start(told, asked, workers, int(initial))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OBSERVED, FAILED, KNOWN = "observed", "failed", "known"
 
 
-class Table(list[dict[str, Any]]):
+class Trials(list[dict[str, Any]]):
     """A list of dictionaries: agent, round, the parameters, value, status, error, start and seconds.
 
     `round` is -1 before the first. On a `Space` parameters come by name, else as x0, x1, …. `value` is
@@ -86,4 +86,4 @@ def _or_none(number: float) -> float | None:
     return None if math.isnan(number) else float(number)
 
 
-__all__ = ["FAILED", "KNOWN", "OBSERVED", "RUNNING", "Table", "parameters", "row"]
+__all__ = ["FAILED", "KNOWN", "OBSERVED", "RUNNING", "Trials", "parameters", "row"]

@@ -13,7 +13,7 @@ from jaxbo._shown import Shown
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.runs import table
-from jaxbo.runs.table import Table
+from jaxbo.runs.table import Trials
 
 #: Values of a compiled objective, or of one in Python. Type checkers are told the former: both take the
 #: same operations.
@@ -55,7 +55,7 @@ class Trace(Shown):
     direction: Direction = eqx.field(static=True, default="maximize")
     times: Float[Values, "*rows targets 2"] | None = None
 
-    def table(self, domain: AbstractDomain | None = None) -> Table:
+    def table(self, domain: AbstractDomain | None = None) -> Trials:
         """A dictionary for each evaluation, row by row; with the `domain`, parameters by name.
 
         `known=` takes it back. `ValueError` for the traces of several runs at once.
@@ -77,7 +77,7 @@ class Trace(Shown):
                 domain, queries[at], agent, max(round, -1), value, None, error, *times[at].tolist()
             )
 
-        return Table(one(*at) for at in np.ndindex(*values.shape))
+        return Trials(one(*at) for at in np.ndindex(*values.shape))
 
 
 class Round(Shown):

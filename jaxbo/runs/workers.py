@@ -54,7 +54,7 @@ from jaxbo.runs.compiled import (
     check_queries,
     contained,
 )
-from jaxbo.runs.table import KNOWN, RUNNING, Table
+from jaxbo.runs.table import KNOWN, RUNNING, Trials
 from jaxbo.runs.trace import Failure
 from jaxbo.types import Count, Key, Point, Scalar
 
@@ -516,14 +516,14 @@ class Desk:
         ticket = best(known, key=known.__getitem__)
         return self._ticket(ticket).x, known[ticket]
 
-    def table(self) -> Table:
+    def table(self) -> Trials:
         """A dictionary for each query, by its number; `known=` takes it back.
 
         Queries of the model count rounds from 0; those of the initial design and results from elsewhere
         are in round -1.
         """
         with self._lock:
-            return Table(map(self._row, range(len(self._queries))))
+            return Trials(map(self._row, range(len(self._queries))))
 
     def _row(self, ticket: int) -> dict[str, Any]:
         origin, error = self._origins[ticket], dict(self._errors).get(ticket)

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
 from jaxbo._extensible import Extensible
-from jaxbo.algos.base.known import Known, check_inside, read
+from jaxbo.algos.base.known import KnownRows, check_inside, read
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
 from jaxbo.privacy.mechanism import Mechanism
@@ -170,7 +170,7 @@ class AbstractAlgorithm(Extensible):
             "DECHBO, EXP3BO, FTS, DPFTSDE, RGPE or TAF."
         )
 
-    def known(self, given: Any) -> Known:
+    def known(self, given: Any) -> KnownRows:
         """Results from outside in rows, in whatever form they come (`algos.base.known`); checked."""
         require(
             self.learns,
@@ -217,7 +217,10 @@ class AbstractAlgorithm(Extensible):
     def _as_arrays(self, queries: Any, values: Any) -> tuple[Array, Array]:
         """Both as arrays."""
         if values is None or not isinstance(queries, jax.Array | np.ndarray):
-            queries, values = self.known(queries if values is None else (queries, values))
+            given = queries if values is None else (queries, values)
+            queries, values = read(
+                given, self.domain, self.clients, min(self.targets, self.clients)
+            )
         return jnp.asarray(queries, float), jnp.asarray(values, float)
 
     def _check_inside(self, queries: Float[Array, "points agents dim"]) -> None:

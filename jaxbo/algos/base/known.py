@@ -39,14 +39,14 @@ FORMS = (
 )
 
 
-class Known(NamedTuple):
+class KnownRows(NamedTuple):
     """Results, a row at a time. A point and a value are NaN where an agent has fewer than others."""
 
     queries: Float[np.ndarray, "points agents dim"]
     values: Float[np.ndarray, "points agents"]
 
 
-class Result(NamedTuple):
+class KnownResult(NamedTuple):
     """One of them: its agent, its point, and its value, NaN if the evaluation failed."""
 
     agent: int
@@ -54,7 +54,7 @@ class Result(NamedTuple):
     value: float
 
 
-def read(given: Any, domain: AbstractDomain, agents: int, targets: int) -> Known:
+def read(given: Any, domain: AbstractDomain, agents: int, targets: int) -> KnownRows:
     """Results of `agents`, of which `targets` are asked; `ValueError` that says which one is wrong.
 
     A row has all agents if any that is no target has a result, else the targets.
@@ -131,7 +131,7 @@ def _numbers(name: str, given: Any) -> np.ndarray:
         ) from error
 
 
-def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int) -> Known:
+def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int) -> KnownRows:
     queries, values = _numbers("the points", x), _values(y)
     if agents == 1 and queries.shape == (*values.shape, domain.dim):
         queries, values = queries.reshape(-1, 1, domain.dim), values.reshape(-1, 1)
@@ -142,7 +142,7 @@ def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int
         and queries.shape == (*values.shape, domain.dim),
         f"expected points of shape {shape} and a value of each, got {np.shape(x)} and {np.shape(y)}.",
     )
-    return Known(queries.astype(jax.dtypes.canonicalize_dtype(float)), values)
+    return KnownRows(queries.astype(jax.dtypes.canonicalize_dtype(float)), values)
 
 
 def _values(given: Any) -> np.ndarray:
@@ -155,7 +155,7 @@ def _values(given: Any) -> np.ndarray:
     return _numbers("the values", array.tolist())
 
 
-def _results(x: Any, y: Any, domain: AbstractDomain, agents: int) -> list[Result]:
+def _results(x: Any, y: Any, domain: AbstractDomain, agents: int) -> list[KnownResult]:
     rows, values = _rows(x, "points"), list(y)
     require(
         len(rows) == len(values),
@@ -165,7 +165,7 @@ def _results(x: Any, y: Any, domain: AbstractDomain, agents: int) -> list[Result
     return [_result(i, row, value, domain, agents) for i, (row, value) in enumerate(pairs)]
 
 
-def _of_records(given: Any, domain: AbstractDomain, agents: int) -> list[Result]:
+def _of_records(given: Any, domain: AbstractDomain, agents: int) -> list[KnownResult]:
     taken = isinstance(domain, Space) and VALUE in domain.names
     require(
         not taken,
@@ -213,12 +213,12 @@ def _of_columns(columns: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def _result(
     i: int, row: Mapping[str, Any], value: Any, domain: AbstractDomain, agents: int
-) -> Result:
+) -> KnownResult:
     names = domain.names if isinstance(domain, Space) else ()
     agent = _agent(i, 0 if agents == 1 or AGENT in names else row.get(AGENT), agents)
     about = [name for name in (*ABOUT, AGENT) if name not in names]
     point = {name: item for name, item in row.items() if name not in about}
-    return Result(agent, _point(point, f"result {i}", domain), _value(i, value))
+    return KnownResult(agent, _point(point, f"result {i}", domain), _value(i, value))
 
 
 def _agent(i: int, agent: Any, agents: int) -> int:
@@ -250,21 +250,21 @@ def _value(i: int, value: Any) -> float:
     return float(value)
 
 
-def _stacked(results: Sequence[Result], dim: int, agents: int, targets: int) -> Known:
+def _stacked(results: Sequence[KnownResult], dim: int, agents: int, targets: int) -> KnownRows:
     """In rows, each agent's in their order."""
     results = sorted(results, key=lambda result: result.agent)
     of = {n: list(own) for n, own in itertools.groupby(results, lambda result: result.agent)}
     width = agents if any(n >= targets for n in of) else targets
     rows = max(map(len, of.values()), default=0)
     dtype = jax.dtypes.canonicalize_dtype(float)
-    known = Known(np.full((rows, width, dim), np.nan, dtype), np.full((rows, width), np.nan))
+    known = KnownRows(np.full((rows, width, dim), np.nan, dtype), np.full((rows, width), np.nan))
     for n, own in of.items():
         for row, result in enumerate(own):
             known.queries[row, n], known.values[row, n] = result.x, result.value
     return known
 
 
-def _check(known: Known, domain: AbstractDomain) -> None:
+def _check(known: KnownRows, domain: AbstractDomain) -> None:
     """`ValueError` for points outside of the domain, and for values that no model can be told."""
     x, y = known.queries.reshape(-1, domain.dim), known.values.reshape(-1)
     nobody = np.isnan(x).all(axis=1) & np.isnan(y)

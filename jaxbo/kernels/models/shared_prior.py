@@ -172,14 +172,14 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
         return Full(linalg.cholesky((spread + spread.T) / 2, floor))
 
 
-class Sketch(NamedTuple):
+class Projected(NamedTuple):
     """The diagonal of a matrix A = Σ r r', and the product A Q."""
 
     diagonal: Features
     image: Float[Array, "features rank"]
 
 
-class LowRank(AbstractCovariance[Sketch]):
+class LowRank(AbstractCovariance[Projected]):
     """S = diag(variances) + U U'. A spread has D (rank + 1) numbers.
 
     `basis` is an orthonormal Q, which all parties have. It follows the leading directions of S, since
@@ -205,18 +205,18 @@ class LowRank(AbstractCovariance[Sketch]):
         size = self.factor.shape[0]
         return self._rest.color(z[:size]) + linalg.dot(self.factor, z[size:])
 
-    def spread(self, rows: Float[Array, "rows features"]) -> Sketch:
-        return Sketch(jnp.sum(rows**2, axis=0), linalg.dot(rows.T, linalg.dot(rows, self.basis)))
+    def spread(self, rows: Float[Array, "rows features"]) -> Projected:
+        return Projected(jnp.sum(rows**2, axis=0), linalg.dot(rows.T, linalg.dot(rows, self.basis)))
 
-    def own(self) -> Sketch:
+    def own(self) -> Projected:
         rest = self._rest.color(self._rest.whiten(jnp.ones_like(self.factor[:, 0])))
         low = self.spread(self.factor.T)
-        return Sketch(rest + low.diagonal, rest[:, None] * self.basis + low.image)
+        return Projected(rest + low.diagonal, rest[:, None] * self.basis + low.image)
 
-    def identity(self) -> Sketch:
-        return Sketch(jnp.ones_like(self.basis[:, 0]), self.basis)
+    def identity(self) -> Projected:
+        return Projected(jnp.ones_like(self.basis[:, 0]), self.basis)
 
-    def of(self, spread: Sketch) -> "LowRank":
+    def of(self, spread: Projected) -> "LowRank":
         """Nystrom's approximation A Q (Q'A Q)⁻¹ Q'A for what is above the rest, and the rest."""
         size, rank = self.basis.shape
         small = linalg.dot(self.basis.T, spread.image)
@@ -266,7 +266,7 @@ def uninformed(key: Key, size: int, rank: int, dtype: jnp.dtype) -> SharedPrior:
 # ---------------------------------------------------------------- an agent
 
 
-class Known(eqx.Module):
+class AgentData(eqx.Module):
     """An agent's observations: the first `count` rows."""
 
     x: Float[Array, "capacity dim"]
@@ -279,18 +279,18 @@ class Known(eqx.Module):
         return jnp.arange(self.y.size) < self.count
 
 
-def nothing(capacity: int, dim: int, dtype: jnp.dtype) -> Known:
+def nothing(capacity: int, dim: int, dtype: jnp.dtype) -> AgentData:
     """No observation."""
-    return Known(
+    return AgentData(
         jnp.zeros((capacity, dim), dtype), jnp.zeros((capacity,), dtype), jnp.zeros((), int)
     )
 
 
-def observe(known: Known, x: Point, y: Scalar) -> Known:
+def observe(known: AgentData, x: Point, y: Scalar) -> AgentData:
     """With one value more; nothing changes if it is not finite or there is no room."""
     usable = jnp.isfinite(y) & (known.count < known.y.size)
     row = jnp.where(usable, known.count, known.y.size)
-    return Known(
+    return AgentData(
         known.x.at[row].set(x, mode="drop"),
         known.y.at[row].set(bounded(y), mode="drop"),
         known.count + usable.astype(int),
@@ -306,7 +306,7 @@ class AgentBelief(eqx.Module):
 
     features: FeatureMap
     prior: SharedPrior
-    known: Known
+    known: AgentData
     root: AbstractRoot
     mean: Float[Array, " width"]
     gains: Float[Array, "capacity width"]
@@ -331,7 +331,9 @@ def _psi(features: FeatureMap, x: Point) -> Features:
     return jnp.concatenate([phi, jnp.ones((1,), phi.dtype)])
 
 
-def believed(features: FeatureMap, prior: SharedPrior, noise: Scalar, known: Known) -> AgentBelief:
+def believed(
+    features: FeatureMap, prior: SharedPrior, noise: Scalar, known: AgentData
+) -> AgentBelief:
     """An agent's posterior; O(count² width). `noise` is a variance in units of the scale squared."""
     psis = jax.vmap(lambda x: _psi(features, x))(known.x)
     psis = jnp.where(known.used[:, None], psis, 0)
@@ -388,7 +390,7 @@ class Doubt(eqx.Module):
 
 
 def doubting(
-    features: FeatureMap, prior: SharedPrior, noise: Scalar, known: Known, trust: Scalar
+    features: FeatureMap, prior: SharedPrior, noise: Scalar, known: AgentData, trust: Scalar
 ) -> Doubt:
     """An agent's posterior where the shared prior is right with probability `trust`."""
     S = prior.covariance

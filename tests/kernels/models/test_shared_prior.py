@@ -209,7 +209,7 @@ def test_many_steps_find_the_prior_that_functions_were_drawn_from():
     y += 0.01 * rng.standard_normal(y.shape)
     counts = jnp.full((150,), 12, dtype=int)
     rows = jnp.asarray(points, DTYPE), jnp.asarray(y, DTYPE), counts
-    told = jax.vmap(shared_prior.Known)(*rows)
+    told = jax.vmap(shared_prior.AgentData)(*rows)
     prior = shared_prior.uninformed(jr.key(1), SIZE, 0, DTYPE)
 
     @jax.jit
