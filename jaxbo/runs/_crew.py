@@ -92,10 +92,11 @@ class Crew:
         return not ending and self.desk.answered + len(self.flight.running) < total
 
     def _in_vain(self, total: int) -> bool:
-        """Whether all results are failures, and enough of them."""
+        """Whether all results of the desk's own queries are failures, and enough of them."""
         desk = self.desk
         least = max(tries(desk.initial, total), min(desk.algorithm.targets, total))
-        return len(self.failed) > 0 and len(desk.failures) == desk.answered >= least
+        failed = desk.own(failure.row for failure in desk.failures)
+        return len(self.failed) > 0 and failed == desk.answered >= least
 
     def _end(self, outcome: Future, worker: int, ticket: Ticket) -> None:
         value, error = outcome_of(outcome)
@@ -116,7 +117,10 @@ class Crew:
             self.fatal.append(unsaved)
             return
         self.idle.append(worker)
-        self._look()
+        try:
+            self._look()
+        except Exception as error:  # of a rule; what is under way is kept
+            self.fatal.append(error)
 
     def _look(self, new: int = 1) -> None:
         """At what is known now, so many results of it new: shows it, and ends the run if it is enough."""

@@ -32,6 +32,18 @@ class Start(NamedTuple):
         """Rows that are asked before the first round."""
         return -(-len(self.first) // self.workers) + self.initial
 
+    def before(
+        self, queries: np.ndarray, values: np.ndarray
+    ) -> tuple[Float[np.ndarray, "rows targets dim"], Float[np.ndarray, "rows targets"]]:
+        """Rows of a run after the results that are known."""
+        if self.known is None:
+            return queries, values
+        targets = values.shape[1]
+        x, y = (part[:, :targets] for part in self.known)
+        if x.shape[1] < targets:  # workers who share a model bring theirs one by one
+            x, y = np.repeat(x, targets, axis=1), np.repeat(y, targets, axis=1)
+        return np.concatenate([x, queries]), np.concatenate([y, values])
+
     def held(self, targets: int) -> int:
         """How many rounds' worth of results an agent is told before it is asked."""
         if self.known is None:

@@ -191,7 +191,8 @@ def drive(
     keys = run_keys(key)
     start = _steps.init(algorithm, keys.init, jax.vmap) if state is None else state
     if begin.known is not None:
-        algorithm.check_start(start, jnp.asarray(begin.known.values, float))
+        values = np.asarray(begin.known.values, jnp.zeros(()).dtype)  # NaN, of which JAX may warn
+        algorithm.check_start(start, jnp.asarray(values))
     done = int(algorithm.round(start))
     releases = [algorithm.released(done + t) for t in range(rounds)]
     check_budget(ledger, releases)
@@ -231,7 +232,7 @@ def drive(
     def left() -> str | None:
         if compiled:  # the trace is that of `run`
             return None
-        queries, values = record.queries[: record.told], record.values[: record.told]
+        queries, values = begin.before(record.queries[: record.told], record.values[: record.told])
         if isinstance(algorithm, AbstractOneModel):  # all evaluate the same black box
             queries, values = queries.reshape(-1, 1, queries.shape[-1]), values.reshape(-1, 1)
         return nothing_left(algorithm.domain, queries, values)

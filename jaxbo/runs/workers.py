@@ -261,7 +261,7 @@ class Desk:
         self.algorithm, self._begin = algorithm, begin
         self.direction: Direction = direction
         self._keys = run_keys(key)
-        self.state = _steps.init(algorithm, self._keys.init, jax.vmap)
+        self._state = _steps.init(algorithm, self._keys.init, jax.vmap)
         self._queries: list[np.ndarray] = []  # by ticket
         self._origins: list[int] = []  # by ticket: `DRAWN`, `ASKED` or `ELSEWHERE`
         self._times: list[list[float]] = []  # by ticket: handed out when, and for how many seconds
@@ -315,10 +315,11 @@ class Desk:
     @property
     def answered(self) -> int:
         """How many results of the desk's own queries have come."""
-        return self._own(self._values)
+        return self.own(self._values)
 
-    def _own(self, values: Iterable[int]) -> int:
-        return sum(self._origins[ticket] != ELSEWHERE for ticket in values)
+    def own(self, numbers: Iterable[int]) -> int:
+        """How many of these numbers are of the desk's own queries, and not of results from elsewhere."""
+        return sum(self._origins[ticket] != ELSEWHERE for ticket in numbers)
 
     def ask(self, *, context: Mapping[str, Any] | None = None) -> Ticket:
         """The next query and its number, for the values of the space's context, if it has any."""
@@ -350,7 +351,7 @@ class Desk:
         try:
             self._add(np.asarray(x), origin)
             self._save()
-            self._ahead.start(self.state)
+            self._ahead.start(self._state)
             return self._ticket(number)
         except BaseException:  # nobody has got the query, even if it was saved
             self._cut_off(number)
@@ -382,15 +383,15 @@ class Desk:
         with self._lock:
             origin = self._origins[number]
             row = jnp.asarray(self._origins[:number].count(origin))
-        keys = round_keys(self._keys, row)
-        if origin == DRAWN:
-            keys = design_keys(self._keys, row)
-        return jr.fold_in(keys.noise, 0)
+        if origin == DRAWN:  # points that are asked first leave the others as they are
+            row = (row - len(self._begin.first)) % self.initial
+            return jr.fold_in(design_keys(self._keys, row).noise, 0)
+        return jr.fold_in(round_keys(self._keys, row).noise, 0)
 
     def _drawn_point(self, algorithm: AbstractOneModel, row: int) -> Point | np.ndarray:
         first = self._begin.first
         if row < len(first):
-            return first[row]
+            return _placed(algorithm.domain, first[row])
         key = design_keys(self._keys, jnp.asarray(row - len(first))).points
         return _steps.design(algorithm, key, jax.vmap)[0]
 
@@ -401,7 +402,7 @@ class Desk:
         busy = jnp.arange(self.algorithm.targets) < len(out)
         key = round_keys(self._keys, row).ask
         self._ahead.wait()
-        return _steps.ask_one(algorithm, key, self.state, jnp.asarray(pending, float), busy)
+        return _steps.ask_one(algorithm, key, self._state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
         """The result of a query that is out; NaN if it failed."""
@@ -448,7 +449,7 @@ class Desk:
             require(number not in self._values, f"query {number} has been told already.")
             require(number in self.out, f"query {number} is not out: ask for it again first.")
             self._must_hold()
-            before = self.state
+            before = self._state
             try:
                 self._learn(int(number), value)
                 self._times[number][1] = time.time() - self._times[number][0]
@@ -458,34 +459,47 @@ class Desk:
             except BaseException:  # the same call again saves it, perhaps once more
                 self._values.pop(int(number), None)
                 self._failures = [f for f in self._failures if f.row != int(number)]
-                self.state = before
+                self._state = before
                 raise
 
     def _learn(self, ticket: int, value: float) -> None:
         """One result more. What stops it on the way leaves all as it was."""
-        values, state = {**self._values, ticket: value}, self.state
+        values, state = {**self._values, ticket: value}, self._state
         known = np.asarray([*values.values()], np.float64)
         count = self._begin.told + self.initial
         if self._has_begun(self._values):
             state = self._told(state, self._queries[ticket], value, _steps.stage(count, count))
         elif self._has_begun(values):
-            for row, (one, its_value) in enumerate(values.items()):
-                stage = _steps.stage(row, len(values))
-                state = self._told(state, self._queries[one], its_value, stage)
-        self._values[ticket], self.state = value, state
+            state = self._told_before(state, values)
+        self._values[ticket], self._state = value, state
         if self._has_begun(self._values) and not self._cut:
             self._cut = _origin.warn_if_cut(state, upward(self.direction, known[:, None]))
 
+    @property
+    def state(self) -> State:
+        """The method's state with all results; made anew each time before the initial ones are in."""
+        with self._lock:
+            if self._has_begun(self._values) or not self._values:
+                return self._state
+            return self._told_before(self._state, self._values)
+
+    def _told_before(self, state: State, values: dict[int, float]) -> State:
+        """With these results, all of which came before the model was asked."""
+        for row, (ticket, value) in enumerate(values.items()):
+            stage = _steps.stage(row, len(values))
+            state = self._told(state, self._queries[ticket], value, stage)
+        return state
+
     def _has_begun(self, values: Collection[int]) -> bool:
         """Whether these results are all that come before the model is asked."""
-        own = self._own(values)
+        own = self.own(values)
         return own >= self.initial and len(values) - own >= self._begin.told
 
     def _told(self, state: State, x: np.ndarray, value: float, stage: Stage) -> State:
         self._ahead.wait()
-        told = upward(self.direction, np.asarray([value], np.float64))
-        state, values = _origin.told(state, told)
-        return _steps.tell_one(self.algorithm, state, jnp.asarray(x), values[0], stage)
+        told = np.asarray(upward(self.direction, value), np.float64)
+        state, told = _origin.told(state, told)
+        return _steps.tell_one(self.algorithm, state, jnp.asarray(x), told, stage)
 
     @property
     def queries(self) -> Float[Array, "evaluations dim"]:
@@ -540,13 +554,22 @@ class Desk:
         return [(failure.row, failure.error) for failure in self._failures]
 
     def _forget(self) -> None:
-        """As if nothing had been asked."""
+        """As if nothing had been asked. Results from elsewhere stay."""
         with self._lock:
-            self._queries, self._origins, self._values, self._returned = [], [], {}, []
-            self._times = []
-            self._failures = []
-            self.state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
-            self._resume(None)
+            errors = dict(self._errors)
+            kept = [t for t in self._values if self._origins[t] == ELSEWHERE]
+            rows = [
+                (self._queries[t], self._values[t], self._times[t], errors.get(t)) for t in kept
+            ]
+            self._cut_off(0)
+            self._values, self._returned, self._failures = {}, [], []
+            self._state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
+            for number, (x, value, times, error) in enumerate(rows):
+                self._add(x, ELSEWHERE)
+                self._times[number] = times
+                self._learn(number, value)
+                if error is not None:
+                    self._failures.append(Failure(number, 0, error))
             self._save()
 
     def _ticket(self, ticket: int) -> Ticket:
@@ -571,12 +594,25 @@ class Desk:
                 self._learn(len(self._queries) - 1, value)
             return
         order, origins = rows.info
+        capacity = self.algorithm.surrogate.capacity
+        require(
+            capacity is None or len(rows.queries) <= capacity,
+            f"the checkpoint has {len(rows.queries)} queries, more than the surrogate's capacity of "
+            f"{capacity}: {larger(self.algorithm, len(rows.queries))}.",
+        )
         self._queries = [np.asarray(x) for x in rows.queries]
         self._origins, self._times = origins.tolist(), rows.times.tolist()
         for ticket in order.tolist():
             self._learn(ticket, float(rows.values[ticket]))
         self._failures = [Failure(*failure) for failure in rows.failures]
         self._returned = [t for t in range(len(self._queries)) if t not in self._values]
+
+
+def _placed(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
+    """A point in the context that was asked for, if the domain has one."""
+    if not isinstance(domain, Space) or not domain.context:
+        return x
+    return np.asarray(domain.project(jnp.asarray(x, float)))
 
 
 # ---------------------------------------------------------------- before an executor

@@ -13,7 +13,7 @@ import pytest
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
-from jaxbo.domains.parameters import Categorical, Real
+from jaxbo.domains.parameters import Categorical, Context, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing.policy import EI, Thompson
 from jaxbo.kernels.models.fitted import Exact, Fitted
@@ -147,10 +147,9 @@ def test_results_are_taken_in_any_order():
 
 def test_workers_get_more_of_the_initial_design_until_it_is_in():
     desk = Desk(egp(3), jr.key(1), initial=2)
-    start = desk.state
     first = [desk.ask() for _ in range(3)]  # one more than asked for
     desk.tell(first[1].number, 0.0)
-    assert desk.state is start
+    assert desk.algorithm.surrogate.count(desk.state.belief) == 1
     desk.tell(first[2].number, 1.0)
     assert desk.algorithm.surrogate.count(desk.state.belief) == 2
     desk.ask()
@@ -586,3 +585,74 @@ def test_what_is_not_caught_is_raised_and_the_rest_kept(tmp_path):
     desk = go(branin)
     assert desk.told == 6
     np.testing.assert_array_equal(desk.values[: kept.told], kept.values)
+
+
+def mistaken(x):
+    raise RuntimeError("typo")
+
+
+def test_results_from_elsewhere_outlive_a_mistake_in_the_objective(tmp_path):
+    path, key = tmp_path / "desk", jr.key(2)
+    with Desk(egp(1), key, checkpoint=path) as desk:
+        for i in range(3):
+            desk.tell_new([i / 10, 0.5], float(i))
+        with pytest.warns(RuntimeWarning, match="failed"):
+            desk.tell_new([0.9, 0.5], np.nan)
+    with pytest.warns(RuntimeWarning), pytest.raises(RuntimeError, match="typo"):
+        drive_async(egp(1), mistaken, 4, key, checkpoint=path, progress=False)
+    again = Desk(egp(1), key, checkpoint=path)
+    np.testing.assert_array_equal(again.values, [0, 1, 2, np.nan])
+    assert [failure.row for failure in again.failures] == [3]
+    assert again.algorithm.surrogate.count(again.state.belief) == 3
+
+
+def test_a_failure_from_elsewhere_does_not_make_a_run_hopeless(tmp_path):
+    path, key, calls = tmp_path / "desk", jr.key(2), []
+    with Desk(egp(1), key, checkpoint=path) as desk, pytest.warns(RuntimeWarning):
+        desk.tell_new([0.1, 0.1], np.nan)
+
+    def flaky(x):
+        calls.append(x)
+        if 1 < len(calls) < 5:
+            raise RuntimeError("flaky")
+        return 1.0
+
+    with pytest.warns(RuntimeWarning):
+        desk = drive_async(egp(1), flaky, 5, key, checkpoint=path, progress=False)
+    assert desk.answered == 5
+
+
+def test_an_error_of_a_rule_keeps_what_is_under_way(tmp_path):
+    path, key = tmp_path / "desk", jr.key(2)
+    begun = threading.Barrier(3)
+
+    def objective(x):
+        begun.wait(30)
+        return 1.0
+
+    def rule(desk):
+        raise ZeroDivisionError
+
+    options = {"stop": rule, "checkpoint": path, "progress": False}
+    with ThreadPoolExecutor(3) as pool, pytest.raises(ZeroDivisionError):
+        drive_async(egp(3), objective, 6, key, executor=pool, **options)
+    assert Desk(egp(3), key, checkpoint=path).told == 3
+
+
+def test_a_smaller_capacity_than_the_file_s_is_refused(tmp_path):
+    key = jr.key(2)
+    small = EGP(Cube(2), Fixed(size=8, capacity=3), candidates=8)
+    large = EGP(Cube(2), Fixed(size=8, capacity=5), candidates=8)
+    with Desk(large, key, checkpoint=tmp_path / "other") as desk:
+        for i in range(5):
+            desk.tell_new([i / 10, 0.5], float(i))
+    with pytest.raises(ValueError, match=r"more than the surrogate's capacity of 3: .*capacity=5"):
+        Desk(small, key, checkpoint=tmp_path / "other")
+
+
+def test_a_first_point_is_asked_in_the_context_that_is_given():
+    space = Space(x=Real(0.0, 1.0), load=Context(Integer(1, 3)))
+    method = EGP(space, Fixed(size=8), Thompson(), candidates=8)
+    desk = Desk(method, jr.key(3), first=[{"x": 0.5, "load": 1}])
+    _, p = desk.ask(context={"load": 2})
+    assert (p["x"], p["load"]) == (pytest.approx(0.5), 2)
