@@ -10,10 +10,12 @@ does not say which process has which evaluation.
 
 import multiprocessing
 import operator
+import os
 import pickle
 import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import (
@@ -35,10 +37,24 @@ from jaxbo.runs.renewing import LostWorkerError, Renewing
 
 #: A number of processes, an executor, or this thread.
 Where: TypeAlias = Executor | int | None
-#: Run first in each process: an interrupt at the keyboard is for the process that has the run.
-_DEAF = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
 #: How a script begins whose processes are spawned: each of them imports it.
 GUARD = 'if __name__ == "__main__":'
+
+
+def _begin_worker() -> None:
+    """Run first in each process. An interrupt at the keyboard is for the process that has the run.
+
+    A process ends when that one has died, or it would wait for work for ever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 class LateError(TimeoutError):
@@ -91,7 +107,9 @@ class Processes(Executor):
             _kill(pool)
 
     def _add(self) -> None:
-        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_DEAF)
+        pool = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), initializer=_begin_worker
+        )
         self._pools.add(pool)
         self._idle.put(pool)
 

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 
 import jax.random as jr
 import numpy as np
@@ -324,3 +325,56 @@ def test_an_interrupt_at_once_ends_processes_at_once(elsewhere):
         interrupted()
     assert time.monotonic() - began < 60
     assert outcomes[0].done()
+
+
+ORPHANS = """
+    import os, sys, time
+    import jax.random as jr
+    import jaxbo
+
+    def objective(x):
+        if not os.path.exists(sys.argv[1]):
+            with open(sys.argv[1], "w") as file:
+                file.write(str(os.getpid()))
+        time.sleep(60)
+        return 0.0
+
+    if __name__ == "__main__":
+        search = jaxbo.RandomSearch(jaxbo.Cube(1), 1)
+        jaxbo.drive(search, objective, 1, jr.key(0), executor=1, progress=False)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks into /proc")
+def test_processes_end_with_the_one_that_has_the_run(tmp_path):
+    script, said = tmp_path / "run.py", tmp_path / "pid"
+    script.write_text(textwrap.dedent(ORPHANS))
+    running = subprocess.Popen(
+        [sys.executable, str(script), str(said)],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: said.exists() and said.read_text())
+        worker = int(said.read_text())
+        assert alive(worker)
+    finally:
+        running.kill()
+        running.wait()
+    wait_for(lambda: not alive(worker))
+
+
+def wait_for(condition):
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def alive(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
