@@ -37,6 +37,9 @@ def located(path: str | os.PathLike) -> Path:
 
     `ValueError` if there is no such folder, or nothing can be written in it.
     """
+    require(
+        isinstance(path, str | os.PathLike), f"checkpoint must be a path of a file, got {path!r}."
+    )
     try:
         found = Path(path).resolve()
     except (OSError, RuntimeError) as error:  # links in a circle, before Python 3.13

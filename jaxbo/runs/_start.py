@@ -93,9 +93,14 @@ def beginning(algorithm: AbstractAlgorithm, known: Any, first: Any, initial: int
     whole("initial", initial)
     shared = isinstance(algorithm, AbstractOneModel)
     workers = algorithm.targets if shared else 1
-    asked = (
-        np.zeros((0, algorithm.domain.dim)) if first is None else points(first, algorithm.domain)
-    )
+    asked = np.zeros((0, algorithm.domain.dim))
+    if first is not None:
+        try:
+            asked = points(first, algorithm.domain)
+        except ValueError as error:
+            raise ValueError(
+                f"first must be points to ask, such as [{{...}}, ...]: {error}"
+            ) from error
     told = None if known is None else algorithm.known(known)
     if told is not None and algorithm.invariant:
         told = KnownRows(told.queries, _origin.lowered(told.values, algorithm.targets))

@@ -192,10 +192,13 @@ def check_sizes(
 def check_room(algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: int) -> None:
     """`ValueError` that says what to write if the method cannot hold so many observations."""
     most, rows = algorithm.capacity, held + initial + rounds
+    unit = "observations"
+    if algorithm.clients < algorithm.targets:  # workers share a model
+        unit = f"rows of {algorithm.targets} evaluations"
     require(
         most is None or rows <= most,
-        f"{initial} initial points and {rounds} rounds, after {held} observations, exceed the "
-        f"algorithm's capacity of {most} observations: "
+        f"{initial} initial points and {rounds} rounds, after {held} {unit}, exceed the "
+        f"algorithm's capacity of {most} {unit}: "
         f"{larger(algorithm, algorithm.room_for(rows))}. A checkpoint goes on with it.",
     )
 
