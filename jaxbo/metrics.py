@@ -1,7 +1,7 @@
 """What a run achieved, and what it sent.
 
     best_so_far          bₜ = max over τ ≤ t of the finite values_τ
-    simple_regret        optimum - bₜ
+    simple_regret        optimum - bₜ,  or to minimize bₜ - optimum; so too below
     cumulative_regret    Σ over τ ≤ t of (optimum - values_τ)
     mean_and_error       x̄,  s / √n                   over n independent runs
     confidence_interval  x̄ ± t_{(1 + level) / 2, n - 1} s / √n
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxbo._check import require
-from jaxbo._direction import Direction, check_direction
+from jaxbo._direction import Direction, check_direction, upward
 
 #: Values of every agent in every round, of one run or of many.
 Values: TypeAlias = Float[Array, "*runs rounds agents"] | Float[np.ndarray, "*runs rounds agents"]
@@ -41,22 +41,31 @@ def best_so_far(
     return np.maximum.accumulate(np.where(np.isfinite(values), values, -np.inf), axis=-2)
 
 
-def simple_regret(values: Values, optimum: Numbers) -> Float[np.ndarray, "*runs rounds agents"]:
-    """How far the best value so far is below the optimum; infinite before the first success.
+def simple_regret(
+    values: Values, optimum: Numbers, direction: Direction = "maximize"
+) -> Float[np.ndarray, "*runs rounds agents"]:
+    """How much worse than the optimum the best value so far is; infinite before the first success.
 
     `values` are the noiseless values at the queried points. `optimum` is one number, one for each
-    agent, or anything else that broadcasts to the values.
+    agent, or anything else that broadcasts to the values. To minimize, it is the smallest value.
     """
-    return np.asarray(optimum, np.float64) - best_so_far(values)
+    return _shortfall(best_so_far(values, direction), optimum, direction)
 
 
-def cumulative_regret(values: Values, optimum: Numbers) -> Float[np.ndarray, "*runs rounds agents"]:
-    """The sum over rounds of how far each value is below the optimum; as `simple_regret`.
+def cumulative_regret(
+    values: Values, optimum: Numbers, direction: Direction = "maximize"
+) -> Float[np.ndarray, "*runs rounds agents"]:
+    """The sum over rounds of how much worse than the optimum each value is; as `simple_regret`.
 
     A failed evaluation has no regret to add: its round and those after it are not finite.
     """
-    regret = np.asarray(optimum, np.float64) - np.asarray(values, np.float64)
-    return np.cumsum(regret, axis=-2)
+    check_direction(direction)
+    return np.cumsum(_shortfall(values, optimum, direction), axis=-2)
+
+
+def _shortfall(values: Any, optimum: Numbers, direction: Direction) -> np.ndarray:
+    best, had = (upward(direction, np.asarray(a, np.float64)) for a in (optimum, values))
+    return best - had
 
 
 def mean_and_error(

@@ -39,6 +39,18 @@ def test_a_failed_evaluation_shows_in_the_cumulative_regret():
     np.testing.assert_array_equal(np.isfinite(regret[:, 0]), [True, False, False])
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("regret", [metrics.simple_regret, metrics.cumulative_regret])
+def test_the_regret_of_a_run_that_minimizes_is_that_of_its_negatives_when_maximized(regret):
+    values = np.array([[NAN, 1.0], [2.0, 0.0], [3.0, 4.0], [1.5, -1.0]])
+    optimum = np.array([1.0, -2.0])
+    found = regret(values, optimum, "minimize")
+    np.testing.assert_array_equal(found, regret(-values, -optimum))
+    assert (found[np.isfinite(found)] > 0).all()
+    with pytest.raises(ValueError, match="direction must be"):
+        regret(values, optimum, "down")
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_mean_and_error_are_those_of_scipy(axis):
     x = np.random.default_rng(1).normal(size=(6, 5, 4))

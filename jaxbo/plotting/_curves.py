@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxbo import metrics
+from jaxbo._direction import Direction, check_direction, upward
 from jaxbo.plotting._runs import direction_of, values_of
 from jaxbo.runs.trace import Trace
 from jaxbo.runs.workers import Desk
@@ -121,13 +122,15 @@ def posterior_2d(
     ax: Axes | None = None,
     *,
     label: str = "posterior mean",
+    direction: Direction = "maximize",
 ) -> Axes:
     """`mean` [rows columns] over `ys` [rows] and `xs` [columns], with the queries on top.
 
     `observations` are the points [points 2] and their values: evaluated points are dots, failed
-    ones crosses, the best one a star. `label` names the color bar, for other surfaces such as a
-    variance or an acquisition function.
+    ones crosses, the best one a star. `direction` says whether it is the largest or the smallest.
+    `label` names the color bar, for other surfaces such as a variance or an acquisition function.
     """
+    check_direction(direction)
     xs, ys = np.asarray(xs, float), np.asarray(ys, float)
     mean = _matrix("mean", mean)
     if mean.shape != (*ys.shape, *xs.shape):
@@ -146,7 +149,7 @@ def posterior_2d(
     ax.set(xlim=(xs.min(), xs.max()), ylim=(ys.min(), ys.max()))
     _colorbar(ax, filled, label)
     if observed is not None:
-        _observed_2d(ax, *observed)
+        _observed_2d(ax, *observed, direction)
     return ax
 
 
@@ -335,7 +338,7 @@ def _observed_1d(ax: Axes, points: np.ndarray, values: np.ndarray) -> None:
         _crosses(ax, points[~done, 0], np.full((~done).sum(), 0.03), ax.get_xaxis_transform())
 
 
-def _observed_2d(ax: Axes, points: np.ndarray, values: np.ndarray) -> None:
+def _observed_2d(ax: Axes, points: np.ndarray, values: np.ndarray, direction: Direction) -> None:
     from matplotlib.patheffects import withStroke
 
     done, (x, y) = np.isfinite(values), points.T
@@ -345,7 +348,7 @@ def _observed_2d(ax: Axes, points: np.ndarray, values: np.ndarray) -> None:
         cross = {"ms": 6, "color": "white", "mew": 1.7, "path_effects": outline}
         ax.plot(x[~done], y[~done], "x", **cross, label="failed")
     if done.any():
-        best = int(np.argmax(np.where(done, values, -np.inf)))
+        best = int(np.argmax(np.where(done, upward(direction, values), -np.inf)))
         star = {"ms": 17, "color": RED, "mec": "white", "mew": 1.1, "ls": ""}
         ax.plot(x[best], y[best], "*", **star, label="best")
     _legend(ax)

@@ -4,6 +4,8 @@ A picture is of a `Trace`, with `domain=` and one agent, or of a `Desk`. Where i
 an exact Gaussian process, fitted to the observations by maximum evidence. So it serves every method.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -11,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxbo._check import require
+from jaxbo._direction import upward
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.parameters import AbstractChoice, Categorical, Real
 from jaxbo.domains.space import Space
@@ -82,7 +85,8 @@ def contour(
     points[:, columns[0]], points[:, columns[1]] = np.tile(grid, COARSE), np.repeat(grid, COARSE)
     mean, _ = model.predict(jax.vmap(seen.domain.project)(jnp.asarray(points, float)))
     shown = seen.x[:, columns], seen.y
-    ax = posterior_2d(grid, grid, mean.reshape(COARSE, COARSE), shown, ax)
+    surface = mean.reshape(COARSE, COARSE)
+    ax = posterior_2d(grid, grid, surface, shown, ax, direction=seen.direction)
     names = [
         f"{_name(seen.domain, p)}{_scale(seen.domain, c)}"
         for p, c in zip((first, second), columns, strict=True)
@@ -102,7 +106,7 @@ def importance(
     """The Sobol indices of the posterior mean: the share of its variance that is due to each parameter.
 
     A bar for what a parameter does alone and with others, and one within it for what it does alone.
-    From `count` points for each (`kernels.models.sensitivity`).
+    From `count` points for each (`kernels.models.sensitivity`). A context is a parameter too.
     """
     seen = observed(run, domain, agent)
     model, names = modeled(seen), names_of(seen.domain)
@@ -128,6 +132,7 @@ def parallel(
     """Every evaluation as a line through its parameters, colored by its value; the best one is thick.
 
     Failed evaluations are dashed lines. An axis goes from the lower to the upper end of its parameter.
+    A line has a gap where a parameter is not active.
     """
     seen = observed(run, domain, agent)
     names, heights = names_of(seen.domain), _heights(seen.domain, seen.x)
@@ -136,12 +141,13 @@ def parallel(
     ax = _axes(ax, "", "", grid=False)
     colors, mapped = _colors(seen.y[done])
     for height in heights[~done]:
-        ax.plot(places, height, color=RED, lw=0.9, ls=(0, (3, 2)), alpha=0.8, label="_failed")
-    for i in np.argsort(seen.y[done], kind="stable"):
-        ax.plot(places, heights[done][i], color=colors[i], lw=1.1, alpha=0.75, label="_done")
+        _line(ax, height, color=RED, lw=0.9, ls=(0, (3, 2)), alpha=0.8, label="_failed")
+    good = upward(seen.direction, seen.y[done])
+    for i in np.argsort(good, kind="stable"):
+        _line(ax, heights[done][i], color=colors[i], lw=1.1, alpha=0.75, label="_done")
     if done.any():
-        best = heights[int(np.argmax(np.where(done, seen.y, -np.inf)))]
-        ax.plot(places, best, color=INK, lw=2.6, label="best")
+        best = heights[done][int(np.argmax(good))]
+        _line(ax, best, color=INK, lw=2.6, label="best")
         _colorbar(ax, mapped, "value")
     if not done.all():
         ax.lines[0].set_label("failed")
@@ -162,6 +168,14 @@ def parallel(
     ax.spines["left"].set_visible(False)
     _legend(ax)
     return ax
+
+
+def _line(ax: Axes, height: Float[np.ndarray, " variables"], **style: Any) -> None:
+    """A line with gaps; a value between two gaps is a dot, as no line reaches it."""
+    shown = np.pad(np.isfinite(height), 1)
+    alone = np.flatnonzero(shown[1:-1] & ~shown[:-2] & ~shown[2:])
+    dots: dict[str, Any] = {"marker": "o", "ms": 4, "markevery": alone} if alone.size else {}
+    ax.plot(np.arange(len(height)), height, **dots, **style)
 
 
 def _name(domain: AbstractDomain, parameter: str | int) -> str:
@@ -205,7 +219,10 @@ def _scale(domain: AbstractDomain, column: int) -> str:
 
 
 def _heights(domain: AbstractDomain, x: np.ndarray) -> Float[np.ndarray, "points variables"]:
-    """Where a point is on the axis of each variable; choices are spread evenly."""
+    """Where a point is on the axis of each variable, NaN where it is not active.
+
+    Choices are spread evenly.
+    """
     if not isinstance(domain, Space):
         return np.asarray(x, float)
     owners = domain.axes(256).owners
@@ -216,7 +233,10 @@ def _heights(domain: AbstractDomain, x: np.ndarray) -> Float[np.ndarray, "points
             columns.append(np.argmax(own, axis=1) / max(len(kind.choices) - 1, 1))
         else:
             columns.append(own[:, 0])
-    return np.stack(columns, axis=1)
+    heights = np.stack(columns, axis=1)
+    for height, values in zip(heights, map(domain.decode, x), strict=True):
+        height[[name not in values for name in names_of(domain)]] = np.nan
+    return heights
 
 
 def _ends(domain: AbstractDomain, name: str) -> list[tuple[float, str]]:

@@ -145,6 +145,16 @@ def test_posterior_2d_marks_queries_failures_and_the_best(rng):
     assert filled.levels[0] <= mean.min() < mean.max() <= filled.levels[-1]
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+def test_the_star_is_the_smallest_value_where_small_values_are_good(rng):
+    axis, points, values = np.arange(3), rng.random((4, 2)), np.array([1.0, -2.0, np.nan, 0.0])
+    shown = np.zeros((3, 3)), (points, values)
+    ax = plotting.posterior_2d(axis, axis, *shown, direction="minimize")
+    np.testing.assert_array_equal(labeled(ax, "best").get_xydata(), points[[1]])
+    with pytest.raises(ValueError, match="direction must be"):
+        plotting.posterior_2d(axis, axis, *shown, direction="down")
+
+
 def test_a_flat_prior_in_two_dimensions_draws_without_a_warning():
     ax = plotting.posterior_2d(np.arange(3), np.arange(4), np.zeros((4, 3)))
     ax.figure.draw_without_rendering()

@@ -1,5 +1,7 @@
 """Pictures of runs show what was observed, and what a model makes of it."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -102,6 +104,58 @@ def test_parallel_coordinates_have_a_line_an_evaluation(trace):
     assert depth == pytest.approx((at["depth"] - 0.5) / 8)
     assert act == ["relu", "tanh"].index(at["act"])
     assert [text.get_text() for text in ax.get_xticklabels()] == ["rate", "depth", "act"]
+
+
+def test_pictures_mark_the_smallest_value_where_small_values_are_good(trace):
+    down = dataclasses.replace(trace, direction="minimize")
+    x, values = np.asarray(trace.queries)[:, 1], np.asarray(trace.values)[:, 1]
+    lowest = x[np.nanargmin(values)]
+    (best,) = labeled(plotting.parallel(down, domain=SPACE, agent=1), "best")
+    assert best.get_ydata()[0] == pytest.approx(lowest[0])
+    (star,) = labeled(plotting.contour(down, "rate", "depth", domain=SPACE, agent=1), "best")
+    np.testing.assert_allclose(star.get_xydata(), lowest[None, :2])
+
+
+BRANCHES = jaxbo.Space(
+    load=jaxbo.Context(jaxbo.Real(0.0, 1.0)),
+    model=jaxbo.Categorical("forest", "net"),
+    trees=jaxbo.Integer(1, 4).when(model="forest"),
+    width=jaxbo.Real(0.0, 1.0).when(model="net"),
+    seed=jaxbo.Real(0.0, 1.0),
+    last=jaxbo.Real(0.0, 1.0).when(model="net"),
+)
+
+
+@pytest.fixture(scope="module")
+def branched():
+    """A desk that was told of either branch, at its own loads."""
+    rng = np.random.default_rng(1)
+    egp = jaxbo.EGP(BRANCHES, jaxbo.Fixed(size=4, capacity=20), jaxbo.Thompson(), candidates=8)
+    desk = jaxbo.Desk(egp, jr.key(0))
+    for i in range(12):
+        load, seed = rng.uniform(size=2)
+        own = {"width": rng.uniform(), "last": 0.5} if i % 2 else {"trees": 1 + i % 4}
+        model = "net" if i % 2 else "forest"
+        desk.tell_new({"load": load, "model": model, "seed": seed, **own}, 3 * load + i % 2)
+    return desk
+
+
+def test_parallel_lines_have_gaps_where_a_parameter_is_not_active(branched):
+    lines = labeled(plotting.parallel(branched), "_done")
+    gaps = np.isnan([line.get_ydata() for line in lines]).sum(0)
+    assert gaps.tolist() == [0, 0, 6, 6, 0, 6]
+    for line in lines:
+        height = line.get_ydata()
+        assert np.isnan(height[2]) == ~np.isnan(height[3]) == ~np.isnan(height[5])
+        # In a forest the seed stands between two gaps: a dot shows it.
+        assert list(line.get_markevery() or []) == ([4] if np.isnan(height[3]) else [])
+
+
+def test_importance_of_a_space_with_a_context_has_it_as_a_parameter(branched):
+    ax = plotting.importance(branched, count=500)
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert sorted(names) == sorted(name for name, _ in BRANCHES.parameters)
+    assert names[-1] == "load"
 
 
 def test_pictures_of_a_desk_need_no_domain(desk):

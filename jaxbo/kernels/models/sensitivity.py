@@ -3,8 +3,8 @@
     first_v = Var(E[f | x_v]) / Var(f)             what x_v does alone
     total_v = E[Var(f | all but x_v)] / Var(f)     what x_v does alone and with others
 
-with x uniform in the domain. Estimators of Saltelli et al. (2010) and of Jansen (1999), from two
-independent samples A and B, and A with the variable v of B:
+with variables that are independent and uniform. Estimators of Saltelli et al. (2010) and of Jansen
+(1999), from two independent samples A and B, and A with the variable v of B:
 
     first_v = mean(f(B) (f(A with v of B) - f(A))) / Var(f)
     total_v = mean((f(A) - f(A with v of B))²) / 2 Var(f)
@@ -35,8 +35,10 @@ class SobolIndices(NamedTuple):
 def sobol(key: Key, function: Function, domain: AbstractDomain, count: int = 4096) -> SobolIndices:
     """The indices of `function` on a cube or a space, whose parameters are variables; 0 if it is flat.
 
-    From `count` × (variables + 2) values. `ValueError` for a finite domain, whose points are not all
-    combinations of their coordinates.
+    Every parameter of a space is drawn by itself: a context too, and points that `where` forbids. The
+    function gets the projected point. So a parameter of one branch interacts with the choice of this
+    branch. From `count` × (variables + 2) values. `ValueError` for a finite domain, whose points are not
+    all combinations of their coordinates.
     """
     whole("count", count, least=2)
     require(
@@ -44,9 +46,9 @@ def sobol(key: Key, function: Function, domain: AbstractDomain, count: int = 409
         "Sobol indices need a Cube or a Space: variables of a finite set do not vary independently.",
     )
     a_key, b_key = jr.split(key)
-    A, B = domain.sample(a_key, count), domain.sample(b_key, count)
+    A, B = domain.product.sample(a_key, count), domain.product.sample(b_key, count)
     axes = domain.axes(_CHOICES)
-    f = jax.vmap(function)
+    f = jax.vmap(lambda x: function(domain.project(x)))
     at_A, at_B = f(A), f(B)
     both = jnp.concatenate([at_A, at_B])
     center, variance = jnp.mean(both), jnp.var(both)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxbo.domains.base import Cube, Finite
-from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.parameters import Categorical, Context, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.sensitivity import sobol
 
@@ -56,6 +56,39 @@ def test_a_parameter_is_one_variable_however_many_coordinates_it_has(key):
     assert found.first.shape == (4,)
     np.testing.assert_allclose(found.first, variances / variances.sum(), atol=ERROR)
     np.testing.assert_allclose(found.total, variances / variances.sum(), atol=ERROR)
+
+
+BRANCHES = Space(m=Categorical("a", "b"), c=Real(0.0, 1.0).when(m="b"))
+
+
+def test_a_parameter_of_one_branch_acts_together_with_its_choice(key):
+    """f = [m = b] (c + 1): E f | m is 0 or 3/2, E f | c is (c + 1) / 2, and E f = 3/4."""
+    found = indices(key, lambda x: x[1] * (x[2] + 1), BRANCHES)
+    variance = 7 / 6 - 9 / 16
+    np.testing.assert_allclose(found.first, np.array([9 / 16, 1 / 48]) / variance, atol=ERROR)
+    np.testing.assert_allclose(found.total, 1 - np.array([1 / 48, 9 / 16]) / variance, atol=ERROR)
+
+
+def test_only_points_of_the_space_are_evaluated(key):
+    asked = []
+
+    def function(x):
+        jax.debug.callback(lambda x: asked.append(np.asarray(x)), x)
+        return x[2]
+
+    jax.block_until_ready(sobol(key, function, BRANCHES, 32))
+    jax.effects_barrier()
+    assert len(asked) == 32 * 4
+    assert bool(jnp.all(jax.vmap(BRANCHES.contains)(jnp.asarray(np.stack(asked)))))
+
+
+def test_a_context_is_a_variable_and_where_hides_nothing(key):
+    space = Space(
+        load=Context(Real(0.0, 1.0)), x=Real(0.0, 1.0), where=lambda p: p["x"] <= p["load"]
+    )
+    found = jax.jit(lambda key: sobol(key, lambda x: 2 * x[0] + x[1], space, COUNT))(key)
+    np.testing.assert_allclose(found.first, [0.8, 0.2], atol=ERROR)
+    np.testing.assert_allclose(found.total, [0.8, 0.2], atol=ERROR)
 
 
 def test_a_constant_has_none(key):
