@@ -25,10 +25,10 @@ OBSERVED, FAILED, KNOWN = "observed", "failed", "known"
 class Trials(list[dict[str, Any]]):
     """A list of dictionaries: agent, round, the parameters, value, status, error, start and seconds.
 
-    `round` is -1 before the first. On a `Space` parameters come by name, else as x0, x1, …. `value` is
-    None where there is none, and `status` is observed, failed, known or running. `start` is when the
-    evaluation was handed over, in seconds since 1970, and `seconds` are from then to its end; None where
-    they were not measured.
+    `round` is -1 before the first. On a `Space` parameters come by name, None where one is not active,
+    else as x0, x1, …. `value` is None where there is none, and `status` is observed, failed, known or
+    running. `start` is when the evaluation was handed over, in seconds since 1970, and `seconds` are
+    from then to its end; None where they were not measured.
     """
 
     def to_csv(self, path: str | PathLike | None = None) -> str:
@@ -74,12 +74,13 @@ def row(
 
 
 def parameters(domain: AbstractDomain | None, x: np.ndarray) -> Mapping[str, Any]:
-    """Of a point, by name."""
+    """Of a point, by name; None where one is not active, so that all rows have the same columns."""
     if not isinstance(domain, Space):
         return {f"x{i}": float(number) for i, number in enumerate(x)}
     taken = [name for name in domain.names if name in (AGENT, VALUE, *ABOUT)]
     require(not taken, f"parameters {taken} are called as columns of the table are: rename them.")
-    return domain.decode(x)
+    values = domain.decode(x)
+    return {name: values.get(name) for name in domain.names}
 
 
 def _or_none(number: float) -> float | None:

@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo.algos.base.known import read
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
@@ -133,6 +134,24 @@ def test_a_table_is_written_as_csv(tmp_path):
     assert [float(row["rate"]) for row in rows] == [row["rate"] for row in table]
     assert [row["kind"] for row in rows] == [row["kind"] or "" for row in table]
     assert quiet(RANDOM, sometimes, 0, KEY)[1].table(SPACE).to_csv() == "\n"
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_space_with_branches_has_a_column_of_each_parameter(seed):
+    space = Space(
+        model=Categorical("tree", "svm"), C=Real(0.1, 10.0, log=True).when(model="svm"), seed=7
+    )
+    _, trace = quiet(RandomSearch(space), lambda p: p.get("C", 1.0), 6, jr.key(seed))
+    table = trace.table(space)
+    assert {row["model"] for row in table} == {"tree", "svm"}
+    rows = list(csv.DictReader(io.StringIO(table.to_csv())))
+    for x, row, written in zip(trace.queries[:, 0], table, rows, strict=True):
+        expected = {"C": None, **space.decode(x)}
+        assert {name: row[name] for name in space.names} == expected
+        assert list(written)[2:5] == ["model", "C", "seed"]
+        assert written["C"] == ("" if expected["C"] is None else str(expected["C"]))
+    known = read(table, space, 1, 1)
+    np.testing.assert_array_equal(known.queries, trace.queries)
 
 
 def test_a_parameter_called_as_a_column_is_refused():
