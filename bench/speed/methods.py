@@ -82,6 +82,7 @@ METHODS: dict[str, Callable[[int], AbstractAlgorithm]] = {
     "EGP": lambda n: jaxbo.EGP(DOMAIN, _ensemble()),
     "EXP3BO": lambda n: jaxbo.EXP3BO(DOMAIN, _ensemble()),
     "DECHBO": lambda n: jaxbo.DECHBO(DOMAIN, _decomposed()),
+    "LearnedPrior": lambda n: jaxbo.LearnedPrior(DOMAIN, n, ROWS),
 }
 
 

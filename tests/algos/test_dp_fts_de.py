@@ -662,7 +662,7 @@ def test_the_checkpoint_of_a_private_run_is_its_owners_alone_and_has_no_noise(pa
     driven(Counting(), path, algorithm, rounds=1)
     jax.effects_barrier()
     with np.load(path) as archive:
-        assert set(archive) == {"manifest", "queries", "values", "info_0"}
+        assert set(archive) == {"manifest", "queries", "values", "times", "info_0"}
     assert np.asarray(keys, np.uint32).tobytes() not in path.read_bytes()
     assert path.stat().st_mode & 0o077 == 0
 

@@ -188,7 +188,7 @@ def test_successive_peers_are_draws_by_weight_without_replacement(key):
 
 def test_peers_may_know_more_than_a_target_can_hold(key):
     algorithm = FTS(GRID, 3, features=SMALL, own=Fitted(5, size=8), targets=1, once=True)
-    x, y = jr.uniform(key, (9, 3, 1)), jnp.ones((9, 3)).at[2:, 0].set(jnp.nan)
+    x, y = jr.choice(key, GRID.points, (9, 3)), jnp.ones((9, 3)).at[2:, 0].set(jnp.nan)
     x = jnp.where(jnp.isnan(y)[..., None], jnp.nan, x)
     state = algorithm.warm_start(algorithm.init(key), x, y)
     np.testing.assert_array_equal(state.clients.beliefs.message.posterior.count, [2, 9, 9])
@@ -407,5 +407,5 @@ def test_what_is_agreed_on_must_be_free(own):
 def test_whose_turn_it_is_does_not_depend_on_how_many_agents_there_are(key):
     few, many = (FTS(Cube(2), agents, features=Fixed(size=4)).init(key) for agents in (3, 9))
     for name in ("choices", "order"):
-        mine, theirs = (jr.key_data(getattr(state.clients, name)) for state in (few, many))
+        mine, theirs = (jax.tree.leaves(getattr(state.clients, name))[0] for state in (few, many))
         np.testing.assert_array_equal(mine, theirs[:3])

@@ -136,6 +136,7 @@ INTERRUPTED = """
     import numpy as np
     import jaxbo
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in the background
     way, times, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     calls = []
 
@@ -215,6 +216,7 @@ HEARD = """
     import numpy as np
     import jaxbo
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     raised = []
 
     def objective(worker, x):

@@ -257,6 +257,7 @@ INTERRUPTED = """
     import jaxbo
     from jaxbo.runs import _segments
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in the background
     path, times = sys.argv[1], int(sys.argv[2])
     _segments.SEGMENT = 1e-9  # one row at a time
     whole, count = _segments._rows, [0]

@@ -227,7 +227,9 @@ class AbstractAlgorithm(Extensible):
         """`ValueError` for a point outside of the domain; one that is NaN is none."""
         if not isinstance(queries, jax.core.Tracer):
             x = np.asarray(queries).reshape(-1, self.domain.dim)
-            check_inside(x, np.asarray(~np.isnan(x).all(axis=1)), self.domain)
+            # Within a `jit` too: these points are known while it is traced.
+            with jax.ensure_compile_time_eval():
+                check_inside(x, np.asarray(~np.isnan(x).all(axis=1)), self.domain)
 
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
         """`ValueError` for more observations before the first round than there is room for."""

@@ -156,6 +156,7 @@ def _values(given: Any) -> np.ndarray:
 
 
 def _results(x: Any, y: Any, domain: AbstractDomain, agents: int) -> list[KnownResult]:
+    require(isinstance(y, Iterable), f"values must be a value for each point, got {y!r}.")
     rows, values = _rows(x, "points"), list(y)
     require(
         len(rows) == len(values),

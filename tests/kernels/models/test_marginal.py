@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo._keys import held
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.choosing.policy import EI, Drawn, Largest
@@ -119,7 +120,7 @@ def test_nothing_is_drawn_but_by_the_key_of_the_setup(told):
     refit = eqx.filter_jit(model.refit)
     once, again = refit(shared, belief), refit(shared, belief)
     np.testing.assert_array_equal(once.noise, again.noise)
-    other = refit(eqx.tree_at(lambda s: s.key, shared, jr.key(5)), belief)
+    other = refit(eqx.tree_at(lambda s: s.draws, shared, held(jr.key(5))), belief)
     assert bool(jnp.any(other.noise != once.noise))
 
 
