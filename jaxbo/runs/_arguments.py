@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from jaxbo._check import require
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.runs._objective import FORMS
 
 #: Shapes of keys as `jax.random.PRNGKey` makes them, of JAX's generators.
 _OLD = (2,), (4,)
@@ -27,7 +28,7 @@ def check_arguments(
     check_algorithm(algorithm, kind)
     require(
         callable(objective) and not isinstance(objective, AbstractAlgorithm),
-        f"objective must be a function, got {_named(objective)}.",
+        f"objective must be a function, {FORMS}, got {_named(objective)}.",
     )
     check_key(key)
 
