@@ -1,6 +1,7 @@
 """The domain of named parameters: between their values and the points of the unit cube."""
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -212,6 +213,13 @@ class Space(AbstractDomain):
         points = jax.vmap(place, in_axes=1, out_axes=1)(jnp.asarray(values, float))
         columns = np.where(tables.taken, tables.rows, -1)
         return Axes(columns, points, ~tables.categorical)
+
+    def all_points(self, sizes: Sequence[int]) -> Float[np.ndarray, "points dim"]:
+        """Every point of a space without reals, on the host; the parameters have so many values."""
+        values = [p.spread(size) for (_, p), size in zip(self.parameters, sizes, strict=True)]
+        units = np.asarray(list(itertools.product(*values)), _precision())
+        X = np.unique([self._placed_on_host(unit) for unit in units], axis=0)
+        return X if self.constraint is None else X[self._asked(self.constraint, X)]
 
     def unpack(self, x: Point) -> dict[str, Scalar | Count | Flag]:
         """Values by name for compiled objectives: reals, int32 integers, int32 choice numbers.

@@ -16,6 +16,8 @@ from jaxbo.domains.space import Space
 
 #: Values that differ by less, relative to their size, are the same but for rounding in float32.
 _ROUNDING = 1e-6
+#: Combinations of values that are looked at one by one, to see which of them are points.
+_MOST = 4096
 
 
 def nothing_left(
@@ -24,23 +26,48 @@ def nothing_left(
     values: Float[np.ndarray, "rows agents"],
 ) -> str | None:
     """Why every agent would only repeat itself; None if some would not. A failure is a value."""
-    count = count_of(domain)
-    if count is None or len(values) <= count:
+    most = count_of(domain)
+    if most is None or len(values) <= most:
         return None
-    for agent in range(values.shape[1]):
-        if not _all_known(queries[:, agent], values[:, agent], count):
-            return None
+    columns = [(queries[:, agent], values[:, agent]) for agent in range(values.shape[1])]
+    if not all(_only_repeated(*column) for column in columns):
+        return None
+    count = points_of(domain, most)
+    if count is None or not all(_all_known(x, count) for x, _ in columns):
+        return None
     return f"all {count} points of the domain are known, and a repetition had the same value"
 
 
 def count_of(domain: AbstractDomain) -> int | None:
-    """How many points a domain has at most; None if it has a continuous variable."""
+    """How many points a domain has at most; None if it has a continuous variable.
+
+    Those of a space are all combinations of values, whether they are points or not: see `points_of`.
+    """
     if isinstance(domain, Finite):
         return len(np.unique(np.asarray(domain.points), axis=0))
+    sizes = _sizes(domain) if isinstance(domain, Space) else None
+    return None if sizes is None else math.prod(sizes)
+
+
+def points_of(domain: AbstractDomain, most: int) -> int | None:
+    """How many of `most` combinations are points; None if these are too many to look at.
+
+    Branches make one point of several combinations, and `where` and a context that is given leave some
+    of them only.
+    """
     if not isinstance(domain, Space):
-        return None
+        return most
+    if not (any(domain.conditions) or domain.constrained or domain.given is not None):
+        return most
+    sizes = _sizes(domain)
+    return None if sizes is None or most > _MOST else len(domain.all_points(sizes))
+
+
+def _sizes(domain: Space) -> list[int] | None:
+    """How many values each parameter has; None if one is continuous."""
     sizes = [_size(parameter) for _, parameter in domain.parameters]
-    return None if None in sizes else math.prod(size for size in sizes if size is not None)
+    known = [size for size in sizes if size is not None]
+    return known if len(known) == len(sizes) else None
 
 
 def _size(parameter: Any) -> int | None:
@@ -51,8 +78,13 @@ def _size(parameter: Any) -> int | None:
     return 1 if isinstance(parameter, Real) and parameter.constant else None
 
 
-def _all_known(queries: np.ndarray, values: np.ndarray, count: int) -> bool:
+def _only_repeated(queries: np.ndarray, values: np.ndarray) -> bool:
+    """Whether points were asked again, and said the same each time."""
     distinct, first, which = np.unique(queries, axis=0, return_index=True, return_inverse=True)
     before = values[first][which.reshape(-1)]
     same = np.isclose(values, before, rtol=_ROUNDING, atol=0, equal_nan=True)
-    return count <= len(distinct) < len(values) and bool(same.all())
+    return len(distinct) < len(values) and bool(same.all())
+
+
+def _all_known(queries: np.ndarray, count: int) -> bool:
+    return count <= len(np.unique(queries, axis=0))

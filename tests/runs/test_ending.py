@@ -11,16 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube, Finite
-from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.parameters import Categorical, Context, Integer, Ordinal, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.runs._known import count_of, nothing_left
+from jaxbo.runs._known import count_of, nothing_left, points_of
 from jaxbo.runs.driver import replay
 from jaxbo.runs.workers import drive_async
 from tests.runs.driven import MODEL, RANDOM, Counting, bowl, environment, quiet
@@ -290,6 +291,58 @@ def test_a_compiled_objective_has_the_trace_of_run_to_its_last_round(key):
 )
 def test_points_are_counted(domain, count):
     assert count_of(domain) == count
+
+
+PARTS = {
+    "a branch": (Space(m=Categorical("a", "b"), k=Integer(1, 2).when(m="b")), 3),
+    "two branches": (
+        Space(
+            m=Categorical("a", "b", "c"),
+            k=Integer(1, 4, log=True).when(m="b"),
+            o=Ordinal(16, 32, 64).when(m=["a", "c"]),
+            r=Real(2.0, 2.0),
+        ),
+        10,
+    ),
+    "where": (Space(m=Integer(1, 4), where=lambda p: p["m"] < 3), 2),
+    "a compiled where": (Space(m=Integer(1, 4), where=jax.jit(lambda p: p["m"] < 3)), 2),
+    "both": (
+        Space(
+            m=Categorical("a", "b"),
+            k=Integer(1, 3).when(m="b"),
+            where=lambda p: p.get("k", 1) != 2,
+        ),
+        3,
+    ),
+    "a context": (Space(c=Context(Integer(1, 3)), m=Integer(1, 4)).at({"c": 2}), 4),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_of_branches_and_of_what_where_allows_points_alone_are_counted(name):
+    space, count = PARTS[name]
+    most = count_of(space)
+    assert most is not None
+    assert most > count == points_of(space, most)
+    drawn = np.unique(np.asarray(space.sample(jr.key(0), 256)), axis=0)
+    assert len(drawn) == count
+    repeated = np.concatenate([drawn, *[drawn[:1]] * (most + 1 - count)])[:, None]
+    assert nothing_left(space, repeated, np.ones(repeated.shape[:2])) is not None
+    assert nothing_left(space, repeated[1:], np.ones((most, 1))) is None
+    assert nothing_left(space, repeated[:1].repeat(most + 1, 0), np.ones((most + 1, 1))) is None
+
+
+@pytest.mark.parametrize("name", ["a branch", "where"])
+def test_a_run_over_parts_of_a_space_ends_where_nothing_is_left(name, key, caplog):
+    space, count = PARTS[name]
+    _, trace = quiet(RandomSearch(space), lambda p: float(len(p)), 100, key)
+    assert len(trace.values) < 100
+    assert f"all {count} points of the domain are known" in caplog.text
+
+
+def test_too_many_combinations_are_not_looked_at():
+    space = Space(a=Integer(1, 100), b=Integer(1, 100), where=lambda p: p["a"] < 3)
+    assert points_of(space, 10_000) is None
 
 
 def test_nothing_is_left_where_all_agents_know_all_and_a_repetition_said_the_same():
