@@ -284,7 +284,7 @@ def test_a_query_of_ones_own_is_near_ones_own_peak(own, key):
 
 
 def test_peers_that_know_the_objective_help_in_the_first_rounds(key):
-    x = jnp.linspace(0.0, 1.0, 41)[:, None, None] * jnp.ones((1, 4, 1))
+    x = jnp.broadcast_to(GRID.points[:, None], (41, 4, 1))
 
     def objective(x):
         return jnp.sin(9 * x) + x
