@@ -101,6 +101,18 @@ class Plan(eqx.Module):
         rounds = (rows - before) // self.every
         return before + rounds, rounds
 
+    def retell(self, rows: Count, state: PyTree, tables: Tables) -> PyTree:
+        """The method's state after so many rows of tables that have every one, from that before them."""
+        (queries, values), infos = tables
+
+        def body(row: Count, state: PyTree) -> PyTree:
+            before, t = row < self.initial, jnp.maximum(row - self.initial, 0)
+            of_round = lambda leaf: jnp.where(before, jnp.zeros_like(leaf[t]), leaf[t])  # noqa: E731
+            info = jax.tree.map(of_round, infos) if self.rounds else None
+            return self._tell(row, state, queries[row], values[row], info)
+
+        return jax.lax.fori_loop(0, rows, body, state)
+
     def end(self, count: int, state: State, tables: Tables) -> tuple[PyTree, Any]:
         """The method's state after `count` rows, and the trace or what was recorded of them."""
         asked, rows = tables
@@ -122,11 +134,18 @@ class Plan(eqx.Module):
         queries, info = barrier(self._ask(before, ask_key, state, here))
         values = barrier(evaluate_all(algorithm.domain, self.objective, noise_key, queries, each))
         best = _better(best, values, self.direction)
+        state = self._tell(row, state, queries, values, info)
+        return (state, best), Round(queries, values, info, best, self.direction)
+
+    def _tell(
+        self, row: Count, state: PyTree, queries: Array, values: Array, info: PyTree
+    ) -> PyTree:
+        algorithm = self.algorithm
         _, told = _origin.told(state, upward(self.direction, values))
         stage = _steps.stage(row, self.initial)
         known = info if algorithm.remembers else None
-        state = barrier(_steps.tell(algorithm, state, queries, barrier(told), stage, each, known))
-        return (state, best), Round(queries, values, info, best, self.direction)
+        told = barrier(told)
+        return barrier(_steps.tell(algorithm, state, queries, told, stage, self.each, known))
 
     def _ask(
         self, before: Flag, key: Key, state: PyTree, here: Array | None

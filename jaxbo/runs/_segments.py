@@ -10,6 +10,7 @@ The step from row to row is the same whatever the segments are, so a run that go
 import functools
 import hashlib
 import time
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
@@ -100,6 +101,11 @@ def _rows(
 
 
 @eqx.filter_jit
+def _retold(plan: Plan, rows: Count, state: PyTree, tables: Tables) -> PyTree:
+    return plan.retell(rows, state, tables)
+
+
+@eqx.filter_jit
 def _end(plan: Plan, count: int, carry: tuple[State, Tables]) -> tuple[PyTree, Any]:
     return plan.end(count, *carry)
 
@@ -185,17 +191,33 @@ class _File:
     def _filled(
         self, row: int, carry: tuple[State, Tables], found: list[np.ndarray]
     ) -> tuple[State, Tables]:
-        """`carry` with the arrays of the file, laid out in the same way."""
-        data = unwrap(carry)
-        leaves, structure = jax.tree.flatten(data)
-        shapes = [leaf.shape for leaf in jax.tree.leaves((data[0], _cut(self.plan, row, data[1])))]
-        if [leaf.shape for leaf in found] != shapes:
+        """`carry` with the arrays of the file, laid out in the same way.
+
+        Where the method has another capacity, its state is told again what the tables have.
+        """
+        cut = carry[0], _cut(self.plan, row, carry[1])
+        if _shapes(found) == _shapes(jax.tree.leaves(unwrap(cut))):
+            return _filled(carry, found)
+        (state, best), tables = carry
+        rest = jax.tree.leaves(unwrap((best, cut[1])))
+        found = found[max(len(found) - len(rest), 0) :]
+        if _shapes(found) != _shapes(rest):
             raise DamagedError(
                 f"{self.path} has arrays of other sizes than this run's; restore it from a copy, or "
                 "remove it to start again."
             )
-        filled = [_laid_out(leaf, one) for leaf, one in zip(leaves, found, strict=True)]
-        return wrap(jax.tree.unflatten(structure, filled), carry)
+        self._check_recorded()
+        best, tables = _filled((best, tables), found)
+        return (_retold(self.plan, jnp.asarray(row), state, tables), best), tables
+
+    def _check_recorded(self) -> None:
+        """`OtherRunError` where a state of another capacity cannot be told again what was observed."""
+        if self.plan.record is not None or self.plan.every != 1:
+            raise OtherRunError(
+                f"{self.path} belongs to a run of a method with another capacity, and has not all rounds "
+                "to tell them again: only a run without record and with every=1 goes on with another "
+                "one. Give the same capacity as before to continue it"
+            )
 
     def save(self, row: int, carry: tuple[State, Tables], due: bool) -> None:
         """Replaces the file in one step, unless the last time was a moment ago and it is not `due`."""
@@ -226,6 +248,17 @@ class _File:
             return None
         rows = np.asarray(self.plan.present)[: max(row - self.plan.initial, 0)]
         return hashlib.sha256(rows.tobytes()).hexdigest()
+
+
+def _shapes(leaves: Sequence[jax.Array | np.ndarray]) -> list[tuple[int, ...]]:
+    return [leaf.shape for leaf in leaves]
+
+
+def _filled(tree: Any, found: list[np.ndarray]) -> Any:
+    """The same tree with the arrays of a file."""
+    leaves, structure = jax.tree.flatten(unwrap(tree))
+    filled = [_laid_out(leaf, one) for leaf, one in zip(leaves, found, strict=True)]
+    return wrap(jax.tree.unflatten(structure, filled), tree)
 
 
 def _laid_out(like: jax.Array, found: np.ndarray) -> jax.Array:

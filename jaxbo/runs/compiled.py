@@ -92,8 +92,8 @@ def run(
     of a round, and `checkpoint` is a file that makes the run continue where it stopped, bit for bit. The
     same program then runs a few rows at a time, and state and records are saved between. An interrupt at
     the keyboard ends such a run after the rows in hand, and what it returns has fewer rows; a second one
-    is a `KeyboardInterrupt`. It may go on with more rounds. Not under `jit` or `vmap`, nor over several
-    processes.
+    is a `KeyboardInterrupt`. It may go on with more rounds and, if the trace has every round, with a
+    larger capacity. Not under `jit` or `vmap`, nor over several processes.
 
     Private releases are simulated: whoever knows the key knows their noise, and nothing is charged. A
     `SimulationWarning` says so once; `drive` with a ledger draws secret noise and charges for it.
@@ -109,10 +109,11 @@ def run(
     """
     check_arguments(algorithm, key, objective)
     check_direction(direction)
-    check_sizes(algorithm, rounds, initial, present, state)
+    whole("every", every, least=1)
+    grows = record is None and every == 1
+    check_sizes(algorithm, rounds, initial, present, state, grows=grows)
     check_precision(algorithm)
     objective = check_objective(algorithm, objective)
-    whole("every", every, least=1)
     require(
         record is None or callable(record), f"record must be a function of a Round, got {record!r}."
     )
@@ -162,8 +163,13 @@ def check_sizes(
     present: Any,
     state: PyTree,
     known: int = 0,
+    *,
+    grows: bool = True,
 ) -> None:
-    """`ValueError` where these do not fit the algorithm or each other; `known` are earlier results."""
+    """`ValueError` where these do not fit the algorithm or each other; `known` are earlier results.
+
+    `grows` says whether a checkpoint goes on with a larger capacity.
+    """
     whole("rounds", rounds)
     whole("initial", initial)
     held = known
@@ -175,7 +181,7 @@ def check_sizes(
             "initial points, first points and known results come before the first round, and this state "
             "has had one: initial=0, without first and known.",
         )
-    check_room(algorithm, held, initial, rounds)
+    check_room(algorithm, held, initial, rounds, grows)
     most = algorithm.initial_capacity
     require(
         most is None or known + initial <= most,
@@ -189,7 +195,9 @@ def check_sizes(
     )
 
 
-def check_room(algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: int) -> None:
+def check_room(
+    algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: int, grows: bool
+) -> None:
     """`ValueError` that says what to write if the method cannot hold so many observations."""
     most, rows = algorithm.capacity, held + initial + rounds
     unit = "observations"
@@ -199,7 +207,8 @@ def check_room(algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: in
         most is None or rows <= most,
         f"{initial} initial points and {rounds} rounds, after {held} {unit}, exceed the "
         f"algorithm's capacity of {most} {unit}: "
-        f"{larger(algorithm, algorithm.room_for(rows))}. A checkpoint goes on with it.",
+        f"{larger(algorithm, algorithm.room_for(rows))}."
+        f"{' A checkpoint goes on with it.' if grows else ''}",
     )
 
 

@@ -126,6 +126,33 @@ def test_a_run_goes_on_with_more_rounds(key, path, slowly):
         run(TS2, noisy, 5, key, initial=2, checkpoint=path)
 
 
+def growing(capacity):
+    """Of both capacities below the root is a product: `size` is larger."""
+    return TS(Cube(1), 2, Fixed(size=16, capacity=capacity), candidates=16)
+
+
+@pytest.mark.bitwise
+@pytest.mark.parametrize("way", [{}, {"initial": 2}, {"initial": 1, "direction": "minimize"}])
+def test_a_run_goes_on_with_a_larger_capacity_as_if_it_had_had_it(way, key, path, slowly):
+    slowly(2)
+    run(growing(6), noisy, 4, key, checkpoint=path, **way)
+    grown = run(growing(12), noisy, 8, key, checkpoint=path, **way)
+    assert equal(grown, run(growing(12), noisy, 8, key, **way))
+    assert equal(grown, run(growing(12), noisy, 8, key, checkpoint=path, **way))
+
+
+@pytest.mark.parametrize("way", [{"every": 2}, {"record": summary}])
+def test_a_run_of_which_not_all_is_recorded_keeps_its_capacity(way, key, path):
+    run(growing(6), noisy, 4, key, checkpoint=path, **way)
+    with pytest.raises(CheckpointError, match=r"another capacity, .* the same capacity as before"):
+        run(growing(12), noisy, 8, key, checkpoint=path, **way)
+    with pytest.raises(ValueError, match=r"capacity=8\)\.$"):
+        run(growing(6), noisy, 8, key, checkpoint=path, **way)
+    with pytest.raises(ValueError, match=r"capacity=8\)\. A checkpoint goes on with it\.$"):
+        run(growing(6), noisy, 8, key, checkpoint=path)
+    assert run(growing(6), noisy, 6, key, checkpoint=path, **way)[1] is not None
+
+
 def test_a_state_that_is_given_is_kept_and_goes_on(key, path, slowly):
     begun, _ = run(TS2, noisy, 2, jr.key(7))
     before = jax.tree.map(np.array, begun)
