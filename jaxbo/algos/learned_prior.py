@@ -7,13 +7,16 @@
 
 FTS sends a sampled function, which helps an agent whose optimum is near the sender's. Here agents learn
 where their functions agree, in which directions they differ, and how much. Each round makes one step of
-expectation-maximization (`kernels.models.shared_prior`). This is hierarchical
-Bayesian linear regression (Perrone et al., NeurIPS 2018, have it centralized, with learned features);
-Wang et al. (2021, "Pre-trained Gaussian processes") learn a prior from finished tasks.
+expectation-maximization (`kernels.models.shared_prior`). This is hierarchical Bayesian linear regression
+(Perrone et al., NeurIPS 2018, have it centralized, with learned features). Wang et al. (2021,
+"Pre-trained Gaussian processes") learn a prior from finished tasks.
 
 Given (m, S) each agent's posterior is exact. (m, S) themselves are estimates, a mode under an inverse
-Wishart distribution: empirical Bayes. An agent that is unlike all others is wrong about itself until it
-has observed enough, and no regret bound of a single agent covers that.
+Wishart distribution: empirical Bayes. An agent that is unlike all others is wrong about itself until its
+own evidence speaks against what was learned, and no regret bound of a single agent covers that.
+
+A server that hears single messages learns each agent's posterior mean, which is a function. Sums alone
+do not give it away.
 """
 
 from dataclasses import KW_ONLY
@@ -91,7 +94,7 @@ class LearnedPrior(AbstractFederated):
 
     Values are taken as they are: location and scale are common to all agents, and learned. Bring
     agents whose values differ in unit to one scale before. A failed evaluation is not learned from.
-    An agent that is not `present` is in no sum, and its queries follow from the last prior all the same.
+    An agent that is not `present` is in no sum, and hears the broadcast all the same.
 
     A round takes an agent O(capacity² (D + r)), and O(D²) a candidate where `rank` is D.
 

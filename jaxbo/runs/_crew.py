@@ -12,8 +12,8 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.runs._ending import Ending
 from jaxbo.runs._evaluate import outcome_of, survives, tries
 from jaxbo.runs._executors import Here
+from jaxbo.runs._exhausted import nothing_left
 from jaxbo.runs._flight import Flight
-from jaxbo.runs._known import nothing_left
 from jaxbo.runs._objective import COMPILED, USUAL, arguments_of
 from jaxbo.runs._progress import Progress
 from jaxbo.types import Count, Key, Point, Scalar

@@ -34,9 +34,9 @@ from jaxbo.runs._checkpoint import Checkpoint
 from jaxbo.runs._ending import Ending
 from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch, check_way
 from jaxbo.runs._executors import Where, opened
+from jaxbo.runs._exhausted import nothing_left
 from jaxbo.runs._flight import Flight
 from jaxbo.runs._identity import Identity, identity
-from jaxbo.runs._known import nothing_left
 from jaxbo.runs._progress import Progress
 from jaxbo.runs._record import Record
 from jaxbo.runs._simulation import warn_of_simulation

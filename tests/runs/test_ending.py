@@ -21,7 +21,7 @@ from jaxbo.domains.base import Cube, Finite
 from jaxbo.domains.parameters import Categorical, Context, Integer, Ordinal, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.runs._known import count_of, nothing_left, points_of
+from jaxbo.runs._exhausted import count_of, nothing_left, points_of
 from jaxbo.runs.driver import replay
 from jaxbo.runs.workers import drive_async
 from tests.runs.driven import MODEL, RANDOM, Counting, bowl, environment, quiet
@@ -358,3 +358,14 @@ def test_nothing_is_left_where_all_agents_know_all_and_a_repetition_said_the_sam
     other[1] = 0.0
     two = np.concatenate([queries, other], axis=1), np.concatenate([values, values], axis=1)
     assert nothing_left(domain, *two) is None
+
+
+def test_results_that_are_known_count_whatever_agents_have_fewer_of_them():
+    queries = np.tile(np.asarray(FOUR.points)[[0, 1, 2, 3, 0]][:, None], (1, 2, 1))
+    values = queries[..., 0].copy()
+    assert nothing_left(FOUR, queries, values) is not None
+    # The second agent brings three results less, and has two points only.
+    queries[:3, 1], values[:3, 1] = np.nan, np.nan
+    assert nothing_left(FOUR, queries, values) is None
+    more = [np.concatenate([queries, np.tile(np.asarray(FOUR.points)[:, None], (1, 2, 1))])]
+    assert nothing_left(FOUR, more[0], np.concatenate([values, more[0][5:, :, 0]])) is not None

@@ -167,7 +167,7 @@ class AbstractAlgorithm(Extensible):
         """
         raise ValueError(
             f"{type(self).__name__} has no model of an agent's objective by itself: take TS, EGP, "
-            "DECHBO, EXP3BO, FTS, DPFTSDE, RGPE or TAF."
+            "DECHBO, EXP3BO, FTS, DPFTSDE, LearnedPrior, RGPE or TAF."
         )
 
     def known(self, given: Any) -> KnownRows:

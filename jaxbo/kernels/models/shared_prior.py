@@ -7,12 +7,12 @@ the round before, and sends two statistics of it:
 
     d_n = E[w_n] - m,    G_n'G_n = S - Cov(w_n)
 
-The server needs their sums over the N agents alone. In the order of the code, with ρ the old scale over
-the new one:
+The server needs their sums over the N agents alone. With ρ the old scale over the new one, and c by
+how much the constant moves:
 
     location, scale ← mean and deviation of all values
-    m ← (N ρ(m - shift) + ρ Σ d_n) / (N + κ)
-    S ← (ν I + Σ (S - G_n'G_n) + Σ (w_n - m)(w_n - m)') / (ν + N)
+    m ← (N ρ (m - c) + ρ Σ d_n) / (N + κ)
+    S ← (ν I + Σ (S - G_n'G_n) + Σ (E[w_n] - m)(E[w_n] - m)') / (ν + N)
 
 The last line is the mode of an inverse Wishart distribution about the process that φ stands for; ν and
 κ count as so many agents. S is never inverted. Its root R, with S = R R', makes features R'ψ, whose
@@ -113,34 +113,6 @@ class Isotropic(AbstractCovariance[Float[Array, "2"]]):
 
     def of(self, spread: Float[Array, "2"]) -> "Isotropic":
         return Isotropic(jnp.maximum(spread / self.identity(), 0), self.features)
-
-
-class Diagonal(AbstractCovariance[Features]):
-    """A variance for each feature: a spectrum. A spread has D numbers."""
-
-    variances: Features
-
-    @property
-    def width(self) -> int:
-        return self.variances.size
-
-    def whiten(self, psi: Features) -> Features:
-        return jnp.sqrt(self.variances) * psi
-
-    def color(self, z: Features) -> Features:
-        return jnp.sqrt(self.variances) * z
-
-    def spread(self, rows: Float[Array, "rows features"]) -> Features:
-        return jnp.sum(rows**2, axis=0)
-
-    def own(self) -> Features:
-        return self.variances
-
-    def identity(self) -> Features:
-        return jnp.ones_like(self.variances)
-
-    def of(self, spread: Features) -> "Diagonal":
-        return Diagonal(jnp.maximum(spread, 0))
 
 
 class Full(AbstractCovariance[Float[Array, "features features"]]):

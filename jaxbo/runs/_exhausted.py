@@ -29,7 +29,7 @@ def nothing_left(
     most = count_of(domain)
     if most is None or len(values) <= most:
         return None
-    columns = [(queries[:, agent], values[:, agent]) for agent in range(values.shape[1])]
+    columns = [_asked(queries[:, agent], values[:, agent]) for agent in range(values.shape[1])]
     if not all(_only_repeated(*column) for column in columns):
         return None
     count = points_of(domain, most)
@@ -76,6 +76,12 @@ def _size(parameter: Any) -> int | None:
     if isinstance(parameter, AbstractChoice):
         return parameter.size
     return 1 if isinstance(parameter, Real) and parameter.constant else None
+
+
+def _asked(queries: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """An agent's own rows: one with fewer results than the others has rows without a point."""
+    own = ~np.isnan(queries).any(axis=1)
+    return queries[own], values[own]
 
 
 def _only_repeated(queries: np.ndarray, values: np.ndarray) -> bool:
