@@ -140,7 +140,7 @@ def checks(regret: dict[tuple[str, str], np.ndarray]) -> dict[str, Check]:
             rivals = (*ALONE, "FTS") if family != "unrelated" else ALONE
             best = min(rivals, key=lambda name: regret[family, name][:, n - 1].mean())
             among = ", ".join(rivals)
-            claim = f"{family}: after {n}, at most {times:.2g} times the best regret of {among}"
+            claim = f"{family}: after {n}, at most {times:.3g} times the best regret of {among}"
             found[claim] = at_most(ours[:, n - 1], regret[family, best][:, n - 1], times)
     return found
 
@@ -148,7 +148,7 @@ def checks(regret: dict[tuple[str, str], np.ndarray]) -> dict[str, Check]:
 EXPERIMENT = Experiment(
     source="prior-synthetic",
     about="what agents gain by learning a prior together, by how much they have in common",
-    time="10 min",
+    time="7 min",
     run=_run,
     problems=tuple(FAMILIES),
 )
