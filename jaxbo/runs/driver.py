@@ -23,10 +23,11 @@ from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._keys import fresh
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
-from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
+from jaxbo.algos.base.keys import RunKeys, design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
+from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
 from jaxbo.runs._arguments import check_arguments, check_precision
@@ -213,103 +214,138 @@ def drive(
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
     record = Record(shapes, initial, rounds, saved, ledger, given, compiled, direction)
     row = jnp.zeros(shapes[0].shape), jnp.zeros(algorithm.targets)
-    info_of = functools.partial(_info_of, algorithm)
-    tells = algorithm, *row, begin.stage(0), info_of(record.info_tree, -1)
+    tells = algorithm, *row, begin.stage(0), _info_of(algorithm, record.info_tree, -1)
     asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731
     ahead = Ahead((_tell, lambda state: (tells, state)), *([(_steps.ask, asks)] if rounds else []))
     anew = int(algorithm.told(start)) == 0
-    evaluate_here = functools.partial(_evaluate_here, algorithm, objective)
-    resumed, cut = record.told, False
-
-    def tell(state: PyTree, queries: Any, values: Any, *at: Any) -> PyTree:
-        return _told(algorithm, state, queries, upward(direction, values), *at)
-
-    def told(state: PyTree, row: int, asked: int) -> PyTree:
-        """The state after a row, where so many were asked before the first round."""
-        info = info_of(record.info_tree, row - initial)
-        return tell(state, *record.observations(row), begin.stage(row, asked), info)
-
-    def left() -> str | None:
-        if compiled:  # the trace is that of `run`
-            return None
-        queries, values = begin.before(record.queries[: record.told], record.values[: record.told])
-        if isinstance(algorithm, AbstractOneModel):  # all evaluate the same black box
-            queries, values = queries.reshape(-1, 1, queries.shape[-1]), values.reshape(-1, 1)
-        return nothing_left(algorithm.domain, queries, values)
-
     with (
         record,
         ending,
         opened(executor, timeout) as pool,
         Progress(initial + rounds, "round", progress) as bar,
     ):
-        flight = Flight(pool, timeout)
-        evaluator = (
-            None
-            if compiled
-            else Evaluator(algorithm.domain, objective, record, flight, catch, anew, ending)
-        )
-
-        def evaluate(row: int, key: Key, state: PyTree) -> bool:
-            """Whether the row has all its values."""
-            if row < record.told:
-                return True
-            check_queries(algorithm, record.queries[row])
-            ahead.start(state)
-            if evaluator is None:
-                record.values[row] = evaluate_here(record.queries[row], key)
-            elif not evaluator(row):
-                return False
-            record.close(row)
-            return True
-
-        def goes_on(row: int) -> bool:
-            """Whether a row is to be asked for, if it has not been."""
-            return row < record.told or not ending.now()
-
-        def ended(row: int) -> bool:
-            bar.advance_to(record.values[: row + 1], direction)
-            return row + 1 >= resumed and ending.after(record.trace, left)
-
-        for row in range(initial):
-            if not goes_on(row):
-                break
-            points, noise = design_keys(keys, jnp.asarray(begin.design_row(row)))
-            drawing = lambda key=points: _steps.design(algorithm, key, jax.vmap)  # noqa: E731
-            record.ask(row, lambda row=row, drawn=drawing: (begin.given(row, drawn()), None))
-            if not evaluate(row, noise, start) or ended(row):
-                break
-        ahead.wait()
+        if compiled:
+            evaluate = functools.partial(_evaluate_here, algorithm, objective, record)
+        else:
+            flight = Flight(pool, timeout)
+            evaluator = Evaluator(algorithm.domain, objective, record, flight, catch, anew, ending)
+            evaluate = lambda row, key: evaluator(row)  # noqa: E731
+        # A Python objective's run ends where nothing is left; a compiled one's trace is that of `run`.
+        loop = _Loop(algorithm, begin, record, ending, bar, ahead, evaluate, not compiled)
+        loop.before(keys, start)
         state = _own(start)
         del start  # or it would be held beside all that follow
-        begun = min(initial, record.told)
-        state = begin.tell(state, tell, begun)
-        for row in range(begun):
-            state = told(state, row, begun)
-        for row in range(initial, initial + rounds):
-            if record.told < initial or not goes_on(row):
-                break
-            t = row - initial
+        state = loop.begun(state)
+        for t in range(rounds if record.told >= initial else 0):
             ask_key, noise_key = round_keys(keys, jnp.asarray(t))
             if ledger is not None:
                 ask_key = fresh(key)  # of no use for a row that has been asked
             here = None if present is None else present[t]
             asking = lambda s=state, k=ask_key, h=here: _steps.ask(algorithm, k, s, h, jax.vmap)  # noqa: E731
-            record.ask(row, asking, releases[t])
-            if not evaluate(row, noise_key, state):
+            if not loop.completes(initial + t, asking, noise_key, state, releases[t]):
                 break
-            ahead.wait()
-            state = told(state, row, initial)
-            cut = cut or _origin.warn_if_cut(state, upward(direction, record.values[: row + 1]))
-            if ended(row):
+            state = loop.told(state, initial + t, initial)
+            if loop.ends(state, initial + t):
                 break
     return state, record.trace()
 
 
+class _Loop:
+    """The rows of a run: asked, evaluated and told one after the other, until it ends."""
+
+    def __init__(
+        self,
+        algorithm: AbstractAlgorithm,
+        begin: Start,
+        record: Record,
+        ending: Ending,
+        bar: Progress,
+        ahead: Ahead,
+        evaluate: Callable[[int, Key], bool],
+        finite: bool,
+    ):
+        self.algorithm, self.begin, self.record = algorithm, begin, record
+        self.ending, self.bar, self.ahead, self.evaluate = ending, bar, ahead, evaluate
+        self.finite, self.resumed, self.cut = finite, record.told, False
+
+    def before(self, keys: RunKeys, start: PyTree) -> None:
+        """All rows before the first round, or as many as there are before the run ends."""
+        for row in range(self.begin.asked):
+            points, noise = design_keys(keys, jnp.asarray(self.begin.design_row(row)))
+            drawing = lambda key=points: _steps.design(self.algorithm, key, jax.vmap)  # noqa: E731
+            asking = lambda row=row, drawn=drawing: (self.begin.given(row, drawn()), None)  # noqa: E731
+            if not self.completes(row, asking, noise, start) or self._ended(row):
+                return
+
+    def begun(self, state: PyTree) -> PyTree:
+        """The state after all that is known before the first round."""
+        self.ahead.wait()
+        asked = min(self.begin.asked, self.record.told)
+        state = self.begin.tell(state, self._told, asked)
+        for row in range(asked):
+            state = self.told(state, row, asked)
+        return state
+
+    def completes(
+        self,
+        row: int,
+        asking: Callable[[], tuple[Any, PyTree]],
+        noise: Key,
+        state: PyTree,
+        release: Mechanism | None = None,
+    ) -> bool:
+        """Whether the row has all its values: asked and evaluated now, unless it was before."""
+        record = self.record
+        if row < record.told:
+            return True
+        if self.ending.now():
+            return False
+        record.ask(row, asking, release)
+        check_queries(self.algorithm, record.queries[row])
+        self.ahead.start(state)
+        if not self.evaluate(row, noise):
+            return False
+        record.close(row)
+        return True
+
+    def told(self, state: PyTree, row: int, asked: int) -> PyTree:
+        """The state after a row, where so many were asked before the first round."""
+        self.ahead.wait()
+        info = _info_of(self.algorithm, self.record.info_tree, row - self.begin.asked)
+        at = self.begin.stage(row, asked), info
+        return self._told(state, *self.record.observations(row), *at)
+
+    def _told(self, state: PyTree, queries: Any, values: Any, *at: Any) -> PyTree:
+        return _told(self.algorithm, state, queries, upward(self.record.direction, values), *at)
+
+    def ends(self, state: PyTree, row: int) -> bool:
+        """Whether the run ends after a round, of whose values float32 may have cut digits."""
+        values = upward(self.record.direction, self.record.values[: row + 1])
+        self.cut = self.cut or _origin.warn_if_cut(state, values)
+        return self._ended(row)
+
+    def _ended(self, row: int) -> bool:
+        self.bar.advance_to(self.record.values[: row + 1], self.record.direction)
+        return row + 1 >= self.resumed and self.ending.after(self.record.trace, self._left)
+
+    def _left(self) -> str | None:
+        if not self.finite:
+            return None
+        told = self.record.told
+        rows = self.begin.before(self.record.queries[:told], self.record.values[:told])
+        queries, values = rows
+        if isinstance(self.algorithm, AbstractOneModel):  # all evaluate the same black box
+            queries, values = queries.reshape(-1, 1, queries.shape[-1]), values.reshape(-1, 1)
+        return nothing_left(self.algorithm.domain, queries, values)
+
+
 def _evaluate_here(
-    algorithm: AbstractAlgorithm, objective: Any, queries: np.ndarray, key: Key
-) -> Array:
-    return _compiled_evaluate(algorithm.domain, objective, key, jnp.asarray(queries))
+    algorithm: AbstractAlgorithm, objective: Any, record: Record, row: int, key: Key
+) -> bool:
+    """Evaluates a compiled objective for all agents at once."""
+    queries = jnp.asarray(record.queries[row])
+    record.values[row] = _compiled_evaluate(algorithm.domain, objective, key, queries)
+    return True
 
 
 def _identity(
