@@ -35,7 +35,7 @@ def _text(value: Any, indent: int = 0) -> str:
 
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
-    """Those that say something: no empty ones, and none that is as it is by default."""
+    """The fields that say something: not empty, and not as they are by default."""
     found = []
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)

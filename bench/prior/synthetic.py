@@ -1,4 +1,4 @@
-"""What agents gain by learning a prior together, by how much their functions have in common.
+"""The gain of a prior that agents learn together, by how much their functions have in common.
 
     alike        0.9 common + 0.1 own
     half         0.5 common + 0.5 own

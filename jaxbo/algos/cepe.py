@@ -45,7 +45,7 @@ NEVER = BEFORE_FIRST_ROUND - 1
 
 
 class Sketched(eqx.Module):
-    """What an agent observed, and the mean of its sketch of that, with `count` inducing points.
+    """An agent's observations, and the mean of its sketch of them, with `count` inducing points.
 
     As many rows are used as the agent has `observations`; the others are 0.
     """

@@ -183,7 +183,7 @@ class LearnedPrior(AbstractFederated):
         belief = shared_prior.doubting(shared.features, *known)
         function = self.policy(key, _Believed(), None, belief)
         candidates = self.domain.candidates(broadcast.key, self.candidates)
-        # What others have seen says where to look while all of an agent's own values are equal.
+        # While all of an agent's own values are equal, the shared prior says where to look.
         alone = ~broadcast.prior.learned
         x = query(aside(key), function, self.domain, candidates, past, alone=alone)
         return x, ()

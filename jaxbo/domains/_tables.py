@@ -13,7 +13,7 @@ Conditions: TypeAlias = tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]
 
 
 class Tables(NamedTuple):
-    """What the arithmetic needs to know of each coordinate, and of each parameter."""
+    """Facts about each coordinate and each parameter, for the arithmetic below."""
 
     owner: np.ndarray  # its parameter
     position: np.ndarray  # its place within the parameter
@@ -70,7 +70,7 @@ def tabulate(
 
 
 def _among(parent: Parameter, cells: tuple[int, ...]) -> np.ndarray:
-    """Of every cell of a parameter, whether it is one of these."""
+    """A truth value for every cell of a parameter: whether it is one of these."""
     return np.isin(np.arange(_size(parent)), cells)
 
 

@@ -53,7 +53,7 @@ def clipped(number: float, lower: float | int, upper: float | int) -> float | in
 
 
 def precision_of(value: Any, otherwise: np.dtype) -> np.dtype:
-    """Of a floating number of NumPy's or JAX's; Python's may have had any."""
+    """The precision of a floating number of NumPy or JAX; a number of Python has none."""
     dtype = getattr(value, "dtype", otherwise)
     return dtype if isinstance(dtype, np.dtype) and dtype.kind == "f" else otherwise
 

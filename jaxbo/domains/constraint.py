@@ -46,12 +46,12 @@ class Constraint(eqx.Module):
             hint = "A parameter of this name goes into a mapping: Space({'where': ...})"
             raise ValueError(f"where must be a function of values by name, got {where!r}. {hint}.")
         compiled = isinstance(where, jax.stages.Wrapped)
-        # What a compiled one holds may be arrays; the other one is only called.
+        # A compiled predicate may hold arrays, which become leaves; a Python one is only called.
         predicate = as_pytree(inspect.unwrap(where)) if compiled else jax.tree_util.Partial(where)
         return cls(predicate, jnp.zeros((EXAMPLES, 0)), compiled, 1.0)
 
     def having(self, examples: Points, share: float) -> "Constraint":
-        """With these examples, where about such a share of all points is allowed."""
+        """The constraint with these examples, and the share of all points that it allows."""
         return Constraint(self.predicate, examples, self.compiled, share)
 
     def draws(self, count: int) -> int:

@@ -41,7 +41,7 @@ SMALLEST, LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.f
 
 
 class AbstractParameter:
-    """What all kinds of parameters offer."""
+    """The methods that all kinds of parameters have."""
 
     def when(self, mapping: Mapping[str, Any] | None = None, /, **values: Any) -> "Conditional":
         """This parameter, active only where the parameters named here have the values given.
@@ -347,7 +347,7 @@ class Conditional:
     conditions: tuple[tuple[str, tuple[Any, ...]], ...]
 
     def when(self, mapping: Mapping[str, Any] | None = None, /, **values: Any) -> "Conditional":
-        """With conditions more, which must all hold."""
+        """The parameter with more conditions, which must all hold."""
         more = _conditions({**(mapping or {}), **values})
         return Conditional(self.parameter, (*self.conditions, *more))
 

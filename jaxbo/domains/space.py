@@ -329,7 +329,7 @@ class Space(AbstractDomain):
         return _tables.tabulate(parameters, self.conditions, context)
 
     def _settled(self, xp: Any, x: Any) -> Any:
-        """With inactive parameters and the context in their places."""
+        """The point with inactive parameters and the context in their places."""
         return _tables.settled(xp, self._tables, x, self.given)
 
     def _points(self, unit: Float[Array, "points parameters"]) -> Points:
@@ -402,7 +402,7 @@ class Space(AbstractDomain):
         return _tables.snap(np, tables, self._settled(np, _tables.placed(np, tables, unit)))
 
     def _asked(self, held: Constraint, X: np.ndarray) -> np.ndarray:
-        """Of points of the space, on the host, whether each may be asked."""
+        """Whether each of these points of the space may be asked, decided on the host."""
         everywhere = self._everywhere
         if held.compiled:
             with jax.ensure_compile_time_eval():
@@ -416,7 +416,7 @@ def _compiled_answers(predicate: Any, space: Space, X: Points) -> Bool[Array, " 
 
 
 def _with(module: Any, **fields: Any) -> Any:
-    """With other fields, which are no static ones."""
+    """A copy of a module with other arrays in some fields."""
     names = tuple(fields)
     at = lambda m: tuple(getattr(m, name) for name in names)  # noqa: E731
     return eqx.tree_at(at, module, tuple(fields.values()), is_leaf=lambda leaf: leaf is None)
@@ -461,7 +461,7 @@ def _checked(name: str, given: object) -> Parameter:
 
 
 def _conditions(parameters: dict[str, Parameter], parts: dict[str, object]) -> _tables.Conditions:
-    """Of every parameter, the numbers of those it depends on and the cells that make it active."""
+    """For every parameter, the numbers of its parents and the cells of each that make it active."""
     return tuple(
         tuple(
             _condition(name, parent, parameters, values)

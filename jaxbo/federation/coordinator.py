@@ -255,7 +255,7 @@ class Coordinator:
         )
 
     def _revised(self) -> PyTree:
-        """What all share after the broadcast that is out."""
+        """The shared part after the broadcast that is out."""
         if not self.algorithm.remembers or not self._memory.broadcast:
             return self._shared
         like = shapes_of_broadcast(self.algorithm, self._shared)

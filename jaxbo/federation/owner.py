@@ -336,7 +336,7 @@ class _Visit:
         self.client, self.past = eqx.filter_jit(self.algorithm.observe)(self.shared, *row)
 
     def _offset(self) -> np.ndarray:
-        """What is subtracted from all values."""
+        """The number that is subtracted from all values."""
         if not self.algorithm.invariant:
             return np.zeros(())
         return _origin.first(self.memory.known.values)

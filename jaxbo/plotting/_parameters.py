@@ -219,7 +219,7 @@ def _scale(domain: AbstractDomain, column: int) -> str:
 
 
 def _heights(domain: AbstractDomain, x: np.ndarray) -> Float[np.ndarray, "points variables"]:
-    """Where a point is on the axis of each variable, NaN where it is not active.
+    """The place of a point on the axis of each variable, NaN where it is not active.
 
     Choices are spread evenly.
     """
@@ -240,7 +240,7 @@ def _heights(domain: AbstractDomain, x: np.ndarray) -> Float[np.ndarray, "points
 
 
 def _ends(domain: AbstractDomain, name: str) -> list[tuple[float, str]]:
-    """What is written beside an axis, and where."""
+    """The texts beside an axis, and their places."""
     if not isinstance(domain, Space):
         return [(0.0, "0"), (1.0, "1")]
     kind = dict(domain.parameters)[name]

@@ -1,4 +1,4 @@
-"""What a picture takes from a run: the observations of a trace or a desk, and a model of them."""
+"""The observations of a trace or a desk, and a model of them, for pictures."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class Modeled(NamedTuple):
 
 
 def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -> Observed:
-    """What one agent of a trace, or all workers of a desk, observed.
+    """The observations of one agent of a trace, or of all workers of a desk.
 
     `ValueError` for another thing, for a trace without its domain, and for an agent that there is not.
     """

@@ -1,4 +1,4 @@
-"""What a run is given first: an algorithm, an objective and a key; one clear error for all else."""
+"""Checks of the first arguments of a run, each with one clear error: algorithm, objective and key."""
 
 from typing import Any
 
@@ -120,7 +120,7 @@ def _leaves(tree: PyTree) -> dict[str, Any]:
 
 
 def _named(value: Any) -> str:
-    """What a person sees of a thing that is wrong."""
+    """A short text for a thing that is wrong."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value) and not isinstance(value, eqx.Module):

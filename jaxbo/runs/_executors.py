@@ -1,4 +1,4 @@
-"""Where a Python objective is evaluated: processes of this machine, an executor that is given, or here.
+"""The places that evaluate a Python objective: processes of this machine, a given executor, or here.
 
     executor=4       four processes, spawned; one that dies or is too late is replaced
     an Executor      of `concurrent.futures`, or of a library that has one

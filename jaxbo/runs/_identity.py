@@ -1,4 +1,4 @@
-"""What makes a run this one: a short digest of each of its parts, field by field.
+"""The identity of a run: a short digest of each of its parts, field by field.
 
     part ──┬─ "": its class          surrogate: its class          surrogate.size: its number
            └─ a field, a key or a place in a list: the same again
@@ -39,7 +39,7 @@ NAMED = 3
 
 
 def identity(**parts: Any) -> Identity:
-    """Of a run with these parts."""
+    """The identity of a run with these parts."""
     return {name: dict(_fields(part, "", ())) for name, part in parts.items()}
 
 
@@ -90,7 +90,7 @@ def _fields(part: Any, path: str, above: tuple[int, ...]) -> Iterator[tuple[str,
 
 
 def _inner(part: Any) -> Sequence[tuple[str, Any]] | None:
-    """What a part is made of, by name; None for what has no names."""
+    """The fields of a part by name; None for a part without named fields."""
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         names = [field.name for field in dataclasses.fields(part)]
         return [(name, getattr(part, name)) for name in names if not _is_room(part, name)]
@@ -120,12 +120,12 @@ def _is_pair(item: Any) -> bool:
 
 
 def _digest(part: Any, above: tuple[int, ...]) -> str:
-    """Of what has no fields."""
+    """The digest of a part without fields."""
     return _hashed(*_pieces(part, above))
 
 
 def _pieces(part: Any, above: tuple[int, ...]) -> Iterator[bytes]:
-    """What tells it from others, without its address. A thing within itself is its class alone."""
+    """The text that tells a part from others, without its address. A part within itself is its class."""
     yield _class(part)
     if id(part) in above:
         return
@@ -159,7 +159,7 @@ def _of_array(array: Any, above: tuple[int, ...]) -> Iterator[bytes]:
 
 
 def _held(part: Any) -> Sequence[Any]:
-    """What makes a function, or an object of another kind, what it is, as far as it can be seen."""
+    """The code of a function, or the state of another object, as far as it can be seen."""
     if isinstance(part, functools.partial):
         return part.func, part.args, part.keywords
     if isinstance(part, Mapping):
@@ -186,7 +186,7 @@ def _cell(cell: Any) -> Any:
 
 
 def _pickled(part: Any) -> Sequence[Any]:
-    """What `pickle` would save of an object; nothing of one that it cannot save."""
+    """The state that `pickle` would save of an object; empty if it cannot save it."""
     try:
         saved = part.__reduce_ex__(4)
     except Exception:  # of an object's own code

@@ -1,4 +1,4 @@
-"""What an objective is called with, told by its signature.
+"""The arguments of an objective, told by its signature.
 
     f(x)              every agent has the same function
     f(agent, x)       agents, or workers, are numbers
@@ -23,7 +23,7 @@ FORMS = "f(x), f(agent, x), or a compiled f(key, agent, x) in JAX"
 
 
 def arguments_of(objective: Any, otherwise: int) -> int:
-    """With how many of (key, agent, x), counted from the end, an objective is called.
+    """The number of arguments of an objective: the last so many of (key, agent, x).
 
     `otherwise` is for a signature that does not say: `f(*arguments)`, or some that are written in C.
     `ValueError` for what cannot be called in any of the three ways.
@@ -53,7 +53,7 @@ _IN_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 
 def called(objective: Callable[..., Any], agent: int, x: Any) -> Any:
-    """What an objective in Python returns for an agent at x."""
+    """The result of an objective in Python for an agent at x."""
     return objective(*(agent, x)[-arguments_of(objective, USUAL) :])
 
 

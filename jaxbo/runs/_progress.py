@@ -19,7 +19,7 @@ EVERY = 5.0
 
 
 class Bar(ABC):
-    """What shows how much is done."""
+    """A display of how much is done."""
 
     @abstractmethod
     def __init__(self, total: int, unit: str):

@@ -193,11 +193,11 @@ class Record:
 
     @property
     def info_tree(self) -> PyTree:
-        """What is known of the rounds so far, in the form that methods return it in."""
+        """The info of the rounds so far, in the form that methods return it in."""
         return jax.tree.unflatten(self.structure, self.info)
 
     def trace(self) -> Trace:
-        """Of the rows that have been told."""
+        """The trace of the rows that have been told."""
         initial = min(self.initial, self.told)
         leaves = [jnp.asarray(leaf[: self.told - initial]) for leaf in self.info]
         info = jax.tree.unflatten(self.structure, leaves)

@@ -1,4 +1,4 @@
-"""What a run begins with: results from before, and points that are asked first."""
+"""The beginning of a run: results from before, and points that are asked first."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Start(NamedTuple):
         return int(there.sum(axis=0).max(initial=0))
 
     def stage(self, row: int, asked: int | None = None) -> Stage:
-        """Of a row that is asked, the first being 0; rows of results that are known are below 0.
+        """The stage of a row that is asked, from 0 on; rows of results that are known are below 0.
 
         `asked` is how many rows were asked before the first round, if the run ended before all of them.
         """
@@ -74,7 +74,7 @@ class Start(NamedTuple):
         return np.concatenate([chosen, np.asarray(drawn)[len(chosen) :]])
 
     def results(self) -> list[tuple[np.ndarray, float]]:
-        """What is known to workers who share a model: points and values."""
+        """The known points and values, for workers who share a model."""
         if self.known is None:
             return []
         queries, values = self.known

@@ -252,7 +252,7 @@ def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> Compil
 
 
 def _value_of(algorithm: AbstractAlgorithm, objective: Compiled, point: Any) -> Any:
-    """What the objective returns, as shape and type."""
+    """The shape and type of the objective's result."""
     try:
         return jax.eval_shape(objective, jax.random.key(0), jnp.zeros((), int), point)
     except TypeError as error:

@@ -77,7 +77,7 @@ def _told(
 
 
 def _info_of(algorithm: AbstractAlgorithm, info: PyTree, round: int) -> PyTree:
-    """What a method that `remembers` is told of a round; before the first one zeros, as in `run`."""
+    """The info of a round for a method that `remembers`; zeros before the first round, as in `run`."""
     if not algorithm.remembers or not jax.tree.leaves(info):
         return None
     if round < 0:

@@ -74,7 +74,7 @@ def row(
 
 
 def parameters(domain: AbstractDomain | None, x: np.ndarray) -> Mapping[str, Any]:
-    """Of a point, by name; None where one is not active, so that all rows have the same columns."""
+    """A point's parameters by name; None where one is not active: all rows have the same columns."""
     if not isinstance(domain, Space):
         return {f"x{i}": float(number) for i, number in enumerate(x)}
     taken = [name for name in domain.names if name in (AGENT, VALUE, *ABOUT)]

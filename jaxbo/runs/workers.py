@@ -379,7 +379,7 @@ class Desk:
             self._saved.must_hold()
 
     def noise_key(self, number: int) -> Key:
-        """What a compiled objective draws the noise of this query's evaluation with."""
+        """The key of the noise of this query's evaluation, for a compiled objective."""
         with self._lock:
             origin = self._origins[number]
             row = jnp.asarray(self._origins[:number].count(origin))
@@ -484,7 +484,7 @@ class Desk:
             return self._told_before(self._state, self._values)
 
     def _told_before(self, state: State, values: dict[int, float]) -> State:
-        """With these results, all of which came before the model was asked."""
+        """The state with these results, all of which came before the model was asked."""
         for row, (ticket, value) in enumerate(values.items()):
             stage = _steps.stage(row, len(values))
             state = self._told(state, self._queries[ticket], value, stage)

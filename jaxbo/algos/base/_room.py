@@ -9,7 +9,7 @@ from jaxbo.kernels.models.surrogate import AbstractSurrogate
 
 
 def larger(algorithm: Any, needed: object) -> str:
-    """What to write for `needed` observations: every model of the method that holds fewer.
+    """The line to write for `needed` observations: every model of the method that holds fewer.
 
     >>> from jaxbo import FTS, Cube, Fitted
     >>> larger(FTS(Cube(2), agents=4, own=Fitted(capacity=20)), 70)

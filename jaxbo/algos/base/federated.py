@@ -178,7 +178,7 @@ class AbstractFederated(AbstractAlgorithm):
         return ()
 
     def revised(self, shared: Any, remembered: Any) -> PyTree:
-        """What all parties share after a round, from what they remember of its broadcast.
+        """The new `shared` of all parties after a round, from the arrays that they remember.
 
         It does not depend on any earlier round, which a party may have missed.
         """

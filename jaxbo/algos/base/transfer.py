@@ -113,7 +113,7 @@ class AbstractTransfer(AbstractTwoModels):
         """How many numbers the function that is maximized makes of a point on its way to a value."""
 
     def usable(self, message: TransferMessage) -> Flag:
-        """Who has observed nothing has the least number there is as an incumbent."""
+        """An agent that has observed nothing has the least number there is as its incumbent."""
         fine = jnp.all(jnp.isfinite(message.mean)) & jnp.all(jnp.isfinite(message.factor))
         return fine if message.incumbent is None else fine & (message.incumbent < jnp.inf)
 

@@ -259,7 +259,7 @@ def nothing(capacity: int, dim: int, dtype: jnp.dtype) -> AgentData:
 
 
 def observe(known: AgentData, x: Point, y: Scalar) -> AgentData:
-    """With one value more; nothing changes if it is not finite or there is no room."""
+    """The data with one value more; nothing changes if it is not finite or there is no room."""
     usable = jnp.isfinite(y) & (known.count < known.y.size)
     row = jnp.where(usable, known.count, known.y.size)
     return AgentData(
