@@ -20,6 +20,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from bench.common.panels import figure
 from bench.runner import Check, Experiment, Options, Result, at_most, interval, progress
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.fts import FTS
@@ -121,9 +122,17 @@ def _run(options: Options) -> Result:
         )
         for family, method in progress(kinds, "prior-synthetic")
     }
+    curves = {", ".join(kind): one for kind, one in regret.items()}
     return Result(
         settings={"runs": runs, "agents": AGENTS, "initial": INITIAL, "rounds": ROUNDS},
-        curves={", ".join(kind): one for kind, one in regret.items()},
+        curves=curves,
+        figure=figure(
+            curves,
+            tuple(methods()),
+            tuple(names),
+            xlabel="evaluations",
+            ylabel="regret, deviations",
+        ),
         checks=checks(regret),
         unit="regret, deviations",
         headers=("functions", "method", *(f"after {n}" for n in AFTER)),
