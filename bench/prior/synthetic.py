@@ -132,6 +132,7 @@ def _run(options: Options) -> Result:
             tuple(names),
             xlabel="evaluations",
             ylabel="regret, deviations",
+            log=True,
         ),
         checks=checks(regret),
         unit="regret, deviations",
