@@ -382,11 +382,12 @@ class Desk:
         """The key of the noise of this query's evaluation, for a compiled objective."""
         with self._lock:
             origin = self._origins[number]
-            row = jnp.asarray(self._origins[:number].count(origin))
-        if origin == DRAWN:  # points that are asked first leave the others as they are
+            row = self._origins[:number].count(origin)
+        if origin == ASKED:
+            return jr.fold_in(round_keys(self._keys, jnp.asarray(row)).noise, 0)
+        if row < self.initial:  # points that are asked first leave the others as they are
             row = (row - len(self._begin.first)) % self.initial
-            return jr.fold_in(design_keys(self._keys, row).noise, 0)
-        return jr.fold_in(round_keys(self._keys, row).noise, 0)
+        return jr.fold_in(design_keys(self._keys, jnp.asarray(row)).noise, 0)
 
     def _drawn_point(self, algorithm: AbstractOneModel, row: int) -> Point | np.ndarray:
         first = self._begin.first

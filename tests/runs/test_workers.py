@@ -656,3 +656,18 @@ def test_a_first_point_is_asked_in_the_context_that_is_given():
     desk = Desk(method, jr.key(3), first=[{"x": 0.5, "load": 1}])
     _, p = desk.ask(context={"load": 2})
     assert (p["x"], p["load"]) == (pytest.approx(0.5), 2)
+
+
+def test_each_query_has_noise_of_its_own_and_first_points_leave_that_of_others():
+    first = [[0.2, 0.2], [0.8, 0.8]]
+    desk, other = (
+        Desk(egp(9), jr.key(4), initial=3, first=first),
+        Desk(egp(9), jr.key(4), initial=3),
+    )
+    for _ in range(9):
+        desk.ask()
+    for _ in range(3):
+        other.ask()
+    noise = [jr.key_data(desk.noise_key(n)).tolist() for n in range(9)]
+    assert len(np.unique(noise, axis=0)) == 9
+    assert noise[2:5] == [jr.key_data(other.noise_key(n)).tolist() for n in range(3)]
