@@ -700,7 +700,8 @@ def test_a_simulation_says_once_that_it_is_one(loop):
     _simulation._warn.cache_clear()
     with pytest.warns(SimulationWarning, match="nobody's privacy is protected") as caught:
         twice()
-    assert len(caught) == 1
+    # Of this one: JAX may warn too, such as of an entry of its cache that another process has removed.
+    assert [warning.category for warning in caught].count(SimulationWarning) == 1
 
 
 @pytest.mark.filterwarnings("error::jaxbo.SimulationWarning")

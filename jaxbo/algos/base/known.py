@@ -82,7 +82,7 @@ def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"
     else:
         rows = [_point(row, f"point {i}", domain) for i, row in enumerate(_rows(given, "points"))]
         found = np.reshape(rows, (-1, domain.dim))
-    found = found.astype(jax.dtypes.canonicalize_dtype(float))
+    found = _rounded(found)
     check_inside(found, np.ones(len(found), bool), domain)
     return found
 
@@ -142,7 +142,15 @@ def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int
         and queries.shape == (*values.shape, domain.dim),
         f"expected points of shape {shape} and a value of each, got {np.shape(x)} and {np.shape(y)}.",
     )
-    return KnownRows(queries.astype(jax.dtypes.canonicalize_dtype(float)), values)
+    return KnownRows(_rounded(queries), values)
+
+
+def _rounded(x: np.ndarray) -> np.ndarray:
+    """Coordinates in JAX's precision. Those too small for it are 0, which JAX takes them for."""
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(float))
+    with np.errstate(over="ignore"):  # an infinite coordinate is refused as one
+        x = x.astype(dtype)
+    return np.where(np.abs(x) < np.finfo(dtype).tiny, np.zeros((), dtype), x)
 
 
 def _values(given: Any) -> np.ndarray:
@@ -257,12 +265,11 @@ def _stacked(results: Sequence[KnownResult], dim: int, agents: int, targets: int
     of = {n: list(own) for n, own in itertools.groupby(results, lambda result: result.agent)}
     width = agents if any(n >= targets for n in of) else targets
     rows = max(map(len, of.values()), default=0)
-    dtype = jax.dtypes.canonicalize_dtype(float)
-    known = KnownRows(np.full((rows, width, dim), np.nan, dtype), np.full((rows, width), np.nan))
+    queries, values = np.full((rows, width, dim), np.nan), np.full((rows, width), np.nan)
     for n, own in of.items():
         for row, result in enumerate(own):
-            known.queries[row, n], known.values[row, n] = result.x, result.value
-    return known
+            queries[row, n], values[row, n] = result.x, result.value
+    return KnownRows(_rounded(queries), values)
 
 
 def _check(known: KnownRows, domain: AbstractDomain) -> None:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxbo.algos.base.known import points, read
@@ -146,6 +146,8 @@ anything = st.recursive(
 
 
 @settings(max_examples=500, deadline=None)
+@example([{"x0": -8.66e-41, "value": None}])
+@example([{"x0": 3.4028235677973366e38, "value": None}])
 @given(anything)
 def test_whatever_comes_is_read_or_gets_a_clear_error(given):
     try:
