@@ -119,8 +119,14 @@ def visited(case: Case) -> int:
 
 
 def rate(case: Case) -> float:
-    """Operations a second of the product that is the functions of many agents at all candidates."""
-    agents = 4096
-    a, b = jnp.ones((CANDIDATES, case.features)), jnp.ones((case.features, agents))
+    """Operations a second of the product that is the functions of many agents at all candidates.
+
+    On a GPU of a large square product: the other one would measure how fast it writes.
+    """
+    rows, inner, columns = CANDIDATES, case.features, 4096
+    if jax.devices()[0].platform == "gpu":
+        rows = inner = columns = 8192
+    a = jr.normal(jr.key(0), (rows, inner))
+    b = jr.normal(jr.key(1), (inner, columns))
     product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
-    return 2.0 * CANDIDATES * case.features * agents / best(lambda: product(a, b), 100)
+    return 2.0 * rows * inner * columns / best(lambda: product(a, b), 100)

@@ -2,8 +2,8 @@
 
     floor = max(bytes / bandwidth, operations / rate), both measured here
 
-The kernels (`jaxbo.kernels.accelerated`) are switched off in the library. Here they are switched on for a
-part of the measurements. Where they are right and faster, `choice.PLATFORMS` may become ("cuda",).
+Programs for GPUs hold the kernels (`jaxbo.kernels.accelerated`). Here they are switched off for the plain
+programs.
 
 Without a GPU the kernels are interpreted, and sizes are small. That shows whether kernels are right, and
 nothing about their time. A measurement that fails, or for which no time or memory is left, says so.
@@ -88,7 +88,7 @@ class Device(NamedTuple):
 
 @contextlib.contextmanager
 def switched(*platforms: str) -> Iterator[None]:
-    """Programs that are traced inside hold kernels for these platforms, and no others do."""
+    """Programs that are traced inside hold kernels for these platforms and for no others."""
     before, choice.PLATFORMS = choice.PLATFORMS, platforms
     jax.clear_caches()
     try:

@@ -115,7 +115,7 @@ def _slab(
             zero = jnp.zeros((_AGENTS, _CANDIDATES), dtype)
             found = jax.lax.fori_loop(least, jnp.max(its) + 1, of_region, zero)
         else:
-            found = product(0)
+            found = product(jnp.int32(0))  # Pallas of JAX 0.12 takes no constant here
         found = jnp.where(found == found, found, -jnp.inf)
         if allowed is not None:
             may = load(

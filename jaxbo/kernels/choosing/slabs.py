@@ -54,7 +54,7 @@ def best(
 
     `pieces` say what the function is in each region. Candidates are then in order of their regions.
     """
-    linear = _linear(function, pieces) if choice.PLATFORMS else None
+    linear = _linear(function, pieces) if choice.platforms() else None
     if linear is None or not choice.of_32_bits(linear.weights, candidates):
         return plain(function, candidates, allowed, number)
     common = linear.features, linear.regions, candidates

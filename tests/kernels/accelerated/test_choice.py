@@ -1,6 +1,8 @@
 """Which programs hold kernels, and what `vmap` and derivatives make of one."""
 
+import importlib.util
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -121,9 +123,27 @@ def values(name, **options):
     return lambda key: run(METHODS[name](), objective, ROUNDS, key, **options)[1].values
 
 
-def test_kernels_are_switched_off_until_a_gpu_has_measured_them(for_cuda, key):
-    assert choice.PLATFORMS == ()
-    assert TRITON not in for_cuda(values("FTS"), key)
+def test_kernels_need_a_gpu_and_triton(monkeypatch):
+    def devices(*capabilities):
+        found = [SimpleNamespace(compute_capability=its) for its in capabilities]
+        monkeypatch.setattr(jax, "devices", lambda platform: {"cuda": found}[platform])
+
+    assert choice.PLATFORMS == ("cuda",)
+    devices("9.0", "8.0")
+    assert choice.platforms() == ("cuda",)
+    devices("10.3")
+    assert choice.platforms() == ("cuda",)
+    devices("9.0", "7.5")
+    assert choice.platforms() == ()
+    devices("9.0")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert choice.platforms() == ()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of a machine without a GPU")
+def test_without_a_gpu_nothing_of_kernels_is_traced(key):
+    assert choice.platforms() == ()
+    assert "jaxbo_kernel" not in str(jax.make_jaxpr(values("FTS"))(key))
 
 
 @pytest.mark.parametrize("name", METHODS)
