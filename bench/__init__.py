@@ -38,6 +38,7 @@ EXPERIMENTS = {
     "methods": "bench.speed.methods",
     "plateaus": "bench.robustness.plateaus",
     "prior-synthetic": "bench.prior.synthetic",
+    "prior-tuning": "bench.prior.tuning",
     "round-parts": "bench.speed.round_parts",
     "scaling": "bench.speed.scaling",
     "speed": "bench.speed.report",

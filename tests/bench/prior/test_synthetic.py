@@ -5,7 +5,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.prior import synthetic
+from bench.prior import setting, synthetic
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ def test_claims_are_about_the_best_rival():
     ahead = {
         (family, method): np.full((30, 20), 1.0) + 0.01 * np.arange(30)[:, None]
         for family in synthetic.FAMILIES
-        for method in synthetic.methods()
+        for method in synthetic.METHODS
     }
     for family in synthetic.FAMILIES:
-        ahead[family, synthetic.CLAIMED] = 0.3 * ahead[family, "EI"]
+        ahead[family, setting.CLAIMED] = 0.3 * ahead[family, "EI"]
     assert all(check.holds for check in synthetic.checks(ahead).values())
     for family in synthetic.FAMILIES:
         ahead[family, "EI"] = 0.1 * ahead[family, "EI"]
@@ -33,7 +33,7 @@ def test_claims_are_about_the_best_rival():
 
 def test_regret_falls_and_is_in_deviations():
     regret = synthetic.program("TS")(jr.split(jr.key(1), 2), jnp.asarray([0.5, 0.5, 0.0]))
-    assert regret.shape == (2, synthetic.INITIAL + synthetic.ROUNDS)
+    assert regret.shape == (2, setting.INITIAL + setting.ROUNDS)
     assert (np.diff(regret, axis=1) <= 1e-6).all()
     assert (regret[:, 0] < 5).all()
     assert (regret[:, -1] < regret[:, 0]).all()

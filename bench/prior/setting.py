@@ -1,0 +1,68 @@
+"""What the experiments about a prior that agents learn together share: methods and claims.
+
+All methods begin at the same random points, and those of shared features have the same. `EI` is the
+learned prior without trust: expected improvement on these features, alone.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bench.runner import Check, at_most
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.fts import FTS
+from jaxbo.algos.learned_prior import LearnedPrior
+from jaxbo.algos.ts import TS
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import SquaredExponential
+
+INITIAL, ROUNDS = 3, 17
+KERNEL = SquaredExponential(0.2)
+FEATURES = 100
+#: Evaluations after which regret is looked at.
+AFTER = (4, 5, 7, 10, 20)
+#: Evaluations -> how many times the best rival's regret the learned prior's may be.
+TIMES = {5: 1 / 2, 10: 2 / 3}
+#: The same against the best lone method, where nothing is in common.
+LOST = 1.05
+#: The form of S that the claims are about: any covariance.
+CLAIMED = "learned prior, full"
+ALONE = ("TS", "EI")
+
+
+def methods(
+    domain: AbstractDomain, agents: int, *, noise: float = 1e-3, candidates: int = 500
+) -> dict[str, AbstractAlgorithm]:
+    """The methods of shared features, and those that work alone on the same."""
+    model = Fixed(KERNEL, FEATURES, noise)
+
+    def learned(**options: Any) -> LearnedPrior:
+        total = INITIAL + ROUNDS
+        return LearnedPrior(domain, agents, total, features=model, candidates=candidates, **options)
+
+    return {
+        "TS": TS(domain, agents, model, candidates),
+        "EI": learned(rank=0, trust=0.0),
+        "FTS": FTS(domain, agents, features=model, candidates=candidates),
+        "learned prior, one variance": learned(rank=0),
+        "learned prior, rank 10": learned(rank=10),
+        CLAIMED: learned(rank=FEATURES + 1),
+    }
+
+
+def claims(
+    name: str,
+    regret: dict[str, np.ndarray],
+    rivals: Iterable[str],
+    times: dict[int, float],
+) -> dict[str, Check]:
+    """That the learned prior's regret [runs evaluations] is so many times the best rival's at most."""
+    found, rivals = {}, tuple(rivals)
+    for n, factor in times.items():
+        best = min(rivals, key=lambda rival: regret[rival][:, n - 1].mean())
+        among = ", ".join(rivals)
+        claim = f"{name}: after {n}, at most {factor:.3g} times the best regret of {among}"
+        found[claim] = at_most(regret[CLAIMED][:, n - 1], regret[best][:, n - 1], factor)
+    return found

@@ -1,0 +1,27 @@
+"""The learned prior on tabulated tuning tasks."""
+
+import jax.random as jr
+import numpy as np
+import pytest
+
+from bench.prior import setting, tuning
+from bench.tasks import tabulated
+
+
+@pytest.mark.parametrize("method", ["TS", "EI, fitted"])
+def test_regret_falls_and_is_in_percentage_points(method):
+    regret = np.asarray(tuning.program("cancer-svm", method)(jr.split(jr.key(1), 2)))
+    assert regret.shape == (2, tuning.TOTAL)
+    assert (np.diff(regret, axis=1) <= 1e-4).all()
+    values = np.asarray(tabulated.load("cancer-svm").values)
+    assert (regret >= -1e-4).all()
+    assert (regret <= 100 * np.ptp(values)).all()
+    assert (regret[:, -1] < regret[:, 0]).all()
+
+
+def test_all_methods_are_compared():
+    objective = tabulated.load("cancer-svm")
+    federated = tuning.federated("cancer-svm", objective)
+    assert {*federated, *tuning.FITTED} == set(tuning.METHODS)
+    assert set(tuning.RIVALS) == {name for name in tuning.METHODS if "learned" not in name}
+    assert setting.CLAIMED in tuning.METHODS
