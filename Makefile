@@ -1,4 +1,4 @@
-# make demo         twenty owners tune an SVM: alone, federated, at random (a table and a picture in out/)
+# make demo         twenty owners tune an SVM: federated, and alone (a table and a picture in out/)
 # make federation   a server and five owners, each a process of its own, do so through a network
 # make test         the tests: every behavior of every method
 # make test-all     more seeds, sizes and settings of the same, and float64

@@ -14,8 +14,8 @@ from jaxbo.federation import flower
 OWNERS, ROUNDS, DEADLINE = 5, 6, 60.0
 KEY = jr.key(0)
 
-METHOD = "FTS (federated)"
-algorithm = demo.methods(OWNERS)[METHOD]
+METHOD = "learned prior (federated)"
+algorithm = demo.methods(OWNERS, ROUNDS)[METHOD]
 objective = functools.partial(demo.accuracy, OWNERS)  # (owner, x) → accuracy, on its own digits
 
 client = flower.client_app(algorithm, objective, key=KEY)

@@ -2,8 +2,9 @@
 
     python federation/start.py [OUT]
 
-Rounds are shown as they end. Then the same owners tune alone and at random, from the same initial
-points, for comparison. Owners' files, logs and the picture will be in OUT, by default out/federation.
+Rounds are shown as they end. Then the same owners tune by the demo's other methods, from the same
+initial points, for comparison. Owners' files, logs and the picture will be in OUT, by default
+out/federation.
 """
 
 import shutil
@@ -54,7 +55,7 @@ def _values(out: Path) -> np.ndarray:
 def _compare(values: np.ndarray, seconds: float, out: Path) -> None:
     """The table and the picture of the demo."""
     outcomes = {}
-    for name, algorithm in demo.methods(owners.OWNERS).items():
+    for name, algorithm in demo.methods(owners.OWNERS, owners.ROUNDS).items():
         if name != owners.METHOD:
             start = time.monotonic()
             options = {"initial": demo.INITIAL, "progress": False}

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    text = "Twenty owners of handwriting samples tune an SVM: alone, federated, and at random."
+    text = "Twenty owners of handwriting samples tune an SVM: federated, and alone."
     demo = commands.add_parser(
         "demo", help=text, description=f"{text} Prints a table; writes demo.png and demo.json."
     )

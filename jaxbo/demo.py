@@ -4,12 +4,13 @@
     value(owner, x) = mean over random halves of the owner's samples of
                       the accuracy on one half of an SVM trained on the other
 
-Three ways, from the same initial points: alone (`TS`), by exchanging sampled functions (`FTS`: every
-owner a target at once, a message every round), and at random (`RandomSearch`).
+Four ways, from the same initial points. Two are federated, with a message every round: `LearnedPrior`,
+whose owners learn a prior together, and `FTS`, whose owners exchange sampled functions. In two each owner
+is alone: Thompson sampling (`TS`) and expected improvement (EI).
 
 The samples are scikit-learn's digits. No sample has two owners; an owner's number of samples and its
-shares of the ten digits are drawn at random, so the owners' objectives differ. FTS and TS have the
-same surrogate, and FTS its default schedule. This module needs the extra `demo`.
+shares of the ten digits are drawn at random, so the owners' objectives differ. All have the same
+surrogate, and their own defaults else. This module needs the extra `demo`.
 """
 
 import functools
@@ -38,7 +39,7 @@ from jaxbo._check import require
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.fts import FTS
-from jaxbo.algos.random_search import RandomSearch
+from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.algos.ts import TS
 from jaxbo.domains.parameters import Real
 from jaxbo.domains.space import Space
@@ -105,17 +106,20 @@ def accuracy(count: int, owner: int, parameters: Mapping[str, Any]) -> float:
     return float(np.mean(right))
 
 
-# ---------------------------------------------------------------- the three methods
+# ---------------------------------------------------------------- the methods
 
 
-def methods(count: int) -> dict[str, AbstractFederated]:
-    """What is compared, by name."""
+def methods(count: int, rounds: int) -> dict[str, AbstractFederated]:
+    """What is compared in so many rounds, by name."""
     # The objective has no noise; the small one stands for steps of the accuracy.
     surrogate = Fixed(kernel=SquaredExponential(0.2), noise=1e-3)
+    learned = functools.partial(LearnedPrior, SPACE, count, INITIAL + rounds, features=surrogate)
     return {
+        "learned prior (federated)": learned(),
         "FTS (federated)": FTS(SPACE, count, features=surrogate),
+        # Owners who trust nothing that is learned search by their own observations.
+        "EI (alone)": learned(rank=0, trust=0.0),
         "TS (alone)": TS(SPACE, count, surrogate=surrogate),
-        "random search": RandomSearch(SPACE, count),
     }
 
 
@@ -123,6 +127,8 @@ def floats_sent(algorithm: AbstractAlgorithm, rounds: int) -> int:
     """How many numbers one agent sends in `rounds` rounds."""
     if not isinstance(algorithm, AbstractFederated):
         return 0
+    if isinstance(algorithm, LearnedPrior) and float(algorithm.trust) == 0:
+        return 0  # nobody would listen
 
     def message(key: Any) -> Any:
         state = algorithm.init(key)
@@ -151,7 +157,7 @@ def compare(
     """All methods on all seeds; each seed has initial points of its own, shared by the methods."""
     objective = functools.partial(accuracy, count)
     outcomes = {}
-    for name, algorithm in methods(count).items():
+    for name, algorithm in methods(count, rounds).items():
         start = time.perf_counter()
         values = []
         for seed in range(seeds):
@@ -299,7 +305,7 @@ def _compare_in_processes(seeds: int, rounds: int, count: int) -> dict[str, Outc
     processes: Any = {"mp_context": multiprocessing.get_context("spawn"), "initializer": _ready}
     workers = min(os.cpu_count() or 1, count, MOST_WORKERS)
     pool = ProcessPoolExecutor(workers, initargs=(count,), **processes)
-    total = len(methods(count)) * seeds * (INITIAL + rounds) * count
+    total = len(methods(count, rounds)) * seeds * (INITIAL + rounds) * count
     bar = tqdm(total=total, unit="fit", unit_scale=True, disable=None)
     try:
         with bar:

@@ -1,3 +1,4 @@
+import itertools
 import json
 from concurrent.futures import Executor, Future
 
@@ -117,35 +118,45 @@ def test_hyperparameters_matter_to_every_owner():
 
 
 def test_alone_and_federated_have_the_same_surrogate():
-    methods = demo.methods(4)
+    methods = demo.methods(4, 7)
     fts, ts = methods["FTS (federated)"], methods["TS (alone)"]
     assert jax.tree.structure(fts.features) == jax.tree.structure(ts.surrogate)
     for a, b in zip(jax.tree.leaves(fts.features), jax.tree.leaves(ts.surrogate), strict=True):
         assert a == b
     assert fts.own is None
+    for name in ("learned prior (federated)", "EI (alone)"):
+        assert jax.tree.all(jax.tree.map(lambda a, b: a == b, methods[name].features, fts.features))
+        assert methods[name].capacity == demo.INITIAL + 7
     assert fts.candidates == ts.candidates
     assert fts.targets == fts.agents == 4
     assert not fts.once
 
 
 def test_only_the_federated_owners_send_anything():
-    sent = {name: demo.floats_sent(method, 7) for name, method in demo.methods(4).items()}
-    assert sent == {"FTS (federated)": 7 * 100, "TS (alone)": 0, "random search": 0}
+    sent = {name: demo.floats_sent(method, 7) for name, method in demo.methods(4, 7).items()}
+    # Of a mean of 101 numbers, and of what is learned of 10 directions (`LearnedPrior`).
+    learned = 7 * (101 + 4 + 2 * 101 * 11)
+    assert sent == {
+        "learned prior (federated)": learned,
+        "FTS (federated)": 7 * 100,
+        "EI (alone)": 0,
+        "TS (alone)": 0,
+    }
 
 
 def test_methods_share_their_initial_points_and_seeds_do_not(compared):
     _, outcomes = compared
     first = {name: outcome.values[:, : demo.INITIAL] for name, outcome in outcomes.items()}
     for values in first.values():
-        np.testing.assert_array_equal(values, first["random search"])
+        np.testing.assert_array_equal(values, first["TS (alone)"])
         assert (values[0] != values[1]).any()
 
 
 def test_methods_differ_after_the_initial_points(compared):
     _, outcomes = compared
     later = [outcome.values[:, demo.INITIAL :] for outcome in outcomes.values()]
-    assert (later[0] != later[1]).any()
-    assert (later[1] != later[2]).any()
+    for one, other in itertools.combinations(later, 2):
+        assert (one != other).any()
 
 
 def test_every_evaluation_goes_through_the_executor(compared):
@@ -153,7 +164,7 @@ def test_every_evaluation_goes_through_the_executor(compared):
     shape = (SEEDS, demo.INITIAL + ROUNDS, COUNT)
     assert all(outcome.values.shape == shape for outcome in outcomes.values())
     assert executor.evaluations == len(outcomes) * np.prod(shape)
-    assert executor.reports[:2] == [f"FTS (federated), seed {n} of 2" for n in (1, 2)]
+    assert executor.reports[:2] == [f"learned prior (federated), seed {n} of 2" for n in (1, 2)]
 
 
 def test_values_are_accuracies(compared):
