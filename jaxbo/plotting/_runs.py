@@ -59,8 +59,13 @@ def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -
 
 
 def values_of(run: Any) -> np.ndarray:
-    """Values [rounds agents] of a trace, of a desk (one agent), or as they are given."""
-    values = run.values if isinstance(run, Trace | Desk) else run
+    """Values [rounds agents] of a trace, of a desk (one agent), or as they are given.
+
+    NaN where an outcome missed its bound, as for an evaluation that failed.
+    """
+    values = run
+    if isinstance(run, Trace | Desk):
+        values = np.where(run.feasible, run.values, np.nan)
     values = np.asarray(values, float)
     return values[:, None] if values.ndim == 1 else values
 
