@@ -67,8 +67,8 @@ class EGP(AbstractOneModel):
         is_a("policy", self.policy, AbstractPolicy)
         self.policy.check(self.surrogate)
         whole("candidates", self.candidates, least=1)
+        check_names(self.outcomes, self.domain)
         if self.outcomes:
-            check_names(self.outcomes, self.domain)
             self.policy.check_constrained(self.surrogate)
 
     @property

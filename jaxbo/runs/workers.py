@@ -517,7 +517,7 @@ class Desk:
     def _observed(self, tickets: Collection[int]) -> dict[str, np.ndarray]:
         """Outcomes by name, of these queries."""
         names = [outcome.name for outcome in self.algorithm.outcomes]
-        rows = np.reshape([self._rest[ticket] for ticket in tickets], (-1, len(names)))
+        rows = np.reshape([self._rest[ticket] for ticket in tickets], (len(tickets), len(names)))
         return dict(zip(names, rows.T, strict=True))
 
     @property

@@ -7,6 +7,7 @@ A method says how a query follows from a belief, in `query`; the rest is here.
 """
 
 import abc
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base._origin import Origin, after, no_origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
-from jaxbo.algos.base.outcomes import width
+from jaxbo.algos.base.outcomes import all_or_none, copies, slacks_of, split, width
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.history import History
@@ -131,8 +132,7 @@ class AbstractOneModel(AbstractAlgorithm):
         zero = jnp.zeros((), int)
         past = history.empty(self.domain.dim, self.surrogate.capacity, self.targets)
         origin, belief = no_origin() if self.invariant else None, self.surrogate.start(shared)
-        slacks = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(self.outcomes)), belief)
-        slacks = slacks if self.outcomes else ()
+        slacks = copies(belief, len(self.outcomes)) if self.outcomes else ()
         return State(zero, zero, zero, shared, belief, past, origin, slacks)
 
     def round(self, state: State) -> Count:
@@ -208,7 +208,8 @@ class AbstractOneModel(AbstractAlgorithm):
                 return self.surrogate.condition(state.shared, belief, x, expected)
 
             known = wait(state.belief), self._of_slacks(wait, state.slacks)
-        return eqx.tree_at(lambda s: (s.belief, s.slacks, s.past), state, (*known, past))
+        belief, slacks = known
+        return dataclasses.replace(state, belief=belief, slacks=slacks, past=past)
 
     def _of_slacks(self, function: Callable[..., Any], *each: Any) -> Any:
         """The function of every outcome's belief, and of what else there is of each."""
@@ -230,16 +231,11 @@ class AbstractOneModel(AbstractAlgorithm):
         require(
             queries.shape == (count, self.domain.dim)
             and values.shape == (count, *width(self.outcomes)),
-            f"expected queries of shape ({self.targets}, {self.domain.dim}) and {self._row}, got "
+            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values"
+            f"{slacks_of(self.outcomes)}, got "
             f"{queries.shape} and {values.shape}.",
         )
         return self._tell(state, queries, values, stage)
-
-    @property
-    def _row(self) -> str:
-        """What `tell` expects beside the queries."""
-        rest = f", each with {len(self.outcomes)} slacks" if self.outcomes else ""
-        return f"as many values{rest}"
 
     def tell_one(
         self, state: State, x: Point, value: Float[Array, "*numbers"], stage: Stage = IN_ROUND
@@ -256,9 +252,7 @@ class AbstractOneModel(AbstractAlgorithm):
         stage: Stage,
     ) -> State:
         told, period = state.told + values.shape[0], self.surrogate.period
-        if self.outcomes:  # an evaluation has failed if any of its numbers is not finite
-            fine = jnp.all(jnp.isfinite(values), axis=1)
-            values = jnp.where(fine[:, None], values, jnp.nan)
+        values = all_or_none(self.outcomes, values)
         belief, slacks, past = self._observe(state, queries, values)
         fitted = state.fitted
         if period is not None:
@@ -268,7 +262,7 @@ class AbstractOneModel(AbstractAlgorithm):
             known = fitted, belief, slacks
             fitted, belief, slacks = jax.lax.cond(due, refit, lambda *same: same, *known)
         round = jnp.where(stage.before, state.round, state.round + 1)
-        origin = after(state.origin, values[:, 0] if self.outcomes else values)
+        origin = after(state.origin, split(self.outcomes, values)[0])
         return State(round, told, fitted, state.shared, belief, past, origin, slacks)
 
     def _refit(

@@ -99,17 +99,18 @@ def width(outcomes: Sequence[Outcome]) -> tuple[int, ...]:
     return (1 + len(outcomes),) if outcomes else ()
 
 
+def slacks_of(outcomes: Sequence[Outcome]) -> str:
+    """The words of an error for what `tell` expects beside a value."""
+    return f", each with {len(outcomes)} slacks" if outcomes else ""
+
+
 def numbers_of(outcomes: Sequence[Outcome], result: Any) -> list[Any]:
     """What one evaluation returned: its value, then each outcome. `ValueError` for another form."""
     if not outcomes:
-        hint = (
-            ""
-            if not isinstance(result, Mapping)
-            else " Outcomes are given to the method: outcomes=…"
-        )
         require(
             not isinstance(result, Mapping),
-            f"the objective must return one real number, got {result!r}.{hint}",
+            f"the objective must return one real number, got {result!r}: a dictionary is for a method "
+            "with outcomes, such as EGP(…, outcomes=…).",
         )
         return [result]
     names = [VALUE, *(outcome.name for outcome in outcomes)]
@@ -155,6 +156,18 @@ def told(
     """The state with its origin, and what to tell it of values of the objective and of outcomes."""
     state, value = _origin.told(state, values)
     return state, columns(outcomes, value, observed)
+
+
+def all_or_none(outcomes: Sequence[Outcome], numbers: Array) -> Array:
+    """What a method is told, NaN in the whole row where any number of it is not finite."""
+    if not outcomes:
+        return numbers
+    return jnp.where(jnp.all(jnp.isfinite(numbers), axis=-1, keepdims=True), numbers, jnp.nan)
+
+
+def copies(belief: PyTree, count: int) -> PyTree:
+    """So many of a belief, on a leading axis."""
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * count), belief)
 
 
 def split(outcomes: Sequence[Outcome], numbers: Any) -> tuple[Any, dict[str, Any]]:
