@@ -41,11 +41,12 @@ class EGP(AbstractOneModel):
     ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2);
     jit them, or take a `Desk`, which does.
 
-    `outcomes` are numbers that an evaluation returns beside its value, and that must meet bounds, such
-    as a latency: each has a model of its own, of the same kind. An evaluation then returns a dictionary,
-    `{"value": y, "latency": t}`. `EI` is multiplied by the probability that all bounds are met, and
-    improves on the best point that is expected to meet them. A function that `Thompson` draws is
-    maximized where the outcomes that it draws meet their bounds.
+    `outcomes` are numbers that an evaluation returns beside its value and that must meet bounds, such
+    as a latency. The evaluation then returns a dictionary, `{"value": y, "latency": t}`. Each outcome
+    has a model of its own, of the same kind and size. `EI` is multiplied by the probability that all
+    bounds are met, and improves on the best point that is expected to meet them. A function that
+    `Thompson` draws is maximized where the outcomes drawn with it meet their bounds; with `UCB` these
+    are upper bounds of the slacks.
 
     What failed is NaN, not a penalty: places where evaluations fail are then passed over. Beside one
     value far from all others these look alike, warped too.

@@ -12,8 +12,7 @@ from jaxtyping import Float
 
 from jaxbo._check import require
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
-from jaxbo.algos.base.known import VALUE
-from jaxbo.algos.base.outcomes import Outcome, numbers_of
+from jaxbo.algos.base.outcomes import Outcome, names_of, numbers_of
 from jaxbo.domains.space import Space
 from jaxbo.runs._ending import Ending
 from jaxbo.runs._executors import LateError, check_executor
@@ -223,13 +222,9 @@ def finite_numbers(result: Any, outcomes: Sequence[Outcome]) -> Float[np.ndarray
         numbers = numbers_of(outcomes, result)
     except ValueError as error:
         raise BadValueError(str(error)) from error
-    pairs = zip(numbers, _names(outcomes), strict=True)
+    names = names_of(outcomes) if outcomes else [""]
+    pairs = zip(numbers, names, strict=True)
     return np.asarray([finite_number(*pair) for pair in pairs], np.float64)
-
-
-def _names(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the numbers of an evaluation are called, if there are several."""
-    return [VALUE, *(outcome.name for outcome in outcomes)] if outcomes else [""]
 
 
 def number(value: Any, name: str = "") -> float:

@@ -22,8 +22,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
 from jaxbo._extensible import Extensible
-from jaxbo.algos.base.known import VALUE, KnownRows, check_inside, columns_of, read
-from jaxbo.algos.base.outcomes import Outcome, columns
+from jaxbo.algos.base.known import KnownRows, check_inside, columns_of, read
+from jaxbo.algos.base.outcomes import Outcome, columns, names_of
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
 from jaxbo.privacy.mechanism import Mechanism
@@ -101,7 +101,7 @@ class AbstractAlgorithm(Extensible):
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """What an evaluation observes beside the value, with bounds: a field of few methods."""
+        """Numbers with bounds that an evaluation observes beside the value: a field of few methods."""
         return ()
 
     @property
@@ -234,7 +234,7 @@ class AbstractAlgorithm(Extensible):
         if values is None or not isinstance(queries, jax.Array | np.ndarray):
             queries, values, observed = self._read(queries if values is None else (queries, values))
         elif self.outcomes:
-            names = [VALUE, *(outcome.name for outcome in self.outcomes)]
+            names = names_of(self.outcomes)
             values, *rest = columns_of(values, names)
             observed = dict(zip(names[1:], rest, strict=True))
         observed = {name: jnp.asarray(one, float) for name, one in observed.items()}

@@ -1,4 +1,4 @@
-"""What an evaluation observes beside the objective's value: outcomes with bounds.
+"""Outcomes with bounds: numbers that an evaluation observes beside the objective's value.
 
     slack = at_most - outcome,   or   outcome - at_least;       the bound is met where slack ≥ 0
 
@@ -7,7 +7,9 @@ subtracts the bound in float64, before float32 cuts the digits that decide. An e
 the value or any outcome is not finite.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeAlias
@@ -25,13 +27,17 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.types import Scalar
 
-#: What was observed of each outcome, by name: arrays of the shape that the objective's values have.
+#: Observed outcomes by name: arrays of the shape that the objective's values have.
 Observed: TypeAlias = Mapping[str, Any]
 
 
 def _bound(value: Any) -> float | Scalar | None:
     """Python's numbers stay in float64."""
-    if value is None or isinstance(value, jax.Array):
+    if value is None:
+        return value
+    if isinstance(value, jax.Array):
+        require(value.ndim == 0, f"a bound must be one finite number, got shape {value.shape}.")
+        require(jnp.isfinite(value), f"a bound must be one finite number, got {value}.")
         return value
     number = isinstance(value, Real | np.generic) and not isinstance(value, bool)
     require(number and math.isfinite(value), f"a bound must be one finite number, got {value!r}.")
@@ -94,18 +100,23 @@ def check_names(outcomes: Sequence[Outcome], domain: AbstractDomain) -> None:
     )
 
 
+def names_of(outcomes: Sequence[Outcome]) -> list[str]:
+    """The names of an evaluation's numbers, the objective's value first."""
+    return [VALUE, *(outcome.name for outcome in outcomes)]
+
+
 def width(outcomes: Sequence[Outcome]) -> tuple[int, ...]:
     """The last axis of what a method is told: the value and all slacks; none without outcomes."""
     return (1 + len(outcomes),) if outcomes else ()
 
 
 def slacks_of(outcomes: Sequence[Outcome]) -> str:
-    """The words of an error for what `tell` expects beside a value."""
+    """The words about slacks in an error of `tell`."""
     return f", each with {len(outcomes)} slacks" if outcomes else ""
 
 
 def numbers_of(outcomes: Sequence[Outcome], result: Any) -> list[Any]:
-    """What one evaluation returned: its value, then each outcome. `ValueError` for another form."""
+    """The value that one evaluation returned, then each outcome. `ValueError` for another form."""
     if not outcomes:
         require(
             not isinstance(result, Mapping),
@@ -113,7 +124,7 @@ def numbers_of(outcomes: Sequence[Outcome], result: Any) -> list[Any]:
             "with outcomes, such as EGP(…, outcomes=…).",
         )
         return [result]
-    names = [VALUE, *(outcome.name for outcome in outcomes)]
+    names = names_of(outcomes)
     form = "{" + ", ".join(f"{name!r}: …" for name in names) + "}"
     require(
         isinstance(result, Mapping),
@@ -130,11 +141,9 @@ def numbers_of(outcomes: Sequence[Outcome], result: Any) -> list[Any]:
 
 def feasible(outcomes: Sequence[Outcome], values: Any, observed: Observed) -> Any:
     """Whether each evaluation succeeded and met all bounds; of NumPy's arrays one of NumPy."""
-    np_or_jnp = jnp if isinstance(values, jax.Array) else np
-    met = np_or_jnp.isfinite(values)
-    for outcome in outcomes:
-        met = met & (outcome.slack(observed[outcome.name]) >= 0)
-    return met
+    module = jnp if isinstance(values, jax.Array) else np
+    slacks = [outcome.slack(observed[outcome.name]) for outcome in outcomes]
+    return functools.reduce(operator.and_, [s >= 0 for s in slacks], module.isfinite(values))
 
 
 def met(outcomes: Sequence[Outcome], values: Any, observed: Observed) -> Any:
@@ -143,7 +152,7 @@ def met(outcomes: Sequence[Outcome], values: Any, observed: Observed) -> Any:
 
 
 def columns(outcomes: Sequence[Outcome], value: Array, observed: Observed) -> Array:
-    """What a method is told: the value, and with outcomes a column more for the slack of each."""
+    """The columns that a method is told: the value, and with outcomes the slack of each."""
     if not outcomes:
         return value
     slacks = [_origin.rounded(outcome.slack(observed[outcome.name])) for outcome in outcomes]
@@ -153,13 +162,13 @@ def columns(outcomes: Sequence[Outcome], value: Array, observed: Observed) -> Ar
 def told(
     outcomes: Sequence[Outcome], state: PyTree, values: Any, observed: Observed
 ) -> tuple[PyTree, Array]:
-    """The state with its origin, and what to tell it of values of the objective and of outcomes."""
+    """The state with its origin, and the columns to tell it."""
     state, value = _origin.told(state, values)
     return state, columns(outcomes, value, observed)
 
 
 def all_or_none(outcomes: Sequence[Outcome], numbers: Array) -> Array:
-    """What a method is told, NaN in the whole row where any number of it is not finite."""
+    """The columns that a method is told, NaN in a whole row where any number is not finite."""
     if not outcomes:
         return numbers
     return jnp.where(jnp.all(jnp.isfinite(numbers), axis=-1, keepdims=True), numbers, jnp.nan)
@@ -193,4 +202,4 @@ def stacked(outcomes: Sequence[Outcome], objective: Callable[..., Any]) -> Calla
     """The objective as it is, or with outcomes as `Stacked`."""
     if not outcomes:
         return objective
-    return Stacked(objective, (VALUE, *(outcome.name for outcome in outcomes)))
+    return Stacked(objective, tuple(names_of(outcomes)))

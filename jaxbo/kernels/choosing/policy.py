@@ -18,7 +18,7 @@ Where outcomes have bounds, a model each says how far they are on the good side,
 import abc
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -150,11 +150,11 @@ class EI(AbstractPolicy):
         weights, predict, _ = model.surrogate.mixture(model.shared, model.belief)
 
         def mean(x: Point) -> Scalar:
-            return jnp.where(
-                expected_feasible(slacks, x), jnp.sum(jnp.exp(weights) * predict(x)[0]), -jnp.inf
-            )
+            expected = jnp.sum(jnp.exp(weights) * predict(x)[0])
+            return jnp.where(expected_feasible(slacks, x), expected, -jnp.inf)
 
-        one = first(model.belief) if _is_several(model.surrogate) else model.belief
+        several = isinstance(model.surrogate, AbstractEnsemble)
+        one = first(model.belief) if several else model.belief
         best = jnp.max(jnp.where(one.used, jax.vmap(mean)(one.x), -jnp.inf))
         found = best > -jnp.inf
         best = jnp.where(found, best, 0)
@@ -162,8 +162,7 @@ class EI(AbstractPolicy):
         def log_improvement(x: Point) -> Scalar:
             means, variances = predict(x)
             improvement = _log_improvement(weights, means, variances, best)
-            feasible = functools.reduce(operator.add, [chance(x) for chance in chances])
-            return jnp.where(found, improvement, 0) + feasible
+            return jnp.where(found, improvement, 0) + _sum(chance(x) for chance in chances)
 
         return log_improvement
 
@@ -262,9 +261,7 @@ def least_violated(
 
     def ranked(x: Point) -> Scalar:
         pairs = zip(levels, others, strict=True)
-        missing = functools.reduce(
-            operator.add, [jnp.maximum(level - other(x), 0) for level, other in pairs]
-        )
+        missing = _sum(jnp.maximum(level - other(x), 0) for level, other in pairs)
         return jnp.where(missing > 0, _BELOW - missing, function(x))
 
     return ranked
@@ -305,8 +302,9 @@ def _drawn(key: Key, model: Model) -> Model:
     return Model(*model.shared.pick(chosen, model.belief))
 
 
-def _is_several(surrogate: Any) -> bool:
-    return isinstance(surrogate, AbstractEnsemble)
+def _sum(terms: Iterable[Scalar]) -> Scalar:
+    """Of one or more, without the 0 that `sum` begins with."""
+    return functools.reduce(operator.add, terms)
 
 
 def _of_several(surrogate: AbstractSurrogate) -> AbstractEnsemble:

@@ -16,6 +16,7 @@ from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube
 from jaxbo.domains.parameters import Real
 from jaxbo.domains.space import Space
+from jaxbo.federation.wire import check
 from jaxbo.kernels.choosing.policy import Largest
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Fitted
@@ -58,6 +59,8 @@ def test_an_array_is_a_bound_to_sweep_over():
         ({"at_least": "100"}, "a bound must be one finite number, got '100'"),
         ({"at_least": [1.0, 2.0]}, "a bound must be one finite number"),
         ({"at_most": True}, "a bound must be one finite number, got True"),
+        ({"at_most": jnp.array([1.0])}, r"a bound must be one finite number, got shape \(1,\)"),
+        ({"at_most": jnp.array(jnp.inf)}, "a bound must be one finite number, got inf"),
     ],
 )
 def test_an_outcome_has_one_bound(given, message):
@@ -204,3 +207,8 @@ def test_a_row_has_a_slack_for_each_outcome(rows):
     ):
         with pytest.raises(ValueError, match="many values, each with 2 slacks, got"):
             method.tell(method.init(jr.key(0)), jnp.zeros((2, 1)), jnp.zeros(rows))
+
+
+def test_owners_of_a_federation_observe_values_alone():
+    with pytest.raises(ValueError, match="outcomes are for run, drive and Desk"):
+        check(TS(Cube(1), 2, SURROGATE, outcomes=BOTH))
