@@ -11,6 +11,7 @@ from jaxbo._version import __version__
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
 from jaxbo.algos.base.one_model import AbstractOneModel
+from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -95,6 +96,7 @@ __all__ = [
     "Mechanism",
     "OnFeatures",
     "Ordinal",
+    "Outcome",
     "Pivoted",
     "Poisson",
     "Pooled",

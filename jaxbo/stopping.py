@@ -1,7 +1,8 @@
 """When a run has found enough: rules for `drive(stop=)` and `drive_async(stop=)`.
 
 A rule is a function of the trace so far, or of the desk, that says whether to end. Both have `values`, in
-the user's own sign, and a `direction`. A lambda is a rule too:
+the user's own sign, a `direction`, and `feasible`, which says what did not fail and met all bounds: the
+rules here pass over the others. A lambda is a rule too:
 
     stop=lambda trace: np.nanmax(trace.values) > 0.9
 """
@@ -61,4 +62,5 @@ class NoProgress:
 def _best(known: Any) -> np.ndarray:
     """The best values so far, a column for each agent."""
     values = np.asarray(known.values, np.float64)
+    values = np.where(getattr(known, "feasible", True), values, np.nan)
     return best_so_far(values[:, None] if values.ndim == 1 else values, known.direction)

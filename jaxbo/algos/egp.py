@@ -12,6 +12,7 @@ import equinox as eqx
 from jaxbo._check import is_a, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.algos.base.outcomes import Outcome, as_outcomes, check_names
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.choosing.policy import AbstractPolicy, Thompson
@@ -40,6 +41,13 @@ class EGP(AbstractOneModel):
     ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2);
     jit them, or take a `Desk`, which does.
 
+    `outcomes` are numbers that an evaluation returns beside its value and that must meet bounds, such
+    as a latency. The evaluation then returns a dictionary, `{"value": y, "latency": t}`. Each outcome
+    has a model of its own, of the same kind and size. `EI` is multiplied by the probability that all
+    bounds are met, and improves on the best point that is expected to meet them. A function that
+    `Thompson` draws is maximized where the outcomes drawn with it meet their bounds; with `UCB` these
+    are upper bounds of the slacks.
+
     What failed is NaN, not a penalty: places where evaluations fail are then passed over. Beside one
     value far from all others these look alike, warped too.
 
@@ -53,12 +61,16 @@ class EGP(AbstractOneModel):
     policy: AbstractPolicy = eqx.field(default_factory=Thompson)
     workers: int = eqx.field(static=True, default=1)
     candidates: int = eqx.field(static=True, default=1000)
+    outcomes: tuple[Outcome, ...] = eqx.field(converter=as_outcomes, default=())  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __check_init__(self):
         is_a("surrogate", self.surrogate, AbstractSurrogate)
         is_a("policy", self.policy, AbstractPolicy)
         self.policy.check(self.surrogate)
         whole("candidates", self.candidates, least=1)
+        check_names(self.outcomes, self.domain)
+        if self.outcomes:
+            self.policy.check_constrained(self.surrogate)
 
     @property
     def targets(self) -> int:
@@ -72,5 +84,11 @@ class EGP(AbstractOneModel):
         return self.domain.candidates(key, self.candidates)
 
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, tuple[()]]:
-        function = self.policy(key, self.surrogate, state.shared, state.belief)
-        return query(aside(key), function, self.domain, candidates, state.past), ()
+        model, *slacks = self.models(state)
+        if not slacks:
+            function = self.policy(key, *model)
+            return query(aside(key), function, self.domain, candidates, state.past), ()
+        function = self.policy.constrained(key, model, slacks)
+        # Where outcomes are worth a look, the objective's values alone do not say.
+        known = function, self.domain, candidates, state.past
+        return query(aside(key), *known, alone=False, border=True), ()

@@ -74,6 +74,10 @@ def check(algorithm: AbstractFederated) -> None:
         f"all agents of a federation query, and this algorithm asks {algorithm.targets} of "
         f"{algorithm.agents}.",
     )
+    require(
+        not algorithm.outcomes,
+        "outcomes are for run, drive and Desk: owners of a federation observe values alone.",
+    )
 
 
 def check_key(key: Key) -> None:

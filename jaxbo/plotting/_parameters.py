@@ -84,7 +84,7 @@ def contour(
     points = np.tile(model.best if at is None else np.asarray(at), (COARSE * COARSE, 1))
     points[:, columns[0]], points[:, columns[1]] = np.tile(grid, COARSE), np.repeat(grid, COARSE)
     mean, _ = model.predict(jax.vmap(seen.domain.project)(jnp.asarray(points, float)))
-    shown = seen.x[:, columns], seen.y
+    shown = seen.x[:, columns], seen.good
     surface = mean.reshape(COARSE, COARSE)
     ax = posterior_2d(grid, grid, surface, shown, ax, direction=seen.direction)
     names = [
@@ -131,13 +131,13 @@ def parallel(
 ) -> Axes:
     """Every evaluation as a line through its parameters, colored by its value; the best one is thick.
 
-    Failed evaluations are dashed lines. An axis goes from the lower to the upper end of its parameter.
-    A line has a gap where a parameter is not active.
+    Evaluations that failed or missed a bound are dashed lines. An axis goes from the lower to the upper
+    end of its parameter. A line has a gap where a parameter is not active.
     """
     seen = observed(run, domain, agent)
     names, heights = names_of(seen.domain), _heights(seen.domain, seen.x)
     require(len(names) >= 2, "parallel coordinates need at least two parameters.")
-    places, done = np.arange(len(names)), np.isfinite(seen.y)
+    places, done = np.arange(len(names)), np.isfinite(seen.good)
     ax = _axes(ax, "", "", grid=False)
     colors, mapped = _colors(seen.y[done])
     for height in heights[~done]:

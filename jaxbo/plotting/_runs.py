@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import require
 from jaxbo._direction import Direction, upward
@@ -28,7 +28,13 @@ class Observed(NamedTuple):
     domain: AbstractDomain
     x: Float[np.ndarray, "points dim"]
     y: Float[np.ndarray, " points"]
+    feasible: Bool[np.ndarray, " points"]
     direction: Direction = "maximize"
+
+    @property
+    def good(self) -> Float[np.ndarray, " points"]:
+        """The values; NaN where an outcome missed its bound, as for an evaluation that failed."""
+        return np.where(self.feasible, self.y, np.nan)
 
 
 class Modeled(NamedTuple):
@@ -45,7 +51,8 @@ def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -
     `ValueError` for another thing, for a trace without its domain, and for an agent that there is not.
     """
     if isinstance(run, Desk):
-        return Observed(run.algorithm.domain, np.asarray(run.queries), run.values, run.direction)
+        known = np.asarray(run.queries), run.values, run.feasible
+        return Observed(run.algorithm.domain, *known, run.direction)
     require(isinstance(run, Trace), f"expected a Trace or a Desk, got {type(run).__name__}.")
     require(
         isinstance(domain, AbstractDomain),
@@ -54,13 +61,18 @@ def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -
     assert domain is not None
     agents = np.shape(run.values)[1]
     require(0 <= agent < agents, f"agent must be from 0 to {agents - 1}, got {agent}.")
-    x, y = np.asarray(run.queries)[:, agent], np.asarray(run.values)[:, agent]
-    return Observed(domain, x, y, run.direction)
+    x, y, feasible = (np.asarray(p)[:, agent] for p in (run.queries, run.values, run.feasible))
+    return Observed(domain, x, y, feasible, run.direction)
 
 
 def values_of(run: Any) -> np.ndarray:
-    """Values [rounds agents] of a trace, of a desk (one agent), or as they are given."""
-    values = run.values if isinstance(run, Trace | Desk) else run
+    """Values [rounds agents] of a trace, of a desk (one agent), or as they are given.
+
+    NaN where an outcome missed its bound, as for an evaluation that failed.
+    """
+    values = run
+    if isinstance(run, Trace | Desk):
+        values = np.where(run.feasible, run.values, np.nan)
     values = np.asarray(values, float)
     return values[:, None] if values.ndim == 1 else values
 
@@ -105,7 +117,8 @@ def modeled(seen: Observed) -> Modeled:
 
     means, _ = predict(jnp.asarray(seen.x[fine], float))
     mean = lambda x: model.predict(shared, belief, x)[0]  # noqa: E731
-    best = int(np.argmax(upward(seen.direction, means)))
+    good, means = seen.feasible[fine], upward(seen.direction, means)
+    best = int(np.argmax(np.where(good | ~good.any(), means, -np.inf)))
     return Modeled(predict, mean, seen.x[fine][best])
 
 

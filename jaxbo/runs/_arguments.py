@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from jaxbo._check import require
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.outcomes import width
 from jaxbo.runs._objective import FORMS
 
 #: Shapes of keys as `jax.random.PRNGKey` makes them, of JAX's generators.
@@ -99,7 +100,7 @@ def check_precision(algorithm: AbstractAlgorithm) -> None:
     if not other:
         return
     points = jax.ShapeDtypeStruct((algorithm.targets, algorithm.domain.dim), default)
-    values = jax.ShapeDtypeStruct((algorithm.targets,), default)
+    values = jax.ShapeDtypeStruct((algorithm.targets, *width(algorithm.outcomes)), default)
     try:
         fresh = eqx.filter_eval_shape(algorithm.init, jr.key(0))
         told = eqx.filter_eval_shape(algorithm.tell, fresh, points, values)

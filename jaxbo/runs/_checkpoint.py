@@ -126,11 +126,18 @@ class Checkpoint:
         self.journal.unlink(missing_ok=True)
 
     def record(
-        self, row: int, agent: int, value: float, error: str | None, times: Sequence[float]
+        self,
+        row: int,
+        agent: int,
+        numbers: Sequence[float],
+        error: str | None,
+        times: Sequence[float],
     ) -> None:
-        """One evaluation has ended, which began and took as `times` say."""
+        """One evaluation has ended, which began and took as `times` say: its value, then its outcomes."""
         self.must_hold()
-        line = {"save": self._save, "row": row, "agent": agent, "value": value.hex()}
+        value, *outcomes = [number.hex() for number in numbers]
+        line = {"save": self._save, "row": row, "agent": agent, "value": value}
+        line |= {"outcomes": outcomes} if outcomes else {}
         line |= {"error": error, "times": [number.hex() for number in times]}
         text = _sealed(json.dumps(line).encode()) + b"\n"
         with open(self.journal, "ab", opener=_archive.private) as file:
@@ -143,11 +150,9 @@ class Checkpoint:
             _archive.sync(self.journal.parent)
         self._length += len(text)
 
-    def recorded(self, row: int) -> dict[int, tuple[float, str | None]]:
-        """Value and error of each agent whose evaluation in `row` had ended."""
-        return {
-            line["agent"]: (float.fromhex(line["value"]), line["error"]) for line in self._of(row)
-        }
+    def recorded(self, row: int) -> dict[int, tuple[np.ndarray, str | None]]:
+        """Numbers and error of each agent whose evaluation in `row` had ended."""
+        return {line["agent"]: (_numbers_of(line), line["error"]) for line in self._of(row)}
 
     def times(self, row: int) -> dict[int, list[float]]:
         """When each of these began, and for how many seconds."""
@@ -173,6 +178,10 @@ class Checkpoint:
                 "remove it to repeat the evaluations in it."
             )
         return [json.loads(line) for line in known if line is not None]
+
+
+def _numbers_of(line: dict[str, Any]) -> np.ndarray:
+    return np.asarray([*map(float.fromhex, [line["value"], *line.get("outcomes", [])])])
 
 
 def _sealed(text: bytes) -> bytes:

@@ -16,7 +16,7 @@ from jaxbo.runs._exhausted import nothing_left
 from jaxbo.runs._flight import Flight
 from jaxbo.runs._objective import COMPILED, USUAL, arguments_of
 from jaxbo.runs._progress import Progress
-from jaxbo.types import Count, Key, Point, Scalar
+from jaxbo.types import Count, Key, Point
 
 if TYPE_CHECKING:
     from jaxbo.runs.workers import Desk, Ticket
@@ -99,7 +99,7 @@ class Crew:
         return len(self.failed) > 0 and failed == desk.answered >= least
 
     def _end(self, outcome: Future, worker: int, ticket: Ticket) -> None:
-        value, error = outcome_of(outcome)
+        numbers, error = outcome_of(outcome, self.desk.algorithm.outcomes)
         if error is not None:
             if self.ending.interrupted and isinstance(error, KeyboardInterrupt):
                 return  # a worker has heard of it, too: the query stays open
@@ -109,7 +109,7 @@ class Crew:
                 return
         try:
             if error is None:
-                self.desk.tell(ticket.number, value)
+                self.desk._tell(ticket.number, numbers)
             else:
                 self.desk.fail(ticket.number, repr(error))
                 self.failed.append(error)
@@ -124,7 +124,8 @@ class Crew:
 
     def _look(self, new: int = 1) -> None:
         """At what is known now, so many results of it new: shows it, and ends the run if it is enough."""
-        self.bar.advance_to(self.desk.values, self.desk.direction, new)
+        best = np.where(self.desk.feasible, self.desk.values, np.nan)
+        self.bar.advance_to(best, self.desk.direction, new)
         self.ending.after(lambda: self.desk, self._left)
 
     def _left(self) -> str | None:
@@ -133,7 +134,11 @@ class Crew:
 
 
 @eqx.filter_jit
-def _compiled(domain: AbstractDomain, objective: Any, key: Key, worker: Count, x: Point) -> Scalar:
-    """A value, or NaN where it is not finite or x outside of the domain."""
-    value: jax.Array = objective(key, worker, x)
-    return jnp.where(jnp.isfinite(value) & domain.contains(x), value, jnp.nan)
+def _compiled(domain: AbstractDomain, objective: Any, key: Key, worker: Count, x: Point) -> Any:
+    """A value, or a dictionary with outcomes; NaN where not finite, or x is outside of the domain."""
+    inside = domain.contains(x)
+
+    def checked(value: jax.Array) -> jax.Array:
+        return jnp.where(jnp.isfinite(value) & inside, value, jnp.nan)
+
+    return jax.tree.map(checked, objective(key, worker, x))

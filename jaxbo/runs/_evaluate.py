@@ -1,17 +1,18 @@
 """Evaluations of a Python objective, one after the other or in an executor; failures are survived."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from numbers import Real
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from jaxbo._check import require
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
-from jaxbo.domains.base import AbstractDomain
+from jaxbo.algos.base.outcomes import Outcome, names_of, numbers_of
 from jaxbo.domains.space import Space
 from jaxbo.runs._ending import Ending
 from jaxbo.runs._executors import LateError, check_executor
@@ -34,7 +35,7 @@ class Evaluator:
 
     def __init__(
         self,
-        domain: AbstractDomain,
+        algorithm: AbstractAlgorithm,
         objective: Any,
         record: Record,
         flight: Flight,
@@ -42,7 +43,8 @@ class Evaluator:
         anew: bool,
         ending: Ending,
     ):
-        self.domain, self.objective, self.record = domain, objective, record
+        self.domain, self.objective, self.record = algorithm.domain, objective, record
+        self.outcomes = algorithm.outcomes
         self.flight, self.catch, self.ending = flight, catch, ending
         self.count = arguments_of(objective, USUAL)
         #: Whether the record has all evaluations there have been.
@@ -51,8 +53,8 @@ class Evaluator:
     def __call__(self, row: int) -> bool:
         """All values of `row` that are not known already; whether they are, or the run ended before."""
         ended = self.record.ended(row)
-        for agent, (value, error) in ended.items():
-            self.record.put(row, agent, value, error, new=False)
+        for agent, (numbers, error) in ended.items():
+            self.record.put(row, agent, numbers, error, new=False)
         agents = [a for a in range(self.record.values.shape[1]) if a not in ended]
         survived: list[BaseException] = []
         fatal: list[BaseException] = []
@@ -91,14 +93,14 @@ class Evaluator:
 
     def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
         """Records one evaluation; returns the exception if it failed."""
-        value, error = outcome_of(outcome)
+        numbers, error = outcome_of(outcome, self.outcomes)
         if error is None:
-            self.record.put(row, agent, value, None)
+            self.record.put(row, agent, numbers, None)
             return None
         x = self._argument(row, agent)
         error.add_note(f"evaluating agent {agent} at x = {x} (row {row})")
         if self._survives(error):
-            self.record.put(row, agent, np.nan, repr(error))
+            self.record.put(row, agent, numbers, repr(error))
             text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         return error
@@ -197,21 +199,35 @@ def survives(error: BaseException, catch: type[Exception] | tuple[type[Exception
     return isinstance(error, (NotFiniteError, LateError, catch))
 
 
-def outcome_of(ended: Future) -> tuple[float, BaseException | None]:
-    """The number that an evaluation returned, or NaN and why there is none."""
+def outcome_of(
+    ended: Future, outcomes: Sequence[Outcome] = ()
+) -> tuple[Float[np.ndarray, " numbers"], BaseException | None]:
+    """The value that an evaluation returned and its outcomes, or NaN and why there is none."""
+    none = np.full(1 + len(outcomes), np.nan)
     if ended.cancelled():
         text = "the executor has cancelled this evaluation: was it shut down?"
-        return np.nan, CancelledError(text)
+        return none, CancelledError(text)
     # Looked at and not raised: an interrupt of this thread is nobody's outcome.
     if (raised := ended.exception()) is not None:
-        return np.nan, raised
+        return none, raised
     try:
-        return finite_number(ended.result()), None
+        return finite_numbers(ended.result(), outcomes), None
     except ValueError as error:
-        return np.nan, error
+        return none, error
 
 
-def number(value: Any) -> float:
+def finite_numbers(result: Any, outcomes: Sequence[Outcome]) -> Float[np.ndarray, " numbers"]:
+    """The value that an objective returned, then its outcomes. Errors are those of `finite_number`."""
+    try:
+        numbers = numbers_of(outcomes, result)
+    except ValueError as error:
+        raise BadValueError(str(error)) from error
+    names = names_of(outcomes) if outcomes else [""]
+    pairs = zip(numbers, names, strict=True)
+    return np.asarray([finite_number(*pair) for pair in pairs], np.float64)
+
+
+def number(value: Any, name: str = "") -> float:
     """What an objective returned, as a number; infinite where float64 has none so large.
 
     NaN for a value that is masked, such as the mean of nothing but masked ones.
@@ -226,7 +242,11 @@ def number(value: Any) -> float:
         return np.inf
     except (TypeError, ValueError):
         pass
-    raise BadValueError(f"the objective must return one real number, got {value!r}.")
+    raise BadValueError(f"the objective must return one real number{_as(name)}, got {value!r}.")
+
+
+def _as(name: str) -> str:
+    return name and f" as {name!r}"
 
 
 def _is_real(dtype: np.dtype) -> bool:
@@ -234,12 +254,12 @@ def _is_real(dtype: np.dtype) -> bool:
     return dtype.kind in "biuf" or jax.dtypes.issubdtype(dtype, np.floating)
 
 
-def finite_number(value: Any) -> float:
+def finite_number(value: Any, name: str = "") -> float:
     """`number`, if the model can be told it. `NotFiniteError` if it cannot."""
-    given = number(value)
+    given = number(value, name)
     dtype = np.dtype(jax.dtypes.canonicalize_dtype(float))
     if not abs(given) <= float(np.finfo(dtype).max):
         raise NotFiniteError(
-            f"the objective returned {given}, expected a finite number that {dtype} holds."
+            f"the objective returned {given}{_as(name)}, expected a finite number that {dtype} holds."
         )
     return given

@@ -19,9 +19,10 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._direction import Direction, upward
 from jaxbo._keys import barrier
-from jaxbo.algos.base import _origin
+from jaxbo.algos.base import outcomes
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import RunKeys, agent_keys, row_keys
+from jaxbo.algos.base.outcomes import Observed, feasible, met, split
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each, whole_where_uneven
 from jaxbo.runs import _steps
@@ -103,13 +104,14 @@ class Plan(eqx.Module):
 
     def retell(self, rows: Count, state: PyTree, tables: Tables) -> PyTree:
         """The method's state after so many rows of tables that have every one, from that before them."""
-        (queries, values), infos = tables
+        (queries, values, observed), infos = tables
 
         def body(row: Count, state: PyTree) -> PyTree:
             before, t = row < self.initial, jnp.maximum(row - self.initial, 0)
             of_round = lambda leaf: jnp.where(before, jnp.zeros_like(leaf[t]), leaf[t])  # noqa: E731
             info = jax.tree.map(of_round, infos) if self.rounds else None
-            return self._tell(row, state, queries[row], values[row], info)
+            others = {name: column[row] for name, column in observed.items()}
+            return self._tell(row, state, queries[row], values[row], others, info)
 
         return jax.lax.fori_loop(0, rows, body, state)
 
@@ -117,8 +119,10 @@ class Plan(eqx.Module):
         """The method's state after `count` rows, and the trace or what was recorded of them."""
         asked, rows = tables
         if self.record is None:
-            (queries, values), initial = asked, min(count, self.initial)
-            rows = Trace(queries, values, rows, initial, every=self.every, direction=self.direction)
+            (queries, values, observed), initial = asked, min(count, self.initial)
+            within = met(self.algorithm.outcomes, values, observed)
+            how = {"every": self.every, "direction": self.direction}
+            rows = Trace(queries, values, rows, initial, **how, outcomes=observed, met=within)
         algorithm, each = self.algorithm, self.each
         rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)
         last = whole_where_uneven(each, state[0], algorithm.clients)
@@ -132,16 +136,24 @@ class Plan(eqx.Module):
         ask_key, noise_key = row_keys(keys, before, jnp.where(before, row, t))
         here = None if self.present is None else self.present[t]
         queries, info = barrier(self._ask(before, ask_key, state, here))
-        values = barrier(evaluate_all(algorithm.domain, self.objective, noise_key, queries, each))
-        best = _better(best, values, self.direction)
-        state = self._tell(row, state, queries, values, info)
-        return (state, best), Round(queries, values, info, best, self.direction)
+        numbers = barrier(evaluate_all(algorithm.domain, self.objective, noise_key, queries, each))
+        values, observed = split(algorithm.outcomes, numbers)
+        within = feasible(algorithm.outcomes, values, observed)
+        best = _better(best, values, within, self.direction)
+        state = self._tell(row, state, queries, values, observed, info)
+        return (state, best), Round(queries, values, info, best, self.direction, observed)
 
     def _tell(
-        self, row: Count, state: PyTree, queries: Array, values: Array, info: PyTree
+        self,
+        row: Count,
+        state: PyTree,
+        queries: Array,
+        values: Array,
+        observed: Observed,
+        info: PyTree,
     ) -> PyTree:
         algorithm = self.algorithm
-        _, told = _origin.told(state, upward(self.direction, values))
+        _, told = outcomes.told(algorithm.outcomes, state, upward(self.direction, values), observed)
         stage = _steps.stage(row, self.initial)
         known = info if algorithm.remembers else None
         told = barrier(told)
@@ -165,14 +177,17 @@ class Plan(eqx.Module):
 
 
 def _better(
-    best: Float[Array, " targets"], values: Float[Array, " targets"], direction: Direction
+    best: Float[Array, " targets"],
+    values: Float[Array, " targets"],
+    within: Bool[Array, " targets"],
+    direction: Direction,
 ) -> Array:
     better = values < best if direction == "minimize" else values > best
-    return jnp.where(better, values, best)
+    return jnp.where(better & within, values, best)
 
 
-def _asked(round: Round) -> tuple[Array, Array]:
-    return round.queries, round.values
+def _asked(round: Round) -> tuple[Array, Array, Observed]:
+    return round.queries, round.values, round.outcomes
 
 
 def _traced_once(step: Callable[..., Any], *examples: PyTree) -> Callable[..., Any]:
@@ -200,9 +215,15 @@ def evaluate_all(
     key: Key,
     queries: Float[Array, "targets dim"],
     each: Each = jax.vmap,
-) -> Float[Array, " targets"]:
-    """A value of each target; NaN where it is not finite, or its query outside of the domain."""
+) -> Float[Array, "targets ..."]:
+    """A value of each target, and its outcomes if the objective is `Stacked`.
+
+    NaN where any of them is not finite, or the query outside of the domain.
+    """
     agents = jnp.arange(queries.shape[0])
     inside: Array = each(domain.contains)(queries)
     values: Array = each(objective)(agent_keys(key, agents), agents, queries)
-    return jnp.where(jnp.isfinite(values) & inside, values, jnp.nan)
+    fine = jnp.isfinite(values)
+    if values.ndim == 2:
+        fine, inside = jnp.all(fine, axis=1, keepdims=True), inside[:, None]
+    return jnp.where(fine & inside, values, jnp.nan)

@@ -1,7 +1,7 @@
 """The rows of a driven run, kept and saved as they grow."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 
 from jaxbo._check import require
 from jaxbo._direction import Direction
+from jaxbo.algos.base.outcomes import Outcome, feasible, met, split
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs._archive import DamagedError, OtherRunError
@@ -31,6 +32,7 @@ class Record:
         present: np.ndarray | None,
         compiled: bool,
         direction: Direction,
+        outcomes: Sequence[Outcome] = (),
     ):
         queries, info = shapes
         rows = initial + rounds
@@ -41,7 +43,9 @@ class Record:
         self.compiled = compiled
         self.direction: Direction = direction
         precision = queries.dtype if compiled else np.float64
-        self.values = np.full((rows, queries.shape[0]), np.nan, precision)
+        #: The value of each evaluation, then its outcomes.
+        self.numbers = np.full((rows, queries.shape[0], 1 + len(outcomes)), np.nan, precision)
+        self.values, self.outcomes = self.numbers[..., 0], outcomes
         #: When each evaluation began, and for how many seconds.
         self.times = np.full((*self.values.shape, 2), np.nan)
         leaves, self.structure = jax.tree.flatten(info)
@@ -75,7 +79,7 @@ class Record:
             return
         asked = rows.queries.shape[0]
         self.asked, self.told = asked, rows.told
-        self.queries[:asked], self.values[:asked] = rows.queries, rows.values
+        self.queries[:asked], self._kept[:asked] = rows.queries, rows.values
         self.times[:asked] = rows.times
         given = len(self.info)
         for one, theirs in zip(self._info(asked)[:given], rows.info[:given], strict=True):
@@ -94,7 +98,7 @@ class Record:
         )
         mine = self._info(asked)
         if _sizes(rows.queries, rows.values, rows.times, *rows.info) != _sizes(
-            self.queries[:asked], self.values[:asked], self.times[:asked], *mine
+            self.queries[:asked], self._kept[:asked], self.times[:asked], *mine
         ):
             raise DamagedError(
                 f"{saved.path} is a checkpoint with arrays of other sizes than this run's; "
@@ -146,7 +150,12 @@ class Record:
         if self.ledger is not None and self.released is not None:
             self.released.grow(self.ledger)
 
-    def ended(self, row: int) -> dict[int, tuple[float, str | None]]:
+    @property
+    def _kept(self) -> np.ndarray:
+        """What a checkpoint has as values."""
+        return self.numbers if self.outcomes else self.values
+
+    def ended(self, row: int) -> dict[int, tuple[np.ndarray, str | None]]:
         """Evaluations of an open row that had ended when the run was stopped."""
         return {} if self.saved is None else self.saved.recorded(row)
 
@@ -155,10 +164,10 @@ class Record:
         self.times[row, agent, 0] = time.time()
 
     def put(
-        self, row: int, agent: int, value: float, error: str | None, *, new: bool = True
+        self, row: int, agent: int, numbers: np.ndarray, error: str | None, *, new: bool = True
     ) -> None:
         """One evaluation has ended; `error` says why it failed, if it did."""
-        self.values[row, agent] = value if np.isfinite(value) else np.nan
+        self.numbers[row, agent] = numbers if np.isfinite(numbers).all() else np.nan
         if error is not None:
             self.failures.append(Failure(row, agent, error))
         if new:
@@ -167,7 +176,7 @@ class Record:
             self.times[row, agent] = self.saved.times(row)[agent]
         if new and self.saved is not None:
             times = self.times[row, agent].tolist()
-            self.saved.record(row, agent, value, error, times)
+            self.saved.record(row, agent, numbers.tolist(), error, times)
 
     def forget(self) -> None:
         """The evaluations of the open row were in vain."""
@@ -186,10 +195,19 @@ class Record:
         if self.told == self.queries.shape[0]:
             self._save()
 
-    def observations(self, rows: int | slice) -> tuple[Array, Array | np.ndarray]:
-        """Queries and values; the values of a Python objective are NumPy's."""
-        values = self.values[rows].copy()
-        return jnp.asarray(self.queries[rows]), jnp.asarray(values) if self.compiled else values
+    def observations(
+        self, rows: int | slice
+    ) -> tuple[Array, Array | np.ndarray, dict[str, Array | np.ndarray]]:
+        """Queries, values, and outcomes by name; those of a Python objective are NumPy's."""
+        numbers = self._kept[rows].copy()
+        values, observed = split(self.outcomes, jnp.asarray(numbers) if self.compiled else numbers)
+        return jnp.asarray(self.queries[rows]), values, observed
+
+    @property
+    def best_values(self) -> np.ndarray:
+        """Values of the rows that have been told, or are complete; NaN where a bound was missed."""
+        _, observed = split(self.outcomes, self._kept)
+        return np.where(feasible(self.outcomes, self.values, observed), self.values, np.nan)
 
     @property
     def info_tree(self) -> PyTree:
@@ -201,17 +219,18 @@ class Record:
         initial = min(self.initial, self.told)
         leaves = [jnp.asarray(leaf[: self.told - initial]) for leaf in self.info]
         info = jax.tree.unflatten(self.structure, leaves)
-        queries, values = self.observations(slice(self.told))
+        queries, values, observed = self.observations(slice(self.told))
         failures = tuple(failure for failure in self.failures if failure.row < self.told)
         known = queries, values, info, initial, failures, self.ledger
         times = None if self.compiled else self.times[: self.told].copy()
-        return Trace(*known, direction=self.direction, times=times)
+        within = met(self.outcomes, values, observed)
+        return Trace(*known, direction=self.direction, times=times, outcomes=observed, met=within)
 
     def _save(self) -> None:
         if self.saved is None:
             return
         asked = self.asked
-        queries, values, info = self.queries[:asked], self.values[:asked], self._info(asked)
+        queries, values, info = self.queries[:asked], self._kept[:asked], self._info(asked)
         charged = None if self.ledger is None else self.ledger.charges()
         times = self.times[:asked]
         rows = Rows(self.told, queries, values, times, info, self.failures, charged)

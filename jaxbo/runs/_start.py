@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -39,7 +40,7 @@ class Start(NamedTuple):
         if self.known is None:
             return queries, values
         targets = values.shape[1]
-        x, y = (part[:, :targets] for part in self.known)
+        x, y = self.known.queries[:, :targets], self.known.values[:, :targets]
         if x.shape[1] < targets:  # workers who share a model bring theirs one by one
             x, y = np.repeat(x, targets, axis=1), np.repeat(y, targets, axis=1)
         return np.concatenate([x, queries]), np.concatenate([y, values])
@@ -73,18 +74,20 @@ class Start(NamedTuple):
             return np.broadcast_to(chosen, drawn.shape)
         return np.concatenate([chosen, np.asarray(drawn)[len(chosen) :]])
 
-    def results(self) -> list[tuple[np.ndarray, float]]:
-        """The known points and values, for workers who share a model."""
+    def results(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The known points, and the value and outcomes of each, for workers who share a model."""
         if self.known is None:
             return []
-        queries, values = self.known
-        return list(zip(queries[:, 0], values[:, 0].tolist(), strict=True))
+        queries, values, observed = self.known
+        numbers = np.stack([values[:, 0], *(one[:, 0] for one in observed.values())], axis=1)
+        return list(zip(queries[:, 0], numbers, strict=True))
 
     def tell(self, state: PyTree, step: Callable[..., PyTree], asked: int | None = None) -> PyTree:
         """The state after the results that are known; `asked` is that of `stage`."""
-        rows = () if self.known is None else zip(*self.known, strict=True)
-        for row, (queries, values) in enumerate(rows):
-            state = step(state, queries, values, self.stage(row - self.told, asked))
+        for row in range(self.told):
+            assert self.known is not None
+            queries, values, observed = jax.tree.map(lambda part, row=row: part[row], self.known)
+            state = step(state, queries, values, observed, self.stage(row - self.told, asked))
         return state
 
 
@@ -103,5 +106,5 @@ def beginning(algorithm: AbstractAlgorithm, known: Any, first: Any, initial: int
             ) from error
     told = None if known is None else algorithm.known(known)
     if told is not None and algorithm.invariant:
-        told = KnownRows(told.queries, _origin.lowered(told.values, algorithm.targets))
+        told = told._replace(values=_origin.lowered(told.values, algorithm.targets))
     return Start(told, asked, workers, int(initial))

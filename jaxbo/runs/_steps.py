@@ -13,7 +13,7 @@ from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import agent_keys
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.layout import Each
-from jaxbo.types import Count, Key, Point, Points, Scalar
+from jaxbo.types import Count, Key, Point, Points
 
 
 @eqx.filter_jit
@@ -37,7 +37,7 @@ def tell(
     algorithm: AbstractAlgorithm,
     state: PyTree,
     queries: Float[Array, "targets dim"],
-    values: Float[Array, " targets"],
+    values: Float[Array, "targets ..."],
     stage: Stage,
     each: Each,
     info: PyTree = None,
@@ -65,7 +65,11 @@ def ask_one(
 
 @eqx.filter_jit
 def tell_one(
-    algorithm: AbstractOneModel, state: PyTree, x: Point, value: Scalar, stage: Stage
+    algorithm: AbstractOneModel,
+    state: PyTree,
+    x: Point,
+    value: Float[Array, "*numbers"],
+    stage: Stage,
 ) -> PyTree:
     return algorithm.tell_one(state, x, value, stage)
 

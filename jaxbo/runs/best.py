@@ -2,6 +2,8 @@
 
     x* = argmax mean(x),    x asked, and its evaluation did not fail
 
+Where outcomes have bounds, those points alone that are expected to meet them.
+
 The largest of noisy values is large by luck. A posterior mean weighs all values near a point, so what it
 promises is nearer to what is there.
 """
@@ -22,7 +24,7 @@ from jaxbo.runs.workers import Desk
 
 
 class Best(NamedTuple):
-    """A point of each agent, and what its model expects there; NaN where all evaluations failed.
+    """A point of each agent, and what its model expects there; NaN where there is none.
 
     `mean` is in units of the values, and `deviation` that of the objective without noise.
     """
@@ -65,9 +67,12 @@ def _best(
     values: Float[Array, "rows agents"],
 ) -> Best:
     means, variances = jax.vmap(lambda x: algorithm.predict(state, x))(queries)
-    row = jnp.argmax(jnp.where(jnp.isfinite(values), means, -jnp.inf), axis=0)
+    fine = jnp.isfinite(values)
+    if algorithm.outcomes:
+        fine = fine & jax.vmap(lambda x: algorithm.feasible(state, x))(queries)
+    row = jnp.argmax(jnp.where(fine, means, -jnp.inf), axis=0)
     agents = jnp.arange(row.size)
-    some = jnp.any(jnp.isfinite(values), axis=0)
+    some = jnp.any(fine, axis=0)
     origin = _origin.origin_of(state)
     offset = jnp.zeros_like(row, means.dtype) if origin is None else origin.value
     mean = means[row, agents] + offset

@@ -24,6 +24,7 @@ from jaxbo._keys import barrier
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import run_keys
+from jaxbo.algos.base.outcomes import numbers_of, stacked
 from jaxbo.domains.space import Space
 from jaxbo.layout import layout
 from jaxbo.objectives.families import AbstractObjective
@@ -58,7 +59,8 @@ def run(
     """`rounds` rounds as one compiled program; returns the last state and the trace.
 
     `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`; one without
-    noise may be `f(agent, x)` or `f(x)`. Before the first round every target evaluates `initial`
+    noise may be `f(agent, x)` or `f(x)`. Where the method has `outcomes`, it returns a dictionary,
+    {"value": y, "latency": t}. Before the first round every target evaluates `initial`
     points of the method's initial design: drawn uniformly from the domain and the same under the same
     key, unless the method explores in its own way. `present` says whose messages arrive each round.
     `state`, if given, is where to start instead of
@@ -232,23 +234,23 @@ def check_queries(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim
 
 
 def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> Compiled:
-    """The objective as `f(key, agent, x)`.
+    """The objective as `f(key, agent, x)`, with outcomes as `Stacked`.
 
     `ValueError` unless it returns one number, for as many agents as are asked.
     """
     objective = compiled(objective)
     point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
-    value = _value_of(algorithm, objective, point)
-    require(
-        getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
-        f"the objective must return one floating number for one agent and point, got {value}.",
-    )
+    for value in numbers_of(algorithm.outcomes, _value_of(algorithm, objective, point)):
+        require(
+            getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
+            f"the objective must return one floating number for one agent and point, got {value}.",
+        )
     known = objective.agents if isinstance(objective, AbstractObjective) else None
     require(
         known is None or known >= algorithm.targets,
         f"the objective has functions for {known} agents, the algorithm asks {algorithm.targets}.",
     )
-    return objective
+    return stacked(algorithm.outcomes, objective)
 
 
 def _value_of(algorithm: AbstractAlgorithm, objective: Compiled, point: Any) -> Any:

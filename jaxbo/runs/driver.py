@@ -21,10 +21,11 @@ from jaxbo import _version
 from jaxbo._check import require
 from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._keys import fresh
-from jaxbo.algos.base import _origin
+from jaxbo.algos.base import _origin, outcomes
 from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import RunKeys, design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel
+from jaxbo.algos.base.outcomes import Observed, width
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.privacy.mechanism import Mechanism
@@ -68,11 +69,12 @@ def _told(
     state: PyTree,
     queries: Array | np.ndarray,
     values: Array | np.ndarray,
+    observed: Observed,
     stage: Stage,
     info: PyTree = None,
 ) -> PyTree:
     """The state after one row more; it takes the memory of the state before."""
-    state, told = _origin.told(state, values)
+    state, told = outcomes.told(algorithm.outcomes, state, values, observed)
     return _tell((algorithm, jnp.asarray(queries), told, stage, info), state)
 
 
@@ -117,6 +119,8 @@ def drive(
     `objective(key, agent, x)` in JAX, is compiled and evaluated for all agents at once, and without a
     `ledger` gives the trace that `run` gives; to the last bit if its own values do not depend on what
     they are compiled with. The signature tells which it is: parameters that have a default do not count.
+    Where the method has `outcomes`, the objective returns a dictionary, `{"value": y, "latency": t}`. The
+    evaluation has failed if any number in it is not finite.
 
     `known`: results from before, told before anything is asked: (points, values), on a `Space` with
     parameters by name, too; a list of dictionaries, such as `Trace.table`, or a DataFrame, with the
@@ -212,8 +216,9 @@ def drive(
     example = None if present is None or not rounds else present[0]
     # An error in `ask` ends the run before anything is evaluated.
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
-    record = Record(shapes, initial, rounds, saved, ledger, given, compiled, direction)
-    row = jnp.zeros(shapes[0].shape), jnp.zeros(algorithm.targets)
+    what = compiled, direction, algorithm.outcomes
+    record = Record(shapes, initial, rounds, saved, ledger, given, *what)
+    row = jnp.zeros(shapes[0].shape), jnp.zeros((algorithm.targets, *width(algorithm.outcomes)))
     tells = algorithm, *row, begin.stage(0), _info_of(algorithm, record.info_tree, -1)
     asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731
     ahead = Ahead((_tell, lambda state: (tells, state)), *([(_steps.ask, asks)] if rounds else []))
@@ -225,10 +230,11 @@ def drive(
         Progress(initial + rounds, "round", progress) as bar,
     ):
         if compiled:
-            evaluate = functools.partial(_evaluate_here, algorithm, objective, record)
+            here = outcomes.stacked(algorithm.outcomes, objective)
+            evaluate = functools.partial(_evaluate_here, algorithm, here, record)
         else:
             flight = Flight(pool, timeout)
-            evaluator = Evaluator(algorithm.domain, objective, record, flight, catch, anew, ending)
+            evaluator = Evaluator(algorithm, objective, record, flight, catch, anew, ending)
             evaluate = lambda row, key: evaluator(row)  # noqa: E731
         # A Python objective's run ends where nothing is left; a compiled one's trace is that of `run`.
         loop = _Loop(algorithm, begin, record, ending, bar, ahead, evaluate, not compiled)
@@ -315,8 +321,8 @@ class _Loop:
         at = self.begin.stage(row, asked), info
         return self._told(state, *self.record.observations(row), *at)
 
-    def _told(self, state: PyTree, queries: Any, values: Any, *at: Any) -> PyTree:
-        return _told(self.algorithm, state, queries, upward(self.record.direction, values), *at)
+    def _told(self, state: PyTree, queries: Any, values: Any, *rest: Any) -> PyTree:
+        return _told(self.algorithm, state, queries, upward(self.record.direction, values), *rest)
 
     def ends(self, state: PyTree, row: int) -> bool:
         """Whether the run ends after a round, of whose values float32 may have cut digits."""
@@ -325,7 +331,7 @@ class _Loop:
         return self._ended(row)
 
     def _ended(self, row: int) -> bool:
-        self.bar.advance_to(self.record.values[: row + 1], self.record.direction)
+        self.bar.advance_to(self.record.best_values[: row + 1], self.record.direction)
         return row + 1 >= self.resumed and self.ending.after(self.record.trace, self._left)
 
     def _left(self) -> str | None:
@@ -344,7 +350,8 @@ def _evaluate_here(
 ) -> bool:
     """Evaluates a compiled objective for all agents at once."""
     queries = jnp.asarray(record.queries[row])
-    record.values[row] = _compiled_evaluate(algorithm.domain, objective, key, queries)
+    numbers = _compiled_evaluate(algorithm.domain, objective, key, queries)
+    record.numbers[row] = np.reshape(numbers, record.numbers[row].shape)
     return True
 
 
@@ -396,7 +403,8 @@ def replay(
     begin = beginning(algorithm, known, None, trace.initial)
     state = begin.tell(state, lambda s, x, y, *at: tell(s, x, upward(trace.direction, y), *at))
     values = upward(trace.direction, trace.values)
-    for row, observed in enumerate(zip(trace.queries, values, strict=True)):
+    for row, (x, y) in enumerate(zip(trace.queries, values, strict=True)):
+        observed = {name: column[row] for name, column in trace.outcomes.items()}
         info = _info_of(algorithm, trace.info, row - trace.initial)
-        state = tell(state, *observed, begin.stage(row), info)
+        state = tell(state, x, y, observed, begin.stage(row), info)
     return state

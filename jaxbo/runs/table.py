@@ -23,7 +23,7 @@ OBSERVED, FAILED, KNOWN = "observed", "failed", "known"
 
 
 class Trials(list[dict[str, Any]]):
-    """A list of dictionaries: agent, round, the parameters, value, status, error, start and seconds.
+    """A list of dictionaries: agent, round, parameters, value, outcomes, status, error, start, seconds.
 
     `round` is -1 before the first. On a `Space` parameters come by name, None where one is not active,
     else as x0, x1, …. `value` is None where there is none, and `status` is observed, failed, known or
@@ -58,6 +58,7 @@ def row(
     error: str | None = None,
     start: float = math.nan,
     seconds: float = math.nan,
+    outcomes: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """One evaluation; a value that is NaN has failed, unless the `status` says something else."""
     status = status or (FAILED if math.isnan(value) else OBSERVED)
@@ -66,6 +67,7 @@ def row(
         "round": round,
         **parameters(domain, x),
         VALUE: _or_none(value),
+        **{name: _or_none(number) for name, number in (outcomes or {}).items()},
         "status": status,
         "error": error,
         "start": _or_none(start),

@@ -1,15 +1,17 @@
 """What a run tells of its rounds: all of it, or what is made of each round while it runs."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxbo._check import require
 from jaxbo._direction import Direction
 from jaxbo._shown import Shown
+from jaxbo.algos.base.outcomes import feasible
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.runs import table
@@ -43,6 +45,7 @@ class Trace(Shown):
     had from them. `ledger` is the one given to `drive`, with all its charges. `direction` says whether
     large values are good or small ones; they are the user's own either way. `times` are, of a Python
     objective, when each evaluation was handed over, in seconds since 1970, and for how many seconds.
+    `outcomes` are those of the method, by name, and `met` says where all of them met their bounds.
     """
 
     queries: Float[Array, "*rows targets dim"]
@@ -54,6 +57,13 @@ class Trace(Shown):
     every: int = eqx.field(static=True, default=1)
     direction: Direction = eqx.field(static=True, default="maximize")
     times: Float[Values, "*rows targets 2"] | None = None
+    outcomes: Mapping[str, Float[Values, "*rows targets"]] = eqx.field(default_factory=dict)
+    met: Bool[Values, "*rows targets"] | None = None
+
+    @property
+    def feasible(self) -> Bool[Values, "*rows targets"]:
+        """Where an evaluation succeeded, and all outcomes met their bounds."""
+        return feasible((), self.values, {}) if self.met is None else self.met
 
     def table(self, domain: AbstractDomain | None = None) -> Trials:
         """A dictionary for each evaluation, row by row; with the `domain`, parameters by name.
@@ -73,9 +83,10 @@ class Trace(Shown):
         def one(row: int, agent: int) -> dict[str, Any]:
             at, round = (row, agent), (row - self.initial + 1) * self.every - 1
             value, error = float(values[at]), errors.get(at)
-            return table.row(
-                domain, queries[at], agent, max(round, -1), value, None, error, *times[at].tolist()
-            )
+            observed = {name: float(column[at]) for name, column in self.outcomes.items()}
+            start, seconds = times[at].tolist()
+            about = value, None, error, start, seconds, observed
+            return table.row(domain, queries[at], agent, max(round, -1), *about)
 
         return Trials(one(*at) for at in np.ndindex(*values.shape))
 
@@ -84,7 +95,8 @@ class Round(Shown):
     """One round, as `run` gives it to `record`.
 
     `best` is each target's best value so far in this run, its initial design included: -inf before the
-    first that did not fail, or inf where values are minimized (`direction`).
+    first that did not fail, or inf where values are minimized (`direction`). With `outcomes`, by name, it
+    is the best where all met their bounds.
     """
 
     queries: Float[Array, "targets dim"]
@@ -92,6 +104,7 @@ class Round(Shown):
     info: PyTree
     best: Float[Array, " targets"]
     direction: Direction = eqx.field(static=True, default="maximize")
+    outcomes: Mapping[str, Float[Array, " targets"]] = eqx.field(default_factory=dict)
 
 
 class Summary(Shown):

@@ -22,18 +22,19 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo import _version
 from jaxbo._check import require, whole
 from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._shown import Shown
-from jaxbo.algos.base import _origin
+from jaxbo.algos.base import _origin, outcomes
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.known import points
 from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.algos.base.outcomes import width
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps, table
@@ -42,7 +43,7 @@ from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint, Rows
 from jaxbo.runs._crew import Crew
 from jaxbo.runs._ending import Ending
-from jaxbo.runs._evaluate import BlackBox, NotFiniteError, check_catch, check_way, finite_number
+from jaxbo.runs._evaluate import BlackBox, NotFiniteError, check_catch, check_way, finite_numbers
 from jaxbo.runs._executors import Where, opened
 from jaxbo.runs._flight import Flight
 from jaxbo.runs._identity import identity
@@ -105,6 +106,10 @@ def simulate(
     require(callable(duration), f"duration must be a function, got {duration!r}.")
     whole("evaluations", evaluations, least=1)
     whole("initial", initial)
+    require(
+        not algorithm.outcomes,
+        "simulate is for methods without outcomes: take run, or drive_async.",
+    )
     _check_room(algorithm, initial + evaluations)
     objective = check_objective(algorithm, objective)
     return _simulate(algorithm, objective, duration, evaluations, key, initial)
@@ -184,7 +189,7 @@ def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
     if isinstance(algorithm.domain, Space):
         algorithm = _over(algorithm, algorithm.domain.somewhere)
     count, dim = algorithm.targets, algorithm.domain.dim
-    told = jnp.zeros(dim), jnp.zeros(()), _steps.stage(0, initial)
+    told = jnp.zeros(dim), jnp.zeros(width(algorithm.outcomes)), _steps.stage(0, initial)
     out = jnp.zeros((count, dim)), jnp.zeros(count, bool)
     return Ahead(
         (_steps.tell_one, lambda state: (algorithm, state, *told)),
@@ -266,6 +271,7 @@ class Desk:
         self._origins: list[int] = []  # by ticket: `DRAWN`, `ASKED` or `ELSEWHERE`
         self._times: list[list[float]] = []  # by ticket: handed out when, and for how many seconds
         self._values: dict[int, float] = {}  # by ticket, in the order of telling
+        self._rest: dict[int, np.ndarray] = {}  # by ticket: outcomes in the method's order
         self._failures: list[Failure] = []
         self._cut = False  # whether a warning was given
         self._returned: list[int] = []  # handed out before a stop, to be handed out again
@@ -406,9 +412,12 @@ class Desk:
         return _steps.ask_one(algorithm, key, self._state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
-        """The result of a query that is out; NaN if it failed."""
+        """The result of a query that is out; NaN if it failed.
+
+        Where the method has outcomes, a dictionary, `{"value": y, "latency": t}`.
+        """
         try:
-            self._tell(number, finite_number(value))
+            self._tell(number, finite_numbers(value, self.algorithm.outcomes))
         except NotFiniteError as error:
             self.fail(number, error)
 
@@ -436,11 +445,11 @@ class Desk:
     def fail(self, number: int, error: Exception | str) -> None:
         """A query that is out has failed: why, `failures` will say, and a warning does."""
         why = error if isinstance(error, str) else repr(error)
-        self._tell(number, np.nan, why)
+        self._tell(number, np.full(1 + len(self.algorithm.outcomes), np.nan), why)
         text = f"query {number} failed at x = {self._ticket(number).x}: {why}"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
-    def _tell(self, number: int, value: float, why: str | None = None) -> None:
+    def _tell(self, number: int, numbers: np.ndarray, why: str | None = None) -> None:
         with self._lock:
             whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
             require(
@@ -452,7 +461,7 @@ class Desk:
             self._must_hold()
             before = self._state
             try:
-                self._learn(int(number), value)
+                self._learn(int(number), numbers)
                 self._times[number][1] = time.time() - self._times[number][0]
                 if why is not None:
                     self._failures.append(Failure(int(number), 0, why))
@@ -463,13 +472,14 @@ class Desk:
                 self._state = before
                 raise
 
-    def _learn(self, ticket: int, value: float) -> None:
+    def _learn(self, ticket: int, numbers: np.ndarray) -> None:
         """One result more. What stops it on the way leaves all as it was."""
+        value, self._rest[ticket] = float(numbers[0]), numbers[1:]
         values, state = {**self._values, ticket: value}, self._state
         known = np.asarray([*values.values()], np.float64)
         count = self._begin.told + self.initial
         if self._has_begun(self._values):
-            state = self._told(state, self._queries[ticket], value, _steps.stage(count, count))
+            state = self._told(state, ticket, value, _steps.stage(count, count))
         elif self._has_begun(values):
             state = self._told_before(state, values)
         self._values[ticket], self._state = value, state
@@ -488,7 +498,7 @@ class Desk:
         """The state with these results, all of which came before the model was asked."""
         for row, (ticket, value) in enumerate(values.items()):
             stage = _steps.stage(row, len(values))
-            state = self._told(state, self._queries[ticket], value, stage)
+            state = self._told(state, ticket, value, stage)
         return state
 
     def _has_begun(self, values: Collection[int]) -> bool:
@@ -496,11 +506,19 @@ class Desk:
         own = self.own(values)
         return own >= self.initial and len(values) - own >= self._begin.told
 
-    def _told(self, state: State, x: np.ndarray, value: float, stage: Stage) -> State:
+    def _told(self, state: State, ticket: int, value: float, stage: Stage) -> State:
         self._ahead.wait()
+        x, observed = jnp.asarray(self._queries[ticket]), self._observed([ticket])
         told = np.asarray(upward(self.direction, value), np.float64)
-        state, told = _origin.told(state, told)
-        return _steps.tell_one(self.algorithm, state, jnp.asarray(x), told, stage)
+        observed = {name: column[0] for name, column in observed.items()}
+        state, told = outcomes.told(self.algorithm.outcomes, state, told, observed)
+        return _steps.tell_one(self.algorithm, state, x, told, stage)
+
+    def _observed(self, tickets: Collection[int]) -> dict[str, np.ndarray]:
+        """Outcomes by name, of these queries."""
+        names = [outcome.name for outcome in self.algorithm.outcomes]
+        rows = np.reshape([self._rest[ticket] for ticket in tickets], (len(tickets), len(names)))
+        return dict(zip(names, rows.T, strict=True))
 
     @property
     def queries(self) -> Float[Array, "evaluations dim"]:
@@ -516,6 +534,18 @@ class Desk:
             return np.asarray([*self._values.values()], np.float64)
 
     @property
+    def outcomes(self) -> dict[str, Float[np.ndarray, " evaluations"]]:
+        """Those of the method by name, of all results in the order in which they came."""
+        with self._lock:
+            return self._observed(self._values)
+
+    @property
+    def feasible(self) -> Bool[np.ndarray, " evaluations"]:
+        """Which results did not fail, and meet the bounds of all outcomes."""
+        with self._lock:
+            return outcomes.feasible(self.algorithm.outcomes, self.values, self.outcomes)
+
+    @property
     def failures(self) -> tuple[Failure, ...]:
         """The queries that failed, in that order, and why."""
         with self._lock:
@@ -523,10 +553,14 @@ class Desk:
 
     @property
     def best(self) -> tuple[Any, float]:
-        """The best result and its query. `ValueError` before the first that did not fail."""
+        """The best result that meets all bounds, and its query. `ValueError` where there is none."""
         with self._lock:
-            known = {t: value for t, value in self._values.items() if np.isfinite(value)}
-        require(len(known) > 0, "there is no result yet.")
+            some = zip(self._values.items(), self.feasible, strict=True)
+            known = {ticket: value for (ticket, value), fine in some if fine}
+        none = "there is no result yet."
+        if self.algorithm.outcomes:
+            none = "there is no result yet that meets the bounds of all outcomes."
+        require(len(known) > 0, none)
         best = min if self.direction == "minimize" else max
         ticket = best(known, key=known.__getitem__)
         return self._ticket(ticket).x, known[ticket]
@@ -548,7 +582,12 @@ class Desk:
         if origin == ELSEWHERE and np.isfinite(value):
             status = KNOWN
         domain, x = self.algorithm.domain, self._queries[ticket]
-        return table.row(domain, x, 0, asked, value, status, error, *self._times[ticket])
+        nothing = np.full(len(self.algorithm.outcomes), np.nan)
+        rest = self._rest[ticket] if ticket in self._values else nothing
+        named = [outcome.name for outcome in self.algorithm.outcomes]
+        observed = dict(zip(named, rest.tolist(), strict=True))
+        start, seconds = self._times[ticket]
+        return table.row(domain, x, 0, asked, value, status, error, start, seconds, observed)
 
     @property
     def _errors(self) -> list[tuple[int, str]]:
@@ -560,18 +599,22 @@ class Desk:
             errors = dict(self._errors)
             kept = [t for t in self._values if self._origins[t] == ELSEWHERE]
             rows = [
-                (self._queries[t], self._values[t], self._times[t], errors.get(t)) for t in kept
+                (self._queries[t], self._numbers(t), self._times[t], errors.get(t)) for t in kept
             ]
             self._cut_off(0)
             self._values, self._returned, self._failures = {}, [], []
             self._state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
-            for number, (x, value, times, error) in enumerate(rows):
+            for number, (x, numbers, times, error) in enumerate(rows):
                 self._add(x, ELSEWHERE)
                 self._times[number] = times
-                self._learn(number, value)
+                self._learn(number, numbers)
                 if error is not None:
                     self._failures.append(Failure(number, 0, error))
             self._save()
+
+    def _numbers(self, ticket: int) -> np.ndarray:
+        """The value of a result, then its outcomes."""
+        return np.asarray([self._values[ticket], *self._rest[ticket]])
 
     def _ticket(self, ticket: int) -> Ticket:
         x, domain = self._queries[ticket], self.algorithm.domain
@@ -580,8 +623,9 @@ class Desk:
     def _save(self) -> None:
         if self._saved is None:
             return
-        values = np.full(len(self._queries), np.nan)
-        values[list(self._values)] = list(self._values.values())
+        values = np.full((len(self._queries), *width(self.algorithm.outcomes)), np.nan)
+        for ticket in self._values:
+            values[ticket] = self._numbers(ticket) if values.ndim == 2 else self._values[ticket]
         order = np.asarray(list(self._values), int)
         rows = np.reshape(self._queries, (-1, self.algorithm.domain.dim))
         info = [order, np.asarray(self._origins, int)]
@@ -590,9 +634,9 @@ class Desk:
 
     def _resume(self, rows: Rows | None) -> None:
         if rows is None:
-            for x, value in self._begin.results():
+            for x, numbers in self._begin.results():
                 self._add(x, ELSEWHERE)
-                self._learn(len(self._queries) - 1, value)
+                self._learn(len(self._queries) - 1, numbers)
             return
         order, origins = rows.info
         capacity = self.algorithm.surrogate.capacity
@@ -604,7 +648,7 @@ class Desk:
         self._queries = [np.asarray(x) for x in rows.queries]
         self._origins, self._times = origins.tolist(), rows.times.tolist()
         for ticket in order.tolist():
-            self._learn(ticket, float(rows.values[ticket]))
+            self._learn(ticket, np.atleast_1d(rows.values[ticket]))
         self._failures = [Failure(*failure) for failure in rows.failures]
         self._returned = [t for t in range(len(self._queries)) if t not in self._values]
 

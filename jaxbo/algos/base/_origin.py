@@ -62,7 +62,7 @@ def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
     if isinstance(values, jax.Array):
         return state, values if origin is None else less(values, origin)
     if origin is None:
-        return state, _rounded(values)
+        return state, rounded(values)
     # Copies: the state may be given up for the next one.
     value, known = np.array(origin.value), np.array(origin.known)
     # Agents that are no targets have no origin in the state: `lowered` has subtracted theirs.
@@ -75,7 +75,7 @@ def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
     told = difference(own, value)
     if others is None or not others.size:
         return state, told
-    return state, jnp.concatenate([told, _rounded(others)], axis=-1)
+    return state, jnp.concatenate([told, rounded(others)], axis=-1)
 
 
 def lowered(values: Float[np.ndarray, "points agents"], targets: int) -> np.ndarray:
@@ -97,12 +97,12 @@ def first(rows: np.ndarray) -> np.ndarray:
     finite = np.isfinite(rows)
     place = np.argmax(finite, axis=0)
     found = np.take_along_axis(rows, place[None], axis=0)[0]
-    return np.asarray(_rounded(np.where(finite.any(axis=0), found, 0)))
+    return np.asarray(rounded(np.where(finite.any(axis=0), found, 0)))
 
 
 def difference(values: np.ndarray | np.floating, origin: np.ndarray) -> Array:
     """`values` - `origin` in JAX's precision; 0 where they are equal but for rounding in float64."""
-    return _rounded(_exact(values, origin))
+    return rounded(_exact(values, origin))
 
 
 def origin_of(state: PyTree) -> Origin | None:
@@ -134,7 +134,7 @@ def cut(values: np.ndarray, origin: np.ndarray) -> str | None:
     dtype = jax.dtypes.canonicalize_dtype(float)
     exact, some = _exact(values, origin), np.isfinite(values).any(axis=0)
     values, exact = values[:, some], exact[:, some]
-    error = _extent(exact - np.asarray(_rounded(exact), np.float64))
+    error = _extent(exact - np.asarray(rounded(exact), np.float64))
     with np.errstate(over="ignore"):
         deviation = np.std(exact, axis=0, where=np.isfinite(exact))
     differ = deviation > ROUNDING_ERRORS * np.finfo(np.float64).eps * _extent(values)
@@ -180,8 +180,10 @@ def _with_origin(state: PyTree, origin: Origin) -> PyTree:
     return jax.tree.map(replaced, state, is_leaf=_is_origin)
 
 
-def _rounded(values: np.ndarray | np.floating) -> Array:
-    """In JAX's precision; finite numbers stay so."""
+def rounded(values: Array | np.ndarray | np.floating) -> Array:
+    """In JAX's precision; finite numbers stay so, and JAX's arrays are as they were."""
+    if isinstance(values, jax.Array):
+        return values
     dtype = jax.dtypes.canonicalize_dtype(float)
     largest = float(np.finfo(dtype).max)
     return jnp.asarray(np.clip(values, -largest, largest).astype(dtype))

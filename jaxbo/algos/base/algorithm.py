@@ -22,7 +22,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
 from jaxbo._extensible import Extensible
-from jaxbo.algos.base.known import KnownRows, check_inside, read
+from jaxbo.algos.base.known import KnownRows, check_inside, columns_of, read
+from jaxbo.algos.base.outcomes import Outcome, columns, names_of
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
 from jaxbo.privacy.mechanism import Mechanism
@@ -99,6 +100,11 @@ class AbstractAlgorithm(Extensible):
         return None
 
     @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Numbers with bounds that an evaluation observes beside the value: a field of few methods."""
+        return ()
+
+    @property
     def learns(self) -> bool:
         """Whether observations change later queries."""
         return True
@@ -143,7 +149,7 @@ class AbstractAlgorithm(Extensible):
         self,
         state: PyTree,
         queries: Float[Array, "targets dim"],
-        values: Float[Array, " targets"],
+        values: Float[Array, "targets ..."],
         stage: Stage = IN_ROUND,
         info: PyTree = None,
         *,
@@ -154,7 +160,7 @@ class AbstractAlgorithm(Extensible):
         `info` is for methods that `remember`: what `ask` returned with these queries, or None.
         `values` are in JAX's precision. If the state has an `origin`, `run` and `drive` subtract it from
         the objective's values, and whoever tells by hand must do so too: in float64, before float32 cuts
-        them.
+        them. With `outcomes` there is a column more for each, `Outcome.slack` of what was observed.
         """
 
     def predict(
@@ -170,13 +176,18 @@ class AbstractAlgorithm(Extensible):
             "DECHBO, EXP3BO, FTS, DPFTSDE, LearnedPrior, RGPE or TAF."
         )
 
+    def feasible(self, state: PyTree, x: Float[Array, "targets dim"]) -> Bool[Array, " targets"]:
+        """Whether each target's outcomes are all expected to meet their bounds, at a point of its own."""
+        del state
+        return jnp.ones(x.shape[:1], bool)
+
     def known(self, given: Any) -> KnownRows:
         """Results from outside in rows, in whatever form they come (`algos.base.known`); checked."""
         require(
             self.learns,
             f"{type(self).__name__} learns nothing from what is known: give another method, or none.",
         )
-        return read(given, self.domain, self.clients, min(self.targets, self.clients))
+        return self._read(given)
 
     def warm_start(
         self,
@@ -190,11 +201,12 @@ class AbstractAlgorithm(Extensible):
 
         For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
         that are NaN; a NaN value elsewhere is a failed evaluation. Lists will do, and so does all that
-        `drive` takes as `known`, in the place of both. `values` are as in `tell`. For float64 values of
+        `drive` takes as `known`, in the place of both. `values` are as in `tell`, but that those of a
+        method with `outcomes` are a dictionary, {"value": ..., "latency": ...}. For float64 values of
         the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
         `ValueError` for a point outside of the domain, and for more than there is room for.
         """
-        queries, values = self._as_arrays(queries, values)
+        queries, values, observed = self._as_arrays(queries, values)
         require(
             values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
             f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
@@ -207,6 +219,8 @@ class AbstractAlgorithm(Extensible):
         self.check_start(state, values)
         self._check_inside(queries)
 
+        values = columns(self.outcomes, values, observed)
+
         def step(state: PyTree, row: tuple[Array, Array, Flag]) -> tuple[PyTree, None]:
             queries, values, last = row
             return self.tell(state, queries, values, Stage(True, last), each=each), None
@@ -214,14 +228,21 @@ class AbstractAlgorithm(Extensible):
         last = jnp.arange(len(values)) == len(values) - 1
         return jax.lax.scan(step, state, (queries, values, last))[0]
 
-    def _as_arrays(self, queries: Any, values: Any) -> tuple[Array, Array]:
-        """Both as arrays."""
+    def _as_arrays(self, queries: Any, values: Any) -> tuple[Array, Array, dict[str, Array]]:
+        """All as arrays; outcomes by name."""
+        observed: Any = {}
         if values is None or not isinstance(queries, jax.Array | np.ndarray):
-            given = queries if values is None else (queries, values)
-            queries, values = read(
-                given, self.domain, self.clients, min(self.targets, self.clients)
-            )
-        return jnp.asarray(queries, float), jnp.asarray(values, float)
+            queries, values, observed = self._read(queries if values is None else (queries, values))
+        elif self.outcomes:
+            names = names_of(self.outcomes)
+            values, *rest = columns_of(values, names)
+            observed = dict(zip(names[1:], rest, strict=True))
+        observed = {name: jnp.asarray(one, float) for name, one in observed.items()}
+        return jnp.asarray(queries, float), jnp.asarray(values, float), observed
+
+    def _read(self, given: Any) -> KnownRows:
+        targets, names = min(self.targets, self.clients), [o.name for o in self.outcomes]
+        return read(given, self.domain, self.clients, targets, names)
 
     def _check_inside(self, queries: Float[Array, "points agents dim"]) -> None:
         """`ValueError` for a point outside of the domain; one that is NaN is none."""

@@ -36,6 +36,7 @@ from jaxbo.algos.base._origin import Origin, after, no_origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import agent_keys, ask_keys, init_keys
+from jaxbo.algos.base.outcomes import all_or_none, slacks_of, split, width
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.history import History
@@ -136,7 +137,7 @@ class AbstractFederated(AbstractAlgorithm):
 
     @abc.abstractmethod
     def learn(self, shared: PyTree, round: Count, client: Any, x: Point, value: Scalar) -> PyTree:
-        """The client after observing `value` at `x` in round `round`.
+        """The client after observing `value` at `x` in round `round`; with outcomes, slacks behind it.
 
         Observations made before the first round come with the round `BEFORE_FIRST_ROUND`.
         """
@@ -264,7 +265,7 @@ class AbstractFederated(AbstractAlgorithm):
         self,
         state: FederatedState,
         queries: Float[Array, "targets dim"],
-        values: Float[Array, " targets"],
+        values: Float[Array, "targets ..."],
         stage: Stage = IN_ROUND,
         info: PyTree = None,
         *,
@@ -272,6 +273,7 @@ class AbstractFederated(AbstractAlgorithm):
     ) -> FederatedState:
         count, shared = values.shape[0], state.shared
         self._check_row(queries.shape, values.shape)
+        values = all_or_none(self.outcomes, values)
         round = jnp.where(stage.before, BEFORE_FIRST_ROUND, state.round)
         known = state.clients, state.past
         first = self._first(count, known)
@@ -286,7 +288,7 @@ class AbstractFederated(AbstractAlgorithm):
         if self.settles and stage.before is not False:
             settle = functools.partial(each(self.settle, in_axes=(None, 0)), shared)
             clients = jax.lax.cond(stage.last, settle, lambda clients: clients, clients)
-        own = values[: self.targets]
+        own = split(self.outcomes, values)[0][: self.targets]
         # In a round a failure counts, too.
         held = jnp.isfinite(own) | jnp.logical_not(stage.before)
         rounds = jnp.where(stage.before, state.round, state.round + 1)
@@ -298,15 +300,16 @@ class AbstractFederated(AbstractAlgorithm):
 
     def _check_row(self, queries: tuple[int, ...], values: tuple[int, ...]) -> None:
         """`ValueError` unless these are the shapes of observations of the targets, or of all agents."""
-        counts, dim = (self.targets, self.agents), self.domain.dim
+        counts, dim, rest = (self.targets, self.agents), self.domain.dim, width(self.outcomes)
         require(
-            any((queries, values) == ((count, dim), (count,)) for count in counts),
+            any((queries, values) == ((count, dim), (count, *rest)) for count in counts),
             f"expected queries of shape ({self.targets}, {dim}), or of all {self.agents} agents, and as "
-            f"many values, got {queries} and {values}.",
+            f"many values{slacks_of(self.outcomes)}, got {queries} and {values}.",
         )
 
     def check_start(self, state: FederatedState, values: Float[Array, "points agents"]) -> None:
-        self._check_row((values.shape[1], self.domain.dim), values.shape[1:])
+        rest = width(self.outcomes)
+        self._check_row((values.shape[1], self.domain.dim), (*values.shape[1:], *rest))
         counts = jnp.sum(jnp.isfinite(values), axis=0)
         told = jnp.max(state.told + counts[: self.targets])
         peers = jnp.max(counts[self.targets :], initial=0)
@@ -329,11 +332,11 @@ class AbstractFederated(AbstractAlgorithm):
         round: Count,
         known: tuple[PyTree, History],
         x: Point,
-        value: Scalar,
+        value: Float[Array, "*numbers"],
     ) -> tuple[PyTree, History]:
         """`learn` of one client, and its past with this evaluation."""
         client, past = known
-        past = history.add(past, x, value)
+        past = history.add(past, x, split(self.outcomes, value)[0])
         # Where there was no evaluation, any point will do.
         x = jnp.where(jnp.isfinite(x), x, 0)
         return self.learn(shared, round, client, x, value), past

@@ -8,7 +8,8 @@ Results may be given as
     a DataFrame                         of the same columns
 
 Where several agents have objectives of their own, the column "agent" says whose a result is. A value that
-is NaN or None is an evaluation that failed.
+is NaN or None is an evaluation that failed. Where a method has outcomes, there is a column for each, and
+`values` are dictionaries: one for each result, as the objective returns it, or one of columns.
 """
 
 import itertools
@@ -40,35 +41,64 @@ FORMS = (
 
 
 class KnownRows(NamedTuple):
-    """Results, a row at a time. A point and a value are NaN where an agent has fewer than others."""
+    """Results, a row at a time. A point and a value are NaN where an agent has fewer than others.
+
+    `outcomes` come by name, in the method's order; they are NaN where the value is.
+    """
 
     queries: Float[np.ndarray, "points agents dim"]
     values: Float[np.ndarray, "points agents"]
+    outcomes: Mapping[str, Float[np.ndarray, "points agents"]] = {}
 
 
 class KnownResult(NamedTuple):
-    """One of them: its agent, its point, and its value, NaN if the evaluation failed."""
+    """One of them: its agent, its point, and its value and outcomes, NaN if the evaluation failed."""
 
     agent: int
     x: np.ndarray
-    value: float
+    numbers: list[float]
 
 
-def read(given: Any, domain: AbstractDomain, agents: int, targets: int) -> KnownRows:
+def read(
+    given: Any, domain: AbstractDomain, agents: int, targets: int, outcomes: Sequence[str] = ()
+) -> KnownRows:
     """Results of `agents`, of which `targets` are asked; `ValueError` that says which one is wrong.
 
-    A row has all agents if any that is no target has a result, else the targets.
+    A row has all agents if any that is no target has a result, else the targets. `outcomes` are the
+    names of those of the method.
     """
     x, y = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
+    names = [VALUE, *outcomes]
     if _is_array(x):
-        known = _of_arrays(x, y, domain, agents, targets)
+        rows, numbers = _of_arrays(x, columns_of(y, names), domain, agents, targets)
     else:
         results = (
-            _of_records(given, domain, agents) if x is None else _results(x, y, domain, agents)
+            _of_records(given, domain, agents, names)
+            if x is None
+            else _results(x, columns_of(y, names), domain, agents)
         )
-        known = _stacked(results, domain.dim, agents, targets)
-    _check(known, domain)
-    return known
+        rows, numbers = _stacked(results, domain.dim, agents, targets, len(names))
+    _check(rows, numbers, domain)
+    failed = np.isnan(numbers).any(axis=0)
+    known = dict(zip(names, np.where(failed, np.nan, numbers), strict=True))
+    return KnownRows(rows, known.pop(VALUE), known)
+
+
+def columns_of(values: Any, names: Sequence[str]) -> list[Any]:
+    """Values, or of several `names` a column each; `ValueError` for a column too many or too few."""
+    if names == [VALUE]:
+        return [values]
+    if not isinstance(values, Mapping):
+        require(
+            isinstance(values, Iterable) and all(isinstance(v, Mapping | None) for v in values),
+            f"values must be dictionaries of {names}: one for each result, or one of columns.",
+        )
+        rows = [dict.fromkeys(names) if row is None else row for row in values]
+        wrong = [i for i, row in enumerate(rows) if set(row) != set(names)]
+        require(not wrong, f"value {(wrong or [0])[0]}: expected a dictionary of {names}.")
+        values = {name: [row[name] for row in rows] for name in names}
+    require(set(values) == set(names), f"values: expected columns {names}, got {list(values)}.")
+    return [values[name] for name in names]
 
 
 def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"]:
@@ -131,8 +161,13 @@ def _numbers(name: str, given: Any) -> np.ndarray:
         ) from error
 
 
-def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int) -> KnownRows:
-    queries, values = _numbers("the points", x), _values(y)
+def _of_arrays(
+    x: Any, columns: Sequence[Any], domain: AbstractDomain, agents: int, targets: int
+) -> tuple[np.ndarray, np.ndarray]:
+    queries, numbers = _numbers("the points", x), [_values(column) for column in columns]
+    shapes = [np.shape(column) for column in numbers]
+    require(len(set(shapes)) == 1, f"columns of values have other shapes, {shapes}.")
+    y, values = columns[0], numbers[0]
     if agents == 1 and queries.shape == (*values.shape, domain.dim):
         queries, values = queries.reshape(-1, 1, domain.dim), values.reshape(-1, 1)
     shape = f"(points, {domain.dim})" if agents == 1 else f"(points, {targets}, {domain.dim})"
@@ -142,7 +177,7 @@ def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int
         and queries.shape == (*values.shape, domain.dim),
         f"expected points of shape {shape} and a value of each, got {np.shape(x)} and {np.shape(y)}.",
     )
-    return KnownRows(_rounded(queries), values)
+    return _rounded(queries), np.stack([column.reshape(values.shape) for column in numbers])
 
 
 def _rounded(x: np.ndarray) -> np.ndarray:
@@ -163,18 +198,24 @@ def _values(given: Any) -> np.ndarray:
     return _numbers("the values", array.tolist())
 
 
-def _results(x: Any, y: Any, domain: AbstractDomain, agents: int) -> list[KnownResult]:
-    require(isinstance(y, Iterable), f"values must be a value for each point, got {y!r}.")
-    rows, values = _rows(x, "points"), list(y)
-    require(
-        len(rows) == len(values),
-        f"expected a value of each point, got {len(rows)} points and {len(values)} values.",
-    )
-    pairs = zip(rows, values, strict=True)
-    return [_result(i, row, value, domain, agents) for i, (row, value) in enumerate(pairs)]
+def _results(
+    x: Any, columns: Sequence[Any], domain: AbstractDomain, agents: int
+) -> list[KnownResult]:
+    for y in columns:
+        require(isinstance(y, Iterable), f"values must be a value for each point, got {y!r}.")
+    rows, lists = _rows(x, "points"), [list(y) for y in columns]
+    for values in lists:
+        require(
+            len(rows) == len(values),
+            f"expected a value of each point, got {len(rows)} points and {len(values)} values.",
+        )
+    pairs = zip(rows, zip(*lists, strict=True), strict=True)
+    return [_result(i, row, numbers, domain, agents) for i, (row, numbers) in enumerate(pairs)]
 
 
-def _of_records(given: Any, domain: AbstractDomain, agents: int) -> list[KnownResult]:
+def _of_records(
+    given: Any, domain: AbstractDomain, agents: int, names: Sequence[str]
+) -> list[KnownResult]:
     taken = isinstance(domain, Space) and VALUE in domain.names
     require(
         not taken,
@@ -182,11 +223,12 @@ def _of_records(given: Any, domain: AbstractDomain, agents: int) -> list[KnownRe
     )
     results = []
     for i, row in enumerate(_rows(given, "results")):
-        require(VALUE in row, f"result {i} has no {VALUE!r}: give {FORMS}.")
+        for name in names:
+            require(name in row, f"result {i} has no {name!r}: give {FORMS}.")
         if row.get("status") == RUNNING:
             continue
-        rest = {name: item for name, item in row.items() if name != VALUE}
-        results.append(_result(i, rest, row[VALUE], domain, agents))
+        rest = {name: item for name, item in row.items() if name not in names}
+        results.append(_result(i, rest, [row[name] for name in names], domain, agents))
     return results
 
 
@@ -221,13 +263,14 @@ def _of_columns(columns: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _result(
-    i: int, row: Mapping[str, Any], value: Any, domain: AbstractDomain, agents: int
+    i: int, row: Mapping[str, Any], numbers: Sequence[Any], domain: AbstractDomain, agents: int
 ) -> KnownResult:
     names = domain.names if isinstance(domain, Space) else ()
     agent = _agent(i, 0 if agents == 1 or AGENT in names else row.get(AGENT), agents)
     about = [name for name in (*ABOUT, AGENT) if name not in names]
     point = {name: item for name, item in row.items() if name not in about}
-    return KnownResult(agent, _point(point, f"result {i}", domain), _value(i, value))
+    x = _point(point, f"result {i}", domain)
+    return KnownResult(agent, x, [_value(i, number) for number in numbers])
 
 
 def _agent(i: int, agent: Any, agents: int) -> int:
@@ -259,25 +302,31 @@ def _value(i: int, value: Any) -> float:
     return float(value)
 
 
-def _stacked(results: Sequence[KnownResult], dim: int, agents: int, targets: int) -> KnownRows:
-    """In rows, each agent's in their order."""
+def _stacked(
+    results: Sequence[KnownResult], dim: int, agents: int, targets: int, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """In rows, each agent's in their order; `count` numbers of each."""
     results = sorted(results, key=lambda result: result.agent)
     of = {n: list(own) for n, own in itertools.groupby(results, lambda result: result.agent)}
     width = agents if any(n >= targets for n in of) else targets
     rows = max(map(len, of.values()), default=0)
-    queries, values = np.full((rows, width, dim), np.nan), np.full((rows, width), np.nan)
+    queries = np.full((rows, width, dim), np.nan)
+    numbers = np.full((count, rows, width), np.nan)
     for n, own in of.items():
         for row, result in enumerate(own):
-            queries[row, n], values[row, n] = result.x, result.value
-    return KnownRows(_rounded(queries), values)
+            queries[row, n], numbers[:, row, n] = result.x, result.numbers
+    return _rounded(queries), numbers
 
 
-def _check(known: KnownRows, domain: AbstractDomain) -> None:
+def _check(queries: np.ndarray, numbers: np.ndarray, domain: AbstractDomain) -> None:
     """`ValueError` for points outside of the domain, and for values that no model can be told."""
-    x, y = known.queries.reshape(-1, domain.dim), known.values.reshape(-1)
-    nobody = np.isnan(x).all(axis=1) & np.isnan(y)
+    x, columns = queries.reshape(-1, domain.dim), numbers.reshape(len(numbers), -1)
+    nobody = np.isnan(x).all(axis=1) & np.isnan(columns[0])
     check_inside(x, ~nobody, domain)
     largest = float(np.finfo(jax.dtypes.canonicalize_dtype(float)).max)
-    if (wrong := ~(np.abs(y) <= largest) & ~np.isnan(y)).any():
-        row = int(np.argmax(wrong))
-        raise ValueError(f"value {row} is {y[row]}: give a finite number, or NaN where it failed.")
+    for y in columns:
+        if (wrong := ~(np.abs(y) <= largest) & ~np.isnan(y)).any():
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                f"value {row} is {y[row]}: give a finite number, or NaN where it failed."
+            )

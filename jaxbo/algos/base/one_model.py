@@ -7,7 +7,9 @@ A method says how a query follows from a belief, in `query`; the rest is here.
 """
 
 import abc
+import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -20,19 +22,22 @@ from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base._origin import Origin, after, no_origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
+from jaxbo.algos.base.outcomes import all_or_none, copies, slacks_of, split, width
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.policy import Model, expected_feasible
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, refitted
 from jaxbo.layout import Each
-from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
+from jaxbo.types import Count, Flag, Key, Point, Points
 
 
 class State(eqx.Module):
     """`round` counts the rounds told, `told` the evaluations, failed ones and initial ones included;
     `fitted` how many observations the last fit was to; `past` is what was evaluated (`choosing.history`).
     The belief is of values less `origin`, which `drive` and `Desk` subtract; None where the surrogate
-    takes values as they are.
+    takes values as they are. `slacks` are beliefs of the slacks of outcomes, on an axis of their own, of
+    the same points; empty without outcomes.
     """
 
     round: Int[Array, ""]
@@ -42,6 +47,7 @@ class State(eqx.Module):
     belief: PyTree
     past: History
     origin: Origin | None
+    slacks: PyTree = ()
 
 
 class AbstractOneModel(AbstractAlgorithm):
@@ -102,6 +108,20 @@ class AbstractOneModel(AbstractAlgorithm):
         """Mean and variance at any points, without noise."""
         return jax.vmap(lambda x: self.surrogate.predict(state.shared, state.belief, x))(x)
 
+    def feasible(self, state: State, x: Float[Array, "points dim"]) -> Bool[Array, " points"]:
+        """Whether all outcomes are expected to meet their bounds, at any points."""
+        slacks = self.models(state)[1:]
+        if not slacks:
+            return jnp.ones(x.shape[:1], bool)
+        return jax.vmap(lambda x: expected_feasible(slacks, x))(x)
+
+    def models(self, state: State) -> tuple[Model, ...]:
+        """That of the objective, and that of each outcome's slack."""
+        beliefs = [state.belief]
+        for i in range(len(self.outcomes)):
+            beliefs.append(jax.tree.map(lambda leaf, i=i: leaf[i], state.slacks))
+        return tuple(Model(self.surrogate, state.shared, belief) for belief in beliefs)
+
     def setup(self, key: Key) -> Any:
         """What the model draws before the first observation."""
         return self.surrogate.setup(key, self.domain.dim)
@@ -111,8 +131,9 @@ class AbstractOneModel(AbstractAlgorithm):
         shared = self.setup(key)
         zero = jnp.zeros((), int)
         past = history.empty(self.domain.dim, self.surrogate.capacity, self.targets)
-        origin = no_origin() if self.invariant else None
-        return State(zero, zero, zero, shared, self.surrogate.start(shared), past, origin)
+        origin, belief = no_origin() if self.invariant else None, self.surrogate.start(shared)
+        slacks = copies(belief, len(self.outcomes)) if self.outcomes else ()
+        return State(zero, zero, zero, shared, belief, past, origin, slacks)
 
     def round(self, state: State) -> Count:
         return state.round
@@ -158,7 +179,7 @@ class AbstractOneModel(AbstractAlgorithm):
         limits = history.limits(state.past, candidates)
 
         def apart(past: History, item: tuple[Key, Point]) -> tuple[History, Point]:
-            x = limits.elsewhere(item[0], past, candidates, item[1])
+            x = limits.elsewhere(item[0], past, candidates, item[1], not self.outcomes)
             return history.wait(past, x), x
 
         return jax.lax.scan(apart, state.past, (jr.split(key, self.targets), queries))[1]
@@ -178,18 +199,27 @@ class AbstractOneModel(AbstractAlgorithm):
 
     def _waiting(self, state: State, x: Point, busy: Flag | bool = True) -> State:
         """While `x` is evaluated; taken to be what is expected there, unless queries are `random`."""
-        past, belief = history.wait(state.past, x, busy), state.belief
+        past, known = history.wait(state.past, x, busy), (state.belief, state.slacks)
         if not self.random:
-            mean, _ = self.surrogate.predict(state.shared, belief, x)
-            expected = jnp.where(busy, mean, jnp.nan)
-            belief = self.surrogate.condition(state.shared, belief, x, expected)
-        return eqx.tree_at(lambda s: (s.belief, s.past), state, (belief, past))
+
+            def wait(belief: Any) -> Any:
+                mean, _ = self.surrogate.predict(state.shared, belief, x)
+                expected = jnp.where(busy, mean, jnp.nan)
+                return self.surrogate.condition(state.shared, belief, x, expected)
+
+            known = wait(state.belief), self._of_slacks(wait, state.slacks)
+        belief, slacks = known
+        return dataclasses.replace(state, belief=belief, slacks=slacks, past=past)
+
+    def _of_slacks(self, function: Callable[..., Any], *each: Any) -> Any:
+        """The function of every outcome's belief, and of what else there is of each."""
+        return jax.vmap(function)(*each) if self.outcomes else ()
 
     def tell(
         self,
         state: State,
         queries: Float[Array, "targets dim"],
-        values: Float[Array, " targets"],
+        values: Float[Array, "targets ..."],
         stage: Stage = IN_ROUND,
         info: PyTree = None,
         *,
@@ -199,59 +229,84 @@ class AbstractOneModel(AbstractAlgorithm):
         # Before the first round it does not matter whose evaluations these are.
         count = self.targets if stage.before is False else len(values)
         require(
-            queries.shape == (count, self.domain.dim) and values.shape == (count,),
-            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values, got "
+            queries.shape == (count, self.domain.dim)
+            and values.shape == (count, *width(self.outcomes)),
+            f"expected queries of shape ({self.targets}, {self.domain.dim}) and as many values"
+            f"{slacks_of(self.outcomes)}, got "
             f"{queries.shape} and {values.shape}.",
         )
         return self._tell(state, queries, values, stage)
 
-    def tell_one(self, state: State, x: Point, value: Scalar, stage: Stage = IN_ROUND) -> State:
+    def tell_one(
+        self, state: State, x: Point, value: Float[Array, "*numbers"], stage: Stage = IN_ROUND
+    ) -> State:
         """The state after one evaluation, of whichever worker; `stage` as in `tell`."""
         x, value = jnp.asarray(x, float), jnp.asarray(value, float)
         return self._tell(state, x[None], value[None], stage)
 
     def _tell(
-        self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"], stage: Stage
+        self,
+        state: State,
+        queries: Float[Array, "n dim"],
+        values: Float[Array, "n ..."],
+        stage: Stage,
     ) -> State:
         told, period = state.told + values.shape[0], self.surrogate.period
-        belief, past = self._observe(state, queries, values)
+        values = all_or_none(self.outcomes, values)
+        belief, slacks, past = self._observe(state, queries, values)
         fitted = state.fitted
         if period is not None:
             # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
             due = jnp.where(stage.before, stage.last, told // period > state.told // period)
             refit = functools.partial(self._refit, state.shared)
-            fitted, belief = jax.lax.cond(due, refit, lambda *same: same, fitted, belief)
+            known = fitted, belief, slacks
+            fitted, belief, slacks = jax.lax.cond(due, refit, lambda *same: same, *known)
         round = jnp.where(stage.before, state.round, state.round + 1)
-        origin = after(state.origin, values)
-        return State(round, told, fitted, state.shared, belief, past, origin)
+        origin = after(state.origin, split(self.outcomes, values)[0])
+        return State(round, told, fitted, state.shared, belief, past, origin, slacks)
 
-    def _refit(self, shared: Any, fitted: Count, belief: Any) -> tuple[Count, Any]:
+    def _refit(
+        self, shared: Any, fitted: Count, belief: Any, slacks: Any
+    ) -> tuple[Count, Any, Any]:
         """Hyperparameters fitted anew, if anything was observed since the last fit."""
         count = self.surrogate.count(belief)
-        new = count, refitted(self.surrogate, shared, belief)
-        return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, (fitted, belief))
+        refit = functools.partial(refitted, self.surrogate, shared)
+        new = count, *self._each(refit, belief, slacks)
+        known = fitted, belief, slacks
+        return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, known)
+
+    def _each(self, function: Callable[[Any], Any], belief: Any, slacks: Any) -> tuple[Any, Any]:
+        """The function of all beliefs, which is compiled once."""
+        if not self.outcomes:
+            return function(belief), slacks
+        both = jax.tree.map(lambda one, rest: jnp.concatenate([one[None], rest]), belief, slacks)
+        both = jax.vmap(function)(both)
+        return jax.tree.map(lambda leaf: leaf[0], both), jax.tree.map(lambda leaf: leaf[1:], both)
 
     def check_start(self, state: State, values: Float[Array, "points agents"]) -> None:
         most = self.surrogate.capacity
-        told = state.told + values.size
+        told = state.told + values.shape[0] * values.shape[1]
         require(
             most is None or told <= most,
             f"{told} evaluations exceed the surrogate's capacity of {most}: {larger(self, told)}.",
         )
 
     def _observe(
-        self, state: State, queries: Float[Array, "n dim"], values: Float[Array, " n"]
-    ) -> tuple[Any, History]:
-        """The belief and the past with these evaluations."""
+        self, state: State, queries: Float[Array, "n dim"], values: Float[Array, "n ..."]
+    ) -> tuple[Any, Any, History]:
+        """The beliefs and the past with these evaluations."""
 
         def step(
-            known: tuple[Any, History], observation: tuple[Point, Scalar]
-        ) -> tuple[tuple[Any, History], None]:
-            belief, past = known
-            x, value = observation
+            known: tuple[Any, Any, History], observation: tuple[Point, Float[Array, "*numbers"]]
+        ) -> tuple[tuple[Any, Any, History], None]:
+            belief, slacks, past = known
+            x, numbers = observation
+            value, rest = (numbers[0], numbers[1:]) if self.outcomes else (numbers, None)
             past = history.add(past, x, value)
             # Where there was no evaluation, any point will do.
             x = jnp.where(jnp.isfinite(x), x, 0)
-            return (self.surrogate.condition(state.shared, belief, x, value), past), None
+            learn = lambda belief, y: self.surrogate.condition(state.shared, belief, x, y)  # noqa: E731
+            return (learn(belief, value), self._of_slacks(learn, slacks, rest), past), None
 
-        return jax.lax.scan(step, (state.belief, state.past), (queries, values))[0]
+        start = state.belief, state.slacks, state.past
+        return jax.lax.scan(step, start, (queries, values))[0]

@@ -57,6 +57,7 @@ def maximize(
     steps: int = 3,
     key: Key | None = None,
     block: int = BLOCK,
+    border: bool = False,
 ) -> tuple[Point, Scalar]:
     """The best point found, in the domain, and the function's value there.
 
@@ -74,6 +75,8 @@ def maximize(
     `limits` say which points not to look at. Where several points of a finite domain are best,
     `key` draws one of them; without a key it is the first. The function is evaluated at no more than
     `block` candidates at a time, which bounds the memory of one that makes much of each point.
+    `border` says that the function falls steeply at borders, which a search then follows as it does
+    those of a domain's constraint.
     """
     allowed = None if limits is None else limits.allowed
     if pieces is not None and not isinstance(domain, Finite):
@@ -107,7 +110,9 @@ def maximize(
     better = climbs.value[end] > values[start]
     x = jnp.where(better, climbs.x[end], points[start])
     value = jnp.where(better, climbs.value[end], values[start])
-    return _around(function, domain, x, value, limits) if domain.constrained else (x, value)
+    if not (domain.constrained or border):
+        return x, value
+    return _around(function, domain, x, value, limits)
 
 
 def _around(
@@ -198,6 +203,7 @@ def query(
     alone: Flag | bool = True,
     pieces: Pieces | None = None,
     block: int = BLOCK,
+    border: bool = False,
 ) -> Point:
     """An agent's next query: the maximizer, where evaluations do not fail and teach something.
 
@@ -210,9 +216,8 @@ def query(
     """
     limits = history.limits(past, candidates)
     tie_key = aside(key)
-    x, _ = maximize(
-        function, domain, candidates, limits=limits, pieces=pieces, key=tie_key, block=block
-    )
+    how = {"limits": limits, "pieces": pieces, "key": tie_key, "block": block, "border": border}
+    x, _ = maximize(function, domain, candidates, **how)
     return limits.elsewhere(key, past, candidates, x, alone)
 
 

@@ -7,25 +7,33 @@
     Largest               max_m f_m(x),  f_m ~ expert m                (BanditBO)
 
 For a model of one kernel the mixture is that model.
+
+Where outcomes have bounds, a model each says how far they are on the good side, their slack:
+
+    EI                    EI · Π_k P(slack_k(x) ≥ 0),    over the best point expected to be feasible
+    Thompson, UCB         f(x) where all slack_k(x) ≥ 0, and elsewhere less than anywhere there, the
+                          less the more is missing; with f and slack_k drawn, or upper bounds
 """
 
 import abc
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxbo._check import is_a, require
 from jaxbo._extensible import Extensible
 from jaxbo.kernels.choosing import acquisition
-from jaxbo.kernels.models.ensemble import AbstractEnsemble, mixed
+from jaxbo.kernels.models.ensemble import AbstractEnsemble, first, mixed
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
-from jaxbo.types import Count, Function, Key, Point, Scalar, named
+from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, named
 
 #: A squared number of standard deviations, or one for each t: a function such as `schedules.Confidence`.
 Beta: TypeAlias = Scalar | Callable[[Count], Scalar]
@@ -44,6 +52,20 @@ def check_beta(beta: Beta) -> None:
 def beta_at(beta: Beta, t: Count) -> Scalar:
     """Its value at t."""
     return beta(t) if callable(beta) else beta
+
+
+class Model(NamedTuple):
+    """A surrogate and what it believes."""
+
+    surrogate: Any
+    shared: Any
+    belief: Any
+
+
+#: Policies that have a rule for outcomes.
+_WITH_RULE = "EI(), Thompson(), UCB() or Drawn()"
+#: The value of points where a drawn outcome misses its bound: less than any function is, in deviations.
+_BELOW = -1e3
 
 
 class AbstractPolicy(Extensible):
@@ -69,6 +91,25 @@ class AbstractPolicy(Extensible):
     def check(self, surrogate: AbstractSurrogate) -> None:
         """`ValueError` for a surrogate that has not what it takes."""
 
+    def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
+        """The function to maximize where outcomes have bounds; models of their slacks, at least one.
+
+        `ValueError` for a policy that has no rule for outcomes.
+        """
+        raise ValueError(f"{type(self).__name__} has no rule for outcomes: give {_WITH_RULE}.")
+
+    def check_constrained(self, surrogate: AbstractSurrogate) -> None:
+        """`ValueError` if this policy, or this surrogate, is not for outcomes."""
+        require(
+            type(self).constrained is not AbstractPolicy.constrained,
+            f"{type(self).__name__} has no rule for outcomes: give {_WITH_RULE}, or write constrained.",
+        )
+        require(
+            type(surrogate).standard is not AbstractSurrogate.standard,
+            f"outcomes need a surrogate such as Fixed, Fitted, Ensemble or Marginal, got "
+            f"{type(surrogate).__name__}.",
+        )
+
 
 class Thompson(AbstractPolicy):
     """A function drawn from the belief: of an ensemble, from an expert drawn by weight (eq. 8, 9)."""
@@ -78,6 +119,9 @@ class Thompson(AbstractPolicy):
 
     def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
         return surrogate.sample(key, shared, belief)
+
+    def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
+        return least_violated(self, key, model, slacks)
 
     def check(self, surrogate: AbstractSurrogate) -> None:
         is_a("surrogate", surrogate, AbstractSurrogate)
@@ -95,8 +139,30 @@ class EI(AbstractPolicy):
 
         def log_improvement(x: Point) -> Scalar:
             means, variances = predict(x)
-            each = jax.vmap(acquisition.log_expected_improvement, (0, 0, None))
-            return jax.nn.logsumexp(weights + each(means, acquisition.deviation(variances), best))
+            return _log_improvement(weights, means, variances, best)
+
+        return log_improvement
+
+    def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
+        """Where no point observed is expected to be feasible, the probability of being so alone."""
+        del key
+        chances = [_log_chance(slack) for slack in slacks]
+        weights, predict, _ = model.surrogate.mixture(model.shared, model.belief)
+
+        def mean(x: Point) -> Scalar:
+            expected = jnp.sum(jnp.exp(weights) * predict(x)[0])
+            return jnp.where(expected_feasible(slacks, x), expected, -jnp.inf)
+
+        several = isinstance(model.surrogate, AbstractEnsemble)
+        one = first(model.belief) if several else model.belief
+        best = jnp.max(jnp.where(one.used, jax.vmap(mean)(one.x), -jnp.inf))
+        found = best > -jnp.inf
+        best = jnp.where(found, best, 0)
+
+        def log_improvement(x: Point) -> Scalar:
+            means, variances = predict(x)
+            improvement = _log_improvement(weights, means, variances, best)
+            return jnp.where(found, improvement, 0) + _sum(chance(x) for chance in chances)
 
         return log_improvement
 
@@ -128,6 +194,9 @@ class UCB(AbstractPolicy):
 
         return bound
 
+    def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
+        return least_violated(self, key, model, slacks)
+
     def check(self, surrogate: AbstractSurrogate) -> None:
         check_mixture(surrogate)
 
@@ -145,8 +214,18 @@ class Drawn(AbstractPolicy):
         chosen = surrogate.draw(expert_key, shared, belief)
         return self.policy(policy_key, *shared.pick(chosen, belief))
 
+    def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
+        """Each outcome has an expert of its own."""
+        expert_key, policy_key = jr.split(key)
+        keys = jr.split(expert_key, 1 + len(slacks))
+        experts = [_drawn(*pair) for pair in zip(keys, (model, *slacks), strict=True)]
+        return self.policy.constrained(policy_key, experts[0], experts[1:])
+
     def check(self, surrogate: AbstractSurrogate) -> None:
         self.policy.check(_of_several(surrogate).member)
+
+    def check_constrained(self, surrogate: AbstractSurrogate) -> None:
+        self.policy.check_constrained(_of_several(surrogate).member)
 
 
 class Largest(AbstractPolicy):
@@ -167,6 +246,65 @@ class Largest(AbstractPolicy):
 
     def check(self, surrogate: AbstractSurrogate) -> None:
         _of_several(surrogate)
+
+
+def least_violated(
+    policy: AbstractPolicy, key: Key, model: Model, slacks: Sequence[Model]
+) -> Function:
+    """The policy's own function where those of all slacks are at least 0; any such point is better.
+
+    Elsewhere minus the sum of what is missing, in deviations of the slacks.
+    """
+    keys = jr.split(key, 1 + len(slacks))
+    function, *others = [policy(k, *m) for k, m in zip(keys, (model, *slacks), strict=True)]
+    levels = [slack.surrogate.standard(slack.belief, jnp.zeros(())) for slack in slacks]
+
+    def ranked(x: Point) -> Scalar:
+        pairs = zip(levels, others, strict=True)
+        missing = _sum(jnp.maximum(level - other(x), 0) for level, other in pairs)
+        return jnp.where(missing > 0, _BELOW - missing, function(x))
+
+    return ranked
+
+
+def expected_feasible(slacks: Sequence[Model], x: Point) -> Flag:
+    """Whether all outcomes are expected to meet their bounds at a point."""
+    expected = [slack.surrogate.predict(slack.shared, slack.belief, x)[0] for slack in slacks]
+    return jnp.all(jnp.stack(expected) >= 0)
+
+
+def _log_improvement(
+    weights: Float[Array, " experts"],
+    means: Float[Array, " experts"],
+    variances: Float[Array, " experts"],
+    best: Scalar,
+) -> Scalar:
+    each = jax.vmap(acquisition.log_expected_improvement, (0, 0, None))
+    return jax.nn.logsumexp(weights + each(means, acquisition.deviation(variances), best))
+
+
+def _log_chance(slack: Model) -> Function:
+    """log P(slack(x) ≥ 0)."""
+    weights, predict, _ = slack.surrogate.mixture(slack.shared, slack.belief)
+    level = slack.surrogate.standard(slack.belief, jnp.zeros(()))
+
+    def log_chance(x: Point) -> Scalar:
+        means, variances = predict(x)
+        each = jax.vmap(acquisition.log_probability_of_improvement, (0, 0, None))
+        return jax.nn.logsumexp(weights + each(means, acquisition.deviation(variances), level))
+
+    return log_chance
+
+
+def _drawn(key: Key, model: Model) -> Model:
+    """An expert, drawn by weight."""
+    chosen = model.surrogate.draw(key, model.shared, model.belief)
+    return Model(*model.shared.pick(chosen, model.belief))
+
+
+def _sum(terms: Iterable[Scalar]) -> Scalar:
+    """Of one or more, without the 0 that `sum` begins with."""
+    return functools.reduce(operator.add, terms)
 
 
 def _of_several(surrogate: AbstractSurrogate) -> AbstractEnsemble:

@@ -82,6 +82,10 @@ class AbstractEnsemble(AbstractSurrogate):
         means, variances = shared.map(lambda e, phi, b: e.predict(phi, b, x), belief)
         return mixed(jnp.exp(self.log_weights(shared, belief)), means, variances)
 
+    def standard(self, belief: FittedBelief, y: Scalar) -> Scalar:
+        """That of all experts, who have the same values."""
+        return self.member.standard(first(belief), y)
+
     def mixture(self, shared: "Experts", belief: FittedBelief) -> Mixture:
         """All experts as they are weighed, for standardized values."""
 
@@ -200,6 +204,11 @@ class Experts(eqx.Module):
     def pick(self, number: Count, belief: FittedBelief) -> tuple[Fitted, Any, FittedBelief]:
         """One expert, its features, and what it believes."""
         return jax.tree.map(lambda leaf: leaf[number], (self.experts, self.features, belief))
+
+
+def first(belief: FittedBelief) -> FittedBelief:
+    """The belief of the first expert."""
+    return jax.tree.map(lambda leaf: leaf[0], belief)
 
 
 def mixed(

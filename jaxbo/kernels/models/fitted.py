@@ -36,6 +36,7 @@ from jaxbo.kernels.models.surrogate import (
     check_basis,
     condition,
     default_kernel,
+    in_deviations,
     no_belief,
     no_moments,
     scaled,
@@ -415,6 +416,9 @@ class Fitted(AbstractSurrogate):
     ) -> tuple[Scalar, Scalar]:
         """`predict` for standardized values, what `sample` is a function of."""
         return self.inference.predict(_features(shared, belief), belief, x)
+
+    def standard(self, belief: FittedBelief, y: Scalar) -> Scalar:
+        return in_deviations(belief.moments, y if belief.warping is None else belief.warping(y))
 
     def mixture(self, shared: FeatureMap, belief: FittedBelief) -> "Mixture":
         """The model as a mixture of one, for standardized values."""

@@ -67,6 +67,11 @@ def scaled(moments: Moments, mean: Scalar, variance: Scalar) -> tuple[Scalar, Sc
     return moments.offset + moments.deviation * mean, moments.deviation**2 * variance
 
 
+def in_deviations(moments: Moments, y: Scalar) -> Scalar:
+    """A value in units of the values' deviation."""
+    return (y - moments.first - moments.mean) / moments.deviation
+
+
 def no_belief(size: int, noise: Scalar, capacity: int | None) -> Belief:
     """Nothing observed yet."""
     start = posterior.prior(size, noise, outputs=(2,), capacity=capacity)
@@ -152,6 +157,10 @@ class AbstractSurrogate(Extensible):
     def predict(self, shared: Any, belief: Any, x: Point) -> tuple[Scalar, Scalar]:
         """Mean and variance of the objective at `x`, without noise, in units of the values."""
 
+    def standard(self, belief: Any, y: Scalar) -> Scalar:
+        """A value in the units of `sample`. `ValueError` for a surrogate that does not say."""
+        raise ValueError(f"{type(self).__name__} does not say what its samples' units are.")
+
     def observe(self, shared: Any, belief: Any, x: Point, y: Scalar, round: Count) -> Any:
         """`condition` in round `round`, negative before the first; then `refit` where that is due.
 
@@ -236,3 +245,6 @@ class Fixed(AbstractSurrogate):
 
     def predict(self, shared: FeatureMap, belief: Belief, x: Point) -> tuple[Scalar, Scalar]:
         return scaled(belief.moments, *belief.predict(shared(x)))
+
+    def standard(self, belief: Belief, y: Scalar) -> Scalar:
+        return in_deviations(belief.moments, y)

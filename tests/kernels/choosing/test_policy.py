@@ -10,8 +10,10 @@ import pytest
 from scipy import special, stats
 
 from jaxbo.domains.base import Cube
+from jaxbo.kernels.additive.decomposed import Decomposed
+from jaxbo.kernels.additive.structure import RandomTree
 from jaxbo.kernels.choosing.maximize import maximize
-from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Largest, Thompson
+from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Largest, Model, Thompson
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.models.surrogate import Fixed
@@ -349,3 +351,110 @@ def test_policies_are_exported_for_every_platform(policy):
     )
     exported = jax.export.export(jax.jit(program), platforms=["cpu", "cuda", "tpu"])(*arguments)
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
+
+
+# ---------------------------------------------------------------- outcomes with bounds
+
+
+def slacks(X):
+    """Two outcomes: the first forbids the best of `points`, and each a part of the square."""
+    return jnp.stack([X[:, 0] - 0.4, 1.5 - X[:, 1] - X[:, 0]])
+
+
+@eqx.filter_jit
+def constrained(policy, key, model, slacks, others):
+    return jax.vmap(policy.constrained(key, model, slacks))(others)
+
+
+def situations(model, key, X, columns):
+    """A model for each column of values, on the same features."""
+    found = [situation(model, key, X, ys) for ys in columns]
+    return [Model(*given) for given in found]
+
+
+def dense_chance(kernels, X, ys, others):
+    """P(slack ≥ 0) of a mixture."""
+    weights, means, deviations, _ = dense_mixture(kernels, X, ys, others)
+    (y,) = doubles(ys)
+    return weights @ stats.norm.cdf((means + y.mean() / y.std()) / deviations)
+
+
+@pytest.mark.parametrize("none", [False, True])
+def test_improvement_is_over_the_best_expected_to_be_feasible_times_the_chance_of_all_bounds(
+    none, key, points, others, x64
+):
+    """Where no point is expected to be feasible it is the chance alone."""
+    columns = slacks(points) - jnp.array([[1.0 if none else 0.0], [0.0]])
+    model, *rest = situations(ensemble(Exact()), key, points, [objective(points), *columns])
+    weights, means, deviations, best = dense_mixture(KERNELS, points, objective(points), others)
+    at_data = sum(
+        w * dense(k, points, objective(points), points)[0]
+        for w, k in zip(weights, KERNELS, strict=True)
+    )
+    fine = np.all([dense_chance(KERNELS, points, c, points) > 0.5 for c in columns], axis=0)
+    chance = np.prod([dense_chance(KERNELS, points, c, others) for c in columns], axis=0)
+    expected = np.log(chance)
+    if none:
+        assert not fine.any()
+    else:
+        assert 0 < fine.sum() < 5
+        over = at_data[fine].max()
+        assert over < best - 0.1
+        gains = [mean_gain(weights, means[:, i], deviations[:, i], over) for i in range(20)]
+        expected = expected + np.log(gains)
+    found = constrained(EI(), key, model, rest, others)
+    tolerance = {"rtol": 1e-4, "atol": 1e-3} if x64 else {"rtol": 1e-2, "atol": 2e-2}
+    np.testing.assert_allclose(found, expected, **tolerance)
+
+
+@pytest.mark.parametrize("policy", [Thompson(), UCB(0.04)], ids=["sample", "bound"])
+def test_any_point_where_all_bounds_are_met_is_better_than_the_least_violation(policy, points):
+    key = jr.key(2)
+    others, columns = jr.uniform(key, (20, DIM)), slacks(points)
+    model, *rest = situations(single(OnFeatures()), key, points, [objective(points), *columns])
+    keys = jr.split(key, 3)
+    function, *outcomes = [
+        values(policy, k, given, others) for k, given in zip(keys, (model, *rest), strict=True)
+    ]
+    raw = [np.mean(c) + np.std(c) * np.asarray(o) for c, o in zip(columns, outcomes, strict=True)]
+    missing = sum(np.maximum(-r / np.std(c), 0) for r, c in zip(raw, columns, strict=True))
+    assert 0 < np.sum(missing > 0) < 20
+    found = np.asarray(constrained(policy, key, model, rest, others))
+    fine = missing == 0
+    np.testing.assert_allclose(found[fine], np.asarray(function)[fine], atol=1e-4)
+    np.testing.assert_allclose(
+        found[~fine] - found[~fine].max(), (missing[~fine].min() - missing[~fine]), atol=1e-3
+    )
+    assert found[~fine].max() < found[fine].min() - 100
+
+
+@pytest.mark.parametrize("warp", [False, True])
+def test_a_value_observed_has_the_units_of_samples(warp, key):
+    X = jr.uniform(key, (8, DIM))
+    ys = 100 + 30 * jnp.exp(3 * X[:, 0])
+    member = Fitted(CAPACITY, size=30, inference=Exact(), warp=warp)
+    several, shared, belief = situation(Ensemble(KERNELS[:2], member), key, X, ys)
+    belief = eqx.filter_jit(Ensemble.refit)(several, shared, belief)
+    for number in range(2):
+        one = jax.tree.map(lambda leaf, i=number: leaf[i], belief)
+        for model, known in ((several, belief), (member, one)):
+            found = jax.vmap(lambda y, m=model, b=known: m.standard(b, y))(ys)
+            np.testing.assert_allclose(found, one.standardized[:8], atol=1e-5)
+    fixed, _, belief = situation(Fixed(size=4), key, X, ys)
+    found = jax.vmap(lambda y: fixed.standard(belief, y))(ys)
+    np.testing.assert_allclose(found, (ys - jnp.mean(ys)) / jnp.std(ys), atol=1e-4)
+
+
+def test_a_drawn_expert_of_one_has_the_improvement_of_the_mixture(key, points, others):
+    columns = objective(points), *slacks(points)
+    alone = situations(ensemble(Exact(), KERNELS[:1]), key, points, columns)
+    drawn = constrained(Drawn(EI()), key, alone[0], alone[1:], others)
+    mixed = constrained(EI(), key, alone[0], alone[1:], others)
+    np.testing.assert_allclose(drawn, mixed, atol=1e-4)
+
+
+def test_a_policy_or_a_surrogate_without_a_rule_for_outcomes_is_refused():
+    with pytest.raises(ValueError, match="Largest has no rule for outcomes: give EI"):
+        Largest().check_constrained(ensemble(Exact()))
+    with pytest.raises(ValueError, match=r"need a surrogate such as Fixed.*got Decomposed"):
+        Thompson().check_constrained(Decomposed(RandomTree(), 12))
