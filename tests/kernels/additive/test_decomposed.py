@@ -49,6 +49,10 @@ def test_the_factors_of_a_belief_add_up_to_its_mean(key):
         expected, joint = surrogate.standardized(surrogate.setup(key, DIM), belief, x)
         np.testing.assert_allclose(total, expected[0], atol=2e-3)
         assert all((table >= 0).all() for table in variance)
+        # Point by point they are what the grids say, the factors in the order of their groups.
+        means, variances = surrogate.parts(belief, x)
+        np.testing.assert_allclose(means[0], [m[place] for m, _, place in places], atol=2e-3)
+        np.testing.assert_allclose(variances[0], [v[place] for _, v, place in places], atol=1e-3)
         most = sum(jnp.sqrt(table[place]) for _, table, place in places)
         assert jnp.sqrt(joint[0]) <= most + 1e-3  # the sum of deviations bounds that of the sum
 

@@ -30,9 +30,9 @@ def kernel_of(form, tied):
 def part(kernel, number, x, z):
     """k_I by its definition, of plain kernels."""
     scope = jnp.array(SCOPES[number])
-    one = kernel.form.with_hyperparameters(
-        kernel.length_scales[number, : len(scope)], kernel.variances[number]
-    )
+    scales = kernel.length_scale
+    scales = scales[scope] if scales.ndim == 1 else scales[number, : len(scope)]
+    one = kernel.form.with_hyperparameters(scales, kernel.variances[number])
     return one(x[scope], z[scope])
 
 

@@ -12,6 +12,7 @@ from jaxbo.kernels.models import pooled as module
 from jaxbo.kernels.models.fit import LogNormal, Priors
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential
 
 pytestmark = pytest.mark.float64
@@ -166,6 +167,14 @@ def test_a_length_scale_that_is_to_stay_stays():
     assert 1e-5 < float(noise) < 1
 
 
+def test_only_models_whose_hyperparameters_it_can_set_are_taken(as_users_have_it):
+    Pooled().check(Fitted(8, refit_every=None))
+    for own in (Fitted(8), Fitted(8, refit_every=None, warp=True), Fixed(), None):
+        with pytest.raises(ValueError, match="needs own=Fitted"):
+            Pooled().check(own)
+
+
 def test_at_least_one_setting():
+    assert Pooled(1).settings == 1
     with pytest.raises(ValueError, match="settings must be"):
         Pooled(0)
