@@ -95,6 +95,26 @@ def test_a_fit_has_a_variance_and_length_scales_for_every_factor(key):
     assert found.kernel.variances[1] > 10 * found.kernel.variances[0]
 
 
+def test_a_sample_passes_through_the_values_as_near_as_the_noise_allows(key):
+    kernel, noise = kernel_of(FORMS["SE"], False), 1e-4
+    X = jr.uniform(key, (6, DIM))
+    y = jr.normal(jr.fold_in(key, 1), (6,)).at[2].set(jnp.nan)
+    used = jnp.isfinite(y)
+    K = jnp.where(used[:, None] & used[None, :], gram(kernel, X, X), 0)
+    K = K + jnp.diag(jnp.where(used, noise, 1.0))
+    inverse = jnp.asarray(np.linalg.inv(np.linalg.cholesky(np.asarray(K, np.float64))), K.dtype)
+
+    @jax.jit
+    @jax.vmap
+    def drawn(key):
+        return jax.vmap(additive.draw(key, kernel, jnp.asarray(noise), X, y, inverse, 50))(X)
+
+    values = np.asarray(drawn(jr.split(key, 100)))
+    error = (values - np.asarray(y)[None])[:, np.asarray(used)]
+    assert np.abs(error).max() < 6 * noise**0.5
+    assert values[:, 2].std() > 0.1
+
+
 def test_what_cannot_be_meant_is_refused(as_users_have_it):
     form = SquaredExponential(np.array([0.1, 0.5]))
     for groups in ((1, 1), (1, 3)), ((2, 1), (0, 2)), ():

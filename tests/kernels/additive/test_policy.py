@@ -27,9 +27,19 @@ def test_bounds_may_grow_as_the_theorem_says(key):
         observe = lambda belief, x: (surrogate.condition(shared, belief, x, x[0]), None)  # noqa: E731
         belief, _ = jax.lax.scan(observe, surrogate.start(shared), points)
         asked = lambda beta: UpperBound(beta)(key, surrogate, shared, belief, points)  # noqa: E731
-        return [jax.vmap(asked(beta).function)(1 - points) for beta in (schedule, fixed)]
+        grid = jax.tree.map(lambda leaf: leaf[:, 0], surrogate.grids(belief))
+        joint = jax.vmap(lambda x: surrogate.standardized(shared, belief, x))(points)
+        values = [jax.vmap(asked(beta).function)(1 - points) for beta in (schedule, fixed)]
+        return values, joint, grid, asked(fixed).on(grid)
 
-    np.testing.assert_allclose(*bounds(key), atol=1e-3)
+    values, joint, grid, (tables,) = bounds(key)
+    np.testing.assert_allclose(*values, atol=1e-3)
+    # The paper's table, and one of variances in units of the deviation of f at the best candidate.
+    mean, variance = np.asarray(joint)[..., 0]
+    s = np.sqrt(variance[np.argmax(mean + np.sqrt(fixed * variance))])
+    mean, variance = np.asarray(grid.mean[0]), np.asarray(grid.variance[0])
+    expected = [mean + np.sqrt(fixed * variance), mean + np.sqrt(fixed) * variance / (2 * s)]
+    np.testing.assert_allclose(tables, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_the_largest_of_independent_normals_has_the_quartiles_of_its_gumbel(key):
@@ -103,3 +113,10 @@ def test_an_evaluation_tells_of_largest_values_above_what_is_known(paths, key):
 def test_a_negative_beta_is_refused():
     with pytest.raises(ValueError, match="beta must be at least 0"):
         UpperBound(-1.0)
+
+
+def test_a_single_feature_or_sample_is_enough_and_none_is_refused():
+    assert FactorSample(1).size == MaxValueEntropy(1, size=1).samples == 1
+    for build in (FactorSample, MaxValueEntropy, lambda size: MaxValueEntropy(size=size)):
+        with pytest.raises(ValueError, match="whole number of at least 1"):
+            build(0)

@@ -13,7 +13,7 @@ from jaxbo.kernels.factors import local_search, maxsum
 from jaxbo.kernels.factors.graph import DataGraph, FactorGraph
 from tests.kernels.factors.graphs import CYCLES, TIES, named, spread, sums, tables_of
 
-MIXED = (3, 1, 4, 2, 3, 2), ((0, 1, 2, 3), (2, 3, 4), (4, 0), (5,), (3, 5), (5, 2))
+MIXED = (3, 1, 4, 2, 3, 2), ((0, 1, 2, 3), (2, 3, 4), (4, 2), (5,), (3, 5), (5, 0))
 #: No sum is this.
 NEVER = jnp.array(jnp.inf, float)
 #: Three turns of one or two factors, two of three, and on.
