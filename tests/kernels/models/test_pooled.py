@@ -142,6 +142,10 @@ def test_values_that_do_not_differ_tell_nothing(values):
     belief = told(own, X.astype(dtype), y.astype(dtype))
     evidence = pooled.evidence(own, belief)
     np.testing.assert_array_equal(evidence, np.zeros(32))
+    problem = module._problem(own, belief)
+    found = module.restricted(problem, problem.theta)
+    assert not found.told
+    assert found.contrasts == max(len(values) - 1, 0)
     kernel, _ = pooled.agreed(own, belief, evidence)
     low, high = np.log(np.asarray(own.limits.length_scale))
     share = (np.log(float(kernel.length_scale)) - low) / (high - low)
