@@ -117,6 +117,14 @@ def test_kicks_reach_the_whole_of_a_graph(kicks):
     np.testing.assert_array_equal(x, expected)
 
 
+def test_after_a_kick_the_neighbors_have_their_turns_first():
+    """Or the last variable, which alone is kicked, would go back."""
+    graph = FactorGraph((2,) * 3, [(2,), (1,), (0, 2)])
+    tables = graph.pack([jnp.zeros(2), jnp.zeros(2), jnp.array([[1.0, 0.0], [0.0, 2.0]])])
+    zero = jnp.zeros(3, jnp.int32)
+    np.testing.assert_array_equal(local_search.escape(graph, tables, zero, kicks=1), [1, 0, 1])
+
+
 @pytest.mark.full
 def test_kicks_find_the_maximum_of_more_random_graphs(key):
     graphs, factors, variables, grid = 60, 12, 8, 4
