@@ -400,6 +400,20 @@ def test_it_is_exported_for_every_platform():
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
 
 
+def test_clouds_go_on_along_the_border_of_a_constraint_to_its_best_point():
+    space = Space(a=Real(0, 1), b=Real(0, 1), where=jax.jit(lambda p: p["a"] + p["b"] <= 1))
+    function, start = lambda x: -jnp.sum((x - 0.7) ** 2), jnp.asarray([0.1, 0.85])
+    x, value = search._around(function, space, start, function(start), None)
+    assert 0.999 < jnp.sum(x) <= 1
+    assert -0.081 < value <= -0.08 + 1e-6  # in the middle of the border
+    # With limits the border ends earlier.
+    function = lambda x: -jnp.sum((x - jnp.asarray([0.9, 0.4])) ** 2)  # noqa: E731
+    limits = half(start[None])
+    x, value = search._around(function, space, start, function(start), limits)
+    np.testing.assert_array_less(x, [0.5 + 1e-6, 0.51])
+    assert value > -0.17 - 0.01  # at (0.5, 0.5)
+
+
 # ---------------------------------------------------------------- functions that jump
 
 
