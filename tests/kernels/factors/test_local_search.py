@@ -41,7 +41,7 @@ def kicked(graph, total, x, kicks):
     near = [{w for s in scopes if v in s for w in s} - {v} for v in range(len(sizes))]
     for number in range(kicks):
         turn, first = divmod(number, len(scopes))
-        together = 1 + turn // local_search.TURNS % local_search.MOST_KICKED
+        together = 1 + turn // 2 % 3  # two turns each of one factor, of two and of three
         moved = {
             v
             for place in range(together)
