@@ -1,6 +1,7 @@
 """Local search: that it never loses, where it ends, and that kicks find what ascent does not."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -115,6 +116,16 @@ def test_kicks_reach_the_whole_of_a_graph(kicks):
         i //= kicks
         expected[2 * i : 2 * i + 2] = 1
     np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.parametrize(("turns", "found"), [(4, 0), (5, 1)])
+def test_three_factors_are_kicked_after_two_turns_of_one_and_of_two(turns, found):
+    """Ten spins that like to be equal: a majority of them has to be kicked, and that takes three pairs."""
+    pairs = list(itertools.combinations(range(10), 2))
+    tables = (jnp.tile(jnp.array([[1.0, 0.0], [0.0, 1.01]]), (len(pairs), 1, 1)),)
+    zero, kicks = jnp.zeros(10, jnp.int32), turns * len(pairs)
+    x = local_search.escape(FactorGraph((2,) * 10, pairs), tables, zero, kicks=kicks)
+    np.testing.assert_array_equal(x, found)
 
 
 def test_after_a_kick_the_neighbors_have_their_turns_first():
