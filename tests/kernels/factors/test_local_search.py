@@ -120,7 +120,7 @@ def test_kicks_reach_the_whole_of_a_graph(kicks):
 
 @pytest.mark.parametrize(("turns", "found"), [(4, 0), (5, 1)])
 def test_three_factors_are_kicked_after_two_turns_of_one_and_of_two(turns, found):
-    """Ten spins that like to be equal: a majority of them has to be kicked, and that takes three pairs."""
+    """Ten spins that like to be equal: most of them have to be kicked, which takes three pairs."""
     pairs = list(itertools.combinations(range(10), 2))
     tables = (jnp.tile(jnp.array([[1.0, 0.0], [0.0, 1.01]]), (len(pairs), 1, 1)),)
     zero, kicks = jnp.zeros(10, jnp.int32), turns * len(pairs)
