@@ -212,16 +212,18 @@ def test_every_factor_can_have_a_variance_and_length_scales_of_its_own(key):
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "cells"),
     [
-        Decomposed([tuple(range(6))], 10, grid=64),
-        Decomposed(structure.Sampled(arity=6, count=1), 10, grid=64),
-        Decomposed([(0, 1)], 10, regions=Regions((16,) * 6)),
+        (Decomposed([tuple(range(6))], 10, grid=64), 64**6),
+        (Decomposed(structure.Sampled(arity=6, count=2), 10, grid=64), 2 * 12 * 64**6),
+        (Decomposed([(0, 1)], 10, regions=Regions((16,) * 6), zoom=0.1), (16**6 + 1) * 32**2),
     ],
     ids=["given", "learned", "boxes"],
 )
-def test_tables_that_would_not_fit_are_refused_before_any_is_made(model, key):
-    with pytest.raises(ValueError, match=r"would take .* GiB \(\d+ bytes\)"):
+def test_tables_that_would_not_fit_are_refused_before_any_is_made(model, cells, key):
+    # Of each factor a mean of two outputs, and a variance.
+    needed = 3 * cells * jnp.zeros(()).nbytes
+    with pytest.raises(ValueError, match=rf"would take .* GiB \({needed} bytes\)"):
         model.start(model.setup(key, 6))
 
 
