@@ -148,6 +148,11 @@ WRONG = {
         {"known": (POINTS, VALUES)},
         r"after 3 observations, exceed .* write surrogate=Fixed\(…, capacity=5\)",
     ),
+    "no room for who brings most": (
+        TS(SPACE, 2, Fixed(size=4, capacity=3)),
+        {"known": ROWS},
+        "after 2 observations, exceed",
+    ),
     "no room for workers": (WORKERS, {"known": (np.full((9, 1), 0.5), np.ones(9))}, "capacity=14"),
     "outside": (WORKERS, {"known": ([[2.0]], [1.0])}, "outside of the domain"),
     "first outside": (WORKERS, {"first": [[2.0]]}, "outside of the domain"),

@@ -49,6 +49,10 @@ def test_the_factors_of_a_belief_add_up_to_its_mean(key):
         expected, joint = surrogate.standardized(surrogate.setup(key, DIM), belief, x)
         np.testing.assert_allclose(total, expected[0], atol=2e-3)
         assert all((table >= 0).all() for table in variance)
+        # Point by point they are what the grids say, the factors in the order of their groups.
+        means, variances = surrogate.parts(belief, x)
+        np.testing.assert_allclose(means[0], [m[place] for m, _, place in places], atol=2e-3)
+        np.testing.assert_allclose(variances[0], [v[place] for _, v, place in places], atol=1e-3)
         most = sum(jnp.sqrt(table[place]) for _, table, place in places)
         assert jnp.sqrt(joint[0]) <= most + 1e-3  # the sum of deviations bounds that of the sum
 
@@ -208,16 +212,18 @@ def test_every_factor_can_have_a_variance_and_length_scales_of_its_own(key):
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "cells"),
     [
-        Decomposed([tuple(range(6))], 10, grid=64),
-        Decomposed(structure.Sampled(arity=6, count=1), 10, grid=64),
-        Decomposed([(0, 1)], 10, regions=Regions((16,) * 6)),
+        (Decomposed([tuple(range(6))], 10, grid=64), 64**6),
+        (Decomposed(structure.Sampled(arity=6, count=2), 10, grid=64), 2 * 12 * 64**6),
+        (Decomposed([(0, 1)], 10, regions=Regions((16,) * 6), zoom=0.1), (16**6 + 1) * 32**2),
     ],
     ids=["given", "learned", "boxes"],
 )
-def test_tables_that_would_not_fit_are_refused_before_any_is_made(model, key):
-    with pytest.raises(ValueError, match=r"would take .* GiB \(\d+ bytes\)"):
+def test_tables_that_would_not_fit_are_refused_before_any_is_made(model, cells, key):
+    # Of each factor a mean of two outputs, and a variance.
+    needed = 3 * cells * jnp.zeros(()).nbytes
+    with pytest.raises(ValueError, match=rf"would take .* GiB \({needed} bytes\)"):
         model.start(model.setup(key, 6))
 
 

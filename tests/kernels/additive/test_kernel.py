@@ -30,9 +30,9 @@ def kernel_of(form, tied):
 def part(kernel, number, x, z):
     """k_I by its definition, of plain kernels."""
     scope = jnp.array(SCOPES[number])
-    one = kernel.form.with_hyperparameters(
-        kernel.length_scales[number, : len(scope)], kernel.variances[number]
-    )
+    scales = kernel.length_scale
+    scales = scales[scope] if scales.ndim == 1 else scales[number, : len(scope)]
+    one = kernel.form.with_hyperparameters(scales, kernel.variances[number])
     return one(x[scope], z[scope])
 
 
@@ -93,6 +93,26 @@ def test_a_fit_has_a_variance_and_length_scales_for_every_factor(key):
     expected = -0.5 * (quadratic + log_det + 40 * np.log(2 * np.pi))
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-3)
     assert found.kernel.variances[1] > 10 * found.kernel.variances[0]
+
+
+def test_a_sample_passes_through_the_values_as_near_as_the_noise_allows(key):
+    kernel, noise = kernel_of(FORMS["SE"], False), 1e-4
+    X = jr.uniform(key, (6, DIM))
+    y = jr.normal(jr.fold_in(key, 1), (6,)).at[2].set(jnp.nan)
+    used = jnp.isfinite(y)
+    K = jnp.where(used[:, None] & used[None, :], gram(kernel, X, X), 0)
+    K = K + jnp.diag(jnp.where(used, noise, 1.0))
+    inverse = jnp.asarray(np.linalg.inv(np.linalg.cholesky(np.asarray(K, np.float64))), K.dtype)
+
+    @jax.jit
+    @jax.vmap
+    def drawn(key):
+        return jax.vmap(additive.draw(key, kernel, jnp.asarray(noise), X, y, inverse, 50))(X)
+
+    values = np.asarray(drawn(jr.split(key, 100)))
+    error = (values - np.asarray(y)[None])[:, np.asarray(used)]
+    assert np.abs(error).max() < 6 * noise**0.5
+    assert values[:, 2].std() > 0.1
 
 
 def test_what_cannot_be_meant_is_refused(as_users_have_it):

@@ -75,9 +75,23 @@ def test_how_often_pairs_shared_a_factor_is_counted_after_every_move():
     start = jnp.array([[0, -1], [1, -1], [2, -1], [0, 1]])
     density = of_scopes(lambda s: -1e9 * jnp.any(s != start).astype(float))
     still = structure.sample(jr.key(0), start, density, 3, fixed=3, steps=9)
+    np.testing.assert_array_equal(still.pairs, [[0, 1, 0], [1, 0, 0], [0, 0, 0]])
     np.testing.assert_array_equal(still.pairs, structure.shared(start, 3))
-    assert still.pairs[0, 1] == 1
     assert still.accepted < 1
+
+
+def test_scopes_of_any_length_are_filled_up():
+    filled = structure.padded([(4,), (0, 1, 2), (3, 0)])
+    np.testing.assert_array_equal(filled, [[4, -1, -1], [0, 1, 2], [3, 0, -1]])
+
+
+@pytest.mark.parametrize(
+    ("size", "least"), [("arity", 2), ("count", 1), ("steps", 1), ("factors", 1)]
+)
+def test_the_least_sizes_of_a_chain_are_taken_and_no_less(size, least):
+    assert getattr(structure.Sampled(**{size: least}), size) == least
+    with pytest.raises(ValueError, match=f"{size} must be"):
+        structure.Sampled(**{size: least - 1})
 
 
 def test_what_cannot_be_meant_is_refused(as_users_have_it):

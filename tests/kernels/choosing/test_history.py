@@ -216,6 +216,21 @@ def test_the_first_repetition_tells_whether_there_is_noise(values, exact):
     assert told(x, values).seen.exact == exact
 
 
+@pytest.mark.parametrize(
+    ("values", "flat"),
+    [
+        ([1.0, 1.0], True),
+        ([1.0, 1.0 + 1e-7], True),  # rounding
+        ([1.0, 1.1], False),
+        ([1.1, 1.0], False),
+        ([1.0, NAN], False),  # one is not enough
+        ([NAN, NAN], False),
+    ],
+)
+def test_values_are_flat_if_there_are_two_and_all_are_equal(values, flat):
+    assert told([[0.3], [0.7]], values).seen.flat == flat
+
+
 # ---------------------------------------------------------------- what is asked
 
 POINTS = Finite(jnp.linspace(0, 1, 11)[:, None])

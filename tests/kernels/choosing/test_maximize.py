@@ -400,6 +400,20 @@ def test_it_is_exported_for_every_platform():
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
 
 
+def test_clouds_go_on_along_the_border_of_a_constraint_to_its_best_point():
+    space = Space(a=Real(0, 1), b=Real(0, 1), where=jax.jit(lambda p: p["a"] + p["b"] <= 1))
+    function, start = lambda x: -jnp.sum((x - 0.7) ** 2), jnp.asarray([0.1, 0.85])
+    x, value = search._around(function, space, start, function(start), None)
+    assert 0.999 < jnp.sum(x) <= 1
+    assert -0.081 < value <= -0.08 + 1e-6  # in the middle of the border
+    # With limits the border ends earlier.
+    function = lambda x: -jnp.sum((x - jnp.asarray([0.9, 0.4])) ** 2)  # noqa: E731
+    limits = half(start[None])
+    x, value = search._around(function, space, start, function(start), limits)
+    np.testing.assert_array_less(x, [0.5 + 1e-6, 0.51])
+    assert value > -0.17 - 0.01  # at (0.5, 0.5)
+
+
 # ---------------------------------------------------------------- functions that jump
 
 
@@ -459,6 +473,39 @@ def test_pieces_of_a_space_keep_to_their_region(key):
     np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
+class Half(history.Limits):
+    """The first half of the cube is allowed."""
+
+    def allow(self, x):
+        return x[0] <= 0.5
+
+
+def half(candidates):
+    nothing = history.limits(history.empty(candidates.shape[1], 4), candidates)
+    return Half(nothing.risk, jnp.where(candidates[:, 0] <= 0.5, 0.0, 1.0), jnp.asarray(0.5))
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_climb_promises_the_peak_of_its_model_or_what_it_has_where_it_may_not_look(limited):
+    function, x = lambda x: 2 - jnp.sum((x - 0.53) ** 2), jnp.asarray([0.49, 0.53])
+    limits = half(x[None]) if limited else None
+    begin = search._begin(x, function(x))
+    trials = lambda n: search._go_on(function, Cube(2), begin, n, None, limits, 2)  # noqa: E731
+    one, two = trials(1), trials(2)
+    np.testing.assert_allclose([one.value, one.promise], [2 - 0.04**2, 2], rtol=1e-6)
+    np.testing.assert_array_equal(two.x, x if limited else x + one.move)
+    np.testing.assert_allclose(two.promise, 2 - 0.04**2 if limited else 2, rtol=1e-6)
+    np.testing.assert_allclose(two.radius, 0.1 * (0.25 if limited else 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dim", "steps", "trials"), [(2, 0, 3), (2, 1, 4), (3, 0, 5)])
+def test_a_few_climbs_have_all_their_trials_and_the_steps_more(dim, steps, trials):
+    # The first trial is the start. Up a slope every other one is twice as long as the one before.
+    origin = jnp.zeros((1, dim))
+    x, _ = maximize(lambda x: jnp.sum(x), Cube(dim), origin, starts=4, steps=steps)
+    np.testing.assert_allclose(np.linalg.norm(x), 0.1 * (2 ** (trials - 1) - 1), rtol=1e-5)
+
+
 def test_a_race_is_not_won_by_climbs_that_may_not_go_on(key):
     """A peak beside a higher one in a region that fails."""
 
@@ -467,16 +514,9 @@ def test_a_race_is_not_won_by_climbs_that_may_not_go_on(key):
         high = 3.0 * jnp.exp(-jnp.sum((x - jnp.array([0.75, 0.5, 0.5])) ** 2) / 0.05)
         return low + high
 
-    class Half(history.Limits):
-        """The first half of the cube is allowed."""
-
-        def allow(self, x):
-            return x[0] <= 0.5
-
     domain = Cube(3)
     candidates = domain.candidates(key, 1000)
-    nothing = history.limits(history.empty(3, 4), candidates)
-    limits = Half(nothing.risk, jnp.where(candidates[:, 0] <= 0.5, 0.0, 1.0), jnp.asarray(0.5))
+    limits = half(candidates)
     edge = jnp.max(jnp.where(limits.allowed, jax.vmap(function)(candidates), -jnp.inf))
     x, value = jax.jit(lambda c: maximize(function, domain, c, limits=limits))(candidates)
     assert x[0] <= 0.5

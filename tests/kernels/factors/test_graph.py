@@ -7,7 +7,50 @@ import pytest
 
 from jaxbo.kernels.factors import graph as factor_graph
 from jaxbo.kernels.factors.graph import DataGraph, FactorGraph
-from tests.kernels.factors.graphs import CYCLES, sums, tables_of
+from tests.kernels.factors.graphs import CYCLES, GRAPHS, TREES, sums, tables_of
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_knows_the_factors_of_every_variable_by_their_axes(name):
+    graph = FactorGraph(*GRAPHS[name])
+    order = np.random.default_rng(0).permutation(len(graph.sizes))
+    plan = graph.incidence(order)
+    np.testing.assert_array_equal(plan.order, order)
+    for group, axes in zip(graph.groups, plan.factors, strict=True):
+        for column, rows in zip(np.asarray(group.variables).T, axes, strict=True):
+            for v, row in zip(order, rows, strict=True):
+                expected = np.flatnonzero(column == v)
+                np.testing.assert_array_equal(row[: len(expected)], expected)
+                np.testing.assert_array_equal(row[len(expected) :], -1)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_breadth_first_is_near_before_far_one_part_after_the_other(name):
+    sizes, scopes = GRAPHS[name]
+    near = np.array(
+        [
+            [any({u, v} <= set(s) for s in scopes) for u in range(len(sizes))]
+            for v in range(len(sizes))
+        ]
+    )
+    order, expected = FactorGraph(sizes, scopes).breadth_first().tolist(), []
+    while len(expected) < len(sizes):  # the next one is near the earliest that has any left
+        rest = [v for v in range(len(sizes)) if v not in expected]
+        expected.append(next((v for u in expected for v in rest if near[u, v]), rest[0]))
+    assert order == expected
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_variables_of_one_color_share_no_factor_and_a_tree_has_few(name):
+    sizes, scopes = GRAPHS[name]
+    colors = FactorGraph(sizes, scopes).colors()
+    np.testing.assert_array_equal(colors.sum(axis=0), 1)
+    assert colors.any(axis=1).all()
+    for scope in scopes:
+        assert (colors[:, list(scope)].sum(axis=1) <= 1).all()
+    most = max(len(scope) for scope in scopes)
+    # A tree has no more of them than its largest factor has variables.
+    assert len(colors) == most if name.removeprefix("tree-") in TREES else len(colors) >= most
 
 
 def test_the_value_of_a_point_is_the_sum_of_its_tables(key):

@@ -204,6 +204,9 @@ def recursion(weights, phis, noise, ys):
 def test_the_recursion_of_weights_is_their_batch_form(key, points, x64):
     ensemble, ys = Ensemble(KERNELS, expert(OnFeatures())), values(points)
     shared = setup(ensemble, key, DIM)
+    # What else is drawn has a key of its own.
+    keys = jr.key_data(jr.split(key, len(KERNELS) + 1))
+    np.testing.assert_array_equal(jr.key_data(shared.draws.key), keys[-1])
     belief = told(ensemble, shared, points, ys)
     phis = jax.vmap(lambda phi: jax.vmap(phi)(points))(shared.features)
     y = standardized(ys)

@@ -206,6 +206,12 @@ def test_never_worse_than_the_start(key):
     assert bool(jnp.all(again.log_evidence >= best.log_evidence - 1e-3))
 
 
+def test_a_descent_that_begins_where_the_loss_bends_down_finds_the_minimum():
+    hole = lambda u, last: -jnp.exp(-(u[0] ** 2) / 2)  # noqa: E731
+    u, loss, last = jax.jit(lambda u: fit._descend(hole, u, 10))(jnp.array([2.0]))
+    np.testing.assert_allclose([u[0], loss + 1, last + 1], 0, atol=1e-3)
+
+
 def test_difficult_values_give_finite_results_inside_the_bounds(fitted, key):
     """Constant, huge, nothing but noise, and a single observation."""
     X, _ = draws(key)

@@ -12,6 +12,7 @@ from jaxbo.kernels.models import pooled as module
 from jaxbo.kernels.models.fit import LogNormal, Priors
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.pooled import Pooled
+from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential
 
 pytestmark = pytest.mark.float64
@@ -141,6 +142,10 @@ def test_values_that_do_not_differ_tell_nothing(values):
     belief = told(own, X.astype(dtype), y.astype(dtype))
     evidence = pooled.evidence(own, belief)
     np.testing.assert_array_equal(evidence, np.zeros(32))
+    problem = module._problem(own, belief)
+    found = module.restricted(problem, problem.theta)
+    assert not found.told
+    assert found.contrasts == max(len(values) - 1, 0)
     kernel, _ = pooled.agreed(own, belief, evidence)
     low, high = np.log(np.asarray(own.limits.length_scale))
     share = (np.log(float(kernel.length_scale)) - low) / (high - low)
@@ -166,6 +171,14 @@ def test_a_length_scale_that_is_to_stay_stays():
     assert 1e-5 < float(noise) < 1
 
 
+def test_only_models_whose_hyperparameters_it_can_set_are_taken(as_users_have_it):
+    Pooled().check(Fitted(8, refit_every=None))
+    for own in (Fitted(8), Fitted(8, refit_every=None, warp=True), Fixed(), None):
+        with pytest.raises(ValueError, match="needs own=Fitted"):
+            Pooled().check(own)
+
+
 def test_at_least_one_setting():
+    assert Pooled(1).settings == 1
     with pytest.raises(ValueError, match="settings must be"):
         Pooled(0)

@@ -323,11 +323,18 @@ def test_constant_values_are_moved_to_zero_and_not_scaled(value, count):
 def test_a_spread_of_rounding_errors_is_none():
     y = np.nextafter(array(np.full(CAPACITY, 1e6)), array(np.resize([2e6, 0], CAPACITY)))
     assert [float(leaf) for leaf in (fit(y).scale, fit(y).power)] == [1, 1]
+    # From some more of them on, there is one.
+    for count in (4, 3, 2):
+        y = array(1e6) + count * np.spacing(array(1e6)) * np.resize(array([1, -1]), CAPACITY)
+        assert fit(y).scale == count * np.spacing(array(1e6))
 
 
 def test_with_fewer_than_five_distinct_values_the_power_is_one():
     four = np.tile([0.0, 1.0, 3.0, 100.0], 15)
     assert float(fit(array(four)).power) == 1
+    five = np.tile([0.0, 1.0, 3.0, 10.0, 100.0], 12)
+    expected = stats.yeojohnson_normmax(standardized(five))
+    assert float(fit(array(five)).power) == pytest.approx(np.clip(expected, 0, 2), abs=1e-3) != 1
     assert float(fit(array(four)).scale) > 1
     four[0] = 40
     assert float(fit(array(four)).power) < 0.5

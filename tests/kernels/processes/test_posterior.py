@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from jaxbo.kernels.accelerated import roots
 from jaxbo.kernels.processes import features, posterior
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.kernels.processes.posterior import DenseRoot, ProductRoot
@@ -97,6 +98,15 @@ def test_root_and_transposed_root_are_adjoint(capacity, key, close):
     phis, ys, _ = data(key)
     root = condition_all(posterior.prior(SIZE, 1e-2, capacity=capacity), phis, ys).root
     close(jax.vmap(root.times)(jnp.eye(SIZE)), jax.vmap(root.transpose_times)(jnp.eye(SIZE)).T)
+
+
+def test_more_features_than_the_kernel_takes_give_the_same_numbers(key, close, monkeypatch):
+    phis, ys, others = data(key)
+    root = condition_all(posterior.prior(SIZE, 1e-2, capacity=POINTS), phis, ys).root
+    both = lambda z: (root.times(z), root.transpose_times(z))  # noqa: E731
+    expected = both(others[0])
+    monkeypatch.setattr(roots, "LARGEST_FACTOR", SIZE - 1)
+    jax.tree.map(close, both(others[0]), expected)
 
 
 def test_both_forms_of_the_root_give_the_same_numbers(key, close):
