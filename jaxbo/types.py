@@ -68,6 +68,14 @@ def named(name: str) -> Callable[[ArrayLike | Sequence[float]], Float[Array, "..
     return convert
 
 
+def on_device(numbers: ArrayLike) -> Float[Array, "..."]:
+    """`numbers` in JAX's precision, by no operation of JAX: `jax_debug_nans` looks at those."""
+    if isinstance(numbers, jax.Array):
+        return jnp.asarray(numbers, float)
+    with np.errstate(over="ignore"):
+        return jnp.asarray(np.asarray(numbers, jax.dtypes.canonicalize_dtype(float)))
+
+
 def as_pytree(function: Callable) -> Callable:
     """`function` as a pytree, so that whatever holds it passes through `jax.vmap` and `jax.jit`.
 

@@ -22,11 +22,18 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
 from jaxbo._extensible import Extensible
-from jaxbo.algos.base.known import KnownRows, check_inside, read
+from jaxbo.algos.base.known import (
+    KnownRows,
+    inside,
+    is_numeric,
+    of_one,
+    read,
+    values_of,
+)
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
 from jaxbo.privacy.mechanism import Mechanism
-from jaxbo.types import Count, Flag, Key, Point
+from jaxbo.types import Count, Flag, Key, Point, on_device
 
 
 class Stage(NamedTuple):
@@ -205,7 +212,7 @@ class AbstractAlgorithm(Extensible):
             "warm_start is for observations made before the first round is told.",
         )
         self.check_start(state, values)
-        self._check_inside(queries)
+        queries = self._inside(queries)
 
         def step(state: PyTree, row: tuple[Array, Array, Flag]) -> tuple[PyTree, None]:
             queries, values, last = row
@@ -215,21 +222,30 @@ class AbstractAlgorithm(Extensible):
         return jax.lax.scan(step, state, (queries, values, last))[0]
 
     def _as_arrays(self, queries: Any, values: Any) -> tuple[Array, Array]:
-        """Both as arrays."""
-        if values is None or not isinstance(queries, jax.Array | np.ndarray):
+        """Both as arrays, with an axis of agents."""
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((queries, values))):
+            return jnp.asarray(queries, float), jnp.asarray(values, float)
+        if values is None or not is_numeric(queries):
             given = queries if values is None else (queries, values)
-            queries, values = read(
-                given, self.domain, self.clients, min(self.targets, self.clients)
-            )
-        return jnp.asarray(queries, float), jnp.asarray(values, float)
+            agents = self.clients, min(self.targets, self.clients)
+            queries, values = read(given, self.domain, *agents)
+        values = values_of(values)
+        shape = of_one(queries, values, self.domain.dim) if self.clients == 1 else None
+        if queries.ndim == 2 and shape is not None:
+            queries, values = queries.reshape(shape), values.reshape(shape[:-1])
+        return on_device(queries), on_device(values)
 
-    def _check_inside(self, queries: Float[Array, "points agents dim"]) -> None:
+    def _inside(self, queries: Float[Array, "points agents dim"]) -> Array:
         """`ValueError` for a point outside of the domain; one that is NaN is none."""
-        if not isinstance(queries, jax.core.Tracer):
-            x = np.asarray(queries).reshape(-1, self.domain.dim)
-            # Within a `jit` too: these points are known while it is traced.
-            with jax.ensure_compile_time_eval():
-                check_inside(x, np.asarray(~np.isnan(x).all(axis=1)), self.domain)
+        if isinstance(queries, jax.core.Tracer):
+            return queries
+        x = np.asarray(queries).reshape(-1, self.domain.dim)
+        found = inside(x, np.asarray(~np.isnan(x).all(axis=1)), self.domain)
+        return (
+            queries
+            if np.array_equal(found, x, equal_nan=True)
+            else on_device(found.reshape(queries.shape))
+        )
 
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
         """`ValueError` for more observations before the first round than there is room for."""

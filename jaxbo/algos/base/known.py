@@ -8,24 +8,28 @@ Results may be given as
     a DataFrame                         of the same columns
 
 Where several agents have objectives of their own, the column "agent" says whose a result is. A value that
-is NaN or None is an evaluation that failed.
+is NaN or None is an evaluation that failed. Dictionaries may hold text alone, as `csv.DictReader` reads
+it (`_text`). A point that rounding has moved out of the domain is moved back.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from jaxbo._check import require
-from jaxbo.domains.base import AbstractDomain
+from jaxbo.algos.base import _text
+from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.domains.space import Space
 
+#: Rounding of float32, and of what was computed in it, relative to the size of a coordinate.
+ROUNDING = 2.0**-22
 #: The column of the values, and that of the agents.
 VALUE, AGENT = "value", "agent"
 #: Columns of a table that say how it came to a result; a parameter may not have such a name.
@@ -67,8 +71,7 @@ def read(given: Any, domain: AbstractDomain, agents: int, targets: int) -> Known
             _of_records(given, domain, agents) if x is None else _results(x, y, domain, agents)
         )
         known = _stacked(results, domain.dim, agents, targets)
-    _check(known, domain)
-    return known
+    return _checked(known, domain)
 
 
 def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"]:
@@ -82,22 +85,36 @@ def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"
     else:
         rows = [_point(row, f"point {i}", domain) for i, row in enumerate(_rows(given, "points"))]
         found = np.reshape(rows, (-1, domain.dim))
-    found = _rounded(found)
-    check_inside(found, np.ones(len(found), bool), domain)
-    return found
+    return inside(_rounded(found), np.ones(len(found), bool), domain)
 
 
-def check_inside(x: Float[Any, "points dim"], wanted: np.ndarray, domain: AbstractDomain) -> None:
-    """`ValueError` with the first of the `wanted` points that is NaN or outside of the domain."""
-    if not len(x):
-        return
-    inside = np.asarray(jax.vmap(domain.contains)(jnp.asarray(x, float)))
-    if (wrong := ~inside & wanted).any():
+def inside(x: Float[Any, "points dim"], wanted: np.ndarray, domain: AbstractDomain) -> np.ndarray:
+    """The points, those that float32 may have moved out of the domain at their nearest points of it.
+
+    `ValueError` with the first of the `wanted` points that is NaN or outside.
+    """
+    x = np.asarray(x, jax.dtypes.canonicalize_dtype(float))
+    finite = np.isfinite(x).all(axis=1)
+    held = np.where(finite[:, None], x, 0)  # `jax_debug_nans` would stop for the others
+    outside = ~_each(domain.contains, held) & finite
+    if outside.any():
+        nearest = _each(domain.project, held)
+        size = np.abs(domain.points).max(axis=0) if isinstance(domain, Finite) else 1
+        moved = outside & (np.abs(nearest - held) <= ROUNDING * size).all(axis=1)
+        x, outside = np.where(moved[:, None], nearest, x), outside & ~moved
+    if (wrong := (outside | ~finite) & wanted).any():
         row = int(np.argmax(wrong))
-        about = (
-            "has numbers that are not finite" if not np.isfinite(x[row]).all() else _outside(domain)
-        )
-        raise ValueError(f"point {row}, {np.asarray(x[row])}, {about}.")
+        about = "has numbers that are not finite" if not finite[row] else _outside(domain)
+        raise ValueError(f"point {row}, {x[row]}, {about}.")
+    return x
+
+
+def _each(function: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
+    """Of each point. Within a `jit` too: these points are known while it is traced."""
+    if not len(x):
+        return np.zeros(0, bool)
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jax.vmap(function)(jnp.asarray(x, float)))
 
 
 def _outside(domain: AbstractDomain) -> str:
@@ -106,6 +123,13 @@ def _outside(domain: AbstractDomain) -> str:
             "is outside of the space: give parameters by name, or what space.encode makes of them"
         )
     return f"is outside of the domain: give a point of {domain}"
+
+
+def is_numeric(given: Any) -> bool:
+    """Whether it is an array of numbers."""
+    if isinstance(given, np.ndarray):
+        return given.dtype.kind not in "OUS"
+    return isinstance(given, jax.Array)
 
 
 def _is_array(given: Any) -> bool:
@@ -132,9 +156,9 @@ def _numbers(name: str, given: Any) -> np.ndarray:
 
 
 def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int) -> KnownRows:
-    queries, values = _numbers("the points", x), _values(y)
-    if agents == 1 and queries.shape == (*values.shape, domain.dim):
-        queries, values = queries.reshape(-1, 1, domain.dim), values.reshape(-1, 1)
+    queries, values = _numbers("the points", x), values_of(y)
+    if agents == 1 and (shape := of_one(queries, values, domain.dim)):
+        queries, values = queries.reshape(shape), values.reshape(shape[:-1])
     shape = f"(points, {domain.dim})" if agents == 1 else f"(points, {targets}, {domain.dim})"
     require(
         queries.ndim == 3
@@ -145,6 +169,13 @@ def _of_arrays(x: Any, y: Any, domain: AbstractDomain, agents: int, targets: int
     return KnownRows(_rounded(queries), values)
 
 
+def of_one(x: Any, y: Any, dim: int) -> tuple[int, int, int] | None:
+    """The shape of rows of points of one agent, whose values may be in one column; None for others."""
+    rows, column = x.shape[:-1], (*x.shape[:1], 1)
+    fit = x.shape[-1:] == (dim,) and (rows == y.shape or (len(rows) == 1 and y.shape == column))
+    return (y.size, 1, dim) if fit else None
+
+
 def _rounded(x: np.ndarray) -> np.ndarray:
     """Coordinates in JAX's precision. Those too small for it are 0, which JAX takes them for."""
     dtype = np.dtype(jax.dtypes.canonicalize_dtype(float))
@@ -153,7 +184,7 @@ def _rounded(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) < np.finfo(dtype).tiny, np.zeros((), dtype), x)
 
 
-def _values(given: Any) -> np.ndarray:
+def values_of(given: Any) -> np.ndarray:
     """An array of values; None is NaN."""
     if isinstance(given, np.ndarray | jax.Array) and given.dtype != object:
         return _numbers("the values", given)
@@ -224,10 +255,19 @@ def _result(
     i: int, row: Mapping[str, Any], value: Any, domain: AbstractDomain, agents: int
 ) -> KnownResult:
     names = domain.names if isinstance(domain, Space) else ()
+    if _text.is_text(row, value):
+        row, value = _of_text(i, row, domain), _text.number(value)
     agent = _agent(i, 0 if agents == 1 or AGENT in names else row.get(AGENT), agents)
     about = [name for name in (*ABOUT, AGENT) if name not in names]
     point = {name: item for name, item in row.items() if name not in about}
     return KnownResult(agent, _point(point, f"result {i}", domain), _value(i, value))
+
+
+def _of_text(i: int, row: Mapping[str, Any], domain: AbstractDomain) -> dict[str, Any]:
+    try:
+        return _text.from_text(row, domain)
+    except ValueError as error:
+        raise ValueError(f"result {i}: {error}") from error
 
 
 def _agent(i: int, agent: Any, agents: int) -> int:
@@ -272,12 +312,13 @@ def _stacked(results: Sequence[KnownResult], dim: int, agents: int, targets: int
     return KnownRows(_rounded(queries), values)
 
 
-def _check(known: KnownRows, domain: AbstractDomain) -> None:
+def _checked(known: KnownRows, domain: AbstractDomain) -> KnownRows:
     """`ValueError` for points outside of the domain, and for values that no model can be told."""
     x, y = known.queries.reshape(-1, domain.dim), known.values.reshape(-1)
     nobody = np.isnan(x).all(axis=1) & np.isnan(y)
-    check_inside(x, ~nobody, domain)
+    x = inside(x, ~nobody, domain)
     largest = float(np.finfo(jax.dtypes.canonicalize_dtype(float)).max)
     if (wrong := ~(np.abs(y) <= largest) & ~np.isnan(y)).any():
         row = int(np.argmax(wrong))
         raise ValueError(f"value {row} is {y[row]}: give a finite number, or NaN where it failed.")
+    return known._replace(queries=x.reshape(known.queries.shape))
