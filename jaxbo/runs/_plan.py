@@ -22,6 +22,7 @@ from jaxbo._keys import barrier
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import RunKeys, agent_keys, row_keys
+from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each, whole_where_uneven
 from jaxbo.runs import _steps
@@ -118,7 +119,9 @@ class Plan(eqx.Module):
         asked, rows = tables
         if self.record is None:
             (queries, values), initial = asked, min(count, self.initial)
-            rows = Trace(queries, values, rows, initial, every=self.every, direction=self.direction)
+            known: Any = {"every": self.every, "direction": self.direction}
+            shared = isinstance(self.algorithm, AbstractOneModel)
+            rows = Trace(queries, values, rows, initial, **known, shared=shared)
         algorithm, each = self.algorithm, self.each
         rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)
         last = whole_where_uneven(each, state[0], algorithm.clients)

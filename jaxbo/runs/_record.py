@@ -31,6 +31,7 @@ class Record:
         present: np.ndarray | None,
         compiled: bool,
         direction: Direction,
+        shared: bool,
     ):
         queries, info = shapes
         rows = initial + rounds
@@ -40,6 +41,7 @@ class Record:
         # A compiled objective's values are told as they come; a Python objective's in float64.
         self.compiled = compiled
         self.direction: Direction = direction
+        self.shared = shared
         precision = queries.dtype if compiled else np.float64
         self.values = np.full((rows, queries.shape[0]), np.nan, precision)
         #: When each evaluation began, and for how many seconds.
@@ -205,7 +207,7 @@ class Record:
         failures = tuple(failure for failure in self.failures if failure.row < self.told)
         known = queries, values, info, initial, failures, self.ledger
         times = None if self.compiled else self.times[: self.told].copy()
-        return Trace(*known, direction=self.direction, times=times)
+        return Trace(*known, direction=self.direction, times=times, shared=self.shared)
 
     def _save(self) -> None:
         if self.saved is None:

@@ -212,7 +212,8 @@ def drive(
     example = None if present is None or not rounds else present[0]
     # An error in `ask` ends the run before anything is evaluated.
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
-    record = Record(shapes, initial, rounds, saved, ledger, given, compiled, direction)
+    shared = isinstance(algorithm, AbstractOneModel)
+    record = Record(shapes, initial, rounds, saved, ledger, given, compiled, direction, shared)
     row = jnp.zeros(shapes[0].shape), jnp.zeros(algorithm.targets)
     tells = algorithm, *row, begin.stage(0), _info_of(algorithm, record.info_tree, -1)
     asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731

@@ -43,6 +43,7 @@ class Trace(Shown):
     had from them. `ledger` is the one given to `drive`, with all its charges. `direction` says whether
     large values are good or small ones; they are the user's own either way. `times` are, of a Python
     objective, when each evaluation was handed over, in seconds since 1970, and for how many seconds.
+    `shared` says that the columns are workers who evaluate one objective.
     """
 
     queries: Float[Array, "*rows targets dim"]
@@ -54,6 +55,7 @@ class Trace(Shown):
     every: int = eqx.field(static=True, default=1)
     direction: Direction = eqx.field(static=True, default="maximize")
     times: Float[Values, "*rows targets 2"] | None = None
+    shared: bool = eqx.field(static=True, default=False)
 
     def table(self, domain: AbstractDomain | None = None) -> Trials:
         """A dictionary for each evaluation, row by row; with the `domain`, parameters by name.
