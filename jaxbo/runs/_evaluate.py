@@ -1,6 +1,5 @@
 """Evaluations of a Python objective, one after the other or in an executor; failures are survived."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from numbers import Real
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxbo._check import require
+from jaxbo._warning import warn
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
@@ -100,7 +100,7 @@ class Evaluator:
         if self._survives(error):
             self.record.put(row, agent, np.nan, repr(error))
             text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
-            warnings.warn(text, RuntimeWarning, stacklevel=5)
+            warn(text)
         return error
 
     def _outcomes(

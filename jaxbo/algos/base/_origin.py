@@ -12,14 +12,13 @@ the origin is 0 from then on, and the model subtracts the first value itself (`M
 one, their difference to it is told. So all that a model knows is on one scale.
 """
 
-import warnings
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxbo._warning import warn
 from jaxbo.kernels.moments import least, most
 from jaxbo.types import on_device
 
@@ -123,7 +122,7 @@ def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
     origin = origin_of(state)
     text = cut(values, np.zeros(()) if origin is None else np.asarray(origin.value))
     if text is not None:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warn(text)
     return text is not None
 
 

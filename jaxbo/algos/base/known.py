@@ -186,6 +186,7 @@ def _rounded(x: np.ndarray) -> np.ndarray:
 
 def values_of(given: Any) -> np.ndarray:
     """An array of values; None is NaN."""
+    require(given is not None, "values must be a value for each point, got None.")
     if isinstance(given, np.ndarray | jax.Array) and given.dtype != object:
         return _numbers("the values", given)
     array = np.array(given, object)
@@ -195,7 +196,10 @@ def values_of(given: Any) -> np.ndarray:
 
 
 def _results(x: Any, y: Any, domain: AbstractDomain, agents: int) -> list[KnownResult]:
-    require(isinstance(y, Iterable), f"values must be a value for each point, got {y!r}.")
+    require(
+        isinstance(y, Iterable) and not isinstance(y, str | bytes),
+        f"values must be a value for each point, got {y!r}.",
+    )
     rows, values = _rows(x, "points"), list(y)
     require(
         len(rows) == len(values),
