@@ -1,4 +1,4 @@
-"""Arguments of what is exported, given values of a wrong kind: it works, or the error has the name."""
+"""Arguments of what makes a run, given values of a wrong kind: it works, or the error has the name."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxbo
-from jaxbo import accounting, metrics, objectives, schedules, stopping
+from jaxbo import accounting, schedules, stopping
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
@@ -204,25 +204,6 @@ CONSTRUCTORS = {
         accounting.rounds_for,
         {"mechanism": MECHANISM, "epsilon": 1.0, "delta": 1e-5},
     ),
-    "best_so_far": (metrics.best_so_far, {"values": VALUES, "direction": "maximize"}),
-    "simple_regret": (
-        metrics.simple_regret,
-        {"values": VALUES, "optimum": 1.0, "direction": "maximize"},
-    ),
-    "cumulative_regret": (
-        metrics.cumulative_regret,
-        {"values": VALUES, "optimum": 1.0, "direction": "maximize"},
-    ),
-    "confidence_interval": (metrics.confidence_interval, {"x": VALUES, "axis": 0, "level": 0.95}),
-    "mean_and_error": (metrics.mean_and_error, {"x": VALUES, "axis": 0}),
-    "Same": (objectives.Same, {"function": BRANIN, "noise": 0.0}),
-    "Shifted": (objectives.Shifted, {"function": BRANIN, "shifts": np.zeros((2, 2)), "noise": 0.0}),
-    "OnGrid": (
-        objectives.OnGrid,
-        {"values": np.zeros((2, 2)), "points": np.eye(2), "noise": 0.0},
-    ),
-    "levy": (jaxbo.functions.levy, {"dim": 2}),
-    "rosenbrock": (jaxbo.functions.rosenbrock, {"dim": 2}),
 }  # fmt: skip
 
 
