@@ -1,5 +1,6 @@
 """Bad input gets one clear error before any work starts."""
 
+import inspect
 from numbers import Real
 
 import equinox as eqx
@@ -33,7 +34,10 @@ def positive(name: str, value: object) -> None:
 
 def positive_number(name: str, value: object) -> None:
     """`ValueError` unless `value` is one number, positive and finite."""
-    require(np.ndim(value) == 0, f"{name} must be one number, got {value}.")  # type: ignore[arg-type]
+    fine = eqx.is_array(value) or (
+        isinstance(value, Real | np.generic) and eqx.is_array_like(value)
+    )
+    require(fine and np.ndim(value) == 0, f"{name} must be one number, got {value!r:.60}.")  # type: ignore[arg-type]
     positive(name, value)
 
 
@@ -65,3 +69,16 @@ def seconds(name: str, value: object) -> None:
         real and 0 < value < float("inf"),  # type: ignore[operator]
         f"{name} must be a positive number of seconds, got {value!r}.",
     )
+
+
+def takes(function: object, count: int) -> bool:
+    """Whether it can be called with so many arguments; True for one that does not say, written in C."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True

@@ -14,7 +14,7 @@ Direction: TypeAlias = Literal["maximize", "minimize"]
 def check_direction(direction: Any) -> None:
     """`ValueError` for anything but the two."""
     require(
-        direction in ("maximize", "minimize"),
+        isinstance(direction, str) and direction in ("maximize", "minimize"),
         f'direction must be "maximize" or "minimize", got {direction!r}.',
     )
 

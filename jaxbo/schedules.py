@@ -25,6 +25,7 @@ the theorem's own βₜ, which grows with the information gain, the condition as
 import abc
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxbo._check import positive_number, require, whole
 from jaxbo._extensible import Extensible
-from jaxbo.types import Count, Scalar, as_pytree, floating, named
+from jaxbo.types import Count, Scalar, about, as_pytree, floating, named
 
 #: 1 - 1/t is 0 at t = 1, no probability of (0, 1], so the paper sets p₁ = p₂.
 _FIRST = 2
@@ -55,7 +56,7 @@ def _table(values: ArrayLike | Sequence[float]) -> Float[Array, " rounds"]:
 
 
 def _probabilities(values: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
-    values = floating(jnp.asarray(values))
+    values = floating(values)
     require(
         (values > 0) & (values <= 1),
         f"probabilities must lie in (0, 1], got {values}: 1 is one's own sample always, and 0, "
@@ -81,7 +82,7 @@ class Constant(AbstractSchedule):
     `ValueError` for a probability outside (0, 1].
     """
 
-    probability: Scalar = eqx.field(converter=_probability)
+    probability: Scalar = eqx.field(converter=about("probability", _probability))
 
     def __call__(self, t: Count) -> Scalar:
         del t
@@ -165,7 +166,7 @@ class Table(AbstractSchedule):
     `ValueError` for an empty table or a probability outside (0, 1].
     """
 
-    probabilities: Float[Array, " rounds"] = eqx.field(converter=_table)
+    probabilities: Float[Array, " rounds"] = eqx.field(converter=about("probabilities", _table))
 
     def __call__(self, t: Count) -> Scalar:
         return self.probabilities[jnp.clip(t - 1, 0, self.probabilities.size - 1)]
@@ -216,7 +217,8 @@ class Confidence(AbstractSchedule):
     delta: Scalar = eqx.field(converter=named("delta"), default=0.1)
 
     def __check_init__(self):
-        require(self.points >= 1, f"points must be at least 1, got {self.points}.")
+        real = isinstance(self.points, Real) and self.points < math.inf
+        require(real and self.points >= 1, f"points must be at least 1, got {self.points}.")
         require((self.delta > 0) & (self.delta < 1), f"delta must lie in (0, 1), got {self.delta}.")
 
     def __call__(self, t: Count) -> Scalar:
@@ -277,21 +279,21 @@ def explores(numbers: ArrayLike | Sequence[float]) -> np.ndarray:
 
     `ValueError` for numbers that decrease, are not finite, or do not even explore once.
     """
-    numbers = np.asarray(numbers, np.float64)
+    numbers = np.asarray(named("numbers")(numbers), np.float64)
     require(
         numbers.ndim == 1 and numbers.size > 0,
-        f"expected N_t for every round, got an array of shape {numbers.shape}.",
+        f"numbers must be N_t for every round, got an array of shape {numbers.shape}.",
     )
-    require(np.isfinite(numbers), "N_t must be finite in every round; some are not.")
+    require(np.isfinite(numbers), "numbers N_t must be finite in every round; some are not.")
     falls = np.flatnonzero(np.diff(numbers) < 0)
     require(
         falls.size == 0,
-        f"N_t must not decrease, but does after round {falls[:1] + 1}: exploration that was made cannot "
-        "be taken back.",
+        f"numbers N_t must not decrease, but do after round {falls[:1] + 1}: exploration that was made "
+        "cannot be taken back.",
     )
     require(
         numbers[-1] > 0,
-        f"N_t ends at {numbers[-1]}: with no round of exploration there is nothing to exploit.",
+        f"numbers N_t end at {numbers[-1]}: with no round of exploration there is nothing to exploit.",
     )
     found, count = np.zeros(numbers.size, bool), 0
     for t, most in enumerate(numbers):
@@ -315,8 +317,16 @@ def optimal(rounds: int, kappa: float, delta: float, scale: float = 1.0) -> np.n
     κ: the information gain of the kernel grows like t^κ, so d / (2ν + d) for a Matern kernel of
     smoothness ν and 0, but for logarithms, for the squared exponential. The theorem leaves `scale` open.
     """
-    require(0 <= kappa <= 1, f"kappa must be in [0, 1], got {kappa}.")
-    require(0 < delta < 1, f"delta must lie between 0 and 1, got {delta}.")
+    whole("rounds", rounds, least=1)
+    require(
+        isinstance(kappa, Real) and 0 <= kappa <= 1,
+        f"kappa must be a number in [0, 1], got {kappa!r}.",
+    )
+    require(
+        isinstance(delta, Real) and 0 < delta < 1,
+        f"delta must be a number between 0 and 1, got {delta!r}.",
+    )
+    positive_number("scale", scale)
     t = np.arange(1.0, rounds + 1)
     return growing(rounds, 2 / (3 - kappa), scale) * np.log(t / delta) ** (1 / 3)
 

@@ -63,4 +63,9 @@ def _best(known: Any) -> np.ndarray:
     """The best values so far, a column for each agent."""
     values = np.asarray(known.values, np.float64)
     values = np.where(getattr(known, "feasible", True), values, np.nan)
-    return best_so_far(values[:, None] if values.ndim == 1 else values, known.direction)
+    values = values[:, None] if values.ndim == 1 else values
+    best = best_so_far(values, known.direction)
+    if getattr(known, "shared", False):  # workers' values are of one objective
+        better = np.min if known.direction == "minimize" else np.max
+        return better(best, axis=1, keepdims=True)
+    return best

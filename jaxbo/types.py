@@ -17,7 +17,7 @@ precision of what it is given.
 import functools
 import numbers
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -36,12 +36,17 @@ Features: TypeAlias = Float[Array, " features"]
 Function: TypeAlias = Callable[[Point], Scalar]
 
 
+Result = TypeVar("Result")
+
+
 def floating(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
     """`value` as a strongly typed floating array.
 
     Floating arrays keep their precision; Python numbers and integers take JAX's default. `ValueError` for
     a number that this precision takes for infinite or for 0, and for what is no number.
     """
+    if isinstance(value, str | bytes):  # JAX would look for a type of this name
+        raise ValueError(f"expected a number, or an array of them, got {value!r}.")
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
         value = _on_host(value)
     _check_held(value)
@@ -58,14 +63,30 @@ def floating(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
 
 def named(name: str) -> Callable[[ArrayLike | Sequence[float]], Float[Array, "..."]]:
     """`floating`, with the name of the field in its errors: the converter of every numeric field."""
+    return about(name, floating)
 
-    def convert(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
+
+def about(name: str, convert: Callable[[Any], Result]) -> Callable[[Any], Result]:
+    """The same converter, with the name of the field in its errors."""
+
+    def converted(value: Any) -> Result:
         try:
-            return floating(value)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error.__cause__
+            return convert(value)
+        except jax.errors.JAXTypeError:  # of what is traced
+            raise
+        except (TypeError, ValueError, OverflowError) as error:
+            cause = error.__cause__ if isinstance(error, ValueError) else error
+            raise ValueError(f"{name}: {error}") from cause
 
-    return convert
+    return converted
+
+
+def on_device(numbers: ArrayLike) -> Float[Array, "..."]:
+    """`numbers` in JAX's precision, by no operation of JAX: `jax_debug_nans` looks at those."""
+    if isinstance(numbers, jax.Array):
+        return jnp.asarray(numbers, float)
+    with np.errstate(over="ignore"):
+        return jnp.asarray(np.asarray(numbers, jax.dtypes.canonicalize_dtype(float)))
 
 
 def as_pytree(function: Callable) -> Callable:

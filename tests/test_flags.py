@@ -1,6 +1,7 @@
 """Debug flags and transformations of JAX that a researcher turns on: each works, or says why not."""
 
 import copy
+import functools
 import io
 import pickle
 
@@ -83,6 +84,100 @@ def test_a_desk_works_under_a_flag(flag):
         for value in (1.0, 2.0):
             desk.tell(desk.ask().number, value)
     assert desk.told == 2
+
+
+ONE = jaxbo.EGP(SQUARE, SMALL, jaxbo.Thompson(), candidates=8)
+EARLIER = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]), np.array([1.0, np.nan, 2.0])
+OF_TWO = [
+    {"agent": 0, "x0": 0.1, "x1": 0.2, "value": 1.0},
+    {"agent": 1, "x0": 0.3, "x1": 0.4, "value": None},
+    {"agent": 1, "x0": 0.5, "x1": 0.6, "value": 2.0},
+]
+
+
+def a_desk(path):
+    with jaxbo.Desk(ONE, jr.key(3), initial=1, known=EARLIER, checkpoint=path) as desk:
+        desk.tell_new([0.2, 0.9], np.nan)
+        for value in (1.0, np.nan):
+            desk.tell(desk.ask().number, value)
+        desk.ask()
+        return [*desk.values, *jaxbo.best(ONE, desk.state, desk).mean]
+
+
+def segments(path, direction="maximize"):
+    """Of a run that goes on."""
+    for rounds in (1, 3):
+        trace = jaxbo.run(
+            RANDOM, bowl, rounds, jr.key(3), initial=1, checkpoint=path, direction=direction
+        )[1]
+    return trace.values
+
+
+def known(path):
+    """Of a run with failures before it and in it, and one agent that never succeeds."""
+    state, trace = jaxbo.drive(
+        FEW["TS"], flaky, 1, jr.key(3), known=OF_TWO, checkpoint=path, progress=False
+    )
+    again = jaxbo.replay(FEW["TS"], trace, jr.key(3), known=OF_TWO)
+    best = [jaxbo.best(FEW["TS"], s, trace).mean for s in (state, again)]
+    return [
+        *trace.values,
+        *best,
+        *jaxbo.drive(RANDOM, flaky, 1, jr.key(3), progress=False)[1].values,
+    ]
+
+
+def summed_up(path):
+    del path
+    rows = jaxbo.run(RANDOM, bowl, 2, jr.key(3), progress=True, record=jaxbo.summary)[1]
+    return [rows.mean, rows.best]
+
+
+DOORS = {
+    "run": lambda path: jaxbo.run(RANDOM, bowl, 2, jr.key(3), initial=1)[1].values,
+    "segments": segments,
+    "segments that minimize": lambda path: segments(path, "minimize"),
+    "record": summed_up,
+    "drive": known,
+    "warm start": lambda path: [
+        FEW["TS"].told(FEW["TS"].warm_start(FEW["TS"].init(jr.key(3)), form))
+        for form in (OF_TWO, tuple(np.repeat(part[:, None], 2, 1) for part in EARLIER))
+    ],
+    "drive_async": lambda path: jaxbo.drive_async(
+        ONE, lambda x: np.nan if x[0] > 0.5 else 1.0, 3, jr.key(3), initial=1, known=EARLIER,
+        progress=False,
+    ).values,
+    "desk": a_desk,
+}  # fmt: skip
+
+
+#: Those that stop for a number, of which each door holds some.
+QUICK = ("nans", "infs")
+
+
+@pytest.mark.filterwarnings("ignore:.* failed:RuntimeWarning")
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "flag",
+    [flag if flag in QUICK else pytest.param(flag, marks=pytest.mark.full) for flag in FLAGS],
+)
+def test_every_door_gives_the_same_under_a_flag(flag, door, tmp_path):
+    with FLAGS[flag]():
+        found = DOORS[door](tmp_path / "flag")
+    np.testing.assert_allclose(found, plain(door, tmp_path), rtol=1e-4)
+
+
+@functools.cache
+def plain(door, path):
+    """Without a flag."""
+    return DOORS[door](path / "plain")
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+def test_an_objective_in_jax_that_fails_stops_where_nan_is_to_be_found():
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        jaxbo.run(RANDOM, lambda x: jnp.log(x[0] - 2), 2, KEY)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -278,3 +278,24 @@ def test_help_shows_names_of_types(loop):
     assert "jaxtyping" not in text
     assert "key: 'Key'" in text
     assert len(text) < 700
+
+
+@pytest.mark.parametrize(
+    "stop", [jaxbo.stopping.Target, lambda: True, lambda trace, row: True, 0.9, "soon"]
+)
+def test_a_rule_that_cannot_be_asked_is_refused_before_work_starts(stop):
+    refused(
+        lambda: quiet(RANDOM, host, 1, KEY, stop=stop), "stop must be a function", "Target(0.9)"
+    )
+
+
+def test_arguments_that_are_made_into_numbers_are_named():
+    cube = jaxbo.Cube(2)
+    refused(lambda: jaxbo.FTS(cube, 2, peers="a"), "peers", "'a'")
+    refused(lambda: jaxbo.FTS(cube, 2, mixing=2.0), "mixing", "(0, 1]")
+    refused(lambda: jaxbo.CEPE(cube, 2, [1, 1], noise="a"), "noise", "'a'")
+    refused(lambda: jaxbo.Ledger(1e-5, "a"), "budget", "'a'")
+    refused(lambda: jaxbo.LearnedPrior(cube, 2, trust="a"), "trust", "'a'")
+    refused(lambda: jaxbo.Space(p=jaxbo.Real(0, 1, log="no")), "log must be True or False", "'no'")
+    refused(lambda: jaxbo.Desk(WORKER, KEY).ask(context=12), "context", "dictionary", "12")
+    refused(lambda: jaxbo.Desk(WORKER, KEY, known=([[0.1, 0.2]], None)), "values", "None")

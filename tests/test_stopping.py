@@ -84,3 +84,13 @@ def test_equal_rules_are_equal_and_say_what_they_are():
     assert Target(0.9) == Target(0.9)
     assert repr(NoProgress(5)) == "NoProgress(count=5, least=0.0)"
     assert len(set(itertools.repeat(Target(0.9), 2))) == 1
+
+
+def test_the_best_of_workers_who_share_an_objective_is_that_of_any():
+    values = [[0.0, 2.0], [1.0, np.nan], [1.5, 0.5]]
+    for direction, sign in (("maximize", 1), ("minimize", -1)):
+        shared = SimpleNamespace(values=sign * np.array(values), direction=direction, shared=True)
+        assert Target(sign * 2.0)(shared)
+        assert not Target(sign * 2.5)(shared)
+        assert NoProgress(2)(shared)
+        assert not NoProgress(2)(known(sign * np.array(values), direction))

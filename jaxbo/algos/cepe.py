@@ -14,7 +14,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxbo import schedules
@@ -38,7 +37,7 @@ from jaxbo.kernels.processes import gp, nystrom
 from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.processes.sketch import AbstractSketch
 from jaxbo.layout import Each
-from jaxbo.types import Count, Flag, Key, Point, Scalar, floating
+from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 #: Of an agent that has not observed anything yet.
 NEVER = BEFORE_FIRST_ROUND - 1
@@ -155,7 +154,7 @@ class CEPE(AbstractFederated):
         initial_capacity: int = 0,
         candidates: int = 1000,
     ):
-        explores = schedules.explores(np.asarray(numbers))
+        explores = schedules.explores(numbers)
         steps = int(explores.sum())
         require(
             sketch is None or bool(explores[:steps].all()),
@@ -166,7 +165,7 @@ class CEPE(AbstractFederated):
         self.explores = jnp.asarray(explores)
         self.alpha, self.weights = personalization(alpha, weights, agents)
         self.kernel = SquaredExponential(0.2) if kernel is None else kernel
-        self.noise = floating(jnp.asarray(noise))
+        self.noise = named("noise")(noise)
         self.sketch = sketch
         self.steps = steps
         self.initial_capacity = initial_capacity  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -428,7 +427,7 @@ def personalization(
 def _of_agents(
     name: str, value: ArrayLike | Sequence[float], agents: int
 ) -> Float[Array, " agents"]:
-    value = floating(jnp.asarray(value))
+    value = named(name)(value)
     require(
         value.shape in ((), (agents,)),
         f"{name} must be one number or one for each of {agents} agents, got shape {value.shape}.",

@@ -8,6 +8,7 @@ Hoang, Hoang, Ouyang and Low, Decentralized high-dimensional Bayesian optimizati
 """
 
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import Any
 
 import equinox as eqx
@@ -101,7 +102,8 @@ class DECHBO(AbstractOneModel):
         whole("iterations", self.iterations, least=1)
         whole("steps", self.steps, least=0)
         for share in self.finer:
-            require(0 < share < 1, f"finer grids have a share of every axis, got {self.finer}.")
+            real = isinstance(share, Real) and 0 < share < 1
+            require(real, f"finer grids have a share of every axis, got {self.finer}.")
 
     @property
     def targets(self) -> int:

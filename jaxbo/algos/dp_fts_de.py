@@ -36,7 +36,7 @@ from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.privacy.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
 from jaxbo.schedules import AbstractSchedule, InverseSqrt, as_schedule
-from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, named
+from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, about, named
 
 #: `DPFTSDEInfo.source` of a query that maximizes the broadcast.
 BROADCAST = -1
@@ -107,14 +107,16 @@ class DPFTSDE(AbstractTwoModels):
     weighting: Weighting = eqx.field(default_factory=Weighting)
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
-    mixing: AbstractSchedule = eqx.field(default_factory=InverseSqrt, converter=as_schedule)
+    mixing: AbstractSchedule = eqx.field(
+        default_factory=InverseSqrt, converter=about("mixing", as_schedule)
+    )
     releases: Scalar = eqx.field(default=jnp.inf, converter=named("releases"))
     distributed: bool = eqx.field(static=True, default=True)
     candidates: int = eqx.field(static=True, default=1000)
 
     def __post_init__(self):
+        is_a("domain", self.domain, AbstractDomain)
         if self.regions is None:
-            is_a("domain", self.domain, AbstractDomain)
             self.regions = Regions.of(self.domain.dim, 4)
 
     def __check_init__(self):

@@ -37,7 +37,7 @@ from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.covariance import AbstractKernel
 from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.schedules import AbstractSchedule, Power, as_schedule
-from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, floating
+from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, about, floating
 
 
 class FTSClient(eqx.Module):
@@ -125,10 +125,10 @@ class FTS(AbstractTwoModels):
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
     mixing: AbstractSchedule = eqx.field(
-        default_factory=lambda: Power(0.5, shift=1), converter=as_schedule
+        default_factory=lambda: Power(0.5, shift=1), converter=about("mixing", as_schedule)
     )
     peers: Float[Array, " agents"] | Float[Array, "targets agents"] | Ranked | None = eqx.field(
-        default=None, converter=_weights
+        default=None, converter=about("peers", _weights)
     )
     pooled: Pooled | None = None
     once: bool = eqx.field(static=True, default=False)

@@ -39,7 +39,7 @@ from jaxbo.kernels.models.fitted import Fitted, Mixture
 from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior, Statistics
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
-from jaxbo.types import Count, Key, Point, Scalar, floating
+from jaxbo.types import Count, Key, Point, Scalar, named
 
 
 class LearnedPriorShared(eqx.Module):
@@ -111,9 +111,9 @@ class LearnedPrior(AbstractFederated):
     features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
     policy: AbstractPolicy = eqx.field(default_factory=EI)
     rank: int = eqx.field(static=True, default=10)
-    degrees: Scalar = eqx.field(converter=floating, default=5.0)
-    shrink: Scalar = eqx.field(converter=floating, default=1.0)
-    trust: Scalar = eqx.field(converter=floating, default=0.5)
+    degrees: Scalar = eqx.field(converter=named("degrees"), default=5.0)
+    shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
+    trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
     candidates: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):

@@ -22,7 +22,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxbo._check import require, whole
 from jaxbo._extensible import Extensible
-from jaxbo.types import Count, Flag, Key, Point, Points, floating
+from jaxbo.types import Count, Flag, Key, Point, Points, about, named
 
 Region: TypeAlias = Int[ArrayLike, ""]
 
@@ -149,7 +149,7 @@ class Finite(AbstractDomain):
     dim: int = eqx.field(static=True)
 
     def __init__(self, points: ArrayLike):
-        given, points = points, floating(points)
+        given, points = points, named("points")(points)
         if points.ndim != 2 or 0 in points.shape:
             raise ValueError(f"points has shape {points.shape}, expected (points, dim), neither 0.")
         finite = jnp.isfinite(points)
@@ -209,7 +209,7 @@ class Regions(eqx.Module):
     exactly one. A region is a number from 0 to `count` - 1 and may be traced.
     """
 
-    splits: tuple[int, ...] = eqx.field(static=True, converter=tuple)
+    splits: tuple[int, ...] = eqx.field(static=True, converter=about("splits", tuple))
 
     def __check_init__(self) -> None:
         if not self.splits:

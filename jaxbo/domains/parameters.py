@@ -71,6 +71,8 @@ class Real(AbstractParameter):
 
     def problem(self) -> str:
         """Why this is no parameter, or nothing."""
+        if problem := _log_problem(self.log):
+            return problem
         bounds = self.lower, self.upper
         if not all(isinstance(bound, int | float) for bound in bounds):
             return f"bounds must be numbers, got {self.lower!r} and {self.upper!r}"
@@ -149,6 +151,8 @@ class Integer(AbstractParameter):
 
     def problem(self) -> str:
         """Why this is no parameter, or nothing."""
+        if problem := _log_problem(self.log):
+            return problem
         try:
             lower, upper = operator.index(self.lower), operator.index(self.upper)
         except TypeError:
@@ -173,6 +177,8 @@ class Integer(AbstractParameter):
             return f"a step of {self.step} does not go with a log scale: give Ordinal(first, ...)"
         if self.step > 1 and (over := (self.upper - self.lower) % self.step):
             near = self.upper - over
+            if near == self.lower:
+                return f"step must be at most {self.upper - self.lower}, got {self.step}"
             return (
                 f"steps of {self.step} from {self.lower} do not reach {self.upper}: end at {near} or "
                 f"{near + self.step}"
@@ -408,6 +414,12 @@ Parameter: TypeAlias = Real | Integer | Categorical | Ordinal
 
 #: What a space holds as a constant where a parameter might stand.
 Plain: TypeAlias = bool | int | float | str | None
+
+
+def _log_problem(log: Any) -> str:
+    """Why this is no truth value, or nothing."""
+    fine = isinstance(log, bool | int) and log in (0, 1)
+    return "" if fine else f"log must be True or False, got {log!r:.60}"
 
 
 def is_missing(value: Any) -> bool:

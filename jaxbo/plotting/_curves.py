@@ -15,7 +15,7 @@ from jaxtyping import ArrayLike
 
 from jaxbo import metrics
 from jaxbo._direction import Direction, check_direction, upward
-from jaxbo.plotting._runs import direction_of, values_of
+from jaxbo.plotting._runs import direction_of, shared, values_of
 from jaxbo.runs.trace import Trace
 from jaxbo.runs.workers import Desk
 
@@ -157,17 +157,19 @@ def progress(
     values: Trace | Desk | ArrayLike,
     ax: Axes | None = None,
     *,
-    xlabel: str = "round",
+    xlabel: str | None = None,
     ylabel: str = "best value so far",
 ) -> Axes:
     """Every agent's best so far from its observed `values` [rounds agents], and their median.
 
     A trace or a desk has them, and says whether small values are good; a vector is of one agent.
+    Workers who share an objective are one agent, and each evaluation counts by itself.
 
     A value that is not finite is a failed evaluation: it leaves the agent's line where it was and
     gets a cross on it (at the bottom while the agent has no value at all).
     """
     direction = direction_of(values)
+    xlabel = xlabel or ("evaluation" if shared(values) else "round")
     values = _matrix("values", values_of(values))
     best = metrics.best_so_far(values, direction)
     best = np.where(np.isfinite(best), best, np.nan)  # no line before the first success

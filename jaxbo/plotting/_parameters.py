@@ -1,10 +1,12 @@
 """Pictures of what parameters do: slices of a model, its contours, importance, parallel coordinates.
 
-A picture is of a `Trace`, with `domain=` and one agent, or of a `Desk`. Where it shows a model, this is
+A picture is of a `Trace`, with `domain=`, or of a `Desk`. It shows one `agent`, by default the first, or
+all workers where they share an objective. Where it shows a model, this is
 an exact Gaussian process, fitted to the observations by maximum evidence. So it serves every method.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +33,12 @@ from jaxbo.plotting._curves import (
     posterior_1d,
     posterior_2d,
 )
-from jaxbo.plotting._runs import modeled, names_of, observed
+from jaxbo.plotting._runs import Modeled, Observed, active, modeled, names_of, observed
 from jaxbo.runs.trace import Trace
 from jaxbo.runs.workers import Desk
 
+#: Of JAX or of NumPy.
+Values: TypeAlias = Array | np.ndarray
 #: Points along an axis of a slice and of a contour.
 FINE, COARSE = 200, 60
 
@@ -45,22 +49,25 @@ def slice_1d(
     ax: Axes | None = None,
     *,
     domain: AbstractDomain | None = None,
-    agent: int = 0,
-    at: Float[Array, " dim"] | None = None,
+    agent: int | None = None,
+    at: Float[Values, " dim"] | Sequence[float] | None = None,
 ) -> Axes:
     """The posterior along one parameter, its mean and central 95 %, through the point `at`.
 
-    The point is by default the one observed whose posterior mean is best. Observations are drawn at
-    their own values of the parameter, wherever they are otherwise. `parameter` is a name, or a number
-    where there are none. The axis is that of the unit cube.
+    The point is by default the one observed whose posterior mean is best, of those where the parameter
+    is active. Observations are drawn at their own values of the parameter, wherever they are otherwise;
+    but not where it is not active. `parameter` is a name, or a number where there are none. The axis is
+    that of the unit cube. `ValueError` for a point where the parameter is not active.
     """
     seen = observed(run, domain, agent)
-    model, column = modeled(seen), _column(seen.domain, parameter)
+    (variable,), (column,) = _variables(seen.domain, parameter)
+    model = modeled(seen)
     grid = np.linspace(0, 1, FINE)
-    points = np.tile(model.best if at is None else np.asarray(at), (FINE, 1))
+    points = np.tile(_through(seen, model, at, variable), (FINE, 1))
     points[:, column] = grid
-    mean, std = model.predict(jax.vmap(seen.domain.project)(jnp.asarray(points, float)))
-    ax = posterior_1d(grid, mean, std, (seen.x[:, column], seen.y), ax=ax)
+    mean, std = model.predict(jnp.asarray(_on_domain(seen.domain, points)))
+    shown = active(seen.domain, seen.x)[:, variable]
+    ax = posterior_1d(grid, mean, std, (seen.x[shown, column], seen.y[shown]), ax=ax)
     ax.set(xlabel=f"{_name(seen.domain, parameter)}{_scale(seen.domain, column)}", ylabel="value")
     return ax
 
@@ -72,21 +79,27 @@ def contour(
     ax: Axes | None = None,
     *,
     domain: AbstractDomain | None = None,
-    agent: int = 0,
-    at: Float[Array, " dim"] | None = None,
+    agent: int | None = None,
+    at: Float[Values, " dim"] | Sequence[float] | None = None,
 ) -> Axes:
-    """The posterior mean over two parameters, through the point `at`, as in `slice_1d`."""
+    """The posterior mean over two parameters, through the point `at`, as in `slice_1d`.
+
+    It is blank where one of them is not active because of the other.
+    """
     seen = observed(run, domain, agent)
-    model = modeled(seen)
-    columns = [_column(seen.domain, p) for p in (first, second)]
+    variables, columns = _variables(seen.domain, first, second)
     require(columns[0] != columns[1], f"first and second must differ, got {first!r} twice.")
+    model = modeled(seen)
     grid = np.linspace(0, 1, COARSE)
-    points = np.tile(model.best if at is None else np.asarray(at), (COARSE * COARSE, 1))
+    points = np.tile(_through(seen, model, at, *variables), (COARSE * COARSE, 1))
     points[:, columns[0]], points[:, columns[1]] = np.tile(grid, COARSE), np.repeat(grid, COARSE)
-    mean, _ = model.predict(jax.vmap(seen.domain.project)(jnp.asarray(points, float)))
-    shown = seen.x[:, columns], seen.good
+    points = _on_domain(seen.domain, points)
+    mean, _ = model.predict(jnp.asarray(points))
+    mean = np.where(active(seen.domain, points)[:, variables].all(axis=1), mean, np.nan)
+    shown = active(seen.domain, seen.x)[:, variables].all(axis=1)
     surface = mean.reshape(COARSE, COARSE)
-    ax = posterior_2d(grid, grid, surface, shown, ax, direction=seen.direction)
+    observations = seen.x[shown][:, columns], seen.good[shown]
+    ax = posterior_2d(grid, grid, surface, observations, ax, direction=seen.direction)
     names = [
         f"{_name(seen.domain, p)}{_scale(seen.domain, c)}"
         for p, c in zip((first, second), columns, strict=True)
@@ -95,12 +108,41 @@ def contour(
     return ax
 
 
+def _variables(domain: AbstractDomain, *parameters: str | int) -> tuple[list[int], list[int]]:
+    """The numbers of parameters, and their coordinates."""
+    return [_variable(domain, p) for p in parameters], [_column(domain, p) for p in parameters]
+
+
+def _on_domain(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
+    return np.asarray(jax.vmap(domain.project)(jnp.asarray(x, float)))
+
+
+def _through(seen: Observed, model: Modeled, at: Any, *variables: int) -> np.ndarray:
+    """The point of a slice along these variables: `at`, or else the best one where all are active."""
+    dim = seen.domain.dim
+    points = model.ranked if at is None else np.asarray(at, float)[None]
+    require(
+        points.shape[1:] == (dim,) and np.isfinite(points).all(),
+        f"at must be a point of {dim} finite coordinates, such as space.encode makes of parameters, got "
+        f"{at!r}.",
+    )
+    fits = active(seen.domain, _on_domain(seen.domain, points))[:, variables].all(axis=1)
+    if not fits.any():
+        names = [names_of(seen.domain)[variable] for variable in variables]
+        place = "at no point observed" if at is None else "not at the point given as at"
+        raise ValueError(
+            f"{' and '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} active {place}: give "
+            "at= a point of their branch, such as space.encode({...})."
+        )
+    return points[int(np.argmax(fits))]
+
+
 def importance(
     run: Trace | Desk,
     ax: Axes | None = None,
     *,
     domain: AbstractDomain | None = None,
-    agent: int = 0,
+    agent: int | None = None,
     count: int = 4096,
 ) -> Axes:
     """The Sobol indices of the posterior mean: the share of its variance that is due to each parameter.
@@ -127,7 +169,7 @@ def parallel(
     ax: Axes | None = None,
     *,
     domain: AbstractDomain | None = None,
-    agent: int = 0,
+    agent: int | None = None,
 ) -> Axes:
     """Every evaluation as a line through its parameters, colored by its value; the best one is thick.
 
@@ -233,10 +275,7 @@ def _heights(domain: AbstractDomain, x: np.ndarray) -> Float[np.ndarray, "points
             columns.append(np.argmax(own, axis=1) / max(len(kind.choices) - 1, 1))
         else:
             columns.append(own[:, 0])
-    heights = np.stack(columns, axis=1)
-    for height, values in zip(heights, map(domain.decode, x), strict=True):
-        height[[name not in values for name in names_of(domain)]] = np.nan
-    return heights
+    return np.where(active(domain, x), np.stack(columns, axis=1), np.nan)
 
 
 def _ends(domain: AbstractDomain, name: str) -> list[tuple[float, str]]:

@@ -23,7 +23,7 @@ MOST = 512
 
 
 class Observed(NamedTuple):
-    """Points and values of one agent, or of all workers of a desk, in their order."""
+    """Points and values of one agent, or of all workers who share an objective, in their order."""
 
     domain: AbstractDomain
     x: Float[np.ndarray, "points dim"]
@@ -38,16 +38,22 @@ class Observed(NamedTuple):
 
 
 class Modeled(NamedTuple):
-    """A model's mean and standard deviation at points of the domain, and where its mean is best."""
+    """A model's mean and standard deviation at points of the domain.
+
+    `ranked` are the points observed, the one where its mean is best first.
+    """
 
     predict: Callable[[Float[Array, "points dim"]], tuple[np.ndarray, np.ndarray]]
     mean: Callable[[Array], Array]
-    best: Float[np.ndarray, " dim"]
+    ranked: Float[np.ndarray, "points dim"]
 
 
-def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -> Observed:
-    """The observations of one agent of a trace, or of all workers of a desk.
+def observed(
+    run: Trace | Desk, domain: AbstractDomain | None, agent: int | None = None
+) -> Observed:
+    """The observations of one agent of a trace, the first by default, or of all workers.
 
+    Workers share an objective: those of a desk, and those of a trace of such a method.
     `ValueError` for another thing, for a trace without its domain, and for an agent that there is not.
     """
     if isinstance(run, Desk):
@@ -59,22 +65,45 @@ def observed(run: Trace | Desk, domain: AbstractDomain | None, agent: int = 0) -
         f"a Trace does not know its domain: give domain=, such as algorithm.domain; got {domain!r}.",
     )
     assert domain is not None
-    agents = np.shape(run.values)[1]
+    _must_be_one(run)
+    x, y, feasible = map(np.asarray, (run.queries, run.values, run.feasible))
+    require(
+        x.shape[-1] == domain.dim,
+        f"domain has {domain.dim} coordinates, and the points of the trace {x.shape[-1]}: give that of "
+        "the run's method.",
+    )
+    if run.shared and agent is None:
+        flat = x.reshape(-1, domain.dim), y.reshape(-1), feasible.reshape(-1)
+        return Observed(domain, *flat, run.direction)
+    agent, agents = agent or 0, y.shape[1]
     require(0 <= agent < agents, f"agent must be from 0 to {agents - 1}, got {agent}.")
-    x, y, feasible = (np.asarray(p)[:, agent] for p in (run.queries, run.values, run.feasible))
-    return Observed(domain, x, y, feasible, run.direction)
+    return Observed(domain, x[:, agent], y[:, agent], feasible[:, agent], run.direction)
+
+
+def _must_be_one(run: Trace) -> None:
+    shape = np.shape(run.values)
+    require(
+        len(shape) == 2, f"expected the trace of one run, got values of shape {shape}: take one."
+    )
 
 
 def values_of(run: Any) -> np.ndarray:
-    """Values [rounds agents] of a trace, of a desk (one agent), or as they are given.
+    """Values [rounds agents] of a trace, or as they are given; workers who share one are one agent.
 
     NaN where an outcome missed its bound, as for an evaluation that failed.
     """
+    if isinstance(run, Trace):
+        _must_be_one(run)
     values = run
     if isinstance(run, Trace | Desk):
         values = np.where(run.feasible, run.values, np.nan)
     values = np.asarray(values, float)
-    return values[:, None] if values.ndim == 1 else values
+    return values.reshape(-1, 1) if values.ndim == 1 or shared(run) else values
+
+
+def shared(run: Any) -> bool:
+    """Whether workers share an objective."""
+    return isinstance(run, Desk) or (isinstance(run, Trace) and run.shared)
 
 
 def direction_of(run: Any) -> Direction:
@@ -87,6 +116,17 @@ def names_of(domain: AbstractDomain) -> list[str]:
     if isinstance(domain, Space):
         return [name for name, _ in domain.parameters]
     return [f"x{_below(i + 1)}" for i in range(domain.dim)]
+
+
+def active(domain: AbstractDomain, x: Float[np.ndarray, "points dim"]) -> np.ndarray:
+    """Which variables of each point are active [points variables]."""
+    names = names_of(domain)
+    if not isinstance(domain, Space):
+        return np.ones((len(x), len(names)), bool)
+    known = [domain.decode(point) for point in x]
+    return np.array([[name in values for name in names] for values in known]).reshape(
+        -1, len(names)
+    )
 
 
 def _below(number: int) -> str:
@@ -118,8 +158,8 @@ def modeled(seen: Observed) -> Modeled:
     means, _ = predict(jnp.asarray(seen.x[fine], float))
     mean = lambda x: model.predict(shared, belief, x)[0]  # noqa: E731
     good, means = seen.feasible[fine], upward(seen.direction, means)
-    best = int(np.argmax(np.where(good | ~good.any(), means, -np.inf)))
-    return Modeled(predict, mean, seen.x[fine][best])
+    order = np.argsort(-np.where(good | ~good.any(), means, -np.inf), kind="stable")
+    return Modeled(predict, mean, seen.x[fine][order])
 
 
 def _fitted(model: Fitted, x: Float[Array, "points dim"], y: Float[Array, " points"]) -> Any:

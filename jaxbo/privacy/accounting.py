@@ -237,6 +237,7 @@ def epsilon(
 
     `ValueError` for δ outside (0, 1), a mechanism without noise or with arrays for numbers.
     """
+    whole("rounds", rounds)
     charged = (event(mechanism, rounds),)
     return _chosen(accountant, charged)(charged, delta)
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 from jaxbo._check import is_a, require
 from jaxbo.privacy.accounting import (
@@ -51,7 +52,19 @@ class Ledger:
 
     def __post_init__(self):
         check_delta(self.delta)
-        require(self.budget > 0, f"budget must be a positive epsilon, got {self.budget}.")
+        require(
+            isinstance(self.budget, Real) and self.budget > 0,
+            f"budget must be a positive epsilon, got {self.budget!r:.60}.",
+        )
+        require(
+            self.accountant is None or callable(self.accountant),
+            "accountant must be a function of events and delta, such as jaxbo.accounting.pld, got "
+            f"{self.accountant!r:.60}.",
+        )
+        require(
+            isinstance(self.events, tuple) and all(isinstance(e, Event) for e in self.events),
+            f"events must be a tuple of Event, got {self.events!r:.60}.",
+        )
 
     @property
     def releases(self) -> int:

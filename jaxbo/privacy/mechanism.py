@@ -44,7 +44,6 @@ candidates that owners are told follow from the same 64 random bits.
 
 import abc
 import enum
-import math
 from typing import ClassVar
 
 import equinox as eqx
@@ -56,7 +55,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxbo._check import is_a, positive, require, whole
 from jaxbo._extensible import Extensible
 from jaxbo.kernels.linalg import dot
-from jaxbo.types import Count, Features, Key, Scalar, floating, named
+from jaxbo.types import Count, Features, Key, Scalar, about, floating, named
 
 #: a of the paper's experiments: an agent counts e^15 times as much in the region it explores.
 EMPHASIS = 15.0
@@ -127,13 +126,13 @@ class FixedSize(AbstractSampling):
     """
 
     relation = Relation.REPLACE
-    count: Int[Array, ""] = eqx.field(converter=jnp.asarray)
+    count: Int[Array, ""] = eqx.field(converter=about("count", jnp.asarray))
     agents: int = eqx.field(static=True)
 
     def __check_init__(self):
-        whole("agents", self.agents, least=1, most=math.inf)
+        whole("agents", self.agents, least=1)
         require(
-            jnp.issubdtype(self.count.dtype, jnp.integer),
+            self.count.ndim == 0 and jnp.issubdtype(self.count.dtype, jnp.integer),
             f"count must be a whole number of agents, got {self.count}.",
         )
         require(

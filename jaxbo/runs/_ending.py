@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxbo._check import require, seconds
+from jaxbo._check import require, seconds, takes
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ class Ending:
         if deadline is not None:
             seconds("deadline", deadline)
         require(
-            stop is None or callable(stop),
-            "stop must be a function of what is known so far, such as jaxbo.stopping.Target(0.9), got "
-            f"{stop!r}.",
+            stop is None or (not isinstance(stop, type) and takes(stop, 1)),
+            "stop must be a function of what is known so far alone, such as jaxbo.stopping.Target(0.9), "
+            f"got {stop!r:.80}.",
         )
         self.stop = stop
         self._until = None if deadline is None else time.monotonic() + float(deadline)

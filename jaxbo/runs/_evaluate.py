@@ -1,6 +1,5 @@
 """Evaluations of a Python objective, one after the other or in an executor; failures are survived."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from numbers import Real
@@ -11,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxbo._check import require
+from jaxbo._warning import warn
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.outcomes import Outcome, names_of, numbers_of
 from jaxbo.domains.space import Space
@@ -102,7 +102,7 @@ class Evaluator:
         if self._survives(error):
             self.record.put(row, agent, numbers, repr(error))
             text = f"agent {agent} failed at x = {x} (row {row}): {error!r}"
-            warnings.warn(text, RuntimeWarning, stacklevel=5)
+            warn(text)
         return error
 
     def _outcomes(

@@ -22,6 +22,7 @@ from jaxbo._keys import barrier
 from jaxbo.algos.base import outcomes
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import RunKeys, agent_keys, row_keys
+from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import Observed, feasible, met, split
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each, whole_where_uneven
@@ -121,7 +122,8 @@ class Plan(eqx.Module):
         if self.record is None:
             (queries, values, observed), initial = asked, min(count, self.initial)
             within = met(self.algorithm.outcomes, values, observed)
-            how = {"every": self.every, "direction": self.direction}
+            how: Any = {"every": self.every, "direction": self.direction}
+            how["shared"] = isinstance(self.algorithm, AbstractOneModel)
             rows = Trace(queries, values, rows, initial, **how, outcomes=observed, met=within)
         algorithm, each = self.algorithm, self.each
         rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)

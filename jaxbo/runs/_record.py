@@ -32,6 +32,7 @@ class Record:
         present: np.ndarray | None,
         compiled: bool,
         direction: Direction,
+        shared: bool,
         outcomes: Sequence[Outcome] = (),
     ):
         queries, info = shapes
@@ -42,6 +43,7 @@ class Record:
         # A compiled objective's values are told as they come; a Python objective's in float64.
         self.compiled = compiled
         self.direction: Direction = direction
+        self.shared = shared
         precision = queries.dtype if compiled else np.float64
         #: The value of each evaluation, then its outcomes.
         self.numbers = np.full((rows, queries.shape[0], 1 + len(outcomes)), np.nan, precision)
@@ -223,8 +225,9 @@ class Record:
         failures = tuple(failure for failure in self.failures if failure.row < self.told)
         known = queries, values, info, initial, failures, self.ledger
         times = None if self.compiled else self.times[: self.told].copy()
+        how: Any = {"direction": self.direction, "times": times, "shared": self.shared}
         within = met(self.outcomes, values, observed)
-        return Trace(*known, direction=self.direction, times=times, outcomes=observed, met=within)
+        return Trace(*known, **how, outcomes=observed, met=within)
 
     def _save(self) -> None:
         if self.saved is None:

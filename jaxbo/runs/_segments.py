@@ -23,6 +23,7 @@ from jaxtyping import PyTree
 
 from jaxbo import _version
 from jaxbo._check import require
+from jaxbo._direction import upward
 from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.base.keys import RunKeys, run_keys
 from jaxbo.objectives.families import AbstractObjective
@@ -87,7 +88,7 @@ def run_in_segments(
 @eqx.filter_jit
 def _begin(plan: Plan, keys: RunKeys, state: PyTree | None) -> tuple[State, Tables]:
     begun = plan.start(keys.init, state)
-    return begun, plan.loop(keys, begun)[0]
+    return _finite(plan, begun), plan.loop(keys, begun)[0]
 
 
 # A state is given up for the next one, which takes its memory: a population's is held once.
@@ -96,8 +97,26 @@ def _rows(
     known: tuple[Plan, RunKeys, Count, Count], carry: tuple[State, Tables]
 ) -> tuple[State, Tables]:
     plan, keys, first, last = known
+    carry = _as_rounds_have_it(plan, carry[0]), carry[1]
     _, body = plan.loop(keys, carry[0])
-    return jax.lax.fori_loop(first, last, body, carry)
+    state, tables = jax.lax.fori_loop(first, last, body, carry)
+    return _finite(plan, state), tables
+
+
+def _nothing(plan: Plan, dtype: Any) -> float:
+    """The best value of an agent that has none, between segments: `jax_debug_infs` stops for infinity."""
+    return float(upward(plan.direction, jnp.finfo(dtype).min))
+
+
+def _finite(plan: Plan, state: State) -> State:
+    begun, best = state
+    return begun, jnp.where(jnp.isfinite(best), best, _nothing(plan, best.dtype))
+
+
+def _as_rounds_have_it(plan: Plan, state: State) -> State:
+    begun, best = state
+    infinite = jnp.full_like(best, upward(plan.direction, -jnp.inf))
+    return begun, jnp.where(best == _nothing(plan, best.dtype), infinite, best)
 
 
 @eqx.filter_jit
@@ -126,7 +145,7 @@ def _facts(plan: Plan, row: int, state: State, tables: Tables) -> dict[str, Any]
     _, recorded = plan.recorded(row)
     if plan.record is None or not recorded:
         best = np.asarray(state[1])
-        best = best[np.isfinite(best)]
+        best = best[best != _nothing(plan, best.dtype)]
         if not best.size:
             return {}
         return {"best": best.min() if plan.direction == "minimize" else best.max()}

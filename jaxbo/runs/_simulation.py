@@ -1,12 +1,12 @@
 """The word that private releases of a simulation protect nobody."""
 
 import functools
-import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxbo._warning import warn
 from jaxbo.privacy.mechanism import Mechanism
 
 
@@ -35,9 +35,8 @@ def warn_of_simulation(algorithm: Any) -> None:
 # The cache is what says it once: the filters of `warnings` go by lines of code.
 @functools.cache
 def _warn() -> None:
-    warnings.warn(
+    warn(
         "private releases are simulated here: their noise comes from the key, nothing is charged, and "
         "nobody's privacy is protected. For that give `drive` or a federation a ledger.",
         SimulationWarning,
-        stacklevel=4,
     )

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import is_a, require
 from jaxbo._direction import upward
@@ -21,6 +23,7 @@ from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.runs.trace import Trace
 from jaxbo.runs.workers import Desk
+from jaxbo.types import on_device
 
 
 class Best(NamedTuple):
@@ -49,34 +52,45 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
     """
     is_a("algorithm", algorithm, AbstractAlgorithm)
     agents, dim = min(algorithm.targets, algorithm.clients), algorithm.domain.dim
-    queries, values = jnp.asarray(trace.queries), jnp.asarray(trace.values, float)
+    queries, values = jnp.asarray(trace.queries), on_device(trace.values)
     require(
         queries.size > 0 and queries.shape == (*values.shape, dim) and values.size % agents == 0,
         f"expected a trace of {agents} agents and {dim} coordinates with a row or more, got queries of "
         f"shape {queries.shape} and values of shape {values.shape}.",
     )
-    best = _best(algorithm, state, queries.reshape(-1, agents, dim), values.reshape(-1, agents))
-    return best._replace(mean=upward(trace.direction, best.mean))
+    best, some = _best(algorithm, state, queries, values)
+    best = best._replace(mean=upward(trace.direction, best.mean))
+    return Best(*(_where(some, part) for part in best))
+
+
+def _where(some: Bool[Array, " agents"], part: Float[Array, "agents ..."]) -> Array:
+    """NaN for agents without a value; put in here, as `jax_debug_nans` stops for what is compiled."""
+    if isinstance(some, jax.core.Tracer):
+        return jnp.where(jnp.reshape(some, (-1, *[1] * (part.ndim - 1))), part, jnp.nan)
+    found = np.array(part)
+    found[~np.asarray(some)] = np.nan
+    return on_device(found)
 
 
 @eqx.filter_jit
 def _best(
     algorithm: AbstractAlgorithm,
     state: PyTree,
-    queries: Float[Array, "rows agents dim"],
-    values: Float[Array, "rows agents"],
-) -> Best:
+    queries: Float[Array, "... dim"],
+    values: Float[Array, "..."],
+) -> tuple[Best, Bool[Array, " agents"]]:
+    """The best of each agent, and whether it has a value at all."""
+    agents = min(algorithm.targets, algorithm.clients)
+    queries = queries.reshape(-1, agents, queries.shape[-1])
+    values = values.reshape(-1, agents)
     means, variances = jax.vmap(lambda x: algorithm.predict(state, x))(queries)
     fine = jnp.isfinite(values)
     if algorithm.outcomes:
         fine = fine & jax.vmap(lambda x: algorithm.feasible(state, x))(queries)
     row = jnp.argmax(jnp.where(fine, means, -jnp.inf), axis=0)
-    agents = jnp.arange(row.size)
+    own = jnp.arange(row.size)
     some = jnp.any(fine, axis=0)
     origin = _origin.origin_of(state)
     offset = jnp.zeros_like(row, means.dtype) if origin is None else origin.value
-    mean = means[row, agents] + offset
-    deviation = jnp.sqrt(variances[row, agents])
-    nothing = jnp.full_like(mean, jnp.nan)
-    x = jnp.where(some[:, None], queries[row, agents], jnp.nan)
-    return Best(x, jnp.where(some, mean, nothing), jnp.where(some, deviation, nothing))
+    mean = means[row, own] + offset
+    return Best(queries[row, own], mean, jnp.sqrt(variances[row, own])), some

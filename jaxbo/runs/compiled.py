@@ -6,7 +6,6 @@
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
 
-import warnings
 from collections.abc import Callable
 from os import PathLike
 from typing import Any
@@ -21,6 +20,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxbo._check import require, whole
 from jaxbo._direction import Direction, check_direction
 from jaxbo._keys import barrier
+from jaxbo._warning import warn
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import run_keys
@@ -145,11 +145,9 @@ def _run(plan: Plan, key: Key, state: PyTree | None) -> tuple[PyTree, Any]:
 def warn_of_rest(rounds: int, every: int) -> None:
     """A warning that the last rounds are not recorded, if they are not."""
     if left := rounds % every:
-        warnings.warn(
+        warn(
             f"the last {left} of {rounds} rounds {'is' if left == 1 else 'are'} not recorded: give a "
             f"multiple of every={every} as rounds.",
-            RuntimeWarning,
-            stacklevel=3,
         )
 
 

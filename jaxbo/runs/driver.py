@@ -216,7 +216,7 @@ def drive(
     example = None if present is None or not rounds else present[0]
     # An error in `ask` ends the run before anything is evaluated.
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
-    what = compiled, direction, algorithm.outcomes
+    what = compiled, direction, isinstance(algorithm, AbstractOneModel), algorithm.outcomes
     record = Record(shapes, initial, rounds, saved, ledger, given, *what)
     row = jnp.zeros(shapes[0].shape), jnp.zeros((algorithm.targets, *width(algorithm.outcomes)))
     tells = algorithm, *row, begin.stage(0), _info_of(algorithm, record.info_tree, -1)

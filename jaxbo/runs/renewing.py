@@ -11,7 +11,7 @@ from concurrent import futures
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any, TypeVar
 
-from jaxbo._check import require
+from jaxbo._check import require, takes
 
 T = TypeVar("T")
 
@@ -37,7 +37,8 @@ class Renewing(Executor):
     """
 
     def __init__(self, make: Callable[[], Executor]):
-        require(callable(make), f"make must be a function without arguments, got {make!r}.")
+        fine = callable(make) and takes(make, 0)
+        require(fine, f"make must be a function without arguments, got {make!r}.")
         self._make = make
         # Never held while a pool is given something or told to end: it may call back.
         self._lock = threading.Lock()

@@ -45,7 +45,8 @@ class Trace(Shown):
     had from them. `ledger` is the one given to `drive`, with all its charges. `direction` says whether
     large values are good or small ones; they are the user's own either way. `times` are, of a Python
     objective, when each evaluation was handed over, in seconds since 1970, and for how many seconds.
-    `outcomes` are those of the method, by name, and `met` says where all of them met their bounds.
+    `shared` says that the columns are workers who evaluate one objective. `outcomes` are those of the
+    method, by name, and `met` says where all of them met their bounds.
     """
 
     queries: Float[Array, "*rows targets dim"]
@@ -57,6 +58,7 @@ class Trace(Shown):
     every: int = eqx.field(static=True, default=1)
     direction: Direction = eqx.field(static=True, default="maximize")
     times: Float[Values, "*rows targets 2"] | None = None
+    shared: bool = eqx.field(static=True, default=False)
     outcomes: Mapping[str, Float[Values, "*rows targets"]] = eqx.field(default_factory=dict)
     met: Bool[Values, "*rows targets"] | None = None
 

@@ -12,7 +12,6 @@ from __future__ import annotations  # `help` shows the names of types, not what 
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
@@ -28,6 +27,7 @@ from jaxbo import _version
 from jaxbo._check import require, whole
 from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._shown import Shown
+from jaxbo._warning import warn
 from jaxbo.algos.base import _origin, outcomes
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import Stage
@@ -199,6 +199,10 @@ def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
 
 def _at(algorithm: AbstractOneModel, context: Mapping[str, Any] | None) -> AbstractOneModel:
     """The same, asked for points with this context alone; `ValueError` for another context."""
+    require(
+        context is None or isinstance(context, Mapping),
+        f"context must be a dictionary of values by name, got {context!r:.60}.",
+    )
     if isinstance(algorithm.domain, Space) and (context or algorithm.domain.context):
         return _over(algorithm, algorithm.domain.at(context or {}))
     require(not context, f"context is for a Space that declares one, got {context!r}.")
@@ -447,7 +451,7 @@ class Desk:
         why = error if isinstance(error, str) else repr(error)
         self._tell(number, np.full(1 + len(self.algorithm.outcomes), np.nan), why)
         text = f"query {number} failed at x = {self._ticket(number).x}: {why}"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warn(text)
 
     def _tell(self, number: int, numbers: np.ndarray, why: str | None = None) -> None:
         with self._lock:

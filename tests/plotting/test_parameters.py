@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -158,6 +159,103 @@ def test_importance_of_a_space_with_a_context_has_it_as_a_parameter(branched):
     assert names[-1] == "load"
 
 
+def test_a_slice_is_through_the_best_point_where_the_parameter_is_active(branched):
+    """Nets are better by 1, and trees are of forests."""
+    seen = observed(branched, None)
+    forests = seen.x[:, 1] == 1
+    ax = plotting.slice_1d(branched, "trees")
+    (seen_line,) = labeled(ax, "observed")
+    np.testing.assert_allclose(seen_line.get_xdata(), seen.x[forests, 3], rtol=1e-6)
+    np.testing.assert_allclose(seen_line.get_ydata(), seen.y[forests])
+    best = modeled(seen).ranked
+    base = np.tile(best[best[:, 1] == 1][0], (200, 1))
+    base[:, 3] = np.linspace(0, 1, 200)
+    mean, _ = modeled(seen).predict(jax.vmap(BRANCHES.project)(jnp.asarray(base)))
+    np.testing.assert_allclose(labeled(ax, "mean")[0].get_ydata(), mean, rtol=1e-4)
+    assert modeled(seen).ranked[0][2] == 1  # the best of all is a net
+
+
+def test_a_contour_is_of_one_branch(branched):
+    ax = plotting.contour(branched, "width", "load")
+    assert len(labeled(ax, "query")[0].get_xdata()) == 6
+    with pytest.raises(ValueError, match="'width' and 'trees' are active at no point observed"):
+        plotting.contour(branched, "width", "trees")
+
+
+STEPS = jaxbo.Space(layers=jaxbo.Integer(1, 2), width=jaxbo.Real(0.0, 1.0).when(layers=2))
+
+
+def test_a_contour_is_blank_where_a_parameter_is_not_active():
+    rng = np.random.default_rng(0)
+    rows = [{"layers": 1 + i % 2, **({"width": rng.uniform()} if i % 2 else {})} for i in range(12)]
+    points = np.array([[STEPS.encode(row)] for row in rows])
+    trace = jaxbo.Trace(jnp.asarray(points), rng.uniform(size=(12, 1)), ())
+    ax = plotting.contour(trace, "layers", "width", domain=STEPS)
+    filled = np.concatenate([path.vertices for path in ax.collections[0].get_paths()])
+    assert filled[:, 0].min() >= 0.5 - 1e-6
+    assert len(labeled(ax, "query")[0].get_xdata()) == 6
+    at = STEPS.encode({"layers": 1})
+    with pytest.raises(ValueError, match="'width' is active not at the point given as at"):
+        plotting.slice_1d(trace, "width", domain=STEPS, at=at)
+    with pytest.raises(ValueError, match="at must be a point of 2 finite coordinates"):
+        plotting.slice_1d(trace, "width", domain=STEPS, at=[0.5])
+
+
+@pytest.fixture(scope="module")
+def of_workers():
+    """Three workers, of whom the last has found the best."""
+    rng = np.random.default_rng(2)
+    x = rng.uniform(size=(6, 3, 2))
+    y = 3 * x[..., 0] - x[..., 1]
+    x[4, 2], y[4, 2] = (0.9, 0.1), 5.0
+    y[2, 1] = np.nan
+    return jaxbo.Trace(jnp.asarray(x), y, (), shared=True)
+
+
+def test_a_picture_of_workers_who_share_an_objective_is_of_all_their_evaluations(of_workers):
+    cube = jaxbo.Cube(2)
+    x, y = np.asarray(of_workers.queries).reshape(-1, 2), of_workers.values.reshape(-1)
+    fine = np.isfinite(y)
+    lines = labeled(plotting.parallel(of_workers, domain=cube), "_done")
+    assert len(lines) == fine.sum() == 17
+    (best,) = labeled(plotting.parallel(of_workers, domain=cube), "best")
+    np.testing.assert_allclose(best.get_ydata(), [0.9, 0.1])
+    ax = plotting.slice_1d(of_workers, 0, domain=cube)
+    np.testing.assert_allclose(labeled(ax, "observed")[0].get_xdata(), x[fine, 0])
+    (star,) = labeled(plotting.contour(of_workers, 0, 1, domain=cube), "best")
+    np.testing.assert_allclose(star.get_xydata(), [[0.9, 0.1]])
+    steps = plotting.progress(of_workers)
+    np.testing.assert_allclose(
+        labeled(steps, "median")[0].get_ydata(), np.fmax.accumulate(y), rtol=1e-6
+    )
+    assert steps.get_xlabel() == "evaluation"
+    alone = labeled(plotting.parallel(of_workers, domain=cube, agent=0), "_done")
+    assert len(alone) == 6
+    # The same evaluations on a desk make the same bars.
+    told = jaxbo.Trace(jnp.asarray(x[:, None]), y[:, None], ())
+    bars = [
+        [bar.get_width() for bar in plotting.importance(t, domain=cube, count=500).containers[0]]
+        for t in (of_workers, told)
+    ]
+    np.testing.assert_allclose(*bars, rtol=1e-5)
+
+
+def test_a_trace_knows_whether_its_workers_share_an_objective():
+    egp = jaxbo.EGP(
+        jaxbo.Cube(1), jaxbo.Fixed(size=4, capacity=9), jaxbo.Thompson(), workers=3, candidates=8
+    )
+    bowl = lambda x: -((x[0] - 0.3) ** 2)  # noqa: E731
+    _, driven = jaxbo.drive(egp, bowl, 1, jr.key(0), initial=1, progress=False)
+    assert driven.shared
+    assert (
+        len(labeled(plotting.slice_1d(driven, 0, domain=egp.domain), "observed")[0].get_xdata())
+        == 6
+    )
+    assert jaxbo.run(egp, bowl, 1, jr.key(0))[1].shared
+    random = jaxbo.RandomSearch(jaxbo.Cube(1), agents=2)
+    assert not jaxbo.run(random, bowl, 1, jr.key(0))[1].shared
+
+
 def test_pictures_of_a_desk_need_no_domain(desk):
     shares = [patch.get_width() for patch in plotting.importance(desk, count=1000).containers[0]]
     np.testing.assert_allclose(shares, [0.1, 0.9], atol=0.1)
@@ -179,6 +277,7 @@ def test_progress_takes_a_trace(trace):
     [
         (lambda t, d: plotting.parallel(t), ["domain="]),
         (lambda t, d: plotting.parallel(3), ["Trace or a Desk", "int"]),
+        (lambda t, d: plotting.parallel(t, domain=jaxbo.Cube(2)), ["domain", "2 coord", "4"]),
         (lambda t, d: plotting.importance(t, domain=SPACE, agent=2), ["agent", "0 to 1", "2"]),
         (lambda t, d: plotting.slice_1d(t, "width", domain=SPACE), ["'width'", "'rate'"]),
         (lambda t, d: plotting.slice_1d(t, "act", domain=SPACE), ["'act'", "choice"]),

@@ -12,15 +12,15 @@ the origin is 0 from then on, and the model subtracts the first value itself (`M
 one, their difference to it is told. So all that a model knows is on one scale.
 """
 
-import warnings
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxbo._warning import warn
 from jaxbo.kernels.moments import least, most
+from jaxbo.types import on_device
 
 #: Differences of so many rounding errors of float64 come from the objective's own sums.
 ROUNDING_ERRORS = 16
@@ -72,10 +72,10 @@ def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
     if fresh.any():
         value = np.where(fresh, first(rows), value)
         state = _with_origin(state, Origin(jnp.asarray(value), jnp.asarray(known | fresh)))
-    told = difference(own, value)
-    if others is None or not others.size:
-        return state, told
-    return state, jnp.concatenate([told, rounded(others)], axis=-1)
+    told = _held(_exact(own, value))
+    if others is not None:
+        told = np.concatenate([told, _held(others)], axis=-1)
+    return state, on_device(told)
 
 
 def lowered(values: Float[np.ndarray, "points agents"], targets: int) -> np.ndarray:
@@ -97,7 +97,7 @@ def first(rows: np.ndarray) -> np.ndarray:
     finite = np.isfinite(rows)
     place = np.argmax(finite, axis=0)
     found = np.take_along_axis(rows, place[None], axis=0)[0]
-    return np.asarray(rounded(np.where(finite.any(axis=0), found, 0)))
+    return _held(np.where(finite.any(axis=0), found, 0))
 
 
 def difference(values: np.ndarray | np.floating, origin: np.ndarray) -> Array:
@@ -122,7 +122,7 @@ def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
     origin = origin_of(state)
     text = cut(values, np.zeros(()) if origin is None else np.asarray(origin.value))
     if text is not None:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warn(text)
     return text is not None
 
 
@@ -134,7 +134,7 @@ def cut(values: np.ndarray, origin: np.ndarray) -> str | None:
     dtype = jax.dtypes.canonicalize_dtype(float)
     exact, some = _exact(values, origin), np.isfinite(values).any(axis=0)
     values, exact = values[:, some], exact[:, some]
-    error = _extent(exact - np.asarray(rounded(exact), np.float64))
+    error = _extent(exact - _held(exact).astype(np.float64))
     with np.errstate(over="ignore"):
         deviation = np.std(exact, axis=0, where=np.isfinite(exact))
     differ = deviation > ROUNDING_ERRORS * np.finfo(np.float64).eps * _extent(values)
@@ -182,8 +182,11 @@ def _with_origin(state: PyTree, origin: Origin) -> PyTree:
 
 def rounded(values: Array | np.ndarray | np.floating) -> Array:
     """In JAX's precision; finite numbers stay so, and JAX's arrays are as they were."""
-    if isinstance(values, jax.Array):
-        return values
+    return values if isinstance(values, jax.Array) else on_device(_held(values))
+
+
+def _held(values: np.ndarray | np.floating) -> np.ndarray:
+    """In JAX's precision, on the host."""
     dtype = jax.dtypes.canonicalize_dtype(float)
     largest = float(np.finfo(dtype).max)
-    return jnp.asarray(np.clip(values, -largest, largest).astype(dtype))
+    return np.asarray(np.clip(values, -largest, largest)).astype(dtype)

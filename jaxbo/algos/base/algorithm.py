@@ -22,12 +22,20 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
 from jaxbo._extensible import Extensible
-from jaxbo.algos.base.known import KnownRows, check_inside, columns_of, read
+from jaxbo.algos.base.known import (
+    KnownRows,
+    columns_of,
+    inside,
+    is_numeric,
+    of_one,
+    read,
+    values_of,
+)
 from jaxbo.algos.base.outcomes import Outcome, columns, names_of
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each
 from jaxbo.privacy.mechanism import Mechanism
-from jaxbo.types import Count, Flag, Key, Point
+from jaxbo.types import Count, Flag, Key, Point, on_device
 
 
 class Stage(NamedTuple):
@@ -217,7 +225,7 @@ class AbstractAlgorithm(Extensible):
             "warm_start is for observations made before the first round is told.",
         )
         self.check_start(state, values)
-        self._check_inside(queries)
+        queries = self._inside(queries)
 
         values = columns(self.outcomes, values, observed)
 
@@ -229,28 +237,37 @@ class AbstractAlgorithm(Extensible):
         return jax.lax.scan(step, state, (queries, values, last))[0]
 
     def _as_arrays(self, queries: Any, values: Any) -> tuple[Array, Array, dict[str, Array]]:
-        """All as arrays; outcomes by name."""
-        observed: Any = {}
-        if values is None or not isinstance(queries, jax.Array | np.ndarray):
-            queries, values, observed = self._read(queries if values is None else (queries, values))
-        elif self.outcomes:
-            names = names_of(self.outcomes)
-            values, *rest = columns_of(values, names)
-            observed = dict(zip(names[1:], rest, strict=True))
-        observed = {name: jnp.asarray(one, float) for name, one in observed.items()}
-        return jnp.asarray(queries, float), jnp.asarray(values, float), observed
+        """All as arrays with an axis of agents; outcomes by name."""
+        names = names_of(self.outcomes)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((queries, values))):
+            values, *rest = [jnp.asarray(column, float) for column in columns_of(values, names)]
+            return jnp.asarray(queries, float), values, dict(zip(names[1:], rest, strict=True))
+        if values is None or not is_numeric(queries):
+            found = self._read(queries if values is None else (queries, values))
+            queries, numbers = found.queries, [found.values, *found.outcomes.values()]
+        else:
+            numbers = [values_of(column) for column in columns_of(values, names)]
+        shape = of_one(queries, numbers[0], self.domain.dim) if self.clients == 1 else None
+        if queries.ndim == 2 and shape is not None:
+            queries, numbers = queries.reshape(shape), [n.reshape(shape[:-1]) for n in numbers]
+        values, *rest = map(on_device, numbers)
+        return on_device(queries), values, dict(zip(names[1:], rest, strict=True))
 
     def _read(self, given: Any) -> KnownRows:
         targets, names = min(self.targets, self.clients), [o.name for o in self.outcomes]
         return read(given, self.domain, self.clients, targets, names)
 
-    def _check_inside(self, queries: Float[Array, "points agents dim"]) -> None:
+    def _inside(self, queries: Float[Array, "points agents dim"]) -> Array:
         """`ValueError` for a point outside of the domain; one that is NaN is none."""
-        if not isinstance(queries, jax.core.Tracer):
-            x = np.asarray(queries).reshape(-1, self.domain.dim)
-            # Within a `jit` too: these points are known while it is traced.
-            with jax.ensure_compile_time_eval():
-                check_inside(x, np.asarray(~np.isnan(x).all(axis=1)), self.domain)
+        if isinstance(queries, jax.core.Tracer):
+            return queries
+        x = np.asarray(queries).reshape(-1, self.domain.dim)
+        found = inside(x, np.asarray(~np.isnan(x).all(axis=1)), self.domain)
+        return (
+            queries
+            if np.array_equal(found, x, equal_nan=True)
+            else on_device(found.reshape(queries.shape))
+        )
 
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
         """`ValueError` for more observations before the first round than there is room for."""

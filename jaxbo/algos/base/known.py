@@ -10,23 +10,28 @@ Results may be given as
 Where several agents have objectives of their own, the column "agent" says whose a result is. A value that
 is NaN or None is an evaluation that failed. Where a method has outcomes, there is a column for each, and
 `values` are dictionaries: one for each result, as the objective returns it, or one of columns.
+Dictionaries may hold text alone, as `csv.DictReader` reads it (`_text`). A point that rounding has moved
+out of the domain is moved back.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from jaxbo._check import require
-from jaxbo.domains.base import AbstractDomain
+from jaxbo.algos.base import _text
+from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.domains.space import Space
 
+#: Rounding of float32, and of what was computed in it, relative to the size of a coordinate.
+ROUNDING = 2.0**-22
 #: The column of the values, and that of the agents.
 VALUE, AGENT = "value", "agent"
 #: Columns of a table that say how it came to a result; a parameter may not have such a name.
@@ -78,7 +83,7 @@ def read(
             else _results(x, columns_of(y, names), domain, agents)
         )
         rows, numbers = _stacked(results, domain.dim, agents, targets, len(names))
-    _check(rows, numbers, domain)
+    rows = _checked(rows, numbers, domain)
     failed = np.isnan(numbers).any(axis=0)
     known = dict(zip(names, np.where(failed, np.nan, numbers), strict=True))
     return KnownRows(rows, known.pop(VALUE), known)
@@ -112,22 +117,36 @@ def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"
     else:
         rows = [_point(row, f"point {i}", domain) for i, row in enumerate(_rows(given, "points"))]
         found = np.reshape(rows, (-1, domain.dim))
-    found = _rounded(found)
-    check_inside(found, np.ones(len(found), bool), domain)
-    return found
+    return inside(_rounded(found), np.ones(len(found), bool), domain)
 
 
-def check_inside(x: Float[Any, "points dim"], wanted: np.ndarray, domain: AbstractDomain) -> None:
-    """`ValueError` with the first of the `wanted` points that is NaN or outside of the domain."""
-    if not len(x):
-        return
-    inside = np.asarray(jax.vmap(domain.contains)(jnp.asarray(x, float)))
-    if (wrong := ~inside & wanted).any():
+def inside(x: Float[Any, "points dim"], wanted: np.ndarray, domain: AbstractDomain) -> np.ndarray:
+    """The points, those that float32 may have moved out of the domain at their nearest points of it.
+
+    `ValueError` with the first of the `wanted` points that is NaN or outside.
+    """
+    x = np.asarray(x, jax.dtypes.canonicalize_dtype(float))
+    finite = np.isfinite(x).all(axis=1)
+    held = np.where(finite[:, None], x, 0)  # `jax_debug_nans` would stop for the others
+    outside = ~_each(domain.contains, held) & finite
+    if outside.any():
+        nearest = _each(domain.project, held)
+        size = np.abs(domain.points).max(axis=0) if isinstance(domain, Finite) else 1
+        moved = outside & (np.abs(nearest - held) <= ROUNDING * size).all(axis=1)
+        x, outside = np.where(moved[:, None], nearest, x), outside & ~moved
+    if (wrong := (outside | ~finite) & wanted).any():
         row = int(np.argmax(wrong))
-        about = (
-            "has numbers that are not finite" if not np.isfinite(x[row]).all() else _outside(domain)
-        )
-        raise ValueError(f"point {row}, {np.asarray(x[row])}, {about}.")
+        about = "has numbers that are not finite" if not finite[row] else _outside(domain)
+        raise ValueError(f"point {row}, {x[row]}, {about}.")
+    return x
+
+
+def _each(function: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
+    """Of each point. Within a `jit` too: these points are known while it is traced."""
+    if not len(x):
+        return np.zeros(0, bool)
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jax.vmap(function)(jnp.asarray(x, float)))
 
 
 def _outside(domain: AbstractDomain) -> str:
@@ -136,6 +155,13 @@ def _outside(domain: AbstractDomain) -> str:
             "is outside of the space: give parameters by name, or what space.encode makes of them"
         )
     return f"is outside of the domain: give a point of {domain}"
+
+
+def is_numeric(given: Any) -> bool:
+    """Whether it is an array of numbers."""
+    if isinstance(given, np.ndarray):
+        return given.dtype.kind not in "OUS"
+    return isinstance(given, jax.Array)
 
 
 def _is_array(given: Any) -> bool:
@@ -164,12 +190,12 @@ def _numbers(name: str, given: Any) -> np.ndarray:
 def _of_arrays(
     x: Any, columns: Sequence[Any], domain: AbstractDomain, agents: int, targets: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    queries, numbers = _numbers("the points", x), [_values(column) for column in columns]
+    queries, numbers = _numbers("the points", x), [values_of(column) for column in columns]
     shapes = [np.shape(column) for column in numbers]
     require(len(set(shapes)) == 1, f"columns of values have other shapes, {shapes}.")
     y, values = columns[0], numbers[0]
-    if agents == 1 and queries.shape == (*values.shape, domain.dim):
-        queries, values = queries.reshape(-1, 1, domain.dim), values.reshape(-1, 1)
+    if agents == 1 and (shape := of_one(queries, values, domain.dim)):
+        queries, values = queries.reshape(shape), values.reshape(shape[:-1])
     shape = f"(points, {domain.dim})" if agents == 1 else f"(points, {targets}, {domain.dim})"
     require(
         queries.ndim == 3
@@ -180,6 +206,13 @@ def _of_arrays(
     return _rounded(queries), np.stack([column.reshape(values.shape) for column in numbers])
 
 
+def of_one(x: Any, y: Any, dim: int) -> tuple[int, int, int] | None:
+    """The shape of rows of points of one agent, whose values may be in one column; None for others."""
+    rows, column = x.shape[:-1], (*x.shape[:1], 1)
+    fit = x.shape[-1:] == (dim,) and (rows == y.shape or (len(rows) == 1 and y.shape == column))
+    return (y.size, 1, dim) if fit else None
+
+
 def _rounded(x: np.ndarray) -> np.ndarray:
     """Coordinates in JAX's precision. Those too small for it are 0, which JAX takes them for."""
     dtype = np.dtype(jax.dtypes.canonicalize_dtype(float))
@@ -188,8 +221,9 @@ def _rounded(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) < np.finfo(dtype).tiny, np.zeros((), dtype), x)
 
 
-def _values(given: Any) -> np.ndarray:
+def values_of(given: Any) -> np.ndarray:
     """An array of values; None is NaN."""
+    require(given is not None, "values must be a value for each point, got None.")
     if isinstance(given, np.ndarray | jax.Array) and given.dtype != object:
         return _numbers("the values", given)
     array = np.array(given, object)
@@ -202,7 +236,10 @@ def _results(
     x: Any, columns: Sequence[Any], domain: AbstractDomain, agents: int
 ) -> list[KnownResult]:
     for y in columns:
-        require(isinstance(y, Iterable), f"values must be a value for each point, got {y!r}.")
+        require(
+            isinstance(y, Iterable) and not isinstance(y, str | bytes),
+            f"values must be a value for each point, got {y!r}.",
+        )
     rows, lists = _rows(x, "points"), [list(y) for y in columns]
     for values in lists:
         require(
@@ -266,11 +303,20 @@ def _result(
     i: int, row: Mapping[str, Any], numbers: Sequence[Any], domain: AbstractDomain, agents: int
 ) -> KnownResult:
     names = domain.names if isinstance(domain, Space) else ()
+    if _text.is_text(row, numbers):
+        row, numbers = _of_text(i, row, domain), [_text.number(text) for text in numbers]
     agent = _agent(i, 0 if agents == 1 or AGENT in names else row.get(AGENT), agents)
     about = [name for name in (*ABOUT, AGENT) if name not in names]
     point = {name: item for name, item in row.items() if name not in about}
     x = _point(point, f"result {i}", domain)
     return KnownResult(agent, x, [_value(i, number) for number in numbers])
+
+
+def _of_text(i: int, row: Mapping[str, Any], domain: AbstractDomain) -> dict[str, Any]:
+    try:
+        return _text.from_text(row, domain)
+    except ValueError as error:
+        raise ValueError(f"result {i}: {error}") from error
 
 
 def _agent(i: int, agent: Any, agents: int) -> int:
@@ -318,11 +364,11 @@ def _stacked(
     return _rounded(queries), numbers
 
 
-def _check(queries: np.ndarray, numbers: np.ndarray, domain: AbstractDomain) -> None:
-    """`ValueError` for points outside of the domain, and for values that no model can be told."""
+def _checked(queries: np.ndarray, numbers: np.ndarray, domain: AbstractDomain) -> np.ndarray:
+    """The points, in the domain; `ValueError` for others, and for values that no model can be told."""
     x, columns = queries.reshape(-1, domain.dim), numbers.reshape(len(numbers), -1)
     nobody = np.isnan(x).all(axis=1) & np.isnan(columns[0])
-    check_inside(x, ~nobody, domain)
+    x = inside(x, ~nobody, domain)
     largest = float(np.finfo(jax.dtypes.canonicalize_dtype(float)).max)
     for y in columns:
         if (wrong := ~(np.abs(y) <= largest) & ~np.isnan(y)).any():
@@ -330,3 +376,4 @@ def _check(queries: np.ndarray, numbers: np.ndarray, domain: AbstractDomain) -> 
             raise ValueError(
                 f"value {row} is {y[row]}: give a finite number, or NaN where it failed."
             )
+    return x.reshape(queries.shape)

@@ -25,7 +25,7 @@ from jaxbo.algos.base import _origin
 from jaxbo.algos.base.known import ABOUT, AGENT, VALUE
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
-from jaxbo.types import Scalar
+from jaxbo.types import Scalar, on_device
 
 #: Observed outcomes by name: arrays of the shape that the objective's values have.
 Observed: TypeAlias = Mapping[str, Any]
@@ -156,7 +156,10 @@ def columns(outcomes: Sequence[Outcome], value: Array, observed: Observed) -> Ar
     if not outcomes:
         return value
     slacks = [_origin.rounded(outcome.slack(observed[outcome.name])) for outcome in outcomes]
-    return jnp.stack([value, *slacks], axis=-1)
+    known = [value, *slacks]
+    if any(isinstance(column, jax.core.Tracer) for column in known):
+        return jnp.stack(known, axis=-1)
+    return on_device(np.stack(list(map(np.asarray, known)), axis=-1))
 
 
 def told(

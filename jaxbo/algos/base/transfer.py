@@ -14,14 +14,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxbo._check import require
+from jaxbo._check import is_a, require
 from jaxbo._keys import aside
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND
 from jaxbo.algos.base.two_models import AbstractTwoModels, Beliefs, SharedFeatures
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief
-from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar, about
 
 #: While an agent looks for its best candidate, its function holds no more than so many numbers.
 MOST_NUMBERS = 4096
@@ -78,6 +79,7 @@ class AbstractTransfer(AbstractTwoModels):
             f"own must be Fitted(..., inference=Exact()), which keeps the observations to rank, got "
             f"{self.own}.",
         )
+        is_a("features", self.features, Fixed)
         require(
             self.features.standardize,
             "features must standardize values: the own model does, and the two are compared.",
@@ -202,6 +204,6 @@ def heard(peers: ArrayLike | None) -> Bool[Array, "*shape"] | None:
     """Whom to listen to, as an array. `ValueError` for numbers: these are no weights."""
     if peers is None:
         return None
-    peers = jnp.asarray(peers)
+    peers = about("peers", jnp.asarray)(peers)
     require(peers.dtype == bool, f"peers must say yes or no, got numbers of {peers.dtype}.")
     return peers

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxbo._check import require, whole
+from jaxbo._check import is_a, require, whole
 from jaxbo._keys import Held, held
 from jaxbo.domains.base import AbstractDomain, Axes, Cube, Regions
 from jaxbo.kernels.additive import kernel as additive
@@ -46,7 +46,7 @@ from jaxbo.kernels.models.surrogate import AbstractSurrogate
 from jaxbo.kernels.moments import Moments
 from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.processes.features import SineCosine
-from jaxbo.types import Count, Function, Key, Point, Scalar, floating
+from jaxbo.types import Count, Function, Key, Point, Scalar, about, named
 
 #: Features a factor of a sampled function.
 SIZE = 100
@@ -132,16 +132,17 @@ class Decomposed(AbstractSurrogate):
         zoom: float | None = None,
     ):
         given = isinstance(structure, AbstractStructure)
-        self.structure = structure if given else Given(structure)
+        self.structure = structure if given else about("structure", Given)(structure)
         self.capacity = capacity  # pyright: ignore[reportIncompatibleMethodOverride]
         self.form = SquaredExponential(0.3) if form is None else form
-        self.noise = floating(noise)
+        self.noise = named("noise")(noise)
         self.refit_every, self.warp = refit_every, warp
         self.grid, self.per_factor = grid, per_factor
         self.priors, self.regions, self.zoom = priors, regions, zoom
 
     def __check_init__(self):
         whole("grid", self.grid, least=2)
+        is_a("form", self.form, AbstractKernel)
         zoom = self.zoom
         require(zoom is None or 0 < zoom < 1, f"zoom must be a share of an axis, got {zoom}.")
         require(

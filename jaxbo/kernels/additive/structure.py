@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxbo._check import require, whole
 from jaxbo._extensible import Extensible
 from jaxbo.kernels.linalg import dot
-from jaxbo.types import Count, Key, Scalar, floating
+from jaxbo.types import Count, Key, Scalar, floating, named
 
 Scopes: TypeAlias = Int[Array, "factors arity"]
 
@@ -156,7 +156,8 @@ class Sampled(AbstractStructure):
     count: int = eqx.field(static=True, default=4)
     steps: int = eqx.field(static=True, default=100)
     penalty: Scalar | None = eqx.field(
-        converter=lambda penalty: None if penalty is None else floating(penalty), default=None
+        converter=lambda penalty: None if penalty is None else named("penalty")(penalty),
+        default=None,
     )
 
     def __check_init__(self):

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import require
 from jaxbo.kernels.linalg import dot
-from jaxbo.types import Count, Scalar, floating, named
+from jaxbo.types import Count, Scalar, named
 
 #: A peer is dropped whose median loss is above this quantile of the agent's own: RGPE's rule.
 DILUTION = 0.95
@@ -137,7 +137,7 @@ class Ranked(eqx.Module):
 
     effect: Scalar = eqx.field(converter=named("effect"), default=0.3)
     start: Float[Array, " agents"] | Float[Array, "targets agents"] | None = eqx.field(
-        converter=lambda weights: None if weights is None else floating(weights), default=None
+        converter=lambda weights: None if weights is None else named("start")(weights), default=None
     )
 
     def __check_init__(self):

@@ -141,7 +141,8 @@ class Ensemble(AbstractEnsemble):
         for kernel in self.kernels:
             require(
                 isinstance(kernel, AbstractKernel),
-                f"{kernel!r} has no spectral density: expected a kernel such as Matern52(0.2).",
+                f"kernels: {kernel!r:.60} has no spectral density: expected kernels such as "
+                "Matern52(0.2).",
             )
         most = 1 / len(self.kernels)
         require(

@@ -1,7 +1,10 @@
 """Results from outside: one meaning in every form, and one clear error for what is wrong."""
 
+import csv
+import io
 import math
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -14,7 +17,7 @@ from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube, Finite
-from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.parameters import Categorical, Integer, Ordinal, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.surrogate import Fixed
 
@@ -71,6 +74,118 @@ def test_results_of_several_agents_are_in_rows_of_all():
         everyone.queries[..., 0], [[0, np.nan, 0.5], [np.nan, np.nan, 0.5]]
     )
     np.testing.assert_array_equal(everyone.values, [[0, np.nan, 20], [np.nan, np.nan, 20]])
+
+
+# ---------------------------------------------------------------- text
+
+WRITTEN = Space(
+    rate=Real(1e-3, 1.0, log=True),
+    depth=Integer(1, 8),
+    act=Categorical("relu", None),
+    size=Ordinal(16, 32.5, (1, 2)),
+    bias=Categorical(True, False),
+    width=Integer(1, 4).when(act="relu"),
+    epochs=7,
+)
+
+
+def written(rows):
+    """The rows as a CSV file gives them back."""
+    file = io.StringIO()
+    out = csv.DictWriter(file, list(rows[0]))
+    out.writeheader()
+    out.writerows(rows)
+    file.seek(0)
+    return csv.DictReader(file)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            lambda rate, depth, act, width, size, bias, value: {
+                "rate": rate,
+                "depth": depth,
+                "act": act,
+                "size": size,
+                "bias": bias,
+                "width": width if act else None,
+                "epochs": 7,
+                "value": value,
+            },
+            st.floats(1e-3, 1.0),
+            st.integers(1, 8),
+            st.sampled_from(["relu", None]),
+            st.integers(1, 4),
+            st.sampled_from([16, 32.5, (1, 2)]),
+            st.booleans(),
+            st.none() | st.floats(-1e3, 1e3),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_file_of_text_says_what_was_written(rows):
+    expected, found = (read(given, WRITTEN, 1, 1) for given in (rows, written(rows)))
+    np.testing.assert_array_equal(found.queries, expected.queries)
+    np.testing.assert_array_equal(found.values, expected.values)
+
+
+def test_a_table_of_several_agents_comes_back_from_a_file():
+    rows = [
+        {"agent": n, "round": 1, "x0": n / 4, "value": 0.5, "status": "observed"} for n in (1, 0)
+    ]
+    found = read(written(rows), Cube(1), 2, 2)
+    np.testing.assert_array_equal(found.queries[0, :, 0], [0, 0.25])
+
+
+def test_text_beside_numbers_is_no_number():
+    with pytest.raises(ValueError, match="result 0: the value must be a real number"):
+        read([{"x0": 0.5, "value": "1"}], Cube(1), 1, 1)
+    with pytest.raises(ValueError, match=r"result 0: parameter 'lr': '0\.1' is not a number"):
+        read([{**ROWS[0], "lr": "0.1"}], SPACE, 1, 1)
+
+
+def test_text_that_stands_for_no_value_is_named():
+    row = {"lr": "0,1", "depth": "3", "act": "relu", "value": "1.5"}
+    with pytest.raises(ValueError, match="result 0: parameter 'lr': '0,1' is not a number"):
+        read([row], SPACE, 1, 1)
+    with pytest.raises(ValueError, match=r"result 0: the value must be a real number.*'good'"):
+        read([{**row, "lr": "0.1", "value": "good"}], SPACE, 1, 1)
+    space = Space(x=Categorical("1", 1, 2))
+    with pytest.raises(ValueError, match=r"result 0: parameter 'x': the text '1' may be '1' or 1"):
+        read([{"x": "1", "value": "2"}], space, 1, 1)
+    assert read([{"x": "1", "value": 2.0}], space, 1, 1).queries[0, 0].tolist() == [1, 0, 0]
+
+
+# ---------------------------------------------------------------- shapes and rounding
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_values_of_one_agent_may_be_a_column(shape):
+    x, y = np.array([[0.1], [0.2], [0.3]]), np.arange(3.0)
+    known = read((x, y.reshape(shape)), Cube(1), 1, 1)
+    np.testing.assert_array_equal(known.values[:, 0], y)
+    with pytest.raises(ValueError, match="expected points of shape"):
+        read((x, np.zeros((3, 2))), Cube(1), 1, 1)
+
+
+def test_a_point_that_rounding_moved_is_moved_back():
+    rows = np.random.default_rng(0).uniform(size=(50, 3)) * [1, 100, 1e-3]
+    domain = Finite(rows)
+    held = np.asarray(domain.points)
+    for x in (rows.astype(np.float64), np.nextafter(held, 1), np.nextafter(held, -1)):
+        np.testing.assert_array_equal(read((x, np.zeros(50)), domain, 1, 1).queries[:, 0], held)
+        np.testing.assert_array_equal(points(x, domain), held)
+        with pytest.raises(ValueError, match="outside of the domain"):
+            read((x + np.array([0, 1e-3, 0]), np.zeros(50)), domain, 1, 1)
+    again = read(([[1 + 1e-7, -1e-7]], [1.0]), Cube(2), 1, 1)
+    np.testing.assert_array_equal(again.queries[0, 0], [1, 0])
+    with pytest.raises(ValueError, match="outside of the domain"):
+        read(([[1 + 1e-5, 0]], [1.0]), Cube(2), 1, 1)
+    depth = Space(depth=Integer(1, 7))
+    (x,) = depth.encode({"depth": 3})
+    assert read(([[x + 1e-7]], [1.0]), depth, 1, 1).queries[0, 0, 0] == x
 
 
 WRONG = {
@@ -176,6 +291,31 @@ def test_a_warm_start_takes_lists_and_dictionaries_as_arrays():
         state = method.warm_start(start, *results)
         np.testing.assert_array_equal(state.clients.posterior.mean, expected.clients.posterior.mean)
         np.testing.assert_array_equal(state.told, [2, 1])
+
+
+def test_a_warm_start_takes_arrays_beside_lists():
+    method = TS(Cube(1), 1, Fixed(size=4))
+    start = method.init(jr.key(0))
+    x, y = np.array([[[0.1]], [[0.3]]]), [[1.0], [None]]
+    values = jnp.asarray([[1.0], [jnp.nan]])
+    expected = method.warm_start(start, jnp.asarray(x), values)
+    of_one = [(x[:, 0], [1.0, None]), (x[:, 0], values), (jnp.asarray(x[:, 0]), values[:, 0])]
+    for results in ((x, y), (x.tolist(), np.asarray(values)), (jnp.asarray(x), y), *of_one):
+        state = method.warm_start(start, *results)
+        np.testing.assert_array_equal(state.clients.posterior.mean, expected.clients.posterior.mean)
+    traced = jax.jit(lambda y: method.warm_start(start, x, y))(values)
+    np.testing.assert_array_equal(traced.told, expected.told)
+
+
+def test_a_warm_start_moves_back_what_rounding_moved():
+    domain = Finite(np.eye(2) / 3)
+    method = TS(domain, 1, Fixed(size=4))
+    start = method.init(jr.key(0))
+    near = np.nextafter(np.asarray(domain.points), 1)[:, None]
+    found, expected = (
+        method.warm_start(start, x, np.ones((2, 1))) for x in (near, domain.points[:, None])
+    )
+    np.testing.assert_array_equal(found.clients.posterior.mean, expected.clients.posterior.mean)
 
 
 def test_a_warm_start_is_checked():

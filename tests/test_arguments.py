@@ -1,0 +1,254 @@
+"""Arguments of what makes a method, given values of a wrong kind: it works, or the error has the name."""
+
+import functools
+import re
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxbo
+from jaxbo import accounting, schedules, stopping
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+
+WRONG = {
+    "None": None,
+    "text": "a",
+    "-1": -1,
+    "0": 0,
+    "2.5": 2.5,
+    "nan": np.nan,
+    "inf": np.inf,
+    "a list": [],
+    "a list of text": ["a"],
+    "a dictionary": {},
+    "an object": object(),
+    "2^40": 2**40,
+    "True": True,
+    "an array": np.zeros((2, 3, 4)),
+    "NaNs": np.full(2, np.nan),
+    "a complex number": 1j,
+    "a class": jaxbo.Cube,
+    "a function": lambda *several: None,
+}
+
+CUBE, KEY = jaxbo.Cube(2), jr.key(0)
+SMALL = jaxbo.Fixed(size=8, capacity=8)
+FITTED = jaxbo.Fitted(8, size=8, inference=jaxbo.Exact())
+RANDOM = jaxbo.RandomSearch(CUBE, agents=2)
+BRANIN = jaxbo.functions.branin()
+MECHANISM = jaxbo.Mechanism(1.0, 1.0, jaxbo.Poisson(0.5))
+VALUES = np.zeros((3, 2))
+REAL = jaxbo.Real(0.0, 1.0)
+LEVELS = {"lower": 0, "upper": 4, "log": False}
+
+
+def of_space(kind):
+    """What a parameter is made of is looked at by its space."""
+    return lambda **arguments: jaxbo.Space(p=kind(**arguments))
+
+
+def context(parameter):
+    return jaxbo.Space(x=REAL, p=jaxbo.Context(parameter))
+
+
+def space(mapping, where=None):
+    return jaxbo.Space(mapping, where=where)
+
+
+#: What is exported, and arguments that it takes.
+CONSTRUCTORS = {
+    "Cube": (jaxbo.Cube, {"dim": 2}),
+    "Finite": (jaxbo.Finite, {"points": np.eye(2)}),
+    "Regions": (jaxbo.Regions, {"splits": (2, 2)}),
+    "Regions.of": (jaxbo.Regions.of, {"dim": 2, "count": 4}),
+    "Real": (of_space(jaxbo.Real), {"lower": 0.0, "upper": 1.0, "log": False}),
+    "Integer": (of_space(jaxbo.Integer), {**LEVELS, "step": 1}),
+    "Context": (context, {"parameter": REAL}),
+    "Space": (space, {"mapping": {"x": REAL}, "where": None}),
+    "RandomSearch": (jaxbo.RandomSearch, {"domain": CUBE, "agents": 2}),
+    "TS": (jaxbo.TS, {"domain": CUBE, "agents": 2, "surrogate": SMALL, "candidates": 8}),
+    "FTS": (
+        jaxbo.FTS,
+        {
+            "domain": CUBE, "agents": 2, "features": SMALL, "own": None, "mixing": 0.5, "peers": None,
+            "once": False, "targets": 2, "candidates": 8,
+        },
+    ),
+    "DPFTSDE": (
+        jaxbo.DPFTSDE,
+        {
+            "domain": CUBE, "agents": 2, "mechanism": MECHANISM, "regions": jaxbo.Regions((1, 1)),
+            "weighting": jaxbo.Weighting(), "features": SMALL, "own": None, "mixing": 0.5,
+            "candidates": 8,
+        },
+    ),
+    "RGPE": (
+        jaxbo.RGPE,
+        {
+            "domain": CUBE, "agents": 2, "own": FITTED, "features": SMALL, "peers": None, "once": False,
+            "targets": 2, "candidates": 8, "draws": 10,
+        },
+    ),
+    "TAF": (
+        jaxbo.TAF,
+        {
+            "domain": CUBE, "agents": 2, "own": FITTED, "features": SMALL, "peers": None, "once": False,
+            "targets": 2, "candidates": 8, "bandwidth": 0.5,
+        },
+    ),
+    "LearnedPrior": (
+        jaxbo.LearnedPrior,
+        {
+            "domain": CUBE, "agents": 2, "capacity": 8, "features": SMALL, "policy": jaxbo.EI(),
+            "rank": 2, "degrees": 5.0, "shrink": 1.0, "trust": 0.5, "candidates": 8,
+        },
+    ),
+    "CEPE": (
+        jaxbo.CEPE,
+        {
+            "domain": CUBE, "agents": 2, "numbers": np.array([1, 1, 2]), "alpha": 0.5, "weights": None,
+            "kernel": jaxbo.SquaredExponential(0.3), "noise": 0.1, "sketch": None,
+            "initial_capacity": 0,
+        },
+    ),
+    "DECHBO": (
+        jaxbo.DECHBO,
+        {
+            "domain": CUBE, "surrogate": jaxbo.Decomposed([(0, 1)], 8), "policy": jaxbo.UpperBound(),
+            "workers": 1, "candidates": 8, "iterations": 3, "steps": 3, "finer": (),
+        },
+    ),
+    "EGP": (
+        jaxbo.EGP,
+        {
+            "domain": CUBE, "surrogate": SMALL, "policy": jaxbo.Thompson(), "workers": 2,
+            "candidates": 8,
+        },
+    ),
+    "EXP3BO": (
+        jaxbo.EXP3BO,
+        {
+            "domain": CUBE, "surrogate": jaxbo.Ensemble([jaxbo.SquaredExponential(0.3)], FITTED),
+            "gamma": 0.1, "candidates": 8,
+        },
+    ),
+    "Fixed": (
+        jaxbo.Fixed,
+        {
+            "kernel": jaxbo.SquaredExponential(0.3), "size": 8, "noise": 0.1, "standardize": True,
+            "capacity": 8,
+        },
+    ),
+    "Fitted": (
+        jaxbo.Fitted,
+        {
+            "capacity": 8, "kernel": jaxbo.SquaredExponential(0.3), "size": 8, "noise": 0.1,
+            "refit_every": 5, "warp": False, "inference": jaxbo.Exact(),
+        },
+    ),
+    "Ensemble": (
+        jaxbo.Ensemble,
+        {"kernels": [jaxbo.SquaredExponential(0.3)], "expert": FITTED, "floor": 1e-4},
+    ),
+    "Marginal": (jaxbo.Marginal, {"expert": FITTED, "samples": 8, "warmup": 20}),
+    "Pooled": (jaxbo.Pooled, {"settings": 8}),
+    "Decomposed": (
+        jaxbo.Decomposed,
+        {
+            "structure": [(0, 1)], "capacity": 8, "form": None, "noise": 1e-3, "refit_every": 10,
+            "warp": False, "grid": 8, "per_factor": False,
+        },
+    ),
+    "UCB": (jaxbo.UCB, {"beta": 2.0}),
+    "Drawn": (jaxbo.Drawn, {"policy": jaxbo.EI()}),
+    "Ranked": (jaxbo.Ranked, {"effect": 0.3, "start": None}),
+    "Matern12": (jaxbo.Matern12, {"length_scale": 0.3, "variance": 1.0}),
+    "SquaredExponential": (jaxbo.SquaredExponential, {"length_scale": 0.3, "variance": 1.0}),
+    "Pivoted": (jaxbo.Pivoted, {"count": 3, "exact": False}),
+    "Sketch": (jaxbo.Sketch, {"q0": 2.0, "exact": False}),
+    "FixedSize": (jaxbo.FixedSize, {"count": 2, "agents": 4}),
+    "Poisson": (jaxbo.Poisson, {"probability": 0.5}),
+    "Mechanism": (jaxbo.Mechanism, {"z": 1.0, "S": 1.0, "sampling": jaxbo.Poisson(0.5)}),
+    "Weighting": (jaxbo.Weighting, {"emphasis": 15.0, "hold": 5.0, "decay": 5.0}),
+    "Ledger": (jaxbo.Ledger, {"delta": 1e-5, "budget": 3.0, "accountant": None, "events": ()}),
+    "FactorSample": (jaxbo.FactorSample, {"size": 8}),
+    "MaxValueEntropy": (jaxbo.MaxValueEntropy, {"samples": 3, "paths": False, "size": 8}),
+    "UpperBound": (jaxbo.UpperBound, {"beta": 2.0, "joint": True}),
+    "Sampled": (
+        jaxbo.Sampled,
+        {"arity": 2, "factors": None, "count": 4, "steps": 10, "penalty": None},
+    ),
+    "Renewing": (jaxbo.Renewing, {"make": functools.partial(ThreadPoolExecutor, 1)}),
+    "Confidence": (schedules.Confidence, {"points": 100, "delta": 0.1}),
+    "Constant": (schedules.Constant, {"probability": 0.5}),
+    "Power": (schedules.Power, {"exponent": 0.5, "shift": 0.0}),
+    "Table": (schedules.Table, {"probabilities": [0.5, 0.3]}),
+    "growing": (schedules.growing, {"rounds": 5, "exponent": 0.5, "scale": 1.0}),
+    "first": (schedules.first, {"rounds": 5}),
+    "optimal": (schedules.optimal, {"rounds": 5, "kappa": 1.0, "delta": 0.1, "scale": 1.0}),
+    "NoProgress": (stopping.NoProgress, {"count": 3, "least": 0.0}),
+    "Target": (stopping.Target, {"value": 1.0}),
+    "epsilon": (accounting.epsilon, {"mechanism": MECHANISM, "rounds": 2, "delta": 1e-5}),
+    "noise_for": (
+        accounting.noise_for,
+        {"epsilon": 1.0, "delta": 1e-5, "q": 0.5, "rounds": 2},
+    ),
+    "rounds_for": (
+        accounting.rounds_for,
+        {"mechanism": MECHANISM, "epsilon": 1.0, "delta": 1e-5},
+    ),
+}  # fmt: skip
+
+
+#: A message may have these in the place of the argument's name.
+SAID = {"lower": "bounds", "upper": "bounds", "mapping": "space"}
+
+
+def cases(table):
+    """Each argument of each entry with each of the values."""
+    return [
+        (name, argument, label)
+        for name, (_, good) in table.items()
+        for argument in good
+        for label in WRONG
+        # One such search takes half a minute.
+        if (name, label) != ("noise_for", "2^40")
+    ]
+
+
+def works_or_says_why(table, case):
+    name, argument, label = case
+    make, good = table[name]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            make(**{**good, argument: WRONG[label]})
+    except (TypeError, ValueError) as error:
+        text = str(error)
+        assert re.search(rf"\b({argument}|{SAID.get(argument, argument)})\b", text), text
+        assert len(text) < 600, text
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_the_arguments_that_are_replaced_are_right(name):
+    make, good = CONSTRUCTORS[name]
+    make(**good)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(cases(CONSTRUCTORS)))
+def test_a_wrong_argument_works_or_is_named(case):
+    works_or_says_why(CONSTRUCTORS, case)
+
+
+@pytest.mark.full
+@settings(max_examples=1000, deadline=None)
+@given(st.sampled_from(cases(CONSTRUCTORS)))
+def test_many_wrong_arguments_work_or_are_named(case):
+    works_or_says_why(CONSTRUCTORS, case)
