@@ -18,6 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
 from jaxbo._check import require
@@ -157,7 +158,7 @@ def columns(outcomes: Sequence[Outcome], value: Array, observed: Observed) -> Ar
         return value
     slacks = [_origin.rounded(outcome.slack(observed[outcome.name])) for outcome in outcomes]
     known = [value, *slacks]
-    if any(isinstance(column, jax.core.Tracer) for column in known):
+    if any(isinstance(column, Tracer) for column in known):
         return jnp.stack(known, axis=-1)
     return on_device(np.stack(list(map(np.asarray, known)), axis=-1))
 
