@@ -15,7 +15,8 @@ how much the constant moves:
     S ← (ν I + Σ (S - G_n'G_n) + Σ (E[w_n] - m)(E[w_n] - m)') / (ν + N)
 
 The last line is the mode of an inverse Wishart distribution about the process that φ stands for; ν and
-κ count as so many agents. S is never inverted. Its root R, with S = R R', makes features R'ψ, whose
+κ count as so many agents. Before the first step nobody knows the location: each agent's own mean stands
+for it, or the features would have to explain how far all values are from 0. S is never inverted. Its root R, with S = R R', makes features R'ψ, whose
 weights have the prior N(0, I). The square-root posterior of `processes.posterior` does the rest.
 
 `AbstractCovariance` says how S is held, and so how much an agent sends.
@@ -270,10 +271,10 @@ def observe(known: AgentData, x: Point, y: Scalar) -> AgentData:
 
 
 class AgentBelief(eqx.Module):
-    """An agent's posterior under a shared prior: w = m + R (mean + root z), z ~ N(0, I).
+    """An agent's posterior under a shared prior: w = m + offset + R (mean + root z), z ~ N(0, I).
 
     `gains` are the rows of G_n R⁻', and `log_evidence` is that of the values, in nats. Values are
-    standardized by the prior's location and scale.
+    standardized by the prior's location and scale. `offset` is a constant; 0 once a prior is learned.
     """
 
     features: FeatureMap
@@ -282,7 +283,13 @@ class AgentBelief(eqx.Module):
     root: AbstractRoot
     mean: Float[Array, " width"]
     gains: Float[Array, "capacity width"]
+    offset: Scalar
     log_evidence: Scalar
+
+    @property
+    def shift(self) -> Features:
+        """d_n = E[w_n] - m."""
+        return self.prior.covariance.color(self.mean).at[-1].add(self.offset)
 
     def predict(self, x: Point) -> tuple[Scalar, Scalar]:
         """Mean and variance of the standardized objective at x, without noise."""
@@ -290,12 +297,12 @@ class AgentBelief(eqx.Module):
         phi = self.prior.covariance.whiten(psi)
         v = self.root.transpose_times(phi)
         mean = linalg.dot(self.prior.mean, psi) + linalg.dot(self.mean, phi)
-        return mean, linalg.inner(v, v)
+        return mean + self.offset, linalg.inner(v, v)
 
     def sample(self, key: Key) -> Features:
         """Weights drawn from the belief."""
-        z = self.mean + self.root.times(jr.normal(key, self.mean.shape, self.mean.dtype))
-        return self.prior.mean + self.prior.covariance.color(z)
+        z = self.root.times(jr.normal(key, self.mean.shape, self.mean.dtype))
+        return self.prior.mean + self.shift + self.prior.covariance.color(z)
 
 
 def _psi(features: FeatureMap, x: Point) -> Features:
@@ -306,12 +313,19 @@ def _psi(features: FeatureMap, x: Point) -> Features:
 def believed(
     features: FeatureMap, prior: SharedPrior, noise: Scalar, known: AgentData
 ) -> AgentBelief:
-    """An agent's posterior; O(count² width). `noise` is a variance in units of the scale squared."""
+    """An agent's posterior; O(count² width). `noise` is a variance in units of the scale squared.
+
+    Before a prior is learned nobody knows the location of values: the agent's own mean stands for it.
+    Else the features would have to explain how far all values are from 0.
+    """
     psis = jax.vmap(lambda x: _psi(features, x))(known.x)
     psis = jnp.where(known.used[:, None], psis, 0)
     phis = jax.vmap(prior.covariance.whiten)(psis)
     residuals = (known.y - prior.location) / prior.scale - linalg.dot(psis, prior.mean)
     residuals = jnp.where(known.used, residuals, 0)
+    own = jnp.sum(residuals) / jnp.maximum(known.count, 1).astype(residuals.dtype)
+    offset = jnp.where(prior.learned, jnp.zeros_like(own), own)
+    residuals = jnp.where(known.used, residuals - offset, 0)
     start = posterior.prior(prior.covariance.width, noise, capacity=known.y.size)
 
     def step(
@@ -327,7 +341,7 @@ def believed(
     rows = phis, residuals
     (root, mean), (gains, densities) = jax.lax.scan(step, (start.root, start.mean), rows)
     log_evidence = jnp.sum(jnp.where(known.used, densities, 0))
-    return AgentBelief(features, prior, known, root, mean, gains, log_evidence)
+    return AgentBelief(features, prior, known, root, mean, gains, offset, log_evidence)
 
 
 class Doubt(eqx.Module):
@@ -398,9 +412,11 @@ def statistics(belief: AgentBelief) -> Statistics:
     S, used = prior.covariance, known.used
     y = jnp.where(used, (known.y - prior.location) / prior.scale, 0)
     values = jnp.stack([jnp.sum(used, dtype=y.dtype), jnp.sum(y), jnp.sum(y**2)])
-    shift = S.color(belief.mean)
     gained = S.spread(jax.vmap(S.color)(belief.gains))
-    return Statistics(jnp.ones((), y.dtype), values, shift, gained, S.spread(shift[None]))
+    shift = belief.shift
+    # Before a prior is learned, an agent without values says nothing of the location.
+    counts = (prior.learned | (known.count > 0)).astype(y.dtype)
+    return Statistics(counts, values, shift, gained, S.spread(shift[None]))
 
 
 def updated(

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -80,12 +81,16 @@ def psi(points):
 
 
 def expected(prior, n):
-    """Mean and covariance of an agent's weights, densely."""
+    """Mean and covariance of an agent's weights, densely. At first its own mean is its location."""
     S, m = dense(prior.covariance), np.asarray(prior.mean, np.float64)
     P = psi(X[n, : COUNTS[n]])
     y = (Y[n, : COUNTS[n]] - float(prior.location)) / float(prior.scale)
     gain = np.linalg.solve(P @ S @ P.T + NOISE * np.eye(len(P)), P @ S).T
-    return m + gain @ (y - P @ m), S - gain @ P @ S
+    residuals = y - P @ m
+    offset = np.zeros(D)
+    if not prior.learned and len(y):
+        offset[-1] = residuals.mean()
+    return m + offset + gain @ (residuals - offset[-1]), S - gain @ P @ S
 
 
 @jax.jit
@@ -104,7 +109,8 @@ def after(prior, here):
 
 def dense_step(prior, here):
     """Location, scale, mean and covariance after one step, from every agent's own posterior."""
-    there = [n for n in range(AGENTS) if here[n]]
+    # Who has no value says nothing before a prior is learned.
+    there = [n for n in range(AGENTS) if here[n] and (prior.learned or COUNTS[n])]
     values = np.concatenate([Y[n, : COUNTS[n]] for n in there])
     location, scale = values.mean(), values.std()
     ratio = float(prior.scale) / scale
@@ -162,6 +168,26 @@ def test_a_step_is_that_of_dense_expectation_maximization(form, learned):
         np.testing.assert_allclose(got, want, atol=float(new.covariance.variances.max()))
         return
     np.testing.assert_allclose(got, want, atol=3e-3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_learned_first_does_not_depend_on_the_values_unit_and_zero(form):
+    start = shared_prior.uninformed(jr.key(7), SIZE, {"low rank": 4, "full": D}.get(form, 0), DTYPE)
+
+    def first(a, b):
+        moved = eqx.tree_at(lambda known: known.y, KNOWN, a + b * KNOWN.y)
+        believed = lambda one: shared_prior.believed(PHI, start, jnp.asarray(NOISE, DTYPE), one)  # noqa: E731
+        each = jax.vmap(lambda one: shared_prior.statistics(believed(one)))(moved)
+        total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), each)
+        return shared_prior.updated(start, total, SHRINK, DEGREES)
+
+    # The second: other values of the same functions.
+    found = jax.vmap(first)(jnp.asarray([0.0, 50.0], DTYPE), jnp.asarray([1.0, 0.5], DTYPE))
+    np.testing.assert_allclose(found.location[1], 50 + 0.5 * found.location[0], rtol=1e-4)
+    np.testing.assert_allclose(found.scale[1], 0.5 * found.scale[0], rtol=1e-3)
+    np.testing.assert_allclose(found.mean[1], found.mean[0], atol=2e-3)
+    roots = [dense(jax.tree.map(lambda leaf, i=i: leaf[i], found.covariance)) for i in (0, 1)]
+    np.testing.assert_allclose(roots[1], roots[0], atol=5e-3)
 
 
 def test_a_low_rank_covariance_is_found_by_a_few_steps_of_the_iteration():
