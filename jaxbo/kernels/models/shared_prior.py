@@ -15,9 +15,11 @@ how much the constant moves:
     S ← (ν I + Σ (S - G_n'G_n) + Σ (E[w_n] - m)(E[w_n] - m)') / (ν + N)
 
 The last line is the mode of an inverse Wishart distribution about the process that φ stands for; ν and
-κ count as so many agents. Before the first step nobody knows the location: each agent's own mean stands
-for it, or the features would have to explain how far all values are from 0. S is never inverted. Its root R, with S = R R', makes features R'ψ, whose
+κ count as so many agents. S is never inverted. Its root R, with S = R R', makes features R'ψ, whose
 weights have the prior N(0, I). The square-root posterior of `processes.posterior` does the rest.
+
+Before the first step nobody knows the location, and each agent's own mean stands for it. Else features
+would have to explain how far all values are from 0.
 
 `AbstractCovariance` says how S is held, and so how much an agent sends.
 """
