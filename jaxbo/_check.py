@@ -54,6 +54,11 @@ def is_a(name: str, value: object, kind: type) -> None:
     )
 
 
+def flag(name: str, value: object) -> None:
+    """`ValueError` unless `value` is True or False."""
+    require(isinstance(value, bool | np.bool_), f"{name} must be True or False, got {value!r:.60}.")
+
+
 def whole(name: str, number: object, least: int = 0, most: float = MOST) -> None:
     """`ValueError` unless `number` is a Python or NumPy integer from `least` to `most`."""
     is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)

@@ -28,7 +28,10 @@ def arguments_of(objective: Any, otherwise: int) -> int:
     `otherwise` is for a signature that does not say: `f(*arguments)`, or some that are written in C.
     `ValueError` for what cannot be called in any of the three ways.
     """
-    require(callable(objective), f"objective must be a function, {FORMS}, got {objective!r}.")
+    require(
+        callable(objective) and not isinstance(objective, type),
+        f"objective must be a function, {FORMS}, got {objective!r}.",
+    )
     if isinstance(objective, AbstractObjective):
         return COMPILED
     try:

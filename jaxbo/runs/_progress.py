@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxbo._check import flag
 from jaxbo._direction import Direction
 
 log = logging.getLogger("jaxbo")
@@ -38,6 +39,7 @@ class Progress:
     """The progress of a run of `total` parts, called `unit`; silent unless `shown`."""
 
     def __init__(self, total: int, unit: str, shown: bool):
+        flag("progress", shown)
         self.bar = _bar(total, unit) if shown else None
 
     def __enter__(self) -> "Progress":

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxbo._check import require, whole
+from jaxbo._check import flag, require, whole
 from jaxbo._direction import Direction, check_direction
 from jaxbo._keys import barrier
 from jaxbo._warning import warn
@@ -119,6 +119,7 @@ def run(
     require(
         record is None or callable(record), f"record must be a function of a Round, got {record!r}."
     )
+    flag("progress", progress)
     warn_of_rest(rounds, every)
     warn_of_simulation(algorithm)
     # NumPy's integers would be traced.

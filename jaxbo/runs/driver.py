@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from jaxbo import _version
-from jaxbo._check import require
+from jaxbo._check import is_a, require
 from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._keys import fresh
 from jaxbo.algos.base import _origin, outcomes
@@ -31,7 +31,7 @@ from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
-from jaxbo.runs._arguments import check_arguments, check_precision
+from jaxbo.runs._arguments import check_arguments, check_precision, check_state
 from jaxbo.runs._checkpoint import Checkpoint
 from jaxbo.runs._ending import Ending
 from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch, check_way
@@ -397,6 +397,9 @@ def replay(
     all rounds.
     """
     check_arguments(algorithm, key)
+    is_a("trace", trace, Trace)
+    if state is not None:
+        check_state(algorithm, state)
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
     tell = functools.partial(_told, algorithm)

@@ -103,7 +103,7 @@ def simulate(
     """
     check_arguments(algorithm, key, objective, AbstractOneModel)
     check_precision(algorithm)
-    require(callable(duration), f"duration must be a function, got {duration!r}.")
+    _check_duration(algorithm, duration)
     whole("evaluations", evaluations, least=1)
     whole("initial", initial)
     require(
@@ -113,6 +113,19 @@ def simulate(
     _check_room(algorithm, initial + evaluations)
     objective = check_objective(algorithm, objective)
     return _simulate(algorithm, objective, duration, evaluations, key, initial)
+
+
+def _check_duration(algorithm: AbstractOneModel, duration: Duration) -> None:
+    """`ValueError` unless it is a function of a key, a worker and a point that returns one number."""
+    form = "duration must be a function f(key, worker, x) of one number"
+    function = callable(duration) and not isinstance(duration, type)
+    require(function, f"{form}, got {duration!r}.")
+    point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
+    try:
+        found = jax.eval_shape(duration, jr.key(0), jnp.zeros((), int), point)
+    except TypeError as error:
+        raise ValueError(f"{form}: {error}") from error
+    require(getattr(found, "shape", None) == (), f"{form}, and it returns {found}.")
 
 
 @eqx.filter_jit

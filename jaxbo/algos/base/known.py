@@ -259,7 +259,7 @@ def _of_records(
         f"a parameter is called {VALUE!r}: give results as (points, values).",
     )
     results = []
-    for i, row in enumerate(_rows(given, "results")):
+    for i, row in enumerate(_rows(given, "known results")):
         for name in names:
             require(name in row, f"result {i} has no {name!r}: give {FORMS}.")
         if row.get("status") == RUNNING:
