@@ -21,7 +21,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
-from jaxbo._check import require
+from jaxbo._check import is_a, require
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.known import ABOUT, AGENT, VALUE
 from jaxbo.domains.base import AbstractDomain
@@ -91,6 +91,7 @@ def as_outcomes(outcomes: Any) -> tuple[Outcome, ...]:
 
 def check_names(outcomes: Sequence[Outcome], domain: AbstractDomain) -> None:
     """`ValueError` for a name that a column of a table has already."""
+    is_a("domain", domain, AbstractDomain)
     parameters = domain.names if isinstance(domain, Space) else ()
     coordinates = () if parameters else [f"x{i}" for i in range(domain.dim)]
     taken = {VALUE, AGENT, *ABOUT, *parameters, *coordinates}
