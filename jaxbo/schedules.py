@@ -279,7 +279,8 @@ def explores(numbers: ArrayLike | Sequence[float]) -> np.ndarray:
 
     `ValueError` for numbers that decrease, are not finite, or do not even explore once.
     """
-    numbers = np.asarray(named("numbers")(numbers), np.float64)
+    # On the host, also within a `jit`.
+    numbers = about("numbers", lambda given: np.asarray(given, np.float64))(numbers)
     require(
         numbers.ndim == 1 and numbers.size > 0,
         f"numbers must be N_t for every round, got an array of shape {numbers.shape}.",

@@ -405,7 +405,7 @@ def test_a_sweep_of_mechanisms_is_refused():
 
 
 def test_a_negative_number_of_rounds_is_refused():
-    with pytest.raises(ValueError, match="count must be a whole number"):
+    with pytest.raises(ValueError, match="rounds must be a whole number"):
         epsilon(mechanism(), -1, DELTA)
 
 
