@@ -150,7 +150,7 @@ def kept(path):
     with opened(path) as (checkpoint, _):
         checkpoint.save(rows())
         for agent, (value, error) in ENDED.items():
-            checkpoint.record(1, agent, value, error, TIMES)
+            checkpoint.record(1, agent, [value], error, TIMES)
     return path
 
 
@@ -176,8 +176,8 @@ def test_the_journal_is_its_owners_alone_and_its_name_reaches_the_disk(path, mon
         with opened(path) as (checkpoint, _):
             checkpoint.save(rows())
             synced.clear()
-            checkpoint.record(1, 0, 0.5, None, TIMES)
-            checkpoint.record(1, 1, 0.5, None, TIMES)
+            checkpoint.record(1, 0, [0.5], None, TIMES)
+            checkpoint.record(1, 1, [0.5], None, TIMES)
             assert synced == [path.parent]
             modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     finally:
@@ -218,7 +218,7 @@ def test_after_a_line_that_was_cut_off_the_journal_goes_on(kept):
     journal.write_bytes(journal.read_bytes()[:-9])
     with opened(kept) as (checkpoint, _):
         assert checkpoint.recorded(1) == {0: ENDED[0], 1: ENDED[1]}
-        checkpoint.record(1, 2, 7.0, None, TIMES)
+        checkpoint.record(1, 2, [7.0], None, TIMES)
     assert ended(kept) == {0: ENDED[0], 1: ENDED[1], 2: (7.0, None)}
 
 
@@ -231,7 +231,7 @@ def test_a_journal_of_an_earlier_save_is_passed_over(kept):
     journal.write_bytes(content)  # a kill came before it was removed
     assert ended(kept) == {}
     with opened(kept) as (checkpoint, _):
-        checkpoint.record(1, 2, 7.0, None, TIMES)
+        checkpoint.record(1, 2, [7.0], None, TIMES)
     assert ended(kept) == {2: (7.0, None)}
 
 
@@ -301,10 +301,10 @@ def test_a_line_that_found_no_room_damages_nothing(kept, full):
     journal = kept.with_name("run.npz.open")
     with opened(kept) as (checkpoint, _):
         with full(journal.stat().st_size + 20), pytest.raises(OSError, match="File too large"):
-            checkpoint.record(1, 3, 7.0, None, TIMES)
+            checkpoint.record(1, 3, [7.0], None, TIMES)
         assert checkpoint.recorded(1) == ENDED
         assert ended_beside(kept) == ENDED
-        checkpoint.record(1, 3, 7.0, None, TIMES)
+        checkpoint.record(1, 3, [7.0], None, TIMES)
     assert ended(kept) == ENDED | {3: (7.0, None)}
 
 

@@ -334,7 +334,7 @@ def test_the_best_point_and_rules_to_stop_pass_over_points_beyond_a_bound():
     state, trace = quiet(method, value, 0, KEY, first=x[:, None].tolist())
     assert float(best(method, state, trace).x[0, 0]) == pytest.approx(0.5, abs=0.13)
     assert np.max(trace.values) == 1
-    assert modeled(observed(trace, method.domain)).best.tolist() == [0.5]
+    assert modeled(observed(trace, method.domain)).ranked[0].tolist() == [0.5]
     assert stopping.Target(0.5)(trace)
     assert not stopping.Target(0.6)(trace)
     nowhere = EGP(Cube(1), model, candidates=8, outcomes=[Outcome("cost", at_most=-1.0)])
