@@ -1,10 +1,10 @@
-"""What a prior that agents learn together is worth on real tuning tasks (`bench.tasks.tabulated`).
+"""The gain of a prior that agents learn together, on real tuning tasks (`bench.tasks.tabulated`).
 
 Every owner looks for the best of 1024 points, by its own learner's score on its own data. Regret is in
 percentage points of accuracy, or of the area under the curve, the mean over owners.
 
-    alone        TS and EI on the same features; EI with hyperparameters fitted to what the owner saw,
-                 and on the ensemble of eleven kernels and a warping
+    alone        TS and EI on the same features; EI with hyperparameters fitted to the owner's values,
+                 and on an ensemble of warped values
     federated    FTS, RGPE and TAF, with a message every round
 """
 
@@ -150,7 +150,7 @@ def _measured(task: str, method: str, keys: Array) -> np.ndarray:
 TASKS = tabulated.READY
 EXPERIMENT = Experiment(
     source="prior-tuning",
-    about="what a learned prior is worth on real tuning tasks, beside lone and federated methods",
+    about="the gain of a learned prior on real tuning tasks, beside lone and federated methods",
     time="20 min",
     run=_run,
     problems=TASKS,

@@ -47,7 +47,7 @@ class Task(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one owner has."""
+    """An owner's data."""
 
     X: Float[np.ndarray, "rows features"]
     y: Int[np.ndarray, " rows"]
@@ -191,7 +191,7 @@ READY = tuple(name for name in TASKS if (FOLDER / f"{name}.npz").is_file())
 
 
 def points(dim: int) -> Float[np.ndarray, "points dim"]:
-    """Where a task of this dimension is evaluated."""
+    """The points at which a task of this dimension is evaluated."""
     return qmc.Sobol(dim, rng=0).random(POINTS).astype(np.float32)
 
 
@@ -202,12 +202,12 @@ def load(name: str) -> OnGrid:
 
 
 def domain(objective: OnGrid) -> Finite:
-    """Where a task's functions are known."""
+    """The points at which a task's functions are known."""
     return Finite(objective.points)
 
 
 def make(name: str, processes: int) -> None:
-    """Evaluates all points for all owners. What is finished is kept when it is stopped."""
+    """Evaluates all points for all owners. An interrupted call keeps the owners that are finished."""
     task = TASKS[name]
     whole, part = FOLDER / f"{name}.npz", FOLDER / f"{name}.part.npz"
     done = dict(np.load(part)) if part.is_file() else {}
