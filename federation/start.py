@@ -62,7 +62,7 @@ def _compare(values: np.ndarray, seconds: float, out: Path) -> None:
             _, trace = drive(algorithm, owners.objective, owners.ROUNDS, owners.KEY, **options)
             values, seconds = np.asarray(trace.values, np.float64), time.monotonic() - start
         floats = demo.floats_sent(algorithm, owners.ROUNDS)
-        outcomes[name] = demo.Outcome(values[None], seconds, floats)
+        outcomes[name] = demo.Comparison(values[None], seconds, floats)
     print(f"\n{demo.table(outcomes)}\n")
     print(plotting.save(demo.picture(outcomes), out / "federation.png"))
 

@@ -138,7 +138,7 @@ def floats_sent(algorithm: AbstractAlgorithm, rounds: int) -> int:
     return rounds * metrics.floats(eqx.filter_eval_shape(message, jr.key(0)))
 
 
-class Outcome(NamedTuple):
+class Comparison(NamedTuple):
     """One method: accuracies, seconds of all seeds together, floats that one owner sent."""
 
     values: Float[np.ndarray, "seeds evaluations owners"]
@@ -153,7 +153,7 @@ class Outcome(NamedTuple):
 
 def compare(
     seeds: int, rounds: int, count: int, executor: Executor, report: Callable[[str], None]
-) -> dict[str, Outcome]:
+) -> dict[str, Comparison]:
     """All methods on all seeds; each seed has initial points of its own, shared by the methods."""
     objective = functools.partial(accuracy, count)
     outcomes = {}
@@ -167,14 +167,14 @@ def compare(
             _, trace = drive(algorithm, objective, rounds, key, **options)
             values.append(np.asarray(trace.values, np.float64))
         seconds = time.perf_counter() - start
-        outcomes[name] = Outcome(np.stack(values), seconds, floats_sent(algorithm, rounds))
+        outcomes[name] = Comparison(np.stack(values), seconds, floats_sent(algorithm, rounds))
     return outcomes
 
 
 # ---------------------------------------------------------------- what a person sees
 
 
-def table(outcomes: Mapping[str, Outcome]) -> str:
+def table(outcomes: Mapping[str, Comparison]) -> str:
     """Best accuracy after some evaluations, floats sent and seconds, a line for each method."""
     total = next(iter(outcomes.values())).values.shape[1]
     columns = [n for n in MILESTONES if n < total] + [total]
@@ -200,7 +200,7 @@ def _mean_and_error(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return metrics.mean_and_error(curves)
 
 
-def picture(outcomes: Mapping[str, Outcome]) -> Figure:
+def picture(outcomes: Mapping[str, Comparison]) -> Figure:
     """Left the accuracy as evaluations go on, right what it lacks; mean over owners and seeds."""
     from matplotlib.figure import Figure
 
@@ -232,14 +232,14 @@ def picture(outcomes: Mapping[str, Outcome]) -> Figure:
     return figure
 
 
-def _gaps(outcomes: Mapping[str, Outcome]) -> dict[str, np.ndarray]:
+def _gaps(outcomes: Mapping[str, Comparison]) -> dict[str, np.ndarray]:
     """How far each owner's best so far is below the best that anything found for that owner."""
     best = {name: metrics.best_so_far(outcome.values) for name, outcome in outcomes.items()}
     known = np.max([values[:, -1].max(axis=0) for values in best.values()], axis=0)
     return {name: known - values for name, values in best.items()}
 
 
-def record(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+def record(outcomes: Mapping[str, Comparison]) -> dict[str, Any]:
     """The figures behind the table and the picture, ready for JSON."""
     seeds, total, count = next(iter(outcomes.values())).values.shape
     settings = {"owners": count, "seeds": seeds, "evaluations": total, "initial": INITIAL}
@@ -299,7 +299,7 @@ def run(seeds: int, rounds: int, count: int, out: Path) -> None:
     print(f"{path} (figures in {out / 'demo.json'}), {time.perf_counter() - start:.0f} s in all")
 
 
-def _compare_in_processes(seeds: int, rounds: int, count: int) -> dict[str, Outcome]:
+def _compare_in_processes(seeds: int, rounds: int, count: int) -> dict[str, Comparison]:
     # Processes, because most of a small fit is Python; started anew, because JAX has threads and
     # a copy of a process with threads may hang.
     processes: Any = {"mp_context": multiprocessing.get_context("spawn"), "initializer": _ready}

@@ -35,7 +35,7 @@ def compared():
 
 def outcome(best, floats=0, seconds=1.5):
     """An outcome whose every value is `best` [seeds owners], in five evaluations."""
-    return demo.Outcome(np.repeat(np.asarray(best)[:, None, :], 5, axis=1), seconds, floats)
+    return demo.Comparison(np.repeat(np.asarray(best)[:, None, :], 5, axis=1), seconds, floats)
 
 
 # ---------------------------------------------------------------- owners
@@ -188,7 +188,7 @@ def test_the_table_has_the_mean_over_owners_and_the_error_over_seeds():
 
 def test_the_table_ends_with_the_last_evaluation(compared):
     values = np.full((2, 12, 3), 0.5)
-    head = demo.table({"a": demo.Outcome(values, 1.0, 0)}).splitlines()[1]
+    head = demo.table({"a": demo.Comparison(values, 1.0, 0)}).splitlines()[1]
     assert head.split()[:3] == ["5", "10", "12"]
 
 

@@ -140,7 +140,7 @@ def test_the_quick_demo_prints_a_table_and_writes_its_files(tmp_path):
     lines = result.stdout.splitlines()
     content = json.loads((out / "demo.json").read_text())
     assert content["settings"] == {"owners": 3, "seeds": 2, "evaluations": 6, "initial": 3}
-    for name in ("FTS (federated)", "TS (alone)", "random search"):
+    for name in ("learned prior (federated)", "FTS (federated)", "EI (alone)", "TS (alone)"):
         (row,) = [line for line in lines if line.startswith(name) and "±" in line]
         accuracy = content["methods"][name]["accuracy"]
         assert len(accuracy["mean"]) == 6

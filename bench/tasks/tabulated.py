@@ -37,7 +37,7 @@ HALVES = 3
 DIVERSITY = 1.0
 
 
-class Task(NamedTuple):
+class TuningTask(NamedTuple):
     """So many owners, each of whom scores parameters on its own data."""
 
     about: str
@@ -173,15 +173,17 @@ TREES = Space(
 (LOW_C, LOW_GAMMA), (WIDE_C, WIDE_GAMMA) = landmine.LOWEST.tolist(), landmine.WIDTH.tolist()
 FIELD = Space(C=Real(LOW_C, LOW_C + WIDE_C), gamma=Real(LOW_GAMMA, LOW_GAMMA + WIDE_GAMMA))
 
-TASKS: dict[str, Task] = {
-    "digits-svm": Task(
+TASKS: dict[str, TuningTask] = {
+    "digits-svm": TuningTask(
         "the SVM of `jaxbo demo`", 20, demo.SPACE, functools.partial(demo.accuracy, 20)
     ),
-    "landmine-svm": Task("an SVM's AUC, 29 fields, the authors' ranges", 29, FIELD, _field),
-    "landmine-trees": Task("boosted trees' AUC, 29 fields", 29, TREES, _boosted_field),
-    "cancer-svm": Task("an SVM on tumors", 10, SVM, _of(cancer, machine)),
-    "cancer-trees": Task("boosted trees on tumors", 10, TREES, _of(cancer, boosted)),
-    "movements-svm": Task("an SVM on 30 people's movements", 30, SVM, _of(movements, machine)),
+    "landmine-svm": TuningTask("an SVM's AUC, 29 fields, the authors' ranges", 29, FIELD, _field),
+    "landmine-trees": TuningTask("boosted trees' AUC, 29 fields", 29, TREES, _boosted_field),
+    "cancer-svm": TuningTask("an SVM on tumors", 10, SVM, _of(cancer, machine)),
+    "cancer-trees": TuningTask("boosted trees on tumors", 10, TREES, _of(cancer, boosted)),
+    "movements-svm": TuningTask(
+        "an SVM on 30 people's movements", 30, SVM, _of(movements, machine)
+    ),
 }
 
 # ---------------------------------------------------------------- tables

@@ -65,7 +65,7 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
 
 def _where(some: Bool[Array, " agents"], part: Float[Array, "agents ..."]) -> Array:
     """NaN for agents without a value; put in here, as `jax_debug_nans` stops for what is compiled."""
-    if isinstance(some, jax.core.Tracer):
+    if isinstance(some, jax.core.Tracer) or isinstance(part, jax.core.Tracer):
         return jnp.where(jnp.reshape(some, (-1, *[1] * (part.ndim - 1))), part, jnp.nan)
     found = np.array(part)
     found[~np.asarray(some)] = np.nan

@@ -125,7 +125,9 @@ def _check_duration(algorithm: AbstractOneModel, duration: Duration) -> None:
         found = jax.eval_shape(duration, jr.key(0), jnp.zeros((), int), point)
     except TypeError as error:
         raise ValueError(f"{form}: {error}") from error
-    require(getattr(found, "shape", None) == (), f"{form}, and it returns {found}.")
+    real = jnp.issubdtype(getattr(found, "dtype", bool), jnp.number)
+    fine = getattr(found, "shape", None) == () and real
+    require(fine, f"{form}, and it returns {found}.")
 
 
 @eqx.filter_jit

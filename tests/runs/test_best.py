@@ -104,6 +104,18 @@ def test_runs_side_by_side_have_what_each_has():
         np.testing.assert_allclose(together.mean[i], alone.mean, atol=1e-4)
 
 
+def test_states_side_by_side_may_share_a_trace():
+    method = TS(Cube(2), 2, Fixed(size=8, capacity=4))
+    x, y = jr.uniform(jr.key(0), (4, 2, 2)), jr.normal(jr.key(1), (4, 2))
+    trace = Trace(x, y.at[0, 0].set(jnp.nan), (), initial=4)
+    init = jax.vmap(method.init)(jr.split(jr.key(2), 3))
+    states = jax.vmap(lambda s: method.warm_start(s, trace.queries, trace.values))(init)
+    together = jax.vmap(lambda s: best(method, s, trace).mean)(states)
+    for i in range(3):
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], states)
+        np.testing.assert_allclose(together[i], best(method, one, trace).mean, atol=1e-5)
+
+
 def test_a_desk_is_taken_as_a_trace_is():
     method = METHODS["one model"]
     trace = noisy(6, 1)

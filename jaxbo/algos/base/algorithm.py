@@ -236,13 +236,13 @@ class AbstractAlgorithm(Extensible):
         last = jnp.arange(len(values)) == len(values) - 1
         return jax.lax.scan(step, state, (queries, values, last))[0]
 
-    def _as_arrays(self, queries: Any, values: Any) -> tuple[Array, Array, dict[str, Array]]:
-        """All as arrays with an axis of agents; outcomes by name."""
+    def _as_arrays(self, queries: Any, values: Any) -> tuple[Array, Array, dict[str, Any]]:
+        """All as arrays with an axis of agents; outcomes by name, on the host if they are there."""
         names = names_of(self.outcomes)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((queries, values))):
-            values, *rest = [jnp.asarray(column, float) for column in columns_of(values, names)]
-            return jnp.asarray(queries, float), values, dict(zip(names[1:], rest, strict=True))
-        if values is None or not is_numeric(queries):
+            queries = jnp.asarray(queries, float)
+            numbers = [jnp.asarray(column, float) for column in columns_of(values, names)]
+        elif values is None or not is_numeric(queries):
             found = self._read(queries if values is None else (queries, values))
             queries, numbers = found.queries, [found.values, *found.outcomes.values()]
         else:
@@ -250,8 +250,8 @@ class AbstractAlgorithm(Extensible):
         shape = of_one(queries, numbers[0], self.domain.dim) if self.clients == 1 else None
         if queries.ndim == 2 and shape is not None:
             queries, numbers = queries.reshape(shape), [n.reshape(shape[:-1]) for n in numbers]
-        values, *rest = map(on_device, numbers)
-        return on_device(queries), values, dict(zip(names[1:], rest, strict=True))
+        values, *rest = numbers
+        return on_device(queries), on_device(values), dict(zip(names[1:], rest, strict=True))
 
     def _read(self, given: Any) -> KnownRows:
         targets, names = min(self.targets, self.clients), [o.name for o in self.outcomes]

@@ -70,10 +70,15 @@ class Outcome(eqx.Module):
 
     def slack(self, observed: Any) -> Any:
         """How far numbers that were observed are on the good side of the bound; negative beyond it."""
-        bound = self.at_least if self.at_most is None else self.at_most
-        if isinstance(bound, jax.Array) and isinstance(observed, np.ndarray):
+        bound: Any = self.at_least if self.at_most is None else self.at_most
+        if isinstance(observed, np.ndarray | np.generic) and _is_known(bound):
             bound = float(bound)  # NumPy's numbers stay NumPy's
         return observed - bound if self.at_most is None else bound - observed
+
+
+def _is_known(bound: Any) -> bool:
+    """Whether a bound is an array of JAX whose number is known."""
+    return isinstance(bound, jax.Array) and not isinstance(bound, Tracer)
 
 
 def as_outcomes(outcomes: Any) -> tuple[Outcome, ...]:

@@ -47,8 +47,11 @@ def is_here(platform: str) -> bool:
     except RuntimeError:  # there is none, or JAX was told not to use it
         return False
     capable = all(float(device.compute_capability) >= CAPABILITY for device in devices)
-    # JAX 0.12 calls its Triton deprecated.
-    return capable and importlib.util.find_spec("jax.experimental.pallas.triton") is not None
+    try:  # JAX 0.12 calls its Triton deprecated
+        triton = importlib.util.find_spec("jax.experimental.pallas.triton")
+    except ModuleNotFoundError:
+        return False
+    return capable and triton is not None
 
 
 def of_32_bits(*arrays: jax.Array) -> bool:

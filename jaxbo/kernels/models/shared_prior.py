@@ -44,6 +44,8 @@ from jaxbo.types import Count, Features, Key, Point, Scalar
 
 #: The pivots of a covariance are no smaller than so large a part of its largest variance.
 _FLOOR = 1e-6
+#: By so many roundings of the mean square a variance may be wrong.
+_ROUNDING = 16
 
 Spread = TypeVar("Spread")
 
@@ -424,13 +426,16 @@ def statistics(belief: AgentBelief) -> Statistics:
 def updated(
     prior: SharedPrior, total: Statistics, shrink: Scalar | float, degrees: Scalar | float
 ) -> SharedPrior:
-    """One M-step, from the sum over agents. While all values are equal nothing changes."""
+    """One M-step, from the sum over agents. While all values are equal only the location changes.
+
+    So it does if their differences are lost beside their distance from 0: then the next step sees them.
+    """
     S, N = prior.covariance, total.agents
     count, first, second = total.values
     mean = first / jnp.maximum(count, 1)
     variance = second / jnp.maximum(count, 1) - mean**2
     # Values that differ by rounding only have no scale.
-    told = variance > 1e-10 * (1 + mean**2)
+    told = variance > _ROUNDING * jnp.finfo(mean.dtype).eps * second / jnp.maximum(count, 1)
     deviation = jnp.sqrt(jax.lax.select(told, variance, jnp.ones_like(variance)))
     ratio = 1 / deviation
     constant = jnp.zeros_like(prior.mean).at[-1].set(mean)
@@ -463,4 +468,6 @@ def updated(
         S.of(spread),
         jnp.ones((), bool),
     )
-    return jax.tree.map(lambda a, b: jnp.where(told, a, b), learned, prior)
+    moved = jnp.where(prior.learned, prior.location, learned.location)
+    located = eqx.tree_at(lambda p: p.location, prior, moved)
+    return jax.tree.map(lambda a, b: jnp.where(told, a, b), learned, located)

@@ -1,5 +1,6 @@
 """Outcomes with bounds: what they are, what evaluations may return, and what methods are told."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxbo.algos.base.outcomes import Outcome, feasible, numbers_of, told
+from jaxbo.algos.base import algorithm
+from jaxbo.algos.base.outcomes import Outcome, columns, feasible, numbers_of, told
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
@@ -212,3 +214,40 @@ def test_a_row_has_a_slack_for_each_outcome(rows):
 def test_owners_of_a_federation_observe_values_alone():
     with pytest.raises(ValueError, match="outcomes are for run, drive and Desk"):
         check(TS(Cube(1), 2, SURROGATE, outcomes=BOTH))
+
+
+@pytest.mark.parametrize("bound", [100.0, jnp.asarray(100.0)])
+@pytest.mark.parametrize("number", [100.00001, np.float64(100.00001), np.array([100.00001])])
+def test_a_slack_has_the_digits_of_the_host_whatever_the_bound_is(bound, number):
+    slack = Outcome("cost", at_most=bound).slack(
+        number if isinstance(bound, float) else np.asarray(number)
+    )
+    np.testing.assert_allclose(slack, -1e-5, rtol=1e-4)
+    if not isinstance(number, float) or isinstance(number, np.generic):
+        np.testing.assert_allclose(Outcome("cost", at_most=bound).slack(number), -1e-5, rtol=1e-4)
+
+
+def test_earlier_results_have_the_digits_of_the_host_too(monkeypatch):
+    method = TS(Cube(1), 1, Fixed(size=8, capacity=4), outcomes=[Outcome("cost", at_most=100.0)])
+    found = []
+    monkeypatch.setattr(
+        algorithm, "columns", lambda *given: found.append(columns(*given)) or found[0]
+    )
+    x = np.array([[0.2], [0.4]])
+    values = {"value": np.zeros(2), "cost": np.array([100.0 - 1e-6, 100.0 + 1e-6])}
+    method.warm_start(method.init(jr.key(0)), x, values)
+    np.testing.assert_allclose(found[0][:, 0, 1], [1e-6, -1e-6], rtol=1e-3)
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_results_of_one_agent_are_taken_under_jit_as_without(column):
+    method = TS(Cube(2), 1, Fixed(size=8, capacity=4))
+    state = method.init(jr.key(0))
+    x, y = jr.uniform(jr.key(1), (3, 2)), jnp.arange(3.0)
+    y = y[:, None] if column else y
+    traced = jax.jit(lambda *given: method.warm_start(*given))(state, x, y)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        jax.tree.leaves(eqx.filter(traced.clients, eqx.is_inexact_array)),
+        jax.tree.leaves(eqx.filter(method.warm_start(state, x, y).clients, eqx.is_inexact_array)),
+    )

@@ -41,7 +41,7 @@ def test_every_table_is_of_a_task_and_holds_shares():
 
 
 def test_what_is_finished_is_kept(tmp_path, monkeypatch):
-    task = tabulated.Task(
+    task = tabulated.TuningTask(
         "two owners", 2, tabulated.SVM, lambda owner, parameters: owner + parameters["C"]
     )
     monkeypatch.setattr(tabulated, "FOLDER", tmp_path)

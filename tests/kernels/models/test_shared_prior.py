@@ -223,6 +223,43 @@ def test_nothing_is_learned_from_nobody_and_from_equal_values():
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), new, prior)
 
 
+@jax.jit
+def step_of_rows(prior, y):
+    """A step of agents who have these values, [agents values], at points of their own."""
+
+    def one(x, y):
+        data = shared_prior.AgentData(x, y, jnp.asarray(y.size))
+        noise = jnp.asarray(NOISE, DTYPE)
+        return shared_prior.statistics(shared_prior.believed(PHI, prior, noise, data))
+
+    each = jax.vmap(one)(jnp.asarray(X[: len(y), : y.shape[1]], DTYPE), y)
+    total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), each)
+    return shared_prior.updated(prior, total, SHRINK, DEGREES)
+
+
+@pytest.mark.parametrize("value", [3.3, 100.3, 12345.6, 1e-6, 0.0])
+def test_equal_values_far_from_0_teach_where_they_are_and_nothing_else(value):
+    start = shared_prior.uninformed(jr.key(0), SIZE, 0, DTYPE)
+    for agents in (1, 3, AGENTS):
+        new = step_of_rows(start, jnp.full((agents, CAPACITY), value, DTYPE))
+        assert not new.learned
+        np.testing.assert_allclose(new.location, value, rtol=1e-6)
+        np.testing.assert_array_equal(new.scale, 1)
+
+
+@pytest.mark.parametrize(("center", "unit"), [(12345.0, 1.0), (0.0, 1e-6), (-54321.0, 0.1)])
+def test_the_scale_is_that_of_values_however_far_from_0(center, unit):
+    y = jnp.asarray(center + unit * np.random.default_rng(8).standard_normal(Y.shape), DTYPE)
+    prior = shared_prior.uninformed(jr.key(0), SIZE, 0, DTYPE)
+    for _ in range(2):  # the first step may only see where they are
+        prior = step_of_rows(prior, y)
+    assert prior.learned
+    np.testing.assert_allclose(
+        prior.location, np.mean(np.asarray(y, np.float64)), rtol=1e-6, atol=unit / 50
+    )
+    np.testing.assert_allclose(prior.scale, np.std(np.asarray(y, np.float64)), rtol=0.02)
+
+
 def test_many_steps_find_the_prior_that_functions_were_drawn_from():
     # 150 agents with twelve values each, of functions around a common one.
     rng = np.random.default_rng(8)
