@@ -79,30 +79,41 @@ class Writer(NamedTuple):
     digits: np.ndarray
 
 
+def dealt(
+    labels: np.ndarray, shares: Float[np.ndarray, "owners classes"], rng: np.random.Generator
+) -> np.ndarray:
+    """The owner of each row: rows of a class are dealt out at random, by the owners' shares of it."""
+    owner = np.empty(len(labels), int)
+    for column, label in enumerate(np.unique(labels)):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        ends = len(rows) * np.cumsum(shares[:, column]) / shares[:, column].sum()
+        owner[rows] = np.searchsorted(np.round(ends[:-1]), np.arange(len(rows)), side="right")
+    return owner
+
+
 @functools.cache
 def owners(count: int) -> tuple[Writer, ...]:
     """The digits shared out unevenly, always in the same way; every sample has one owner."""
     images, digits = map(np.asarray, load_digits(return_X_y=True))
     rng = np.random.default_rng(0)
     size = rng.dirichlet(np.full(count, EVENNESS))
-    shares = size[:, None] * rng.dirichlet(np.full(10, DIVERSITY), size=count)
-    owner = np.empty(len(digits), int)
-    for digit in range(10):
-        rows = rng.permutation(np.flatnonzero(digits == digit))
-        ends = len(rows) * np.cumsum(shares[:, digit]) / shares[:, digit].sum()
-        owner[rows] = np.searchsorted(np.round(ends[:-1]), np.arange(len(rows)), side="right")
+    owner = dealt(digits, size[:, None] * rng.dirichlet(np.full(10, DIVERSITY), size=count), rng)
     return tuple(Writer(images[owner == n] / 16, digits[owner == n]) for n in range(count))
 
 
 def accuracy(count: int, owner: int, parameters: Mapping[str, Any]) -> float:
     """Validation accuracy of the SVM of one of `count` owners, on its own samples."""
-    images, digits = owners(count)[owner]
-    rng = np.random.default_rng(owner)
+    return validated(*owners(count)[owner], owner, parameters)
+
+
+def validated(X: np.ndarray, y: np.ndarray, seed: int, parameters: Mapping[str, Any]) -> float:
+    """The share that an SVM gets right on one random half, trained on the other; mean of `HALVES`."""
+    rng = np.random.default_rng(seed)
     right = []
     for _ in range(HALVES):
-        train, validate = np.array_split(rng.permutation(len(digits)), 2)
-        machine = SVC(**parameters).fit(images[train], digits[train])
-        right.append(machine.predict(images[validate]) == digits[validate])
+        train, validate = np.array_split(rng.permutation(len(y)), 2)
+        machine = SVC(**parameters).fit(X[train], y[train])
+        right.append(machine.predict(X[validate]) == y[validate])
     return float(np.mean(right))
 
 

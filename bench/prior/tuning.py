@@ -147,7 +147,7 @@ def _measured(task: str, method: str, keys: Array) -> np.ndarray:
     return np.asarray(program(task, method)(keys))
 
 
-TASKS = tabulated.READY
+TASKS = tuple(tabulated.TASKS)
 EXPERIMENT = Experiment(
     source="prior-tuning",
     about="the gain of a learned prior on real tuning tasks, beside lone and federated methods",
