@@ -22,7 +22,6 @@ from jaxbo._keys import barrier
 from jaxbo.algos.base import outcomes
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import RunKeys, agent_keys, row_keys
-from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import Observed, feasible, met, split
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.layout import Each, whole_where_uneven
@@ -123,7 +122,7 @@ class Plan(eqx.Module):
             (queries, values, observed), initial = asked, min(count, self.initial)
             within = met(self.algorithm.outcomes, values, observed)
             how: Any = {"every": self.every, "direction": self.direction}
-            how["shared"] = isinstance(self.algorithm, AbstractOneModel)
+            how |= {"shared": self.algorithm.one_objective}
             rows = Trace(queries, values, rows, initial, **how, outcomes=observed, met=within)
         algorithm, each = self.algorithm, self.each
         rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)

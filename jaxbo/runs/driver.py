@@ -24,7 +24,6 @@ from jaxbo._keys import fresh
 from jaxbo.algos.base import _origin, outcomes
 from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import RunKeys, design_keys, round_keys, run_keys
-from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import Observed, width
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
@@ -216,7 +215,7 @@ def drive(
     example = None if present is None or not rounds else present[0]
     # An error in `ask` ends the run before anything is evaluated.
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
-    what = compiled, direction, isinstance(algorithm, AbstractOneModel), algorithm.outcomes
+    what = compiled, direction, algorithm.one_objective, algorithm.outcomes
     record = Record(shapes, initial, rounds, saved, ledger, given, *what)
     row = jnp.zeros(shapes[0].shape), jnp.zeros((algorithm.targets, *width(algorithm.outcomes)))
     tells = algorithm, *row, begin.stage(0), _info_of(algorithm, record.info_tree, -1)
@@ -340,7 +339,7 @@ class _Loop:
         told = self.record.told
         rows = self.begin.before(self.record.queries[:told], self.record.values[:told])
         queries, values = rows
-        if isinstance(self.algorithm, AbstractOneModel):  # all evaluate the same black box
+        if self.algorithm.one_objective:
             queries, values = queries.reshape(-1, 1, queries.shape[-1]), values.reshape(-1, 1)
         return nothing_left(self.algorithm.domain, queries, values)
 

@@ -76,6 +76,11 @@ class AbstractAlgorithm(Extensible):
         return 1
 
     @property
+    def one_objective(self) -> bool:
+        """Whether several targets are workers who evaluate the same objective."""
+        return self.clients < self.targets
+
+    @property
     def capacity(self) -> int | None:
         """The most observations an agent can hold, if there is a limit."""
         return None
