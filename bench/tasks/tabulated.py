@@ -68,8 +68,8 @@ def _field(owner: int, parameters: Mapping[str, Any]) -> float:
 (LOW_C, LOW_GAMMA), (WIDE_C, WIDE_GAMMA) = landmine.LOWEST.tolist(), landmine.WIDTH.tolist()
 FIELD = Space(C=Real(LOW_C, LOW_C + WIDE_C), gamma=Real(LOW_GAMMA, LOW_GAMMA + WIDE_GAMMA))
 
-#: The SVM of `jaxbo demo`; an SVM of each landmine field, in the authors' ranges and without their noise; an
-#: SVM of each hospital.
+#: An SVM for each owner of `jaxbo demo`, for each landmine field (in the authors' ranges, without their
+#: noise), and for each hospital.
 TASKS: dict[str, TuningTask] = {
     "digits-svm": TuningTask(20, demo.SPACE, functools.partial(demo.accuracy, 20)),
     "landmine-svm": TuningTask(landmine.FIELDS, FIELD, _field),

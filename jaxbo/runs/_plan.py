@@ -121,9 +121,17 @@ class Plan(eqx.Module):
         if self.record is None:
             (queries, values, observed), initial = asked, min(count, self.initial)
             within = met(self.algorithm.outcomes, values, observed)
-            how: Any = {"every": self.every, "direction": self.direction}
-            how |= {"shared": self.algorithm.one_objective}
-            rows = Trace(queries, values, rows, initial, **how, outcomes=observed, met=within)
+            rows = Trace(
+                queries,
+                values,
+                rows,
+                initial,
+                every=self.every,
+                direction=self.direction,
+                shared=self.algorithm.one_objective,
+                outcomes=observed,
+                met=within,
+            )
         algorithm, each = self.algorithm, self.each
         rows = whole_where_uneven(each, rows, algorithm.clients, algorithm.targets)
         last = whole_where_uneven(each, state[0], algorithm.clients)
