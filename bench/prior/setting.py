@@ -1,7 +1,7 @@
-"""What the experiments about a prior that agents learn together share: methods and claims.
+"""Methods and claims of the experiments about a prior that agents learn together.
 
-All methods begin at the same random points, and those of shared features have the same. `EI` is the
-learned prior without trust: expected improvement on these features, alone.
+All methods begin at the same random points, and have the same features. `EI` is the learned prior without
+trust: each agent searches alone by expected improvement.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ ALONE = ("TS", "EI")
 def methods(
     domain: AbstractDomain, agents: int, *, noise: float = 1e-3, candidates: int = 500
 ) -> dict[str, AbstractAlgorithm]:
-    """The methods of shared features, and those that work alone on the same."""
+    """Federated and lone methods on the same features, by name."""
     model = Fixed(KERNEL, FEATURES, noise)
 
     def learned(**options: Any) -> LearnedPrior:
@@ -58,7 +58,11 @@ def claims(
     rivals: Iterable[str],
     times: dict[int, float],
 ) -> dict[str, Check]:
-    """That the learned prior's regret [runs evaluations] is so many times the best rival's at most."""
+    """The learned prior's regret is at most so many times the best rival's.
+
+    `regret` has a matrix [runs evaluations] for each method; `times` has a factor for each number of
+    evaluations.
+    """
     found, rivals = {}, tuple(rivals)
     for n, factor in times.items():
         best = min(rivals, key=lambda rival: regret[rival][:, n - 1].mean())

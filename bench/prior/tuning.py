@@ -66,7 +66,7 @@ def federated(task: str, objective: OnGrid) -> dict[str, AbstractAlgorithm]:
 
 
 def program(task: str, method: str) -> Callable[[Array], Array]:
-    """Regret [owners evaluations] of a run, from its key."""
+    """Regret [runs evaluations], from the keys of the runs."""
     objective = tabulated.load(task)
     owners = jnp.arange(objective.agents)
     best = jax.vmap(objective.optimum)(owners)

@@ -109,7 +109,7 @@ def after(prior, here):
 
 def dense_step(prior, here):
     """Location, scale, mean and covariance after one step, from every agent's own posterior."""
-    # Who has no value says nothing before a prior is learned.
+    # An agent without values says nothing before a prior is learned.
     there = [n for n in range(AGENTS) if here[n] and (prior.learned or COUNTS[n])]
     values = np.concatenate([Y[n, : COUNTS[n]] for n in there])
     location, scale = values.mean(), values.std()
