@@ -153,8 +153,9 @@ def test_sys_exit_in_an_evaluation_is_a_failure(loop, executor, elsewhere):
         return  # there is one worker alone
     with ThreadPoolExecutor(2) as pool:
         known = LOOPS[loop](elsewhere.leaves, executor=pool if executor == "threads" else executor)
-    (failure,) = known.failures
-    assert "SystemExit('no license')" in failure.error
+    # Two workers share three evaluations, so worker 1 has one or two.
+    assert len(known.failures) == np.sum(np.isnan(known.values)) in (1, 2)
+    assert all("SystemExit('no license')" in failure.error for failure in known.failures)
 
 
 def test_sys_exit_is_raised_where_not_all_exceptions_are_caught(elsewhere):
