@@ -44,12 +44,14 @@ from jaxbo.privacy.ledger import BudgetError, Ledger
 from jaxbo.privacy.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._simulation import SimulationWarning
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.best import Best, best
 from jaxbo.runs.compiled import run
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.renewing import LostWorkerError, Renewing
+from jaxbo.runs.timeline import Timeline, simulate
 from jaxbo.runs.trace import Round, Summary, Trace, summary
-from jaxbo.runs.workers import Desk, Timeline, drive_async, simulate
 
 __all__ = [
     "CEPE",

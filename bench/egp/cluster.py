@@ -32,8 +32,8 @@ from bench.runner import Check, Experiment, Options, Result, below, no_worse, nu
 from jaxbo import metrics, plotting
 from jaxbo.algos.egp import EGP
 from jaxbo.objectives import functions
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.driver import drive
-from jaxbo.runs.workers import drive_async
 from jaxbo.types import Key
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from jaxbo.algos.random_search import RandomSearch
 from jaxbo.objectives import functions
 from jaxbo.objectives.families import Same
 from jaxbo.runs.compiled import run
-from jaxbo.runs.workers import simulate
+from jaxbo.runs.timeline import simulate
 from jaxbo.types import Count, Key, Point, Scalar
 
 WORKERS = (1, 2, 4, 8)

@@ -16,8 +16,8 @@ from jaxtyping import ArrayLike
 from jaxbo import metrics
 from jaxbo._direction import Direction, check_direction, upward
 from jaxbo.plotting._runs import direction_of, shared, values_of
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.trace import Trace
-from jaxbo.runs.workers import Desk
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

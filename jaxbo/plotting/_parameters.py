@@ -34,8 +34,8 @@ from jaxbo.plotting._curves import (
     posterior_2d,
 )
 from jaxbo.plotting._runs import Modeled, Observed, active, modeled, names_of, observed
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.trace import Trace
-from jaxbo.runs.workers import Desk
 
 #: Of JAX or of NumPy.
 Values: TypeAlias = Array | np.ndarray

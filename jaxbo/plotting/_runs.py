@@ -15,8 +15,8 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.processes.covariance import Matern52
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.trace import Trace
-from jaxbo.runs.workers import Desk
 
 #: A model is fitted to no more observations than these, the last ones.
 MOST = 512

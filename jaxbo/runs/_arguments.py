@@ -11,7 +11,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxbo._check import require
+from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import width
 from jaxbo.runs._objective import FORMS
 
@@ -111,6 +113,17 @@ def check_precision(algorithm: AbstractAlgorithm) -> None:
         same,
         f"the algorithm has numbers of {other[0]}, and JAX computes in {default} now: make it after "
         "jax_enable_x64 is switched, not before.",
+    )
+
+
+def check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
+    """`ValueError` for more evaluations by workers than the surrogate can hold."""
+    most = algorithm.surrogate.capacity
+    needed = evaluations if algorithm.random else evaluations + algorithm.targets - 1
+    require(
+        most is None or needed <= most,
+        f"{evaluations} evaluations by {algorithm.targets} workers exceed the surrogate's capacity of "
+        f"{most}: {larger(algorithm, needed)}. A checkpoint goes on with it.",
     )
 
 

@@ -19,7 +19,7 @@ from jaxbo.runs._progress import Progress
 from jaxbo.types import Count, Key, Point
 
 if TYPE_CHECKING:
-    from jaxbo.runs.workers import Desk, Ticket
+    from jaxbo.runs.desk import Desk, Ticket
 else:  # annotations are checked at run time
     Desk = Ticket = Any
 

@@ -21,8 +21,8 @@ from jaxbo._check import is_a, require
 from jaxbo._direction import upward
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.trace import Trace
-from jaxbo.runs.workers import Desk
 from jaxbo.types import on_device
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxbo import CheckpointError
 from jaxbo.federation import Coordinator, Owner
-from jaxbo.runs.workers import Desk
+from jaxbo.runs.desk import Desk
 from tests.runs.driven import MODEL, RANDOM, bowl, quiet
 
 

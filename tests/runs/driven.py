@@ -14,8 +14,8 @@ from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.driver import drive
-from jaxbo.runs.workers import drive_async
 
 RANDOM = RandomSearch(Cube(2), 3)
 #: Two workers of a small model.

@@ -18,9 +18,9 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.runs.best import best
 from jaxbo.runs.compiled import run
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import Trace
-from jaxbo.runs.workers import Desk
 from jaxbo.schedules import growing
 
 KEY = jr.key(0)

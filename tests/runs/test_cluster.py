@@ -34,9 +34,10 @@ from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential
+from jaxbo.runs.asynchronous import drive_async
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive
 from jaxbo.runs.renewing import LostWorkerError, Renewing
-from jaxbo.runs.workers import Desk, drive_async
 
 SPAWN = multiprocessing.get_context("spawn")
 TS2, TS3 = (TS(Cube(2), agents, Fixed(size=16)) for agents in (2, 3))

@@ -12,10 +12,11 @@ from jaxbo.domains.base import Cube
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.metrics import best_so_far
 from jaxbo.runs._checkpoint import CheckpointError
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.compiled import run
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import summary
-from jaxbo.runs.workers import Desk, drive_async
 from tests.runs.driven import MODEL, RANDOM, bowl, quiet
 
 TS2 = TS(Cube(1), 2, Fixed(size=8, capacity=8), candidates=16)

@@ -22,8 +22,8 @@ from jaxbo.domains.parameters import Categorical, Context, Integer, Ordinal, Rea
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.runs._exhausted import count_of, nothing_left, points_of
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.driver import replay
-from jaxbo.runs.workers import drive_async
 from tests.runs.driven import MODEL, RANDOM, Counting, bowl, environment, quiet
 
 # ---------------------------------------------------------------- stop and deadline

@@ -16,9 +16,9 @@ import pytest
 
 from jaxbo.runs._executors import LateError, opened
 from jaxbo.runs._flight import HeldError
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.driver import drive
 from jaxbo.runs.renewing import LostWorkerError, Renewing
-from jaxbo.runs.workers import drive_async
 from tests.runs.driven import MODEL, RANDOM, bowl, environment, quiet
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -14,7 +14,7 @@ from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._checkpoint import Checkpoint, Rows
 from jaxbo.runs._identity import identity
 from jaxbo.runs._lock import Hold
-from jaxbo.runs.workers import Desk
+from jaxbo.runs.desk import Desk
 from tests.runs.driven import MODEL, RANDOM, Counting, bowl, files, in_a_thread, quiet
 
 # ---------------------------------------------------------------- where files are

@@ -16,7 +16,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.runs.workers import Desk, drive_async
+from jaxbo.runs.asynchronous import drive_async
+from jaxbo.runs.desk import Desk
 from tests.runs.driven import MODEL, RANDOM, Counting, bowl, environment, files, quiet
 
 # ---------------------------------------------------------------- a full disk

@@ -16,7 +16,7 @@ import pytest
 
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._lock import Hold
-from jaxbo.runs.workers import Desk
+from jaxbo.runs.desk import Desk
 from tests.runs.driven import MODEL, RANDOM, Counting, bowl, environment, files, in_a_thread, quiet
 
 

@@ -18,9 +18,10 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.objectives.families import Same
 from jaxbo.objectives.functions import branin_rescaled
 from jaxbo.runs._objective import arguments_of
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive
-from jaxbo.runs.workers import drive_async, simulate
+from jaxbo.runs.timeline import simulate
 from tests.runs.driven import MODEL, RANDOM, bowl, quiet
 
 #: One worker asks what a run asks.

@@ -23,11 +23,13 @@ from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.plotting._runs import modeled, observed, values_of
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._evaluate import BadValueError
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.best import best
 from jaxbo.runs.compiled import run
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
+from jaxbo.runs.timeline import simulate
 from jaxbo.runs.trace import Round
-from jaxbo.runs.workers import Desk, drive_async, simulate
 
 KEY = jr.key(0)
 COST = Outcome("cost", at_most=1.0)

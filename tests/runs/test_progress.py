@@ -8,8 +8,8 @@ import pytest
 
 from jaxbo.runs import _progress
 from jaxbo.runs._progress import Progress
+from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.driver import drive
-from jaxbo.runs.workers import drive_async
 from tests.runs.driven import MODEL, RANDOM
 
 MODULES = {"tqdm": ["tqdm"], "rich": ["rich.progress", "rich.console"]}

@@ -19,8 +19,9 @@ from jaxbo.domains.space import Space
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.runs._archive import CheckpointError
+from jaxbo.runs.asynchronous import drive_async
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
-from jaxbo.runs.workers import Desk, drive_async
 
 quiet = functools.partial(drive, progress=False)
 KEY = jr.key(0)

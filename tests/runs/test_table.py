@@ -21,8 +21,8 @@ from jaxbo.domains.parameters import Categorical, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.runs.compiled import run
+from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive
-from jaxbo.runs.workers import Desk
 
 quiet = functools.partial(drive, progress=False)
 KEY = jr.key(0)

@@ -1,32 +1,28 @@
-"""Workers that end when they end: one result is told as it comes, and one new query is asked.
+"""Queries handed out by number, whose results are taken back in any order.
 
-    simulate      random durations, one compiled program
-    Desk          hands out queries by number, and takes results back in any order
-    drive_async   a Desk before an executor, all of whose workers are kept busy
-
-EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arrive in: with one worker
-all three ask what `run` asks. The state is a function of the key and of the results in their order.
+EGP-TS, Algorithm 2: one result is told as it comes, and one new query is asked. Query t comes from its
+own key, whatever order results arrive in: with one worker a desk asks what `run` asks. The state is a
+function of the key and of the results in their order.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxbo import _version
-from jaxbo._check import require, whole
+from jaxbo._check import require
 from jaxbo._direction import Direction, check_direction, upward
-from jaxbo._shown import Shown
 from jaxbo._warning import warn
 from jaxbo.algos.base import _origin, outcomes
 from jaxbo.algos.base._room import larger
@@ -39,159 +35,15 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps, table
 from jaxbo.runs._ahead import Ahead
-from jaxbo.runs._arguments import check_arguments, check_precision
+from jaxbo.runs._arguments import check_arguments, check_precision, check_room
 from jaxbo.runs._checkpoint import Checkpoint, Rows
-from jaxbo.runs._crew import Crew
-from jaxbo.runs._ending import Ending
-from jaxbo.runs._evaluate import BlackBox, NotFiniteError, check_catch, check_way, finite_numbers
-from jaxbo.runs._executors import Where, opened
-from jaxbo.runs._flight import Flight
+from jaxbo.runs._evaluate import NotFiniteError, finite_numbers
 from jaxbo.runs._identity import identity
-from jaxbo.runs._progress import Progress
 from jaxbo.runs._start import beginning
-from jaxbo.runs.compiled import (
-    Compiled,
-    check_objective,
-    check_queries,
-    contained,
-)
+from jaxbo.runs.compiled import check_queries, contained
 from jaxbo.runs.table import KNOWN, RUNNING, Trials
 from jaxbo.runs.trace import Failure
-from jaxbo.types import Count, Key, Point, Scalar
-
-#: How long worker number `worker` takes for x: a positive number.
-Duration: TypeAlias = Callable[[Key, Count, Point], Scalar]
-
-
-class Timeline(Shown):
-    """What was evaluated, in the order in which it ended; times count from the first query.
-
-    `tickets` are the numbers in the order of asking. The initial design is in neither.
-    """
-
-    queries: Float[Array, "evaluations dim"]
-    values: Float[Array, " evaluations"]
-    workers: Int[Array, " evaluations"]
-    tickets: Int[Array, " evaluations"]
-    started: Float[Array, " evaluations"]
-    ended: Float[Array, " evaluations"]
-
-
-class _Desks(NamedTuple):
-    """What each worker is at."""
-
-    x: Float[Array, "workers dim"]
-    ticket: Int[Array, " workers"]
-    started: Float[Array, " workers"]
-    ends: Float[Array, " workers"]
-
-
-def simulate(
-    algorithm: AbstractOneModel,
-    objective: Compiled,
-    duration: Duration,
-    evaluations: int,
-    key: Key,
-    *,
-    initial: int = 0,
-) -> tuple[State, Timeline]:
-    """`evaluations` by `algorithm.targets` that work side by side, as one compiled program.
-
-    `duration(key, worker, x)` says how long an evaluation takes; NaN is for ever, less than 0 no time at
-    all. Before the clock starts, `initial` points of the initial design are evaluated. Pure: `vmap` it
-    over keys. With one worker it asks what `run` asks. Raises `ValueError` where sizes do not fit.
-    """
-    check_arguments(algorithm, key, objective, AbstractOneModel)
-    check_precision(algorithm)
-    _check_duration(algorithm, duration)
-    whole("evaluations", evaluations, least=1)
-    whole("initial", initial)
-    require(
-        not algorithm.outcomes,
-        "simulate is for methods without outcomes: take run, or drive_async.",
-    )
-    _check_room(algorithm, initial + evaluations)
-    objective = check_objective(algorithm, objective)
-    return _simulate(algorithm, objective, duration, evaluations, key, initial)
-
-
-def _check_duration(algorithm: AbstractOneModel, duration: Duration) -> None:
-    """`ValueError` unless it is a function of a key, a worker and a point that returns one number."""
-    form = "duration must be a function f(key, worker, x) of one number"
-    function = callable(duration) and not isinstance(duration, type)
-    require(function, f"{form}, got {duration!r}.")
-    point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
-    try:
-        found = jax.eval_shape(duration, jr.key(0), jnp.zeros((), int), point)
-    except TypeError as error:
-        raise ValueError(f"{form}: {error}") from error
-    real = jnp.issubdtype(getattr(found, "dtype", bool), jnp.number)
-    fine = getattr(found, "shape", None) == () and real
-    require(fine, f"{form}, and it returns {found}.")
-
-
-@eqx.filter_jit
-def _simulate(
-    algorithm: AbstractOneModel,
-    objective: Compiled,
-    duration: Duration,
-    evaluations: int,
-    key: Key,
-    initial: int,
-) -> tuple[State, Timeline]:
-    keys, workers = run_keys(key), jnp.arange(algorithm.targets)
-    state = _steps.init(algorithm, keys.init, jax.vmap)
-
-    def evaluate(key: Key, x: Point) -> Scalar:
-        value = objective(jr.fold_in(key, 0), jnp.zeros((), int), x)
-        fine = jnp.isfinite(value) & algorithm.domain.contains(x)
-        return jnp.where(fine, value, jnp.nan)
-
-    if initial:
-        rows = jnp.arange(initial)
-        points, noise = jax.vmap(lambda i: design_keys(keys, i))(rows)
-        x = jax.vmap(lambda key: _steps.design(algorithm, key, jax.vmap)[0])(points)
-        values = jax.vmap(evaluate)(noise, x)
-        stages = jax.vmap(lambda row: _steps.stage(row, initial))(rows)
-
-        def observe(state: State, row: tuple[Point, Scalar, Stage]) -> tuple[State, None]:
-            return _steps.tell_one(algorithm, state, *row), None
-
-        state, _ = jax.lax.scan(observe, state, (x, values, stages))
-
-    def begin(
-        state: State, desks: _Desks, worker: Count, ticket: Count, now: Scalar, busy: Array
-    ) -> _Desks:
-        ask_key, noise_key = round_keys(keys, ticket)
-        x = _steps.ask_one(algorithm, ask_key, state, desks.x, busy)
-        takes = jnp.asarray(duration(jr.fold_in(noise_key, 1), worker, x), now.dtype)
-        takes = jnp.where(jnp.isnan(takes), jnp.inf, jnp.maximum(takes, 0))
-        row = _Desks(x, ticket, now, now + takes)
-        return jax.tree.map(lambda table, one: table.at[worker].set(one), desks, row)
-
-    def fill(desks: _Desks, worker: Count) -> tuple[_Desks, None]:
-        zero = jnp.zeros((), desks.ends.dtype)
-        return begin(state, desks, worker, worker, zero, workers < worker), None
-
-    count = algorithm.targets
-    zeros = jnp.zeros((count,), float)
-    empty = _Desks(jnp.zeros((count, algorithm.domain.dim), float), workers, zeros, zeros)
-    desks, _ = jax.lax.scan(fill, empty, workers)
-
-    def step(carry: tuple[State, _Desks], i: Count) -> tuple[tuple[State, _Desks], tuple]:
-        state, desks = carry
-        worker = jnp.argmin(desks.ends)
-        x, ticket, started, now = jax.tree.map(lambda table: table[worker], desks)
-        value = evaluate(round_keys(keys, ticket).noise, x)
-        state = _steps.tell_one(algorithm, state, x, value, _steps.stage(initial, initial))
-        desks = begin(state, desks, worker, count + i, now, workers != worker)
-        return (state, desks), (x, value, worker, ticket, started, now)
-
-    (state, _), rows = jax.lax.scan(step, (state, desks), jnp.arange(evaluations))
-    return state, Timeline(*rows)
-
-
-# ---------------------------------------------------------------- numbered queries
+from jaxbo.types import Count, Key, Point
 
 #: What a checkpoint is of.
 KIND = "a desk"
@@ -281,7 +133,7 @@ class Desk:
         begin = beginning(algorithm, known, first, initial)
         #: Results of queries of the desk's own that come before the model is asked.
         self.initial = len(begin.first) + begin.initial
-        _check_room(algorithm, begin.told + self.initial)
+        check_room(algorithm, begin.told + self.initial)
         self.algorithm, self._begin = algorithm, begin
         self.direction: Direction = direction
         self._keys = run_keys(key)
@@ -677,66 +529,3 @@ def _placed(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
     if not isinstance(domain, Space) or not domain.context:
         return x
     return np.asarray(domain.project(jnp.asarray(x, float)))
-
-
-# ---------------------------------------------------------------- before an executor
-
-
-def drive_async(
-    algorithm: AbstractOneModel,
-    objective: BlackBox,
-    evaluations: int,
-    key: Key,
-    *,
-    executor: Where = None,
-    initial: int = 0,
-    known: Any = None,
-    first: Any = None,
-    checkpoint: str | PathLike | None = None,
-    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
-    timeout: float | None = None,
-    deadline: float | None = None,
-    stop: Callable[[Desk], Any] | None = None,
-    direction: Direction = "maximize",
-    progress: bool = True,
-) -> Desk:
-    """`evaluations` of a Python objective, and the `initial` ones before, by workers kept busy.
-
-    `objective(worker, x)`, or `objective(x)`, runs in `executor`, `algorithm.targets` at the same
-    time. As soon as one ends, its result is learned and the next query asked. Without an `executor`,
-    and where it is a compiled `objective(key, worker, x)`, it is evaluated here, one at a time.
-    Returns the `Desk` with all results. `known` and `first` are those of a `Desk`. `stop` is a function
-    of the Desk, asked after each result. All others are those of `drive`: a run that is stopped,
-    started again with the same arguments, loses the evaluations in flight and nothing else. The Desk is
-    closed: another call goes on. Raises `ValueError` where sizes do not fit. An objective that has not
-    succeeded once in its first evaluations, as many as `initial`, as workers and at least three, ends
-    the run as it does `drive`: these are not kept. Any other error is raised after all evaluations
-    under way have ended, and their results are kept.
-    """
-    check_arguments(algorithm, key, objective, AbstractOneModel)
-    whole("evaluations", evaluations)
-    check_way(algorithm, objective, executor, timeout)
-    check_catch(catch)
-    ending = Ending(deadline, stop)
-    given = {"initial": initial, "known": known, "first": first, "direction": direction}
-    begin = beginning(algorithm, known, first, initial)
-    total = len(begin.first) + begin.initial + evaluations
-    _check_room(algorithm, begin.told + total)
-    with (
-        Desk(algorithm, key, checkpoint=checkpoint, **given) as desk,
-        ending,
-        opened(executor, timeout) as pool,
-        Progress(total, "evaluation", progress) as bar,
-    ):
-        Crew(desk, objective, Flight(pool, timeout), catch, ending, bar).work(total)
-    return desk
-
-
-def _check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
-    most = algorithm.surrogate.capacity
-    needed = evaluations if algorithm.random else evaluations + algorithm.targets - 1
-    require(
-        most is None or needed <= most,
-        f"{evaluations} evaluations by {algorithm.targets} workers exceed the surrogate's capacity of "
-        f"{most}: {larger(algorithm, needed)}. A checkpoint goes on with it.",
-    )

@@ -1,0 +1,157 @@
+"""Workers with random durations: each is asked anew as it ends, in one compiled program.
+
+EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arrive in: with one worker
+it asks what `run` asks.
+"""
+
+from __future__ import annotations  # `help` shows the names of types, not what they stand for
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Int
+
+from jaxbo._check import require, whole
+from jaxbo._shown import Shown
+from jaxbo.algos.base.algorithm import Stage
+from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
+from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.runs import _steps
+from jaxbo.runs._arguments import check_arguments, check_precision, check_room
+from jaxbo.runs.compiled import Compiled, check_objective
+from jaxbo.types import Count, Key, Point, Scalar
+
+#: How long worker number `worker` takes for x: a positive number.
+Duration: TypeAlias = Callable[[Key, Count, Point], Scalar]
+
+
+class Timeline(Shown):
+    """What was evaluated, in the order in which it ended; times count from the first query.
+
+    `tickets` are the numbers in the order of asking. The initial design is in neither.
+    """
+
+    queries: Float[Array, "evaluations dim"]
+    values: Float[Array, " evaluations"]
+    workers: Int[Array, " evaluations"]
+    tickets: Int[Array, " evaluations"]
+    started: Float[Array, " evaluations"]
+    ended: Float[Array, " evaluations"]
+
+
+class _Desks(NamedTuple):
+    """What each worker is at."""
+
+    x: Float[Array, "workers dim"]
+    ticket: Int[Array, " workers"]
+    started: Float[Array, " workers"]
+    ends: Float[Array, " workers"]
+
+
+def simulate(
+    algorithm: AbstractOneModel,
+    objective: Compiled,
+    duration: Duration,
+    evaluations: int,
+    key: Key,
+    *,
+    initial: int = 0,
+) -> tuple[State, Timeline]:
+    """`evaluations` by `algorithm.targets` that work side by side, as one compiled program.
+
+    `duration(key, worker, x)` says how long an evaluation takes; NaN is for ever, less than 0 no time at
+    all. Before the clock starts, `initial` points of the initial design are evaluated. Pure: `vmap` it
+    over keys. With one worker it asks what `run` asks. Raises `ValueError` where sizes do not fit.
+    """
+    check_arguments(algorithm, key, objective, AbstractOneModel)
+    check_precision(algorithm)
+    _check_duration(algorithm, duration)
+    whole("evaluations", evaluations, least=1)
+    whole("initial", initial)
+    require(
+        not algorithm.outcomes,
+        "simulate is for methods without outcomes: take run, or drive_async.",
+    )
+    check_room(algorithm, initial + evaluations)
+    objective = check_objective(algorithm, objective)
+    return _simulate(algorithm, objective, duration, evaluations, key, initial)
+
+
+def _check_duration(algorithm: AbstractOneModel, duration: Duration) -> None:
+    """`ValueError` unless it is a function of a key, a worker and a point that returns one number."""
+    form = "duration must be a function f(key, worker, x) of one number"
+    function = callable(duration) and not isinstance(duration, type)
+    require(function, f"{form}, got {duration!r}.")
+    point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)
+    try:
+        found = jax.eval_shape(duration, jr.key(0), jnp.zeros((), int), point)
+    except TypeError as error:
+        raise ValueError(f"{form}: {error}") from error
+    real = jnp.issubdtype(getattr(found, "dtype", bool), jnp.number)
+    fine = getattr(found, "shape", None) == () and real
+    require(fine, f"{form}, and it returns {found}.")
+
+
+@eqx.filter_jit
+def _simulate(
+    algorithm: AbstractOneModel,
+    objective: Compiled,
+    duration: Duration,
+    evaluations: int,
+    key: Key,
+    initial: int,
+) -> tuple[State, Timeline]:
+    keys, workers = run_keys(key), jnp.arange(algorithm.targets)
+    state = _steps.init(algorithm, keys.init, jax.vmap)
+
+    def evaluate(key: Key, x: Point) -> Scalar:
+        value = objective(jr.fold_in(key, 0), jnp.zeros((), int), x)
+        fine = jnp.isfinite(value) & algorithm.domain.contains(x)
+        return jnp.where(fine, value, jnp.nan)
+
+    if initial:
+        rows = jnp.arange(initial)
+        points, noise = jax.vmap(lambda i: design_keys(keys, i))(rows)
+        x = jax.vmap(lambda key: _steps.design(algorithm, key, jax.vmap)[0])(points)
+        values = jax.vmap(evaluate)(noise, x)
+        stages = jax.vmap(lambda row: _steps.stage(row, initial))(rows)
+
+        def observe(state: State, row: tuple[Point, Scalar, Stage]) -> tuple[State, None]:
+            return _steps.tell_one(algorithm, state, *row), None
+
+        state, _ = jax.lax.scan(observe, state, (x, values, stages))
+
+    def begin(
+        state: State, desks: _Desks, worker: Count, ticket: Count, now: Scalar, busy: Array
+    ) -> _Desks:
+        ask_key, noise_key = round_keys(keys, ticket)
+        x = _steps.ask_one(algorithm, ask_key, state, desks.x, busy)
+        takes = jnp.asarray(duration(jr.fold_in(noise_key, 1), worker, x), now.dtype)
+        takes = jnp.where(jnp.isnan(takes), jnp.inf, jnp.maximum(takes, 0))
+        row = _Desks(x, ticket, now, now + takes)
+        return jax.tree.map(lambda table, one: table.at[worker].set(one), desks, row)
+
+    def fill(desks: _Desks, worker: Count) -> tuple[_Desks, None]:
+        zero = jnp.zeros((), desks.ends.dtype)
+        return begin(state, desks, worker, worker, zero, workers < worker), None
+
+    count = algorithm.targets
+    zeros = jnp.zeros((count,), float)
+    empty = _Desks(jnp.zeros((count, algorithm.domain.dim), float), workers, zeros, zeros)
+    desks, _ = jax.lax.scan(fill, empty, workers)
+
+    def step(carry: tuple[State, _Desks], i: Count) -> tuple[tuple[State, _Desks], tuple]:
+        state, desks = carry
+        worker = jnp.argmin(desks.ends)
+        x, ticket, started, now = jax.tree.map(lambda table: table[worker], desks)
+        value = evaluate(round_keys(keys, ticket).noise, x)
+        state = _steps.tell_one(algorithm, state, x, value, _steps.stage(initial, initial))
+        desks = begin(state, desks, worker, count + i, now, workers != worker)
+        return (state, desks), (x, value, worker, ticket, started, now)
+
+    (state, _), rows = jax.lax.scan(step, (state, desks), jnp.arange(evaluations))
+    return state, Timeline(*rows)

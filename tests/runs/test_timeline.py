@@ -1,0 +1,84 @@
+"""Simulated workers: when they end, and what they ask."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxbo.algos.egp import EGP
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains.base import Cube
+from jaxbo.kernels.choosing.policy import EI, Thompson
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.runs.compiled import run
+from jaxbo.runs.timeline import simulate
+from tests.runs.one_box import OBJECTIVE, egp
+
+
+def at_once(key, worker, x):
+    return jnp.ones(())
+
+
+def random_time(key, worker, x):
+    return jr.exponential(key)
+
+
+@pytest.mark.parametrize("policy", [Thompson(), EI()])
+def test_one_simulated_worker_asks_what_a_run_asks(policy):
+    algorithm = egp(policy=policy)
+    _, trace = run(algorithm, OBJECTIVE, 4, jr.key(1), initial=5)
+    _, timeline = simulate(algorithm, OBJECTIVE, at_once, 4, jr.key(1), initial=5)
+    # Later queries amplify rounding.
+    np.testing.assert_allclose(timeline.queries[:2], trace.queries[5:7, 0], atol=5e-3)
+    np.testing.assert_allclose(timeline.ended, [1.0, 2.0, 3.0, 4.0])
+    assert timeline.tickets.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_simulated_workers_begin_with_the_design_of_a_run_of_one(workers):
+    _, design = run(RandomSearch(Cube(2), 1), OBJECTIVE, 0, jr.key(1), initial=4)
+    state, _ = simulate(egp(workers), OBJECTIVE, random_time, 1, jr.key(1), initial=4)
+    np.testing.assert_array_equal(state.belief.x[:4], design.queries[:, 0])
+
+
+def test_durations_may_be_plain_numbers_and_nan_is_for_ever():
+    _, plain = simulate(egp(2), OBJECTIVE, lambda key, worker, x: 1.0, 4, jr.key(1))
+    np.testing.assert_allclose(plain.ended, [1.0, 1.0, 2.0, 2.0])
+    stuck = lambda key, worker, x: jnp.where(worker == 0, jnp.nan, 1.0)  # noqa: E731
+    _, some = simulate(egp(2), OBJECTIVE, stuck, 4, jr.key(1))
+    np.testing.assert_allclose(some.ended, [1.0, 2.0, 3.0, 4.0])
+    assert some.workers.tolist() == [1, 1, 1, 1]
+
+
+def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
+    _, s = simulate(egp(3), OBJECTIVE, random_time, 20, jr.key(1), initial=4)
+    assert (np.diff(s.ended) >= 0).all()
+    assert sorted(set(s.tickets.tolist())) == sorted(s.tickets.tolist())
+    for worker in range(3):
+        mine = np.asarray(s.workers) == worker
+        assert mine.sum() > 2
+        # The next evaluation starts when the last one ends.
+        np.testing.assert_allclose(s.started[mine][1:], s.ended[mine][:-1], rtol=1e-6)
+        assert s.started[mine][0] == 0
+
+
+def test_three_workers_take_a_third_of_the_time():
+    def ended(workers, key):
+        # When they end does not depend on what they ask.
+        algorithm = EGP(Cube(2), Fixed(size=4), workers=workers, candidates=4)
+        return simulate(algorithm, OBJECTIVE, random_time, 18, key)[1].ended[-1]
+
+    keys = jr.split(jr.key(0), 64)
+    one, three = (jax.vmap(lambda k, n=n: ended(n, k))(keys).mean() for n in (1, 3))
+    # 18 mean times of 1; standard error of the ratio 0.02.
+    assert 2.7 < one / three < 3.3
+
+
+def test_a_simulation_is_checked_before_it_starts():
+    with pytest.raises(ValueError, match="capacity"):
+        simulate(egp(2, capacity=9), OBJECTIVE, at_once, 8, jr.key(0), initial=2)
+    with pytest.raises(ValueError, match="one floating number"):
+        simulate(egp(2), lambda key, agent, x: x, at_once, 8, jr.key(0))
+    with pytest.raises(ValueError, match="evaluations"):
+        simulate(egp(2), OBJECTIVE, at_once, 0, jr.key(0))
