@@ -5,7 +5,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import PyTree
+
+from jaxbo.algos.base.one_model import AbstractOneModel
+from jaxbo.algos.base.outcomes import width
+from jaxbo.domains.space import Space
+from jaxbo.runs import _steps
+from jaxbo.runs._context import over
+from jaxbo.types import Key
 
 
 class Ahead:
@@ -39,3 +47,16 @@ class Ahead:
                 step.lower(*arguments(state)).compile()
             except Exception:
                 return
+
+
+def of_workers(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
+    """`tell_one` and `ask_one`, with arguments as a desk gives them."""
+    if isinstance(algorithm.domain, Space):
+        algorithm = over(algorithm, algorithm.domain.somewhere)
+    count, dim = algorithm.targets, algorithm.domain.dim
+    told = jnp.zeros(dim), jnp.zeros(width(algorithm.outcomes)), _steps.stage(0, initial)
+    out = jnp.zeros((count, dim)), jnp.zeros(count, bool)
+    return Ahead(
+        (_steps.tell_one, lambda state: (algorithm, state, *told)),
+        (_steps.ask_one, lambda state: (algorithm, key, state, *out)),
+    )

@@ -81,7 +81,7 @@ class Crew:
         name, x = (worker, ticket), ticket.x
         if self.count == COMPILED:
             desk = self.desk
-            point = jnp.asarray(desk._queries[ticket.number])
+            point = jnp.asarray(desk._point(ticket.number))
             arguments = desk.noise_key(ticket.number), jnp.asarray(worker), point
             self.flight.submit(name, _compiled, desk.algorithm.domain, self.objective, *arguments)
         else:

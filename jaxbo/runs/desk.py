@@ -9,11 +9,10 @@ from __future__ import annotations  # `help` shows the names of types, not what 
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -30,55 +29,24 @@ from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.known import points
 from jaxbo.algos.base.one_model import AbstractOneModel, State
-from jaxbo.algos.base.outcomes import width
-from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
-from jaxbo.runs import _steps, table
-from jaxbo.runs._ahead import Ahead
+from jaxbo.runs import _steps
+from jaxbo.runs._ahead import of_workers
 from jaxbo.runs._arguments import check_arguments, check_precision, check_room
 from jaxbo.runs._checkpoint import Checkpoint, Rows
+from jaxbo.runs._context import at, placed
 from jaxbo.runs._evaluate import NotFiniteError, finite_numbers
 from jaxbo.runs._identity import identity
 from jaxbo.runs._start import beginning
+from jaxbo.runs._tickets import ASKED, DRAWN, ELSEWHERE, Entry, Tickets
 from jaxbo.runs.compiled import check_queries, contained
-from jaxbo.runs.table import KNOWN, RUNNING, Trials
+from jaxbo.runs.results import Results
+from jaxbo.runs.table import Trials
 from jaxbo.runs.trace import Failure
 from jaxbo.types import Count, Key, Point
 
 #: What a checkpoint is of.
 KIND = "a desk"
-#: Where a query comes from: the points asked first and the initial design, the model, or not the desk.
-DRAWN, ASKED, ELSEWHERE = range(3)
-
-
-def _ahead_of(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
-    """`tell_one` and `ask_one`, with arguments as a desk gives them."""
-    if isinstance(algorithm.domain, Space):
-        algorithm = _over(algorithm, algorithm.domain.somewhere)
-    count, dim = algorithm.targets, algorithm.domain.dim
-    told = jnp.zeros(dim), jnp.zeros(width(algorithm.outcomes)), _steps.stage(0, initial)
-    out = jnp.zeros((count, dim)), jnp.zeros(count, bool)
-    return Ahead(
-        (_steps.tell_one, lambda state: (algorithm, state, *told)),
-        (_steps.ask_one, lambda state: (algorithm, key, state, *out)),
-    )
-
-
-def _at(algorithm: AbstractOneModel, context: Mapping[str, Any] | None) -> AbstractOneModel:
-    """The same, asked for points with this context alone; `ValueError` for another context."""
-    require(
-        context is None or isinstance(context, Mapping),
-        f"context must be a dictionary of values by name, got {context!r:.60}.",
-    )
-    if isinstance(algorithm.domain, Space) and (context or algorithm.domain.context):
-        return _over(algorithm, algorithm.domain.at(context or {}))
-    require(not context, f"context is for a Space that declares one, got {context!r}.")
-    return algorithm
-
-
-def _over(algorithm: AbstractOneModel, domain: AbstractDomain) -> AbstractOneModel:
-    """The same on a part of its domain."""
-    return eqx.tree_at(lambda a: a.domain, algorithm, domain)
 
 
 class Ticket(NamedTuple):
@@ -86,6 +54,13 @@ class Ticket(NamedTuple):
 
     number: int
     x: Any
+
+
+class _Moment(NamedTuple):
+    """What is known, and the method's state of it: one field of a desk, so both change together."""
+
+    tickets: Tickets
+    state: State
 
 
 class Desk:
@@ -137,17 +112,9 @@ class Desk:
         self.algorithm, self._begin = algorithm, begin
         self.direction: Direction = direction
         self._keys = run_keys(key)
-        self._state = _steps.init(algorithm, self._keys.init, jax.vmap)
-        self._queries: list[np.ndarray] = []  # by ticket
-        self._origins: list[int] = []  # by ticket: `DRAWN`, `ASKED` or `ELSEWHERE`
-        self._times: list[list[float]] = []  # by ticket: handed out when, and for how many seconds
-        self._values: dict[int, float] = {}  # by ticket, in the order of telling
-        self._rest: dict[int, np.ndarray] = {}  # by ticket: outcomes in the method's order
-        self._failures: list[Failure] = []
         self._cut = False  # whether a warning was given
-        self._returned: list[int] = []  # handed out before a stop, to be handed out again
         self._lock = threading.RLock()
-        self._ahead = _ahead_of(algorithm, key, begin.told + self.initial)
+        self._ahead = of_workers(algorithm, key, begin.told + self.initial)
         self._saved = None
         if checkpoint is not None:
             mine = identity(
@@ -180,71 +147,63 @@ class Desk:
     @property
     def out(self) -> tuple[int, ...]:
         """The numbers of the queries whose results have not come."""
-        with self._lock:
-            known = {*self._returned, *self._values}
-            return tuple(n for n in range(len(self._queries)) if n not in known)
+        return self._now.tickets.out
 
     @property
     def told(self) -> int:
         """How many results have come."""
-        return len(self._values)
+        return len(self._now.tickets.order)
 
     @property
     def answered(self) -> int:
         """How many results of the desk's own queries have come."""
-        return self.own(self._values)
+        return self._now.tickets.answered
 
     def own(self, numbers: Iterable[int]) -> int:
         """How many of these numbers are of the desk's own queries, and not of results from elsewhere."""
-        return sum(self._origins[ticket] != ELSEWHERE for ticket in numbers)
+        return self._now.tickets.own(numbers)
 
     def ask(self, *, context: Mapping[str, Any] | None = None) -> Ticket:
         """The next query and its number, for the values of the space's context, if it has any."""
+        algorithm = at(self.algorithm, context)
         with self._lock:
-            return self._ask(_at(self.algorithm, context))
+            self._must_hold()
+            return self._ask_again(algorithm) or self._ask_anew(algorithm)
 
-    def _ask(self, algorithm: AbstractOneModel) -> Ticket:
-        self._must_hold()
-        for number in self._returned:
-            if contained(algorithm, self._queries[number][None]).all():
-                ticket = self._ticket(number)
-                self._returned.remove(number)
-                self._times[number] = [time.time(), np.nan]
+    def _ask_again(self, algorithm: AbstractOneModel) -> Ticket | None:
+        """A query that was out before a stop; None where there is none in this context."""
+        tickets = self._now.tickets
+        for number in tickets.returned:
+            if contained(algorithm, tickets.entries[number].x[None]).all():
+                again = tickets.handed_out(number, time.time())
+                ticket = self._ticket(again, number)
+                self._now = self._now._replace(tickets=again)
                 return ticket
-        out, most = self.out, self.algorithm.targets
+        return None
+
+    def _ask_anew(self, algorithm: AbstractOneModel) -> Ticket:
+        tickets, most = self._now.tickets, self.algorithm.targets
         require(
-            len(out) < most,
-            f"all {most} workers are busy: tell the result of one of {out} first.",
+            len(tickets.out) < most,
+            f"all {most} workers are busy: tell the result of one of {tickets.out} first.",
         )
         self._must_have_room()
-        origin = DRAWN if self.answered < self.initial else ASKED
-        row = self._origins.count(origin)
+        origin = DRAWN if tickets.answered < self.initial else ASKED
+        row = tickets.count(origin)
         if origin == DRAWN:
             x = self._drawn_point(algorithm, row)
         else:
-            x = self._asked(algorithm, jnp.asarray(row), out)
+            x = self._asked(algorithm, jnp.asarray(row), tickets)
         check_queries(algorithm, x[None])
-        number = len(self._queries)
-        try:
-            self._add(np.asarray(x), origin)
-            self._save()
-            self._ahead.start(self._state)
-            return self._ticket(number)
-        except BaseException:  # nobody has got the query, even if it was saved
-            self._cut_off(number)
-            raise
-
-    def _add(self, x: np.ndarray, origin: int) -> None:
-        self._queries.append(x)
-        self._origins.append(origin)
-        self._times.append([np.nan if origin == ELSEWHERE else time.time(), np.nan])
-
-    def _cut_off(self, number: int) -> None:
-        """As if this query and all later ones had not been."""
-        del self._queries[number:], self._origins[number:], self._times[number:]
+        asked = tickets.with_entry(Entry(np.asarray(x), origin, time.time()))
+        ticket = self._ticket(asked, len(tickets.entries))
+        self._save(asked)
+        self._ahead.start(self._now.state)
+        self._now = self._now._replace(tickets=asked)
+        return ticket
 
     def _must_have_room(self) -> None:
-        capacity, needed = self.algorithm.surrogate.capacity, len(self._queries) + 1
+        capacity, needed = self.algorithm.surrogate.capacity, len(self._now.tickets.entries) + 1
         require(
             capacity is None or needed <= capacity,
             f"the surrogate's capacity of {capacity} is used up: {larger(self.algorithm, needed)}. "
@@ -257,10 +216,9 @@ class Desk:
 
     def noise_key(self, number: int) -> Key:
         """The key of the noise of this query's evaluation, for a compiled objective."""
-        with self._lock:
-            origin = self._origins[number]
-            row = self._origins[:number].count(origin)
-        if origin == ASKED:
+        tickets = self._now.tickets
+        row = tickets.row(number)
+        if tickets.entries[number].origin == ASKED:
             return jr.fold_in(round_keys(self._keys, jnp.asarray(row)).noise, 0)
         if row < self.initial:  # points that are asked first leave the others as they are
             row = (row - len(self._begin.first)) % self.initial
@@ -269,28 +227,26 @@ class Desk:
     def _drawn_point(self, algorithm: AbstractOneModel, row: int) -> Point | np.ndarray:
         first = self._begin.first
         if row < len(first):
-            return _placed(algorithm.domain, first[row])
+            return placed(algorithm.domain, first[row])
         key = design_keys(self._keys, jnp.asarray(row - len(first))).points
         return _steps.design(algorithm, key, jax.vmap)[0]
 
-    def _asked(self, algorithm: AbstractOneModel, row: Count, out: tuple[int, ...]) -> Point:
-        pending = np.zeros((self.algorithm.targets, self.algorithm.domain.dim), float)
-        for place, ticket in enumerate(out):
-            pending[place] = self._queries[ticket]
-        busy = jnp.arange(self.algorithm.targets) < len(out)
+    def _asked(self, algorithm: AbstractOneModel, row: Count, tickets: Tickets) -> Point:
+        count, dim = self.algorithm.targets, self.algorithm.domain.dim
+        pending, out = np.zeros((count, dim), float), tickets.out
+        for place, number in enumerate(out):
+            pending[place] = tickets.entries[number].x
+        busy = jnp.arange(count) < len(out)
         key = round_keys(self._keys, row).ask
         self._ahead.wait()
-        return _steps.ask_one(algorithm, key, self._state, jnp.asarray(pending, float), busy)
+        return _steps.ask_one(algorithm, key, self._now.state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
         """The result of a query that is out; NaN if it failed.
 
         Where the method has outcomes, a dictionary, `{"value": y, "latency": t}`.
         """
-        try:
-            self._tell(number, finite_numbers(value, self.algorithm.outcomes))
-        except NotFiniteError as error:
-            self.fail(number, error)
+        self._tell(number, *self._read(value))
 
     def tell_new(self, x: Any, value: Any) -> int:
         """A result from elsewhere, NaN if it failed; returns the number that it gets.
@@ -303,138 +259,148 @@ class Desk:
         with self._lock:
             self._must_hold()
             self._must_have_room()
-            number = len(self._queries)
-            self._add(point, ELSEWHERE)
-            try:
-                self.tell(number, value)
-            except BaseException:
-                if number not in self._values:
-                    self._cut_off(number)
-                raise
+            numbers, why = self._read(value)
+            tickets = self._now.tickets.with_entry(Entry(point, ELSEWHERE))
+            number = len(tickets.entries) - 1
+            self._learn(tickets, number, numbers, why)
+        self._warn(number, why)
         return number
 
     def fail(self, number: int, error: Exception | str) -> None:
         """A query that is out has failed: why, `failures` will say, and a warning does."""
-        why = error if isinstance(error, str) else repr(error)
-        self._tell(number, np.full(1 + len(self.algorithm.outcomes), np.nan), why)
-        text = f"query {number} failed at x = {self._ticket(number).x}: {why}"
-        warn(text)
+        self._tell(number, self._nan, error if isinstance(error, str) else repr(error))
+
+    @property
+    def _nan(self) -> np.ndarray:
+        return np.full(1 + len(self.algorithm.outcomes), np.nan)
+
+    def _read(self, value: Any) -> tuple[np.ndarray, str | None]:
+        """The numbers of a result, and why it is a failure."""
+        try:
+            return finite_numbers(value, self.algorithm.outcomes), None
+        except NotFiniteError as error:
+            return self._nan, repr(error)
 
     def _tell(self, number: int, numbers: np.ndarray, why: str | None = None) -> None:
         with self._lock:
-            whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
-            require(
-                whole_number and 0 <= number < len(self._queries),
-                f"there is no query number {number!r}: {len(self._queries)} were handed out.",
-            )
-            require(number not in self._values, f"query {number} has been told already.")
-            require(number in self.out, f"query {number} is not out: ask for it again first.")
+            tickets = self._now.tickets
+            tickets.must_be_out(number)
             self._must_hold()
-            before = self._state
-            try:
-                self._learn(int(number), numbers)
-                self._times[number][1] = time.time() - self._times[number][0]
-                if why is not None:
-                    self._failures.append(Failure(int(number), 0, why))
-                self._save()
-            except BaseException:  # the same call again saves it, perhaps once more
-                self._values.pop(int(number), None)
-                self._failures = [f for f in self._failures if f.row != int(number)]
-                self._state = before
-                raise
+            self._learn(tickets, int(number), numbers, why)
+        self._warn(number, why)
 
-    def _learn(self, ticket: int, numbers: np.ndarray) -> None:
-        """One result more. What stops it on the way leaves all as it was."""
-        value, self._rest[ticket] = float(numbers[0]), numbers[1:]
-        values, state = {**self._values, ticket: value}, self._state
-        known = np.asarray([*values.values()], np.float64)
+    def _warn(self, number: int, why: str | None) -> None:
+        if why is not None:
+            warn(f"query {number} failed at x = {self._ticket(self._now.tickets, number).x}: {why}")
+
+    def _learn(self, tickets: Tickets, number: int, numbers: np.ndarray, why: str | None) -> None:
+        """One result more; nothing has changed unless it is saved."""
+        entry = tickets.entries[number]
+        seconds = time.time() - entry.start
+        result = entry._replace(numbers=numbers, error=why, seconds=seconds)
+        after = self._learned(_Moment(tickets, self._now.state), number, result)
+        self._save(after.tickets)
+        self._now = after
+
+    def _learned(self, now: _Moment, number: int, result: Entry) -> _Moment:
+        """The moment after one result more."""
+        state, tickets = now.state, now.tickets.with_result(number, result)
         count = self._begin.told + self.initial
-        if self._has_begun(self._values):
-            state = self._told(state, ticket, value, _steps.stage(count, count))
-        elif self._has_begun(values):
-            state = self._told_before(state, values)
-        self._values[ticket], self._state = value, state
-        if self._has_begun(self._values) and not self._cut:
-            self._cut = _origin.warn_if_cut(state, upward(self.direction, known[:, None]))
+        if self._has_begun(now.tickets):
+            state = self._told(state, result, _steps.stage(count, count))
+        elif self._has_begun(tickets):
+            state = self._told_before(state, tickets)
+        if self._has_begun(tickets) and not self._cut:
+            self._cut = _origin.warn_if_cut(state, upward(self.direction, tickets.values[:, None]))
+        return _Moment(tickets, state)
+
+    def _replayed(self, tickets: Tickets) -> _Moment:
+        """The moment of these, with all results told anew in their order."""
+        state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
+        now = _Moment(tickets.blank(), state)
+        for number in tickets.order:
+            now = self._learned(now, number, tickets.entries[number])
+        return now
 
     @property
     def state(self) -> State:
         """The method's state with all results; made anew each time before the initial ones are in."""
-        with self._lock:
-            if self._has_begun(self._values) or not self._values:
-                return self._state
-            return self._told_before(self._state, self._values)
+        tickets, state = self._now
+        if self._has_begun(tickets) or not tickets.order:
+            return state
+        return self._told_before(state, tickets)
 
-    def _told_before(self, state: State, values: dict[int, float]) -> State:
+    def _told_before(self, state: State, tickets: Tickets) -> State:
         """The state with these results, all of which came before the model was asked."""
-        for row, (ticket, value) in enumerate(values.items()):
-            stage = _steps.stage(row, len(values))
-            state = self._told(state, ticket, value, stage)
+        for row, number in enumerate(tickets.order):
+            state = self._told(
+                state, tickets.entries[number], _steps.stage(row, len(tickets.order))
+            )
         return state
 
-    def _has_begun(self, values: Collection[int]) -> bool:
+    def _has_begun(self, tickets: Tickets) -> bool:
         """Whether these results are all that come before the model is asked."""
-        own = self.own(values)
-        return own >= self.initial and len(values) - own >= self._begin.told
+        others = len(tickets.order) - tickets.answered
+        return tickets.answered >= self.initial and others >= self._begin.told
 
-    def _told(self, state: State, ticket: int, value: float, stage: Stage) -> State:
+    def _told(self, state: State, result: Entry, stage: Stage) -> State:
+        assert result.numbers is not None
         self._ahead.wait()
-        x, observed = jnp.asarray(self._queries[ticket]), self._observed([ticket])
-        told = np.asarray(upward(self.direction, value), np.float64)
-        observed = {name: column[0] for name, column in observed.items()}
+        value, *rest = result.numbers
+        told = np.asarray(upward(self.direction, float(value)), np.float64)
+        named = zip(self.algorithm.outcomes, rest, strict=True)
+        observed = {outcome.name: number for outcome, number in named}
         state, told = outcomes.told(self.algorithm.outcomes, state, told, observed)
-        return _steps.tell_one(self.algorithm, state, x, told, stage)
+        return _steps.tell_one(self.algorithm, state, jnp.asarray(result.x), told, stage)
 
-    def _observed(self, tickets: Collection[int]) -> dict[str, np.ndarray]:
-        """Outcomes by name, of these queries."""
-        names = [outcome.name for outcome in self.algorithm.outcomes]
-        rows = np.reshape([self._rest[ticket] for ticket in tickets], (len(tickets), len(names)))
-        return dict(zip(names, rows.T, strict=True))
+    @property
+    def results(self) -> Results:
+        """All results of this moment. The properties below may each be of another, where threads tell."""
+        now = self._now.tickets
+        return Results(
+            tickets=np.asarray(now.order, int),
+            queries=jnp.asarray(now.queries, float),
+            values=now.values,
+            feasible=now.feasible,
+            outcomes=now.observed,
+            failures=now.failures,
+            direction=self.direction,
+        )
 
     @property
     def queries(self) -> Float[Array, "evaluations dim"]:
         """Of all results, in the order in which they came."""
-        with self._lock:
-            rows = [self._queries[ticket] for ticket in self._values]
-        return jnp.asarray(np.reshape(rows, (-1, self.algorithm.domain.dim)), float)
+        return jnp.asarray(self._now.tickets.queries, float)
 
     @property
     def values(self) -> Float[np.ndarray, " evaluations"]:
         """Of all results, in the order in which they came; NaN where one failed."""
-        with self._lock:
-            return np.asarray([*self._values.values()], np.float64)
+        return self._now.tickets.values
 
     @property
     def outcomes(self) -> dict[str, Float[np.ndarray, " evaluations"]]:
         """Those of the method by name, of all results in the order in which they came."""
-        with self._lock:
-            return self._observed(self._values)
+        return self._now.tickets.observed
 
     @property
     def feasible(self) -> Bool[np.ndarray, " evaluations"]:
         """Which results did not fail, and meet the bounds of all outcomes."""
-        with self._lock:
-            return outcomes.feasible(self.algorithm.outcomes, self.values, self.outcomes)
+        return self._now.tickets.feasible
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """The queries that failed, in that order, and why."""
-        with self._lock:
-            return tuple(self._failures)
+        return self._now.tickets.failures
 
     @property
     def best(self) -> tuple[Any, float]:
         """The best result that meets all bounds, and its query. `ValueError` where there is none."""
-        with self._lock:
-            some = zip(self._values.items(), self.feasible, strict=True)
-            known = {ticket: value for (ticket, value), fine in some if fine}
-        none = "there is no result yet."
-        if self.algorithm.outcomes:
-            none = "there is no result yet that meets the bounds of all outcomes."
-        require(len(known) > 0, none)
-        best = min if self.direction == "minimize" else max
-        ticket = best(known, key=known.__getitem__)
-        return self._ticket(ticket).x, known[ticket]
+        tickets = self._now.tickets
+        values, feasible = tickets.values, tickets.feasible
+        bounds = " that meets the bounds of all outcomes" if self.algorithm.outcomes else ""
+        require(feasible.any(), f"there is no result yet{bounds}.")
+        row = int(np.argmax(np.where(feasible, upward(self.direction, values), -np.inf)))
+        return self._ticket(tickets, tickets.order[row]).x, float(values[row])
 
     def table(self) -> Trials:
         """A dictionary for each query, by its number; `known=` takes it back.
@@ -442,90 +408,45 @@ class Desk:
         Queries of the model count rounds from 0; those of the initial design and results from elsewhere
         are in round -1.
         """
-        with self._lock:
-            return Trials(map(self._row, range(len(self._queries))))
-
-    def _row(self, ticket: int) -> dict[str, Any]:
-        origin, error = self._origins[ticket], dict(self._errors).get(ticket)
-        asked = self._origins[:ticket].count(ASKED) if origin == ASKED else -1
-        value = self._values.get(ticket, np.nan)
-        status = RUNNING if ticket not in self._values else None
-        if origin == ELSEWHERE and np.isfinite(value):
-            status = KNOWN
-        domain, x = self.algorithm.domain, self._queries[ticket]
-        nothing = np.full(len(self.algorithm.outcomes), np.nan)
-        rest = self._rest[ticket] if ticket in self._values else nothing
-        named = [outcome.name for outcome in self.algorithm.outcomes]
-        observed = dict(zip(named, rest.tolist(), strict=True))
-        start, seconds = self._times[ticket]
-        return table.row(domain, x, 0, asked, value, status, error, start, seconds, observed)
-
-    @property
-    def _errors(self) -> list[tuple[int, str]]:
-        return [(failure.row, failure.error) for failure in self._failures]
+        return self._now.tickets.table(self.algorithm.domain)
 
     def _forget(self) -> None:
         """As if nothing had been asked. Results from elsewhere stay."""
         with self._lock:
-            errors = dict(self._errors)
-            kept = [t for t in self._values if self._origins[t] == ELSEWHERE]
-            rows = [
-                (self._queries[t], self._numbers(t), self._times[t], errors.get(t)) for t in kept
-            ]
-            self._cut_off(0)
-            self._values, self._returned, self._failures = {}, [], []
-            self._state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
-            for number, (x, numbers, times, error) in enumerate(rows):
-                self._add(x, ELSEWHERE)
-                self._times[number] = times
-                self._learn(number, numbers)
-                if error is not None:
-                    self._failures.append(Failure(number, 0, error))
-            self._save()
+            after = self._replayed(self._now.tickets.elsewhere())
+            self._save(after.tickets)
+            self._now = after
 
-    def _numbers(self, ticket: int) -> np.ndarray:
-        """The value of a result, then its outcomes."""
-        return np.asarray([self._values[ticket], *self._rest[ticket]])
+    def _point(self, number: int) -> np.ndarray:
+        """A query, on a `Space` encoded."""
+        return self._now.tickets.entries[number].x
 
-    def _ticket(self, ticket: int) -> Ticket:
-        x, domain = self._queries[ticket], self.algorithm.domain
-        return Ticket(ticket, domain.decode(x) if isinstance(domain, Space) else x.copy())
+    def _ticket(self, tickets: Tickets, number: int) -> Ticket:
+        x, domain = tickets.entries[number].x, self.algorithm.domain
+        return Ticket(number, domain.decode(x) if isinstance(domain, Space) else x.copy())
 
-    def _save(self) -> None:
-        if self._saved is None:
-            return
-        values = np.full((len(self._queries), *width(self.algorithm.outcomes)), np.nan)
-        for ticket in self._values:
-            values[ticket] = self._numbers(ticket) if values.ndim == 2 else self._values[ticket]
-        order = np.asarray(list(self._values), int)
-        rows = np.reshape(self._queries, (-1, self.algorithm.domain.dim))
-        info = [order, np.asarray(self._origins, int)]
-        times = np.reshape(np.asarray(self._times, float), (-1, 2))
-        self._saved.save(Rows(self.told, rows, values, times, info, self._failures, None))
+    def _save(self, tickets: Tickets) -> None:
+        if self._saved is not None:
+            self._saved.save(tickets.rows())
 
     def _resume(self, rows: Rows | None) -> None:
-        if rows is None:
-            for x, numbers in self._begin.results():
-                self._add(x, ELSEWHERE)
-                self._learn(len(self._queries) - 1, numbers)
-            return
-        order, origins = rows.info
-        capacity = self.algorithm.surrogate.capacity
+        tickets = self._known() if rows is None else self._nothing.restored(rows)
+        capacity, count = self.algorithm.surrogate.capacity, len(tickets.entries)
         require(
-            capacity is None or len(rows.queries) <= capacity,
-            f"the checkpoint has {len(rows.queries)} queries, more than the surrogate's capacity of "
-            f"{capacity}: {larger(self.algorithm, len(rows.queries))}.",
+            capacity is None or count <= capacity,
+            f"the checkpoint has {count} queries, more than the surrogate's capacity of "
+            f"{capacity}: {larger(self.algorithm, count)}.",
         )
-        self._queries = [np.asarray(x) for x in rows.queries]
-        self._origins, self._times = origins.tolist(), rows.times.tolist()
-        for ticket in order.tolist():
-            self._learn(ticket, np.atleast_1d(rows.values[ticket]))
-        self._failures = [Failure(*failure) for failure in rows.failures]
-        self._returned = [t for t in range(len(self._queries)) if t not in self._values]
+        self._now = self._replayed(tickets)
 
+    @property
+    def _nothing(self) -> Tickets:
+        return Tickets(self.algorithm.domain.dim, self.algorithm.outcomes)
 
-def _placed(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
-    """A point in the context that was asked for, if the domain has one."""
-    if not isinstance(domain, Space) or not domain.context:
-        return x
-    return np.asarray(domain.project(jnp.asarray(x, float)))
+    def _known(self) -> Tickets:
+        """The results from before."""
+        tickets = self._nothing
+        for number, (x, numbers) in enumerate(self._begin.results()):
+            result = Entry(x, ELSEWHERE, numbers=numbers)
+            tickets = tickets.with_entry(result).with_result(number, result)
+        return tickets

@@ -293,7 +293,7 @@ def test_a_desk_made_anew_goes_on(tmp_path):
             while len(desk.out) < 2:
                 asked.append(desk.ask())
             number = desk.out[-1]
-            desk.tell(number, branin(0, desk._queries[number]))
+            desk.tell(number, branin(0, desk._point(number)))
         return asked
 
     algorithm, path = egp(2, refit_every=5), tmp_path / "desk"

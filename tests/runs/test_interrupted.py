@@ -43,7 +43,9 @@ def test_a_full_disk_makes_no_failure_of_a_value_and_ends_the_run(parallel, path
 
 
 def state_of(desk):
-    return desk.out, desk.values.tolist(), np.asarray(desk._queries).tolist(), desk._returned
+    tickets = desk._now.tickets
+    points = [entry.x.tolist() for entry in tickets.entries]
+    return desk.out, desk.values.tolist(), points, tickets.returned
 
 
 def test_what_a_desk_cannot_save_has_not_happened(path, full):
@@ -60,7 +62,7 @@ def test_what_a_desk_cannot_save_has_not_happened(path, full):
         assert files(path.parent) == ([path.name] if path.exists() else [])
         call()  # the same once more
     assert desk.values.tolist() == [0.5]
-    np.testing.assert_array_equal(desk._queries[1], undisturbed.ask().x)
+    np.testing.assert_array_equal(desk._point(1), undisturbed.ask().x)
     expected = state_of(desk)[:3]
     desk.close()
     again = Desk(MODEL, jr.key(0), checkpoint=path)
@@ -115,7 +117,7 @@ def four_results(desk):
         while len(desk.out) < min(2, 4 - desk.told):
             interrupted.append(again_if_interrupted(desk.ask)[1])
         number = desk.out[-1]
-        value = bowl(0, desk._queries[number])
+        value = bowl(0, desk._point(number))
         interrupted.append(again_if_interrupted(functools.partial(desk.tell, number, value))[1])
     return any(interrupted)
 
@@ -273,7 +275,7 @@ def kept(way, path):
         quiet(RANDOM, counting, 1, jr.key(0), checkpoint=path)
         return {0, 1, 2} - set(counting.calls)
     with Desk(MODEL, jr.key(0), checkpoint=path) as desk:
-        return set(desk._values)
+        return set(desk.results.tickets.tolist())
 
 
 @pytest.mark.parametrize("error", [MemoryError, SystemExit])
