@@ -5,6 +5,8 @@ the user's own sign, a `direction`, and `feasible`, which says what did not fail
 rules here pass over the others. A lambda is a rule too:
 
     stop=lambda trace: np.nanmax(trace.values) > 0.9
+
+Where other threads tell a desk, too, `desk.results` has all of one moment.
 """
 
 import math
@@ -16,6 +18,7 @@ import numpy as np
 
 from jaxbo._check import require, whole
 from jaxbo.metrics import best_so_far
+from jaxbo.runs.desk import Desk
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class NoProgress:
 
 def _best(known: Any) -> np.ndarray:
     """The best values so far, a column for each agent."""
+    known = known.results if isinstance(known, Desk) else known
     values = np.asarray(known.values, np.float64)
     values = np.where(getattr(known, "feasible", True), values, np.nan)
     values = values[:, None] if values.ndim == 1 else values

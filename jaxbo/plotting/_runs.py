@@ -16,6 +16,7 @@ from jaxbo.domains.space import Space
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.processes.covariance import Matern52
 from jaxbo.runs.desk import Desk
+from jaxbo.runs.results import Results
 from jaxbo.runs.trace import Trace
 
 #: A model is fitted to no more observations than these, the last ones.
@@ -57,8 +58,9 @@ def observed(
     `ValueError` for another thing, for a trace without its domain, and for an agent that there is not.
     """
     if isinstance(run, Desk):
-        known = np.asarray(run.queries), run.values, run.feasible
-        return Observed(run.algorithm.domain, *known, run.direction)
+        known = run.results
+        arrays = np.asarray(known.queries), known.values, known.feasible
+        return Observed(run.algorithm.domain, *arrays, known.direction)
     require(isinstance(run, Trace), f"expected a Trace or a Desk, got {type(run).__name__}.")
     require(
         isinstance(domain, AbstractDomain),
@@ -94,9 +96,9 @@ def values_of(run: Any) -> np.ndarray:
     """
     if isinstance(run, Trace):
         _must_be_one(run)
-    values = run
-    if isinstance(run, Trace | Desk):
-        values = np.where(run.feasible, run.values, np.nan)
+    values, known = run, run.results if isinstance(run, Desk) else run
+    if isinstance(known, Trace | Results):
+        values = np.where(known.feasible, known.values, np.nan)
     values = np.asarray(values, float)
     return values.reshape(-1, 1) if values.ndim == 1 or shared(run) else values
 

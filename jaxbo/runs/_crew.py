@@ -124,12 +124,14 @@ class Crew:
 
     def _look(self, new: int = 1) -> None:
         """At what is known now, so many results of it new: shows it, and ends the run if it is enough."""
-        best = np.where(self.desk.feasible, self.desk.values, np.nan)
+        known = self.desk.results
+        best = np.where(known.feasible, known.values, np.nan)
         self.bar.advance_to(best, self.desk.direction, new)
         self.ending.after(lambda: self.desk, self._left)
 
     def _left(self) -> str | None:
-        queries, values = np.asarray(self.desk.queries), self.desk.values
+        known = self.desk.results
+        queries, values = np.asarray(known.queries), known.values
         return nothing_left(self.desk.algorithm.domain, queries[:, None], values[:, None])
 
 

@@ -1,7 +1,7 @@
-"""What a desk has handed out and been told: a record that never changes. Each step makes a new one.
+"""The queries of a desk and their results, as a record that never changes: each step makes a new record.
 
-So whoever holds one reads queries, values and failures of the same moment, and what stops a step on its
-way has changed nothing.
+So a reader has queries, values and failures of the same moment. A step that is stopped on its way has
+changed nothing.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ DRAWN, ASKED, ELSEWHERE = range(3)
 
 
 class Entry(NamedTuple):
-    """A query, and what came of it.
+    """A query and its result.
 
-    It was handed out at `start`, in seconds since 1970, and took so many `seconds`; NaN where that is not
-    known. Until there is a result `numbers` is None, then its value and outcomes, NaN where it failed.
+    The query was handed out at `start`, in seconds since 1970, and took so many `seconds`; both are NaN
+    where they are not known. Until there is a result `numbers` is None, then the value and the outcomes, NaN where the evaluation failed.
     """
 
     x: Float[np.ndarray, " dim"]
@@ -53,18 +53,18 @@ class Tickets:
     answered: int = 0  # results of the desk's own queries
 
     def with_entry(self, entry: Entry) -> "Tickets":
-        """One query more."""
+        """The record with a query more."""
         return dataclasses.replace(self, entries=(*self.entries, entry))
 
     def with_result(self, number: int, result: Entry) -> "Tickets":
-        """One result more; `result` is the query's entry with it."""
+        """The record with a result more: `result` takes the place of the query's entry."""
         own = self.answered + (result.origin != ELSEWHERE)
         return dataclasses.replace(
             self._changed(number, result), order=(*self.order, number), answered=own
         )
 
     def handed_out(self, number: int, start: float) -> "Tickets":
-        """A query that was handed out before a stop is out again."""
+        """The record where a query that was out before a stop is out again."""
         return self._changed(number, self.entries[number]._replace(out=True, start=start))
 
     def _changed(self, number: int, entry: Entry) -> "Tickets":
@@ -116,7 +116,7 @@ class Tickets:
 
     @property
     def returned(self) -> tuple[int, ...]:
-        """The numbers of those that were out before a stop, to be handed out again."""
+        """The numbers of the queries that were out before a stop, to be handed out again."""
         return self._open(False)
 
     def _open(self, out: bool) -> tuple[int, ...]:
@@ -186,7 +186,7 @@ class Tickets:
         return Rows(len(self.order), queries, values, times, info, self.failures, None)
 
     def restored(self, rows: Rows) -> "Tickets":
-        """Those of a file."""
+        """The record that a file has."""
         order, origins = (column.tolist() for column in rows.info)
         errors = {number: error for number, _, error in rows.failures}
         told = {number: np.atleast_1d(rows.values[number]) for number in order}
@@ -199,7 +199,7 @@ class Tickets:
 
 
 def _status(entry: Entry) -> str | None:
-    """That of a table; None where the value says it."""
+    """The status in a table; None where the value says it."""
     if entry.numbers is None:
         return RUNNING
     return KNOWN if entry.origin == ELSEWHERE and np.isfinite(entry.numbers[0]) else None

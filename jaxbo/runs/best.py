@@ -52,7 +52,8 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
     """
     is_a("algorithm", algorithm, AbstractAlgorithm)
     agents, dim = min(algorithm.targets, algorithm.clients), algorithm.domain.dim
-    queries, values = jnp.asarray(trace.queries), on_device(trace.values)
+    known = trace.results if isinstance(trace, Desk) else trace
+    queries, values = jnp.asarray(known.queries), on_device(known.values)
     require(
         queries.size > 0 and queries.shape == (*values.shape, dim) and values.size % agents == 0,
         f"expected a trace of {agents} agents and {dim} coordinates with a row or more, got queries of "

@@ -57,7 +57,7 @@ class Ticket(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """What is known, and the method's state of it: one field of a desk, so both change together."""
+    """The record of a desk and the method's state after it: one field of the desk, so both change together."""
 
     tickets: Tickets
     state: State
@@ -81,8 +81,8 @@ class Desk:
     of their differences to `state.origin`, as in `drive`. With `direction="minimize"` small values are
     good, and `state` is of their negative. `checkpoint` is a file that holds all of it after every
     call: a Desk made anew with the same arguments, or a larger capacity, goes on, and hands the queries
-    that were out out again. Threads may share it: each call is one step. A Desk keeps its file to
-    itself until `close`, the end of a `with`, or until nothing refers to the Desk.
+    that were out out again. Threads may share it: each call is one step, and `results` are of one
+    moment. A Desk keeps its file to itself until `close`, the end of a `with`, or until nothing refers to the Desk.
 
     `ValueError`, and nothing changes, for a number that is not out: told already, or never handed out;
     for more queries than workers; for more results than the surrogate can hold; for a value that is
@@ -294,7 +294,7 @@ class Desk:
             warn(f"query {number} failed at x = {self._ticket(self._now.tickets, number).x}: {why}")
 
     def _learn(self, tickets: Tickets, number: int, numbers: np.ndarray, why: str | None) -> None:
-        """One result more; nothing has changed unless it is saved."""
+        """Takes one result more; nothing has changed unless it is saved."""
         entry = tickets.entries[number]
         seconds = time.time() - entry.start
         result = entry._replace(numbers=numbers, error=why, seconds=seconds)
@@ -355,7 +355,7 @@ class Desk:
 
     @property
     def results(self) -> Results:
-        """All results of this moment. The properties below may each be of another, where threads tell."""
+        """All results of this moment; each property below is of its own, where other threads tell."""
         now = self._now.tickets
         return Results(
             tickets=np.asarray(now.order, int),

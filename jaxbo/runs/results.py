@@ -12,7 +12,7 @@ from jaxbo.runs.trace import Failure
 
 
 class Results(Shown):
-    """What a desk was told, in the order in which it came. Nothing that is told later is in it.
+    """All results of a desk at one moment, in the order in which they came. Later results are not in it.
 
     `tickets` are the numbers of the queries. `values` are NaN where an evaluation failed, and `feasible`
     says which did not fail and met the bounds of all `outcomes`. `direction` says whether large values
