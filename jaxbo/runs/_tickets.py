@@ -30,7 +30,8 @@ class Entry(NamedTuple):
     """A query and its result.
 
     The query was handed out at `start`, in seconds since 1970, and took so many `seconds`; both are NaN
-    where they are not known. Until there is a result `numbers` is None, then the value and the outcomes, NaN where the evaluation failed.
+    where they are not known. Until there is a result `numbers` is None, then the value and the outcomes,
+    NaN where the evaluation failed.
     """
 
     x: Float[np.ndarray, " dim"]

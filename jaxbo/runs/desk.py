@@ -57,7 +57,7 @@ class Ticket(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """The record of a desk and the method's state after it: one field of the desk, so both change together."""
+    """The record of a desk and the state after it: one field of the desk, so both change together."""
 
     tickets: Tickets
     state: State
@@ -82,7 +82,8 @@ class Desk:
     good, and `state` is of their negative. `checkpoint` is a file that holds all of it after every
     call: a Desk made anew with the same arguments, or a larger capacity, goes on, and hands the queries
     that were out out again. Threads may share it: each call is one step, and `results` are of one
-    moment. A Desk keeps its file to itself until `close`, the end of a `with`, or until nothing refers to the Desk.
+    moment. A Desk keeps its file to itself until `close`, the end of a `with`, or until nothing refers
+    to the Desk.
 
     `ValueError`, and nothing changes, for a number that is not out: told already, or never handed out;
     for more queries than workers; for more results than the surrogate can hold; for a value that is

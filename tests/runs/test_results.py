@@ -22,11 +22,11 @@ from jaxbo.stopping import NoProgress, Target
 METHOD = EGP(Cube(2), Fixed(size=4), workers=2, candidates=4)
 READ = {"queries", "values", "outcomes", "feasible", "failures", "results"}
 READERS = {
-    "progress": lambda desk: len(plotting.progress(desk).lines[0].get_ydata()),
+    "progress": lambda desk: np.size(plotting.progress(desk).lines[0].get_ydata()),
     "parallel": lambda desk: sum(
         line.get_label() in ("_done", "_failed") for line in plotting.parallel(desk).lines
     ),
-    "slice": lambda desk: len(plotting.slice_1d(desk, 0).lines[-1].get_ydata()),
+    "slice": lambda desk: np.size(plotting.slice_1d(desk, 0).lines[-1].get_ydata()),
     "best": lambda desk: best(METHOD, desk.state, desk).mean.size,
     "target": lambda desk: Target(1e3)(desk),
     "no progress": lambda desk: NoProgress(2)(desk),
@@ -50,8 +50,7 @@ class Hurried(Desk):
         return found
 
 
-def told(kind):
-    desk = kind(METHOD, jr.key(0))
+def told(desk):
     for i in range(4):
         desk.tell_new([0.2 * i, 0.1 + 0.2 * i], float(i % 3))
     return desk
@@ -59,12 +58,12 @@ def told(kind):
 
 @pytest.mark.parametrize("reader", READERS)
 def test_pictures_rules_and_the_best_point_are_of_one_moment(reader):
-    desk = told(Hurried)
+    desk = told(Hurried(METHOD, jr.key(0)))
     desk.hurried = True
     found = READERS[reader](desk)
     desk.hurried = False
     assert desk.told > 4
-    assert found == READERS[reader](told(Desk))
+    assert found == READERS[reader](told(Desk(METHOD, jr.key(0))))
 
 
 def test_a_run_looks_at_one_moment_of_its_desk(monkeypatch):
@@ -75,6 +74,7 @@ def test_a_run_looks_at_one_moment_of_its_desk(monkeypatch):
     desk = asynchronous.drive_async(
         METHOD, lambda x: float(x[0]), 3, jr.key(0), stop=Target(1e3), progress=False
     )
+    assert isinstance(desk, Started)
     desk.hurried = False
     assert desk.answered == 3
     assert desk.told > 3
