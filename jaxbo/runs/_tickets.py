@@ -72,14 +72,18 @@ class Tickets:
         entries = *self.entries[:number], entry, *self.entries[number + 1 :]
         return dataclasses.replace(self, entries=entries)
 
-    def must_be_out(self, number: Any) -> None:
-        """`ValueError` unless this is the number of a query that somebody has."""
+    def must_be(self, number: Any) -> None:
+        """`ValueError` unless this is the number of a query."""
         count = len(self.entries)
         whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
         require(
             whole_number and 0 <= number < count,
             f"there is no query number {number!r}: {count} were handed out.",
         )
+
+    def must_be_out(self, number: Any) -> None:
+        """`ValueError` unless this is the number of a query that somebody has."""
+        self.must_be(number)
         told = self.entries[number].numbers is not None
         require(not told, f"query {number} has been told already.")
         require(self.entries[number].out, f"query {number} is not out: ask for it again first.")

@@ -45,12 +45,12 @@ def drive_async(
     time. As soon as one ends, its result is learned and the next query asked. Without an `executor`,
     and where it is a compiled `objective(key, worker, x)`, it is evaluated here, one at a time.
     Returns the `Desk` with all results. `known` and `first` are those of a `Desk`. `stop` is a function
-    of the Desk, asked after each result. All others are those of `drive`: a run that is stopped,
-    started again with the same arguments, loses the evaluations in flight and nothing else. The Desk is
-    closed: another call goes on. Raises `ValueError` where sizes do not fit. An objective that has not
-    succeeded once in its first evaluations, as many as `initial`, as workers and at least three, ends
-    the run as it does `drive`: these are not kept. Any other error is raised after all evaluations
-    under way have ended, and their results are kept.
+    of the Desk, asked after each result. All others are those of `drive` (`help(jaxbo.runs.driver)`):
+    a run that is stopped, started again with the same arguments, loses the evaluations in flight and
+    nothing else. The Desk is closed: another call goes on. Raises `ValueError` where sizes do not
+    fit. An objective that has not succeeded once in its first evaluations, as many as `initial`, as
+    workers and at least three, ends the run as it does `drive`: these are not kept. Any other error
+    is raised after all evaluations under way have ended, and their results are kept.
     """
     check_arguments(algorithm, key, objective, AbstractOneModel)
     whole("evaluations", evaluations)

@@ -218,6 +218,7 @@ class Desk:
     def noise_key(self, number: int) -> Key:
         """The key of the noise of this query's evaluation, for a compiled objective."""
         tickets = self._now.tickets
+        tickets.must_be(number)
         row = tickets.row(number)
         if tickets.entries[number].origin == ASKED:
             return jr.fold_in(round_keys(self._keys, jnp.asarray(row)).noise, 0)

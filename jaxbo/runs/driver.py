@@ -2,6 +2,84 @@
 
 `drive` runs the parts that `run` compiles. `replay` rebuilds a state from what was observed: ask changes
 nothing and tell draws nothing, so a state is a function of the key and the observations.
+
+The arguments of `drive`, and of `drive_async` where it has them:
+
+Beginnings. `initial`: rows of the method's initial design, asked before the first round. `state`: where
+    to start instead of `algorithm.init`, for instance after `warm_start`. `present` says whose messages
+    arrive each round.
+
+Objectives. `objective(agent, x)` or `objective(x)`, `x` a NumPy array. On a `Space`, `x` is a dictionary
+    of parameters by name. An `AbstractObjective`, or a function `objective(key, agent, x)` in JAX, is
+    compiled and evaluated for all agents at once, and without a `ledger` gives the trace that `run`
+    gives; to the last bit if its own values do not depend on what they are compiled with. The signature
+    tells which it is: parameters that have a default do not count. Where the method has `outcomes`, the
+    objective returns a dictionary, `{"value": y, "latency": t}`. The evaluation has failed if any number
+    in it is not finite.
+
+What is known. `known`: results from before, told before anything is asked: (points, values), on a `Space`
+    with parameters by name, too; a list of dictionaries, such as `Trace.table`, or a DataFrame, with the
+    columns "value" and, of several agents, "agent" (`jaxbo.algos.base.known`). NaN or None is a failed
+    evaluation. They are not in the trace: `replay` takes them, too. `first`: points that each agent is
+    asked before its `initial` ones, or workers who share a model together; such as a guess. They are
+    among the trace's initial rows.
+
+Executors. `executor`: evaluations of a round run in it at the same time. A number is so many processes,
+    which are spawned and import the script that started the run: it begins with
+    `if __name__ == "__main__":`. A process that dies is replaced, and its evaluation asked again, once.
+    By default evaluations run here, one after the other. Not for a compiled objective. A pool that would
+    fork processes after JAX has started is refused: JAX has threads. `timeout`: the seconds that an
+    evaluation may take; then it has failed. A number of processes ends the one that has it. No other
+    executor can: the worker is given up, and the run raises a `RuntimeError` when all are. It then hands
+    out no more than it has workers. Where that is unknown, as of dask, time counts from when an
+    evaluation is handed over and not from when it begins.
+
+Checkpoints. `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It
+    loses at most the evaluations in flight, and asks what an undisturbed run would have asked, unless a
+    ledger has it draw noise that nobody can repeat. That the Python objective is still the same one
+    cannot be checked. One run at a time has the file: the lock on `PATH.lock`, a file that stays, ends
+    with its process. A surrogate of a larger `capacity` goes on with the file, and asks what a run with
+    this room from the start would ask. With `Fixed`, on one side of its `size`, that is so to the last
+    bit. Sums over more rows are rounded otherwise: with `Fitted` queries moved by 5e-4 at most in ten
+    rounds, and of two peaks that are as good another one may be taken.
+
+Failures. `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
+    warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
+    are raised as they are, with the agent and the point in a note. An executor that is broken, or has
+    cancelled an evaluation, ends the run whatever `catch` says: its errors say nothing of the point. An
+    objective that never succeeds in the initial design, nor in three evaluations, ends the run with what
+    it raised, a `NotFiniteError` for a value; but not a run that goes on from a `state` with values.
+    Nothing of it is kept, unless a ledger was charged. Then all rounds are kept as failures but the last,
+    which is evaluated again.
+
+Values. They stay float64 in the trace. Where the method allows (`invariant`), the model is told their
+    difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
+    these differences. Other methods are told the values themselves. One warning says where float32 cuts
+    what is told, or has no room for its squares, and what to do. With `direction` "minimize" small values
+    are good. The trace has the user's own values; the method, and so `state`, is told their negative. A
+    checkpoint of the other direction is one of another run.
+
+Ends. `deadline`: after so many seconds nothing more begins, and the run ends early. `stop`: a function of
+    the trace so far, asked after each row; the run ends when it says so. See `jaxbo.stopping`. An
+    interrupt at the keyboard does the same as a deadline: evaluations under way end, and the trace is
+    returned. Without a checkpoint the whole row ends, or its values would be lost. A second interrupt is
+    a `KeyboardInterrupt` at once. A Python objective also ends the run when there is nothing left to ask:
+    all agents have every point of a finite domain, and some point again with the same value. With noise
+    the run goes on. A run that ends early has a trace of the rows that are complete, and says why in the
+    log. With a checkpoint it goes on when it is started again.
+
+Progress. `progress`: a bar of `tqdm` or `rich`, whichever is installed. Without them the log has a line
+    every few seconds (`logging`, `jaxbo`, INFO).
+
+Ledgers. `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost
+    from. Each release is charged and the charge saved with its queries before any of them is evaluated; a
+    run that continues goes on with its own charges, given the ledger that it began with, and never
+    releases again what it has. Noise must not be guessed nor ever be added to two sums: a round is asked
+    with random words of the operating system, not with `key`. They are drawn anew each time and kept
+    nowhere. A file beside the checkpoint, `PATH.released`, has all charges and only grows. It gives away
+    a checkpoint that was removed or is an older copy: a `CheckpointError`. The run that follows begins
+    with `Trace.ledger`. Without a ledger private releases are simulated, of which a `SimulationWarning`
+    tells once.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
@@ -112,77 +190,25 @@ def drive(
     state: PyTree | None = None,
     ledger: Ledger | None = None,
 ) -> tuple[PyTree, Trace]:
-    """`run` for an objective in Python: `objective(agent, x)` or `objective(x)`, `x` a NumPy array.
+    """`rounds` rounds around an objective in Python; returns the last state and the trace.
 
-    On a `Space`, `x` is a dictionary of parameters by name. An `AbstractObjective`, or a function
-    `objective(key, agent, x)` in JAX, is compiled and evaluated for all agents at once, and without a
-    `ledger` gives the trace that `run` gives; to the last bit if its own values do not depend on what
-    they are compiled with. The signature tells which it is: parameters that have a default do not count.
-    Where the method has `outcomes`, the objective returns a dictionary, `{"value": y, "latency": t}`. The
-    evaluation has failed if any number in it is not finite.
+    `objective`: `f(x)` or `f(agent, x)`. `x` is a NumPy array, or on a `Space` a dictionary by name.
+    `initial`, `first`, `known`: points of the initial design, points asked before, earlier results.
+    `state`, `present`: where to start instead of `algorithm.init`; whose messages arrive each round.
+    `executor`, `timeout`: processes, or a pool of them; the seconds that an evaluation may take.
+    `catch`: types of exceptions that are failed evaluations, which the run survives.
+    `checkpoint`: a file from which the same call goes on, however the run stopped.
+    `deadline`, `stop`: the seconds of the whole run; a rule that ends it (`jaxbo.stopping`).
+    `direction`: "minimize" where small values are good. Traces have the user's own sign.
+    `progress`: a bar of `tqdm` or `rich`, or else a line in the log every few seconds.
+    `ledger`: charged for every private release, with secret noise; needs a `checkpoint`.
 
-    `known`: results from before, told before anything is asked: (points, values), on a `Space` with
-    parameters by name, too; a list of dictionaries, such as `Trace.table`, or a DataFrame, with the
-    columns "value" and, of several agents, "agent" (`jaxbo.algos.base.known`). NaN or None is a failed
-    evaluation. They are not in the trace: `replay` takes them, too.
-    `first`: points that each agent is asked before its `initial` ones, or workers who share a model
-    together; such as a guess. They are among the trace's initial rows.
-    `executor`: evaluations of a round run in it at the same time. A number is so many processes, which
-    are spawned and import the script that started the run: it begins with `if __name__ == "__main__":`.
-    One that dies is replaced, and its evaluation asked again, once. By default evaluations run here, one
-    after the other. Not for a compiled objective. A pool that would fork processes after JAX has started
-    is refused: JAX has threads.
-    `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It loses at
-    most the evaluations in flight, and asks what an undisturbed run would have asked, unless a ledger
-    has it draw noise that nobody can repeat. That the Python objective is still the same one cannot be
-    checked. One run at a time has the file: the lock on `PATH.lock`, a file that stays, ends with its
-    process. A surrogate of a larger `capacity` goes on with the file, and asks what a run with this room
-    from the start would ask. With `Fixed`, on one side of its `size`, that is so to the last bit. Sums
-    over more rows are rounded otherwise: with `Fitted` queries moved by 5e-4 at most in ten rounds, and
-    of two peaks that are as good another one may be taken.
-    `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
-    warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
-    are raised as they are, with the agent and the point in a note. An executor that is broken, or has
-    cancelled an evaluation, ends the run whatever `catch` says: its errors say nothing of the point.
-    An objective that never succeeds in the initial design, nor in three evaluations, ends the run with
-    what it raised, a `NotFiniteError` for a value; but not a run that goes on from a `state` with values.
-    Nothing of it is kept, unless a ledger was charged. Then all rounds are kept as failures but the last,
-    which is evaluated again.
-    Values stay float64 in the trace. Where the method allows (`invariant`), the model is told their
-    difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
-    these differences. Other methods are told the values themselves. One warning says where float32 cuts
-    what is told, or has no room for its squares, and what to do.
-    `timeout`: the seconds that an evaluation may take; then it has failed. A number of processes ends the
-    one that has it. No other executor can: the worker is given up, and the run raises a `RuntimeError`
-    when all are. It then hands out no more than it has workers. Where that is unknown, as of dask, time
-    counts from when an evaluation is handed over and not from when it begins.
-    `deadline`: after so many seconds nothing more begins, and the run ends early.
-    `stop`: a function of the trace so far, asked after each row; the run ends when it says so. See
-    `jaxbo.stopping`.
-    An interrupt at the keyboard does the same as a deadline: evaluations under way end, and the trace is
-    returned. Without a checkpoint the whole row ends, or its values would be lost. A second interrupt is
-    a `KeyboardInterrupt` at once.
-    A Python objective also ends the run when there is nothing left to ask: all agents have every point of
-    a finite domain, and some point again with the same value. With noise the run goes on.
-    A run that ends early has a trace of the rows that are complete, and says why in the log. With a
-    checkpoint it goes on when it is started again.
-    `direction="minimize"`: small values are good. The trace has the user's own values; the method, and so
-    `state`, is told their negative. A checkpoint of the other direction is one of another run.
-    `progress`: a bar of `tqdm` or `rich`, whichever is installed. Without them the log has a line every
-    few seconds (`logging`, `jaxbo`, INFO).
-    `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost from.
-    Each release is charged and the charge saved with its queries before any of them is evaluated; a run
-    that continues goes on with its own charges, given the ledger that it began with, and never releases
-    again what it has. Noise must not be guessed nor ever be added to two sums: a round is asked with
-    random words of the operating system, not with `key`. They are drawn anew each time and kept nowhere.
-    A file beside the checkpoint, `PATH.released`, has all charges and only grows. It gives away a
-    checkpoint that was removed or is an older copy. The run that follows begins with `Trace.ledger`.
-    Without a ledger private releases are simulated, of which a `SimulationWarning` tells once.
+    `help(jaxbo.runs.driver)` says more of each. An objective compiled by JAX gives the trace of `run`.
 
-    Raises `ValueError` where sizes do not fit, and `CheckpointError` (a `ValueError`) for a checkpoint
-    that is corrupt, of another run or in use, before anything is evaluated; with a ledger also for one
-    that was removed or is an older copy. It raises `BudgetError` if the ledger's budget does not pay for
-    all releases, and `ValueError` for a query outside of the domain, instead of evaluating it.
+    Raises `ValueError` where sizes do not fit, and for a query outside of the domain, instead of
+    evaluating it; `CheckpointError` (a `ValueError`) for a checkpoint that is corrupt, of another run or
+    in use, before anything is evaluated; `BudgetError` if the ledger's budget does not pay for all
+    releases. An objective that never succeeds ends the run with what it raised.
     """
     check_arguments(algorithm, key, objective)
     check_direction(direction)

@@ -357,3 +357,5 @@ def test_each_query_has_noise_of_its_own_and_first_points_leave_that_of_others()
     noise = [jr.key_data(desk.noise_key(n)).tolist() for n in range(9)]
     assert len(np.unique(noise, axis=0)) == 9
     assert noise[2:5] == [jr.key_data(other.noise_key(n)).tolist() for n in range(3)]
+    with pytest.raises(ValueError, match="no query number -1: 3 were"):
+        other.noise_key(-1)
