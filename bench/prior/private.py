@@ -20,6 +20,7 @@ import functools
 import math
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -110,7 +111,13 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
 
 def regret(agents: int, name: str, keys: Array, batch: int) -> Float[np.ndarray, "runs rounds"]:
     """The mean regret of agents in each run, after each round."""
-    algorithm = method(name, agents)
+    return np.asarray(_regret(method(name, agents), agents, keys, batch))
+
+
+@eqx.filter_jit
+def _regret(
+    algorithm: AbstractAlgorithm, agents: int, keys: Array, batch: int
+) -> Float[Array, "runs rounds"]:
     phi = features.sine_cosine(jr.key(0), KERNEL, 2, DRAWN)
     axis = (np.arange(40) + 0.5) / 40
     grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
@@ -130,7 +137,7 @@ def regret(agents: int, name: str, keys: Array, batch: int) -> Float[np.ndarray,
         below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
         return jnp.mean(below, axis=1) / jnp.std(values)
 
-    return np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=batch))(keys))
+    return jax.lax.map(one, keys, batch_size=batch)
 
 
 def _run(options: Options) -> Result:
