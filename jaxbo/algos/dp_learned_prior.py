@@ -7,8 +7,8 @@
     x_t = argmax of a policy               under the agent's own posterior given m
 
 `privacy.mechanism` makes the release and says which guarantee it has. Here it has one region, in which
-every agent counts 1. The whole message of an agent is the vector d_n, whose norm is at most S once
-clipped. So an agent's presence moves the sum by S / q at most. An agent adds 0 while it is absent or not
+every agent counts 1. The whole message of an agent is the vector d_n. Clipped, its norm is at most
+`mechanism.S`, so an agent's presence moves the sum by S / q at most. An agent adds 0 while it is absent or not
 drawn, or if its message is not finite.
 
 The server sends m and a public key. Both follow from releases and from public numbers: the M-step counts
@@ -63,7 +63,7 @@ class DPLearnedPrior(AbstractFederated):
     values. They are public, so do not take them from the data. For an accuracy, 0.5 and 0.2 may serve.
     The constant of m learns by how much the location is off.
 
-    S, the covariance of weights, stays the process's: nobody learns how far agents differ.
+    The covariance of weights stays the process's: nobody learns how far agents differ.
 
     A round takes an agent O(capacity² M).
 

@@ -9,8 +9,10 @@ The estimate is the positive part of James and Stein's. Its mean squared error i
 whatever u is, from D = 3 on. So m hardly moves if a release is all noise. The estimate reads nothing but
 the release, and costs no privacy.
 
-S stays the covariance of the process. That is how far weights are from a mean of 0. A mean that was
-learned only brings them nearer. So the error of m, noise included, needs no further variance.
+S stays the covariance of the process: how far weights are from a mean of 0. A learned mean should bring
+them nearer, so S has room for the error of m, noise included. Adding the noise's variance to it would
+count that error twice. Agents doubt a mean that noise has spoiled, by their own evidence
+(`shared_prior.doubting`).
 """
 
 import jax.numpy as jnp
