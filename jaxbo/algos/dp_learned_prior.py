@@ -8,8 +8,8 @@
 
 `privacy.mechanism` makes the release and says which guarantee it has. Here it has one region, in which
 every agent counts 1. The whole message of an agent is the vector d_n. Clipped, its norm is at most
-`mechanism.S`, so an agent's presence moves the sum by S / q at most. An agent adds 0 while it is absent or not
-drawn, or if its message is not finite.
+`mechanism.S`, so an agent's presence moves the sum by S / q at most. An agent adds 0 while it is absent
+or not drawn, or if its message is not finite.
 
 The server sends m and a public key. Both follow from releases and from public numbers: the M-step counts
 all agents of the roster, present or not. An empty round releases noise, and costs as much as any other.

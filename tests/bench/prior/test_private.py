@@ -1,4 +1,4 @@
-"""The price of privacy: which methods are compared, and what is said of their gain."""
+"""The price of privacy: the methods that are compared, and the claims about their gain."""
 
 import jax.random as jr
 import numpy as np
