@@ -37,6 +37,7 @@ EXPERIMENTS = {
     "gpu": "bench.speed.gpu",
     "methods": "bench.speed.methods",
     "plateaus": "bench.robustness.plateaus",
+    "prior-private": "bench.prior.private",
     "prior-synthetic": "bench.prior.synthetic",
     "prior-tuning": "bench.prior.tuning",
     "round-parts": "bench.speed.round_parts",

@@ -15,6 +15,7 @@ from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.dp_learned_prior import DPLearnedPrior
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
@@ -75,6 +76,7 @@ __all__ = [
     "CheckpointError",
     "Context",
     "Cube",
+    "DPLearnedPrior",
     "Decomposed",
     "Desk",
     "Drawn",

@@ -110,6 +110,14 @@ CONSTRUCTORS = {
             "rank": 2, "degrees": 5.0, "shrink": 1.0, "trust": 0.5, "candidates": 8,
         },
     ),
+    "DPLearnedPrior": (
+        jaxbo.DPLearnedPrior,
+        {
+            "domain": CUBE, "agents": 2, "capacity": 8, "mechanism": MECHANISM, "releases": 3.0,
+            "location": 0.0, "scale": 1.0, "features": SMALL, "policy": jaxbo.EI(), "shrink": 1.0,
+            "trust": 0.5, "candidates": 8,
+        },
+    ),
     "CEPE": (
         jaxbo.CEPE,
         {

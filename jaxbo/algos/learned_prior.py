@@ -39,7 +39,7 @@ from jaxbo.kernels.models.fitted import Fitted, Mixture
 from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior, Statistics
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
-from jaxbo.types import Count, Key, Point, Scalar, named
+from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
 class LearnedPriorShared(eqx.Module):
@@ -181,12 +181,15 @@ class LearnedPrior(AbstractFederated):
         del message
         known = broadcast.prior, self.features.noise, client, self.trust
         belief = shared_prior.doubting(shared.features, *known)
-        function = self.policy(key, _Believed(), None, belief)
-        candidates = self.domain.candidates(broadcast.key, self.candidates)
         # While all of an agent's own values are equal, the shared prior says where to look.
         alone = ~broadcast.prior.learned
-        x = query(aside(key), function, self.domain, candidates, past, alone=alone)
-        return x, ()
+        return self.search(key, belief, past, broadcast.key, alone), ()
+
+    def search(self, key: Key, belief: Doubt, past: History, common: Key, alone: Flag) -> Point:
+        """The point that an agent of this belief queries; `common` is the key of all in this round."""
+        function = self.policy(key, _Believed(), None, belief)
+        candidates = self.domain.candidates(common, self.candidates)
+        return query(aside(key), function, self.domain, candidates, past, alone=alone)
 
     def expect(
         self, shared: LearnedPriorShared, client: AgentData, x: Point

@@ -46,7 +46,7 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
 
     `TS`, `EGP`, `DECHBO` and `EXP3BO` expect what their surrogate does. `FTS`, `DPFTSDE`, `RGPE` and
     `TAF` expect what an agent's own model does (`own`, else `features`), whatever others have sent.
-    `LearnedPrior` expects what an agent does under the prior of the last round.
+    `LearnedPrior` and `DPLearnedPrior` expect what an agent does under the prior of the last round.
     `ValueError` for another method, such as `CEPE` and `RandomSearch`, and for a trace without rows or of
     other sizes.
     """

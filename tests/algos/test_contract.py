@@ -28,6 +28,7 @@ from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.dp_learned_prior import DPLearnedPrior
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.algos.fts import FTS
@@ -81,6 +82,14 @@ def private(domain, agents):
     regions = Regions.of(domain.dim, 2)
     return DPFTSDE(
         domain, agents, mechanism, regions=regions, features=fixed(domain), candidates=128
+    )
+
+
+def private_prior(domain, agents, rounds):
+    """Likewise; three releases."""
+    mechanism = Mechanism(0.2, 2.0, Poisson(0.8))
+    return DPLearnedPrior(
+        domain, agents, rounds, mechanism=mechanism, features=fixed(domain), candidates=128
     )
 
 
@@ -152,6 +161,7 @@ PROPER = {
     "learned prior": lambda d, n, t: LearnedPrior(
         d, n, t, features=fixed(d), rank=4, candidates=128
     ),
+    "private learned prior": lambda d, n, t: private_prior(d, n, t),
     # The last: the lists below have the others in the same places, so that tests of one method, which
     # share programs, come one after the other.
     "random search": lambda d, n, t: RandomSearch(d, n),

@@ -1,5 +1,6 @@
 """Owners and a server that exchange nothing but requests and replies, and may die at any time."""
 
+import itertools
 import os
 import stat
 import threading
@@ -110,13 +111,16 @@ METHODS = {
     "Collaborative": Collaborative(GRID, AGENTS, IGPUCB(), size=32),
     "TS": jaxbo.TS(SQUARE, AGENTS),
     "learned prior": jaxbo.LearnedPrior(SQUARE, AGENTS, 16, rank=3),
+    "private learned prior": jaxbo.DPLearnedPrior(SQUARE, AGENTS, 16, mechanism=PRIVATE),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
 }
 
 
 #: The others are made of the same parts.
-SOME = ("FTS", "DP-FTS-DE", "CEPE", "learned prior", "TAF")
+SOME = ("FTS", "DP-FTS-DE", "CEPE", "learned prior", "private learned prior", "TAF")
+#: Those that need a ledger.
+CHARGED = ("DP-FTS-DE", "private learned prior")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,7 @@ SOME = ("FTS", "DP-FTS-DE", "CEPE", "learned prior", "TAF")
 )
 def test_owners_query_what_run_does(name, tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
-    world = World(tmp_path, METHODS[name], ledger=LEDGER if name == "DP-FTS-DE" else None)
+    world = World(tmp_path, METHODS[name], ledger=LEDGER if name in CHARGED else None)
     server = world.whole()
     _, trace = jaxbo.run(METHODS[name], bowl, ROUNDS, KEY, initial=INITIAL)
     # Rounding differs between one agent's program and that of all.
@@ -423,6 +427,18 @@ def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
     assert server.ledger.epsilon() == LEDGER.charge(PRIVATE, ROUNDS).epsilon()
 
 
+def test_rounds_after_the_last_release_cost_nothing_and_broadcast_the_same_prior(tmp_path):
+    world = World(tmp_path, METHODS["private learned prior"], ledger=LEDGER)
+    server, means = world.server(), []
+    while not server.done:
+        if server.round >= 0:
+            means.append(server.request().broadcast[".prior.mean"])
+        world.exchange(server)
+    assert server.ledger.epsilon() == LEDGER.charge(PRIVATE, 3).epsilon()
+    moved = [bool(np.any(one != other)) for one, other in itertools.pairwise(means)]
+    assert moved == [True, True, *[False] * (ROUNDS - 3)]
+
+
 @pytest.mark.parametrize("lost", ["copy", "removed", "damaged", "counter", "elsewhere"])
 def test_a_server_that_has_forgotten_releases_is_refused(lost, tmp_path):
     world = World(tmp_path, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
@@ -514,11 +530,12 @@ def seen_by_all(server, answers):
     return seen, server.ledger
 
 
-def test_whether_the_only_owner_is_there_changes_nothing_but_the_sum(tmp_path):
+@pytest.mark.parametrize(("method", "releases"), [(CHARGED[0], ROUNDS), (CHARGED[1], 3)])
+def test_whether_the_only_owner_is_there_changes_nothing_but_the_sum(method, releases, tmp_path):
     outcomes = []
     for name, answering in (("away", False), ("there", True)):
         (tmp_path / name).mkdir()
-        world = World(tmp_path / name, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
+        world = World(tmp_path / name, METHODS[method], initial=0, ledger=LEDGER)
 
         def answers(server, request, world=world, answering=answering):
             if answering:
@@ -526,7 +543,7 @@ def test_whether_the_only_owner_is_there_changes_nothing_but_the_sum(tmp_path):
 
         outcomes.append(seen_by_all(world.server(), answers))
     assert outcomes[0] == outcomes[1]
-    assert outcomes[0][1].releases == ROUNDS
+    assert outcomes[0][1].releases == releases
 
 
 def test_a_round_of_nobodys_releases_noise(tmp_path):

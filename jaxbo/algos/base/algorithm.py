@@ -186,7 +186,7 @@ class AbstractAlgorithm(Extensible):
         """
         raise ValueError(
             f"{type(self).__name__} has no model of an agent's objective by itself: take TS, EGP, "
-            "DECHBO, EXP3BO, FTS, DPFTSDE, LearnedPrior, RGPE or TAF."
+            "DECHBO, EXP3BO, FTS, DPFTSDE, LearnedPrior, DPLearnedPrior, RGPE or TAF."
         )
 
     def feasible(self, state: PyTree, x: Float[Array, "targets dim"]) -> Bool[Array, " targets"]:

@@ -1,0 +1,232 @@
+"""The price of privacy for a prior that agents learn together, by their number.
+
+    f_n = 0.7 common + 0.3 own          draws of SE(0.2) on the square
+    alone          EI, on the same features
+    learned        `LearnedPrior`, one round after the other, without privacy
+    means          `DPLearnedPrior` without noise or clipping: the mean alone, three rounds
+    ε = 4, ε = 1   `DPLearnedPrior`, three releases, every agent drawn
+    DP-FTS-DE      the same ε, three releases, every agent drawn; TS is what its agents do alone
+
+Agents begin with three random evaluations. Regret is in deviations of the functions, mean over agents. δ
+is 1e-5. Fixed beforehand are location 0, the process's scale of values, and the bound on messages, √3 by
+the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic setting of two regions and S = 11, but
+for the exact sensitivity, which is less noise. Its values have the same scale.
+
+The share of the gain that is kept is (alone - private) / (alone - learned). It holds to be at least some
+share where (1 - share) alone + share learned - private is above 0 by the 95 % interval of the runs.
+"""
+
+import functools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from bench.common.panels import figure
+from bench.prior.setting import INITIAL, KERNEL
+from bench.runner import Check, Experiment, Options, Result, interval, number, parts
+from jaxbo import metrics
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.dp_fts_de import DPFTSDE
+from jaxbo.algos.dp_learned_prior import DPLearnedPrior
+from jaxbo.algos.learned_prior import LearnedPrior
+from jaxbo.algos.ts import TS
+from jaxbo.domains.base import Cube, Regions
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes import features
+from jaxbo.privacy import accounting
+from jaxbo.privacy.mechanism import Mechanism, Poisson
+from jaxbo.runs.compiled import run
+from jaxbo.types import Count, Key, Point, Scalar
+
+ROUNDS, RELEASES, FEATURES, DELTA = 5, 3, 50, 1e-5
+#: Queries beyond the first points after which regret is looked at.
+AFTER = (1, 3, 5)
+COMMON, OWN = 0.7, 0.3
+SCALE = math.hypot(COMMON, OWN)
+#: So many features draw the functions, many more than a method has.
+DRAWN = 600
+#: Agents -> runs, and how many of them are computed at the same time.
+RUNS = {"50": (60, 10), "500": (30, 1), "5000": (4, 1)}
+LOSSES = (4.0, 1.0)
+REFERENCES = ("learned", "means")
+#: Agents and ε -> the share of the gain that must be kept.
+KEPT = {("500", 1.0): 0.9, ("50", 4.0): 2 / 3}
+
+
+def label(epsilon: float, method: str = "") -> str:
+    """The name of a private method in pictures and tables."""
+    return f"{method}ε = {epsilon:g}"
+
+
+RIVAL = "DP-FTS-DE, "
+METHODS = (
+    "alone",
+    *REFERENCES,
+    *(label(e) for e in LOSSES),
+    "TS",
+    *(label(e, RIVAL) for e in LOSSES),
+)
+
+
+@functools.cache
+def noise(epsilon: float) -> float:
+    """z of three releases that cost so much together."""
+    return accounting.noise_for(epsilon, DELTA, 1.0, RELEASES)
+
+
+def method(name: str, agents: int) -> AbstractAlgorithm:
+    """One of `METHODS`."""
+    domain, total = Cube(2), INITIAL + ROUNDS
+    model = Fixed(KERNEL, FEATURES, 1e-3, standardize=False)
+    common: dict[str, Any] = {"features": model, "candidates": 500}
+
+    def means(z: float, S: float, **options: Any) -> DPLearnedPrior:
+        mechanism = Mechanism(z, S, Poisson(1.0))
+        return DPLearnedPrior(
+            domain, agents, total, mechanism=mechanism, releases=RELEASES, **common, **options
+        )
+
+    def rival(epsilon: float) -> DPFTSDE:
+        mechanism = Mechanism(noise(epsilon), 11.0, Poisson(1.0), exact=True)
+        regions = Regions.of(2, 2)
+        return DPFTSDE(domain, agents, mechanism, regions=regions, releases=RELEASES, **common)
+
+    fixed = {
+        "alone": lambda: means(0.0, np.inf, trust=0.0),
+        "learned": lambda: LearnedPrior(domain, agents, total, **common),
+        "means": lambda: means(0.0, np.inf),
+        "TS": lambda: TS(domain, agents, model, 500),
+    }
+    private = {label(e): functools.partial(means, noise(e), INITIAL**0.5) for e in LOSSES}
+    rivals = {label(e, RIVAL): functools.partial(rival, e) for e in LOSSES}
+    return (fixed | private | rivals)[name]()
+
+
+def regret(agents: int, name: str, keys: Array, batch: int) -> Float[np.ndarray, "runs rounds"]:
+    """The mean regret of agents in each run, after each round."""
+    return np.asarray(_regret(method(name, agents), agents, keys, batch))
+
+
+@eqx.filter_jit
+def _regret(
+    algorithm: AbstractAlgorithm, agents: int, keys: Array, batch: int
+) -> Float[Array, "runs rounds"]:
+    phi = features.sine_cosine(jr.key(0), KERNEL, 2, DRAWN)
+    axis = (np.arange(40) + 0.5) / 40
+    grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
+
+    def one(key: Key) -> Float[Array, " rounds"]:
+        common_key, own_key, run_key = jr.split(key, 3)
+        own = jr.normal(own_key, (agents, DRAWN))
+        w = (COMMON * jr.normal(common_key, (1, DRAWN)) + OWN * own) / SCALE
+
+        def objective(key: Key, agent: Count, x: Point) -> Scalar:
+            del key
+            return dot(phi(x), w[agent])
+
+        _, trace = run(algorithm, objective, ROUNDS, run_key, initial=INITIAL)
+        values = dot(jax.vmap(phi)(grid), w.T)
+        best = jax.lax.cummax(trace.values, axis=0)[INITIAL:]
+        below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
+        return jnp.mean(below, axis=1) / jnp.std(values)
+
+    return jax.lax.map(one, keys, batch_size=batch)
+
+
+def _run(options: Options) -> Result:
+    names = options.problems_or(RUNS, ("50",))
+    runs = {agents: options.runs_or(RUNS[agents][0], 4) for agents in names}
+    measures = {
+        f"{agents} agents, {method}": functools.partial(
+            regret,
+            int(agents),
+            method,
+            jr.split(jr.key(options.seed), runs[agents]),
+            RUNS[agents][1],
+        )
+        for agents in names
+        for method in METHODS
+    }
+    curves, folder = parts(options, "prior-private", tuple(runs.values()), measures)
+    return Result(
+        settings={
+            "runs": runs,
+            "initial": INITIAL,
+            "rounds": ROUNDS,
+            "releases": RELEASES,
+            "features": FEATURES,
+            "delta": DELTA,
+            "z": {label(e): noise(e) for e in LOSSES},
+            "S": INITIAL**0.5,
+        },
+        curves=curves,
+        figure=figure(
+            curves,
+            METHODS,
+            tuple(f"{agents} agents" for agents in names),
+            xlabel="queries",
+            ylabel="regret, deviations",
+        ),
+        checks=checks(curves),
+        unit="regret, deviations",
+        headers=("agents", "method", *(f"after {n}" for n in AFTER), "kept of learned, of means"),
+        rows=[_row(agents, method, curves) for agents in names for method in METHODS],
+        scratch=folder,
+    )
+
+
+def _row(agents: str, method: str, curves: dict[str, np.ndarray]) -> tuple[str, ...]:
+    def at(name: str, n: int) -> np.ndarray:
+        return curves[f"{agents} agents, {name}"][:, n - 1]
+
+    last = AFTER[-1]
+    shares = (
+        kept(at("alone", last), at(reference, last), at(method, last), 0.5).figure
+        for reference in REFERENCES
+    )
+    cells = (interval(at(method, n)) for n in AFTER)
+    return (agents, method, *cells, ", ".join(map(number, shares)))
+
+
+# ---------------------------------------------------------------- claims
+
+
+def kept(alone: np.ndarray, learned: np.ndarray, private: np.ndarray, share: float) -> Check:
+    """Whether at least that share of the gain is kept; the figure is the share that is."""
+    spare = (1 - share) * alone + share * learned - private
+    low, high = metrics.confidence_interval(spare)
+    gain = float(np.mean(alone - learned))
+    figure = float(np.mean(alone - private)) / gain if gain else math.nan
+    return Check(bool(low > 0) if low > 0 or high < 0 else None, figure)
+
+
+def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
+    """The private form keeps most of the gain of the learned prior, and of its means alone."""
+    found = {}
+    for (agents, epsilon), share in KEPT.items():
+        if f"{agents} agents, alone" not in curves:
+            continue
+        for reference in REFERENCES:
+            for n in AFTER:
+                names = "alone", reference, label(epsilon)
+                claim = f"{agents} agents, ε = {epsilon:g}, after {n}: {share:.3g} of the gain kept"
+                at = (curves[f"{agents} agents, {name}"][:, n - 1] for name in names)
+                alone, learned, private = at
+                found[f"{claim}, {reference}"] = kept(alone, learned, private, share)
+    return found
+
+
+EXPERIMENT = Experiment(
+    source="prior-private",
+    about="the price of privacy for a learned prior, by the number of agents, beside DP-FTS-DE",
+    time="30 min",
+    run=_run,
+    problems=tuple(RUNS),
+)

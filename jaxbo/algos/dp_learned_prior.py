@@ -1,0 +1,191 @@
+"""A prior that agents learn together under differential privacy: `LearnedPrior`, its mean alone.
+
+    w_n ~ N(m, I)                          all agents expect this of a function φ(x)'w_n
+    d_n = E[w_n] - m                       the message, a change of the weights
+    Σ clip(d_n) / q + noise                the release, in the first rounds alone
+    m ← M-step of the release              the broadcast (`kernels.models.private_prior`)
+    x_t = argmax of a policy               under the agent's own posterior given m
+
+`privacy.mechanism` makes the release and says which guarantee it has. Here it has one region, in which
+every agent counts 1. The whole message of an agent is the vector d_n. Clipped, its norm is at most
+`mechanism.S`, so an agent's presence moves the sum by S / q at most. An agent adds 0 while it is absent
+or not drawn, or if its message is not finite.
+
+The server sends m and a public key. Both follow from releases and from public numbers: the M-step counts
+all agents of the roster, present or not. An empty round releases noise, and costs as much as any other.
+
+The first rounds say most, and later ones repeat it. So a few releases are enough. Fewer releases need
+less noise for the same privacy loss. After them each agent goes on by its own evidence.
+"""
+
+from dataclasses import KW_ONLY
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool
+
+from jaxbo._check import is_a, positive, require, whole
+from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.algos.learned_prior import LearnedPrior, LearnedPriorBroadcast, LearnedPriorShared
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
+from jaxbo.kernels.models import private_prior, shared_prior
+from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.privacy.mechanism import Mechanism, Poisson
+from jaxbo.types import Count, Features, Flag, Key, Point, Scalar, named
+
+
+class Shift(eqx.Module):
+    """How far an agent's weights are from the common mean, by its own evidence."""
+
+    shift: Features
+
+
+class DPLearnedPrior(AbstractFederated):
+    """Agents learn the mean of a prior through a private sum: M + 1 floats to the server and back.
+
+    `capacity`, `features`, `policy`, `trust` and `shrink` are as in `LearnedPrior`. `mechanism` is the
+    server's release of a round. The first `releases` rounds have a release; then m stays. Both say how
+    much a run costs. The defaults are an ε of 3.7 at δ = 1e-5:
+
+        accounting.epsilon(mechanism, releases, delta)
+        z = accounting.noise_for(epsilon, delta, q, releases)
+
+    `mechanism.S` bounds the norm of d_n. Choose it beforehand, and not by the data. If the prior is right
+    about an agent with t values, |d_n|² is at most t on average. So S = √t leaves most messages as they
+    are, with t the number of initial evaluations.
+
+    `location` and `scale` are a guess of the mean and the deviation of an agent's function, in units of
+    values. They are public, so do not take them from the data. For an accuracy, 0.5 and 0.2 may serve.
+    The constant of m learns by how much the location is off.
+
+    The covariance of weights stays the process's: nobody learns how far agents differ.
+
+    A round takes an agent O(capacity² M).
+
+    `ValueError` for numbers that `LearnedPrior` refuses, a scale that is not positive, a location that is
+    not finite, or releases that are no number of rounds.
+    """
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True)
+    capacity: int = eqx.field(  # pyright: ignore[reportIncompatibleMethodOverride]
+        static=True, default=64
+    )
+    _: KW_ONLY
+    mechanism: Mechanism = eqx.field(default_factory=lambda: Mechanism(2.0, 2.0, Poisson(1.0)))
+    releases: Scalar = eqx.field(converter=named("releases"), default=3.0)
+    location: Scalar = eqx.field(converter=named("location"), default=0.0)
+    scale: Scalar = eqx.field(converter=named("scale"), default=1.0)
+    features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
+    policy: AbstractPolicy = eqx.field(default_factory=EI)
+    shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
+    trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
+    candidates: int = eqx.field(static=True, default=1000)
+
+    def __check_init__(self):
+        is_a("mechanism", self.mechanism, Mechanism)
+        positive("scale", self.scale)
+        require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
+        require(self.releases >= 0, f"releases must be a number of rounds, got {self.releases}.")
+        whole("agents", self.agents, least=1)
+        _ = self.open  # which refuses what it cannot work with
+
+    @property
+    def open(self) -> LearnedPrior:
+        """The method without privacy. Its agents do the same by themselves."""
+        return LearnedPrior(
+            self.domain,
+            self.agents,
+            self.capacity,
+            features=self.features,
+            policy=self.policy,
+            rank=0,
+            shrink=self.shrink,
+            trust=self.trust,
+            candidates=self.candidates,
+        )
+
+    @property
+    def gathers(self) -> bool:
+        return False
+
+    @property
+    def random(self) -> bool:
+        return self.policy.random()
+
+    def released(self, round: int) -> Mechanism | None:
+        return self.mechanism if round < float(self.releases) else None
+
+    def setup(self, key: Key) -> LearnedPriorShared:
+        feature_key, basis_key = jr.split(key)
+        features = self.features.setup(feature_key, self.domain.dim)
+        values = self.location, self.scale
+        dtype = self.features.noise.dtype
+        prior = private_prior.process(basis_key, features.size, *values, dtype)
+        return LearnedPriorShared(features, prior)
+
+    def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:
+        return self.open.join(key, shared, index)
+
+    def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Shift:
+        del key
+        noise = self.features.noise
+        return Shift(shared_prior.believed(shared.features, shared.prior, noise, client).shift)
+
+    def aggregate(
+        self,
+        key: Key,
+        shared: LearnedPriorShared,
+        round: Count,
+        messages: Shift,
+        present: Bool[Array, " agents"],
+    ) -> LearnedPriorBroadcast:
+        secret, public = jr.split(key)
+        everyone = jnp.ones((1, self.agents), messages.shift.dtype)
+        total = self.mechanism.release(secret, messages.shift, everyone, present)[0]
+        known = self.mechanism.deviation(everyone), self.agents, self.shrink
+        learned = private_prior.updated(shared.prior, total, *known)
+        releasing = self._releasing(round)
+        prior = jax.tree.map(lambda a, b: jnp.where(releasing, a, b), learned, shared.prior)
+        return LearnedPriorBroadcast(public, prior)
+
+    def _releasing(self, round: Count) -> Flag:
+        return round.astype(self.releases.dtype) < self.releases
+
+    def choose(
+        self,
+        key: Key,
+        shared: LearnedPriorShared,
+        client: AgentData,
+        past: History,
+        message: Shift,
+        broadcast: LearnedPriorBroadcast,
+    ) -> tuple[Point, tuple[()]]:
+        del message
+        known = broadcast.prior, self.features.noise, client, self.trust
+        belief = shared_prior.doubting(shared.features, *known)
+        # Nobody may know whether all agents' values are equal. An agent looks for a difference by itself,
+        # unless the learned prior explains its values better than the process.
+        learned, process = belief.log_weights
+        return self.open.search(key, belief, past, broadcast.key, learned <= process), ()
+
+    def expect(
+        self, shared: LearnedPriorShared, client: AgentData, x: Point
+    ) -> tuple[Scalar, Scalar]:
+        return self.open.expect(shared, client, x)
+
+    def learn(
+        self, shared: LearnedPriorShared, round: Count, client: AgentData, x: Point, value: Scalar
+    ) -> AgentData:
+        return self.open.learn(shared, round, client, x, value)
+
+    def remembered(self, broadcast: LearnedPriorBroadcast) -> SharedPrior:
+        return broadcast.prior
+
+    def revised(self, shared: LearnedPriorShared, remembered: SharedPrior) -> LearnedPriorShared:
+        return LearnedPriorShared(shared.features, remembered)
