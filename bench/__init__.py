@@ -37,6 +37,7 @@ EXPERIMENTS = {
     "gpu": "bench.speed.gpu",
     "methods": "bench.speed.methods",
     "plateaus": "bench.robustness.plateaus",
+    "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
     "prior-synthetic": "bench.prior.synthetic",
     "prior-tuning": "bench.prior.tuning",

@@ -70,11 +70,12 @@ def _field(owner: int, parameters: Mapping[str, Any]) -> float:
 FIELD = Space(C=Real(LOW_C, LOW_C + WIDE_C), gamma=Real(LOW_GAMMA, LOW_GAMMA + WIDE_GAMMA))
 
 #: Batch size, L2 parameter and learning rate.
-LOGISTIC = Space(**{name: Real(*ends) for name, ends in har.DP_FTS_DE._asdict().items()})
+LOGISTIC = Space({name: Real(*ends) for name, ends in har.DP_FTS_DE._asdict().items()})
 
 
 def _person(owner: int, parameters: Mapping[str, Any]) -> float:
-    return float(har.mean_share(har.DP_FTS_DE)(owner, jnp.asarray(LOGISTIC.encode(parameters))))
+    point = jnp.asarray(LOGISTIC.encode(parameters))
+    return float(har.mean_share(har.DP_FTS_DE)(jnp.asarray(owner), point))
 
 
 #: An SVM for each owner of `jaxbo demo`, for each landmine field (in the authors' ranges, without their
