@@ -287,7 +287,7 @@ def _listening(
 
 def _run(options: Options) -> Result:
     """--only names families and tasks."""
-    runs = options.runs_or(60, 2)
+    runs = options.runs_or(40, 2)
     names = options.problems_or(PROBLEMS, ("alike",))
     kinds = [
         (name, method, n, STEPS)
@@ -390,7 +390,7 @@ def _panel(ax: Any, name: str, query: int, regret: dict[str, np.ndarray]) -> Non
 EXPERIMENT = Experiment(
     source="prior-growing",
     about="what agents that have finished are worth to one that begins, by one message",
-    time="30 min",
+    time="15 min",
     run=_run,
     problems=PROBLEMS,
 )

@@ -17,6 +17,6 @@ def _run(options: Options) -> Result:
 EXPERIMENT = Experiment(
     source="prior-har",
     about="the gain of a learned prior for 30 people's movements, tabulated",
-    time="15 min",
+    time="30 min",
     run=_run,
 )
