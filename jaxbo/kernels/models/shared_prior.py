@@ -356,6 +356,7 @@ def believed(
 class Doubt(eqx.Module):
     """An agent's two beliefs, under the shared prior and under that of nothing learned, by evidence."""
 
+    features: FeatureMap
     beliefs: AgentBelief
     log_weights: Float[Array, "2"]
 
@@ -381,7 +382,7 @@ class Doubt(eqx.Module):
         expert_key, key = jr.split(key)
         chosen = jr.categorical(expert_key, self.log_weights)
         belief = jax.tree.map(lambda leaf: leaf[chosen], self.beliefs)
-        return FourierFunction(belief.features, belief.sample(key)[:-1])
+        return FourierFunction(self.features, belief.sample(key)[:-1])
 
 
 def doubting(
@@ -395,7 +396,7 @@ def doubting(
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), prior, alone)
     beliefs = jax.vmap(lambda prior: believed(features, prior, noise, known))(both)
     logs = beliefs.log_evidence + jnp.log(jnp.stack([trust, 1 - trust]))
-    return Doubt(beliefs, jax.nn.log_softmax(logs))
+    return Doubt(features, beliefs, jax.nn.log_softmax(logs))
 
 
 # ---------------------------------------------------------------- what is summed up
