@@ -37,6 +37,8 @@ EXPERIMENTS = {
     "gpu": "bench.speed.gpu",
     "methods": "bench.speed.methods",
     "plateaus": "bench.robustness.plateaus",
+    "prior-growing": "bench.prior.growing",
+    "prior-har": "bench.prior.har",
     "prior-private": "bench.prior.private",
     "prior-synthetic": "bench.prior.synthetic",
     "prior-tuning": "bench.prior.tuning",

@@ -51,7 +51,7 @@ def program(method: str) -> Callable[[Array, Array], Array]:
 
     def one(key: Key, family: Float[Array, "3"]) -> Float[Array, " evaluations"]:
         weights_key, run_key = jr.split(key)
-        w = _weights(weights_key, family)
+        w = weights(weights_key, family, AGENTS)
 
         def objective(key: Key, agent: Count, x: Point) -> Scalar:
             del key
@@ -66,13 +66,14 @@ def program(method: str) -> Callable[[Array, Array], Array]:
     return jax.jit(jax.vmap(one, (0, None)))
 
 
-def _weights(key: Key, family: Float[Array, "3"]) -> Float[Array, "agents features"]:
+def weights(key: Key, family: Float[Array, "3"], agents: int) -> Float[Array, "agents features"]:
+    """Of the functions of so many agents of a family, on `DRAWN` features."""
     common_key, own_key = jr.split(key)
     share, rest, turned = family
-    odd = jnp.arange(AGENTS) % 2 == 1
+    odd = jnp.arange(agents) % 2 == 1
     sign = jnp.where(odd & (turned > 0), -1.0, 1.0)
     common = jr.normal(common_key, (1, DRAWN))
-    return sign[:, None] * share * common + rest * jr.normal(own_key, (AGENTS, DRAWN))
+    return sign[:, None] * share * common + rest * jr.normal(own_key, (agents, DRAWN))
 
 
 def _run(options: Options) -> Result:

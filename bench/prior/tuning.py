@@ -113,15 +113,19 @@ RIVALS = (*ALONE, *FITTED, "FTS", *TRANSFER)
 
 def _run(options: Options) -> Result:
     """--only names tasks."""
+    return compared(options, "prior-tuning", options.problems_or(TASKS, TASKS[:1]))
+
+
+def compared(options: Options, experiment: str, names: tuple[str, ...]) -> Result:
+    """All methods on the tasks of these names."""
     runs = options.runs_or(30, 2)
-    names = options.problems_or(TASKS, TASKS[:1])
     keys = jr.split(jr.key(options.seed), runs)
     measures = {
         f"{task}, {method}": functools.partial(_measured, task, method, keys)
         for task in names
         for method in METHODS
     }
-    regret, folder = parts(options, "prior-tuning", (runs,), measures)
+    regret, folder = parts(options, experiment, (runs,), measures)
     checks: dict[str, Check] = {}
     for task in names:
         of_task = {method: regret[f"{task}, {method}"] for method in METHODS}
@@ -147,7 +151,7 @@ def _measured(task: str, method: str, keys: Array) -> np.ndarray:
     return np.asarray(program(task, method)(keys))
 
 
-TASKS = tuple(tabulated.TASKS)
+TASKS = ("digits-svm", "landmine-svm", "cancer-svm")
 EXPERIMENT = Experiment(
     source="prior-tuning",
     about="the gain of a learned prior on real tuning tasks, beside lone and federated methods",

@@ -16,13 +16,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import qmc
 from sklearn.datasets import load_breast_cancer
 from tqdm import tqdm
 
-from bench.tasks import landmine
+from bench.tasks import har, landmine
 from jaxbo import demo
 from jaxbo.domains.base import Finite
 from jaxbo.domains.parameters import Real
@@ -68,12 +69,22 @@ def _field(owner: int, parameters: Mapping[str, Any]) -> float:
 (LOW_C, LOW_GAMMA), (WIDE_C, WIDE_GAMMA) = landmine.LOWEST.tolist(), landmine.WIDTH.tolist()
 FIELD = Space(C=Real(LOW_C, LOW_C + WIDE_C), gamma=Real(LOW_GAMMA, LOW_GAMMA + WIDE_GAMMA))
 
+#: Batch size, L2 parameter and learning rate.
+LOGISTIC = Space({name: Real(*ends) for name, ends in har.DP_FTS_DE._asdict().items()})
+
+
+def _person(owner: int, parameters: Mapping[str, Any]) -> float:
+    point = jnp.asarray(LOGISTIC.encode(parameters))
+    return float(har.mean_share(har.DP_FTS_DE)(jnp.asarray(owner), point))
+
+
 #: An SVM for each owner of `jaxbo demo`, for each landmine field (in the authors' ranges, without their
-#: noise), and for each hospital.
+#: noise), and for each hospital; logistic regression for each person's movements, in DP-FTS-DE's ranges.
 TASKS: dict[str, TuningTask] = {
     "digits-svm": TuningTask(20, demo.SPACE, functools.partial(demo.accuracy, 20)),
     "landmine-svm": TuningTask(landmine.FIELDS, FIELD, _field),
     "cancer-svm": TuningTask(HOSPITALS, demo.SPACE, _tumors),
+    "har-logistic": TuningTask(har.SUBJECTS, LOGISTIC, _person),
 }
 
 # ---------------------------------------------------------------- tables

@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool
 
 from jaxbo._check import is_a, positive, require, whole
 from jaxbo._keys import aside
-from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.algos.base.federated import AbstractFederated, FederatedState
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
@@ -39,6 +39,7 @@ from jaxbo.kernels.models.fitted import Fitted, Mixture
 from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior, Statistics
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
+from jaxbo.layout import Each
 from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
@@ -96,10 +97,14 @@ class LearnedPrior(AbstractFederated):
     agents whose values differ in unit to one scale before. A failed evaluation is not learned from.
     An agent that is not `present` is in no sum, and hears the broadcast all the same.
 
+    `prior` is for agents that begin when others have finished: what those have `learned`. It is the one
+    message that they hear. It stays as it is, and they send nothing. It brings its own features, so
+    that of `features` only the noise counts, and `rank`, `degrees` and `shrink` do not. `trust` does.
+
     A round takes an agent O(capacity² (D + r)), and O(D²) a candidate where `rank` is D.
 
-    `ValueError` for a capacity below one, a negative rank, degrees or shrink that are not positive, and
-    a trust outside of [0, 1].
+    `ValueError` for a capacity below one, a negative rank, degrees or shrink that are not positive, a
+    trust outside of [0, 1], and a prior on a domain of another dimension.
     """
 
     domain: AbstractDomain
@@ -115,6 +120,7 @@ class LearnedPrior(AbstractFederated):
     shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
     trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
     candidates: int = eqx.field(static=True, default=1000)
+    prior: LearnedPriorShared | None = None
 
     def __check_init__(self):
         is_a("features", self.features, Fixed)
@@ -128,6 +134,13 @@ class LearnedPrior(AbstractFederated):
         require(
             (self.trust >= 0) & (self.trust <= 1), f"trust must be in [0, 1], got {self.trust}."
         )
+        if self.prior is not None:
+            is_a("prior", self.prior, LearnedPriorShared)
+            dim = self.prior.features.dim
+            require(
+                dim == self.domain.dim,
+                f"prior was learned on {dim} dimensions, and the domain has {self.domain.dim}.",
+            )
 
     @property
     def gathers(self) -> bool:
@@ -137,7 +150,33 @@ class LearnedPrior(AbstractFederated):
     def random(self) -> bool:
         return self.policy.random()
 
+    def learned(
+        self,
+        state: FederatedState,
+        steps: int = 10,
+        present: Bool[Array, " agents"] | None = None,
+        *,
+        each: Each = jax.vmap,
+    ) -> LearnedPriorShared:
+        """What agents have learned of all that they observed: `prior` for those who begin later.
+
+        So many steps more of expectation-maximization, which cost messages and no evaluation.
+        """
+        whole("steps", steps)
+        present = jnp.ones((self.agents,), bool) if present is None else present
+        key = jr.key(0)  # of which nothing learned depends
+
+        def step(_: Count, shared: LearnedPriorShared) -> LearnedPriorShared:
+            now = eqx.tree_at(lambda state: state.shared, state, shared)
+            messages = self.messages(key, now, each=each)
+            heard = self.aggregate(key, shared, state.round, messages, present)
+            return self.revised(shared, self.remembered(heard))
+
+        return jax.lax.fori_loop(0, steps, step, state.shared)
+
     def setup(self, key: Key) -> LearnedPriorShared:
+        if self.prior is not None:
+            return self.prior
         feature_key, basis_key = jr.split(key)
         features = self.features.setup(feature_key, self.domain.dim)
         dtype = self.features.noise.dtype
@@ -148,8 +187,10 @@ class LearnedPrior(AbstractFederated):
         del key, index
         return shared_prior.nothing(self.capacity, self.domain.dim, shared.prior.mean.dtype)
 
-    def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Statistics:
+    def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Statistics | None:
         del key
+        if self.prior is not None:
+            return None
         noise = self.features.noise
         belief = shared_prior.believed(shared.features, shared.prior, noise, client)
         return shared_prior.statistics(belief)
@@ -159,10 +200,12 @@ class LearnedPrior(AbstractFederated):
         key: Key,
         shared: LearnedPriorShared,
         round: Count,
-        messages: Statistics,
+        messages: Statistics | None,
         present: Bool[Array, " agents"],
     ) -> LearnedPriorBroadcast:
         del round
+        if messages is None:
+            return LearnedPriorBroadcast(key, shared.prior)
         heard = present & jax.vmap(self.usable)(messages)
         hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
         total = jax.tree.map(lambda a: jnp.sum(a, axis=0), hear(heard, messages))
@@ -175,7 +218,7 @@ class LearnedPrior(AbstractFederated):
         shared: LearnedPriorShared,
         client: AgentData,
         past: History,
-        message: Statistics,
+        message: Statistics | None,
         broadcast: LearnedPriorBroadcast,
     ) -> tuple[Point, tuple[()]]:
         del message

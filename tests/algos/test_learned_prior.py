@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -25,7 +26,8 @@ MODEL = Fixed(SquaredExponential(0.25), size=30, noise=1e-3)
 
 def make(**options):
     given = {"features": MODEL, "rank": 4, "candidates": 200} | options
-    return LearnedPrior(Cube(2), AGENTS, INITIAL + ROUNDS, **given)
+    agents = given.pop("agents", AGENTS)
+    return LearnedPrior(Cube(2), agents, INITIAL + ROUNDS, **given)
 
 
 def objective(key, agent, x):
@@ -142,6 +144,43 @@ def test_other_policies_serve(policy):
     assert np.isfinite(trace.values).all()
 
 
+@functools.cache
+def finished():
+    """The state of agents that have finished."""
+    return run(make(), objective, ROUNDS, jr.key(15), initial=INITIAL)[0]
+
+
+def test_a_newcomer_s_first_query_is_where_those_who_have_finished_expect_most():
+    prior = make().learned(finished())
+    newcomers = make(agents=2, prior=prior)
+    trace = run(newcomers, objective, 2, jr.key(16))[1]
+    assert np.abs(np.asarray(trace.queries[0]) - np.array([0.7, 0.3])).max() < 0.1
+    assert (trace.values[0] > 0.9).all()
+
+
+def test_newcomers_keep_what_they_were_told_and_send_nothing():
+    newcomers = make(agents=2, prior=make().learned(finished()))
+    state, _ = run(newcomers, objective, 2, jr.key(17))
+    for mine, told in zip(
+        jax.tree.leaves(state.shared), jax.tree.leaves(newcomers.prior), strict=True
+    ):
+        np.testing.assert_array_equal(mine, told)
+    message = jax.eval_shape(newcomers.messages, jr.key(0), state)
+    assert metrics.floats(message) == 0
+
+
+@pytest.mark.parametrize("present", [None, jnp.arange(AGENTS) != 1])
+def test_a_step_of_learning_is_that_of_a_round(present):
+    algorithm, state = make(), finished()
+    for steps in (1, 2):
+        info = algorithm.ask(jr.key(18), state, present)[1]
+        state = eqx.tree_at(
+            lambda s: s.shared, state, algorithm.revised(state.shared, info.broadcast)
+        )
+        found = algorithm.learned(finished(), steps, present)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), found, state.shared)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -150,6 +189,7 @@ def test_other_policies_serve(policy):
         ({"degrees": 0.0}, "degrees"),
         ({"shrink": -1.0}, "shrink"),
         ({"policy": Drawn(EI())}, "experts"),
+        ({"prior": LearnedPrior(Cube(3), 1, 4).setup(jr.key(0))}, "prior was learned on 3"),
     ],
 )
 def test_what_it_cannot_work_with_is_refused(options, words):

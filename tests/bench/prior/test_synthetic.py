@@ -12,7 +12,8 @@ from bench.prior import setting, synthetic
     ("family", "alike"), [("alike", 0.99), ("half", 0.5), ("opposed", -0.94), ("unrelated", 0.0)]
 )
 def test_neighbors_have_as_much_in_common_as_their_family_says(family, alike):
-    w = synthetic._weights(jr.key(0), jnp.asarray(synthetic.FAMILIES[family], float))
+    family = jnp.asarray(synthetic.FAMILIES[family], float)
+    w = synthetic.weights(jr.key(0), family, synthetic.AGENTS)
     found = [np.corrcoef(w[i], w[i + 1])[0, 1] for i in range(synthetic.AGENTS - 1)]
     assert np.mean(found) == pytest.approx(alike, abs=0.05)
 

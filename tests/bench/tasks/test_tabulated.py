@@ -26,8 +26,9 @@ def test_every_tumor_has_one_hospital_and_hospitals_differ():
 @pytest.mark.parametrize("name", tabulated.TASKS)
 def test_a_table_has_what_its_learner_scores(name):
     task, found = tabulated.TASKS[name], tabulated.load(name)
-    if name == "landmine-svm" and not (folder() / "landmine.npz").is_file():
-        pytest.skip("landmine.npz is not on this machine")
+    data = {"landmine-svm": "landmine.npz", "har-logistic": "uci_har.npz"}.get(name)
+    if data and not (folder() / data).is_file():
+        pytest.skip(f"{data} is not on this machine")
     assert found.agents == task.owners
     assert found.points.shape == (tabulated.POINTS, task.space.dim)
     for owner, point in ((0, 5), (3, 700)):
