@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxbo._check import require
+from jaxbo._check import is_a, require
 from jaxbo._direction import Direction
 from jaxbo._shown import Shown
 from jaxbo.algos.base.outcomes import feasible
@@ -127,6 +127,7 @@ def summary(round: Round) -> Summary:
 
     Over devices, quantiles take the best value of every agent to each of them.
     """
+    is_a("round", round, Round)
     known = jnp.where(jnp.isfinite(round.best), round.best, jnp.nan)
     levels = jnp.asarray(QUANTILES, known.dtype)
     failed = jnp.sum(~jnp.isfinite(round.values))

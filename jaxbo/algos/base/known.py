@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbo._check import require
+from jaxbo._check import reals, reals_or_none, require
 from jaxbo.algos.base import _text
 from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.domains.space import Space
@@ -109,7 +109,7 @@ def columns_of(values: Any, names: Sequence[str]) -> list[Any]:
 def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"]:
     """Points of the domain; on a `Space` parameters by name, too. `ValueError` for one outside."""
     if _is_array(given):
-        found = _numbers("the points", given)
+        found = reals("the points", given)
         require(
             found.ndim == 2 and found.shape[1] == domain.dim,
             f"expected points of shape (points, {domain.dim}), got {found.shape}.",
@@ -175,22 +175,10 @@ def _is_array(given: Any) -> bool:
     )
 
 
-def _numbers(name: str, given: Any) -> np.ndarray:
-    """As float64; `ValueError` for what is no array of real numbers."""
-    try:
-        array = np.asarray(given)
-        require(array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating), "not real")
-        return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} must be real numbers, one row as long as the other: {error}."
-        ) from error
-
-
 def _of_arrays(
     x: Any, columns: Sequence[Any], domain: AbstractDomain, agents: int, targets: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    queries, numbers = _numbers("the points", x), [values_of(column) for column in columns]
+    queries, numbers = reals("the points", x), [values_of(column) for column in columns]
     shapes = [np.shape(column) for column in numbers]
     require(len(set(shapes)) == 1, f"columns of values have other shapes, {shapes}.")
     y, values = columns[0], numbers[0]
@@ -224,12 +212,7 @@ def _rounded(x: np.ndarray) -> np.ndarray:
 def values_of(given: Any) -> np.ndarray:
     """An array of values; None is NaN."""
     require(given is not None, "values must be a value for each point, got None.")
-    if isinstance(given, np.ndarray | jax.Array) and given.dtype != object:
-        return _numbers("the values", given)
-    array = np.array(given, object)
-    for place, value in np.ndenumerate(array):
-        array[place] = np.nan if value is None else value
-    return _numbers("the values", array.tolist())
+    return reals_or_none("the values", given)
 
 
 def _results(
@@ -333,7 +316,7 @@ def _point(row: Mapping[str, Any], name: str, domain: AbstractDomain) -> np.ndar
             return domain.encode(row)
         columns = [f"x{i}" for i in range(domain.dim)]
         require(set(row) == set(columns), f"expected {columns}, got {list(row)}")
-        return _numbers("coordinates", [row[column] for column in columns])
+        return reals("coordinates", [row[column] for column in columns])
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 
