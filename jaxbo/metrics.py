@@ -103,7 +103,7 @@ def confidence_interval(
     """
     from scipy import stats  # takes longer to import than this package
 
-    fine = isinstance(level, Real | np.generic) and 0 < level < 1
+    fine = isinstance(level, Real) and 0 < level < 1
     require(fine, f"level must lie between 0 and 1, got {level!r:.60}.")
     x = reals_or_none("x", x)
     mean, error = mean_and_error(x, axis)

@@ -64,11 +64,11 @@ class Event:
     def __post_init__(self):
         is_a("relation", self.relation, Relation)
         require(
-            _real(self.q) and 0 < self.q <= 1,
+            isinstance(self.q, Real) and 0 < self.q <= 1,
             f"q must lie in (0, 1], got {shown(self.q)}: nothing is sampled else.",
         )
         require(
-            _real(self.z) and 0 < self.z < math.inf,
+            isinstance(self.z, Real) and 0 < self.z < math.inf,
             f"z must be positive and finite, got {shown(self.z)}: without noise nothing is private.",
         )
         whole("count", self.count, most=math.inf)
@@ -372,10 +372,6 @@ def _check_events(events: Sequence[Event]) -> None:
     )
 
 
-def _real(value: Any) -> bool:
-    return isinstance(value, Real | np.generic) and np.isrealobj(value)
-
-
 def _only_zero_out(events: Sequence[Event], accountant: str) -> None:
     _check_events(events)
     require(
@@ -388,7 +384,9 @@ def loss(accountant: Accountant | None, events: Sequence[Event], delta: float) -
     """ε of the events by the accountant, or by `tightest`. `ValueError` for one that gives no number."""
     check_accountant(accountant)
     found = (accountant or tightest(events))(events, delta)
-    require(_real(found), f"accountant must return epsilon, one number, got {shown(found)}.")
+    require(
+        isinstance(found, Real), f"accountant must return epsilon, one number, got {shown(found)}."
+    )
     return found
 
 

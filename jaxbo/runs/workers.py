@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo import _version
-from jaxbo._check import require, whole
+from jaxbo._check import require, shown, whole
 from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._shown import Shown
 from jaxbo._warning import warn
@@ -32,7 +32,7 @@ from jaxbo.algos.base import _origin, outcomes
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
-from jaxbo.algos.base.known import points
+from jaxbo.algos.base.known import point
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.algos.base.outcomes import width
 from jaxbo.domains.base import AbstractDomain
@@ -43,7 +43,14 @@ from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint, Rows
 from jaxbo.runs._crew import Crew
 from jaxbo.runs._ending import Ending
-from jaxbo.runs._evaluate import BlackBox, NotFiniteError, check_catch, check_way, finite_numbers
+from jaxbo.runs._evaluate import (
+    BadValueError,
+    BlackBox,
+    NotFiniteError,
+    check_catch,
+    check_way,
+    finite_numbers,
+)
 from jaxbo.runs._executors import Where, opened
 from jaxbo.runs._flight import Flight
 from jaxbo.runs._identity import identity
@@ -406,6 +413,7 @@ class Desk:
     def noise_key(self, number: int) -> Key:
         """The key of the noise of this query's evaluation, for a compiled objective."""
         with self._lock:
+            self._must_be(number)
             origin = self._origins[number]
             row = self._origins[:number].count(origin)
         if origin == ASKED:
@@ -439,6 +447,8 @@ class Desk:
             self._tell(number, finite_numbers(value, self.algorithm.outcomes))
         except NotFiniteError as error:
             self.fail(number, error)
+        except BadValueError as error:
+            raise BadValueError(f"value: {error}") from error
 
     def tell_new(self, x: Any, value: Any) -> int:
         """A result from elsewhere, NaN if it failed; returns the number that it gets.
@@ -446,13 +456,12 @@ class Desk:
         `x` is a point of the domain, or on a `Space` a dictionary of parameters. `ValueError`, and
         nothing changes, for one outside of the domain, and for more results than the surrogate can hold.
         """
-        given = [x] if isinstance(x, Mapping) else np.asarray(x)[None]
-        (point,) = points(given, self.algorithm.domain)
+        found = point(x, self.algorithm.domain)
         with self._lock:
             self._must_hold()
             self._must_have_room()
             number = len(self._queries)
-            self._add(point, ELSEWHERE)
+            self._add(found, ELSEWHERE)
             try:
                 self.tell(number, value)
             except BaseException:
@@ -468,13 +477,16 @@ class Desk:
         text = f"query {number} failed at x = {self._ticket(number).x}: {why}"
         warn(text)
 
+    def _must_be(self, number: int) -> None:
+        whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        require(
+            whole_number and 0 <= number < len(self._queries),
+            f"there is no query number {shown(number)}: {len(self._queries)} were handed out.",
+        )
+
     def _tell(self, number: int, numbers: np.ndarray, why: str | None = None) -> None:
         with self._lock:
-            whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
-            require(
-                whole_number and 0 <= number < len(self._queries),
-                f"there is no query number {number!r}: {len(self._queries)} were handed out.",
-            )
+            self._must_be(number)
             require(number not in self._values, f"query {number} has been told already.")
             require(number in self.out, f"query {number} is not out: ask for it again first.")
             self._must_hold()

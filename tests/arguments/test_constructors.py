@@ -23,7 +23,7 @@ LEVELS = {"lower": 0, "upper": 4, "log": False}
 
 def of_space(kind):
     """What a parameter is made of is looked at by its space."""
-    return lambda **arguments: jaxbo.Space(p=kind(**arguments))
+    return lambda *choices, **arguments: jaxbo.Space(p=kind(*choices, **arguments))
 
 
 def context(parameter):
@@ -42,6 +42,10 @@ CONSTRUCTORS = {
     "Regions.of": (jaxbo.Regions.of, {"dim": 2, "count": 4}),
     "Real": (of_space(jaxbo.Real), {"lower": 0.0, "upper": 1.0, "log": False}),
     "Integer": (of_space(jaxbo.Integer), {**LEVELS, "step": 1}),
+    "Categorical": (lambda choices: of_space(jaxbo.Categorical)(choices, "b"), {"choices": "c"}),
+    "Ordinal": (lambda choices: of_space(jaxbo.Ordinal)(choices, "b"), {"choices": "c"}),
+    "Outcome": (jaxbo.Outcome, {"name": "latency", "at_most": 1.0}),
+    "Outcome above": (functools.partial(jaxbo.Outcome, "latency"), {"at_least": 1.0}),
     "Context": (context, {"parameter": REAL}),
     "Space": (space, {"mapping": {"x": REAL}, "where": None}),
     "RandomSearch": (jaxbo.RandomSearch, {"domain": CUBE, "agents": 2}),
@@ -142,6 +146,8 @@ CONSTRUCTORS = {
     "Drawn": (jaxbo.Drawn, {"policy": jaxbo.EI()}),
     "Ranked": (jaxbo.Ranked, {"effect": 0.3, "start": None}),
     "Matern12": (jaxbo.Matern12, {"length_scale": 0.3, "variance": 1.0}),
+    "Matern32": (jaxbo.Matern32, {"length_scale": 0.3, "variance": 1.0}),
+    "Matern52": (jaxbo.Matern52, {"length_scale": 0.3, "variance": 1.0}),
     "SquaredExponential": (jaxbo.SquaredExponential, {"length_scale": 0.3, "variance": 1.0}),
     "Pivoted": (jaxbo.Pivoted, {"count": 3, "exact": False}),
     "Sketch": (jaxbo.Sketch, {"q0": 2.0, "exact": False}),

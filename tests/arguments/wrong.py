@@ -30,7 +30,13 @@ WRONG = {
 }
 
 #: A message may have these in the place of the argument's name.
-SAID = {"lower": "bounds", "upper": "bounds", "mapping": "space", "charges": "text"}
+SAID = {
+    "lower": "bounds",
+    "upper": "bounds",
+    "mapping": "space",
+    "charges": "text",
+    "path": "checkpoint",
+}
 
 
 def cases(table):
