@@ -384,9 +384,8 @@ def loss(accountant: Accountant | None, events: Sequence[Event], delta: float) -
     """ε of the events by the accountant, or by `tightest`. `ValueError` for one that gives no number."""
     check_accountant(accountant)
     found = (accountant or tightest(events))(events, delta)
-    require(
-        isinstance(found, Real), f"accountant must return epsilon, one number, got {shown(found)}."
-    )
+    one = isinstance(found, Real) or getattr(found, "shape", None) == ()
+    require(one, f"accountant must return epsilon, one number, got {shown(found)}.")
     return found
 
 
