@@ -13,7 +13,29 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
+from jaxbo._check import require, shown
 from jaxbo.types import Key
+
+#: Shapes of keys as `jax.random.PRNGKey` makes them, of JAX's generators.
+_OLD = (2,), (4,)
+
+
+def check_key(key: Any) -> None:
+    """`ValueError` unless it is one random key, of the new kind or of the old."""
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        raise ValueError(f"key must be a random key of JAX, got {key}: give jax.random.key({key}).")
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        require(
+            shape == (),
+            f"key must be one key, got keys of shape {shape}: give one of them, or use jax.vmap.",
+        )
+        return
+    require(
+        dtype == np.uint32 and shape in _OLD,
+        f"key must be a random key of JAX, got {shown(key)}: give jax.random.key(0), or another "
+        "number.",
+    )
 
 
 def _is_key(leaf: Any) -> bool:

@@ -11,13 +11,14 @@ last; any axes before them, such as seeds, are kept.
 """
 
 import math
+from numbers import Real
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxbo._check import require
+from jaxbo._check import reals_or_none, require, rows_of
 from jaxbo._direction import Direction, check_direction, upward
 
 #: Values of every agent in every round, of one run or of many.
@@ -35,10 +36,10 @@ def best_so_far(
     first success, or inf.
     """
     check_direction(direction)
-    values = np.asarray(values, np.float64)
+    rows = rows_of("values", values)
     if direction == "minimize":
-        return np.minimum.accumulate(np.where(np.isfinite(values), values, np.inf), axis=-2)
-    return np.maximum.accumulate(np.where(np.isfinite(values), values, -np.inf), axis=-2)
+        return np.minimum.accumulate(np.where(np.isfinite(rows), rows, np.inf), axis=-2)
+    return np.maximum.accumulate(np.where(np.isfinite(rows), rows, -np.inf), axis=-2)
 
 
 def simple_regret(
@@ -60,12 +61,18 @@ def cumulative_regret(
     A failed evaluation has no regret to add: its round and those after it are not finite.
     """
     check_direction(direction)
-    return np.cumsum(_shortfall(values, optimum, direction), axis=-2)
+    return np.cumsum(_shortfall(rows_of("values", values), optimum, direction), axis=-2)
 
 
-def _shortfall(values: Any, optimum: Numbers, direction: Direction) -> np.ndarray:
-    best, had = (upward(direction, np.asarray(a, np.float64)) for a in (optimum, values))
-    return best - had
+def _shortfall(values: np.ndarray, optimum: Numbers, direction: Direction) -> np.ndarray:
+    best = reals_or_none("optimum", optimum)
+    try:
+        return upward(direction, best) - upward(direction, values)
+    except ValueError as error:
+        raise ValueError(
+            "optimum must be one number, one for each agent or one for each value, got shape "
+            f"{best.shape} for values of shape {values.shape}."
+        ) from error
 
 
 def mean_and_error(
@@ -75,9 +82,12 @@ def mean_and_error(
 
     `axis` is the axis of runs. `ValueError` for fewer than two of them: one run has no spread.
     """
-    x = np.asarray(x, np.float64)
+    x = reals_or_none("x", x)
+    fine = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    fine = fine and -x.ndim <= axis < max(x.ndim, 1)
+    require(fine, f"axis must be one of the {x.ndim} that x has, a whole number, got {axis!r:.60}.")
     runs = x.shape[axis] if x.ndim else 0
-    require(runs >= 2, f"a standard error needs at least two runs, got {runs} on axis {axis}.")
+    require(runs >= 2, f"x: a standard error needs at least two runs, got {runs} on axis {axis}.")
     with np.errstate(invalid="ignore"):  # infinite values have no spread: NaN says so
         error = np.std(x, axis=axis, ddof=1) / math.sqrt(runs)
     return np.asarray(np.mean(x, axis=axis)), np.asarray(error)
@@ -93,9 +103,11 @@ def confidence_interval(
     """
     from scipy import stats  # takes longer to import than this package
 
-    require(0 < level < 1, f"level must lie between 0 and 1, got {level}.")
+    fine = isinstance(level, Real) and 0 < level < 1
+    require(fine, f"level must lie between 0 and 1, got {level!r:.60}.")
+    x = reals_or_none("x", x)
     mean, error = mean_and_error(x, axis)
-    width = stats.t.ppf((1 + level) / 2, np.shape(x)[axis] - 1) * error
+    width = stats.t.ppf((1 + level) / 2, x.shape[axis] - 1) * error
     return np.asarray(mean - width), np.asarray(mean + width)
 
 
@@ -110,4 +122,7 @@ def bytes_of(message: PyTree[Any]) -> int:
 
 
 def _leaves(message: PyTree[Any]) -> list[jax.ShapeDtypeStruct]:
-    return jax.tree.leaves(jax.eval_shape(lambda tree: tree, message))
+    try:
+        return jax.tree.leaves(jax.eval_shape(lambda tree: tree, message))
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"message must be a tree of arrays: {error}") from error

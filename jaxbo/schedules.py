@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxbo._check import positive_number, require, whole
+from jaxbo._check import positive_number, require, shown, whole
 from jaxbo._extensible import Extensible
 from jaxbo.types import Count, Scalar, about, as_pytree, floating, named
 
@@ -181,6 +181,10 @@ class OfRound(AbstractSchedule):
 
     function: Callable[[Count], Scalar] = eqx.field(converter=as_pytree)
 
+    def __check_init__(self):
+        fine = callable(self.function) and not isinstance(self.function, type)
+        require(fine, f"function must be one of the round, got {shown(self.function)}.")
+
     def __call__(self, t: Count) -> Scalar:
         return jnp.asarray(self.function(t), float)
 
@@ -198,9 +202,10 @@ def as_schedule(
         return OfRound(value)
     require(
         eqx.is_array_like(value),
-        f"expected a number, a function of the round or a schedule such as Power(0.5), got {value!r}.",
+        "value: expected a number, a function of the round or a schedule such as Power(0.5), got "
+        f"{shown(value)}.",
     )
-    return Constant(value)  # type: ignore[arg-type]
+    return Constant(about("value", _probability)(value))
 
 
 class Confidence(AbstractSchedule):

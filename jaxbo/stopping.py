@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbo._check import require, whole
+from jaxbo._check import reals_or_none, require, shown, whole
 from jaxbo.metrics import best_so_far
 from jaxbo.runs.desk import Desk
 
@@ -64,8 +64,13 @@ class NoProgress:
 
 def _best(known: Any) -> np.ndarray:
     """The best values so far, a column for each agent."""
+    parts = "values", "direction"
+    require(
+        all(hasattr(known, part) for part in parts),
+        f"known must be a Trace or a Desk, got {shown(known)}.",
+    )
     known = known.results if isinstance(known, Desk) else known
-    values = np.asarray(known.values, np.float64)
+    values = reals_or_none("values", known.values)
     values = np.where(getattr(known, "feasible", True), values, np.nan)
     values = values[:, None] if values.ndim == 1 else values
     best = best_so_far(values, known.direction)

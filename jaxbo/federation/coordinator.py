@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, PyTree
 
 from jaxbo import metrics
-from jaxbo._check import require, whole
+from jaxbo._check import require, shown, whole
 from jaxbo._keys import fresh
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
@@ -36,6 +36,7 @@ from jaxbo.federation.wire import (
     unpack,
 )
 from jaxbo.privacy.ledger import Ledger, check_budget
+from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _archive
 from jaxbo.runs._archive import DamagedError, OtherRunError
 from jaxbo.runs._identity import Identity, check_same, identity
@@ -49,6 +50,24 @@ from jaxbo.types import Key
 KIND = "a server"
 #: What replies go by that do not say which agent they are of.
 NOBODY = "a reply of nobody's"
+
+
+def releases_of(
+    algorithm: AbstractFederated, rounds: int, key: Key, initial: int, ledger: Ledger | None
+) -> list[Mechanism | None]:
+    """What each round releases; `ValueError` for what no server can be made of."""
+    check(algorithm)
+    check_key(key)
+    whole("rounds", rounds, least=1)
+    check_sizes(algorithm, rounds, initial, None, None)
+    releases = [algorithm.released(t) for t in range(rounds)]
+    check_budget(ledger, releases)
+    require(
+        ledger is not None or not any(map(is_private, releases)),
+        f"what {type(algorithm).__name__} releases is private only with a ledger, and without one "
+        "owners could guess its noise: give ledger=jaxbo.Ledger(delta), which counts what is spent.",
+    )
+    return releases
 
 
 class Coordinator:
@@ -88,17 +107,7 @@ class Coordinator:
         initial: int = 0,
         ledger: Ledger | None = None,
     ):
-        check(algorithm)
-        check_key(key)
-        whole("rounds", rounds, least=1)
-        check_sizes(algorithm, rounds, initial, None, None)
-        self._releases = [algorithm.released(t) for t in range(rounds)]
-        check_budget(ledger, self._releases)
-        require(
-            ledger is not None or not any(map(is_private, self._releases)),
-            f"what {type(algorithm).__name__} releases is private only with a ledger, and without one "
-            "owners could guess its noise: give ledger=jaxbo.Ledger(delta), which counts what is spent.",
-        )
+        self._releases = releases_of(algorithm, rounds, key, initial, ledger)
         path = _archive.located(checkpoint)
         self.algorithm, self.rounds, self.initial = algorithm, rounds, initial
         self._digest, self._keys = digest(algorithm), run_keys(key)
@@ -166,6 +175,10 @@ class Coordinator:
         agent it is of. A reply that nobody could read is the `RefusedError` that says why. Anything else
         than a reply is refused like that too. `refused` counts them all.
         """
+        require(
+            sender is None or isinstance(sender, str),
+            f"sender must be a name or None, got {shown(sender)}.",
+        )
         try:
             message = self._message(reply)
         # Anybody may have written it: reading it can raise nearly anything.

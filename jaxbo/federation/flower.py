@@ -29,9 +29,11 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from jaxbo._check import require, whole
+from jaxbo._check import require, seconds, whole
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, Reply, Request
+from jaxbo.federation.coordinator import releases_of
+from jaxbo.federation.owner import check_owners
 from jaxbo.federation.wire import Packed
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.runs._evaluate import BlackBox
@@ -65,7 +67,7 @@ def client_app(
     `partition-id` is the agent's number. Whatever goes wrong here travels as one sentence without data;
     the SuperNode's log has the rest.
     """
-
+    check_owners(algorithm, objective, key, catch)
     app = ClientApp()
 
     @app.train()
@@ -116,10 +118,8 @@ def server_app(
         [tool.flwr.app.config]
         checkpoint = "/home/server/jaxbo/federation.npz"
     """
-    require(
-        0 < deadline < math.inf,
-        f"deadline must be a positive number of seconds, got {deadline}.",
-    )
+    releases_of(algorithm, rounds, key, initial, ledger)
+    seconds("deadline", deadline)
     app = ServerApp()
 
     @app.main()

@@ -13,7 +13,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxbo._check import require, whole
+from jaxbo._check import require, shown, whole
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
@@ -43,7 +43,7 @@ from jaxbo.federation.wire import (
 )
 from jaxbo.kernels.choosing.history import History
 from jaxbo.runs import _archive
-from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number
+from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, check_catch, finite_number
 from jaxbo.runs._identity import Identity, check_same, identity
 from jaxbo.runs._lock import Hold
 from jaxbo.runs._objective import called, check_python
@@ -90,7 +90,21 @@ KEPT = "remembered"
 
 def observations(path: str | PathLike) -> Observations:
     """Those in an owner's file. `CheckpointError` for another file."""
+    require(isinstance(path, str | PathLike), f"path must be that of a file, got {shown(path)}.")
     return _OwnerMemory.load(Path(path)).known
+
+
+def check_owners(
+    algorithm: AbstractFederated,
+    objective: BlackBox,
+    key: Key | None,
+    catch: type[Exception] | tuple[type[Exception], ...],
+) -> None:
+    """`ValueError` for what no owner can be made of."""
+    check(algorithm)
+    check_key(jr.key(0) if key is None else key)
+    check_python(objective)
+    check_catch(catch)
 
 
 class Owner:
@@ -117,14 +131,16 @@ class Owner:
         key: Key | None = None,
         catch: type[Exception] | tuple[type[Exception], ...] = Exception,
     ):
-        check(algorithm)
-        check_key(jr.key(0) if key is None else key)
+        check_owners(algorithm, objective, key, catch)
         whole("agent", agent)
         require(
             agent < algorithm.agents,
             f"agent must be one of {algorithm.agents}, counted from 0; got {agent}.",
         )
-        check_python(objective)
+        require(
+            isinstance(folder, str | PathLike),
+            f"folder must be the path of a folder, got {shown(folder)}.",
+        )
         found = Path(folder).resolve()  # an objective may change the current folder
         require(found.is_dir(), f"the owner's folder {found} does not exist.")
         self.algorithm, self.objective, self.agent = algorithm, objective, int(agent)

@@ -18,12 +18,13 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxbo._check import at_least, require
+from jaxbo._check import is_a, require, whole
 from jaxbo._extensible import Extensible
+from jaxbo._keys import check_key
 from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.processes.covariance import Covariance, gram
+from jaxbo.kernels.processes.covariance import Covariance, as_kernel, gram
 from jaxbo.objectives.functions import TestFunction
-from jaxbo.types import Count, Key, Point, Points, Scalar, floating, named
+from jaxbo.types import Count, Key, Point, Points, Scalar, named
 
 #: Eigenvalues below this many machine epsilons of the largest are rounding. Clipping at 0 alone
 #: keeps half of them: draws of length scale 0.2 on 1000 points were then 70 times too rough
@@ -65,6 +66,7 @@ class Same(AbstractObjective):
     noise: Scalar = eqx.field(converter=named("noise"), default=0.0)
 
     def __check_init__(self):
+        is_a("function", self.function, TestFunction)
         _not_negative("noise", self.noise)
 
     def noiseless(self, agent: Count, x: Point) -> Scalar:
@@ -93,6 +95,7 @@ class Shifted(AbstractObjective):
     noise: Scalar = eqx.field(converter=named("noise"), default=0.0)
 
     def __check_init__(self):
+        is_a("function", self.function, TestFunction)
         _not_negative("noise", self.noise)
         require(
             self.shifts.ndim == 2 and self.shifts.shape[1] == self.function.dim,
@@ -168,8 +171,14 @@ def gp_draws(
     By an eigendecomposition, since the matrix of a smooth kernel on a fine grid has no Cholesky
     factor; directions below the rounding error are left out. O(points³).
     """
-    at_least(count, 1)
-    spectrum: tuple[Array, Array] = jnp.linalg.eigh(gram(kernel, points, points))
+    check_key(key)
+    whole("count", count, least=1)
+    points = _array("points", points, 2)
+    as_kernel(kernel)  # or the error says what a kernel is
+    covariances = gram(kernel, points, points)
+    one = eqx.is_array(covariances) and covariances.ndim == 2
+    require(one, "kernel must return one number for two points, and does not.")
+    spectrum: tuple[Array, Array] = jnp.linalg.eigh(covariances)
     eigenvalues, vectors = spectrum
     rounding = _RANK_TOLERANCE * jnp.finfo(points.dtype).eps * eigenvalues[-1]
     scales = jnp.sqrt(jnp.where(eigenvalues > rounding, eigenvalues, 0))
@@ -179,6 +188,11 @@ def gp_draws(
 
 def unit_range(values: Float[Array, "*batch points"]) -> Float[Array, "*batch points"]:
     """Each row scaled to minimum 0 and, up to rounding, maximum 1; a constant row becomes 0."""
+    values = named("values")(values)
+    require(
+        values.ndim > 0 and values.size > 0,
+        f"values must have a number or more in each row, got shape {values.shape}.",
+    )
     low = jnp.min(values, axis=-1, keepdims=True)
     extent = jnp.max(values, axis=-1, keepdims=True) - low
     return (values - low) / jnp.where(extent > 0, extent, 1)
@@ -192,8 +206,10 @@ def perturbed(
     FTS, appendix D.1, where `distance` is dₙ, and DP-FTS-DE, appendix B.1.1. An agent's signs do
     not depend on how many agents there are. `ValueError` for a negative distance.
     """
-    at_least(agents, 1)
-    _not_negative("distance", distance := floating(distance))
+    check_key(key)
+    whole("agents", agents, least=1)
+    values, distance = _array("values", values, 1), named("distance")(distance)
+    _not_negative("distance", distance)
     keys = jax.vmap(jr.fold_in, (None, 0))(key, jnp.arange(agents))
     signs = jax.vmap(lambda key: jr.rademacher(key, values.shape, values.dtype))(keys)
     return values[None, :] + distance.astype(values.dtype) * signs
@@ -208,7 +224,12 @@ def mixtures(
     are independent draws of the same process, each scaled by `unit_range` before they are mixed.
     `ValueError` for an alpha outside [0, 1].
     """
-    alpha = floating(alpha)
+    base, own, alpha = _array("base", base, 1), _array("own", own, 2), named("alpha")(alpha)
+    require(
+        own.shape[1:] == base.shape,
+        f"own must have as many points as base, got shapes {own.shape} and {base.shape}.",
+    )
+    _one("alpha", alpha)
     require((alpha >= 0) & (alpha <= 1), f"alpha must lie in [0, 1], got {alpha}.")
     alpha = alpha.astype(own.dtype)
     return alpha * own + (1 - alpha) * base[None, :]
@@ -222,7 +243,22 @@ def _warp(x: Point, source: Point, target: Point) -> Point:
     return jnp.where(source == target, x, jnp.where(x <= source, below, above))
 
 
+def _array(name: str, given: ArrayLike, ndim: int) -> Array:
+    array = named(name)(given)
+    require(
+        array.ndim == ndim and array.size > 0,
+        f"{name} must have {ndim} {'axis' if ndim == 1 else 'axes'} and a number or more, got shape "
+        f"{array.shape}.",
+    )
+    return array
+
+
+def _one(name: str, value: Array) -> None:
+    require(value.ndim == 0, f"{name} must be one number, got shape {value.shape}.")
+
+
 def _not_negative(name: str, value: Scalar) -> None:
+    _one(name, value)
     require(
         (value >= 0) & jnp.isfinite(value), f"{name} must be finite and not negative, got {value}."
     )

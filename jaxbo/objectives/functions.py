@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxbo._check import at_least, require
+from jaxbo._check import require, shown, takes, whole
 from jaxbo.types import Function, Point, Points, Scalar, named
 
 
@@ -40,10 +40,19 @@ class TestFunction(eqx.Module):
     maximizers: Points = eqx.field(converter=named("maximizers"))
 
     def __check_init__(self):
+        require(isinstance(self.name, str), f"name must be text, got {shown(self.name)}.")
         require(
-            self.lower.shape == self.upper.shape == self.maximizers.shape[1:],
-            f"lower, upper and each maximizer need one number a coordinate, got shapes "
-            f"{self.lower.shape}, {self.upper.shape} and {self.maximizers.shape[1:]}.",
+            takes(self.formula, 1) and not isinstance(self.formula, type),
+            f"formula must be a function of one point, got {shown(self.formula)}.",
+        )
+        require(
+            self.maximum.ndim == 0, f"maximum must be one number, got shape {self.maximum.shape}."
+        )
+        require(
+            self.lower.shape == self.upper.shape == self.maximizers.shape[1:]
+            and self.maximizers.ndim == 2,
+            "lower, upper and each row of maximizers need one number a coordinate, got shapes "
+            f"{self.lower.shape}, {self.upper.shape} and {self.maximizers.shape}.",
         )
         require(
             jnp.isfinite(self.upper - self.lower) & (self.lower < self.upper),
@@ -84,7 +93,7 @@ def ackley5() -> TestFunction:
 
 def zakharov(dim: int = 4) -> TestFunction:
     """Negated Zakharov in [-5, 10]^dim (EGP-TS, where dim = 4). Maximum 0 at the origin."""
-    at_least(dim, 1)
+    whole("dim", dim, least=1)
     return _on_box("zakharov", _zakharov, [-5] * dim, [10] * dim, 0, [[0] * dim])
 
 
@@ -154,19 +163,19 @@ def sobester() -> TestFunction:
 
 def rosenbrock(dim: int = 2) -> TestFunction:
     """Negated Rosenbrock function in [-5, 10]^dim, dim ≥ 2. Maximum 0 at (1, ..., 1)."""
-    at_least(dim, 2)
+    whole("dim", dim, least=2)
     return _on_box("rosenbrock", _rosenbrock, [-5] * dim, [10] * dim, 0, [[1] * dim])
 
 
 def sphere(dim: int = 2) -> TestFunction:
     """Negated sum of squares in [-5.12, 5.12]^dim. Maximum 0 in the center."""
-    at_least(dim, 1)
+    whole("dim", dim, least=1)
     return _on_box("sphere", _sphere, [-5.12] * dim, [5.12] * dim, 0, [[0] * dim])
 
 
 def levy(dim: int = 2) -> TestFunction:
     """Negated Levy function in [-10, 10]^dim. Maximum 0 at (1, ..., 1)."""
-    at_least(dim, 1)
+    whole("dim", dim, least=1)
     return _on_box("levy", _levy, [-10] * dim, [10] * dim, 0, [[1] * dim])
 
 

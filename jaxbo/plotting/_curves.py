@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxbo import metrics
+from jaxbo._check import flag, reals, reals_or_none, require, shown
 from jaxbo._direction import Direction, check_direction, upward
 from jaxbo.plotting._runs import direction_of, shared, values_of
 from jaxbo.runs.desk import Desk
@@ -63,8 +64,9 @@ def regret(
     arrays = {name: _matrix(f"curve {name!r}", values) for name, values in curves.items()}
     if not arrays:
         raise ValueError("curves is empty: give at least one array of runs by rounds.")
-    if band not in ("confidence", "error"):
-        raise ValueError(f'band must be "confidence" or "error", got {band!r}.')
+    fine = isinstance(band, str) and band in ("confidence", "error")
+    require(fine, f'band must be "confidence" or "error", got {shown(band)}.')
+    flag("log", log)
     ax = _axes(ax, xlabel, ylabel)
     for index, values in enumerate(arrays.values()):
         _curve(ax, values, band, PALETTE[index % len(PALETTE)], DASHES[index % len(DASHES)])
@@ -90,22 +92,30 @@ def posterior_1d(
     crosses at the bottom. `truth` [points] is the function itself and `samples` [samples points]
     are posterior draws.
     """
-    xs, mean, std = (np.asarray(array, float) for array in (xs, mean, std))
-    if xs.ndim != 1 or mean.shape != xs.shape or std.shape != xs.shape:
+    xs, mean, std = reals("xs", xs), reals_or_none("mean", mean), reals_or_none("std", std)
+    if xs.ndim != 1 or not xs.size or mean.shape != xs.shape or std.shape != xs.shape:
         raise ValueError(
             f"xs, mean and std must be vectors of one length, got {xs.shape}, {mean.shape} and "
             f"{std.shape}: pass one coordinate for each point."
         )
+    _finite("xs", xs)
     observed = None if observations is None else _observed(observations, dim=1)
+    lines = np.empty((0, xs.size)) if samples is None else _matrix("samples", samples)
+    known = xs if truth is None else reals_or_none("truth", truth)
+    for name, array in (("samples", lines), ("truth", known)):
+        require(
+            array.shape[-1:] == xs.shape and (name == "samples" or array.ndim == 1),
+            f"{name} must have a value for each of the {xs.size} xs, got shape {array.shape}.",
+        )
     ax = _axes(ax, "x", "f(x)")
     ax.fill_between(
         xs, mean - 1.96 * std, mean + 1.96 * std, color=BLUE, alpha=0.16, lw=0, label="95 %"
     )
-    for index, sample in enumerate([] if samples is None else _matrix("samples", samples)):
+    for index, sample in enumerate(lines):
         label = "samples" if index == 0 else "_sample"
         ax.plot(xs, sample, color=SKY, lw=0.9, alpha=0.75, label=label)
     if truth is not None:
-        ax.plot(xs, np.asarray(truth), color=INK, lw=1.3, ls=(0, (4, 2)), label="truth")
+        ax.plot(xs, known, color=INK, lw=1.3, ls=(0, (4, 2)), label="truth")
     ax.plot(xs, mean, color=BLUE, lw=2.2, label="mean")
     ax.set_xlim(xs.min(), xs.max())
     if observed is not None:
@@ -131,13 +141,17 @@ def posterior_2d(
     `label` names the color bar, for other surfaces such as a variance or an acquisition function.
     """
     check_direction(direction)
-    xs, ys = np.asarray(xs, float), np.asarray(ys, float)
-    mean = _matrix("mean", mean)
+    require(isinstance(label, str), f"label must be text, got {shown(label)}.")
+    xs, ys, mean = reals("xs", xs), reals("ys", ys), _matrix("mean", mean)
     if mean.shape != (*ys.shape, *xs.shape):
         raise ValueError(
             f"mean must have one row per y and one column per x, got {mean.shape} for "
             f"{ys.shape} ys and {xs.shape} xs: transpose or reshape it."
         )
+    require(min(mean.shape) >= 2, f"mean must have two rows and columns, got shape {mean.shape}.")
+    _finite("xs", xs)
+    _finite("ys", ys)
+    require(np.isfinite(mean).any(), "mean must have a finite number: there is nothing to draw.")
     observed = None if observations is None else _observed(observations, dim=2)
     ax = _axes(ax, "x₁", "x₂", grid=False)
     low, high = np.nanmin(mean), np.nanmax(mean)
@@ -169,6 +183,10 @@ def progress(
     gets a cross on it (at the bottom while the agent has no value at all).
     """
     direction = direction_of(values)
+    require(
+        xlabel is None or isinstance(xlabel, str),
+        f"xlabel must be text or None, got {shown(xlabel)}.",
+    )
     xlabel = xlabel or ("evaluation" if shared(values) else "round")
     values = _matrix("values", values_of(values))
     best = metrics.best_so_far(values, direction)
@@ -195,9 +213,11 @@ def save(figure: Axes | Figure, path: str | os.PathLike) -> Path:
     _matplotlib()
     from matplotlib.figure import Figure as Root
 
+    require(hasattr(figure, "figure"), f"figure must be axes or a figure, got {shown(figure)}.")
+    require(isinstance(path, str | os.PathLike), f"path must be a path, got {shown(path)}.")
     path = Path(path)
     if not path.suffix:
-        raise ValueError(f"{path} has no suffix to tell the format: add .png, .pdf or .svg.")
+        raise ValueError(f"path: {path} has no suffix to tell the format: add .png, .pdf or .svg.")
     root: Any = figure
     while not isinstance(root, Root):  # axes may sit in a figure within a figure
         root = root.figure
@@ -221,14 +241,25 @@ def _matplotlib() -> None:
 
 
 def _matrix(name: str, values: ArrayLike) -> np.ndarray:
-    values = np.asarray(values, float)
-    if values.ndim != 2 or values.size == 0:
-        raise ValueError(f"{name} must be a matrix that is not empty, got shape {values.shape}.")
-    return values
+    array = reals_or_none(name, values)
+    require(
+        array.ndim == 2 and array.size > 0,
+        f"{name} must be a matrix that is not empty, got shape {array.shape}.",
+    )
+    return array
+
+
+def _finite(name: str, array: np.ndarray) -> None:
+    require(np.isfinite(array), f"{name} must be finite; some are not.")
 
 
 def _observed(observations: Observations, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    points, values = (np.asarray(array, float) for array in observations)
+    require(
+        isinstance(observations, Sequence) and len(observations) == 2,
+        f"observations must be (points, values), got {shown(observations)}.",
+    )
+    points = reals("points of observations", observations[0])
+    values = reals_or_none("values of observations", observations[1])
     points = points[:, None] if points.ndim == dim == 1 else points
     if points.shape != (values.size, dim) or values.ndim != 1:
         raise ValueError(
@@ -239,7 +270,9 @@ def _observed(observations: Observations, dim: int) -> tuple[np.ndarray, np.ndar
 
 
 def _axes(ax: Axes | None, xlabel: str, ylabel: str, grid: bool = True) -> Axes:
-    _matplotlib()
+    _check_axes(ax)
+    for name, text in (("xlabel", xlabel), ("ylabel", ylabel)):
+        require(isinstance(text, str), f"{name} must be text, got {shown(text)}.")
     if ax is None:
         from matplotlib.figure import Figure
 
@@ -253,6 +286,16 @@ def _axes(ax: Axes | None, xlabel: str, ylabel: str, grid: bool = True) -> Axes:
         ax.grid(axis="y", color=GRID, lw=0.8)
         ax.set_axisbelow(True)
     return ax
+
+
+def _check_axes(ax: Any) -> None:
+    _matplotlib()
+    from matplotlib.axes import Axes as Root
+
+    require(
+        ax is None or isinstance(ax, Root),
+        f"ax must be axes of matplotlib, such as plt.subplots()[1], or None, got {shown(ax)}.",
+    )
 
 
 def _curve(ax: Axes, values: np.ndarray, band: Band, color: str, dash: Any) -> None:

@@ -5,7 +5,7 @@ all workers where they share an objective. Where it shows a model, this is
 an exact Gaussian process, fitted to the observations by maximum evidence. So it serves every method.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -14,12 +14,12 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbo._check import require
+from jaxbo._check import reals, require, shown
 from jaxbo._direction import upward
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.parameters import AbstractChoice, Categorical, Real
 from jaxbo.domains.space import Space
-from jaxbo.kernels.models.sensitivity import sobol
+from jaxbo.kernels.models.sensitivity import check_sobol, sobol
 from jaxbo.plotting._curves import (
     BLUE,
     INK,
@@ -28,6 +28,7 @@ from jaxbo.plotting._curves import (
     SOFT,
     Axes,
     _axes,
+    _check_axes,
     _colorbar,
     _legend,
     posterior_1d,
@@ -36,6 +37,7 @@ from jaxbo.plotting._curves import (
 from jaxbo.plotting._runs import Modeled, Observed, active, modeled, names_of, observed
 from jaxbo.runs.desk import Desk
 from jaxbo.runs.trace import Trace
+from jaxbo.types import about
 
 #: Of JAX or of NumPy.
 Values: TypeAlias = Array | np.ndarray
@@ -60,7 +62,9 @@ def slice_1d(
     that of the unit cube. `ValueError` for a point where the parameter is not active.
     """
     seen = observed(run, domain, agent)
-    (variable,), (column,) = _variables(seen.domain, parameter)
+    (variable,), (column,) = _variables(seen.domain, parameter=parameter)
+    _check_axes(ax)
+    at = _point(seen.domain, at)
     model = modeled(seen)
     grid = np.linspace(0, 1, FINE)
     points = np.tile(_through(seen, model, at, variable), (FINE, 1))
@@ -87,8 +91,10 @@ def contour(
     It is blank where one of them is not active because of the other.
     """
     seen = observed(run, domain, agent)
-    variables, columns = _variables(seen.domain, first, second)
+    variables, columns = _variables(seen.domain, first=first, second=second)
     require(columns[0] != columns[1], f"first and second must differ, got {first!r} twice.")
+    _check_axes(ax)
+    at = _point(seen.domain, at)
     model = modeled(seen)
     grid = np.linspace(0, 1, COARSE)
     points = np.tile(_through(seen, model, at, *variables), (COARSE * COARSE, 1))
@@ -108,9 +114,31 @@ def contour(
     return ax
 
 
-def _variables(domain: AbstractDomain, *parameters: str | int) -> tuple[list[int], list[int]]:
-    """The numbers of parameters, and their coordinates."""
-    return [_variable(domain, p) for p in parameters], [_column(domain, p) for p in parameters]
+def _variables(domain: AbstractDomain, **parameters: str | int) -> tuple[list[int], list[int]]:
+    """The numbers of parameters, and their coordinates; errors have the names of the arguments."""
+    given = [about(name, _one_of(domain))(p) for name, p in parameters.items()]
+    return [_variable(domain, p) for p in given], [_column(domain, p) for p in given]
+
+
+def _one_of(domain: AbstractDomain) -> Callable[[str | int], str | int]:
+    def checked(parameter: str | int) -> str | int:
+        _column(domain, parameter)
+        return parameter
+
+    return checked
+
+
+def _point(domain: AbstractDomain, at: Any) -> Float[np.ndarray, " dim"] | None:
+    """The point of a slice, if it is given; `ValueError` for none of the domain's dimension."""
+    if at is None:
+        return None
+    point = reals("at", at)
+    require(
+        point.shape == (domain.dim,) and np.isfinite(point).all(),
+        f"at must be a point of {domain.dim} finite coordinates, such as space.encode makes of "
+        f"parameters, got {shown(at)}.",
+    )
+    return point
 
 
 def _on_domain(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
@@ -119,13 +147,7 @@ def _on_domain(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
 
 def _through(seen: Observed, model: Modeled, at: Any, *variables: int) -> np.ndarray:
     """The point of a slice along these variables: `at`, or else the best one where all are active."""
-    dim = seen.domain.dim
-    points = model.ranked if at is None else np.asarray(at, float)[None]
-    require(
-        points.shape[1:] == (dim,) and np.isfinite(points).all(),
-        f"at must be a point of {dim} finite coordinates, such as space.encode makes of parameters, got "
-        f"{at!r}.",
-    )
+    points = model.ranked if at is None else at[None]
     fits = active(seen.domain, _on_domain(seen.domain, points))[:, variables].all(axis=1)
     if not fits.any():
         names = [names_of(seen.domain)[variable] for variable in variables]
@@ -151,6 +173,8 @@ def importance(
     From `count` points for each (`kernels.models.sensitivity`). A context is a parameter too.
     """
     seen = observed(run, domain, agent)
+    _check_axes(ax)
+    check_sobol(seen.domain, count)
     model, names = modeled(seen), names_of(seen.domain)
     found = jax.jit(lambda key: sobol(key, model.mean, seen.domain, count))(jr.key(0))
     order = np.argsort(np.asarray(found.total))
@@ -178,7 +202,8 @@ def parallel(
     """
     seen = observed(run, domain, agent)
     names, heights = names_of(seen.domain), _heights(seen.domain, seen.x)
-    require(len(names) >= 2, "parallel coordinates need at least two parameters.")
+    require(len(seen.x) > 0, "run has no evaluations yet: there is nothing to draw.")
+    require(len(names) >= 2, "domain: parallel coordinates need at least two parameters.")
     places, done = np.arange(len(names)), np.isfinite(seen.good)
     ax = _axes(ax, "", "", grid=False)
     colors, mapped = _colors(seen.y[done])
@@ -231,7 +256,7 @@ def _variable(domain: AbstractDomain, parameter: str | int) -> int:
     whole_number = isinstance(parameter, int) and not isinstance(parameter, bool)
     require(
         whole_number and 0 <= int(parameter) < len(names),
-        f"there is no parameter {parameter!r}: give one of {names}, or its number.",
+        f"there is no parameter {shown(parameter)}: give one of {names}, or its number.",
     )
     return int(parameter)
 

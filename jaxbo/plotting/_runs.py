@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxbo._check import require
+from jaxbo._check import reals_or_none, require, shown, whole
 from jaxbo._direction import Direction, upward
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
@@ -61,10 +61,11 @@ def observed(
         known = run.results
         arrays = np.asarray(known.queries), known.values, known.feasible
         return Observed(run.algorithm.domain, *arrays, known.direction)
-    require(isinstance(run, Trace), f"expected a Trace or a Desk, got {type(run).__name__}.")
+    require(isinstance(run, Trace), f"run must be a Trace or a Desk, got {shown(run)}.")
     require(
         isinstance(domain, AbstractDomain),
-        f"a Trace does not know its domain: give domain=, such as algorithm.domain; got {domain!r}.",
+        f"a Trace does not know its domain: give domain=, such as algorithm.domain; got "
+        f"{shown(domain)}.",
     )
     assert domain is not None
     _must_be_one(run)
@@ -77,8 +78,9 @@ def observed(
     if run.shared and agent is None:
         flat = x.reshape(-1, domain.dim), y.reshape(-1), feasible.reshape(-1)
         return Observed(domain, *flat, run.direction)
-    agent, agents = agent or 0, y.shape[1]
-    require(0 <= agent < agents, f"agent must be from 0 to {agents - 1}, got {agent}.")
+    agent, agents = 0 if agent is None else agent, y.shape[1]
+    whole("agent", agent)
+    require(agent < agents, f"agent must be from 0 to {agents - 1}, got {agent}.")
     return Observed(domain, x[:, agent], y[:, agent], feasible[:, agent], run.direction)
 
 
@@ -99,7 +101,7 @@ def values_of(run: Any) -> np.ndarray:
     values, known = run, run.results if isinstance(run, Desk) else run
     if isinstance(known, Trace | Results):
         values = np.where(known.feasible, known.values, np.nan)
-    values = np.asarray(values, float)
+    values = reals_or_none("values", values)
     return values.reshape(-1, 1) if values.ndim == 1 or shared(run) else values
 
 

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special
 
-from jaxbo._check import is_a, require, whole
+from jaxbo._check import is_a, require, shown, takes, whole
 from jaxbo.privacy.mechanism import AbstractSampling, FixedSize, Mechanism, Relation
 
 #: λ of the paper's moments accountant.
@@ -42,8 +42,10 @@ _CLOSE = 1e-5
 _LEAST_NOISE, _MOST_NOISE = 2.0**-7, 2.0**20
 #: To the share of a roster of this size the share of agents that are drawn is rounded up.
 _ROSTER = 10**12
-#: More rounds than this are not searched for.
+#: More rounds than this are not searched for, nor accounted for by `pld`.
 _MOST_ROUNDS = 10**7
+#: The largest grid of the privacy loss that `pld` makes: 3 gigabytes, and ten seconds.
+_MOST_CELLS = 2.0**26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +63,13 @@ class Event:
 
     def __post_init__(self):
         is_a("relation", self.relation, Relation)
-        require(0 < self.q <= 1, f"q must lie in (0, 1], got {self.q}: nothing is sampled else.")
         require(
-            0 < self.z < math.inf,
-            f"z must be positive and finite, got {self.z}: without noise nothing is private.",
+            isinstance(self.q, Real) and 0 < self.q <= 1,
+            f"q must lie in (0, 1], got {shown(self.q)}: nothing is sampled else.",
+        )
+        require(
+            isinstance(self.z, Real) and 0 < self.z < math.inf,
+            f"z must be positive and finite, got {shown(self.z)}: without noise nothing is private.",
         )
         whole("count", self.count, most=math.inf)
 
@@ -75,6 +80,7 @@ Accountant: TypeAlias = Callable[[Sequence[Event], float], float]
 def event(mechanism: Mechanism, rounds: int = 1) -> Event:
     """What `rounds` releases of a mechanism cost. `ValueError` if its numbers are arrays."""
     is_a("mechanism", mechanism, Mechanism)
+    whole("rounds", rounds, most=math.inf)
     relation, q = _sampling(mechanism.sampling)
     return Event(relation, q, _number("z", mechanism.z), rounds)
 
@@ -102,6 +108,7 @@ def renyi(events: Sequence[Event], delta: float) -> float:
     extra `privacy`.
     """
     check_delta(delta)
+    _check_events(events)
     rdp = _dp_accounting("renyi").rdp
     if not number_of_releases(events):
         return 0.0
@@ -113,14 +120,22 @@ def renyi(events: Sequence[Event], delta: float) -> float:
 def pld(events: Sequence[Event], delta: float) -> float:
     """ε by the distribution of the privacy loss, rounded up; Poisson sampling.
 
-    `ValueError` for sampling of a fixed size. Needs the extra `privacy`.
+    `ValueError` for sampling of a fixed size, and for so many rounds, or so little noise, that the
+    distribution takes gigabytes. Needs the extra `privacy`.
     """
     check_delta(delta)
     _only_zero_out(events, "pld")
     _dp_accounting("pld")
-    if not number_of_releases(events):
+    rounds = number_of_releases(events)
+    if not rounds:
         return 0.0
-    interval = _interval(moments(events, delta), number_of_releases(events))
+    bound = moments(events, delta)
+    interval = _interval(bound, rounds)
+    require(
+        rounds <= _MOST_ROUNDS and bound / interval <= _MOST_CELLS,
+        f"events of {rounds} rounds with an epsilon of up to {bound:.3g} are too much for pld, which "
+        "would take gigabytes: give accountant=accounting.renyi, or ask for fewer rounds.",
+    )
     return _pld_epsilon(tuple(events), delta, interval)
 
 
@@ -130,6 +145,7 @@ BY_NAME: dict[str, Accountant] = {"moments": moments, "renyi": renyi, "pld": pld
 
 def tightest(events: Sequence[Event]) -> Accountant:
     """`pld`, or `renyi` where agents are sampled without replacement. Its `__name__` names it."""
+    _check_events(events)
     return pld if all(e.relation is Relation.ZERO_OUT for e in events) else renyi
 
 
@@ -238,8 +254,7 @@ def epsilon(
     `ValueError` for δ outside (0, 1), a mechanism without noise or with arrays for numbers.
     """
     whole("rounds", rounds)
-    charged = (event(mechanism, rounds),)
-    return _chosen(accountant, charged)(charged, delta)
+    return loss(accountant, (event(mechanism, rounds),), delta)
 
 
 def noise_for(
@@ -256,20 +271,26 @@ def noise_for(
     noise up to a million sensitivities is enough.
     """
     _check_epsilon(epsilon)
+    check_delta(delta)
+    check_accountant(accountant)
     whole("rounds", rounds, least=1, most=math.inf)
     relation, q = _sampling(q)
 
+    def events(z: float) -> tuple[Event, ...]:
+        return (Event(relation, q, z, rounds),)
+
     def enough(z: float) -> bool:
-        events = (Event(relation, q, z, rounds),)
-        return _chosen(accountant, events)(events, delta) <= epsilon
+        return loss(accountant, events(z), delta) <= epsilon
 
     high = 1.0
+    if (accountant or tightest(events(high))) is pld:
+        high = _close(lambda z: moments(events(z), delta), epsilon, delta)
     while not enough(high):
         high *= 2
         require(
             high <= _MOST_NOISE,
-            f"no z up to {_MOST_NOISE:.0f} gives an epsilon of {epsilon} at delta {delta}; ask for a "
-            "larger epsilon, or choose an accountant that can report less.",
+            f"no z up to {_MOST_NOISE:.0f} gives an epsilon of {epsilon} at delta {delta} over {rounds} "
+            "rounds; ask for a larger epsilon, or choose an accountant that can report less.",
         )
     while high > _LEAST_NOISE and enough(high / 2):
         high /= 2
@@ -284,8 +305,7 @@ def rounds_for(
     one = event(mechanism)
 
     def within(rounds: int) -> bool:
-        events = (dataclasses.replace(one, count=rounds),)
-        return _chosen(accountant, events)(events, delta) <= epsilon
+        return loss(accountant, (dataclasses.replace(one, count=rounds),), delta) <= epsilon
 
     low, high = 0, 1
     while high < _MOST_ROUNDS and within(high):
@@ -296,6 +316,20 @@ def rounds_for(
         middle = (low + high) // 2
         low, high = (middle, high) if within(middle) else (low, middle)
     return low
+
+
+def _close(moments: Callable[[float], float], epsilon: float, delta: float) -> float:
+    """Noise for which the quick accountant finds about `epsilon`, a power of two.
+
+    With much less noise than is needed `pld` takes gigabytes.
+    """
+    most = max(epsilon, 2 * math.log(1 / delta) / MOMENTS[-1])  # less it may not be able to report
+    z = 1.0
+    while z < _MOST_NOISE and moments(z) > most:
+        z *= 2
+    while z > _LEAST_NOISE and moments(z / 2) <= most:
+        z /= 2
+    return z
 
 
 def _bisect(enough: Callable[[float], bool], low: float, high: float) -> float:
@@ -331,19 +365,37 @@ def _number(name: str, value: Any) -> float:
     return float(array)
 
 
+def _check_events(events: Sequence[Event]) -> None:
+    require(
+        isinstance(events, Sequence) and all(isinstance(e, Event) for e in events),
+        f"events must be a sequence of Event, such as [event(mechanism, rounds)], got {shown(events)}.",
+    )
+
+
 def _only_zero_out(events: Sequence[Event], accountant: str) -> None:
+    _check_events(events)
     require(
         all(e.relation is Relation.ZERO_OUT for e in events),
         f"the accountant {accountant} is for Poisson sampling; use renyi for a fixed size.",
     )
 
 
-def _chosen(accountant: Accountant | None, events: Sequence[Event]) -> Accountant:
+def loss(accountant: Accountant | None, events: Sequence[Event], delta: float) -> float:
+    """ε of the events by the accountant, or by `tightest`. `ValueError` for one that gives no number."""
+    check_accountant(accountant)
+    found = (accountant or tightest(events))(events, delta)
+    one = isinstance(found, Real) or getattr(found, "shape", None) == ()
+    require(one, f"accountant must return epsilon, one number, got {shown(found)}.")
+    return found
+
+
+def check_accountant(accountant: Accountant | None) -> None:
+    """`ValueError` for what is no function of events and delta."""
     require(
-        accountant is None or callable(accountant),
-        f"accountant must be one of accounting's {', '.join(BY_NAME)}, got {accountant!r}.",
+        accountant is None or (takes(accountant, 2) and not isinstance(accountant, type)),
+        f"accountant must be one of accounting's {', '.join(BY_NAME)}, or another function of events and "
+        f"delta, got {shown(accountant)}.",
     )
-    return accountant or tightest(events)
 
 
 def check_delta(delta: float) -> None:

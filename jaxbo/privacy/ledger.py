@@ -7,15 +7,16 @@ import math
 from collections.abc import Sequence
 from numbers import Real
 
-from jaxbo._check import is_a, require
+from jaxbo._check import is_a, require, shown
 from jaxbo.privacy.accounting import (
     BY_NAME,
     Accountant,
     Event,
+    check_accountant,
     check_delta,
     event,
+    loss,
     number_of_releases,
-    tightest,
 )
 from jaxbo.privacy.mechanism import Mechanism, Relation
 
@@ -56,11 +57,7 @@ class Ledger:
             isinstance(self.budget, Real) and self.budget > 0,
             f"budget must be a positive epsilon, got {self.budget!r:.60}.",
         )
-        require(
-            self.accountant is None or callable(self.accountant),
-            "accountant must be a function of events and delta, such as jaxbo.accounting.pld, got "
-            f"{self.accountant!r:.60}.",
-        )
+        check_accountant(self.accountant)
         require(
             isinstance(self.events, tuple) and all(isinstance(e, Event) for e in self.events),
             f"events must be a tuple of Event, got {self.events!r:.60}.",
@@ -73,8 +70,7 @@ class Ledger:
 
     def epsilon(self, delta: float | None = None) -> float:
         """The privacy loss so far, at the ledger's own `delta` or another one."""
-        accountant = self.accountant or tightest(self.events)
-        return accountant(self.events, self.delta if delta is None else delta)
+        return loss(self.accountant, self.events, self.delta if delta is None else delta)
 
     def charge(self, mechanism: Mechanism, rounds: int = 1) -> "Ledger":
         """The ledger after `rounds` more releases; `BudgetError` if they exceed the budget."""
@@ -117,6 +113,7 @@ class Ledger:
 
     def covers(self, other: "Ledger") -> bool:
         """Whether this one has all the charges of `other`, and perhaps more."""
+        is_a("other", other, Ledger)
         mine = {_kind(e): e.count for e in self.events}
         return all(mine.get(_kind(e), 0) >= e.count for e in other.events)
 
@@ -126,11 +123,16 @@ class Ledger:
 
     def charged(self, charges: str) -> "Ledger":
         """This ledger with the `charges` of a run that it began, instead of its own."""
+        require(isinstance(charges, str), f"charges must be text, got {shown(charges)}.")
         return dataclasses.replace(self, events=Ledger.from_json(charges).events)
 
     @classmethod
     def from_json(cls, text: str) -> "Ledger":
         """The ledger that was saved. `ValueError` for anything else, never an empty ledger."""
+        require(
+            isinstance(text, str | bytes | bytearray),
+            f"text must be a saved ledger, as to_json writes it, got {shown(text)}.",
+        )
         try:
             saved = json.loads(text)
             require(saved["format"] == FORMAT, f"format {saved['format']}, expected {FORMAT}")
@@ -147,8 +149,8 @@ class Ledger:
             )
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"this is not a saved ledger ({error!r}). A run that goes on without its ledger, or with "
-                "an older copy of it, has no guarantee."
+                f"this text is not a saved ledger ({error!r}). A run that goes on without its ledger, "
+                "or with an older copy of it, has no guarantee."
             ) from error
 
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from jaxbo._check import require
+from jaxbo._check import require, shown
 
 
 class CheckpointError(ValueError):
@@ -38,7 +38,8 @@ def located(path: str | os.PathLike) -> Path:
     `ValueError` if there is no such folder, or nothing can be written in it.
     """
     require(
-        isinstance(path, str | os.PathLike), f"checkpoint must be a path of a file, got {path!r}."
+        isinstance(path, str | os.PathLike),
+        f"checkpoint must be a path of a file, got {shown(path)}.",
     )
     try:
         found = Path(path).resolve()

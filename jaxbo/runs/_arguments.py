@@ -7,18 +7,14 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
-from jaxtyping import PyTree
 
-from jaxbo._check import require
+from jaxbo._check import require, shown
+from jaxbo._keys import check_key
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import width
 from jaxbo.runs._objective import FORMS
-
-#: Shapes of keys as `jax.random.PRNGKey` makes them, of JAX's generators.
-_OLD = (2,), (4,)
 
 
 def check_arguments(
@@ -31,7 +27,7 @@ def check_arguments(
     check_algorithm(algorithm, kind)
     require(
         callable(objective) and not isinstance(objective, AbstractAlgorithm),
-        f"objective must be a function, {FORMS}, got {_named(objective)}.",
+        f"objective must be a function, {FORMS}, got {shown(objective)}.",
     )
     check_key(key)
 
@@ -47,51 +43,7 @@ def check_algorithm(algorithm: Any, kind: type[AbstractAlgorithm] = AbstractAlgo
         hint = "use jaxbo.run or jaxbo.drive for it, or a method of workers who share a model"
     elif callable(algorithm):
         hint = "the algorithm comes first, then the objective"
-    raise ValueError(f"algorithm must be of type {kind.__name__}, got {_named(algorithm)}: {hint}.")
-
-
-def check_key(key: Any) -> None:
-    """`ValueError` unless it is one random key, of the new kind or of the old."""
-    if isinstance(key, int | np.integer) and not isinstance(key, bool):
-        raise ValueError(f"key must be a random key of JAX, got {key}: give jax.random.key({key}).")
-    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        require(
-            shape == (),
-            f"key must be one key, got keys of shape {shape}: give one of them, or use jax.vmap.",
-        )
-        return
-    require(
-        dtype == np.uint32 and shape in _OLD,
-        f"key must be a random key of JAX, got {_named(key)}: give jax.random.key(0), or another "
-        "number.",
-    )
-
-
-def check_state(algorithm: AbstractAlgorithm, state: PyTree) -> None:
-    """`ValueError` for a state that this algorithm does not make, with what differs."""
-    fresh = eqx.filter_eval_shape(algorithm.init, jr.key(0))
-    given, expected = _leaves(state), _leaves(fresh)
-    begin = "begin with what algorithm.init returns"
-    require(
-        jax.tree.structure(state) == jax.tree.structure(fresh),
-        f"state is of another algorithm, or of other sizes: it must be a {type(fresh).__name__} of "
-        f"{type(algorithm).__name__}, got {_named(state)}; {begin}.",
-    )
-    for path, leaf in expected.items():
-        have, want = np.shape(given[path]), leaf.shape
-        require(
-            have == want,
-            f"state is of another algorithm, capacity or number of agents: {path} has shape {have}, "
-            f"expected {want}; {begin}. For a larger capacity replay(algorithm, trace, key) makes one.",
-        )
-    for path, leaf in expected.items():
-        have = getattr(given[path], "dtype", type(given[path]).__name__)
-        require(
-            have == leaf.dtype,
-            f"state is of another precision: {path} has type {have}, expected {leaf.dtype}. Make the "
-            "algorithm and its state anew where jax_enable_x64 was switched.",
-        )
+    raise ValueError(f"algorithm must be of type {kind.__name__}, got {shown(algorithm)}: {hint}.")
 
 
 def check_precision(algorithm: AbstractAlgorithm) -> None:
@@ -125,20 +77,3 @@ def check_room(algorithm: AbstractOneModel, evaluations: int) -> None:
         f"{evaluations} evaluations by {algorithm.targets} workers exceed the surrogate's capacity of "
         f"{most}: {larger(algorithm, needed)}. A checkpoint goes on with it.",
     )
-
-
-def _leaves(tree: PyTree) -> dict[str, Any]:
-    return {
-        jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-
-
-def _named(value: Any) -> str:
-    """A short text for a thing that is wrong."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    if callable(value) and not isinstance(value, eqx.Module):
-        return f"the function {getattr(value, '__name__', value)}"
-    if value is None or isinstance(value, str | int | float | list | tuple):
-        return f"{value!r:.60}"
-    return f"{type(value).__name__}"

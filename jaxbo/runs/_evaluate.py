@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from jaxbo._check import require
+from jaxbo._check import require, shown
 from jaxbo._warning import warn
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.outcomes import Outcome, names_of, numbers_of
@@ -242,7 +242,9 @@ def number(value: Any, name: str = "") -> float:
         return np.inf
     except (TypeError, ValueError):
         pass
-    raise BadValueError(f"the objective must return one real number{_as(name)}, got {value!r}.")
+    raise BadValueError(
+        f"the objective must return one real number{_as(name)}, got {shown(value)}."
+    )
 
 
 def _as(name: str) -> str:

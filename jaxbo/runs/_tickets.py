@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxbo._check import require
+from jaxbo._check import require, shown
 from jaxbo.algos.base import outcomes
 from jaxbo.algos.base.outcomes import Outcome, width
 from jaxbo.domains.base import AbstractDomain
@@ -78,7 +78,7 @@ class Tickets:
         whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
         require(
             whole_number and 0 <= number < count,
-            f"there is no query number {number!r}: {count} were handed out.",
+            f"there is no query number {shown(number)}: {count} were handed out.",
         )
 
     def must_be_out(self, number: Any) -> None:

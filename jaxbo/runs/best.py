@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxbo._check import is_a, require
+from jaxbo._check import is_a, require, shown
 from jaxbo._direction import upward
 from jaxbo.algos.base import _origin
+from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.runs.desk import Desk
 from jaxbo.runs.trace import Trace
@@ -51,6 +52,10 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
     other sizes.
     """
     is_a("algorithm", algorithm, AbstractAlgorithm)
+    require(
+        isinstance(trace, Trace | Desk), f"trace must be a Trace or a Desk, got {shown(trace)}."
+    )
+    check_state(algorithm, state)
     agents, dim = min(algorithm.targets, algorithm.clients), algorithm.domain.dim
     known = trace.results if isinstance(trace, Desk) else trace
     queries, values = jnp.asarray(known.queries), on_device(known.values)

@@ -22,13 +22,14 @@ from jaxbo._direction import Direction, check_direction
 from jaxbo._keys import barrier
 from jaxbo._warning import warn
 from jaxbo.algos.base._room import larger
+from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.keys import run_keys
 from jaxbo.algos.base.outcomes import numbers_of, stacked
 from jaxbo.domains.space import Space
 from jaxbo.layout import layout
 from jaxbo.objectives.families import AbstractObjective
-from jaxbo.runs._arguments import check_arguments, check_precision, check_state
+from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._objective import compiled
 from jaxbo.runs._plan import Compiled, Plan, evaluate_all
 from jaxbo.runs._segments import run_in_segments

@@ -27,7 +27,7 @@ from jaxbo.algos.base import _origin, outcomes
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
-from jaxbo.algos.base.known import points
+from jaxbo.algos.base.known import point
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps
@@ -35,7 +35,7 @@ from jaxbo.runs._ahead import of_workers
 from jaxbo.runs._arguments import check_arguments, check_precision, check_room
 from jaxbo.runs._checkpoint import Checkpoint, Rows
 from jaxbo.runs._context import at, placed
-from jaxbo.runs._evaluate import NotFiniteError, finite_numbers
+from jaxbo.runs._evaluate import BadValueError, NotFiniteError, finite_numbers
 from jaxbo.runs._identity import identity
 from jaxbo.runs._start import beginning
 from jaxbo.runs._tickets import ASKED, DRAWN, ELSEWHERE, Entry, Tickets
@@ -256,13 +256,12 @@ class Desk:
         `x` is a point of the domain, or on a `Space` a dictionary of parameters. `ValueError`, and
         nothing changes, for one outside of the domain, and for more results than the surrogate can hold.
         """
-        given = [x] if isinstance(x, Mapping) else np.asarray(x)[None]
-        (point,) = points(given, self.algorithm.domain)
+        found = point(x, self.algorithm.domain)
         with self._lock:
             self._must_hold()
             self._must_have_room()
             numbers, why = self._read(value)
-            tickets = self._now.tickets.with_entry(Entry(point, ELSEWHERE))
+            tickets = self._now.tickets.with_entry(Entry(found, ELSEWHERE))
             number = len(tickets.entries) - 1
             self._learn(tickets, number, numbers, why)
         self._warn(number, why)
@@ -282,6 +281,8 @@ class Desk:
             return finite_numbers(value, self.algorithm.outcomes), None
         except NotFiniteError as error:
             return self._nan, repr(error)
+        except BadValueError as error:
+            raise BadValueError(f"value: {error}") from error
 
     def _tell(self, number: int, numbers: np.ndarray, why: str | None = None) -> None:
         with self._lock:

@@ -100,6 +100,7 @@ from jaxbo._check import is_a, require
 from jaxbo._direction import Direction, check_direction, upward
 from jaxbo._keys import fresh
 from jaxbo.algos.base import _origin, outcomes
+from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import RunKeys, design_keys, round_keys, run_keys
 from jaxbo.algos.base.outcomes import Observed, width
@@ -108,7 +109,7 @@ from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import Ahead
-from jaxbo.runs._arguments import check_arguments, check_precision, check_state
+from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint
 from jaxbo.runs._ending import Ending
 from jaxbo.runs._evaluate import BlackBox, Evaluator, check_catch, check_way

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxbo._check import require
+from jaxbo._check import require, shown
 from jaxbo.algos.base.known import ABOUT, AGENT, RUNNING, VALUE
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
@@ -33,6 +33,10 @@ class Trials(list[dict[str, Any]]):
 
     def to_csv(self, path: str | PathLike | None = None) -> str:
         """The table as comma-separated values, None as nothing; written to `path`, if given."""
+        require(
+            path is None or isinstance(path, str | PathLike),
+            f"path must be that of a file, such as 'results.csv', got {shown(path)}.",
+        )
         text = io.StringIO()
         writer = csv.DictWriter(text, list(self[0]) if self else [], lineterminator="\n")
         writer.writeheader()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxbo._check import require
+from jaxbo._check import is_a, require, shown
 from jaxbo._direction import Direction
 from jaxbo._shown import Shown
 from jaxbo.algos.base.outcomes import feasible
@@ -72,6 +72,7 @@ class Trace(Shown):
 
         `known=` takes it back. `ValueError` for the traces of several runs at once.
         """
+        _check_domain(domain, np.shape(self.queries)[-1])
         require(
             np.ndim(self.values) == 2,
             f"expected the trace of one run, got values of shape {np.shape(self.values)}: take one.",
@@ -91,6 +92,13 @@ class Trace(Shown):
             return table.row(domain, queries[at], agent, max(round, -1), *about)
 
         return Trials(one(*at) for at in np.ndindex(*values.shape))
+
+
+def _check_domain(domain: Any, dim: int) -> None:
+    require(
+        domain is None or (isinstance(domain, AbstractDomain) and domain.dim == dim),
+        f"domain must be that of the run's method, of {dim} coordinates, or None, got {shown(domain)}.",
+    )
 
 
 class Round(Shown):
@@ -127,6 +135,7 @@ def summary(round: Round) -> Summary:
 
     Over devices, quantiles take the best value of every agent to each of them.
     """
+    is_a("round", round, Round)
     known = jnp.where(jnp.isfinite(round.best), round.best, jnp.nan)
     levels = jnp.asarray(QUANTILES, known.dtype)
     failed = jnp.sum(~jnp.isfinite(round.values))

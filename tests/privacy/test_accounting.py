@@ -342,6 +342,12 @@ def test_the_noise_for_a_fixed_size_is_found_from_its_sampling():
     assert epsilon(Mechanism(z, 1.0, sampling), 20, 1e-3) == pytest.approx(4.0, rel=1e-3)
 
 
+@pytest.mark.parametrize(("z", "rounds"), [(1.0, 10**6), (1e5, 2**40)])
+def test_a_loss_whose_distribution_takes_gigabytes_is_refused_at_once(z, rounds):
+    with pytest.raises(ValueError, match=rf"events of {rounds} rounds .*accounting\.renyi"):
+        pld([event(0.5, z, rounds)], DELTA)
+
+
 def test_no_noise_is_named_where_none_is_enough():
     # The moments accountant cannot report less than log(1/delta) / 32.
     with pytest.raises(ValueError, match="no z up to"):

@@ -305,7 +305,7 @@ def test_results_are_known_in_any_form(form):
         ),
         (
             ([[0.1, 0.2]], {"value": [1.0], "cost": [1.0, 2.0], "b2": [1.0]}),
-            "columns of values have other shapes",
+            "column 'cost' of values has shape",
         ),
     ],
 )

@@ -22,14 +22,15 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
 from jaxbo._extensible import Extensible
+from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.known import (
     KnownRows,
     columns_of,
     inside,
     is_numeric,
+    numbers_of,
     of_one,
     read,
-    values_of,
 )
 from jaxbo.algos.base.outcomes import Outcome, columns, names_of
 from jaxbo.domains.base import AbstractDomain
@@ -219,11 +220,17 @@ class AbstractAlgorithm(Extensible):
         the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
         `ValueError` for a point outside of the domain, and for more than there is room for.
         """
-        queries, values, observed = self._as_arrays(queries, values)
+        check_state(self, state)
+        try:
+            queries, values, observed = self._as_arrays(queries, values)
+        except jax.errors.JAXTypeError:  # of what is traced
+            raise
+        except ValueError as error:
+            raise ValueError(f"queries and values: {error}") from error
         require(
             values.ndim == 2 and queries.shape == (*values.shape, self.domain.dim),
-            f"expected queries of shape (points, agents, {self.domain.dim}) and a value of each, got "
-            f"{queries.shape} and {values.shape}.",
+            f"expected queries of shape (points, agents, {self.domain.dim}) and values of (points, "
+            f"agents), got {queries.shape} and {values.shape}.",
         )
         require(
             self.round(state) == 0,
@@ -251,7 +258,7 @@ class AbstractAlgorithm(Extensible):
             found = self._read(queries if values is None else (queries, values))
             queries, numbers = found.queries, [found.values, *found.outcomes.values()]
         else:
-            numbers = [values_of(column) for column in columns_of(values, names)]
+            numbers = numbers_of(columns_of(values, names), names)
         shape = of_one(queries, numbers[0], self.domain.dim) if self.clients == 1 else None
         if queries.ndim == 2 and shape is not None:
             queries, numbers = queries.reshape(shape), [n.reshape(shape[:-1]) for n in numbers]

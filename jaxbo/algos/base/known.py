@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbo._check import require
+from jaxbo._check import reals, reals_or_none, require
 from jaxbo.algos.base import _text
 from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.domains.space import Space
@@ -75,7 +75,7 @@ def read(
     x, y = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
     names = [VALUE, *outcomes]
     if _is_array(x):
-        rows, numbers = _of_arrays(x, columns_of(y, names), domain, agents, targets)
+        rows, numbers = _of_arrays(x, columns_of(y, names), names, domain, agents, targets)
     else:
         results = (
             _of_records(given, domain, agents, names)
@@ -109,7 +109,7 @@ def columns_of(values: Any, names: Sequence[str]) -> list[Any]:
 def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"]:
     """Points of the domain; on a `Space` parameters by name, too. `ValueError` for one outside."""
     if _is_array(given):
-        found = _numbers("the points", given)
+        found = reals("the points", given)
         require(
             found.ndim == 2 and found.shape[1] == domain.dim,
             f"expected points of shape (points, {domain.dim}), got {found.shape}.",
@@ -118,6 +118,16 @@ def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"
         rows = [_point(row, f"point {i}", domain) for i, row in enumerate(_rows(given, "points"))]
         found = np.reshape(rows, (-1, domain.dim))
     return inside(_rounded(found), np.ones(len(found), bool), domain)
+
+
+def point(x: Any, domain: AbstractDomain) -> Float[np.ndarray, " dim"]:
+    """One point of the domain, in any of these forms; `ValueError`, of the argument `x`, for another."""
+    try:
+        given = [x] if isinstance(x, Mapping) else reals("coordinates", x)[None]
+        (found,) = points(given, domain)
+    except ValueError as error:
+        raise ValueError(f"x: {error}") from error
+    return found
 
 
 def inside(x: Float[Any, "points dim"], wanted: np.ndarray, domain: AbstractDomain) -> np.ndarray:
@@ -175,24 +185,15 @@ def _is_array(given: Any) -> bool:
     )
 
 
-def _numbers(name: str, given: Any) -> np.ndarray:
-    """As float64; `ValueError` for what is no array of real numbers."""
-    try:
-        array = np.asarray(given)
-        require(array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating), "not real")
-        return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} must be real numbers, one row as long as the other: {error}."
-        ) from error
-
-
 def _of_arrays(
-    x: Any, columns: Sequence[Any], domain: AbstractDomain, agents: int, targets: int
+    x: Any,
+    columns: Sequence[Any],
+    names: Sequence[str],
+    domain: AbstractDomain,
+    agents: int,
+    targets: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    queries, numbers = _numbers("the points", x), [values_of(column) for column in columns]
-    shapes = [np.shape(column) for column in numbers]
-    require(len(set(shapes)) == 1, f"columns of values have other shapes, {shapes}.")
+    queries, numbers = reals("the points", x), numbers_of(columns, names)
     y, values = columns[0], numbers[0]
     if agents == 1 and (shape := of_one(queries, values, domain.dim)):
         queries, values = queries.reshape(shape), values.reshape(shape[:-1])
@@ -221,15 +222,20 @@ def _rounded(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) < np.finfo(dtype).tiny, np.zeros((), dtype), x)
 
 
-def values_of(given: Any) -> np.ndarray:
-    """An array of values; None is NaN."""
-    require(given is not None, "values must be a value for each point, got None.")
-    if isinstance(given, np.ndarray | jax.Array) and given.dtype != object:
-        return _numbers("the values", given)
-    array = np.array(given, object)
-    for place, value in np.ndenumerate(array):
-        array[place] = np.nan if value is None else value
-    return _numbers("the values", array.tolist())
+def numbers_of(columns: Sequence[Any], names: Sequence[str]) -> list[np.ndarray]:
+    """An array of each column, all of one shape; None is NaN. `ValueError` names the column."""
+    labels = ["the values" if len(names) == 1 else f"column {name!r} of values" for name in names]
+    pairs = list(zip(labels, columns, strict=True))
+    for label, column in pairs:
+        require(column is not None, f"{label} must be a value for each point, got None.")
+    arrays = [reals_or_none(label, column) for label, column in pairs]
+    for label, array in zip(labels, arrays, strict=True):
+        shape = arrays[0].shape
+        require(
+            array.shape == shape,
+            f"{label} has shape {array.shape}, and {labels[0]} has {shape}: give one number a point.",
+        )
+    return arrays
 
 
 def _results(
@@ -333,7 +339,7 @@ def _point(row: Mapping[str, Any], name: str, domain: AbstractDomain) -> np.ndar
             return domain.encode(row)
         columns = [f"x{i}" for i in range(domain.dim)]
         require(set(row) == set(columns), f"expected {columns}, got {list(row)}")
-        return _numbers("coordinates", [row[column] for column in columns])
+        return reals("coordinates", [row[column] for column in columns])
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -26,7 +26,7 @@ from jaxbo.algos.base import _origin
 from jaxbo.algos.base.known import ABOUT, AGENT, VALUE
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
-from jaxbo.types import Scalar, on_device
+from jaxbo.types import Scalar, about, on_device
 
 #: Observed outcomes by name: arrays of the shape that the objective's values have.
 Observed: TypeAlias = Mapping[str, Any]
@@ -55,8 +55,8 @@ class Outcome(eqx.Module):
     """
 
     name: str = eqx.field(static=True)
-    at_most: float | Scalar | None = eqx.field(converter=_bound, default=None)
-    at_least: float | Scalar | None = eqx.field(converter=_bound, default=None)
+    at_most: float | Scalar | None = eqx.field(converter=about("at_most", _bound), default=None)
+    at_least: float | Scalar | None = eqx.field(converter=about("at_least", _bound), default=None)
 
     def __check_init__(self):
         require(

@@ -116,7 +116,7 @@ class Priors(eqx.Module):
         length scale a coordinate can be fitted to few points in many dimensions. The noise has a median
         of 1 % of the values' variance.
         """
-        _check.at_least(dim, 1)
+        _check.whole("dim", dim, least=1)
         median = math.exp(math.sqrt(2)) * math.sqrt(dim)
         return cls(LogNormal(median, math.sqrt(3)), noise=LogNormal(NOISE, _SPREAD_OF_NOISE))
 

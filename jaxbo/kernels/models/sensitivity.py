@@ -32,6 +32,16 @@ class SobolIndices(NamedTuple):
     total: Float[Array, " variables"]
 
 
+def check_sobol(domain: AbstractDomain, count: int) -> None:
+    """`ValueError` for a domain without such indices, or for less than two points."""
+    whole("count", count, least=2)
+    require(
+        not isinstance(domain, Finite),
+        "domain: Sobol indices need a Cube or a Space: variables of a finite set do not vary "
+        "independently.",
+    )
+
+
 def sobol(key: Key, function: Function, domain: AbstractDomain, count: int = 4096) -> SobolIndices:
     """The indices of `function` on a cube or a space, whose parameters are variables; 0 if it is flat.
 
@@ -40,11 +50,7 @@ def sobol(key: Key, function: Function, domain: AbstractDomain, count: int = 409
     branch. From `count` × (variables + 2) values. `ValueError` for a finite domain, whose points are not
     all combinations of their coordinates.
     """
-    whole("count", count, least=2)
-    require(
-        not isinstance(domain, Finite),
-        "Sobol indices need a Cube or a Space: variables of a finite set do not vary independently.",
-    )
+    check_sobol(domain, count)
     a_key, b_key = jr.split(key)
     A, B = domain.product.sample(a_key, count), domain.product.sample(b_key, count)
     axes = domain.axes(_CHOICES)
