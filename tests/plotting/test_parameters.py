@@ -276,7 +276,7 @@ def test_progress_takes_a_trace(trace):
     ("draw", "words"),
     [
         (lambda t, d: plotting.parallel(t), ["domain="]),
-        (lambda t, d: plotting.parallel(3), ["Trace or a Desk", "int"]),
+        (lambda t, d: plotting.parallel(3), ["run must be a Trace or a Desk", "got 3"]),
         (lambda t, d: plotting.parallel(t, domain=jaxbo.Cube(2)), ["domain", "2 coord", "4"]),
         (lambda t, d: plotting.importance(t, domain=SPACE, agent=2), ["agent", "0 to 1", "2"]),
         (lambda t, d: plotting.slice_1d(t, "width", domain=SPACE), ["'width'", "'rate'"]),
