@@ -21,6 +21,7 @@ from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import Trace
 from jaxbo.types import floating
+from tests import stepped
 from tests.algos.pasts import fine
 
 AGENTS, ROUNDS, NOISE = 4, 40, 1e-2
@@ -233,7 +234,7 @@ def changed(trace, rows, agents, value):
 
 def next_queries(algorithm, trace):
     state = replay(algorithm, trace, jr.key(1))
-    return algorithm.ask(jr.key(5), state)[0]
+    return stepped.ask(algorithm, jr.key(5), state)[0]
 
 
 def test_one_covariance_is_the_same_as_one_for_each():
@@ -349,7 +350,7 @@ def test_a_failed_point_is_not_explored_again_and_nobody_else_notices(room):
     failed = changed(trace, 2, 1, jnp.nan)
     state, other = replay(algorithm, trace, jr.key(1)), replay(algorithm, failed, jr.key(1))
     state, other = (eqx.tree_at(lambda s: s.round, s, jnp.asarray(0)) for s in (state, other))
-    before, after = algorithm.ask(jr.key(5), state)[0], algorithm.ask(jr.key(5), other)[0]
+    before, after = (stepped.ask(algorithm, jr.key(5), s)[0] for s in (state, other))
     assert (after[1] != trace.queries[2, 1]).any()
     others = slice(None) if room == 0 else jnp.asarray([0, 2, 3])  # the design is common, or not
     np.testing.assert_array_equal(before[others], after[others])
@@ -416,7 +417,7 @@ def test_fewer_observations_than_rows_need_no_room():
     algorithm = cepe(initial_capacity=2)
     queries = jnp.asarray(POINTS.points)[:5, None] * jnp.ones((1, AGENTS, 1))
     values = jnp.full((5, AGENTS), jnp.nan).at[1:3].set(1.0).at[0, 0].set(1.0).at[1, 0].set(jnp.nan)
-    state = algorithm.warm_start(algorithm.init(jr.key(1)), queries, values)
+    state = stepped.warm_start(algorithm, algorithm.init(jr.key(1)), queries, values)
     np.testing.assert_array_equal(state.clients.belief.count, 2)
     with pytest.raises(ValueError, match="room for 2"):
         algorithm.warm_start(algorithm.init(jr.key(1)), queries, values.at[4, 1].set(0.0))
@@ -465,7 +466,7 @@ def test_inducing_points_are_sent_one_a_round_while_agents_follow_their_own_mean
     since = np.arange(2 * EXPLORED)[:, None] - EXPLORED
     np.testing.assert_array_equal(trace.info.scalars, 3 * ((since >= 0) & (since < count)))
     alone = cepe(numbers=schedules.first(EXPLORED), alpha=1.0)
-    own = alone.ask(jr.key(5), replay(alone, trace, jr.key(1)))[0]
+    own = stepped.ask(alone, jr.key(5), replay(alone, trace, jr.key(1)))[0]
     sending = np.asarray(trace.queries[EXPLORED : EXPLORED + count.max()])
     np.testing.assert_array_equal(sending, np.asarray(own)[None] * np.ones((count.max(), 1, 1)))
     assert (trace.queries[-1] != own).any()
@@ -541,7 +542,7 @@ def test_an_empty_inducing_set_is_an_unknown_function():
     assert trace.info.scalars.sum() == 0
     # Nothing is sent, so each follows what it knows itself: but with alpha 0, who knows nothing.
     alone = cepe(numbers=schedules.first(EXPLORED), alpha=1.0)
-    own = alone.ask(jr.key(5), replay(alone, trace, jr.key(1)))[0]
+    own = stepped.ask(alone, jr.key(5), replay(alone, trace, jr.key(1)))[0]
     np.testing.assert_array_equal(trace.queries[-1, 1:], own[1:])
     assert jax.vmap(POINTS.contains)(trace.queries[-1]).all()
     papers = sketching(1e-9)

@@ -11,6 +11,7 @@ from jaxbo.domains.base import Cube
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
+from tests import stepped
 
 KERNELS = SquaredExponential(0.3), Matern32(0.3), Matern32(0.05)
 
@@ -22,14 +23,14 @@ def algorithm(gamma=0.1):
 
 def test_it_is_the_recursion_of_exp3(key):
     gamma, method = 0.3, algorithm(0.3)
-    state = method.init(key)
+    state = stepped.init(method, key)
     gains, least, most = np.zeros(3), np.inf, -np.inf
     for i, value in enumerate([0.0, 2.0, np.nan, 1.0, 5.0, 4.0]):
         weights = np.exp(gamma / 3 * gains)
         p = (1 - gamma) * weights / weights.sum() + gamma / 3
         np.testing.assert_allclose(method.probabilities(state), p, rtol=1e-5)
-        queries, info = method.ask(jr.fold_in(key, i), state)
-        state = method.tell(state, queries, jnp.asarray([value]))
+        queries, info = stepped.ask(method, jr.fold_in(key, i), state)
+        state = stepped.tell(method, state, queries, jnp.asarray([value]))
         if np.isnan(value):
             continue
         least, most = min(least, value), max(most, value)

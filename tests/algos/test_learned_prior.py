@@ -17,6 +17,7 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
+from tests import stepped
 
 pytestmark = pytest.mark.float64
 
@@ -72,9 +73,9 @@ def test_without_trust_nothing_of_others_is_used_but_the_scale():
     queries, values = trace.queries[:INITIAL], trace.values[:INITIAL]
     asked = []
     for order in (jnp.arange(AGENTS), others):
-        start = algorithm.init(jr.key(5))
-        told = algorithm.warm_start(start, queries[:, order], values[:, order])
-        asked.append(algorithm.ask(jr.key(6), told)[0][0])
+        start = stepped.init(algorithm, jr.key(5))
+        told = stepped.warm_start(algorithm, start, queries[:, order], values[:, order])
+        asked.append(stepped.ask(algorithm, jr.key(6), told)[0][0])
     np.testing.assert_allclose(*asked, atol=1e-3)
 
 
@@ -85,8 +86,9 @@ def test_an_agent_that_is_absent_is_in_no_sum():
     present = jnp.arange(AGENTS) != 2
     priors = []
     for other in (values, values.at[:, 2].multiply(-3.0)):
-        told = algorithm.warm_start(algorithm.init(jr.key(8)), queries, other)
-        priors.append(algorithm.ask(jr.key(9), told, present)[1].broadcast)
+        start = stepped.init(algorithm, jr.key(8))
+        told = stepped.warm_start(algorithm, start, queries, other)
+        priors.append(stepped.ask(algorithm, jr.key(9), told, present)[1].broadcast)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), *priors)
     assert bool(priors[0].learned)
 
@@ -94,7 +96,7 @@ def test_an_agent_that_is_absent_is_in_no_sum():
 def test_nobody_present_leaves_the_prior_as_it_was():
     algorithm = make()
     state, _ = run(algorithm, objective, 2, jr.key(10), initial=INITIAL)
-    info = algorithm.ask(jr.key(11), state, jnp.zeros((AGENTS,), bool))[1]
+    info = stepped.ask(algorithm, jr.key(11), state, jnp.zeros((AGENTS,), bool))[1]
     jax.tree.map(
         lambda a, b: np.testing.assert_array_equal(a, b), info.broadcast, state.shared.prior
     )
@@ -173,11 +175,11 @@ def test_newcomers_keep_what_they_were_told_and_send_nothing():
 def test_a_step_of_learning_is_that_of_a_round(present):
     algorithm, state = make(), finished()
     for steps in (1, 2):
-        info = algorithm.ask(jr.key(18), state, present)[1]
+        info = stepped.ask(algorithm, jr.key(18), state, present)[1]
         state = eqx.tree_at(
             lambda s: s.shared, state, algorithm.revised(state.shared, info.broadcast)
         )
-        found = algorithm.learned(finished(), steps, present)
+        found = eqx.filter_jit(algorithm.learned)(finished(), steps, present)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), found, state.shared)
 
 

@@ -21,6 +21,7 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.runs.compiled import run
 from jaxbo.schedules import Constant
+from tests import stepped
 
 AGENTS, POINTS, NOISE, M = 4, 8, 1e-2, 40
 KERNEL = SquaredExponential(0.3)
@@ -223,7 +224,9 @@ def test_one_message_is_of_what_came_before_the_start(kind, data, key):
     fresh = make(kind).messages(key, told(make(kind), data, jr.key(1)))
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
     jax.tree.map(close, before, fresh)
-    later = algorithm.tell(state, jnp.full((AGENTS, 2), 0.5), jnp.arange(AGENTS, dtype=float))
+    later = stepped.tell(
+        algorithm, state, jnp.full((AGENTS, 2), 0.5), jnp.arange(AGENTS, dtype=float)
+    )
     jax.tree.map(np.testing.assert_array_equal, before, algorithm.messages(key, later))
 
 
@@ -231,7 +234,7 @@ def test_one_message_is_of_what_came_before_the_start(kind, data, key):
 def test_alone_it_is_expected_improvement(kind, data, key):
     algorithm = make(kind)
     state = told(algorithm, data, jr.key(1))
-    absent = algorithm.ask(key, state, jnp.zeros(AGENTS, bool))
+    absent = stepped.ask(algorithm, key, state, jnp.zeros(AGENTS, bool))
     np.testing.assert_array_equal(absent[1], 0)
     points = np.random.default_rng(2).random((2000, 2))
     for agent, query in enumerate(np.asarray(absent[0], float)):
