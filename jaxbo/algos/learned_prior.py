@@ -106,7 +106,7 @@ class LearnedPrior(AbstractFederated):
     A round takes an agent O(capacity² (D + r)), and O(D²) a candidate where `rank` is D.
 
     `ValueError` for a capacity below one, a negative rank, degrees or shrink that are not positive, a
-    trust outside of [0, 1], and a prior on a domain of another dimension.
+    trust outside of [0, 1], and a prior on a domain of another dimension, or that has learned nothing.
     """
 
     domain: AbstractDomain
@@ -144,6 +144,11 @@ class LearnedPrior(AbstractFederated):
             require(
                 dim == self.domain.dim,
                 f"prior was learned on {dim} dimensions, and the domain has {self.domain.dim}.",
+            )
+            require(
+                self.prior.prior.learned,
+                "prior has learned nothing, not even the scale of values, since no two of them "
+                "differed: leave it out, and agents learn one together.",
             )
 
     @property

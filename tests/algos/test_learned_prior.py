@@ -210,6 +210,7 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
         ({"shrink": -1.0}, "shrink"),
         ({"policy": Drawn(EI())}, "experts"),
         ({"prior": LearnedPrior(Cube(3), 1, 4).setup(jr.key(0))}, "prior was learned on 3"),
+        ({"prior": make().setup(jr.key(0))}, "prior has learned nothing"),
         ({"prior": jax.vmap(make().setup)(jr.split(jr.key(0)))}, r"prior must be one, .* \(2,\)"),
     ],
 )
