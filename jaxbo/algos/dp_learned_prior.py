@@ -61,7 +61,10 @@ class DPLearnedPrior(AbstractFederated):
 
     `location` and `scale` are a guess of the mean and the deviation of an agent's function, in units of
     values. They are public, so do not take them from the data. For an accuracy, 0.5 and 0.2 may serve.
-    The constant of m learns by how much the location is off.
+    The constant of m learns by how much the location is off. Nothing learns the scale: guess it rather
+    too small than too large. In `prior-private` with 50 agents and ε = 4 a location two deviations off
+    costs nothing. Half of the scale costs some 15 % of the gain after five queries, and twice the scale
+    nearly all of it (16 runs).
 
     The covariance of weights stays the process's: nobody learns how far agents differ.
 

@@ -15,8 +15,8 @@ Given (m, S) each agent's posterior is exact. (m, S) themselves are estimates, a
 Wishart distribution: empirical Bayes. An agent that is unlike all others is wrong about itself until its
 own evidence speaks against what was learned, and no regret bound of a single agent covers that.
 
-A server that hears single messages learns each agent's posterior mean, which is a function. Sums alone
-do not give it away.
+A server that hears single messages learns each agent's posterior mean, which is a function. A sum hides
+it among others' only: two sums that differ in one agent give it away. `DPLearnedPrior` has a guarantee.
 """
 
 from dataclasses import KW_ONLY
@@ -25,10 +25,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool
 
 from jaxbo._check import is_a, positive, require, whole
 from jaxbo._keys import aside
+from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.federated import AbstractFederated, FederatedState
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
@@ -104,7 +106,7 @@ class LearnedPrior(AbstractFederated):
     A round takes an agent O(capacity² (D + r)), and O(D²) a candidate where `rank` is D.
 
     `ValueError` for a capacity below one, a negative rank, degrees or shrink that are not positive, a
-    trust outside of [0, 1], and a prior on a domain of another dimension.
+    trust outside of [0, 1], and a prior on a domain of another dimension, or that has learned nothing.
     """
 
     domain: AbstractDomain
@@ -136,10 +138,17 @@ class LearnedPrior(AbstractFederated):
         )
         if self.prior is not None:
             is_a("prior", self.prior, LearnedPriorShared)
+            shape = self.prior.prior.location.shape
+            require(not shape, f"prior must be one, got an array of them of shape {shape}.")
             dim = self.prior.features.dim
             require(
                 dim == self.domain.dim,
                 f"prior was learned on {dim} dimensions, and the domain has {self.domain.dim}.",
+            )
+            require(
+                self.prior.prior.learned,
+                "prior has learned nothing, not even the scale of values, since no two of them "
+                "differed: leave it out, and agents learn one together.",
             )
 
     @property
@@ -160,16 +169,27 @@ class LearnedPrior(AbstractFederated):
     ) -> LearnedPriorShared:
         """What agents have learned of all that they observed: `prior` for those who begin later.
 
-        So many steps more of expectation-maximization, which cost messages and no evaluation.
+        So many steps more of expectation-maximization, which cost messages and no evaluation. `present`
+        says who takes part.
+
+        `ValueError` for the state of another algorithm, steps that are no whole number, and a `present`
+        that is no array of a truth value for each agent.
         """
         whole("steps", steps)
-        present = jnp.ones((self.agents,), bool) if present is None else present
+        check_state(self, state)
+        here = np.ones((self.agents,), bool) if present is None else present
+        shape, dtype = getattr(here, "shape", ()), getattr(here, "dtype", None)
+        require(
+            shape == (self.agents,) and dtype == np.bool_,
+            f"present must be an array of bool for each of the {self.agents} agents, got "
+            f"{type(here).__name__} of {dtype} and shape {shape}.",
+        )
         key = jr.key(0)  # of which nothing learned depends
 
         def step(_: Count, shared: LearnedPriorShared) -> LearnedPriorShared:
             now = eqx.tree_at(lambda state: state.shared, state, shared)
             messages = self.messages(key, now, each=each)
-            heard = self.aggregate(key, shared, state.round, messages, present)
+            heard = self.aggregate(key, shared, state.round, messages, jnp.asarray(here))
             return self.revised(shared, self.remembered(heard))
 
         return jax.lax.fori_loop(0, steps, step, state.shared)

@@ -184,6 +184,26 @@ def test_a_step_of_learning_is_that_of_a_round(present):
 
 
 @pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"present": [True] * AGENTS}, "present must be an array of bool for each of the 6"),
+        ({"present": np.ones(1, bool)}, r"got ndarray of bool and shape \(1,\)"),
+        ({"present": np.ones(AGENTS)}, "got ndarray of float64"),
+        ({"steps": 1.5}, "steps must be a whole number"),
+        (
+            {"state": make(agents=2).init(jr.key(0))},
+            "another algorithm, capacity or number of agents",
+        ),
+        ({"state": make().setup(jr.key(0))}, "state is of another algorithm"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_have_it")
+def test_what_nothing_can_be_learned_of_is_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        make().learned(**{"state": make().init(jr.key(0))} | given)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"rank": -1}, "rank"),
@@ -192,6 +212,8 @@ def test_a_step_of_learning_is_that_of_a_round(present):
         ({"shrink": -1.0}, "shrink"),
         ({"policy": Drawn(EI())}, "experts"),
         ({"prior": LearnedPrior(Cube(3), 1, 4).setup(jr.key(0))}, "prior was learned on 3"),
+        ({"prior": make().setup(jr.key(0))}, "prior has learned nothing"),
+        ({"prior": jax.vmap(make().setup)(jr.split(jr.key(0)))}, r"prior must be one, .* \(2,\)"),
     ],
 )
 def test_what_it_cannot_work_with_is_refused(options, words):

@@ -1,6 +1,6 @@
 """A step of a shared prior from a sum with noise, the private release of its agents.
 
-    u = Σ d_n,   d_n = E[w_n] - m           the sum over all agents (`shared_prior`)
+    u = Σ d_n,   d_n = E[w_n] - m           the sum over agents, as drawn and clipped (`shared_prior`)
     s = u + N(0, τ² I)                      the release; τ is public
     û = (1 - (D - 2) τ² / |s|²)₊ s          the estimate of u
     m ← (N m + û) / (N + κ)                 the M-step
@@ -34,7 +34,8 @@ def denoised(released: Features, deviation: Scalar) -> Features:
     """û, from s and τ."""
     noise = jnp.maximum(released.size - 2, 0) * deviation**2
     square = linalg.inner(released, released)
-    kept = jnp.maximum(square - noise, 0) / jnp.where(square > 0, square, 1)
+    # The square may be infinite, and then the noise is nothing beside it.
+    kept = jnp.maximum(1 - noise / jnp.where(square > 0, square, 1), 0)
     return kept * released
 
 

@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo.kernels.choosing.policy import EI
 from jaxbo.kernels.models import shared_prior
 from jaxbo.kernels.models.shared_prior import Full, Isotropic, LowRank, SharedPrior
 from jaxbo.kernels.processes import features
@@ -136,6 +137,50 @@ def test_a_belief_is_the_dense_posterior(form):
         m, V = expected(prior, n)
         np.testing.assert_allclose(means[n], P @ m, atol=2e-3)
         np.testing.assert_allclose(variances[n], np.einsum("ij,jk,ik->i", P, V, P), atol=2e-3)
+
+
+class AsItIs:
+    """A doubt as policies ask for it."""
+
+    def mixture(self, shared, doubt):
+        del shared
+        return doubt.mixture()
+
+
+PLACES = {
+    "apart": np.random.default_rng(9).random((CAPACITY, 2)),
+    "together": 0.5 + 0.01 * np.random.default_rng(9).standard_normal((CAPACITY, 2)),
+    "at one point": np.full((CAPACITY, 2), 0.4),
+}
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-3, 1e-6])
+@pytest.mark.parametrize("places", PLACES)
+def test_a_variance_is_off_by_roundings_of_what_it_was_before_any_value(places, noise):
+    covariance, rng = FORMS["full"], np.random.default_rng(10)
+    x = jnp.asarray(PLACES[places], DTYPE)
+    points = np.concatenate([x, x + 1e-3, rng.random((20, 2))])
+    y = jnp.asarray(rng.standard_normal(CAPACITY), DTYPE)
+
+    @jax.jit
+    def found(points):
+        data = shared_prior.AgentData(x, y, jnp.asarray(CAPACITY))
+        given = prior_with(covariance), jnp.asarray(noise, DTYPE), data, jnp.asarray(1.0)
+        doubt = shared_prior.doubting(PHI, *given)
+        improvement = EI()(jr.key(0), AsItIs(), None, doubt)
+        of_both = jax.vmap(doubt.mixture().predict)(points)[1]
+        return of_both[:, 0], jax.vmap(jax.value_and_grad(improvement))(points)
+
+    variances, climbed = found(jnp.asarray(points, DTYPE))
+    P, Q, S = psi(PLACES[places]), psi(points), dense(covariance)
+    before = np.einsum("ij,jk,ik->i", Q, S, Q)
+    K = P @ S @ P.T + noise * np.eye(CAPACITY)
+    gained = np.einsum("ij,ji->i", Q @ S @ P.T, np.linalg.solve(K, P @ S @ Q.T))
+    after = before - gained
+    error = np.abs(np.asarray(variances, np.float64) - after)
+    assert (error < 16 * float(jnp.finfo(DTYPE).eps) * before + 1e-4 * after).all()
+    assert (variances >= 0).all()
+    assert all(np.isfinite(leaf).all() for leaf in climbed)
 
 
 def test_a_sample_has_the_belief_s_mean_and_covariance():
