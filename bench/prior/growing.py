@@ -7,7 +7,7 @@ The families are those of `prior-synthetic`; the tasks are tabulated. Newcomers 
 
     learned prior    (m, S) after `STEPS` steps of expectation-maximization among the n
     FTS, TAF         what each of the n sends, once
-    EI               nothing but location and scale of all values, as in `prior-synthetic`
+    EI               nothing but location and scale, of the first, random values of all
 
 A first query has no observation behind it: that of the learned prior is made from (m, S) alone. Regret
 is the mean over newcomers, in deviations of the functions, of tasks in percentage points.
@@ -31,10 +31,11 @@ from bench.tasks import tabulated
 from jaxbo import plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.fts import FTS
-from jaxbo.algos.learned_prior import LearnedPrior
+from jaxbo.algos.learned_prior import LearnedPrior, LearnedPriorShared
 from jaxbo.algos.taf import TAF
 from jaxbo.domains.base import AbstractDomain, Cube
 from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.models import private_prior
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes import features
@@ -186,7 +187,7 @@ def learning(name: str, agents: int, **options: Any) -> LearnedPrior:
 
 @functools.cache
 def past_of(name: str) -> Callable[[Array, Array], Past]:
-    """Each searches alone, by expected improvement."""
+    """Each searches by expected improvement; location and scale are those of all values."""
     algorithm = learning(name, max(problem(name).finished), rank=0, trust=0.0)
 
     def one(given: tuple[Key, Array]) -> tuple[Array, Array]:
@@ -247,9 +248,19 @@ def _learned(
     init_key, run_key = jr.split(key)
     rank, trust = RANKS.get(method, 0), 0.0 if method == EI else 0.5
     algorithm = learning(name, finished.size, rank=rank)
-    state = algorithm.warm_start(algorithm.init(init_key), *before)
-    prior = algorithm.learned(state, steps, finished)
+    if method == EI:
+        prior = _process(algorithm.setup(init_key), before[1][:INITIAL])
+    else:
+        state = algorithm.warm_start(algorithm.init(init_key), *before)
+        prior = algorithm.learned(state, steps, finished)
     return begin(learning(name, NEWCOMERS, rank=rank, trust=trust, prior=prior), run_key)
+
+
+def _process(shared: LearnedPriorShared, values: Array) -> LearnedPriorShared:
+    """The process of the features, for values of that mean and deviation."""
+    size, dtype = shared.features.size, shared.prior.mean.dtype
+    prior = private_prior.process(jr.key(0), size, jnp.mean(values), jnp.std(values), dtype)
+    return LearnedPriorShared(shared.features, prior)
 
 
 def _listening(

@@ -13,7 +13,8 @@ the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic setting of two
 for the exact sensitivity, which is less noise. Its values have the same scale.
 
 The share of the gain that is kept is (alone - private) / (alone - learned). It holds to be at least some
-share where (1 - share) alone + share learned - private is above 0 by the 95 % interval of the runs.
+share where (1 - share) alone + share learned - private is above 0 by the 95 % interval of the runs. It
+is undecided if alone - learned, the gain, is not above 0 by such an interval.
 """
 
 import functools
@@ -202,9 +203,10 @@ def kept(alone: np.ndarray, learned: np.ndarray, private: np.ndarray, share: flo
     """Whether at least that share of the gain is kept; the figure is the share that is."""
     spare = (1 - share) * alone + share * learned - private
     low, high = metrics.confidence_interval(spare)
+    gained, _ = metrics.confidence_interval(alone - learned)
     gain = float(np.mean(alone - learned))
     figure = float(np.mean(alone - private)) / gain if gain else math.nan
-    return Check(bool(low > 0) if low > 0 or high < 0 else None, figure)
+    return Check(bool(low > 0) if gained > 0 and (low > 0 or high < 0) else None, figure)
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:

@@ -37,6 +37,13 @@ def test_a_share_of_the_gain_holds_or_not_or_is_undecided():
     assert private.kept(alone, learned, same, 0.8).figure == pytest.approx(0.8, abs=0.01)
 
 
+def test_no_share_is_kept_of_a_gain_that_there_may_not_be():
+    alone, noise = np.zeros(30), np.random.default_rng(1).normal(size=(2, 30))
+    learned = noise[0] - noise[0].mean()
+    assert private.kept(alone, learned, alone - 1.0, 0.7).holds is None
+    assert private.kept(alone, learned - 1.0, alone - 1.0, 0.7).holds is True
+
+
 def test_regret_falls_and_is_in_deviations():
     regret = private.regret(4, "ε = 1", jr.split(jr.key(1), 2), 2)
     assert regret.shape == (2, private.ROUNDS)
