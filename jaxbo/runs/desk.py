@@ -169,7 +169,14 @@ class Desk:
         algorithm = at(self.algorithm, context)
         with self._lock:
             self._must_hold()
+            self._must_be_free()
             return self._ask_again(algorithm) or self._ask_anew(algorithm)
+
+    def _must_be_free(self) -> None:
+        out, most = self._now.tickets.out, self.algorithm.targets
+        require(
+            len(out) < most, f"all {most} workers are busy: tell the result of one of {out} first."
+        )
 
     def _ask_again(self, algorithm: AbstractOneModel) -> Ticket | None:
         """A query that was out before a stop; None where there is none in this context."""
@@ -183,11 +190,7 @@ class Desk:
         return None
 
     def _ask_anew(self, algorithm: AbstractOneModel) -> Ticket:
-        tickets, most = self._now.tickets, self.algorithm.targets
-        require(
-            len(tickets.out) < most,
-            f"all {most} workers are busy: tell the result of one of {tickets.out} first.",
-        )
+        tickets = self._now.tickets
         self._must_have_room()
         origin = DRAWN if tickets.answered < self.initial else ASKED
         row = tickets.count(origin)
