@@ -121,14 +121,14 @@ class Space(AbstractDomain):
 
     def sample(self, key: Key, count: int) -> Points:
         """`count` independent draws, every integer and choice as likely as the next."""
-        self._must_be_given()
+        self.must_be_given()
         if self.constraint is None:
             return self._points(Cube(len(self.parameters)).sample(key, count))
         return jax.vmap(self._drawn)(jr.split(key, count))
 
     def candidates(self, key: Key, count: int) -> Points:
         """`count` points of the space that cover it evenly; some coincide if nothing is real."""
-        self._must_be_given()
+        self.must_be_given()
         cube, held = Cube(len(self.parameters)), self.constraint
         if held is None:
             return self._points(cube.candidates(key, count))
@@ -356,7 +356,8 @@ class Space(AbstractDomain):
         """Without arrays: what points mean, wherever they are."""
         return _with(self, given=None, constraint=None)
 
-    def _must_be_given(self) -> None:
+    def must_be_given(self) -> None:
+        """`ValueError` where a context is still to be given."""
         require(
             not self.context or self.given is not None,
             f"parameters {list(self.context)} are context, which is given with each question: take a "

@@ -25,6 +25,12 @@ def at(algorithm: AbstractOneModel, context: Mapping[str, Any] | None) -> Abstra
     return algorithm
 
 
+def check_none(domain: AbstractDomain) -> None:
+    """`ValueError` for a space with a context, where nobody gives it."""
+    if isinstance(domain, Space):
+        domain.must_be_given()
+
+
 def over(algorithm: AbstractOneModel, domain: AbstractDomain) -> AbstractOneModel:
     """The same on a part of its domain."""
     return eqx.tree_at(lambda a: a.domain, algorithm, domain)

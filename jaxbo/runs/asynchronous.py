@@ -10,6 +10,7 @@ from jaxbo._check import whole
 from jaxbo._direction import Direction
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.runs._arguments import check_arguments, check_room
+from jaxbo.runs._context import check_none
 from jaxbo.runs._crew import Crew
 from jaxbo.runs._ending import Ending
 from jaxbo.runs._evaluate import BlackBox, check_catch, check_way
@@ -53,6 +54,7 @@ def drive_async(
     is raised after all evaluations under way have ended, and their results are kept.
     """
     check_arguments(algorithm, key, objective, AbstractOneModel)
+    check_none(algorithm.domain)
     whole("evaluations", evaluations)
     check_way(algorithm, objective, executor, timeout)
     check_catch(catch)
@@ -61,11 +63,12 @@ def drive_async(
     begin = beginning(algorithm, known, first, initial)
     total = len(begin.first) + begin.initial + evaluations
     check_room(algorithm, begin.told + total)
-    with (
-        Desk(algorithm, key, checkpoint=checkpoint, **given) as desk,
-        ending,
-        opened(executor, timeout) as pool,
-        Progress(total, "evaluation", progress) as bar,
-    ):
-        Crew(desk, objective, Flight(pool, timeout), catch, ending, bar).work(total)
+    with Desk(algorithm, key, checkpoint=checkpoint, **given) as desk:
+        check_room(algorithm, desk.told - desk.answered + total)  # the file may have results more
+        with (
+            ending,
+            opened(executor, timeout) as pool,
+            Progress(total, "evaluation", progress) as bar,
+        ):
+            Crew(desk, objective, Flight(pool, timeout), catch, ending, bar).work(total)
     return desk

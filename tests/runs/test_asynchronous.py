@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo import EGP, Cube, Fixed, Thompson
 from jaxbo.runs._evaluate import NotFiniteError
 from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.desk import Desk
@@ -53,6 +54,23 @@ def test_asynchronous_workers_go_on_with_a_larger_capacity(tmp_path):
     after = go(8, 8)
     assert after.told == 8
     np.testing.assert_array_equal(after.values[:4], before.values)
+
+
+def test_room_for_results_from_elsewhere_is_looked_for_before_anything_is_evaluated(tmp_path):
+    method = EGP(Cube(2), Fixed(size=4, capacity=6), Thompson(), candidates=4)
+    again, asked = {"checkpoint": tmp_path / "run", "progress": False}, []
+
+    def objective(x):
+        asked.append(x)
+        return float(x[0])
+
+    drive_async(method, objective, 3, jr.key(0), **again)
+    with Desk(method, jr.key(0), checkpoint=tmp_path / "run") as desk:
+        desk.tell_new([0.5, 0.5], 0.5)
+    with pytest.raises(ValueError, match=r"7 evaluations .*capacity of 6: write surrogate=Fixed"):
+        drive_async(method, objective, 6, jr.key(0), **again)
+    assert len(asked) == 3
+    assert drive_async(method, objective, 5, jr.key(0), **again).told == 6
 
 
 class Busy:

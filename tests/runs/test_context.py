@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 
-from jaxbo import EGP, TS, Desk, Fitted, Fixed, RandomSearch, Thompson, drive, run
+from jaxbo import (
+    EGP,
+    TS,
+    Desk,
+    Fitted,
+    Fixed,
+    RandomSearch,
+    Thompson,
+    drive,
+    drive_async,
+    run,
+    simulate,
+)
 from jaxbo.domains.base import Cube
 from jaxbo.domains.parameters import Categorical, Context, Real
 from jaxbo.domains.space import Space
@@ -39,14 +51,33 @@ def test_queries_that_were_out_come_back_at_their_own_context(key, tmp_path):
         assert desk.ask(context={"load": 1.0}) == first
 
 
-def test_loops_without_a_context_say_where_it_goes(key):
+def test_a_query_that_comes_back_is_one_of_a_workers_and_not_one_more(key, tmp_path):
+    path, one = tmp_path / "desk.npz", egp(workers=1)
+    with Desk(one, key, initial=2, checkpoint=path) as desk:
+        was_out = desk.ask(context={"load": 1.0})
+    with Desk(one, key, initial=2, checkpoint=path) as desk:
+        other = desk.ask(context={"load": 9.0})
+        with pytest.raises(ValueError, match=r"all 1 workers are busy.*\(1,\)"):
+            desk.ask(context={"load": 1.0})
+        desk.tell(other.number, 0.0)
+        assert desk.ask(context={"load": 1.0}) == was_out
+
+
+def test_loops_without_a_context_say_where_it_goes(key, tmp_path):
     text = r"\['load'\] are context.*take a Desk, and ask\(context=\{...\}\)"
     asked = []
     with pytest.raises(ValueError, match=text):
         run(RandomSearch(SPACE), lambda key, agent, x: x[0], 2, key)
     with pytest.raises(ValueError, match=text):
         drive(TS(SPACE, 1, Fixed(size=40)), lambda a, p: asked.append(p), 2, key, progress=False)
+    with pytest.raises(ValueError, match=text):
+        simulate(egp(), lambda x: x[0], lambda key, worker, x: x[0], 2, key)
+    path = tmp_path / "desk.npz"
+    with pytest.raises(ValueError, match=text):
+        drive_async(egp(), lambda p: asked.append(p), 2, key, checkpoint=path, progress=False)
     assert asked == []
+    assert not path.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_context_that_nobody_declared_is_refused(key):
