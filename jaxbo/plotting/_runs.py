@@ -58,6 +58,8 @@ def observed(
     `ValueError` for another thing, for a trace without its domain, and for an agent that there is not.
     """
     if isinstance(run, Desk):
+        whole("agent", agent or 0)
+        require(not agent, f"agent is for a Trace: the workers of a Desk share one, got {agent}.")
         known = run.results
         arrays = np.asarray(known.queries), known.values, known.feasible
         return Observed(run.algorithm.domain, *arrays, known.direction)

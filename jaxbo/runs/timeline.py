@@ -91,7 +91,8 @@ def _check_duration(algorithm: AbstractOneModel, duration: Duration) -> None:
         found = jax.eval_shape(duration, jr.key(0), jnp.zeros((), int), point)
     except TypeError as error:
         raise ValueError(f"{form}: {error}") from error
-    real = jnp.issubdtype(getattr(found, "dtype", bool), jnp.number)
+    dtype = getattr(found, "dtype", bool)
+    real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
     fine = getattr(found, "shape", None) == () and real
     require(fine, f"{form}, and it returns {found}.")
 

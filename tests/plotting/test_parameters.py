@@ -284,6 +284,8 @@ def test_progress_takes_a_trace(trace):
         (lambda t, d: plotting.contour(t, "rate", "rate", domain=SPACE), ["must differ"]),
         (lambda t, d: plotting.regret([np.ones((2, 3))]), ["by name", "list"]),
         (lambda t, d: plotting.slice_1d(d, 2), ["no parameter 2"]),
+        (lambda t, d: plotting.parallel(d, agent=1), ["agent", "Desk", "got 1"]),
+        (lambda t, d: plotting.parallel(d, agent="a"), ["agent", "'a'"]),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw, words, trace, desk):

@@ -82,3 +82,7 @@ def test_a_simulation_is_checked_before_it_starts():
         simulate(egp(2), lambda key, agent, x: x, at_once, 8, jr.key(0))
     with pytest.raises(ValueError, match="evaluations"):
         simulate(egp(2), OBJECTIVE, at_once, 0, jr.key(0))
+    with pytest.raises(ValueError, match=r"^duration must be .* one number, .*complex64"):
+        simulate(
+            egp(2), OBJECTIVE, lambda key, worker, x: jax.lax.complex(x[0], x[1]), 8, jr.key(0)
+        )
