@@ -54,7 +54,6 @@ FLAGS = {
     "checks": lambda: jax.enable_checks(True),
     "no jit": jax.disable_jit,
     "default device": lambda: jax.default_device(jax.devices()[0]),
-    "transfers": lambda: jax.transfer_guard("allow"),
     "precision": lambda: jax.default_matmul_precision("highest"),
     "bits": lambda: jax.threefry_partitionable(True),
 }
@@ -218,6 +217,16 @@ def test_runs_pass_through_transformations():
     np.testing.assert_allclose(scanned, seeds, rtol=1e-5)
     checked = jax.jit(jax.checkpoint(lambda key: values(RANDOM, key)))(KEY)
     np.testing.assert_allclose(checked, values(RANDOM), rtol=1e-5)
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_run_under_jit_moves_no_array_from_the_host_and_another_is_stopped_by_the_guard():
+    program = jax.jit(lambda key: values(RANDOM, key))
+    with jax.transfer_guard("disallow"):
+        found = program(KEY)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
+            values(RANDOM)
+    np.testing.assert_allclose(found, values(RANDOM), rtol=1e-5)
 
 
 def test_forward_mode_goes_through_a_run_and_reverse_mode_says_what_to_do():
