@@ -59,6 +59,10 @@ FLAGS = {
 }
 
 
+#: Those that stop for a number, of which each door holds some.
+QUICK = ("nans", "infs")
+
+
 @pytest.mark.usefixtures("as_users_have_it")
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_run_is_the_same_under_a_flag(flag):
@@ -83,6 +87,17 @@ def test_a_desk_works_under_a_flag(flag):
         for value in (1.0, 2.0):
             desk.tell(desk.ask().number, value)
     assert desk.told == 2
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:agent 1 failed:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("flag", QUICK)
+def test_every_method_works_under_a_flag_that_stops_for_a_number(flag, name):
+    with FLAGS[flag]():
+        _, trace = jaxbo.drive(ALL[name], flaky, 2, jr.key(1), initial=1, progress=False)
+    assert trace.values.shape[0] == 3
 
 
 ONE = jaxbo.EGP(SQUARE, SMALL, jaxbo.Thompson(), candidates=8)
@@ -148,10 +163,6 @@ DOORS = {
     ).values,
     "desk": a_desk,
 }  # fmt: skip
-
-
-#: Those that stop for a number, of which each door holds some.
-QUICK = ("nans", "infs")
 
 
 @pytest.mark.filterwarnings("ignore:.* failed:RuntimeWarning")
