@@ -30,6 +30,7 @@ SPACE = jaxbo.Space(C=jaxbo.Real(0.1, 10.0, log=True), n=jaxbo.Integer(1, 40))
 BY_NAME = jaxbo.RandomSearch(SPACE, agents=2)
 BELIEF = posterior.prior(8, 0.1)
 PROCESS = gp.empty(SquaredExponential(0.3), 0.1, 4, 2)
+IN_PYTHON = ["objective is compiled here", "jax.numpy", "give f(agent, x) to jaxbo.drive", "traced"]
 PAIRS = FactorGraph([5, 5], [(0, 1)])
 quiet = functools.partial(jaxbo.drive, progress=False)
 
@@ -146,6 +147,10 @@ def test_a_wrong_state_says_what_differs(loop, state, words):
         (lambda: SPACE.encode([1, 2]), ["dictionary", "[1, 2]"]),
         (lambda: SPACE.encode(3), ["dictionary", "3"]),
         (lambda: jaxbo.run(BY_NAME, lambda k, a, p: p["C"], 1, KEY), ["p = space.unpack(x)"]),
+        (lambda: jaxbo.run(RANDOM, lambda x: float(x[0]), 1, KEY), IN_PYTHON),
+        (lambda: jaxbo.run(RANDOM, lambda x: 1.0 if x[0] > 0 else 0.0, 1, KEY), IN_PYTHON),
+        (lambda: jaxbo.run(RANDOM, lambda x: np.sin(x)[0], 1, KEY), IN_PYTHON),
+        (lambda: jaxbo.drive(RANDOM, lambda key, agent, x: float(x[0]), 1, KEY), IN_PYTHON),
         (lambda: jaxbo.Fixed(noise=""), ["noise:", "number", "''"]),
         (lambda: jaxbo.Fixed(noise=None), ["noise:", "number", "None"]),
         (lambda: SquaredExponential("0.3"), ["length_scale:", "'0.3'"]),

@@ -71,11 +71,21 @@ class Ending:
 
     def after(self, known: Callable[[], Any], nothing_left: Callable[[], str | None]) -> bool:
         """Whether the run ends, now that this is `known`; `nothing_left` says why it cannot go on."""
-        if self.why is None and self.stop is not None and self.stop(known()):
+        if self.why is None and self._says(known):
             self._end(f"{_named(self.stop)} says so")
         if self.why is None and (why := nothing_left()) is not None:
             self._end(why)
         return self.why is not None
+
+    def _says(self, known: Callable[[], Any]) -> bool:
+        """Whether the rule says so; what it raises names the argument."""
+        if self.stop is None:
+            return False
+        try:
+            return bool(self.stop(known()))
+        except Exception as error:
+            error.add_note("asking the rule that was given as stop, which returns True or False")
+            raise
 
 
 def _named(stop: Any) -> str:

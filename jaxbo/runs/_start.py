@@ -104,7 +104,17 @@ def beginning(algorithm: AbstractAlgorithm, known: Any, first: Any, initial: int
             raise ValueError(
                 f"first must be points to ask, such as [{{...}}, ...]: {error}"
             ) from error
-    told = None if known is None else algorithm.known(known)
-    if told is not None and algorithm.invariant:
-        told = told._replace(values=_origin.lowered(told.values, algorithm.targets))
-    return Start(told, asked, workers, int(initial))
+    return Start(_told(algorithm, known), asked, workers, int(initial))
+
+
+def _told(algorithm: AbstractAlgorithm, known: Any) -> KnownRows | None:
+    """The results that are known, as they are told."""
+    if known is None:
+        return None
+    try:
+        told = algorithm.known(known)
+    except ValueError as error:
+        raise ValueError(f"known: {error}") from error
+    if not algorithm.invariant:
+        return told
+    return told._replace(values=_origin.lowered(told.values, algorithm.targets))

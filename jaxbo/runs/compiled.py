@@ -39,6 +39,13 @@ from jaxbo.types import Count, Key
 
 __all__ = ["Compiled", "check_objective", "check_queries", "check_sizes", "evaluate_all", "run"]
 
+#: What JAX raises where Python needs the number that a traced array stands for.
+_IN_PYTHON = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
 
 def run(
     algorithm: AbstractAlgorithm,
@@ -263,4 +270,13 @@ def _value_of(algorithm: AbstractAlgorithm, objective: Compiled, point: Any) -> 
                 "a compiled objective on a Space is given a point, not a dictionary: begin it with "
                 "p = space.unpack(x)."
             ) from error
+        if isinstance(error, _IN_PYTHON):
+            raise ValueError(
+                "objective is compiled here, and needs the numbers of a point, which are not there yet: "
+                f"write it with jax.numpy, or give f(agent, x) to jaxbo.drive. {_first_line(error)}"
+            ) from error
         raise
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -129,6 +129,13 @@ def test_a_wrong_end_is_refused_by_name(name, wrong, key):
         drive_async(MODEL, bowl, 1, key, **{name: wrong})
 
 
+def test_an_error_of_a_rule_says_that_it_was_given_as_stop(key):
+    for loop, algorithm in ((quiet, RANDOM), (drive_async, MODEL)):
+        with pytest.raises(ValueError, match="ambiguous") as caught:
+            loop(algorithm, bowl, 2, key, stop=lambda known: np.zeros(2) > 0)
+        assert any("given as stop" in note for note in caught.value.__notes__)
+
+
 # ---------------------------------------------------------------- an interrupt at the keyboard
 
 INTERRUPTED = """

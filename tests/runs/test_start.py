@@ -155,7 +155,9 @@ WRONG = {
         "after 2 observations, exceed",
     ),
     "no room for workers": (WORKERS, {"known": (np.full((9, 1), 0.5), np.ones(9))}, "capacity=14"),
-    "outside": (WORKERS, {"known": ([[2.0]], [1.0])}, "outside of the domain"),
+    "outside": (WORKERS, {"known": ([[2.0]], [1.0])}, "known: .* outside of the domain"),
+    "no values": (WORKERS, {"known": [{"x0": 0.5}]}, "known: result 0 has no 'value'"),
+    "of another shape": (WORKERS, {"known": ([[0.5, 0.5]], [1.0])}, "known: expected points"),
     "first outside": (WORKERS, {"first": [[2.0]]}, "outside of the domain"),
     "first that are none": (WORKERS, {"first": 3}, "points must be"),
     "a state of before": (
