@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from jaxbo.algos.ts import TS
 from jaxbo.domains.parameters import AbstractChoice, Categorical, Integer, Ordinal, Real
 from jaxbo.domains.space import Space
+from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.runs.driver import drive
 
 DTYPE = jax.dtypes.canonicalize_dtype(float)
 WORDS = ("a", "b", None, 3, 0.5)
@@ -153,6 +156,29 @@ def test_draws_and_candidates_are_points_of_the_space(recipe, seed):
         assert points.shape == (16, space.dim)
         assert np.asarray(jax.vmap(space.contains)(points)).all()
         assert same(jax.vmap(space.project)(points), points)
+
+
+@pytest.mark.full
+@settings(max_examples=10, deadline=None)
+@given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
+def test_a_method_asks_points_of_the_space_and_its_model_knows_them_as_they_are(recipe, seed):
+    space, needs = made_of(recipe)
+    method, asked = TS(space, 1, Fixed(size=8), candidates=16), []
+
+    def objective(p):
+        asked.append(p)
+        return float(len(asked))
+
+    key = jr.key(seed)
+    state, trace = drive(method, objective, 2, key, initial=1, progress=False)
+    points, rng = trace.queries[:, 0], np.random.default_rng(seed)
+    assert jax.vmap(space.contains)(points).all()
+    for p, x in zip(asked, points, strict=True):
+        assert set(p) == expected_names(space, needs, p)
+        assert same(space.encode(p), x)
+        idle = np.asarray([name not in p for name, _ in space.parameters])[space._tables.owner]
+        other = space.project(jnp.asarray(np.where(idle, rng.random(x.size).astype(DTYPE), x)))
+        assert same(method.predict(state, other[None])[0], method.predict(state, x[None])[0])
 
 
 MODEL = Space(
