@@ -1,9 +1,11 @@
 """How far a run is: a bar of tqdm or rich, whichever is installed, else lines in the log.
 
-The log is `logging`'s, under the name `jaxbo`, at the level INFO.
+The log is `logging`'s, under the name `jaxbo`, at the level INFO. Where no log has been set up, the lines
+go to the standard error, as bars do.
 """
 
 import logging
+import sys
 import time
 from abc import ABC, abstractmethod
 from typing import Any
@@ -126,7 +128,15 @@ class _Lines(Bar):
         now = time.monotonic()
         if now - self.last >= EVERY or self.done == self.total:
             self.last = now
-            log.info("%d of %d %ss%s", self.done, self.total, self.unit, words and f": {words}")
+            _say(f"{self.done} of {self.total} {self.unit}s{words and f': {words}'}")
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+def _say(line: str) -> None:
+    """Into the log, or where there is none to the standard error: it has been asked for."""
+    if log.hasHandlers():
+        log.info(line)
+    else:
+        print(line, file=sys.stderr, flush=True)

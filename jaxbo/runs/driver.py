@@ -69,7 +69,7 @@ Ends. `deadline`: after so many seconds nothing more begins, and the run ends ea
     log. With a checkpoint it goes on when it is started again.
 
 Progress. `progress`: a bar of `tqdm` or `rich`, whichever is installed. Without them the log has a line
-    every few seconds (`logging`, `jaxbo`, INFO).
+    every few seconds (`logging`, `jaxbo`, INFO), or the standard error where no log has been set up.
 
 Ledgers. `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost
     from. Each release is charged and the charge saved with its queries before any of them is evaluated; a

@@ -61,6 +61,14 @@ def test_the_log_has_a_line_every_few_seconds_and_the_last(monkeypatch, caplog):
     ]
 
 
+def test_where_no_log_has_been_set_up_lines_go_to_the_standard_error(monkeypatch, capsys, key):
+    without(monkeypatch, *MODULES)
+    monkeypatch.setattr(_progress, "EVERY", 0.0)
+    monkeypatch.setattr(_progress.log, "propagate", False)  # pytest has set one up
+    drive(RANDOM, lambda agent, x: float(agent), 2, key, initial=1)
+    assert capsys.readouterr().err.splitlines()[-1] == "3 of 3 rounds: best=2"
+
+
 def test_a_run_that_goes_on_begins_where_it_was(capsys, key, path):
     pytest.importorskip("tqdm")
     stop = lambda desk: desk.told >= 2  # noqa: E731
