@@ -231,14 +231,22 @@ class Desk:
 
     def _drawn_point(self, algorithm: AbstractOneModel, row: int) -> Point | np.ndarray:
         first = self._begin.first
-        if row < len(first):
-            return placed(algorithm.domain, first[row])
-        key = design_keys(self._keys, jnp.asarray(row - len(first))).points
+        if row >= len(first):
+            return self._designed(algorithm, row - len(first))
+        x = placed(algorithm.domain, first[row])
+        if contained(algorithm, x[None]).all():
+            return x
+        warn(f"row {row} of first is not allowed in this context: another point is asked.")
+        return self._designed(algorithm, self.initial + row)  # a row that no other point has
+
+    def _designed(self, algorithm: AbstractOneModel, row: int) -> Point:
+        key = design_keys(self._keys, jnp.asarray(row)).points
         return _steps.design(algorithm, key, jax.vmap)[0]
 
     def _asked(self, algorithm: AbstractOneModel, row: Count, tickets: Tickets) -> Point:
         count, dim = self.algorithm.targets, self.algorithm.domain.dim
-        pending, out = np.zeros((count, dim), float), tickets.out
+        # Those that were out before a stop are pending as well, as many as there is room for.
+        pending, out = np.zeros((count, dim), float), (*tickets.out, *tickets.returned)[:count]
         for place, number in enumerate(out):
             pending[place] = tickets.entries[number].x
         busy = jnp.arange(count) < len(out)

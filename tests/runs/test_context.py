@@ -19,6 +19,7 @@ from jaxbo import (
 from jaxbo.domains.base import Cube
 from jaxbo.domains.parameters import Categorical, Context, Real
 from jaxbo.domains.space import Space
+from jaxbo.runs import desk as desk_module
 
 SPACE = Space(load=Context(Real(0, 10)), x=Real(0, 10), k=Categorical("a", "b"))
 
@@ -61,6 +62,33 @@ def test_a_query_that_comes_back_is_one_of_a_workers_and_not_one_more(key, tmp_p
             desk.ask(context={"load": 1.0})
         desk.tell(other.number, 0.0)
         assert desk.ask(context={"load": 1.0}) == was_out
+
+
+def test_a_first_point_that_is_not_allowed_in_a_context_gives_way_to_another(key):
+    space = Space(load=Context(Real(0, 10)), x=Real(0, 10), where=lambda p: p["x"] <= p["load"])
+    guess = [{"load": 9.0, "x": 8.0}, {"load": 9.0, "x": 1.0}]
+    desk = Desk(egp(space), key, initial=1, first=guess)
+    with pytest.warns(RuntimeWarning, match="row 0 of first is not allowed"):
+        number, p = desk.ask(context={"load": 2.0})
+    assert p["x"] <= 2.0
+    desk.tell(number, 0.0)
+    assert desk.ask(context={"load": 2.0}).x["x"] == pytest.approx(1.0)
+
+
+def test_what_was_out_before_a_stop_is_pending_in_other_contexts(key, tmp_path, monkeypatch):
+    path = tmp_path / "desk.npz"
+    with Desk(egp(), key, checkpoint=path) as desk:
+        desk.ask(context={"load": 1.0})
+    seen, ask_one = [], desk_module._steps.ask_one
+
+    def ask(algorithm, key, state, pending, busy):
+        seen.append(np.asarray(busy).tolist())
+        return ask_one(algorithm, key, state, pending, busy)
+
+    monkeypatch.setattr(desk_module._steps, "ask_one", ask)
+    with Desk(egp(), key, checkpoint=path) as desk:
+        desk.ask(context={"load": 9.0})
+    assert seen == [[True, False]]
 
 
 def test_loops_without_a_context_say_where_it_goes(key, tmp_path):

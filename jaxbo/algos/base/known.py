@@ -335,10 +335,11 @@ def _agent(i: int, agent: Any, agents: int) -> int:
 
 def _point(row: Mapping[str, Any], name: str, domain: AbstractDomain) -> np.ndarray:
     try:
-        if isinstance(domain, Space):
-            return domain.encode(row)
         columns = [f"x{i}" for i in range(domain.dim)]
-        require(set(row) == set(columns), f"expected {columns}, got {list(row)}")
+        coordinates = set(row) == set(columns)  # as in a table that was made without its space
+        if isinstance(domain, Space) and not (coordinates and set(row).isdisjoint(domain.names)):
+            return domain.encode(row)
+        require(coordinates, f"expected {columns}, got {list(row)}")
         return reals("coordinates", [row[column] for column in columns])
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error

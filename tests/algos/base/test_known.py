@@ -53,6 +53,10 @@ FORMS = {
         jnp.asarray([[3.0, np.nan, -1.0]]),
     ),
     "a table": lambda: [{"agent": 0, "round": 1, "status": "known", **row} for row in ROWS],
+    "a table that was made without its space": lambda: [
+        {"round": 0, **{f"x{i}": float(u) for i, u in enumerate(SPACE.encode(p))}, "value": value}
+        for p, value in zip(PARAMETERS, VALUES, strict=True)
+    ],
     "a table with a query that is out": lambda: [*ROWS, {**ROWS[0], "status": "running"}],
 }
 
