@@ -180,6 +180,7 @@ def check_way(algorithm: AbstractAlgorithm, objective: Any, executor: Any, timeo
     """Whether the objective is compiled. `ValueError` for what cannot be evaluated in this way."""
     if arguments_of(objective, USUAL) != COMPILED:
         check_executor(executor, objective, timeout)
+        _warn_if_idle(algorithm, executor)
         return False
     check_objective(algorithm, objective)
     require(
@@ -188,6 +189,16 @@ def check_way(algorithm: AbstractAlgorithm, objective: Any, executor: Any, timeo
         "and evaluated here.",
     )
     return True
+
+
+def _warn_if_idle(algorithm: AbstractAlgorithm, executor: Any) -> None:
+    """One warning for more processes than evaluations at the same time."""
+    most = algorithm.targets
+    if isinstance(executor, int | np.integer) and executor > most:
+        warn(
+            f"executor={executor} is so many processes, and at most {most} evaluate at the same time: "
+            f"{type(algorithm).__name__} has {most} workers or agents that ask."
+        )
 
 
 def survives(error: BaseException, catch: type[Exception] | tuple[type[Exception], ...]) -> bool:

@@ -127,6 +127,12 @@ def test_an_objective_that_processes_cannot_have_is_refused_before_work_starts(l
         LOOPS[loop](lambda agent, x: 0.0, executor=2)
 
 
+@both
+def test_processes_that_would_be_idle_are_warned_of(loop, elsewhere):
+    with pytest.warns(RuntimeWarning, match=r"executor=4 .* at most [23] evaluate"):
+        LOOPS[loop](elsewhere.bowl, executor=4)
+
+
 # ---------------------------------------------------------------- dies, leaves
 
 
