@@ -36,6 +36,7 @@ EXPERIMENTS = {
     "fts-synthetic": "bench.fts.synthetic",
     "gpu": "bench.speed.gpu",
     "methods": "bench.speed.methods",
+    "noise": "bench.robustness.noise",
     "plateaus": "bench.robustness.plateaus",
     "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
