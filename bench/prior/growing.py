@@ -3,7 +3,7 @@
     n agents      20 evaluations each, by expected improvement alone
     newcomers     nothing, then five queries
 
-The families are those of `prior-synthetic`; the tasks are tabulated. Newcomers do not hear each other.
+The families are those of `prior.families`; the tasks are tabulated. Newcomers do not hear each other.
 
     learned prior    (m, S) after `STEPS` steps of expectation-maximization among the n
     FTS, TAF         what each of the n sends, once
@@ -24,7 +24,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bench.prior import synthetic
+from bench.prior import families
 from bench.prior.setting import CLAIMED, FEATURES, INITIAL, KERNEL, LOST, ROUNDS
 from bench.runner import Check, Experiment, Options, Result, at_most, interval, parts
 from bench.tasks import tabulated
@@ -48,7 +48,7 @@ NEWCOMERS, QUERIES = 10, 5
 #: Of how many that have finished a newcomer hears; a task has as many owners as it has.
 FINISHED = (1, 3, 10, 30, 100)
 TASKS = {"landmine-svm": (1, 3, 10, 19)}
-PROBLEMS = (*synthetic.FAMILIES, *TASKS)
+PROBLEMS = (*families.FAMILIES, *TASKS)
 #: Variance of what the features cannot say, as in `prior-tuning`; 1e-3 elsewhere.
 NOISE = {"landmine-svm": 1e-2}
 CANDIDATES = 500
@@ -93,7 +93,7 @@ class Draws(AbstractObjective):
         return jnp.max(dot(self.table, self.weights[agent]))
 
 
-class Problem(NamedTuple):
+class GrowingProblem(NamedTuple):
     """Where functions are looked for, how many agents finish, and the functions that numbers stand for.
 
     Families have the same `kind`, and so the same programs.
@@ -112,29 +112,29 @@ class Problem(NamedTuple):
 
 
 @functools.cache
-def problem(name: str) -> Problem:
+def problem(name: str) -> GrowingProblem:
     """A family or a task."""
     return _task(name) if name in TASKS else _family(name)
 
 
-def _family(name: str) -> Problem:
+def _family(name: str) -> GrowingProblem:
     """Functions in deviations of all of them."""
-    phi = features.sine_cosine(jr.key(0), KERNEL, 2, synthetic.DRAWN)
+    phi = features.sine_cosine(jr.key(0), KERNEL, 2, families.DRAWN)
     axis = (np.arange(60) + 0.5) / 60
     grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
     table, agents = jax.vmap(phi)(grid), max(FINISHED) + NEWCOMERS
 
     def drawn(key: Key) -> Array:
-        family = jnp.asarray(synthetic.FAMILIES[name], float)
-        weights = synthetic.weights(key, family, agents)
+        family = jnp.asarray(families.FAMILIES[name], float)
+        weights = families.weights(key, family, agents)
         return weights / jnp.std(dot(table, weights.T))
 
-    return Problem(
+    return GrowingProblem(
         "family", Cube(2), FINISHED, lambda w: Draws(weights=w, features=phi, table=table), drawn
     )
 
 
-def _task(name: str) -> Problem:
+def _task(name: str) -> GrowingProblem:
     """The owners in another order each time, in percentage points."""
     its = tabulated.load(name)
 
@@ -142,7 +142,9 @@ def _task(name: str) -> Problem:
         return 100 * its.values[jr.permutation(key, its.agents)]
 
     domain = tabulated.domain(its)
-    return Problem(name, domain, TASKS[name], lambda v: OnGrid(values=v, points=its.points), drawn)
+    return GrowingProblem(
+        name, domain, TASKS[name], lambda v: OnGrid(values=v, points=its.points), drawn
+    )
 
 
 # ---------------------------------------------------------------- runs

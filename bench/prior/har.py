@@ -4,7 +4,7 @@
 (`tasks.har`). A value is the share of the other half that is right, the mean over shuffles.
 """
 
-from bench.prior.tuning import compared
+from bench.prior.owners import compared
 from bench.runner import Experiment, Options, Result
 
 TASK = "har-logistic"

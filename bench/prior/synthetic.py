@@ -1,12 +1,7 @@
 """The gain of a prior that agents learn together, by how much their functions have in common.
 
-    alike        0.9 common + 0.1 own
-    half         0.5 common + 0.5 own
-    opposed      0.8 common + 0.2 own, upside down for every other agent
-    unrelated    own
-
-`common` and `own` are draws of one process, SE(0.2) on the square. Twenty agents begin with three random
-evaluations each. Regret is in deviations of the functions, the mean over agents.
+Functions are of `prior.families`. Twenty agents begin with three random evaluations each. Regret is in
+deviations of the functions, the mean over agents.
 """
 
 import functools
@@ -19,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.common.panels import figure
+from bench.prior.families import DRAWN, FAMILIES, weights
 from bench.prior.setting import AFTER, ALONE, INITIAL, KERNEL, LOST, ROUNDS, TIMES, claims, methods
 from bench.runner import Check, Experiment, Options, Result, interval, progress
 from jaxbo.domains.base import Cube
@@ -28,15 +24,6 @@ from jaxbo.runs.compiled import run
 from jaxbo.types import Count, Key, Point, Scalar
 
 AGENTS = 20
-#: So many features draw the functions, many more than a method has.
-DRAWN = 600
-#: Family -> share in common, share of one's own, and whether every other agent is upside down.
-FAMILIES = {
-    "alike": (0.9, 0.1, False),
-    "half": (0.5, 0.5, False),
-    "opposed": (0.8, 0.2, True),
-    "unrelated": (0.0, 1.0, False),
-}
 METHODS = tuple(methods(Cube(2), AGENTS))
 
 
@@ -64,16 +51,6 @@ def program(method: str) -> Callable[[Array, Array], Array]:
         return jnp.mean(below, axis=1) / jnp.std(values)
 
     return jax.jit(jax.vmap(one, (0, None)))
-
-
-def weights(key: Key, family: Float[Array, "3"], agents: int) -> Float[Array, "agents features"]:
-    """Of the functions of so many agents of a family, on `DRAWN` features."""
-    common_key, own_key = jr.split(key)
-    share, rest, turned = family
-    odd = jnp.arange(agents) % 2 == 1
-    sign = jnp.where(odd & (turned > 0), -1.0, 1.0)
-    common = jr.normal(common_key, (1, DRAWN))
-    return sign[:, None] * share * common + rest * jr.normal(own_key, (agents, DRAWN))
 
 
 def _run(options: Options) -> Result:

@@ -1,114 +1,9 @@
-"""The gain of a prior that agents learn together, on real tuning tasks (`bench.tasks.tabulated`).
+"""The gain of a prior that agents learn together, on real tuning tasks (`prior.owners`)."""
 
-Every owner looks for the best of 1024 points, by its own learner's score on its own data. Regret is in
-percentage points of accuracy, or of the area under the curve, the mean over owners.
+from bench.prior.owners import compared
+from bench.runner import Experiment, Options, Result
 
-    alone        TS and EI on the same features; EI with hyperparameters fitted to the owner's values,
-                 and on an ensemble of warped values
-    federated    FTS, RGPE and TAF, with a message every round
-"""
-
-import functools
-from collections.abc import Callable
-
-import jax
-import jax.numpy as jnp
-import jax.random as jr
-import numpy as np
-from jaxtyping import Array, Float
-
-from bench.common.panels import figure
-from bench.prior.setting import AFTER, ALONE, FEATURES, INITIAL, KERNEL, ROUNDS, TIMES, claims
-from bench.prior.setting import methods as sharing
-from bench.runner import Check, Experiment, Options, Result, interval, parts
-from bench.tasks import tabulated
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
-from jaxbo.algos.egp import EGP
-from jaxbo.algos.rgpe import RGPE
-from jaxbo.algos.taf import TAF
-from jaxbo.kernels.choosing.policy import EI
-from jaxbo.kernels.models.ensemble import Ensemble
-from jaxbo.kernels.models.fitted import Exact, Fitted
-from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.objectives.families import OnGrid
-from jaxbo.runs.compiled import run
-from jaxbo.types import Count, Key, Point, Scalar
-
-TOTAL = INITIAL + ROUNDS
-#: Variance of what the features cannot say, as a share of the values' variance; 1e-3 elsewhere.
-NOISE = {"landmine-svm": 1e-2}
-FITTED = ("EI, fitted", "EI, warped ensemble")
-TRANSFER = ("RGPE", "TAF")
-#: The claims: ahead of everybody at all times, and far ahead early.
-AHEAD = dict.fromkeys(AFTER, 1.0) | TIMES
-
-
-def lone(kind: str, objective: OnGrid) -> EGP:
-    """One owner's search by a model that is fitted to its own observations."""
-    domain = tabulated.domain(objective)
-    model = (
-        Fitted(TOTAL, inference=Exact())
-        if kind == "EI, fitted"
-        else Ensemble.warped(domain.dim, TOTAL)
-    )
-    return EGP(domain, model, EI())
-
-
-def federated(task: str, objective: OnGrid) -> dict[str, AbstractAlgorithm]:
-    """The methods that search for all owners at once."""
-    domain, noise = tabulated.domain(objective), NOISE.get(task, 1e-3)
-    own = Fitted(TOTAL, inference=Exact())
-    model = Fixed(KERNEL, FEATURES, noise)
-    return sharing(domain, objective.agents, noise=noise) | {
-        "RGPE": RGPE(domain, objective.agents, own, features=model),
-        "TAF": TAF(domain, objective.agents, own, features=model),
-    }
-
-
-def program(task: str, method: str) -> Callable[[Array], Array]:
-    """Regret [runs evaluations], from the keys of the runs."""
-    objective = tabulated.load(task)
-    owners = jnp.arange(objective.agents)
-    best = jax.vmap(objective.optimum)(owners)
-
-    if method in FITTED:
-        algorithm = lone(method, objective)
-
-        def values(key: Key) -> Float[Array, "evaluations owners"]:
-            def one(owner: Count) -> Float[Array, " evaluations"]:
-                def its(key: Key, agent: Count, x: Point) -> Scalar:
-                    del key, agent
-                    return objective.noiseless(owner, x)
-
-                found = run(algorithm, its, ROUNDS, jr.fold_in(key, owner), initial=INITIAL)[1]
-                return found.values[:, 0]
-
-            return jax.vmap(one, out_axes=1)(owners)
-
-    else:
-        together = federated(task, objective)[method]
-
-        def values(key: Key) -> Float[Array, "evaluations owners"]:
-            return run(together, objective, ROUNDS, key, initial=INITIAL)[1].values
-
-    def regret(key: Key) -> Float[Array, " evaluations"]:
-        lacking = best[None, :] - jax.lax.cummax(values(key), axis=0)
-        return 100 * jnp.mean(lacking, axis=1)
-
-    return jax.jit(lambda keys: jax.lax.map(regret, keys))
-
-
-METHODS = (
-    "TS",
-    "EI",
-    *FITTED,
-    "FTS",
-    *TRANSFER,
-    "learned prior, one variance",
-    "learned prior, rank 10",
-    "learned prior, full",
-)
-RIVALS = (*ALONE, *FITTED, "FTS", *TRANSFER)
+TASKS = ("digits-svm", "landmine-svm", "cancer-svm")
 
 
 def _run(options: Options) -> Result:
@@ -116,42 +11,6 @@ def _run(options: Options) -> Result:
     return compared(options, "prior-tuning", options.problems_or(TASKS, TASKS[:1]))
 
 
-def compared(options: Options, experiment: str, names: tuple[str, ...]) -> Result:
-    """All methods on the tasks of these names."""
-    runs = options.runs_or(30, 2)
-    keys = jr.split(jr.key(options.seed), runs)
-    measures = {
-        f"{task}, {method}": functools.partial(_measured, task, method, keys)
-        for task in names
-        for method in METHODS
-    }
-    regret, folder = parts(options, experiment, (runs,), measures)
-    checks: dict[str, Check] = {}
-    for task in names:
-        of_task = {method: regret[f"{task}, {method}"] for method in METHODS}
-        checks |= claims(task, of_task, RIVALS, AHEAD)
-    return Result(
-        settings={"runs": runs, "initial": INITIAL, "rounds": ROUNDS, "features": FEATURES},
-        curves=regret,
-        figure=figure(
-            regret, METHODS, names, xlabel="evaluations", ylabel="regret, percent", log=True
-        ),
-        checks=checks,
-        unit="regret, percentage points",
-        headers=("task", "method", *(f"after {n}" for n in AFTER)),
-        rows=[
-            (*label.split(", ", 1), *(interval(one[:, n - 1]) for n in AFTER))
-            for label, one in regret.items()
-        ],
-        scratch=folder,
-    )
-
-
-def _measured(task: str, method: str, keys: Array) -> np.ndarray:
-    return np.asarray(program(task, method)(keys))
-
-
-TASKS = ("digits-svm", "landmine-svm", "cancer-svm")
 EXPERIMENT = Experiment(
     source="prior-tuning",
     about="the gain of a learned prior on real tuning tasks, beside lone and federated methods",

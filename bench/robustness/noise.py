@@ -43,7 +43,7 @@ def deviation() -> float:
     return float(jnp.std(jax.vmap(BRANIN)(Cube(2).candidates(jr.key(0), 10_000))))
 
 
-class Found(NamedTuple):
+class BestRegrets(NamedTuple):
     """Regret of the two points, of each run."""
 
     expected: np.ndarray
@@ -57,7 +57,7 @@ def methods() -> dict[str, EGP | TS]:
 
 
 @functools.cache
-def measured(noise: str, method: str, runs: int, seed: int) -> Found:
+def measured(noise: str, method: str, runs: int, seed: int) -> BestRegrets:
     """Runs of a method under that noise."""
     algorithm, unit = methods()[method], deviation()
 
@@ -72,7 +72,7 @@ def measured(noise: str, method: str, runs: int, seed: int) -> Found:
         points = jnp.stack([expected, observed])
         return (BRANIN.maximum - jax.vmap(BRANIN)(points)) / unit
 
-    return Found(*np.asarray(jax.jit(jax.vmap(one))(jr.split(jr.key(seed), runs))).T)
+    return BestRegrets(*np.asarray(jax.jit(jax.vmap(one))(jr.split(jr.key(seed), runs))).T)
 
 
 def _run(options: Options) -> Result:
@@ -97,7 +97,7 @@ def _run(options: Options) -> Result:
     )
 
 
-def less(found: Found) -> Check:
+def less(found: BestRegrets) -> Check:
     """Whether the expected best has less regret, run by run; the figure is by how much."""
     gain = found.observed - found.expected
     low, high = metrics.confidence_interval(gain)

@@ -5,15 +5,15 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.prior import setting, synthetic
+from bench.prior import families, setting, synthetic
 
 
 @pytest.mark.parametrize(
     ("family", "alike"), [("alike", 0.99), ("half", 0.5), ("opposed", -0.94), ("unrelated", 0.0)]
 )
 def test_neighbors_have_as_much_in_common_as_their_family_says(family, alike):
-    family = jnp.asarray(synthetic.FAMILIES[family], float)
-    w = synthetic.weights(jr.key(0), family, synthetic.AGENTS)
+    family = jnp.asarray(families.FAMILIES[family], float)
+    w = families.weights(jr.key(0), family, synthetic.AGENTS)
     found = [np.corrcoef(w[i], w[i + 1])[0, 1] for i in range(synthetic.AGENTS - 1)]
     assert np.mean(found) == pytest.approx(alike, abs=0.05)
 
@@ -21,13 +21,13 @@ def test_neighbors_have_as_much_in_common_as_their_family_says(family, alike):
 def test_claims_are_about_the_best_rival():
     ahead = {
         (family, method): np.full((30, 20), 1.0) + 0.01 * np.arange(30)[:, None]
-        for family in synthetic.FAMILIES
+        for family in families.FAMILIES
         for method in synthetic.METHODS
     }
-    for family in synthetic.FAMILIES:
+    for family in families.FAMILIES:
         ahead[family, setting.CLAIMED] = 0.3 * ahead[family, "EI"]
     assert all(check.holds for check in synthetic.checks(ahead).values())
-    for family in synthetic.FAMILIES:
+    for family in families.FAMILIES:
         ahead[family, "EI"] = 0.1 * ahead[family, "EI"]
     assert not any(check.holds for check in synthetic.checks(ahead).values())
 

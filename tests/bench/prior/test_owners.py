@@ -4,14 +4,14 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.prior import setting, tuning
+from bench.prior import owners, setting
 from bench.tasks import tabulated
 
 
 @pytest.mark.parametrize("method", ["TS", "EI, fitted"])
 def test_regret_falls_and_is_in_percentage_points(method):
-    regret = np.asarray(tuning.program("cancer-svm", method)(jr.split(jr.key(1), 2)))
-    assert regret.shape == (2, tuning.TOTAL)
+    regret = np.asarray(owners.program("cancer-svm", method)(jr.split(jr.key(1), 2)))
+    assert regret.shape == (2, owners.TOTAL)
     assert (np.diff(regret, axis=1) <= 1e-4).all()
     values = np.asarray(tabulated.load("cancer-svm").values)
     assert (regret >= -1e-4).all()
@@ -21,7 +21,7 @@ def test_regret_falls_and_is_in_percentage_points(method):
 
 def test_all_methods_are_compared():
     objective = tabulated.load("cancer-svm")
-    federated = tuning.federated("cancer-svm", objective)
-    assert {*federated, *tuning.FITTED} == set(tuning.METHODS)
-    assert set(tuning.RIVALS) == {name for name in tuning.METHODS if "learned" not in name}
-    assert setting.CLAIMED in tuning.METHODS
+    federated = owners.federated("cancer-svm", objective)
+    assert {*federated, *owners.FITTED} == set(owners.METHODS)
+    assert set(owners.RIVALS) == {name for name in owners.METHODS if "learned" not in name}
+    assert setting.CLAIMED in owners.METHODS
