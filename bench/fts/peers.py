@@ -150,7 +150,12 @@ def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -
     state = algorithm.init(key)
     if peers.own is not None:
         return peers.warm_start(state, queries, values)
-    light = eqx.tree_at(lambda s: (s.shared.own, s.clients.beliefs.own), state, (None, None))
+    # While they learn, the past is of their size; the state keeps its own, which no peer is asked by.
+    light = eqx.tree_at(
+        lambda s: (s.shared.own, s.clients.beliefs.own, s.past),
+        state,
+        (None, None, peers.init(key).past),
+    )
     informed = peers.warm_start(light, queries, values).clients
     known = informed.beliefs.message, informed.sent
     return eqx.tree_at(

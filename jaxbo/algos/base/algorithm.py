@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import require
 from jaxbo._extensible import Extensible
+from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.known import (
     KnownRows,
     columns_of,
@@ -219,6 +220,7 @@ class AbstractAlgorithm(Extensible):
         the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
         `ValueError` for a point outside of the domain, and for more than there is room for.
         """
+        check_state(self, state)
         try:
             queries, values, observed = self._as_arrays(queries, values)
         except jax.errors.JAXTypeError:  # of what is traced
