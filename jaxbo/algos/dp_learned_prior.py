@@ -1,4 +1,4 @@
-"""A prior that agents learn together under differential privacy: `LearnedPrior`, its mean alone.
+"""A prior that agents learn together under differential privacy: the mean of `LearnedPrior` alone.
 
     w_n ~ N(m, I)                          all agents expect this of a function φ(x)'w_n
     d_n = E[w_n] - m                       the message, a change of the weights
@@ -6,16 +6,17 @@
     m ← M-step of the release              the broadcast (`kernels.models.private_prior`)
     x_t = argmax of a policy               under the agent's own posterior given m
 
-`privacy.mechanism` makes the release and says which guarantee it has. Here it has one region, in which
-every agent counts 1. The whole message of an agent is the vector d_n. Clipped, its norm is at most
-`mechanism.S`, so an agent's presence moves the sum by S / q at most. An agent adds 0 while it is absent
-or not drawn, or if its message is not finite.
+`privacy.mechanism` makes the release and says which guarantee the release has. Here the mechanism has one
+region, in which every agent counts 1. The whole message of an agent is the vector d_n. The norm of a
+clipped message is at most `mechanism.S`, so an agent's presence moves the sum by S / q at most. An agent
+adds 0 while it is absent or not drawn, or if its message is not finite.
 
 The server sends m and a public key. Both follow from releases and from public numbers: the M-step counts
-all agents of the roster, present or not. An empty round releases noise, and costs as much as any other.
+all agents of the roster, present or not. An empty round releases noise. It costs as much as any other
+round.
 
-The first rounds say most, and later ones repeat it. So a few releases are enough. Fewer releases need
-less noise for the same privacy loss. After them each agent goes on by its own evidence.
+The first rounds say most, and later rounds repeat it. So a few releases are enough. Fewer releases need
+less noise for the same privacy loss. After the releases, each agent goes on by its own evidence.
 """
 
 from dataclasses import KW_ONLY

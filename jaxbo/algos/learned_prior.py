@@ -5,18 +5,19 @@
     (m, S) ← M-step of the sums          the broadcast
     x_t = argmax of a policy             under the agent's own posterior given (m, S)
 
-FTS sends a sampled function, which helps an agent whose optimum is near the sender's. Here agents learn
-where their functions agree, in which directions they differ, and how much. Each round makes one step of
-expectation-maximization (`kernels.models.shared_prior`). This is hierarchical Bayesian linear regression
-(Perrone et al., NeurIPS 2018, have it centralized, with learned features). Wang et al. (2021,
-"Pre-trained Gaussian processes") learn a prior from finished tasks.
+Federated Thompson sampling (FTS) sends a sampled function. It helps an agent whose optimum is near the
+sender's. Here agents learn where their functions agree, in which directions they differ, and how much.
+Each round makes a single step of expectation-maximization (`kernels.models.shared_prior`). This is
+hierarchical Bayesian linear regression. Perrone et al. (NeurIPS 2018) have it centralized, with learned
+features. Wang et al. (2021, "Pre-trained Gaussian processes") learn a prior from finished tasks.
 
-Given (m, S) each agent's posterior is exact. (m, S) themselves are estimates, a mode under an inverse
-Wishart distribution: empirical Bayes. An agent that is unlike all others is wrong about itself until its
-own evidence speaks against what was learned, and no regret bound of a single agent covers that.
+Given (m, S), each agent's posterior is exact. The pair (m, S) is itself an estimate, a mode under an
+inverse Wishart distribution: empirical Bayes. An agent that is unlike all others is wrong about itself
+until its own evidence speaks against the learned prior. No regret bound of a single agent covers that.
 
-A server that hears single messages learns each agent's posterior mean, which is a function. A sum hides
-it among others' only: two sums that differ in one agent give it away. `DPLearnedPrior` has a guarantee.
+A server that hears single messages learns each agent's posterior mean, which is a function. A sum only
+hides the mean among others' means. Two sums that differ in a single agent give the mean away.
+`DPLearnedPrior` has a guarantee.
 """
 
 from dataclasses import KW_ONLY

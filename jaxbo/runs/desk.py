@@ -1,8 +1,9 @@
 """Queries handed out by number, whose results are taken back in any order.
 
-EGP-TS, Algorithm 2: one result is told as it comes, and one new query is asked. Query t comes from its
-own key, whatever order results arrive in: with one worker a desk asks what `run` asks. The state is a
-function of the key and of the results in their order.
+This is Algorithm 2 of EGP-TS (Thompson sampling by an ensemble of Gaussian processes). Each result is
+told as it comes, and then one new query is asked. Query t comes from its own key, whatever order results
+arrive in. With a single worker, a desk asks the same queries as `run`. The state is a function of the key
+and of the results in their order.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for

@@ -1,85 +1,90 @@
 """Rounds around a Python objective, which may be slow, parallel and unreliable.
 
-`drive` runs the parts that `run` compiles. `replay` rebuilds a state from what was observed: ask changes
+`drive` runs the parts that `run` compiles. `replay` rebuilds a state from the observations: ask changes
 nothing and tell draws nothing, so a state is a function of the key and the observations.
 
-The arguments of `drive`, and of `drive_async` where it has them:
+The arguments of `drive`, and of `drive_async` if it has them:
 
-Beginnings. `initial`: rows of the method's initial design, asked before the first round. `state`: where
-    to start instead of `algorithm.init`, for instance after `warm_start`. `present` says whose messages
-    arrive each round.
+Beginnings. `initial`: rows of the method's initial design, asked before the first round. `state`: a
+    state to start from instead of `algorithm.init`, for instance after `warm_start`. `present`: says
+    whose messages arrive each round.
 
-Objectives. `objective(agent, x)` or `objective(x)`, `x` a NumPy array. On a `Space`, `x` is a dictionary
-    of parameters by name. An `AbstractObjective`, or a function `objective(key, agent, x)` in JAX, is
-    compiled and evaluated for all agents at once, and without a `ledger` gives the trace that `run`
-    gives; to the last bit if its own values do not depend on what they are compiled with. The signature
-    tells which it is: parameters that have a default do not count. Where the method has `outcomes`, the
-    objective returns a dictionary, `{"value": y, "latency": t}`. The evaluation has failed if any number
-    in it is not finite.
+Objectives. `objective(agent, x)` or `objective(x)`: `x` is a NumPy array. On a `Space`, `x` is a
+    dictionary of parameters by name. An `AbstractObjective`, or a function `objective(key, agent, x)` in
+    JAX, is compiled and evaluated for all agents at once. Without a `ledger` it gives the trace that
+    `run` gives. The two traces agree to the last bit if the values do not depend on the program around
+    the objective. The signature tells which form an objective has: parameters that have a default do not
+    count. If the method has `outcomes`, the objective returns a dictionary,
+    `{"value": y, "latency": t}`. The evaluation has failed if any number in it is not finite.
 
-What is known. `known`: results from before, told before anything is asked: (points, values), on a `Space`
-    with parameters by name, too; a list of dictionaries, such as `Trace.table`, or a DataFrame, with the
-    columns "value" and, of several agents, "agent" (`jaxbo.algos.base.known`). NaN or None is a failed
-    evaluation. They are not in the trace: `replay` takes them, too. `first`: points that each agent is
-    asked before its `initial` ones, or workers who share a model together; such as a guess. They are
-    among the trace's initial rows.
+Known results. `known`: results from before, told before anything is asked. They are (points, values), on
+    a `Space` with parameters by name, too. They may also be a list of dictionaries, such as
+    `Trace.table`, or a DataFrame. The columns are then "value" and, for several agents, "agent"
+    (`jaxbo.algos.base.known`). NaN or None is a failed evaluation. Known results are not in the trace,
+    so `replay` takes them, too. `first`: points, such as a guess, that each agent is asked before its
+    `initial` points. Workers who share a model are asked them together. They are among the trace's
+    initial rows.
 
 Executors. `executor`: evaluations of a round run in it at the same time. A number is so many processes,
-    which are spawned and import the script that started the run: it begins with
-    `if __name__ == "__main__":`. A process that dies is replaced, and its evaluation asked again, once.
-    By default evaluations run here, one after the other. Not for a compiled objective. A pool that would
-    fork processes after JAX has started is refused: JAX has threads. `timeout`: the seconds that an
-    evaluation may take; then it has failed. A number of processes ends the one that has it. No other
-    executor can: the worker is given up, and the run raises a `RuntimeError` when all are. It then hands
-    out no more than it has workers. Where that is unknown, as of dask, time counts from when an
-    evaluation is handed over and not from when it begins.
+    which are spawned and import the script that started the run. So the script begins with
+    `if __name__ == "__main__":`. A process that dies is replaced, and its evaluation is asked again,
+    once. By default evaluations run here, in turn. A compiled objective takes no executor. A pool that
+    would fork processes after JAX has started is refused, because JAX has threads. `timeout`: the
+    seconds that an evaluation may take; then it has failed. With a number of processes, the process that
+    has the evaluation is ended. No other executor can end it: the worker is given up, and the run raises
+    a `RuntimeError` when all workers are given up. With a timeout, a run hands out no more evaluations
+    at a time than the executor has workers. If their number is unknown, as with dask, time counts from
+    when an evaluation is handed over and not from when it begins.
 
-Checkpoints. `checkpoint`: a file that makes the run continue where it stopped, however it stopped. It
-    loses at most the evaluations in flight, and asks what an undisturbed run would have asked, unless a
-    ledger has it draw noise that nobody can repeat. That the Python objective is still the same one
-    cannot be checked. One run at a time has the file: the lock on `PATH.lock`, a file that stays, ends
-    with its process. A surrogate of a larger `capacity` goes on with the file, and asks what a run with
-    this room from the start would ask. With `Fixed`, on one side of its `size`, that is so to the last
-    bit. Sums over more rows are rounded otherwise: with `Fitted` queries moved by 5e-4 at most in ten
-    rounds, and of two peaks that are as good another one may be taken.
+Checkpoints. `checkpoint`: a file that makes the run continue from the row where it stopped, however it
+    stopped. It loses at most the evaluations in flight. It asks the queries of an undisturbed run,
+    unless a ledger has it draw noise that nobody can repeat. A checkpoint cannot check that the Python
+    objective is still the same. Only a single run at a time has the file: the lock on `PATH.lock`, a
+    file that stays, ends with its process. A surrogate of a larger `capacity` goes on with the file. It
+    asks the queries of a run with this room from the start. With `Fixed`, that is so to the last bit if
+    both capacities are on the same side of its `size`. Sums over more rows are rounded otherwise: with
+    `Fitted`, queries moved by 5e-4 at most in ten rounds. If two peaks are equally good, the other peak
+    may be taken.
 
-Failures. `catch`: exceptions of these types are failed evaluations: recorded in `Trace.failures`, with a
-    warning, and survived. So is a value that is NaN, infinite or more than JAX's precision holds. Others
-    are raised as they are, with the agent and the point in a note. An executor that is broken, or has
-    cancelled an evaluation, ends the run whatever `catch` says: its errors say nothing of the point. An
-    objective that never succeeds in the initial design, nor in three evaluations, ends the run with what
-    it raised, a `NotFiniteError` for a value; but not a run that goes on from a `state` with values.
-    Nothing of it is kept, unless a ledger was charged. Then all rounds are kept as failures but the last,
-    which is evaluated again.
+Failures. `catch`: exceptions of the given types are failed evaluations. They are recorded in
+    `Trace.failures`, with a warning, and survived. A value that is NaN, infinite or more than JAX's
+    precision holds is treated in the same way. Other exceptions are raised as they are, with the agent
+    and the point in a note. An executor that is broken, or has cancelled an evaluation, ends the run
+    whatever `catch` says: its errors say nothing of the point. An objective may fail in all of the
+    initial design and in at least three evaluations. It then ends the run with the exception that it
+    raised, or with a `NotFiniteError` for a value. A run that goes on from a `state` with values does
+    not end so. Nothing of the ended run is kept, unless a ledger was charged. Then all rounds but the
+    last are kept as failures, and the last round is evaluated again.
 
-Values. They stay float64 in the trace. Where the method allows (`invariant`), the model is told their
-    difference to the first one of their agent, which `state.origin` holds: what the state predicts is of
-    these differences. Other methods are told the values themselves. One warning says where float32 cuts
-    what is told, or has no room for its squares, and what to do. With `direction` "minimize" small values
-    are good. The trace has the user's own values; the method, and so `state`, is told their negative. A
-    checkpoint of the other direction is one of another run.
+Values. They stay float64 in the trace. If the method allows it (`invariant`), the model is told each
+    value's difference to the first value of its agent. `state.origin` holds this first value, and the
+    state predicts such differences. Other methods are told the values themselves. A single warning says
+    whether float32 cuts the values told, or has no room for their squares, and how to mend it. With
+    `direction` "minimize", small values are good. The trace has the user's own values. The method, and
+    so `state`, is told their negative. A checkpoint of the other direction belongs to another run.
 
-Ends. `deadline`: after so many seconds nothing more begins, and the run ends early. `stop`: a function of
-    the trace so far, asked after each row; the run ends when it says so. See `jaxbo.stopping`. An
+Ends. `deadline`: after so many seconds nothing more begins, and the run ends early. `stop`: a function
+    of the trace so far, called after each row; the run ends when it says so. See `jaxbo.stopping`. An
     interrupt at the keyboard does the same as a deadline: evaluations under way end, and the trace is
     returned. Without a checkpoint the whole row ends, or its values would be lost. A second interrupt is
-    a `KeyboardInterrupt` at once. A Python objective also ends the run when there is nothing left to ask:
-    all agents have every point of a finite domain, and some point again with the same value. With noise
-    the run goes on. A run that ends early has a trace of the rows that are complete, and says why in the
+    a `KeyboardInterrupt` at once. A Python objective also ends the run when there is nothing left to
+    ask: all agents have every point of a finite domain, and some point again with the same value. With
+    noise the run goes on. A run that ends early has a trace of the complete rows, and says why in the
     log. With a checkpoint it goes on when it is started again.
 
 Progress. `progress`: a bar of `tqdm` or `rich`, whichever is installed. Without them the log has a line
-    every few seconds (`logging`, `jaxbo`, INFO), or the standard error where no log has been set up.
+    every few seconds (`logging`, `jaxbo`, INFO). If no log has been set up, the standard error has the
+    line.
 
-Ledgers. `ledger`: what private releases have cost so far; needs a `checkpoint`, which no charge is lost
-    from. Each release is charged and the charge saved with its queries before any of them is evaluated; a
-    run that continues goes on with its own charges, given the ledger that it began with, and never
-    releases again what it has. Noise must not be guessed nor ever be added to two sums: a round is asked
-    with random words of the operating system, not with `key`. They are drawn anew each time and kept
-    nowhere. A file beside the checkpoint, `PATH.released`, has all charges and only grows. It gives away
-    a checkpoint that was removed or is an older copy: a `CheckpointError`. The run that follows begins
-    with `Trace.ledger`. Without a ledger private releases are simulated, of which a `SimulationWarning`
-    tells once.
+Ledgers. `ledger`: the costs of private releases so far. It needs a `checkpoint`, so that no charge is
+    lost. Each release is charged, and the charge is saved with its queries before any of them is
+    evaluated. A run that continues must be given the ledger that it began with. It goes on with its own
+    charges, and never releases again what it has released. Noise must never be guessed, nor be added to
+    two sums. So a round is asked with random words of the operating system, not with `key`. They are
+    drawn anew each time and kept nowhere. A file beside the checkpoint, `PATH.released`, has all charges
+    and only grows. It gives away a checkpoint that was removed or is an older copy: a `CheckpointError`.
+    The run that follows begins with `Trace.ledger`. Without a ledger, private releases are simulated,
+    and a `SimulationWarning` says so once.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
