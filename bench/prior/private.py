@@ -5,6 +5,7 @@
     learned        `LearnedPrior`, one round after the other, without privacy
     means          `DPLearnedPrior` without noise or clipping: the mean alone, three rounds
     ε = 4, ε = 1   `DPLearnedPrior`, three releases, every agent drawn
+    twice, half    ε = 4 with a guess of the scale of values that is wrong by a factor of two
     DP-FTS-DE      the same ε, three releases, every agent drawn; TS is what its agents do alone
 
 Agents begin with three random evaluations. Regret is in deviations of the functions, mean over agents. δ
@@ -67,10 +68,13 @@ def label(epsilon: float, method: str = "") -> str:
 
 
 RIVAL = "DP-FTS-DE, "
+#: Guesses of the scale of values that are wrong, and by how much.
+WRONG = {label(LOSSES[0]) + ", twice the scale": 2.0, label(LOSSES[0]) + ", half the scale": 0.5}
 METHODS = (
     "alone",
     *REFERENCES,
     *(label(e) for e in LOSSES),
+    *WRONG,
     "TS",
     *(label(e, RIVAL) for e in LOSSES),
 )
@@ -106,8 +110,12 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
         "TS": lambda: TS(domain, agents, model, 500),
     }
     private = {label(e): functools.partial(means, noise(e), INITIAL**0.5) for e in LOSSES}
+    wrong = {
+        name: functools.partial(means, noise(LOSSES[0]), INITIAL**0.5, scale=scale)
+        for name, scale in WRONG.items()
+    }
     rivals = {label(e, RIVAL): functools.partial(rival, e) for e in LOSSES}
-    return (fixed | private | rivals)[name]()
+    return (fixed | private | wrong | rivals)[name]()
 
 
 def regret(agents: int, name: str, keys: Array, batch: int) -> Float[np.ndarray, "runs rounds"]:
@@ -166,6 +174,7 @@ def _run(options: Options) -> Result:
             "delta": DELTA,
             "z": {label(e): noise(e) for e in LOSSES},
             "S": INITIAL**0.5,
+            "guesses of the scale": WRONG,
         },
         curves=curves,
         figure=figure(
