@@ -14,8 +14,8 @@ TEXT = README.read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
 
 
-#: Runs files one after the other, each from its own folder, and prints as JSON what each printed
-#: and what it raised. One that another has warned, or told to be silent, warns all the same.
+#: Runs files one after the other, each from its own folder, and prints as JSON what each printed and what
+#: it raised. What one of them imports from jaxbo or ignores of warnings is nothing to the next.
 IN_TURN = """
 import contextlib, gc, io, json, os, runpy, sys, traceback, warnings
 import jaxbo
@@ -32,7 +32,7 @@ for script in sys.argv[1:]:
             raised = traceback.format_exc()
     ended.append((said.getvalue(), raised))
     for name in set(vars(jaxbo)) - names:  # the next one imports what it needs itself
-        del sys.modules["jaxbo." + name]
+        sys.modules.pop("jaxbo." + name, None)
         delattr(jaxbo, name)
 print(json.dumps(ended))
 """

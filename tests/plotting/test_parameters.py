@@ -15,7 +15,7 @@ from jaxbo.plotting import _runs
 from jaxbo.plotting._runs import modeled, observed
 
 # Pictures of as many points of as many coordinates share their programs.
-FITTED, PREDICTED = map(eqx.filter_jit, (_runs._fitted, _runs._predicted))
+FITTED, PREDICTED = eqx.filter_jit(_runs._fitted), eqx.filter_jit(_runs._predicted)
 
 
 @pytest.fixture(autouse=True)
