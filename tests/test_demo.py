@@ -1,6 +1,10 @@
+import contextlib
+import io
 import itertools
 import json
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -9,28 +13,64 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVC
 
+from jaxbo import __main__ as command_line
 from jaxbo import demo
 
-COUNT, SEEDS, ROUNDS = 3, 2, 2
+COUNT, SEEDS, ROUNDS = 3, 2, 3  # seeds of `--quick`; a column of the table beside the last
 
 
-class Here(Executor):
-    """Evaluates at once; how often, and what was reported."""
+class Counting(Executor):
+    """Passes evaluations on to the processes of the demo: how many."""
 
-    def __init__(self):
-        self.evaluations, self.reports = 0, []
+    def __init__(self, executor):
+        self.executor, self.evaluations = executor, 0
 
     def submit(self, fn, /, *args, **options):
         self.evaluations += 1
-        future = Future()
-        future.set_result(fn(*args, **options))
-        return future
+        return self.executor.submit(fn, *args, **options)
+
+
+class Made(NamedTuple):
+    """The one run of the demo that these tests look at: what it compared, said and wrote."""
+
+    executor: Counting
+    outcomes: dict
+    reports: list
+    said: str
+    warned: str
+    out: Path
 
 
 @pytest.fixture(scope="module")
-def compared():
-    executor = Here()
-    return executor, demo.compare(SEEDS, ROUNDS, COUNT, executor, executor.reports.append)
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "made" / "here"
+    compare, noted = demo.compare, []
+
+    def noting(seeds, rounds, count, executor, report):
+        executor, reports = Counting(executor), []
+
+        def both(line):
+            reports.append(line)
+            report(line)
+
+        noted.append((executor, compare(seeds, rounds, count, executor, both), reports))
+        return noted[-1][1]
+
+    said, warned = io.StringIO(), io.StringIO()
+    arguments = ["demo", "--quick", "--owners", str(COUNT), "--rounds", str(ROUNDS)]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(warned),
+    ):
+        patch.setattr(demo, "compare", noting)
+        assert command_line.main([*arguments, "--out", str(out)]) == 0
+    return Made(*noted[0], said.getvalue(), warned.getvalue(), out)
+
+
+@pytest.fixture(scope="module")
+def compared(made):
+    return made.outcomes
 
 
 def outcome(best, floats=0, seconds=1.5):
@@ -145,7 +185,7 @@ def test_only_the_federated_owners_send_anything():
 
 
 def test_methods_share_their_initial_points_and_seeds_do_not(compared):
-    _, outcomes = compared
+    outcomes = compared
     first = {name: outcome.values[:, : demo.INITIAL] for name, outcome in outcomes.items()}
     for values in first.values():
         np.testing.assert_array_equal(values, first["TS (alone)"])
@@ -153,22 +193,22 @@ def test_methods_share_their_initial_points_and_seeds_do_not(compared):
 
 
 def test_methods_differ_after_the_initial_points(compared):
-    _, outcomes = compared
+    outcomes = compared
     later = [outcome.values[:, demo.INITIAL :] for outcome in outcomes.values()]
     for one, other in itertools.combinations(later, 2):
         assert (one != other).any()
 
 
-def test_every_evaluation_goes_through_the_executor(compared):
-    executor, outcomes = compared
+def test_every_evaluation_goes_through_the_executor(made):
+    outcomes = made.outcomes
     shape = (SEEDS, demo.INITIAL + ROUNDS, COUNT)
     assert all(outcome.values.shape == shape for outcome in outcomes.values())
-    assert executor.evaluations == len(outcomes) * np.prod(shape)
-    assert executor.reports[:2] == [f"learned prior (federated), seed {n} of 2" for n in (1, 2)]
+    assert made.executor.evaluations == len(outcomes) * np.prod(shape)
+    assert made.reports[:2] == [f"learned prior (federated), seed {n} of 2" for n in (1, 2)]
 
 
 def test_values_are_accuracies(compared):
-    _, outcomes = compared
+    outcomes = compared
     for result in outcomes.values():
         assert ((result.values >= 0) & (result.values <= 1)).all()
         assert (np.diff(result.curves, axis=1) >= 0).all()
@@ -176,6 +216,29 @@ def test_values_are_accuracies(compared):
 
 
 # ---------------------------------------------------------------- what is shown
+
+
+def test_the_quick_demo_prints_a_table_and_writes_its_files(made):
+    assert "Warning" not in made.warned
+    lines = made.said.splitlines()
+    assert set(made.reports) < set(lines)
+    content = json.loads((made.out / "demo.json").read_text())
+    evaluations = demo.INITIAL + ROUNDS
+    assert content["settings"] == {
+        "owners": COUNT,
+        "seeds": SEEDS,
+        "evaluations": evaluations,
+        "initial": 3,
+    }
+    for name in ("learned prior (federated)", "FTS (federated)", "EI (alone)", "TS (alone)"):
+        (row,) = [line for line in lines if line.startswith(name) and "±" in line]
+        accuracy = content["methods"][name]["accuracy"]
+        assert len(accuracy["mean"]) == evaluations
+        for column in (5, evaluations):
+            mean, error = accuracy["mean"][column - 1], accuracy["se"][column - 1]
+            assert f"{100 * mean:.2f} ± {100 * error:.2f}" in row
+    assert {p.name for p in made.out.iterdir()} == {"demo.png", "demo.json"}
+    assert (made.out / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_table_has_the_mean_over_owners_and_the_error_over_seeds():
@@ -200,7 +263,7 @@ def test_gaps_are_to_the_best_that_any_method_found_for_the_owner():
 
 
 def test_the_record_is_json_with_the_tables_figures(compared):
-    _, outcomes = compared
+    outcomes = compared
     content = json.loads(json.dumps(demo.record(outcomes)))
     for name, result in outcomes.items():
         method = content["methods"][name]
@@ -209,7 +272,7 @@ def test_the_record_is_json_with_the_tables_figures(compared):
 
 
 def test_the_picture_shows_every_method_in_both_panels(compared):
-    _, outcomes = compared
+    outcomes = compared
     figure = demo.picture(outcomes)
     left, right = figure.axes
     for axes in (left, right):

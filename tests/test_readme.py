@@ -1,5 +1,6 @@
 """Everything the README shows runs as written."""
 
+import json
 import os
 import pathlib
 import re
@@ -13,23 +14,59 @@ TEXT = README.read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_example_runs_as_written(example, tmp_path):
-    script = tmp_path / "example.py"  # processes that it starts import it
-    script.write_text(example)
+#: Runs files one after the other, each from its own folder, and prints as JSON what each printed and what
+#: it raised. What one of them imports from jaxbo or ignores of warnings is nothing to the next.
+IN_TURN = """
+import contextlib, gc, io, json, os, runpy, sys, traceback, warnings
+import jaxbo
+gc.freeze()
+gc.set_threshold(100_000, 50, 100)  # tracing makes many objects
+names, ended = set(vars(jaxbo)), []
+for script in sys.argv[1:]:
+    os.chdir(os.path.dirname(script))
+    said, raised = io.StringIO(), ""
+    with contextlib.redirect_stdout(said), warnings.catch_warnings():
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except Exception:
+            raised = traceback.format_exc()
+    ended.append((said.getvalue(), raised))
+    for name in set(vars(jaxbo)) - names:  # the next one imports what it needs itself
+        sys.modules.pop("jaxbo." + name, None)
+        delattr(jaxbo, name)
+print(json.dumps(ended))
+"""
+GROUPS = 3  # processes: one imports and compiles once what its examples share
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_examples_run_as_written(group, tmp_path):
+    mine = range(len(EXAMPLES))[group * len(EXAMPLES) // GROUPS :]
+    mine = mine[: (group + 1) * len(EXAMPLES) // GROUPS - mine.start]
+    scripts = [tmp_path / str(number) / "example.py" for number in mine]
+    for number, script in zip(mine, scripts, strict=True):
+        script.parent.mkdir()
+        script.write_text(EXAMPLES[number])  # processes that it starts import it
     environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     environment["PYTHONPATH"] = str(README.parent)
+    environment["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
+    # A thousand agents are too many for what is compiled without any optimization.
+    environment["XLA_FLAGS"] = environment["XLA_FLAGS"].replace("level=0", "level=1")
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
+        [sys.executable, "-W", "error", "-c", IN_TURN, *map(str, scripts)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=570,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    ended = json.loads(done.stdout.splitlines()[-1])
+    failures = {n: raised for n, (_, raised) in zip(mine, ended, strict=True) if raised}
+    assert not failures, "".join(f"example {n}: {raised}" for n, raised in failures.items())
+    assert all(said.strip() for said, _ in ended)
 
 
 def test_there_are_examples_of_both_loops_and_of_a_method():

@@ -33,7 +33,8 @@ def told(call, method=WORKER):
 
 
 def warm_start(method):
-    return lambda queries, values: method.warm_start(method.init(KEY), queries, values)
+    state = method.init(KEY)
+    return lambda queries, values: method.warm_start(state, queries, values)
 
 
 TABLE = {

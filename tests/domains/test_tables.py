@@ -92,34 +92,70 @@ def same(a, b):
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-few = settings(max_examples=15, deadline=None)
+@jax.jit
+def looked(space, X, key):
+    """Points, draws and candidates, and what programs make of each of them."""
+    points = jnp.concatenate([X, space.sample(key, 16), space.candidates(key, 16)])
+
+    def look(x):
+        projected = space.project(x)
+        seen = {"unpacked": space.unpack(x), "active": space.active(x), "projected": projected}
+        again, inside = space.project(projected), space.contains(projected)
+        return seen | {"again": again, "inside": inside, "a point": space.contains(x), "x": x}
+
+    return jax.vmap(look)(points)
 
 
-@few
-@given(recipe=recipes(), seed=st.integers(0, 2**32 - 1))
-def test_decoded_encoded_unpacked_and_projected_points_are_the_same(recipe, seed):
+@settings(max_examples=15, deadline=None)
+@given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
+def test_whoever_looks_at_a_point_of_any_space_sees_the_same(recipe, seed):
     space, needs = made_of(recipe)
-    X = jnp.asarray(cube_points(space, seed))
-    projected = jax.vmap(space.project)(X)
-    unpacked = jax.vmap(space.unpack)(X)
-    active = jax.vmap(space.active)(X)
-    inside = jax.vmap(space.contains)(projected)
-    again = jax.vmap(space.project)(projected)
-    assert bool(inside.all())
-    assert same(again, projected)
-    for i, x in enumerate(X):
-        values = space.decode(x)
+    X = cube_points(space, seed)
+    values = [space.decode(x) for x in X]
+    others = other_where_idle(space, X, values, np.random.default_rng(seed))
+    found = looked(space, jnp.asarray(np.concatenate([X, others])), jr.key(seed))
+    found = jax.tree.map(np.asarray, found)
+    assert found["inside"].all()
+    assert same(found["again"], found["projected"])
+    check_points(space, needs, found, values)
+    check_what_is_not_active(space, found["projected"], others, values)
+    check_draws(space, jax.tree.map(lambda seen: seen[2 * len(X) :], found))
+
+
+def other_where_idle(space, X, values, rng):
+    """The points with other coordinates where no parameter is active."""
+    idle = [[name not in v for name, _ in space.parameters] for v in values]
+    owners = space._tables.owner
+    return np.where(np.asarray(idle)[:, owners], rng.random(X.shape).astype(DTYPE), X)
+
+
+def check_points(space, needs, found, all_values):
+    """Decoded, encoded, unpacked and projected points are the same."""
+    for i, values in enumerate(all_values):
         assert set(values) == expected_names(space, needs, values)
         assert list(values) == [name for name in space.names if name in values]
-        assert same(space.encode(values), projected[i])
-        assert space.decode(projected[i]) == values
+        assert same(space.encode(values), found["projected"][i])
+        assert space.decode(found["projected"][i]) == values
         for name, parameter in space.parameters:
-            assert bool(active[name][i]) == (name in values)
+            assert bool(found["active"][name][i]) == (name in values)
             if name in values:
-                check_value(parameter, values[name], np.asarray(unpacked[name])[i])
+                check_value(parameter, values[name], found["unpacked"][name][i])
         for name, constant in space.constants:
             if isinstance(constant.value, int | float):
-                assert np.asarray(unpacked[name])[i] == constant.value
+                assert found["unpacked"][name][i] == constant.value
+
+
+def check_what_is_not_active(space, projected, others, values):
+    """It changes no point."""
+    assert [space.decode(x) for x in others] == values
+    assert same(projected[len(values) : 2 * len(values)], projected[: len(values)])
+
+
+def check_draws(space, drawn):
+    """Draws and candidates are points of the space."""
+    assert drawn["x"].shape == (32, space.dim)
+    assert drawn["a point"].all()
+    assert same(drawn["projected"], drawn["x"])
 
 
 def check_value(parameter, value, unpacked):
@@ -131,31 +167,6 @@ def check_value(parameter, value, unpacked):
     else:
         assert parameter.lower <= value <= parameter.upper
         assert float(unpacked) == pytest.approx(value, rel=1e-5)
-
-
-@few
-@given(recipe=recipes(), seed=st.integers(0, 2**32 - 1))
-def test_what_is_not_active_changes_no_point(recipe, seed):
-    space, _ = made_of(recipe)
-    rng = np.random.default_rng(seed)
-    owners = space._tables.owner
-    for x in cube_points(space, seed)[:4]:
-        values = space.decode(x)
-        idle = np.asarray([name not in values for name, _ in space.parameters])[owners]
-        other = np.where(idle, rng.random(space.dim).astype(DTYPE), x)
-        assert space.decode(other) == values
-        assert same(space.project(jnp.asarray(other)), space.project(jnp.asarray(x)))
-
-
-@few
-@given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
-def test_draws_and_candidates_are_points_of_the_space(recipe, seed):
-    space, _ = made_of(recipe)
-    for draw in (space.sample, space.candidates):
-        points = draw(jr.key(seed), 16)
-        assert points.shape == (16, space.dim)
-        assert np.asarray(jax.vmap(space.contains)(points)).all()
-        assert same(jax.vmap(space.project)(points), points)
 
 
 @pytest.mark.full

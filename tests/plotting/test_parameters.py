@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -10,8 +11,21 @@ import pytest
 
 import jaxbo
 from jaxbo import plotting
+from jaxbo.plotting import _runs
 from jaxbo.plotting._runs import modeled, observed
 
+# Pictures of as many points of as many coordinates share their programs.
+FITTED, PREDICTED = eqx.filter_jit(_runs._fitted), eqx.filter_jit(_runs._predicted)
+
+
+@pytest.fixture(autouse=True)
+def few_programs_of_pictures(monkeypatch):
+    monkeypatch.setattr(_runs, "_fitted", FITTED)
+    monkeypatch.setattr(_runs, "_predicted", PREDICTED)
+
+
+#: Values that are not NaN, of all pictures in two coordinates.
+POINTS = 17
 SPACE = jaxbo.Space(
     rate=jaxbo.Real(1e-4, 1.0, log=True),
     depth=jaxbo.Integer(1, 8),
@@ -43,15 +57,13 @@ def draw(rng):
 
 @pytest.fixture(scope="module")
 def desk():
-    random = jaxbo.Desk(
+    told = jaxbo.Desk(
         jaxbo.EGP(jaxbo.Cube(2), jaxbo.Fixed(size=4, capacity=20), jaxbo.Thompson(), candidates=8),
         jr.key(0),
-        initial=20,
     )
-    for _ in range(9):
-        number, x = random.ask()
-        random.tell(number, float(3 * x[0] - x[1]))
-    return random
+    for x in np.random.default_rng(3).uniform(size=(POINTS, 2)):
+        told.tell_new(x, float(3 * x[0] - x[1]))
+    return told
 
 
 def labeled(ax, label):
@@ -85,7 +97,7 @@ def test_a_contour_names_both_parameters_and_marks_failures(trace):
 
 
 def test_importance_puts_the_parameter_that_matters_first(trace):
-    ax = plotting.importance(trace, domain=SPACE, count=1000)
+    ax = plotting.importance(trace, domain=SPACE, agent=1, count=500)
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert names[-1] == "rate"  # the uppermost
     total = [patch.get_width() for patch in ax.containers[0]]
@@ -187,13 +199,15 @@ STEPS = jaxbo.Space(layers=jaxbo.Integer(1, 2), width=jaxbo.Real(0.0, 1.0).when(
 
 def test_a_contour_is_blank_where_a_parameter_is_not_active():
     rng = np.random.default_rng(0)
-    rows = [{"layers": 1 + i % 2, **({"width": rng.uniform()} if i % 2 else {})} for i in range(12)]
+    rows = [
+        {"layers": 1 + i % 2, **({"width": rng.uniform()} if i % 2 else {})} for i in range(POINTS)
+    ]
     points = np.array([[STEPS.encode(row)] for row in rows])
-    trace = jaxbo.Trace(jnp.asarray(points), rng.uniform(size=(12, 1)), ())
+    trace = jaxbo.Trace(jnp.asarray(points), rng.uniform(size=(POINTS, 1)), ())
     ax = plotting.contour(trace, "layers", "width", domain=STEPS)
     filled = np.concatenate([path.vertices for path in ax.collections[0].get_paths()])
     assert filled[:, 0].min() >= 0.5 - 1e-6
-    assert len(labeled(ax, "query")[0].get_xdata()) == 6
+    assert len(labeled(ax, "query")[0].get_xdata()) == POINTS // 2
     at = STEPS.encode({"layers": 1})
     with pytest.raises(ValueError, match="'width' is active not at the point given as at"):
         plotting.slice_1d(trace, "width", domain=STEPS, at=at)
@@ -217,7 +231,7 @@ def test_a_picture_of_workers_who_share_an_objective_is_of_all_their_evaluations
     x, y = np.asarray(of_workers.queries).reshape(-1, 2), of_workers.values.reshape(-1)
     fine = np.isfinite(y)
     lines = labeled(plotting.parallel(of_workers, domain=cube), "_done")
-    assert len(lines) == fine.sum() == 17
+    assert len(lines) == fine.sum() == POINTS
     (best,) = labeled(plotting.parallel(of_workers, domain=cube), "best")
     np.testing.assert_allclose(best.get_ydata(), [0.9, 0.1])
     ax = plotting.slice_1d(of_workers, 0, domain=cube)
@@ -247,19 +261,18 @@ def test_a_trace_knows_whether_its_workers_share_an_objective():
     bowl = lambda x: -((x[0] - 0.3) ** 2)  # noqa: E731
     _, driven = jaxbo.drive(egp, bowl, 1, jr.key(0), initial=1, progress=False)
     assert driven.shared
-    assert (
-        len(labeled(plotting.slice_1d(driven, 0, domain=egp.domain), "observed")[0].get_xdata())
-        == 6
-    )
-    assert jaxbo.run(egp, bowl, 1, jr.key(0))[1].shared
+    (best,) = labeled(plotting.progress(driven), "median")
+    assert len(best.get_xdata()) == 6  # of the one objective, not of three
     random = jaxbo.RandomSearch(jaxbo.Cube(1), agents=2)
-    assert not jaxbo.run(random, bowl, 1, jr.key(0))[1].shared
+    for method, shared in ((egp, True), (random, False)):
+        traced = jax.eval_shape(lambda key, m=method: jaxbo.run(m, bowl, 1, key)[1], jr.key(0))
+        assert traced.shared == shared
 
 
 def test_pictures_of_a_desk_need_no_domain(desk):
-    shares = [patch.get_width() for patch in plotting.importance(desk, count=1000).containers[0]]
+    shares = [patch.get_width() for patch in plotting.importance(desk, count=500).containers[0]]
     np.testing.assert_allclose(shares, [0.1, 0.9], atol=0.1)
-    assert len(labeled(plotting.parallel(desk), "_done")) == 9
+    assert len(labeled(plotting.parallel(desk), "_done")) == POINTS
     assert plotting.slice_1d(desk, 0).get_xlabel() == "x₁"
     assert plotting.contour(desk, 0, 1).get_ylabel() == "x₂"
     best = plotting.progress(desk).lines[0].get_ydata()

@@ -305,9 +305,16 @@ def test_both_kinds_of_sampling_together_cost_more_than_either():
 # -------------------------------------------------------------------------------- the way back
 
 
-@pytest.mark.parametrize("accountant", [moments, pld])
+BUDGETS = [(2.0, 0.35, 60), (9.908, 0.25, 40), (0.3, 0.01, 1)]
+
+
 @pytest.mark.parametrize(
-    ("budget", "q", "rounds"), [(2.0, 0.35, 60), (9.908, 0.25, 40), (0.3, 0.01, 1)]
+    ("accountant", "budget", "q", "rounds"),
+    [
+        *((moments, *budget) for budget in BUDGETS),
+        (pld, *BUDGETS[0]),
+        *(pytest.param(pld, *budget, marks=pytest.mark.full) for budget in BUDGETS[1:]),
+    ],
 )
 def test_the_noise_for_a_budget_spends_it_and_no_more(accountant, budget, q, rounds):
     z = accounting.noise_for(budget, DELTA, q, rounds, accountant)

@@ -53,12 +53,26 @@ def send(mechanism, key, data, W, present):
     return mechanism.release(key, data, W, present)
 
 
+@eqx.filter_jit
+def send_many(mechanism, keys, data, W, present):
+    return jax.vmap(lambda key: mechanism.release(key, data, W, present))(keys)
+
+
+included = eqx.filter_jit(Mechanism.included)
+adapted = eqx.filter_jit(AdaptiveClip.release)
+drawn_by = eqx.filter_jit(lambda sampling, key, agents=AGENTS: sampling.draw(key, agents))
+all_drawn_by = eqx.filter_jit(
+    lambda sampling, keys: jax.vmap(lambda key: sampling.draw(key, AGENTS))(keys)
+)
+weighted = eqx.filter_jit(lambda weighting, *given: weighting(*given))
+of_regions = eqx.filter_jit(region_weights)
+
+
 def draws(mechanism, key, count, W=None, data=None, present=ALL):
     """`count` releases with different keys."""
     W = weights() if W is None else W
     data = messages() if data is None else data
-    release = jax.jit(jax.vmap(lambda k: mechanism.release(k, data, W, present)))
-    return np.asarray(release(jr.split(key, count)), np.float64)
+    return np.asarray(send_many(mechanism, jr.split(key, count), data, W, present), np.float64)
 
 
 # ------------------------------------------------------------------------------------ the sum
@@ -74,7 +88,7 @@ def test_no_clipping_no_noise_and_everyone_drawn_is_the_plain_mean(key):
 def test_a_release_is_the_papers_sum_over_the_sample_written_as_loops(key, sampling):
     S, W, data = 2.5, np.asarray(weights(), np.float64), np.asarray(messages(), np.float64)
     mechanism = Mechanism(0.0, S, sampling)
-    sample = np.asarray(mechanism.included(key, messages(), ALL))
+    sample = np.asarray(included(mechanism, key, messages(), ALL))
     assert sample.any()
     expected = np.zeros((REGIONS, FEATURES))
     for i in range(REGIONS):
@@ -94,8 +108,9 @@ def test_the_mean_over_samples_is_the_full_sum_of_clipped_messages(key):
 
 @pytest.mark.parametrize("bound", [0.3, 1.0, 50.0])
 def test_clipping_keeps_the_direction_and_shortens_only_what_is_longer(bound):
-    for w in messages(scale=2.0):
-        clipped = np.asarray(clip(w, jnp.asarray(bound, dtype())))
+    data = messages(scale=2.0)
+    every = jax.jit(jax.vmap(clip, (0, None)))(data, jnp.asarray(bound, dtype()))
+    for w, clipped in zip(np.asarray(data), np.asarray(every), strict=True):
         length = np.linalg.norm(np.asarray(w, np.float64))
         if length <= bound:
             np.testing.assert_array_equal(clipped, w)
@@ -206,7 +221,9 @@ def test_the_exact_sensitivity_is_reached_by_any_weights():
 
 
 def test_with_agents_in_one_region_each_the_exact_sensitivity_is_less_by_a_square_root():
-    W = region_weights(jnp.arange(AGENTS) % REGIONS, REGIONS, jnp.ones(()), jnp.asarray(60.0))
+    W = of_regions(
+        jnp.asarray(np.arange(AGENTS) % REGIONS), REGIONS, jnp.ones(()), jnp.asarray(60.0)
+    )
     paper, exact = (Mechanism(1.0, 3.0, Poisson(0.5), e).deviation(W) for e in (False, True))
     np.testing.assert_allclose(paper / exact, np.sqrt(REGIONS), rtol=1e-5)
 
@@ -217,8 +234,7 @@ def test_with_agents_in_one_region_each_the_exact_sensitivity_is_less_by_a_squar
 @pytest.mark.parametrize("q", [0.05, 0.35, 0.9])
 def test_poisson_sampling_draws_each_agent_by_itself_with_probability_q(key, q):
     count = 40_000
-    drawn = jax.vmap(lambda k: Poisson(q).draw(k, AGENTS))(jr.split(key, count))
-    drawn = np.asarray(drawn, np.float64)
+    drawn = np.asarray(all_drawn_by(Poisson(q), jr.split(key, count)), np.float64)
     assert np.all(np.abs(drawn.mean(0) - q) < 5 * np.sqrt(q * (1 - q) / count))
     correlation = np.corrcoef(drawn.T)[~np.eye(AGENTS, dtype=bool)]
     assert np.abs(correlation).max() < 5 / np.sqrt(count)
@@ -227,21 +243,21 @@ def test_poisson_sampling_draws_each_agent_by_itself_with_probability_q(key, q):
 
 
 def test_everyone_is_drawn_with_probability_one(key):
-    assert Poisson(1.0).draw(key, 1000).all()
+    assert np.asarray(drawn_by(Poisson(1.0), key, 1000)).all()
 
 
 def test_a_small_probability_is_drawn_as_rarely_as_it_says(key):
     agents, q = 1 << 18, 2.0**-12
-    drawn = int(Poisson(q).draw(key, agents).sum())
+    drawn = int(np.asarray(drawn_by(Poisson(q), key, agents)).sum())
     assert abs(drawn - agents * q) <= 5 * np.sqrt(agents * q)
     # Below the resolution of the draw: never, in place of too often.
-    assert not Poisson(2.0**-33).draw(key, agents).any()
+    assert not np.asarray(drawn_by(Poisson(2.0**-33), key, agents)).any()
 
 
 def test_a_fixed_size_is_that_size_and_treats_agents_alike(key):
     count = 20_000
     sampling = FixedSize(5, AGENTS)
-    drawn = jax.vmap(lambda k: sampling.draw(k, AGENTS))(jr.split(key, count))
+    drawn = np.asarray(all_drawn_by(sampling, jr.split(key, count)))
     np.testing.assert_array_equal(drawn.sum(1), 5)
     q = 5 / AGENTS
     np.testing.assert_allclose(sampling.q, q, rtol=rtol(1e-6))
@@ -255,10 +271,10 @@ def test_a_fixed_size_is_that_size_and_treats_agents_alike(key):
 @pytest.mark.parametrize("sampling", [Poisson(0.6), FixedSize(7, AGENTS)])
 def test_an_absent_agent_is_never_included_and_changes_nobody_elses_draw(key, sampling):
     mechanism = Mechanism(0.0, 1.0, sampling)
-    present = ALL.at[jnp.asarray([0, 4, 5])].set(False)
+    present = jnp.asarray(~np.isin(np.arange(AGENTS), [0, 4, 5]))
     for one in jr.split(key, 30):
-        everyone = np.asarray(mechanism.included(one, messages(), ALL))
-        some = np.asarray(mechanism.included(one, messages(), present))
+        everyone = np.asarray(included(mechanism, one, messages(), ALL))
+        some = np.asarray(included(mechanism, one, messages(), present))
         np.testing.assert_array_equal(some, everyone & np.asarray(present))
 
 
@@ -281,7 +297,7 @@ def test_what_an_absent_agent_would_have_sent_leaves_no_mark(key):
 
 
 def test_a_draw_does_not_depend_on_how_many_agents_there_are(key):
-    few, many = Poisson(0.5).draw(key, 20), Poisson(0.5).draw(key, 50)
+    few, many = (drawn_by(Poisson(0.5), key, agents) for agents in (20, 50))
     np.testing.assert_array_equal(few, many[:20])
 
 
@@ -300,8 +316,9 @@ def test_a_sweep_over_noise_sampling_and_bound_is_one_vmapped_program(key):
         return Mechanism(z, S, Poisson(q)).release(key, messages(), weights(), ALL)
 
     swept = jax.jit(jax.vmap(release))(z, S, q)
-    for i in range(3):
-        np.testing.assert_allclose(swept[i], release(z[i], S[i], q[i]), rtol=1e-5, atol=1e-6)
+    for found, *numbers in zip(swept, *map(np.asarray, (z, S, q)), strict=True):
+        alone = send(Mechanism(*numbers[:2], Poisson(numbers[2])), key, messages(), weights(), ALL)
+        np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-6)
 
 
 def test_numbers_are_leaves_so_that_other_ones_do_not_retrace(key):
@@ -354,7 +371,7 @@ def test_region_weights_are_the_papers_softmax():
     for i in range(3):
         expected[i] = np.exp((a * (assigned == i) + 1) / T)
         expected[i] /= expected[i].sum()
-    actual = region_weights(jnp.asarray(assigned), 3, jnp.asarray(T), jnp.asarray(a))
+    actual = of_regions(jnp.asarray(assigned), 3, jnp.asarray(T), jnp.asarray(a))
     np.testing.assert_allclose(actual, expected, rtol=rtol(5e-6))
     np.testing.assert_allclose(actual.sum(axis=1), 1, rtol=rtol())
 
@@ -362,7 +379,8 @@ def test_region_weights_are_the_papers_softmax():
 def schedule(weighting, rounds):
     """a_t of the paper for each round."""
     rounds = jnp.asarray(rounds)
-    temperature = np.asarray(jax.vmap(weighting.temperature)(rounds), np.float64)
+    temperature = eqx.filter_jit(lambda w, rounds: jax.vmap(w.temperature)(rounds))
+    temperature = np.asarray(temperature(weighting, rounds), np.float64)
     return 1 + float(weighting.emphasis) / temperature
 
 
@@ -383,21 +401,22 @@ def test_weights_follow_the_authors_form_and_become_uniform():
     for t, a in [(1, 16.0), (7, 12.25), (9, 4.75), (10, 1.0), (99, 1.0)]:
         score = np.where(np.asarray(assigned)[None] == np.arange(2)[:, None], np.exp(a), np.e)
         expected = score / score.sum(1, keepdims=True)
-        actual = Weighting()(jnp.asarray(t), assigned, 2)
+        actual = weighted(Weighting(), jnp.asarray(t), assigned, 2)
         np.testing.assert_allclose(actual, expected, rtol=rtol(2e-5, 1e-12))
 
 
 def test_an_infinite_hold_never_changes_and_no_emphasis_counts_all_alike():
     assigned = jnp.asarray([0, 0, 1, 1, 1])
     fixed = Weighting(hold=jnp.inf)
-    first, last = (fixed(jnp.asarray(t), assigned, 2) for t in (1, 1000))
+    first, last = (weighted(fixed, jnp.asarray(t), assigned, 2) for t in (1, 1000))
     np.testing.assert_array_equal(first, last)
     assert float(first[0, 0]) > 0.49
-    np.testing.assert_allclose(Weighting(0.0)(jnp.asarray(1), assigned, 2), 0.2, rtol=rtol())
+    alike = weighted(Weighting(0.0), jnp.asarray(1), assigned, 2)
+    np.testing.assert_allclose(alike, 0.2, rtol=rtol())
 
 
 def test_a_region_that_nobody_explores_counts_all_alike():
-    W = region_weights(jnp.zeros(4, int), 2, jnp.ones(()), jnp.asarray(15.0))
+    W = of_regions(jnp.zeros(4, int), 2, jnp.ones(()), jnp.asarray(15.0))
     np.testing.assert_allclose(W[1], 0.25)
 
 
@@ -428,8 +447,8 @@ def test_one_agent_moves_the_adaptive_share_by_the_sensitivity_of_its_mechanism(
         jnp.zeros((), dtype()), jnp.ones((), dtype())
     ))  # fmt: skip
     S = jnp.ones((), dtype())
-    full = silenced.release(key, S, messages(), 1, ALL)
-    without = silenced.release(key, S, messages(), 1, ALL.at[0].set(False))
+    full = adapted(silenced, key, S, messages(), 1, ALL)
+    without = adapted(silenced, key, S, messages(), 1, ALL.at[0].set(False))
     uniform = jnp.full((1, AGENTS), 1 / AGENTS, dtype())
     stated = float(silenced.mechanism.sensitivity(uniform))
     assert abs(np.log(full) - np.log(without)) == pytest.approx(stated, rel=1e-4)
@@ -439,8 +458,8 @@ def test_one_agent_moves_the_adaptive_share_by_the_sensitivity_of_its_mechanism(
 def test_adaptive_clipping_treats_a_message_that_is_not_finite_as_absent(key):
     adaptive = AdaptiveClip(0.5, Poisson(0.9))
     S = jnp.ones((), dtype())
-    broken = adaptive.release(key, S, messages().at[2].set(jnp.nan), 2, ALL)
-    without = adaptive.release(key, S, messages(), 2, ALL.at[2].set(False))
+    broken = adapted(adaptive, key, S, messages().at[2].set(jnp.nan), 2, ALL)
+    without = adapted(adaptive, key, S, messages(), 2, ALL.at[2].set(False))
     assert float(broken) == float(without)
 
 

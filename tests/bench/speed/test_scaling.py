@@ -20,7 +20,7 @@ def a_small_array(monkeypatch):
 
 @pytest.mark.parametrize(
     "case",
-    [Case(agents=24, rounds=3, features=20), Case("DP-FTS-DE", 24, 3, 20, devices=4, chunk=3)],
+    [Case(agents=24, rounds=3, features=20), Case("FTS", 24, 3, 20, devices=4, chunk=3)],
 )
 def test_a_case_is_measured_beside_its_floor(case):
     found = scaling.measured(case, repeats=1)

@@ -209,5 +209,5 @@ def test_an_iteration_grows_by_the_power_that_it_is_said_to():
     seconds = {fewer: 1.0, more: 8.0}
     np.testing.assert_allclose(additive.growth(seconds, fewer, 0.5), 3)
     np.testing.assert_allclose(additive.each(np.array([1.0, 2.0, 30.0])), 6)
-    found = additive.iteration(additive.Size(1, 2, 12), 1)
+    found = additive.iteration(additive.Size(1, 1, 12), 1)
     assert (found > 0).all()

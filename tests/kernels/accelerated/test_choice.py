@@ -1,5 +1,6 @@
 """Which programs hold kernels, and what `vmap` and derivatives make of one."""
 
+import functools
 import importlib.util
 import re
 from types import SimpleNamespace
@@ -123,6 +124,20 @@ def values(name, **options):
     return lambda key: run(METHODS[name](), objective, ROUNDS, key, **options)[1].values
 
 
+@functools.cache
+def without_kernels(name):
+    """The program of a run as it is without kernels, if there is no GPU: traced, and compiled."""
+    traced = jax.jit(values(name)).trace(jr.key(0))
+    return traced, traced.lower().compile()
+
+
+def with_kernels(name):
+    """The same of a run that has kernels."""
+    traced = jax.jit(values(name)).trace(jr.key(0))
+    assert "jaxbo_kernel" in str(traced.jaxpr)
+    return traced.lower().compile()
+
+
 def test_kernels_need_a_gpu_and_triton(monkeypatch):
     def devices(*capabilities):
         found = [SimpleNamespace(compute_capability=its) for its in capabilities]
@@ -141,49 +156,56 @@ def test_kernels_need_a_gpu_and_triton(monkeypatch):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="of a machine without a GPU")
-def test_without_a_gpu_nothing_of_kernels_is_traced(key):
+def test_without_a_gpu_nothing_of_kernels_is_traced():
     assert choice.platforms() == ()
-    assert "jaxbo_kernel" not in str(jax.make_jaxpr(values("FTS"))(key))
+    traced, _ = without_kernels("FTS")
+    assert "jaxbo_kernel" not in str(traced.jaxpr)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_is_the_same_with_kernels(name, programs_for, key):
-    expected = jax.jit(values(name))(key)
+    expected = without_kernels(name)[1](key)
     programs_for("cpu")
-    assert "jaxbo_kernel" in str(jax.make_jaxpr(values(name))(key))
-    np.testing.assert_allclose(jax.jit(values(name))(key), expected, atol=1e-3)
+    np.testing.assert_allclose(with_kernels(name)(key), expected, atol=1e-3)
 
 
 @pytest.mark.full
 def test_devices_have_kernels_of_their_own(programs_for, key):
-    expected = jax.jit(values("DP-FTS-DE"))(key)
+    expected = without_kernels("DP-FTS-DE")[1](key)
     programs_for("cpu")
     mesh = Mesh(np.asarray(jax.devices()[:2]), ("agents",))
     found = jax.jit(values("DP-FTS-DE", mesh=mesh, chunk=1))(key)
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("chunk", [None, 2])
-@pytest.mark.parametrize(("name", "count"), [("FTS", 2), ("DP-FTS-DE", 3)])
+@pytest.mark.parametrize(
+    ("name", "count", "chunk"),
+    [
+        ("FTS", 2, None),
+        ("DP-FTS-DE", 3, 2),
+        pytest.param("FTS", 2, 2, marks=pytest.mark.full),
+        pytest.param("DP-FTS-DE", 3, None, marks=pytest.mark.full),
+    ],
+)
 def test_a_program_for_a_gpu_holds_the_kernels(name, count, chunk, programs_for, for_cuda, key):
     programs_for("cuda")
     assert for_cuda(values(name, chunk=chunk), key).count(TRITON) == count
 
 
-def test_a_program_for_a_cpu_has_the_same_instructions_with_and_without_kernels(programs_for, key):
-    def instructions():
-        text = jax.jit(values("DP-FTS-DE")).lower(key).compile().as_text()
+def test_a_program_for_a_cpu_has_the_same_instructions_with_and_without_kernels(programs_for):
+    def instructions(program):
+        text = program.as_text()
         return sorted(re.findall(r"(?m)^ +(?:ROOT )?%?\S+ = .*? ([a-z][a-z0-9-]*)\(", text))
 
-    without = instructions()
+    without = instructions(without_kernels("DP-FTS-DE")[1])
     assert len(without) > 1000
     programs_for("cuda")
-    assert "jaxbo_kernel" in str(jax.make_jaxpr(values("DP-FTS-DE"))(key))
-    assert instructions() == without
+    assert instructions(with_kernels("DP-FTS-DE")) == without
 
 
 def test_an_exported_program_is_plain(programs_for, key):
+    expected = without_kernels("FTS")[1](key)
     programs_for("cuda")
     exported = jax.export.export(jax.jit(values("FTS")), platforms=("cpu", "cuda", "tpu"))(key)
     assert TRITON not in exported.mlir_module()
-    np.testing.assert_array_equal(exported.call(key), jax.jit(values("FTS"))(key))
+    np.testing.assert_array_equal(exported.call(key), expected)

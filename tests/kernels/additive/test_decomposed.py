@@ -37,24 +37,30 @@ def believed(surrogate, X, y, fits=False):
 def test_the_factors_of_a_belief_add_up_to_its_mean(key):
     X = jr.uniform(key, (10, DIM))
     y = 100 + 7 * jnp.sin(4 * jnp.sum(X, axis=1))
-    surrogate = Decomposed(SCOPES, 12, grid=GRID)
+    surrogate, at = Decomposed(SCOPES, 12, grid=GRID), np.array([2, 0, 4, 1])
+    grids = eqx.filter_jit(lambda surrogate, belief: surrogate.grids(belief))
+
+    @eqx.filter_jit
+    def at_a_point(surrogate, belief, x):
+        standardized = surrogate.standardized(surrogate.setup(jr.key(0), DIM), belief, x)
+        return standardized, surrogate.parts(belief, x)
+
     for fits in (False, True):
         belief = believed(surrogate, X, y, fits)
-        _, mean, variance = surrogate.grids(belief)
-        at = jnp.array([2, 0, 4, 1])
         x = jnp.linspace(0, 1, GRID)[at]
+        _, mean, variance = grids(surrogate, belief)
         of_one, of_two, of_three = (0, 0, 0, 4), (0, 0, 0, 2, 0), (0, 0, 0, 0, 4, 1)
         places = list(zip(mean, variance, (of_one, of_two, of_three), strict=True))
+        places = [(np.asarray(m), np.asarray(v), place) for m, v, place in places]
         total = sum(table[place] for table, _, place in places)
-        expected, joint = surrogate.standardized(surrogate.setup(key, DIM), belief, x)
+        (expected, joint), (means, variances) = at_a_point(surrogate, belief, x)
         np.testing.assert_allclose(total, expected[0], atol=2e-3)
-        assert all((table >= 0).all() for table in variance)
+        assert all((np.asarray(table) >= 0).all() for table in variance)
         # Point by point they are what the grids say, the factors in the order of their groups.
-        means, variances = surrogate.parts(belief, x)
         np.testing.assert_allclose(means[0], [m[place] for m, _, place in places], atol=2e-3)
         np.testing.assert_allclose(variances[0], [v[place] for _, v, place in places], atol=1e-3)
-        most = sum(jnp.sqrt(table[place]) for _, table, place in places)
-        assert jnp.sqrt(joint[0]) <= most + 1e-3  # the sum of deviations bounds that of the sum
+        most = sum(np.sqrt(table[place]) for _, table, place in places)
+        assert np.sqrt(joint[0]) <= most + 1e-3  # the sum of deviations bounds that of the sum
 
 
 def test_a_failed_evaluation_leaves_no_mark_on_tables(key):
@@ -192,15 +198,21 @@ def test_every_factor_can_have_a_variance_and_length_scales_of_its_own(key):
         Decomposed(scopes, 60, form=form, per_factor=each, grid=4, noise=1e-3)
         for each in (True, False)
     )
-    start = [d.start(d.setup(key, DIM)).whole.kernel for d in (own, tied)]
-    kernels = [jax.tree.map(lambda leaf: leaf[0], kernel) for kernel in start]
+    x, z = jr.uniform(key, (2, DIM))
+
+    @eqx.filter_jit
+    def started(model):
+        kernel = model.start(model.setup(key, DIM)).whole.kernel
+        first = jax.tree.map(lambda leaf: leaf[0], kernel)
+        return first, first(x, z)
+
+    kernels, values = zip(*map(started, (own, tied)), strict=True)
     np.testing.assert_allclose(kernels[0].variance, 2 / 3, rtol=1e-6)
     used = np.asarray(kernels[0].scopes) >= 0
     for kernel in kernels:  # by variable, not by place
         expected = np.where(used, np.asarray(scales)[np.asarray(kernel.scopes)], 0)
         np.testing.assert_allclose(np.where(used, kernel.length_scales, 0), expected)
-    x, z = jr.uniform(key, (2, DIM))
-    np.testing.assert_allclose(kernels[0](x, z), kernels[1](x, z), rtol=1e-6)
+    np.testing.assert_allclose(*values, rtol=1e-6)
     # Two functions of one variable each, of which one is ten times as large and varies slowly.
     X = jr.uniform(key, (60, DIM))
     y = jnp.sin(20 * X[:, 0]) + 10 * jnp.sin(2 * X[:, 1])
@@ -272,8 +284,12 @@ def test_regions_have_grids_of_their_own_and_a_zoom_follows_the_best_point(key):
 
 def test_repetitions_on_a_grid_are_known(key):
     surrogate = Decomposed([(0, 1), (2,), (3, 2)], 5, grid=4, regions=Regions((1, 1, 1, 1, 2, 1)))
-    shared = surrogate.over(SPACE, key)
-    of_one, of_two = surrogate.distinct(surrogate.start(shared))
+
+    @jax.jit
+    def distinct(key):
+        return surrogate.distinct(surrogate.start(surrogate.over(SPACE, key)))
+
+    of_one, of_two = map(np.asarray, distinct(key))
     assert of_one.shape == (1, 2, 1, 4)
     assert of_two.shape == (1, 2, 2, 4, 4)
     # Reals are the four points of an axis, there are three choices and three numbers.

@@ -1,5 +1,7 @@
 """Processes explored where their variance is largest, beside dense algebra in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -35,14 +37,18 @@ def dense(x, y, points=POINTS):
 
 def read(way, design, mean):
     """Its values at `POINTS`."""
-    if way == "points":
-        return mean
-    return jax.vmap(exploration._expanded(design, mean))(jnp.asarray(POINTS))
+    return mean if way == "points" else expanded(design, mean, jnp.asarray(POINTS))
 
 
-def compiled(method):
-    """Modules with arrays cannot be hashed, as `jit` would."""
-    return jax.jit(lambda *args: method(*args))
+@jax.jit
+def expanded(design, mean, points):
+    return jax.vmap(exploration._expanded(design, mean))(points)
+
+
+@functools.cache
+def compiled(way, name):
+    """A method of one of the ways. Modules with arrays cannot be hashed, as `jit` would."""
+    return jax.jit(lambda *args: getattr(WAYS[way], name)(*args))
 
 
 @pytest.fixture(params=WAYS)
@@ -52,7 +58,7 @@ def way(request):
 
 def grown(way, points):
     """A design of some points, whatever the variance says."""
-    step = compiled(WAYS[way].designed)
+    step = compiled(way, "designed")
     design = WAYS[way].no_design(KERNEL, jnp.asarray(NOISE))
     for x in points:
         design = step(design, jnp.asarray(x), jnp.ones((), bool))
@@ -64,7 +70,7 @@ def test_a_belief_of_its_own_is_the_dense_posterior(way, count, x64):
     ways = WAYS[way]
     y = np.random.default_rng(0).normal(size=count)
     belief = ways.start(KERNEL, jnp.asarray(NOISE))
-    observe = compiled(ways.observe)
+    observe = compiled(way, "observe")
     for x, value in zip(POINTS[:count], y, strict=True):
         belief = observe(belief, jnp.asarray(x), jnp.asarray(value))
     mean, variance = dense(POINTS[:count], y)
@@ -90,7 +96,7 @@ def test_the_answers_to_a_design_are_the_dense_posterior_however_many_there_are(
 
 def test_the_next_point_of_a_design_has_the_largest_variance(way, x64):
     design = grown(way, POINTS[:5])
-    x = np.asarray(compiled(WAYS[way].explore)(jr.key(1), design))
+    x = np.asarray(compiled(way, "explore")(jr.key(1), design))
     places = POINTS if way == "points" else np.random.default_rng(1).random((4000, 2))
     _, variance = dense(POINTS[:5], np.zeros(5), places)
     _, here = dense(POINTS[:5], np.zeros(5), x[None])
@@ -133,9 +139,9 @@ def test_a_failed_answer_is_taken_for_the_mean(way, x64):
 
 def test_a_full_buffer_takes_no_more(way):
     ways, design = WAYS[way], grown(way, POINTS[:CAPACITY])
-    full = compiled(ways.designed)(design, jnp.asarray(POINTS[CAPACITY]), jnp.ones((), bool))
+    full = compiled(way, "designed")(design, jnp.asarray(POINTS[CAPACITY]), jnp.ones((), bool))
     belief = ways.start(KERNEL, jnp.asarray(NOISE))
-    observe = compiled(ways.observe)
+    observe = compiled(way, "observe")
     for x in POINTS[:CAPACITY]:
         belief = observe(belief, jnp.asarray(x), jnp.ones(()))
     after = observe(belief, jnp.asarray(POINTS[CAPACITY]), jnp.ones(()))
@@ -146,7 +152,7 @@ def test_a_full_buffer_takes_no_more(way):
 
 def test_a_point_that_is_not_wanted_leaves_a_design_as_it_was(way):
     design = grown(way, POINTS[:3])
-    same = compiled(WAYS[way].designed)(design, jnp.asarray(POINTS[3]), jnp.zeros((), bool))
+    same = compiled(way, "designed")(design, jnp.asarray(POINTS[3]), jnp.zeros((), bool))
     pairs = zip(jax.tree.leaves(design), jax.tree.leaves(same), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
 
@@ -155,7 +161,7 @@ def test_no_more_is_known_at_a_point_than_its_observations_tell():
     # Eight of one point: rounding must not make it surer than the mean of eight.
     ways = WAYS["points"]
     belief = ways.start(KERNEL, jnp.asarray(NOISE))
-    observe = compiled(ways.observe)
+    observe = compiled("points", "observe")
     for n in range(CAPACITY):
         belief = observe(belief, jnp.asarray(POINTS[0]), jnp.ones(()))
         least = NOISE / (NOISE + n + 1)

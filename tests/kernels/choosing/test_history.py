@@ -26,9 +26,20 @@ def told(x, y, capacity=None):
     return _told(capacity, jnp.asarray(x, float), jnp.asarray(y, float))
 
 
+add, wait, repeated = map(jax.jit, (history.add, history.wait, history.repeated))
+
+
+@jax.jit
 def risks(past, points):
     """At all points."""
     return history.limits(past, points).risks
+
+
+@functools.partial(jax.jit, static_argnames="alone")
+def elsewhere(keys, past, candidates, place, alone=True):
+    """Where it is asked with each of the keys, if a search ends at `place`."""
+    limits = history.limits(past, candidates)
+    return jax.vmap(lambda k: limits.elsewhere(k, past, candidates, place, alone=alone))(keys)
 
 
 def dense_risk(x, failed, at):
@@ -54,7 +65,7 @@ def test_risk_is_that_of_the_dense_formula(dim, rule, key):
     x, at = jr.uniform(x_key, (20, dim)), jr.uniform(at_key, (50, dim))
     failed = x[:, 0] > 0.5 if rule == "half" else jr.uniform(y_key, (20,)) < 0.3
     past = told(x, jnp.where(failed, NAN, 1.0))
-    found = jax.jit(risks)(past, at)
+    found = risks(past, at)
     np.testing.assert_allclose(found, dense_risk(x, failed, at), atol=2e-4)
     one = jax.jit(lambda past, x: history.limits(past, at).risk(x))(past, at[0])
     np.testing.assert_allclose(one, found[0], atol=1e-6)
@@ -75,12 +86,12 @@ def test_risk_grows_evenly_between_a_success_and_a_failure():
 def test_an_evaluation_that_has_not_ended_is_neither_success_nor_failure():
     x, y = [[0.2], [0.8]], [1.0, NAN]
     past = told(x, y, capacity=3)
-    waiting = history.wait(past, jnp.asarray([0.5]))
+    waiting = wait(past, jnp.asarray([0.5]))
     at = jnp.linspace(0, 1, 11)[:, None]
     np.testing.assert_allclose(risks(waiting, at), risks(past, at), atol=1e-6)
-    assert history.repeated(waiting, jnp.asarray([0.5])).any()
-    nobody = history.wait(past, jnp.asarray([0.5]), jnp.zeros((), bool))
-    assert not history.repeated(nobody, jnp.asarray([0.5])).any()
+    assert repeated(waiting, jnp.asarray([0.5])).any()
+    nobody = wait(past, jnp.asarray([0.5]), jnp.zeros((), bool))
+    assert not repeated(nobody, jnp.asarray([0.5])).any()
 
 
 def test_a_full_history_remembers_every_place(key):
@@ -93,18 +104,18 @@ def test_a_full_history_remembers_every_place(key):
     assert past.seen.moments.count == 23
     np.testing.assert_allclose(past.seen.moments.offset, np.nanmean(y), rtol=1e-6)
     for point in apart:
-        assert history.repeated(past, point).any()
-    assert history.repeated(past, x[-1]).any()
+        assert repeated(past, point).any()
+    assert repeated(past, x[-1]).any()
     # Failures take the places of successes up to a quarter.
     assert past.failed.sum() == 3
 
 
 def test_what_fails_takes_the_place_of_a_failure_where_nothing_else_has_ended():
     past = history.empty(1, 2, pending=1)
-    past = history.add(past, jnp.asarray([0.1]), jnp.asarray(NAN))
+    past = add(past, jnp.asarray([0.1]), jnp.asarray(NAN))
     for x in (0.2, 0.3):
-        past = history.wait(past, jnp.asarray([x]))
-    past = history.add(past, jnp.asarray([0.4]), jnp.asarray(1.0))
+        past = wait(past, jnp.asarray([x]))
+    past = add(past, jnp.asarray([0.4]), jnp.asarray(1.0))
     np.testing.assert_allclose(np.sort(past.x[:, 0]), [0.2, 0.3, 0.4], atol=1e-6)
 
 
@@ -130,13 +141,12 @@ def test_a_place_of_noise_alone_is_left_in_one_round_of_two(values, dull, count,
     e = jnp.where(jnp.arange(40) % 2 == 0, 1.0, -1.0)
     past = told(x, values(near.astype(float), e), capacity=64)
     candidates = jr.uniform(key, (200, 2))
-    limits = history.limits(past, candidates)
-    found = jax.vmap(lambda k: limits.elsewhere(k, past, candidates, place))(jr.split(key, 200))
+    found = elsewhere(jr.split(key, 200), past, candidates, place)
     drawn = np.any(np.asarray(found) != np.asarray(place), axis=1)
     assert drawn.mean() == pytest.approx(0.5 if dull and count > 3 else 0, abs=0.15)
     if drawn.any():
         assert len(np.unique(np.asarray(found)[drawn], axis=0)) > 50
-        heard = limits.elsewhere(key, past, candidates, place, alone=False)
+        (heard,) = elsewhere(key[None], past, candidates, place, alone=False)
         np.testing.assert_array_equal(heard, place)
 
 
@@ -164,25 +174,24 @@ def test_a_place_where_all_values_are_equal_is_left(values, left, key):
     x = 0.5 + 0.02 * jr.uniform(key, (len(values), 2))
     past = told([*x, jnp.zeros(2)], [*values, 0.0])
     candidates = jr.uniform(key, (300, 2))
-    limits = history.limits(past, candidates)
     query = jnp.full((2,), 0.51)
-    found = limits.elsewhere(key, past, candidates, query)
+    (found,) = elsewhere(key[None], past, candidates, query)
     known = past.x[past.used]
     apart = np.linalg.norm(np.asarray(candidates)[:, None] - known[None], axis=2).min(1)
     expected = candidates[apart.argmax()] if left else query
     np.testing.assert_array_equal(found, expected)
     # Elsewhere it may be asked.
     away = jnp.asarray([0.9, 0.2])
-    np.testing.assert_array_equal(limits.elsewhere(key, past, candidates, away), away)
+    np.testing.assert_array_equal(elsewhere(key[None], past, candidates, away)[0], away)
 
 
 def test_points_that_wait_take_no_row_of_one_that_failed():
     past = history.empty(1, 4, pending=3)
-    past = history.add(past, jnp.asarray([0.1]), jnp.asarray(NAN))
+    past = add(past, jnp.asarray([0.1]), jnp.asarray(NAN))
     for x in (0.2, 0.3, 0.4):
-        past = history.add(past, jnp.asarray([x]), jnp.asarray(x))
+        past = add(past, jnp.asarray([x]), jnp.asarray(x))
     for x in (0.5, 0.6, 0.7, 0.8):
-        past = history.wait(past, jnp.asarray([x]))
+        past = wait(past, jnp.asarray([x]))
     assert past.failed.sum() == 1
     assert jnp.isinf(past.y).sum() == 4
 
@@ -329,8 +338,9 @@ def test_a_repetition_of_an_exact_objective_gives_way_to_the_farthest_candidate(
 def test_while_all_values_are_equal_any_candidate_is_drawn(key):
     past = told(jr.uniform(key, (5, 2)), jnp.full((5,), 0.2))
     candidates = CUBE.candidates(key, 100)
-    found = jax.vmap(lambda k: asked(k, past, candidates))(jr.split(key, 400))
-    assert (found[:, None] == candidates[None]).all(axis=2).any(axis=1).all()
+    every = jax.jit(jax.vmap(lambda k: query(k, bowl, CUBE, candidates, past)))
+    found = np.asarray(every(jr.split(key, 400)))
+    assert (found[:, None] == np.asarray(candidates)[None]).all(axis=2).any(axis=1).all()
     assert len(np.unique(found, axis=0)) > 80
     # Uniform: 400 draws of a mean of 1/2 with deviation 0.29 / 20.
     np.testing.assert_allclose(found.mean(axis=0), 0.5, atol=0.07)

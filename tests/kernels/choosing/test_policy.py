@@ -62,10 +62,23 @@ def values_of_draws(policy, keys, given, others):
     return jax.vmap(lambda k: jax.vmap(policy(k, *given))(others))(keys)
 
 
+@eqx.filter_jit
+def picked(given, number):
+    """One expert, as a policy is given it."""
+    _, shared, belief = given
+    return shared.pick(number, belief)
+
+
+@eqx.filter_jit
+def standards(model, belief, ys):
+    return jax.vmap(lambda y: model.standard(belief, y))(ys)
+
+
 def doubles(*arrays):
     return tuple(np.asarray(array, np.float64) for array in arrays)
 
 
+@jax.jit
 def objective(X):
     """Largest at the corner 0, where unused rows are, and the points below are not."""
     return 3 + 5 * jnp.exp(-3 * jnp.sum(X**2, axis=1)) + jnp.sin(9 * X[:, 1])
@@ -204,21 +217,25 @@ def test_values_gradients_and_hessians_are_finite_far_in_the_tail(policy, key, x
 # ---------------------------------------------------------------- draws
 
 
+@eqx.filter_jit
+def sampled(key, given, others):
+    model, *rest = given
+    return jax.vmap(model.sample(key, *rest))(others)
+
+
 def test_thompson_is_a_sample_of_the_surrogate(key, points, others):
     for model in (ensemble(OnFeatures()), ensemble(Exact()), single(Exact())):
         given = situation(model, key, points, objective(points))
-        f = eqx.filter_jit(lambda key, given: given[0].sample(key, *given[1:]))(key, given)
         found = values(Thompson(), key, given, others)
-        np.testing.assert_allclose(found, jax.vmap(f)(others), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found, sampled(key, given, others), rtol=1e-4, atol=1e-4)
 
 
 def test_of_an_expert_drawn_by_weight_it_is_the_improvement(key, points, others, x64):
-    model, shared, belief = given = situation(
-        ensemble(Exact(), floor=0.2), key, points, objective(points)
-    )
-    weights = np.exp(doubles(model.log_weights(shared, belief))[0])
+    given = situation(ensemble(Exact(), floor=0.2), key, points, objective(points))
+    weights = eqx.filter_jit(lambda model, *rest: model.log_weights(*rest))(*given)
+    weights = np.exp(doubles(weights)[0])
     found = values_of_draws(Drawn(EI()), jr.split(key, 3_000), given, others[:4])
-    alone = [shared.pick(jnp.asarray(m), belief) for m in range(3)]
+    alone = [picked(given, jnp.asarray(m)) for m in range(3)]
     each = np.stack([values(EI(), key, one, others[:4]) for one in alone])
     distances = np.max(np.abs(np.asarray(found)[:, None] - each[None]), axis=2)
     assert np.max(np.min(distances, axis=1)) < (1e-9 if x64 else 1e-3)
@@ -230,10 +247,9 @@ def test_of_an_expert_drawn_by_weight_it_is_the_improvement(key, points, others,
 
 def test_the_largest_is_that_of_a_sample_of_every_expert(key, points, others, x64):
     given = situation(ensemble(Exact()), key, points, objective(points))
-    _, shared, belief = given
     found = values(Largest(), key, given, others)
     each = [
-        values(Thompson(), k, shared.pick(jnp.asarray(m), belief), others)
+        values(Thompson(), k, picked(given, jnp.asarray(m)), others)
         for m, k in enumerate(jr.split(key, 3))
     ]
     close = 1e-9 if x64 else 1e-3
@@ -245,8 +261,8 @@ def test_the_largest_has_the_law_of_the_maximum_of_independent_experts(key, poin
     model, shared, belief = given = situation(
         ensemble(OnFeatures()), key, points, objective(points)
     )
-    _, predict, _ = model.mixture(shared, belief)
-    means, variances = doubles(*predict(others[0]))
+    predicted = eqx.filter_jit(lambda model, x, *rest: model.mixture(*rest)[1](x))
+    means, variances = doubles(*predicted(model, others[0], shared, belief))
     draws = values_of_draws(Largest(), jr.split(key, 5_000), given, others[:1])[:, 0]
     law = lambda f: np.prod(  # noqa: E731
         stats.norm.cdf(np.asarray(f)[:, None], means, np.sqrt(variances)), axis=1
@@ -356,6 +372,7 @@ def test_policies_are_exported_for_every_platform(policy):
 # ---------------------------------------------------------------- outcomes with bounds
 
 
+@jax.jit
 def slacks(X):
     """Two outcomes: the first forbids the best of `points`, and each a part of the square."""
     return jnp.stack([X[:, 0] - 0.4, 1.5 - X[:, 1] - X[:, 0]])
@@ -438,11 +455,11 @@ def test_a_value_observed_has_the_units_of_samples(warp, key):
     for number in range(2):
         one = jax.tree.map(lambda leaf, i=number: leaf[i], belief)
         for model, known in ((several, belief), (member, one)):
-            found = jax.vmap(lambda y, m=model, b=known: m.standard(b, y))(ys)
+            found = standards(model, known, ys)
             np.testing.assert_allclose(found, one.standardized[:8], atol=1e-5)
     fixed, _, belief = situation(Fixed(size=4), key, X, ys)
-    found = jax.vmap(lambda y: fixed.standard(belief, y))(ys)
-    np.testing.assert_allclose(found, (ys - jnp.mean(ys)) / jnp.std(ys), atol=1e-4)
+    found, ys = standards(fixed, belief, ys), np.asarray(ys)
+    np.testing.assert_allclose(found, (ys - ys.mean()) / ys.std(), atol=1e-4)
 
 
 def test_a_drawn_expert_of_one_has_the_improvement_of_the_mixture(key, points, others):
