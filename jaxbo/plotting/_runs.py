@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -168,19 +169,17 @@ def modeled(seen: Observed) -> Modeled:
     return Modeled(predict, mean, seen.x[fine][order])
 
 
+@eqx.filter_jit
 def _fitted(model: Fitted, x: Float[Array, "points dim"], y: Float[Array, " points"]) -> Any:
-    @jax.jit
-    def fit(x: Array, y: Array) -> Any:
-        shared = model.setup(jr.key(0), x.shape[1])
+    shared = model.setup(jr.key(0), x.shape[1])
 
-        def step(belief: Any, row: tuple[Array, Array]) -> tuple[Any, None]:
-            return model.condition(shared, belief, *row), None
+    def step(belief: Any, row: tuple[Array, Array]) -> tuple[Any, None]:
+        return model.condition(shared, belief, *row), None
 
-        belief, _ = jax.lax.scan(step, model.start(shared), (x, y))
-        return shared, model.refit(shared, belief)
-
-    return fit(x, y)
+    belief, _ = jax.lax.scan(step, model.start(shared), (x, y))
+    return shared, model.refit(shared, belief)
 
 
+@eqx.filter_jit
 def _predicted(model: Fitted, shared: Any, belief: Any, x: Float[Array, "points dim"]) -> Any:
-    return jax.jit(jax.vmap(lambda z: model.predict(shared, belief, z)))(x)
+    return jax.vmap(lambda z: model.predict(shared, belief, z))(x)
