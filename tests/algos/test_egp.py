@@ -136,9 +136,9 @@ def test_workers_with_expected_improvement_keep_away_from_each_other(key):
     assert distances.min() > 0.02
     # Pending queries count: without them, the second one from the same belief would be the first.
     pending = jnp.asarray([queries[0], [0, 0], [0, 0]], float)
-    busy = np.array([True, False, False])
-    after = ask_one(algorithm, jr.fold_in(key, 2), state, pending, jnp.asarray(busy))
-    free = ask_one(algorithm, jr.fold_in(key, 2), state, pending, jnp.asarray(busy & False))
+    one, nobody = (jnp.asarray(np.arange(3) < count) for count in (1, 0))
+    after = ask_one(algorithm, jr.fold_in(key, 2), state, pending, one)
+    free = ask_one(algorithm, jr.fold_in(key, 2), state, pending, nobody)
     close(after, queries[1], 1e-3)
     close(free, queries[0], 1e-4)
     assert np.max(np.abs(np.asarray(after) - free)) > 0.02
