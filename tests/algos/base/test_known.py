@@ -20,6 +20,7 @@ from jaxbo.domains.base import Cube, Finite
 from jaxbo.domains.parameters import Categorical, Integer, Ordinal, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.surrogate import Fixed
+from tests import stepped
 
 SPACE = Space(lr=Real(1e-3, 1.0, log=True), depth=Integer(1, 8), act=Categorical("relu", None))
 ROWS = [
@@ -288,7 +289,7 @@ def test_a_warm_start_takes_lists_and_dictionaries_as_arrays():
         for row in range(2)
         for agent in range(2)
     ]
-    start = method.init(jr.key(0))
+    start = stepped.init(method, jr.key(0))
     values = jnp.asarray([[1.0, 2.0], [3.0, jnp.nan]])
     expected = method.warm_start(start, jnp.asarray(x), values)
     for results in ((x, y), (rows,), ((x, y),)):
@@ -299,7 +300,7 @@ def test_a_warm_start_takes_lists_and_dictionaries_as_arrays():
 
 def test_a_warm_start_takes_arrays_beside_lists():
     method = TS(Cube(1), 1, Fixed(size=4))
-    start = method.init(jr.key(0))
+    start = stepped.init(method, jr.key(0))
     x, y = np.array([[[0.1]], [[0.3]]]), [[1.0], [None]]
     values = jnp.asarray([[1.0], [jnp.nan]])
     expected = method.warm_start(start, jnp.asarray(x), values)
@@ -314,7 +315,7 @@ def test_a_warm_start_takes_arrays_beside_lists():
 def test_a_warm_start_moves_back_what_rounding_moved():
     domain = Finite(np.eye(2) / 3)
     method = TS(domain, 1, Fixed(size=4))
-    start = method.init(jr.key(0))
+    start = stepped.init(method, jr.key(0))
     near = np.nextafter(np.asarray(domain.points), 1)[:, None]
     found, expected = (
         method.warm_start(start, x, np.ones((2, 1))) for x in (near, domain.points[:, None])
@@ -324,7 +325,7 @@ def test_a_warm_start_moves_back_what_rounding_moved():
 
 def test_a_warm_start_is_checked():
     method = EGP(Cube(1), Fixed(size=4), candidates=4)
-    start = method.init(jr.key(0))
+    start = stepped.init(method, jr.key(0))
     with pytest.raises(ValueError, match=r"point 1, .* is outside of the domain"):
         method.warm_start(start, jnp.asarray([[[0.5]], [[1.5]]]), jnp.zeros((2, 1)))
     with pytest.raises(ValueError, match="RandomSearch learns nothing"):

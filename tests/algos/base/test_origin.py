@@ -26,6 +26,7 @@ from jaxbo.objectives.families import AbstractObjective
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import Trace
+from tests import stepped
 
 POINTS = Finite(np.random.default_rng(1).random((40, 2)))
 SMALL = Fixed(size=16)
@@ -272,8 +273,18 @@ class Compiled(AbstractObjective):
 ONE_SCALE = [TS2, EGP(POINTS, Fitted(16, size=16, refit_every=None), candidates=64)]
 
 
-@pytest.mark.parametrize("algorithm", ONE_SCALE, ids=["TS", "EGP"])
-@pytest.mark.parametrize("initial", [0, 2])
+@pytest.mark.parametrize(
+    ("algorithm", "initial"),
+    [
+        (ONE_SCALE[0], 0),
+        (ONE_SCALE[1], 2),
+        *(
+            pytest.param(*more, marks=pytest.mark.full)
+            for more in zip(ONE_SCALE, (2, 0), strict=True)
+        ),
+    ],
+    ids=["TS", "EGP, initial points", "TS, initial points", "EGP"],
+)
 def test_a_compiled_run_goes_on_from_a_driven_state_on_its_scale(algorithm, initial, key):
     one, two = jr.split(key)
     start, _ = quiet(algorithm, lambda agent, x: 1000 + bowl(agent, x), 0, one, initial=3)
@@ -305,7 +316,7 @@ def test_a_run_from_a_driven_state_asks_what_drive_asks(key):
 
 def test_observations_of_the_host_are_told_by_hand_less_the_origin(key):
     _, trace = quiet(TS2, far, 0, key, initial=5)
-    init = TS2.init(run_keys(key).init)
+    init = stepped.init(TS2, run_keys(key).init)
     early = replay(TS2, Trace(trace.queries[:3], trace.values[:3], (), 3), key, state=init)
     late = trace.values[3:] - np.asarray(early.origin.value, np.float64)
     by_hand = TS2.warm_start(early, trace.queries[3:], jnp.asarray(late))

@@ -24,6 +24,7 @@ from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import Matern52
+from tests import stepped
 
 LATENCY, RECALL = Outcome("latency", at_most=100.1), Outcome("recall", at_least=0.9)
 NUMBERS = st.floats(-1e9, 1e9)
@@ -142,7 +143,7 @@ def test_a_dictionary_is_for_a_method_with_outcomes():
 def test_the_host_subtracts_bounds_before_float32_cuts_their_digits():
     """54321.06 and 54321.07 are one number in float32."""
     method = EGP(Cube(1), SURROGATE, outcomes=[Outcome("latency", at_most=54321.065)])
-    state = method.init(jr.key(0))
+    state = stepped.init(method, jr.key(0))
     observed = {"latency": np.array([54321.06, 54321.07])}
     _, numbers = told(method.outcomes, state, np.array([7.0, 9.0]), observed)
     np.testing.assert_allclose(numbers, [[0, 0.005], [2, -0.005]], rtol=1e-4)
@@ -157,42 +158,50 @@ def test_without_outcomes_a_state_is_what_it_was(make):
         assert rest.shape == (2, *one.shape)
 
 
+def random(*shape):
+    return np.random.default_rng(len(shape)).normal(size=shape).astype(jnp.zeros(()).dtype)
+
+
+tell_one = eqx.filter_jit(lambda method, state, x, row: method.tell_one(state, x, row))
+condition = eqx.filter_jit(SURROGATE.condition)
+
+
 def test_each_outcome_has_the_belief_of_a_model_of_its_own(key):
     """As if its slacks were the values of another method; failures are nobody's."""
-    X, columns = jr.uniform(key, (5, 2)), jr.normal(key, (5, 3))
-    failed = columns.at[1, 0].set(jnp.nan).at[3, 2].set(jnp.inf)
-    fine = jnp.array([0, 2, 4])
+    X, columns = random(5, 2), random(5, 3)
+    failed = columns.copy()
+    failed[1, 0], failed[3, 2] = np.nan, np.inf
+    fine = [0, 2, 4]
     method = EGP(Cube(2), Fixed(size=4), outcomes=BOTH)
-    state = method.init(key)
+    state = stepped.init(method, key)
     for x, row in zip(X, failed, strict=True):
-        state = method.tell_one(state, x, row)
+        state = tell_one(method, state, jnp.asarray(x), jnp.asarray(row))
     beliefs = [model.belief for model in method.models(state)]
     alone = EGP(Cube(2), Fixed(size=4))
     for belief, column in zip(beliefs, columns.T, strict=True):
-        other = alone.init(key)
+        other = stepped.init(alone, key)
         for x, y in zip(X[fine], column[fine], strict=True):
-            other = alone.tell_one(other, x, y)
+            other = tell_one(alone, other, jnp.asarray(x), jnp.asarray(y))
         for a, b in zip(jax.tree.leaves(belief), jax.tree.leaves(other.belief), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
     assert int(state.past.failed.sum()) == 2
 
 
 def test_agents_of_their_own_believe_what_one_model_does(key):
-    X, rows = jr.uniform(key, (4, 2, 2)), jr.normal(key, (4, 2, 3))
-    rows = rows.at[2, 1, 2].set(jnp.nan)
+    X, rows = random(4, 2, 2), random(4, 2, 3)
+    rows[2, 1, 2] = np.nan
     method = TS(Cube(2), 2, SURROGATE, outcomes=BOTH)
-    state = method.init(key)
+    state = stepped.init(method, key)
     for x, row in zip(X, rows, strict=True):
-        state = method.tell(state, x, row)
+        state = stepped.tell(method, state, jnp.asarray(x), jnp.asarray(row))
     one = EGP(Cube(2), SURROGATE, outcomes=BOTH)
     for agent in range(2):
-        other = one.init(key)
-        other = jax.tree.map(lambda leaf: leaf, other)
+        other = stepped.init(one, key)
         beliefs = [model.belief for model in one.models(other)]
         for x, row in zip(X[:, agent], rows[:, agent], strict=True):
-            row = jnp.where(jnp.all(jnp.isfinite(row)), row, jnp.nan)
+            row = np.where(np.all(np.isfinite(row)), row, np.nan)
             beliefs = [
-                SURROGATE.condition(state.shared, belief, x, y)
+                condition(state.shared, belief, jnp.asarray(x), jnp.asarray(y))
                 for belief, y in zip(beliefs, row, strict=True)
             ]
         client = jax.tree.map(lambda leaf, i=agent: leaf[i], state.clients)
@@ -208,7 +217,7 @@ def test_a_row_has_a_slack_for_each_outcome(rows):
         TS(Cube(1), 2, outcomes=BOTH),
     ):
         with pytest.raises(ValueError, match="many values, each with 2 slacks, got"):
-            method.tell(method.init(jr.key(0)), jnp.zeros((2, 1)), jnp.zeros(rows))
+            method.tell(stepped.init(method, jr.key(0)), jnp.zeros((2, 1)), jnp.zeros(rows))
 
 
 def test_owners_of_a_federation_observe_values_alone():
@@ -235,14 +244,14 @@ def test_earlier_results_have_the_digits_of_the_host_too(monkeypatch):
     )
     x = np.array([[0.2], [0.4]])
     values = {"value": np.zeros(2), "cost": np.array([100.0 - 1e-6, 100.0 + 1e-6])}
-    method.warm_start(method.init(jr.key(0)), x, values)
+    method.warm_start(stepped.init(method, jr.key(0)), x, values)
     np.testing.assert_allclose(found[0][:, 0, 1], [1e-6, -1e-6], rtol=1e-3)
 
 
 @pytest.mark.parametrize("column", [False, True])
 def test_results_of_one_agent_are_taken_under_jit_as_without(column):
     method = TS(Cube(2), 1, Fixed(size=8, capacity=4))
-    state = method.init(jr.key(0))
+    state = stepped.init(method, jr.key(0))
     x, y = jr.uniform(jr.key(1), (3, 2)), jnp.arange(3.0)
     y = y[:, None] if column else y
     traced = jax.jit(lambda *given: method.warm_start(*given))(state, x, y)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jaxtyping import Array
 from scipy import stats
 
 from jaxbo import metrics
@@ -19,6 +20,7 @@ from jaxbo.kernels.choosing.ranking import Ranked
 from jaxbo.kernels.models.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.objectives.families import AbstractObjective
 from jaxbo.runs.compiled import run
 from jaxbo.schedules import Constant
 from tests import stepped
@@ -67,10 +69,9 @@ def standardized(y):
 
 def dense_messages(state, data):
     """Posterior mean and covariance of every agent's weights, and its best value, standardized."""
-    phi = jax.vmap(state.shared.message)
     for x, y in zip(np.moveaxis(data[0], 1, 0), data[1].T, strict=True):
         fine = np.isfinite(y)
-        features = np.asarray(phi(jnp.asarray(x[fine], float)), float)
+        features = phi(state, x[fine])
         values = standardized(y[fine])
         cov = np.linalg.inv(features.T @ features / NOISE + np.eye(M))
         yield cov @ features.T @ values / NOISE, cov, values.max()
@@ -96,38 +97,53 @@ def improvement(mean, std, best):
     return std * (z * stats.norm.cdf(z) + stats.norm.pdf(z))
 
 
-def acquisition(algorithm, state, agent, key):
-    """The function that an agent maximizes, and the weights in it."""
+@eqx.filter_jit
+def acquired(algorithm, state, agent, key, points):
+    """The function that an agent maximizes at points, and the weights in it."""
     messages = sent(algorithm, state, key)
     client = jax.tree.map(lambda leaf: leaf[agent], state.clients)
     others = jnp.arange(AGENTS) != agent
-    return algorithm.acquisition(key, state.shared, client.beliefs.own, messages, others)
+    given = key, state.shared, client.beliefs.own, messages, others
+    function, weights = algorithm.acquisition(*given)
+    return jax.vmap(function)(points), weights
 
 
-def at(function, points):
-    return np.asarray(jax.vmap(function)(jnp.asarray(points, float)), float)
+def acquisition(algorithm, state, agent, key, points):
+    given = jnp.asarray(agent), key, jnp.asarray(points, float)
+    return [np.asarray(found, float) for found in acquired(algorithm, state, *given)]
+
+
+@eqx.filter_jit
+def features(shared, points):
+    return jax.vmap(shared.message)(points)
+
+
+def phi(state, points):
+    """The features of the messages, at up to 200 points: always as many, so that there is one program."""
+    padded = np.zeros((200, 2))
+    padded[: len(points)] = points
+    return np.asarray(features(state.shared, jnp.asarray(padded, float)), float)[: len(points)]
 
 
 @pytest.mark.parametrize("agent", [0, 3])
 def test_rgpe_maximizes_the_improvement_of_the_mixture(agent, data, key):
     algorithm = make(RGPE)
     state = told(algorithm, data, jr.key(1))
-    function, weights = acquisition(algorithm, state, agent, key)
-    w = np.asarray(weights, float)
+    points = np.random.default_rng(1).random((30, 2))
+    found, w = acquisition(algorithm, state, agent, key, points)
     assert w[agent] == 0
     assert 0 < w.sum() <= 1 + 1e-6
     alone = 1 - w.sum()
-    points = np.random.default_rng(1).random((30, 2))
-    phi = at(state.shared.message, points)
+    features = phi(state, points)
     mean, std, at_data, x = dense_own(data, agent, points)
-    phi_at_data = at(state.shared.message, x)
+    features_at_data = phi(state, x)
     mean, variance, at_data = alone * mean, (alone * std) ** 2, alone * at_data
     for weight, (nu, cov, _) in zip(w, dense_messages(state, data), strict=True):
-        mean = mean + weight * phi @ nu
-        variance = variance + weight**2 * np.einsum("pm,mn,pn->p", phi, cov, phi)
-        at_data = at_data + weight * phi_at_data @ nu
+        mean = mean + weight * features @ nu
+        variance = variance + weight**2 * np.einsum("pm,mn,pn->p", features, cov, features)
+        at_data = at_data + weight * features_at_data @ nu
     expected = improvement(mean, np.sqrt(variance), at_data.max())
-    np.testing.assert_allclose(np.exp(at(function, points)), expected, rtol=5e-3, atol=1e-6)
+    np.testing.assert_allclose(np.exp(found), expected, rtol=5e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("agent", [0, 3])
@@ -138,9 +154,9 @@ def test_taf_adds_the_gains_over_what_others_found(agent, equal, data, key):
         data[1][np.isnan(data[0][..., 0])] = np.nan
     algorithm = make(TAF, bandwidth=0.8)
     state = told(algorithm, data, jr.key(1))
-    function, shares = acquisition(algorithm, state, agent, key)
     # Where the features err between observations, means exceed incumbents: try where they do.
     points = np.random.default_rng(1).random((200, 2))
+    found, shares = acquisition(algorithm, state, agent, key, points)
     mean, std, at_data, x = dense_own(data, agent, points)
     y = data[1][np.isfinite(data[1][:, agent]), agent]
     expected, weights = 0.75 * improvement(mean, std, at_data.max()), np.zeros(AGENTS)
@@ -148,16 +164,16 @@ def test_taf_adds_the_gains_over_what_others_found(agent, equal, data, key):
     for n, (nu, _, best) in enumerate(dense_messages(state, data)):
         if n == agent:
             continue
-        there = at(state.shared.message, x) @ nu
+        there = phi(state, x) @ nu
         tau = 1 if equal else stats.kendalltau(there, y).statistic
         best = min(best, there.max()) if equal else best
         weights[n] = 0.75 * max(1 - ((1 - tau) / 2 / 0.8) ** 2, 0)
-        gain = np.maximum(at(state.shared.message, points) @ nu - best, 0)
+        gain = np.maximum(phi(state, points) @ nu - best, 0)
         gained += (gain > 0).sum()
         expected += weights[n] * gain
     assert gained > 5
     np.testing.assert_allclose(shares, weights / (0.75 + weights.sum()), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(np.exp(at(function, points)), expected, rtol=5e-3, atol=1e-4)
+    np.testing.assert_allclose(np.exp(found), expected, rtol=5e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [RGPE, TAF])
@@ -220,14 +236,14 @@ def test_a_broken_message_is_not_listened_to(kind, data, key):
 def test_one_message_is_of_what_came_before_the_start(kind, data, key):
     algorithm = make(kind, once=True)
     state = told(algorithm, data, jr.key(1))
-    before = algorithm.messages(key, state)
-    fresh = make(kind).messages(key, told(make(kind), data, jr.key(1)))
+    before = sent(algorithm, state, key)
+    fresh = sent(make(kind), told(make(kind), data, jr.key(1)), key)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
     jax.tree.map(close, before, fresh)
     later = stepped.tell(
         algorithm, state, jnp.full((AGENTS, 2), 0.5), jnp.arange(AGENTS, dtype=float)
     )
-    jax.tree.map(np.testing.assert_array_equal, before, algorithm.messages(key, later))
+    jax.tree.map(np.testing.assert_array_equal, before, sent(algorithm, later, key))
 
 
 @pytest.mark.parametrize("kind", [RGPE, TAF])
@@ -250,7 +266,7 @@ def test_an_agent_may_have_observed_nothing(kind, data, key):
     y[:, 2] = np.nan
     algorithm = make(kind)
     state = told(algorithm, (x, y), jr.key(1))
-    ask = jax.jit(lambda *given: algorithm.ask(*given))
+    ask = functools.partial(stepped.ask, algorithm)
     queries, weights = ask(key, state, jnp.ones(AGENTS, bool))
     assert np.isfinite(queries).all()
     assert np.isfinite(weights).all()
@@ -311,12 +327,15 @@ def test_the_own_model_keeps_observations(kind, surrogate):
         kind(Cube(2), 3, surrogate)
 
 
+FEW_POINTS = Finite(np.random.default_rng(0).random((10, 2)))
+
+
 @pytest.mark.parametrize(("kind", "of_a_pair"), [(RGPE, 190), (TAF, 60)])
 def test_a_pair_of_agents_takes_little_memory(kind, of_a_pair):
     # For each pair RGPE has the losses of its draws, and TAF predictions at the own observations.
     def bytes_of(agents):
         few = Fixed(KERNEL, size=16, noise=NOISE)
-        algorithm = kind(Cube(2), agents, own(capacity=10), features=few)
+        algorithm = kind(FEW_POINTS, agents, own(capacity=10), features=few)
         state = jax.eval_shape(algorithm.init, jr.key(0))
         ask = jax.jit(lambda key, state: algorithm.ask(key, state)[0])
         compiled = ask.lower(jr.key(0), state).compile()
@@ -334,8 +353,8 @@ def test_only_those_named_are_listened_to(kind, data, key):
     rows[0], rows[1, 3] = False, False
 
     def weights_of(peers):
-        algorithm = make(kind, peers=peers)
-        return jax.jit(lambda key, state: algorithm.ask(key, state)[1])(key, state)
+        everybody = jnp.ones(AGENTS, bool)
+        return stepped.ask(make(kind, peers=peers), key, state, everybody)[1]
 
     weights = weights_of(rows)
     np.testing.assert_array_equal(weights[0], 0)
@@ -365,14 +384,17 @@ def test_other_bad_input_is_named():
 # ------------------------------------------------------------------------- peers of FTS, ranked
 
 
-def shifted(signs):
+class Signed(AbstractObjective):
     """Agent 0's function, its like where the sign is 1, its negative where it is -1."""
-    signs = jnp.asarray(signs, float)
 
-    def objective(key, agent, x):
-        return signs[agent] * (jnp.sin(6 * x[0]) + x[1]) + 0.05 * jr.normal(key, dtype=x.dtype)
+    signs: Array = eqx.field(converter=lambda signs: jnp.asarray(signs, float))
+    noise: Array = eqx.field(converter=lambda noise: jnp.asarray(noise, float), default=0.05)
 
-    return objective
+    def noiseless(self, agent, x):
+        return self.signs[agent] * (jnp.sin(6 * x[0]) + x[1])
+
+    def optimum(self, agent):
+        raise NotImplementedError
 
 
 def listening(signs, once=False, runs=20, start=None, since=14):
@@ -380,12 +402,19 @@ def listening(signs, once=False, runs=20, start=None, since=14):
     agents = len(signs)
     model = Fitted(24, KERNEL, size=M, noise=NOISE, refit_every=None)
     peers = FTS(
-        Cube(2), agents, features=FEATURES, own=model, mixing=Constant(0.5),
+        MANY_POINTS, agents, features=FEATURES, own=model, mixing=Constant(0.5),
         peers=Ranked(start=start), once=once,
     )  # fmt: skip
-    keys = jr.split(jr.key(3), runs)
-    trace = jax.vmap(lambda k: run(peers, shifted(signs), 20, k, initial=4)[1])(keys)
-    return np.asarray(trace.info.source)[:, since:, 0]
+    source = sources(peers, Signed(signs), jr.split(jr.key(3), runs))
+    return np.asarray(source)[:, since:, 0]
+
+
+MANY_POINTS = Finite(np.random.default_rng(4).random((300, 2)))
+
+
+@eqx.filter_jit
+def sources(peers, objective, keys):
+    return jax.vmap(lambda k: run(peers, objective, 20, k, initial=4)[1].info.source)(keys)
 
 
 def test_peers_that_rank_well_are_listened_to():
@@ -398,15 +427,15 @@ def test_peers_that_rank_well_are_listened_to():
 
 @pytest.mark.parametrize("once", [False, True])
 def test_nobody_is_listened_to_where_all_rank_badly(once):
-    source = listening([1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1], once=once)
+    source = listening([1, -1, -1, -1, -1], once=once)
     assert (source == 0).mean() > 0.85  # by p_t alone it would be half
 
 
 @pytest.mark.parametrize("once", [False, True])
 def test_whom_not_to_listen_to_can_be_known_before(once):
-    start = np.array([1.0, 0.0, 1.0, 1.0])
-    start = np.tile(start, (4, 1)) if once else start
-    source = listening([1, 1, 1, -1], once=once, start=start, since=0)
+    start = np.array([1.0, 0.0, 1.0, 1.0, 1.0])
+    start = np.tile(start, (5, 1)) if once else start
+    source = listening([1, 1, 1, -1, -1], once=once, start=start, since=0)
     assert 1 not in source
     assert 2 in source
 
