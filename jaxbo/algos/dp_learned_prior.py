@@ -41,9 +41,12 @@ from jaxbo.types import Count, Features, Flag, Key, Point, Scalar, named
 
 
 class Shift(eqx.Module):
-    """How far an agent's weights are from the common mean, by its own evidence."""
+    """How far an agent is from the common prior, by its own evidence: its weights from the mean, and the
+    variance of its values from that of the scale, as a share of it.
+    """
 
     shift: Features
+    excess: Scalar
 
 
 class DPLearnedPrior(AbstractFederated):
@@ -139,7 +142,8 @@ class DPLearnedPrior(AbstractFederated):
     def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Shift:
         del key
         noise = self.features.noise
-        return Shift(shared_prior.believed(shared.features, shared.prior, noise, client).shift)
+        belief = shared_prior.believed(shared.features, shared.prior, noise, client)
+        return Shift(belief.shift, private_prior.excess(shared.prior, client))
 
     def aggregate(
         self,
@@ -150,8 +154,9 @@ class DPLearnedPrior(AbstractFederated):
         present: Bool[Array, " agents"],
     ) -> LearnedPriorBroadcast:
         secret, public = jr.split(key)
-        everyone = jnp.ones((1, self.agents), messages.shift.dtype)
-        total = self.mechanism.release(secret, messages.shift, everyone, present)[0]
+        joined = jax.vmap(private_prior.joined)(messages.shift, messages.excess)
+        everyone = jnp.ones((1, self.agents), joined.dtype)
+        total = self.mechanism.release(secret, joined, everyone, present)[0]
         known = self.mechanism.deviation(everyone), self.agents, self.shrink
         learned = private_prior.updated(shared.prior, total, *known)
         releasing = self._releasing(round)
