@@ -1,37 +1,42 @@
 """A step of a shared prior from a sum with noise, the private release of its agents.
 
-    d_n = E[w_n] - m                        an agent's change of the mean (`shared_prior`)
-    v_n = min(var(y_n) / scale² - 1, 3)     and of the variance of values, 0 if all are equal
-    (s, r) = Σ (d_n, v_n / 2) + N(0, τ² I)  the release, each vector clipped as a whole; τ is public
+    d_n = E[w_n] - m                        how far an agent's weights are from the mean
+    v_n = var(y_n) / scale² - 1             how much more its values vary than the scale says
+    e_n = |R⁻¹ d_n|² / E|R⁻¹ d_n|² - 1      how much farther its weights are away than S = R R' says
+    (s, a, b) = Σ clip(d_n, v_n / 2, e_n / 2) + N(0, τ² I)      the release; τ is public
+
     û = (1 - (D - 2) τ² / |s|²)₊ s          the estimate of Σ d_n, D numbers
-    v̂ = 2 r / (N + 1 + 4 τ² / N)            and of the mean of v_n
-    scale ← scale √(1 + v̂)                  at most twice or half of what it was
-    m ← (N m + û) / (N + κ) old/new scale   the M-step
+    v̂ = 2 a / (N + 1 + 4 τ² / N)            and of the means of v_n, and e_n likewise
+    m ← (N m + û) / (N + κ)                 the M-step
+    S ← (1 + ê) S
+    scale ← √(1 + v̂) scale                  in whose units m and √S are
 
-The first estimate is the positive part of James and Stein's. Its mean squared error is less than that
-of s, whatever the sum is, from D = 3 on. So m hardly moves if a release is all noise. The second is the
-mean of a Gaussian posterior: the mean of v_n is 0 before, with variance 1, and each v_n has variance 1
-about it. That is so for three independent values. Both read nothing but the release, and cost no privacy.
+The estimate û is the positive part of James and Stein's. Its mean squared error is less than that of s,
+whatever the sum is, from D = 3 on. So m hardly moves if a release is all noise. The estimate v̂ is the
+mean of a Gaussian posterior. Before the release, the mean of v_n has mean 0 and variance 1. Each v_n has
+variance 1 about it, as the variance of three independent values has. So scale and S hardly move either.
+All of them read nothing but the release, and cost no privacy.
 
-A wrong scale costs more than wrong weights. Where it is too large, messages are short beside the noise.
-Where it is too small, they are clipped. Each release takes at most a factor of two.
-
-S stays the covariance of the process: how far weights are from a mean of 0. A learned mean should bring
-them nearer, so S has room for the error of m, noise included. Adding the noise's variance to it would
-count that error twice. Agents doubt a mean that noise has spoiled, by their own evidence
+A wrong scale would cost more than wrong weights. Where it is too large, messages are short beside the
+noise, and where it is too small, they are clipped. S is one variance, and it has room for the error of m,
+noise included, since weights are compared with the m that was broadcast. A release changes scale and √S
+by a factor of two at most. Agents doubt a mean that noise has spoiled, by their own evidence
 (`shared_prior.doubting`).
 """
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models import shared_prior
-from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
+from jaxbo.kernels.models.shared_prior import AgentBelief, SharedPrior
 from jaxbo.types import Features, Key, Scalar
 
-#: The most that v_n may be, and its weight in a message beside weights of about 1.
+#: The largest v_n and e_n, and their weight in a message beside weights of about 1.
 _LARGEST, _WEIGHT = 3.0, 0.5
+#: What a release may do to a variance at most, and its inverse.
+_FACTOR = 4.0
 
 
 def process(key: Key, size: int, location: Scalar, scale: Scalar, dtype: jnp.dtype) -> SharedPrior:
@@ -39,6 +44,42 @@ def process(key: Key, size: int, location: Scalar, scale: Scalar, dtype: jnp.dty
     start = shared_prior.uninformed(key, size, 0, dtype)
     known = location.astype(dtype), scale.astype(dtype)
     return SharedPrior(*known, start.mean, start.covariance, jnp.ones((), bool))
+
+
+# ---------------------------------------------------------------- an agent
+
+
+class Departure(eqx.Module):
+    """How far an agent is from the common prior: d_n, and v_n and e_n."""
+
+    shift: Features
+    excess: Float[Array, "2"]
+
+    @property
+    def vector(self) -> Float[Array, " released"]:
+        """What is clipped as a whole, and summed up."""
+        return jnp.concatenate([self.shift, _WEIGHT * self.excess])
+
+
+def departure(belief: AgentBelief) -> Departure:
+    """That of an agent with this belief.
+
+    An agent without two different values says nothing of variances. So on a plateau nobody learns one.
+    """
+    known = belief.known
+    count = known.count.astype(belief.mean.dtype)
+    values = jnp.where(known.used, (known.y - belief.prior.location) / belief.prior.scale, 0)
+    centered = jnp.where(known.used, values - jnp.sum(values / jnp.maximum(count, 1)), 0)
+    variance = linalg.inner(centered, centered) / jnp.maximum(count - 1, 1)
+    found = linalg.inner(belief.mean, belief.mean)
+    # Under the prior the mean of the weights has the covariance G'G.
+    expected = jnp.sum(belief.gains**2)
+    ratios = jnp.stack([variance, found / jnp.where(expected > 0, expected, 1)])
+    differ = jnp.any(known.used & (known.y != known.y[0]))
+    return Departure(belief.shift, jnp.where(differ, jnp.minimum(ratios - 1, _LARGEST), 0))
+
+
+# ---------------------------------------------------------------- the server
 
 
 def denoised(released: Features, deviation: Scalar) -> Features:
@@ -50,24 +91,6 @@ def denoised(released: Features, deviation: Scalar) -> Features:
     return kept * released
 
 
-def excess(prior: SharedPrior, known: AgentData) -> Scalar:
-    """v_n: how much larger the variance of an agent's values is than the prior's, as a share of it.
-
-    An agent without two different values says nothing. On a plateau nobody learns a scale.
-    """
-    values = (known.y - prior.location) / prior.scale
-    used, count = known.used, known.count.astype(values.dtype)
-    total = jnp.sum(jnp.where(used, values, 0))
-    centered = jnp.where(used, values - total / jnp.maximum(count, 1), 0)
-    variance = linalg.inner(centered, centered) / jnp.maximum(count - 1, 1)
-    return jnp.where(variance > 0, jnp.minimum(variance - 1, _LARGEST), 0)
-
-
-def joined(shift: Features, excess: Scalar) -> Float[Array, " released"]:
-    """An agent's whole message as the vector that is clipped."""
-    return jnp.append(shift, _WEIGHT * excess)
-
-
 def updated(
     prior: SharedPrior,
     released: Float[Array, " released"],
@@ -75,11 +98,12 @@ def updated(
     agents: int,
     shrink: Scalar,
 ) -> SharedPrior:
-    """One M-step of the mean and the scale; `shrink` is κ. It counts as so many agents of weights 0."""
-    mean = (agents * prior.mean + denoised(released[:-1], deviation)) / (agents + shrink)
+    """One M-step of m, S and the scale. `shrink` is κ: it counts as so many agents of weights 0."""
+    mean = (agents * prior.mean + denoised(released[:-2], deviation)) / (agents + shrink)
     doubt = 1 + (deviation / _WEIGHT) ** 2 / agents
-    excess = released[-1] / _WEIGHT / (agents + doubt)
-    ratio = jnp.sqrt(jnp.clip(1 + excess, 0.25, 4))
-    return SharedPrior(
-        prior.location, prior.scale * ratio, mean / ratio, prior.covariance, prior.learned
-    )
+    excess = released[-2:] / _WEIGHT / (agents + doubt)
+    of_values, of_weights = jnp.clip(1 + excess, 1 / _FACTOR, _FACTOR)
+    ratio = jnp.sqrt(of_values)
+    S = prior.covariance
+    S = S.of(S.own() * of_weights / of_values)
+    return SharedPrior(prior.location, prior.scale * ratio, mean / ratio, S, prior.learned)
