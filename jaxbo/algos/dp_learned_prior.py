@@ -11,9 +11,9 @@ region, in which every agent counts 1. The whole message of an agent is one vect
 The norm of a clipped message is at most `mechanism.S`, so an agent's presence moves the sum by S / q at
 most. An agent adds 0 while it is absent or not drawn, or if its message is not finite.
 
-The server sends the prior and a public key. Both follow from releases and from public numbers: the M-step counts
-all agents of the roster, present or not. An empty round releases noise. It costs as much as any other
-round.
+The server sends the prior and a public key. Both follow from releases and from public numbers: the
+M-step counts all agents of the roster, present or not. An empty round releases noise. It costs as much
+as any other round.
 
 The first rounds say most, and later rounds repeat it. So a few releases are enough. Fewer releases need
 less noise for the same privacy loss. After the releases, each agent goes on by its own evidence.
@@ -45,8 +45,8 @@ class DPLearnedPrior(AbstractFederated):
     """Agents learn a prior through a private sum: M + 3 floats to the server, and M + 6 back.
 
     `capacity`, `features`, `policy`, `trust` and `shrink` are as in `LearnedPrior`. `mechanism` is the
-    server's release of a round. The first `releases` rounds have a release; then the prior stays. Both say how
-    much a run costs. The defaults are an ε of 3.7 at δ = 1e-5:
+    server's release of a round. The first `releases` rounds have a release; then the prior stays. Both
+    say how much a run costs. The defaults are an ε of 3.7 at δ = 1e-5:
 
         accounting.epsilon(mechanism, releases, delta)
         z = accounting.noise_for(epsilon, delta, q, releases)

@@ -41,9 +41,9 @@ _FACTOR = 4.0
 
 def process(key: Key, size: int, location: Scalar, scale: Scalar, dtype: jnp.dtype) -> SharedPrior:
     """The prior of the process that `size` features stand for, with values of that location and scale."""
-    start = shared_prior.uninformed(key, size, 0, dtype)
-    known = location.astype(dtype), scale.astype(dtype)
-    return SharedPrior(*known, start.mean, start.covariance, jnp.ones((), bool))
+    known = location.astype(dtype), scale.astype(dtype), jnp.zeros((size + 1,), dtype)
+    S = shared_prior.covariance(key, size + 1, 0, dtype)
+    return SharedPrior(*known, S, jnp.ones((), bool))
 
 
 # ---------------------------------------------------------------- an agent
