@@ -1,6 +1,8 @@
 """DP-FTS-DE: what is explored, what is broadcast, what is maximized, and what an agent can learn."""
 
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import shutil
@@ -25,7 +27,6 @@ from jaxbo.domains.space import Space
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
-from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.privacy import accounting
 from jaxbo.privacy.ledger import BudgetError, Ledger
 from jaxbo.privacy.mechanism import AdaptiveClip, FixedSize, Mechanism, Poisson, Weighting
@@ -43,8 +44,15 @@ AGENTS = 8
 AGENT = jnp.asarray(3)
 
 
-def method(mechanism=PUBLIC, domain=None, **options):
-    domain = Cube(2) if domain is None else domain
+EVERYONE = np.ones(AGENTS, bool)
+OWN = Fitted(12, size=20, refit_every=None)
+#: What all have seen before the start.
+X = np.random.default_rng(2).random((6, AGENTS, 2)).astype(FINITE.points.dtype)
+Y = np.sin(3 * X + np.arange(AGENTS)[None, :, None] / 9).sum(axis=-1).astype(X.dtype)
+
+
+def method(mechanism=PUBLIC, domain=FINITE, **options):
+    """On points to choose from, unless a search is tried: nothing of it has to be compiled."""
     options = {"features": SMALL, "candidates": 64} | options
     return DPFTSDE(domain, AGENTS, mechanism, **options)
 
@@ -54,42 +62,121 @@ def hill(key, agent, x):
 
 
 @eqx.filter_jit
-def observed(algorithm, key, rounds=4):
-    """The state after some rounds."""
-    return run(algorithm, hill, rounds, key, initial=2)[0]
+def _told(algorithm, key):
+    return algorithm.warm_start(algorithm.init(key), jnp.asarray(X), jnp.asarray(Y))
+
+
+def told(own=None, seed=0):
+    """The state after these values, which is the same on each domain of two dimensions."""
+    return _told(method(own=own), jr.key(seed))
+
+
+def parts(algorithm, state, key, present):
+    """Messages and the broadcast of a round, and each agent's key."""
+    fold = jax.vmap(lambda n: jr.fold_in(key, n))(jnp.arange(AGENTS))
+    messages = jax.vmap(lambda k, c: algorithm.message(k, state.shared, c))(fold, state.clients)
+    return (
+        fold,
+        messages,
+        algorithm.aggregate(key, state.shared, state.round, messages, present),
+    )
 
 
 @eqx.filter_jit
-def asked(algorithm, state, key, present=None):
+def broadcasts(algorithm, state, keys):
+    """What was sent and broadcast in a round, with each key, and how agents count in it.
+
+    All are there, and then all but the fifth.
+    """
+
+    def one(key, present):
+        _, messages, broadcast = parts(algorithm, state, key, present)
+        return messages.weights, broadcast.vectors
+
+    both = jnp.asarray([EVERYONE, np.arange(AGENTS) != 5])
+    each = jax.vmap(jax.vmap(one, (0, None)), (None, 0))
+    return *each(keys, both), algorithm.weights(state.round)
+
+
+@eqx.filter_jit
+def asked(algorithm, state, key):
     """Queries, info, and what was sent and broadcast in a round, its parts one after the other."""
-    numbers = jnp.arange(AGENTS)
-    present = jnp.ones(AGENTS, bool) if present is None else present
-    fold = jax.vmap(lambda n: jr.fold_in(key, n))(numbers)
-    messages = jax.vmap(lambda k, c: algorithm.message(k, state.shared, c))(fold, state.clients)
-    broadcast = algorithm.aggregate(key, state.shared, state.round, messages, present)
+    fold, messages, broadcast = parts(algorithm, state, key, jnp.asarray(EVERYONE))
 
     def choose(key, client, past, message):
         return algorithm.choose(key, state.shared, client, past, message, broadcast)
 
     queries, info = jax.vmap(choose)(fold, state.clients, state.past, messages)
-    return queries, info, messages.weights, broadcast
+    return queries, info.source, messages.weights, broadcast.vectors
+
+
+@eqx.filter_jit
+def mapped(algorithm, phi, points):
+    """Of each point the features, the region, and whether it is in the domain."""
+    maps = phi, algorithm.regions.assign, algorithm.domain.contains
+    return tuple(jax.vmap(each)(points) for each in maps)
+
+
+KINDS = {
+    "frequent": (0.0, jnp.inf, 1.0, jnp.inf, [0.2, 0.5, 0.9]),
+    "released twice": (1.0, 5.0, 0.5, 2.0, [NEVER] * 3),
+    "little noise": (0.1, 1.0, 1.0, 5.0, [0.5] * 3),
+    "more noise": (1.0, 1.0, 0.5, 5.0, [0.5] * 3),
+    "much noise": (4.0, 1.0, 0.2, 5.0, [0.5] * 3),
+}
+
+
+@functools.cache
+def runs():
+    """Traces of five rounds: many frequent ones, and one of each other kind. All are one program."""
+
+    def one(key, z, S, q, releases, probabilities):
+        mechanism = Mechanism(z, S, Poisson(q))
+        algorithm = method(mechanism, releases=releases, mixing=Table(probabilities))
+        trace = run(algorithm, hill, 5, key, initial=3)[1]
+        return trace.queries, trace.values, trace.info.source
+
+    kinds = ["frequent"] * 500 + list(KINDS)[1:]
+    keys = jr.split(jr.key(1), 500)[jnp.minimum(np.arange(len(kinds)), 499)]
+    columns = zip(*(KINDS[kind] for kind in kinds), strict=True)
+    found = jax.jit(jax.vmap(one))(keys, *(jnp.asarray(column, float) for column in columns))
+    return {
+        kind: tuple(np.asarray(leaf)[[k == kind for k in kinds]] for leaf in found)
+        for kind in KINDS
+    }
 
 
 # ---------------------------------------------------------------- distributed exploration
 
 
-@pytest.mark.parametrize("domain", [Cube(2), FINITE, Cube(3)], ids=["cube", "finite", "cube3"])
-@pytest.mark.parametrize("count", [1, 3, 4])
+@eqx.filter_jit
+def first_points(algorithm, keys, agents):
+    """Of each agent with each key, with their regions and whether the domain has and allows them."""
+
+    def one(key, n):
+        x = algorithm.initial(jr.fold_in(key, n), n)
+        return x, algorithm.regions.assign(x), algorithm.domain.contains(x)
+
+    return jax.vmap(lambda key: jax.vmap(lambda n: one(key, n))(agents))(keys)
+
+
+DOMAINS = {"cube": Cube(2), "finite": FINITE, "cube3": Cube(3)}
+
+
+@pytest.mark.parametrize(
+    ("domain", "count"),
+    [
+        pytest.param(*pair, marks=() if pair in quick else pytest.mark.full)
+        for quick in [{("cube", 1), ("cube", 4), ("finite", 4), ("cube3", 3)}]
+        for pair in itertools.product(DOMAINS, (1, 3, 4))
+    ],
+)
 def test_initial_points_are_uniform_in_ones_own_region(domain, count, key):
+    domain = DOMAINS[domain]
     algorithm = method(domain=domain, regions=Regions.of(domain.dim, count))
-    agents = jnp.arange(AGENTS)
-    draw = jax.vmap(
-        lambda key: jax.vmap(lambda n: algorithm.initial(jr.fold_in(key, n), n))(agents)
-    )
-    points = jax.jit(draw)(jr.split(key, 500))
-    region = jax.vmap(jax.vmap(algorithm.regions.assign))(points)
+    points, region, inside = first_points(algorithm, jr.split(key, 500), np.arange(AGENTS))
     np.testing.assert_array_equal(region, np.broadcast_to(np.arange(AGENTS) % count, region.shape))
-    assert jax.vmap(jax.vmap(domain.contains))(points).all()
+    assert inside.all()
     if not isinstance(domain, Finite):
         lower, upper = (
             np.asarray(algorithm.regions.lower[0]),
@@ -101,21 +188,23 @@ def test_initial_points_are_uniform_in_ones_own_region(domain, count, key):
 
 
 def test_without_distribution_initial_points_are_those_of_other_methods(key):
-    alone = method(distributed=False)
+    alone = method(domain=Cube(2), distributed=False)
     other = FTS(Cube(2), AGENTS)
     np.testing.assert_array_equal(alone.initial(key, AGENT), other.initial(key, AGENT))
 
 
 def test_a_region_without_points_of_the_domain_is_explored_elsewhere(key):
     domain = Finite(np.asarray([[0.1, 0.1], [0.2, 0.3]]))
-    x = method(domain=domain, regions=Regions((2, 1))).initial(key, AGENT)
-    assert domain.contains(x)
+    algorithm = method(domain=domain, regions=Regions((2, 1)))
+    _, region, inside = first_points(algorithm, key[None], np.asarray([AGENT]))
+    assert inside.all()
+    assert (region == 0).all()
 
 
 def test_initial_points_of_a_space_are_in_it(key):
     algorithm = method(domain=SPACE, regions=Regions.of(SPACE.dim, 4))
-    points = jax.vmap(lambda n: algorithm.initial(jr.fold_in(key, n), n))(jnp.arange(40) % AGENTS)
-    assert jax.vmap(SPACE.contains)(points).all()
+    *_, inside = first_points(algorithm, jr.split(key, 5), np.arange(AGENTS))
+    assert inside.all()
 
 
 def test_initial_points_of_a_region_are_those_that_are_allowed(key):
@@ -123,21 +212,15 @@ def test_initial_points_of_a_region_are_those_that_are_allowed(key):
         x=Real(0.0, 1.0), y=Real(0.0, 1.0), where=jax.jit(lambda p: p["x"] + p["y"] < 1.2)
     )
     algorithm = method(domain=triangle, regions=Regions((2, 2)))
-    draw = lambda key, n: algorithm.initial(jr.fold_in(key, n), n)  # noqa: E731
-    agents = jnp.arange(8) % AGENTS
-    points = jax.jit(jax.vmap(lambda key: jax.vmap(draw, (None, 0))(key, agents)))(
-        jr.split(key, 40)
-    )
-    assert jax.vmap(jax.vmap(triangle.contains))(points).all()
-    inside = jax.vmap(jax.vmap(algorithm.regions.assign))(points)
-    np.testing.assert_array_equal(inside, np.broadcast_to(agents % 4, inside.shape))
+    _, region, inside = first_points(algorithm, jr.split(key, 40), np.arange(AGENTS))
+    assert inside.all()
+    np.testing.assert_array_equal(region, np.broadcast_to(np.arange(AGENTS) % 4, region.shape))
 
 
-def test_a_run_begins_with_them(key):
-    algorithm = method(regions=Regions((2, 2)))
-    _, trace = run(algorithm, hill, 1, key, initial=3)
-    region = jax.vmap(jax.vmap(algorithm.regions.assign))(trace.queries[:3])
-    np.testing.assert_array_equal(region, np.broadcast_to(np.arange(AGENTS) % 4, (3, AGENTS)))
+def test_a_run_begins_with_them():
+    queries, *_ = runs()["released twice"]
+    region = np.asarray(jax.vmap(method().regions.assign)(queries[0, :3].reshape(-1, 2)))
+    np.testing.assert_array_equal(region, np.tile(np.arange(AGENTS) % 4, 3))
 
 
 # ---------------------------------------------------------------- what is broadcast
@@ -145,112 +228,98 @@ def test_a_run_begins_with_them(key):
 
 def test_without_privacy_in_one_region_the_broadcast_is_the_mean_message(key):
     algorithm = method(regions=Regions((1, 1)))
-    state = observed(algorithm, key)
-    *_, messages, broadcast = asked(algorithm, state, key)
-    assert broadcast.vectors.shape == (1, 20)
-    np.testing.assert_allclose(broadcast.vectors[0], np.mean(messages, axis=0), atol=1e-5)
+    messages, vectors, _ = broadcasts(algorithm, told(), jr.split(key, 2))
+    assert vectors.shape == (2, 2, 1, 20)
+    np.testing.assert_allclose(vectors[0, :, 0], np.mean(messages[0], axis=1), atol=1e-5)
 
 
 @pytest.mark.parametrize("emphasis", [0.0, 1.5, 15.0])
 def test_each_regions_vector_is_the_weighted_sum_of_those_present(emphasis, key):
-    algorithm = method(regions=Regions((2, 2)), weighting=Weighting(emphasis))
-    state = observed(algorithm, key)
-    present = jnp.arange(AGENTS) != 5
-    *_, messages, broadcast = asked(algorithm, state, key, present)
+    algorithm = method(weighting=Weighting(emphasis))
+    messages, vectors, _ = broadcasts(algorithm, told(), jr.split(key, 400))
     own = np.arange(AGENTS)[None, :] % 4 == np.arange(4)[:, None]
     raw = np.exp(emphasis * own.astype(np.float64))
     weights = raw / raw.sum(axis=1, keepdims=True)  # of the roster: absence changes nobody's
-    expected = (weights * np.asarray(present)) @ np.asarray(messages, np.float64)
-    np.testing.assert_allclose(broadcast.vectors, expected, atol=1e-5)
+    expected = (weights * (np.arange(AGENTS) != 5)) @ np.asarray(messages[1], np.float64)
+    np.testing.assert_allclose(vectors[1], expected, atol=1e-5)
 
 
 def test_clipping_sampling_and_noise_are_the_mechanisms(key):
-    mechanism = Mechanism(1.3, 2.0, Poisson(0.5))
-    algorithm = method(mechanism, regions=Regions((2, 1)))
-    state = observed(algorithm, key)
-    keys = jr.split(key, 400)
-    ask = jax.jit(jax.vmap(lambda key: asked(algorithm, state, key)[3].vectors))
-    vectors = np.asarray(ask(keys))
-    weights = np.asarray(algorithm.weights(state.round))
+    algorithm = method(Mechanism(1.3, 2.0, Poisson(0.5)))
+    _, vectors, weights = broadcasts(algorithm, told(), jr.split(key, 400))
     # Of the noise alone; the sampled sum moves by less.
-    deviation = 1.3 * weights.max() * 2.0 / 0.5
-    found = vectors.std(axis=0)
-    sampled = weights.max() * 2.0 / 0.5  # the joint sum of an agent is no longer
+    deviation = 1.3 * np.max(weights) * 2.0 / 0.5
+    found = np.std(vectors[0], axis=0)
+    sampled = np.max(weights) * 2.0 / 0.5  # the joint sum of an agent is no longer
     assert found.mean() > 0.95 * deviation
     assert found.mean() < 1.05 * np.hypot(deviation, sampled)
 
 
 def test_after_the_last_release_nothing_is_broadcast_and_all_maximize_their_own(key):
-    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)), releases=2, mixing=Constant(NEVER))
-    _, trace = run(algorithm, hill, 5, key, initial=1)
-    own = np.asarray(trace.info.source) == np.arange(AGENTS)[None, :]
+    *_, source = runs()["released twice"]
+    own = source[0] == np.arange(AGENTS)[None, :]
     np.testing.assert_array_equal(own.all(axis=1), [False, False, True, True, True])
     np.testing.assert_array_equal(own.any(axis=1), [False, False, True, True, True])
-    state = observed(algorithm, key, 2)
-    *_, broadcast = asked(algorithm, state, key)
-    np.testing.assert_array_equal(broadcast.vectors, np.zeros((4, 20)))
+    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)), releases=2)
+    for round in (1, 2):
+        state = dataclasses.replace(told(), round=jnp.asarray(round))
+        _, vectors, _ = broadcasts(algorithm, state, jr.split(key, 400))
+        assert (vectors == 0).all() == (round == 2)
 
 
 # ---------------------------------------------------------------- what is maximized
 
 
-def test_own_samples_are_as_frequent_as_the_schedule_says(key):
-    p = [0.2, 0.5, 0.9]
-    algorithm = method(domain=FINITE, mixing=Table(p))
-    source = jax.jit(jax.vmap(lambda key: run(algorithm, hill, 3, key)[1].info.source))(
-        jr.split(key, 500)
-    )
-    own = (np.asarray(source) == np.arange(AGENTS)[None, None, :]).sum(axis=(0, 2))
+def test_own_samples_are_as_frequent_as_the_schedule_says():
+    *_, source = runs()["frequent"]
+    own = (source == np.arange(AGENTS)[None, None, :]).sum(axis=(0, 2))
     assert ((source == BROADCAST) | (source >= 0)).all()
-    for count, probability in zip(own, p, strict=True):
+    p = KINDS["frequent"][-1]
+    for count, probability in zip(own, [*p, p[-1], p[-1]], strict=True):
         assert stats.binomtest(int(count), 500 * AGENTS, probability).pvalue > 1e-4
+
+
+def elsewhere(domain):
+    """Many points of a domain."""
+    if isinstance(domain, Finite):
+        return np.asarray(domain.points)
+    return np.random.default_rng(0).random((20_000, 2)).astype(X.dtype)
 
 
 @pytest.mark.parametrize(
     ("domain", "own"),
-    [(Cube(2), Fitted(8, size=20, refit_every=2)), (FINITE, None)],
-    ids=["cube, fitted", "finite"],
+    [("cube", None), ("cube", OWN), ("finite", None)],
+    ids=["cube", "cube, fitted", "finite"],
 )
 def test_a_query_from_the_broadcast_maximizes_the_vector_of_its_region(domain, own, key):
-    algorithm = method(
-        domain=domain, own=own, mixing=Constant(NEVER), candidates=1000, regions=Regions((2, 2))
-    )
-    state = observed(algorithm, key)
-    queries, info, _, broadcast = asked(algorithm, state, key)
-    assert (info.source == BROADCAST).all()
-    phi = state.shared.message
-
-    def value(x):
-        return FourierFunction(phi, broadcast.vectors[algorithm.regions.assign(x)])(x)
-
-    points = domain.candidates(key, 20_000)
-    best = jnp.max(jax.jit(jax.vmap(value))(points))
-    assert (jax.vmap(value)(queries) >= best - 1e-3).all()
+    algorithm = method(domain=DOMAINS[domain], own=own, mixing=Constant(NEVER), candidates=1000)
+    state = told(own)
+    queries, source, _, vectors = asked(algorithm, state, key)
+    assert (source == BROADCAST).all()
+    points = np.concatenate([queries, elsewhere(algorithm.domain)])
+    phis, region, _ = mapped(algorithm, state.shared.message, points)
+    values = np.sum(np.asarray(phis) * np.asarray(vectors)[np.asarray(region)], axis=1)
+    assert (values[:AGENTS] >= values[AGENTS:].max() - 1e-3).all()
 
 
 def test_a_query_of_ones_own_maximizes_the_function_that_was_sent(key):
-    algorithm = method(mixing=Constant(1.0), candidates=1000)
-    state = observed(algorithm, key)
-    queries, info, messages, _ = asked(algorithm, state, key)
-    np.testing.assert_array_equal(info.source, np.arange(AGENTS))
-    points = Cube(2).candidates(key, 20_000)
-    for x, weights in zip(queries, messages, strict=True):
-        f = FourierFunction(state.shared.message, weights)
-        assert f(x) >= jnp.max(jax.jit(jax.vmap(f))(points)) - 5e-3
+    algorithm = method(domain=Cube(2), mixing=Constant(1.0), candidates=1000)
+    state = told()
+    queries, source, messages, _ = asked(algorithm, state, key)
+    np.testing.assert_array_equal(source, np.arange(AGENTS))
+    points = np.concatenate([queries, elsewhere(algorithm.domain)])
+    phis, *_ = mapped(algorithm, state.shared.message, points)
+    values = np.asarray(phis) @ np.asarray(messages).T
+    for n in range(AGENTS):
+        assert values[n, n] >= values[AGENTS:, n].max() - 5e-3
 
 
-def test_a_curve_of_privacy_is_one_program(key):
-    def final(z, q, S, releases):
-        mechanism = Mechanism(z, S, Poisson(q))
-        algorithm = DPFTSDE(
-            Cube(2), AGENTS, mechanism, features=SMALL, releases=releases, candidates=64
-        )
-        return run(algorithm, hill, 3, key, initial=1)[1].values[-1]
-
-    settings = jnp.asarray([0.1, 1.0, 4.0]), jnp.asarray([1.0, 0.5, 0.2]), jnp.ones(3), jnp.ones(3)
-    values = jax.jit(jax.vmap(final))(*settings)
-    assert values.shape == (3, AGENTS)
-    assert len(np.unique(np.asarray(values)[:, 0])) > 1
+def test_a_curve_of_privacy_is_one_program():
+    first, *others = (runs()[f"{noise} noise"][1][0] for noise in ("little", "more", "much"))
+    assert first.shape == (8, AGENTS)
+    for other in others:
+        np.testing.assert_array_equal(first[:3], other[:3])
+        assert (first[3:] != other[3:]).any()
 
 
 # ---------------------------------------------------------------- what an agent can learn
@@ -305,8 +374,7 @@ def test_only_the_private_sum_reaches_another_agents_query(agent, key, monkeypat
         return jax.jit(private_sum)(*arguments)
 
     monkeypatch.setattr(Mechanism, "release", release)
-    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)), domain=FINITE)
-    state = algorithm.init(key)
+    algorithm, state = method(Mechanism(1.0, 5.0, Poisson(0.5))), told()
     jaxpr, owners = rounds_of_one(algorithm, state, key)
     theirs = [owner == agent for owner in owners]
     assert reaches(jaxpr, theirs)[0] == [True]
@@ -316,41 +384,43 @@ def test_only_the_private_sum_reaches_another_agents_query(agent, key, monkeypat
     assert reaches(jaxpr, mine, cut="private_sum")[0] == [True]
 
 
-@pytest.mark.parametrize("own", [None, Fitted(12, size=20)], ids=["same", "fitted"])
+@pytest.mark.parametrize("own", [None, OWN], ids=["same", "fitted"])
 def test_a_round_tells_an_agent_nothing_of_another_but_the_private_sum(own, key, monkeypatch):
     nothing = lambda self, key, messages, weights, present: jnp.ones(  # noqa: E731
         (weights.shape[0], messages.shape[1]), messages.dtype
     )
     monkeypatch.setattr(Mechanism, "release", nothing)
     algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)), own=own, mixing=Constant(0.5))
-    ask = jax.jit(lambda key, state: algorithm.ask(key, state))
-    state, other = observed(algorithm, key), observed(algorithm, jr.key(7))
+    ask = jax.jit(lambda key, state: algorithm.ask(key, state)[0])
+    state, other = told(own), told(own, seed=7)
     known, others = (state.clients, state.past), (other.clients, other.past)
-    changed = jax.tree.map(
-        lambda mine, theirs: theirs.at[3].set(mine[3]), unwrap(known), unwrap(others)
-    )
-    clients, past = wrap(changed, known)
+
+    def all_but_one(mine, theirs):
+        theirs = np.array(theirs)
+        theirs[3] = mine[3]
+        return jnp.asarray(theirs)
+
+    clients, past = wrap(jax.tree.map(all_but_one, unwrap(known), unwrap(others)), known)
     changed = dataclasses.replace(state, clients=clients, past=past)
-    for i in range(4):
-        one, two = ask(jr.fold_in(key, i), state)[0], ask(jr.fold_in(key, i), changed)[0]
+    for k in jr.split(key, 4):
+        one, two = np.asarray(ask(k, state)), np.asarray(ask(k, changed))
         np.testing.assert_array_equal(one[3], two[3])
         assert (one != two).any()
 
 
-def test_the_broadcast_is_the_same_whoever_is_asked_and_holds_no_secret_key(key):
-    algorithm = method(Mechanism(1.0, 5.0, FixedSize(3, AGENTS)))
-    state = observed(algorithm, key)
-    server_key = jr.key(5)
-    messages = jax.vmap(lambda k, c: algorithm.message(k, state.shared, c))(
-        jr.split(key, AGENTS), state.clients
-    )
-    present = jnp.ones(AGENTS, bool)
-    broadcast = algorithm.aggregate(server_key, state.shared, state.round, messages, present)
-    secret, public = jr.split(server_key)
-    np.testing.assert_array_equal(jr.key_data(broadcast.key), jr.key_data(public))
-    again = algorithm.mechanism.release(
-        secret, messages.weights, algorithm.weights(state.round), present
-    )
+def test_the_broadcast_is_the_same_whoever_is_asked_and_holds_no_secret_key():
+    algorithm, state = method(Mechanism(1.0, 5.0, FixedSize(3, AGENTS))), told()
+
+    @jax.jit
+    def found(key):
+        present = jnp.asarray(EVERYONE)
+        _, messages, broadcast = parts(algorithm, state, key, present)
+        secret, public = jr.split(key)
+        given = messages.weights, algorithm.weights(state.round), present
+        return broadcast, algorithm.mechanism.release(secret, *given), jr.key_data(public)
+
+    broadcast, again, public = found(jr.key(5))
+    np.testing.assert_array_equal(jr.key_data(broadcast.key), public)
     np.testing.assert_array_equal(broadcast.vectors, again)
     assert set(vars(broadcast)) == {"round", "key", "vectors"}
 
@@ -359,8 +429,10 @@ def test_the_broadcast_is_the_same_whoever_is_asked_and_holds_no_secret_key(key)
 
 NOISY = Mechanism(2.0, 5.0, Poisson(0.5))
 DELTA = 1e-3
-PRIVATE = method(NOISY, domain=FINITE)
+PRIVATE = method(NOISY, mixing=Constant(0.5))
 ROUNDS = 4
+#: Who is present in each round: said each time, so that runs of nobody are no other program.
+EVERYBODY = np.ones((ROUNDS, AGENTS), bool)
 
 
 class Counting:
@@ -383,7 +455,9 @@ class Counting:
 
 def driven(objective, path, algorithm=PRIVATE, ledger=None, rounds=ROUNDS, **options):
     ledger = Ledger(DELTA) if ledger is None else ledger
-    options = {"initial": 2, "progress": False, "checkpoint": path} | options
+    present = jnp.asarray(EVERYBODY[:rounds, : algorithm.agents])
+    given = {"initial": 2, "progress": False, "checkpoint": path, "present": present}
+    options = given | options
     return drive(algorithm, objective, rounds, jr.key(0), ledger=ledger, **options)[1]
 
 
@@ -427,8 +501,9 @@ def test_a_resumed_run_must_begin_with_its_own_ledger(path):
     driven(Counting(), path)
     with pytest.raises(CheckpointError, match="another ledger"):
         driven(Counting(), path, ledger=Ledger(DELTA).charge(NOISY))
+    options = {"initial": 2, "progress": False, "present": jnp.asarray(EVERYBODY)}
     with pytest.raises(CheckpointError, match="another ledger"):
-        drive(PRIVATE, Counting(), ROUNDS, jr.key(0), initial=2, checkpoint=path, progress=False)
+        drive(PRIVATE, Counting(), ROUNDS, jr.key(0), checkpoint=path, **options)
     # What it allows may change.
     assert driven(Counting(stop_after=0), path, ledger=Ledger(1e-4)).ledger.delta == 1e-4
 
@@ -459,43 +534,49 @@ def test_a_second_run_on_the_same_ledger_adds_up(path, tmp_path):
     assert second.ledger.epsilon() > first.ledger.epsilon()
 
 
-RELEASE, KEYS = Mechanism.release, []
+RELEASE, AGGREGATE, KEYS, VECTORS = Mechanism.release, DPFTSDE.aggregate, [], []
 
 
-def noted(self, key, *arguments):
+def noted_release(self, key, *arguments):
     jax.debug.callback(lambda words: KEYS.append(tuple(words.tolist())), jr.key_data(key))
     return RELEASE(self, key, *arguments)
 
 
+def noted_aggregate(self, *arguments):
+    broadcast = AGGREGATE(self, *arguments)
+    jax.debug.callback(lambda vectors: VECTORS.append(np.asarray(vectors)), broadcast.vectors)
+    return broadcast
+
+
 @pytest.fixture
-def released(monkeypatch):
-    """The key of each release, and an algorithm that notes them."""
-    monkeypatch.setattr(Mechanism, "release", noted)
+def noted(monkeypatch):
+    """An algorithm that notes the key of each release and the vectors of each broadcast."""
+    monkeypatch.setattr(Mechanism, "release", noted_release)
+    monkeypatch.setattr(DPFTSDE, "aggregate", noted_aggregate)
     KEYS.clear()
+    VECTORS.clear()
     # Of sizes of its own, so that its program is not one of other tests.
-    return KEYS, method(NOISY, domain=FINITE, candidates=65)
+    return dataclasses.replace(PRIVATE, candidates=65)
 
 
-def test_no_two_runs_share_noise_and_no_key_that_is_known_gives_it(tmp_path, released):
-    keys, algorithm = released
+def test_no_two_runs_share_noise_and_no_key_that_is_known_gives_it(tmp_path, noted):
     for run_number in range(2):  # the same key, the same ledger, the same everything
-        driven(Counting(), tmp_path / f"{run_number}.npz", algorithm)
+        driven(Counting(), tmp_path / f"{run_number}.npz", noted)
     jax.effects_barrier()
-    assert len(keys) == 2 * ROUNDS
-    assert len(set(keys)) == 2 * ROUNDS
+    assert len(KEYS) == 2 * ROUNDS
+    assert len(set(KEYS)) == 2 * ROUNDS
 
 
-def test_noise_is_drawn_anew_even_where_a_copy_of_all_files_is_put_back(path, tmp_path, released):
-    keys, algorithm = released
+def test_noise_is_drawn_anew_even_where_a_copy_of_all_files_is_put_back(path, tmp_path, noted):
     files = [path, released_of(path)]
-    stop(Stopped(rounds=1), path, algorithm)
+    stop(Stopped(rounds=1), path, noted)
     copies = [shutil.copy(file, tmp_path / f"copy-{i}") for i, file in enumerate(files)]
-    driven(Counting(), path, algorithm)
+    driven(Counting(), path, noted)
     for copied, file in zip(copies, files, strict=True):
         shutil.copy(copied, file)
-    driven(Noisy(), path, algorithm)
+    driven(Noisy(), path, noted)
     jax.effects_barrier()
-    assert len(set(keys)) == len(keys) == 2 * ROUNDS - 2  # two had been asked in the copy
+    assert len(set(KEYS)) == len(KEYS) == 2 * ROUNDS - 2  # two had been asked in the copy
 
 
 class Noisy(Counting):
@@ -554,7 +635,7 @@ def test_a_counter_that_was_changed_is_refused(path):
 
 @pytest.mark.parametrize("change", ["key", "initial", "present", "version"])
 def test_a_run_of_another_kind_is_not_told_to_forget_what_was_spent(change, path, monkeypatch):
-    everybody, nobody = jnp.ones((ROUNDS, AGENTS), bool), jnp.zeros((ROUNDS, AGENTS), bool)
+    everybody, nobody = jnp.asarray(EVERYBODY), jnp.asarray(~EVERYBODY)
     driven(Counting(), path, present=everybody)
     options = {"present": nobody if change == "present" else everybody}
     if change == "initial":
@@ -602,32 +683,16 @@ def test_a_kill_between_checkpoint_and_counter_loses_nothing(moment, path, monke
     assert Ledger.from_json(released_of(path).read_text()).covers(trace.ledger)
 
 
-@pytest.fixture
-def broadcasts(monkeypatch):
-    """The vectors of each broadcast, and an algorithm that notes them."""
-    aggregate, found = DPFTSDE.aggregate, []
-
-    def noted(self, *arguments):
-        broadcast = aggregate(self, *arguments)
-        jax.debug.callback(lambda vectors: found.append(np.asarray(vectors)), broadcast.vectors)
-        return broadcast
-
-    monkeypatch.setattr(DPFTSDE, "aggregate", noted)
-    # Of sizes of its own, so that its program is not one of other tests.
-    return found, method(NOISY, domain=FINITE, candidates=66)
-
-
-def test_a_round_in_which_nobody_is_present_broadcasts_noise_and_is_charged(path, broadcasts):
-    found, algorithm = broadcasts
-    nobody = jnp.zeros((ROUNDS, AGENTS), bool)
-    trace = driven(Counting(), path, algorithm, present=nobody)
+def test_a_round_in_which_nobody_is_present_broadcasts_noise_and_is_charged(path, noted):
+    trace = driven(Counting(), path, noted, present=jnp.asarray(~EVERYBODY))
     jax.effects_barrier()
-    assert len(found) == trace.ledger.releases == ROUNDS
+    assert len(VECTORS) == trace.ledger.releases == ROUNDS
     # z S max φ / q, the paper's; the weights φ are the same in these rounds.
-    deviation = 2.0 * 5.0 * float(jnp.max(algorithm.weights(jnp.zeros((), int)))) / 0.5
-    assert np.std(found) == pytest.approx(deviation, rel=0.2)
-    assert abs(np.mean(found)) < 0.3 * deviation
-    assert len(np.unique(found)) > 0.99 * np.size(found)  # neither of two rounds nor of two regions
+    deviation = 2.0 * 5.0 * float(jnp.max(noted.weights(jnp.zeros((), int)))) / 0.5
+    assert np.std(VECTORS) == pytest.approx(deviation, rel=0.2)
+    assert abs(np.mean(VECTORS)) < 0.3 * deviation
+    # Neither of two rounds nor of two regions.
+    assert len(np.unique(VECTORS)) > 0.99 * np.size(VECTORS)
 
 
 def test_a_run_beyond_the_budget_is_refused_and_says_how_far_it_reaches(path, tmp_path):
@@ -636,7 +701,7 @@ def test_a_run_beyond_the_budget_is_refused_and_says_how_far_it_reaches(path, tm
     with pytest.raises(BudgetError, match=r"pays for 3 of the 4 releases .* releases=3"):
         driven(objective, path, ledger=Ledger(DELTA, budget))
     assert objective.charged == []
-    algorithm = method(NOISY, domain=FINITE, releases=3, mixing=Constant(NEVER))
+    algorithm = method(NOISY, releases=3, mixing=Constant(NEVER))
     trace = driven(Counting(), path, algorithm, Ledger(DELTA, budget))
     assert trace.ledger.releases == 3
     own = np.asarray(trace.info.source) == np.arange(AGENTS)[None, :]
@@ -657,13 +722,14 @@ def test_a_checkpoint_that_has_lost_its_ledger_is_refused(path):
         driven(Counting(stop_after=0), path)
 
 
-def test_the_checkpoint_of_a_private_run_is_its_owners_alone_and_has_no_noise(path, released):
-    keys, algorithm = released
-    driven(Counting(), path, algorithm, rounds=1)
+def test_the_checkpoint_of_a_private_run_is_its_owners_alone_and_has_no_noise(path, noted):
+    driven(Counting(), path, noted, rounds=1)
     jax.effects_barrier()
     with np.load(path) as archive:
-        assert set(archive) == {"manifest", "queries", "values", "times", "info_0"}
-    assert np.asarray(keys, np.uint32).tobytes() not in path.read_bytes()
+        # Of a round whom each agent listened to, and who was present.
+        rows = {"queries", "values", "times", "info_0", "info_1"}
+        assert set(archive) == {"manifest", *rows}
+    assert np.asarray(KEYS, np.uint32).tobytes() not in path.read_bytes()
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -676,7 +742,7 @@ def test_a_ledger_for_what_is_not_private_is_refused(path):
     with pytest.raises(ValueError, match="leave it out"):
         driven(Counting(), path, FTS(FINITE, AGENTS, features=SMALL))
     with pytest.raises(ValueError, match="without noise nothing is private"):
-        driven(Counting(), path, method(PUBLIC, domain=FINITE))
+        driven(Counting(), path, method(PUBLIC))
 
 
 @pytest.mark.filterwarnings("error::jaxbo.SimulationWarning")
@@ -686,14 +752,14 @@ def test_a_simulation_says_once_that_it_is_one(loop):
     options = {"progress": False} if loop == "drive" else {}
 
     def simulated(z, **more):
-        algorithm = method(Mechanism(z, 5.0, Poisson(0.5)), domain=FINITE, **more)
+        algorithm = method(Mechanism(z, 5.0, Poisson(0.5)), **more)
         return (drive if loop == "drive" else run)(algorithm, objective, 1, jr.key(0), **options)
 
     def twice():
         for _ in range(2):
             if loop == "traced":
                 simulate = eqx.filter_vmap(lambda z: simulated(z, releases=z)[1].values)
-                simulate(jnp.arange(1.0, 3.0))
+                jax.eval_shape(simulate, jnp.arange(1.0, 3.0))
             else:
                 simulated(1.0)
 
@@ -707,9 +773,9 @@ def test_a_simulation_says_once_that_it_is_one(loop):
 @pytest.mark.filterwarnings("error::jaxbo.SimulationWarning")
 def test_what_promises_nothing_and_what_has_a_ledger_says_nothing(path):
     _simulation._warn.cache_clear()
-    run(method(PUBLIC, domain=FINITE), hill, 1, jr.key(0))
-    run(method(NOISY, domain=FINITE, releases=0), hill, 1, jr.key(0))
-    run(FTS(FINITE, AGENTS, features=SMALL), hill, 1, jr.key(0))
+    run(method(PUBLIC), hill, 1, jr.key(0))
+    run(method(NOISY, releases=0), hill, 1, jr.key(0))
+    jax.eval_shape(lambda key: run(FTS(FINITE, AGENTS, features=SMALL), hill, 1, key), jr.key(0))
     driven(Counting(), path, rounds=1)
 
 
@@ -732,44 +798,54 @@ def test_bad_input_is_refused(options, text):
 # ---------------------------------------------------------------- S without looking
 
 
+CLIP = AdaptiveClip(1.0, Poisson(0.5))
+BOUNDED = method(Mechanism(1.0, 5.0, Poisson(0.5)))
+
+
 def test_a_private_bound_is_a_quantile_of_the_messages_norms(key):
     mechanism = Mechanism(1.0, 0.5, Poisson(0.5))
-    algorithm = DPFTSDE(Cube(2), 1000, mechanism, features=SMALL, regions=Regions((2, 2)))
-    state = jax.jit(lambda k: algorithm.init(k))(key)
-    clip = AdaptiveClip(1.0, Poisson(0.5))
-    S = jax.jit(lambda k: private_bound(k, algorithm, state, clip))(key)
-    norms = np.linalg.norm(algorithm.messages(key, state).weights, axis=1)
+    algorithm = DPFTSDE(FINITE, 1000, mechanism, features=SMALL, regions=Regions((2, 2)))
+
+    @jax.jit
+    def found(key):
+        state = algorithm.init(key)
+        S = private_bound(key, algorithm, state, CLIP)
+        return S, algorithm.messages(key, state).weights
+
+    S, messages = found(key)
+    norms = np.linalg.norm(messages, axis=1)
     assert np.mean(norms <= S / 2) == pytest.approx(0.9, abs=0.06)
 
 
-def test_a_private_bound_sees_the_messages_through_its_releases_alone(key, monkeypatch):
-    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)))
-    state = algorithm.init(key)
+@eqx.filter_jit
+def bound(key, state, present):
+    return private_bound(key, BOUNDED, state, CLIP, 5, present)
+
+
+def louder(agents):
+    """A state in which the messages of these agents are long."""
+    state = told()
     mean = lambda s: s.clients.beliefs.message.posterior.mean  # noqa: E731
-    louder = eqx.tree_at(mean, state, mean(state) + 100)
-    clip = AdaptiveClip(1.0, Poisson(0.5))
-    find = lambda s: jax.jit(lambda s: private_bound(key, algorithm, s, clip, rounds=5))(s)  # noqa: E731
-    assert find(louder) > find(state)
+    long = np.array(mean(state))
+    long[agents] += 100
+    return eqx.tree_at(mean, state, jnp.asarray(long))
+
+
+def test_a_private_bound_sees_the_messages_through_its_releases_alone(key, monkeypatch):
+    assert bound(key, louder(EVERYONE), EVERYONE) > bound(key, told(), EVERYONE)
     nothing = lambda self, key, messages, weights, present: jnp.full((1, 1), 0.1)  # noqa: E731
     monkeypatch.setattr(Mechanism, "release", nothing)
-    np.testing.assert_array_equal(find(louder), find(state))
+    find = jax.jit(lambda state: private_bound(key, BOUNDED, state, CLIP, 5))
+    np.testing.assert_array_equal(find(louder(EVERYONE)), find(told()))
 
 
 def test_agents_that_are_absent_have_no_part_in_a_private_bound(key):
-    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)))
-    state = algorithm.init(key)
-    mean = lambda s: s.clients.beliefs.message.posterior.mean  # noqa: E731
-    louder = eqx.tree_at(mean, state, mean(state).at[:4].add(100))
-    clip = AdaptiveClip(1.0, Poisson(0.5))
-    here = jnp.arange(AGENTS) >= 4
-    find = jax.jit(lambda s: private_bound(key, algorithm, s, clip, 5, present=here))
-    np.testing.assert_array_equal(find(louder), find(state))
+    here = np.arange(AGENTS) >= 4
+    np.testing.assert_array_equal(bound(key, louder(~here), here), bound(key, told(), here))
 
 
 def test_a_private_bound_begins_somewhere_and_is_private(key):
-    algorithm, clip = method(), AdaptiveClip(1.0, Poisson(0.5))
     with pytest.raises(ValueError, match="begins at"):
-        private_bound(key, algorithm, algorithm.init(key), clip)
-    algorithm = method(Mechanism(1.0, 5.0, Poisson(0.5)))
+        private_bound(key, method(), told(), CLIP)
     with pytest.raises(ValueError, match="positive z"):
-        private_bound(key, algorithm, algorithm.init(key), AdaptiveClip(0.0, Poisson(0.5)))
+        private_bound(key, BOUNDED, told(), AdaptiveClip(0.0, Poisson(0.5)))

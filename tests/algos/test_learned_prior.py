@@ -11,7 +11,7 @@ import pytest
 
 from jaxbo import metrics
 from jaxbo.algos.learned_prior import LearnedPrior
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Thompson
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
@@ -23,91 +23,108 @@ pytestmark = pytest.mark.float64
 
 AGENTS, INITIAL, ROUNDS, SEEDS = 6, 3, 3, 48
 MODEL = Fixed(SquaredExponential(0.25), size=30, noise=1e-3)
+#: Points to choose from: no search has to be compiled. The contract is tried on a square, too.
+GRID = Finite(np.stack(np.meshgrid(*2 * [np.linspace(0, 1, 15)]), axis=-1).reshape(-1, 2))
+EVERYONE = np.ones(AGENTS, bool)
 
 
 def make(**options):
-    given = {"features": MODEL, "rank": 4, "candidates": 200} | options
+    given = {"features": MODEL, "rank": 4} | options
     agents = given.pop("agents", AGENTS)
-    return LearnedPrior(Cube(2), agents, INITIAL + ROUNDS, **given)
+    return LearnedPrior(GRID, agents, INITIAL + ROUNDS, **given)
+
+
+def hill(module, agent, x):
+    """A hill for each agent, near that of the others."""
+    center = module.asarray([0.7, 0.3]) + 0.02 * module.cos(module.arange(2) + agent)
+    return module.exp(-module.sum((x - center) ** 2, axis=-1) / 0.08)
 
 
 def objective(key, agent, x):
-    """A hill for each agent, near that of the others."""
     del key
-    center = jnp.asarray([0.7, 0.3]) + 0.02 * jnp.cos(jnp.arange(2) + agent)
-    return jnp.exp(-jnp.sum((x - center) ** 2) / 0.08)
+    return hill(jnp, agent, x)
+
+
+#: What all have seen before the start.
+X = np.random.default_rng(4).choice(np.asarray(GRID.points), (INITIAL, AGENTS))
+Y = hill(np, np.arange(AGENTS)[:, None], X).astype(X.dtype)
+
+
+@eqx.filter_jit
+def told(algorithm, y):
+    """The state after these values."""
+    return algorithm.warm_start(algorithm.init(jr.key(5)), jnp.asarray(X), y)
+
+
+def ask(algorithm, state, present=EVERYONE):
+    return stepped.ask(algorithm, jr.key(6), state, present)
+
+
+learned = eqx.filter_jit(LearnedPrior.learned)
 
 
 @functools.cache
-def ran(trust):
-    algorithm = make(trust=trust)
-    one = lambda key: run(algorithm, objective, ROUNDS, key, initial=INITIAL)[1].values  # noqa: E731
-    return np.asarray(jax.jit(jax.vmap(one))(jr.split(jr.key(0), SEEDS)))
+def ran():
+    """States and traces of runs, [trust seeds], trust being none and as it is by default."""
+
+    def one(trust, key):
+        return run(make(trust=trust), objective, ROUNDS, key, initial=INITIAL)
+
+    both = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
+    return jax.jit(both)(jnp.asarray([0.0, 0.5]), jr.split(jr.key(0), SEEDS))
+
+
+def finished():
+    """State and trace of agents that have finished."""
+    return jax.tree.map(lambda leaf: leaf[1, 0], ran())
 
 
 def test_agents_with_much_in_common_find_the_hill_sooner_than_alone():
-    best = {trust: metrics.best_so_far(ran(trust))[:, -1].mean(axis=1) for trust in (0.0, 0.5)}
-    low, _ = metrics.confidence_interval(best[0.5] - best[0.0])
+    values = np.asarray(ran()[1].values)
+    alone, together = (metrics.best_so_far(each)[:, -1].mean(axis=1) for each in values)
+    low, _ = metrics.confidence_interval(together - alone)
     assert low > 0.02
 
 
 def test_the_first_query_after_the_design_uses_what_all_have_seen():
-    algorithm = make()
-    key = jr.key(3)
-
-    def queries(shift):
-        """Of the first agent, whose own values are the same."""
-        peers = lambda key, agent, x: jnp.where(  # noqa: E731
-            agent == 0, objective(key, agent, x), objective(key, agent, (x + shift) % 1.0)
-        )
-        return run(algorithm, peers, 1, key, initial=INITIAL)[1].queries[-1, 0]
-
-    assert np.abs(queries(0.0) - queries(0.5)).max() > 1e-3
+    others = hill(np, np.arange(AGENTS)[:, None], (X + 0.5) % 1.0).astype(Y.dtype)
+    others[:, 0] = Y[:, 0]  # the values of the first agent are the same
+    one, two = (ask(make(), told(make(), y))[0][0] for y in (Y, others))
+    assert np.abs(one - two).max() > 1e-3
 
 
 def test_without_trust_nothing_of_others_is_used_but_the_scale():
-    algorithm = make(trust=0.0)
-    _, trace = run(algorithm, objective, 1, jr.key(4), initial=INITIAL)
-    # Peers' values change places: mean and deviation of all are the same.
-    others = jnp.asarray([0, 2, 3, 4, 5, 1])
-    queries, values = trace.queries[:INITIAL], trace.values[:INITIAL]
-    asked = []
-    for order in (jnp.arange(AGENTS), others):
-        start = stepped.init(algorithm, jr.key(5))
-        told = stepped.warm_start(algorithm, start, queries[:, order], values[:, order])
-        asked.append(stepped.ask(algorithm, jr.key(6), told)[0][0])
-    np.testing.assert_allclose(*asked, atol=1e-3)
+    # Peers' values change places: mean and deviation of all are the same, and not their functions.
+    others = Y[:, [0, 2, 3, 4, 5, 1]]
+
+    def moved(trust):
+        algorithm = make(trust=trust)
+        one, two = (ask(algorithm, told(algorithm, y))[0][0] for y in (Y, others))
+        return np.abs(one - two).max()
+
+    assert moved(0.0) < 1e-3
+    assert moved(0.5) > 1e-3
 
 
 def test_an_agent_that_is_absent_is_in_no_sum():
-    algorithm = make()
-    _, trace = run(algorithm, objective, 1, jr.key(7), initial=INITIAL)
-    queries, values = trace.queries[:INITIAL], trace.values[:INITIAL]
-    present = jnp.arange(AGENTS) != 2
-    priors = []
-    for other in (values, values.at[:, 2].multiply(-3.0)):
-        start = stepped.init(algorithm, jr.key(8))
-        told = stepped.warm_start(algorithm, start, queries, other)
-        priors.append(stepped.ask(algorithm, jr.key(9), told, present)[1].broadcast)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), *priors)
-    assert bool(priors[0].learned)
+    present = np.arange(AGENTS) != 2
+    changed = np.where(present, Y, -3 * Y)
+    one, two = (ask(make(), told(make(), y), present)[1].broadcast for y in (Y, changed))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    assert bool(one.learned)
 
 
 def test_nobody_present_leaves_the_prior_as_it_was():
-    algorithm = make()
-    state, _ = run(algorithm, objective, 2, jr.key(10), initial=INITIAL)
-    info = stepped.ask(algorithm, jr.key(11), state, jnp.zeros((AGENTS,), bool))[1]
-    jax.tree.map(
-        lambda a, b: np.testing.assert_array_equal(a, b), info.broadcast, state.shared.prior
-    )
+    state, _ = finished()
+    info = ask(make(), state, ~EVERYONE)[1]
+    jax.tree.map(np.testing.assert_array_equal, info.broadcast, state.shared.prior)
 
 
 def test_the_state_remembers_the_last_broadcast_and_a_trace_rebuilds_it():
-    algorithm = make()
-    state, trace = run(algorithm, objective, ROUNDS, jr.key(12), initial=INITIAL)
+    state, trace = finished()
     last = jax.tree.map(lambda leaf: leaf[-1], trace.info.broadcast)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), state.shared.prior, last)
-    again = replay(algorithm, trace, jr.key(12))
+    jax.tree.map(np.testing.assert_array_equal, state.shared.prior, last)
+    again = replay(make(), trace, jr.split(jr.key(0), SEEDS)[0])
     for mine, theirs in zip(jax.tree.leaves(again), jax.tree.leaves(state), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -116,7 +133,7 @@ def test_a_driven_run_that_was_stopped_goes_on_with_the_same_prior(tmp_path):
     algorithm = make()
 
     def python(agent, x):
-        return float(objective(None, agent, jnp.asarray(x)))
+        return float(hill(np, agent, x))
 
     def run_for(rounds, checkpoint):
         options = {"initial": INITIAL, "progress": False, "checkpoint": checkpoint}
@@ -142,45 +159,53 @@ def test_a_message_has_as_many_numbers_as_is_said(rank):
 @pytest.mark.parametrize("policy", [UCB(), Thompson()])
 def test_other_policies_serve(policy):
     algorithm = make(policy=policy)
-    _, trace = run(algorithm, objective, 1, jr.key(14), initial=INITIAL)
-    assert np.isfinite(trace.values).all()
+    queries, _ = ask(algorithm, finished()[0])
+    distances = np.abs(queries[:, None] - np.asarray(GRID.points)[None]).max(axis=-1)
+    np.testing.assert_array_equal(distances.min(axis=1), 0)
 
 
 @functools.cache
-def finished():
-    """The state of agents that have finished."""
-    return run(make(), objective, ROUNDS, jr.key(15), initial=INITIAL)[0]
+def newcomers():
+    """Agents that begin when others have finished, and their run."""
+    algorithm = make(agents=2, prior=learned(make(), finished()[0], 2))
+    return algorithm, *run(algorithm, objective, 2, jr.key(16))
 
 
 def test_a_newcomer_s_first_query_is_where_those_who_have_finished_expect_most():
-    prior = make().learned(finished())
-    newcomers = make(agents=2, prior=prior)
-    trace = run(newcomers, objective, 2, jr.key(16))[1]
+    _, _, trace = newcomers()
     assert np.abs(np.asarray(trace.queries[0]) - np.array([0.7, 0.3])).max() < 0.1
     assert (trace.values[0] > 0.9).all()
 
 
 def test_newcomers_keep_what_they_were_told_and_send_nothing():
-    newcomers = make(agents=2, prior=make().learned(finished()))
-    state, _ = run(newcomers, objective, 2, jr.key(17))
-    for mine, told in zip(
-        jax.tree.leaves(state.shared), jax.tree.leaves(newcomers.prior), strict=True
+    algorithm, state, _ = newcomers()
+    for mine, theirs in zip(
+        jax.tree.leaves(state.shared), jax.tree.leaves(algorithm.prior), strict=True
     ):
-        np.testing.assert_array_equal(mine, told)
-    message = jax.eval_shape(newcomers.messages, jr.key(0), state)
+        np.testing.assert_array_equal(mine, theirs)
+    message = jax.eval_shape(algorithm.messages, jr.key(0), state)
     assert metrics.floats(message) == 0
 
 
-@pytest.mark.parametrize("present", [None, jnp.arange(AGENTS) != 1])
-def test_a_step_of_learning_is_that_of_a_round(present):
-    algorithm, state = make(), finished()
-    for steps in (1, 2):
-        info = stepped.ask(algorithm, jr.key(18), state, present)[1]
+@pytest.mark.parametrize("present", [None, np.arange(AGENTS) != 1])
+def test_steps_of_learning_are_those_of_rounds(present):
+    algorithm, (start, _) = make(), finished()
+    state, present_in_rounds = start, EVERYONE if present is None else present
+    for _ in range(2):
+        info = ask(algorithm, state, present_in_rounds)[1]
         state = eqx.tree_at(
             lambda s: s.shared, state, algorithm.revised(state.shared, info.broadcast)
         )
-        found = eqx.filter_jit(algorithm.learned)(finished(), steps, present)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), found, state.shared)
+    found = learned(algorithm, start, 2, present)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), found, state.shared)
+    moved = np.abs(np.asarray(found.prior.mean - start.shared.prior.mean))
+    assert moved.max() > 1e-3
+
+
+@functools.cache
+def shape(agents=AGENTS):
+    """Of a state at the start, which is enough to know of which algorithm it is."""
+    return eqx.filter_eval_shape(make(agents=agents).init, jr.key(0))
 
 
 @pytest.mark.parametrize(
@@ -190,17 +215,15 @@ def test_a_step_of_learning_is_that_of_a_round(present):
         ({"present": np.ones(1, bool)}, r"got ndarray of bool and shape \(1,\)"),
         ({"present": np.ones(AGENTS)}, "got ndarray of float64"),
         ({"steps": 1.5}, "steps must be a whole number"),
-        (
-            {"state": make(agents=2).init(jr.key(0))},
-            "another algorithm, capacity or number of agents",
-        ),
-        ({"state": make().setup(jr.key(0))}, "state is of another algorithm"),
+        ({"agents": 2}, "another algorithm, capacity or number of agents"),
+        ({"state": ()}, "state is of another algorithm"),
     ],
 )
 @pytest.mark.usefixtures("as_users_have_it")
 def test_what_nothing_can_be_learned_of_is_refused(given, words):
+    given = {"state": shape(given.pop("agents", AGENTS))} | given
     with pytest.raises(ValueError, match=words):
-        make().learned(**{"state": make().init(jr.key(0))} | given)
+        make().learned(**given)
 
 
 @pytest.mark.parametrize(
@@ -211,11 +234,19 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
         ({"degrees": 0.0}, "degrees"),
         ({"shrink": -1.0}, "shrink"),
         ({"policy": Drawn(EI())}, "experts"),
-        ({"prior": LearnedPrior(Cube(3), 1, 4).setup(jr.key(0))}, "prior was learned on 3"),
-        ({"prior": make().setup(jr.key(0))}, "prior has learned nothing"),
-        ({"prior": jax.vmap(make().setup)(jr.split(jr.key(0)))}, r"prior must be one, .* \(2,\)"),
     ],
 )
 def test_what_it_cannot_work_with_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         make(**options)
+
+
+def test_a_prior_that_cannot_serve_is_refused():
+    of_space = eqx.filter_eval_shape(LearnedPrior(Cube(3), 1, 4).setup, jr.key(0))
+    with pytest.raises(ValueError, match="prior was learned on 3"):
+        make(prior=of_space)
+    several = eqx.filter_eval_shape(jax.vmap(make().setup), jr.split(jr.key(0)))
+    with pytest.raises(ValueError, match=r"prior must be one, .* \(2,\)"):
+        make(prior=several)
+    with pytest.raises(ValueError, match="prior has learned nothing"):
+        make(prior=eqx.filter_jit(make().setup)(jr.key(0)))

@@ -11,7 +11,7 @@ import pytest
 
 from jaxbo._keys import held
 from jaxbo.algos.egp import EGP
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Finite
 from jaxbo.kernels.choosing.policy import EI, Drawn, Largest
 from jaxbo.kernels.models import fit, marginal
 from jaxbo.kernels.models.fit import Bounds, LogNormal, Priors
@@ -25,61 +25,84 @@ from jaxbo.runs.compiled import run
 CHAINS, COUNT = 24, 150
 
 
-def test_samples_agree_with_quadrature(key):
-    x = jnp.linspace(0, 1, 12)[:, None]
-    y = jnp.sin(5 * x[:, 0]) + 0.1 * jnp.cos(40 * x[:, 0])
-    y = jnp.append((y - y.mean()) / y.std(), jnp.nan)  # and a row that is not in use
-    problem = fit.of_data(
+def problem():
+    x = np.linspace(0, 1, 12)[:, None]
+    y = np.sin(5 * x[:, 0]) + 0.1 * np.cos(40 * x[:, 0])
+    y = np.append((y - y.mean()) / y.std(), np.nan)  # and a row that is not in use
+    return fit.of_data(
         SquaredExponential(0.3),
         0.05,
-        jnp.concatenate([x, x[:1]]),
-        y,
+        jnp.asarray(np.concatenate([x, x[:1]]), float),
+        jnp.asarray(y, float),
         bounds=Bounds(length_scale=(0.05, 5.0), noise=(1e-3, 1.0)),
         priors=Priors(length_scale=LogNormal(0.5, 0.7)),
         kept=("variance",),
     )
+
+
+@jax.jit
+def densities(grid):
+    return jax.lax.map(problem().log_density, grid, batch_size=500)
+
+
+@jax.jit
+def chains(keys):
+    """With the least and the largest parameters."""
+    given = problem()
+    draws = jax.vmap(lambda k: marginal.sample(k, given, COUNT, warmup=200))(keys)
+    return draws, given.low, given.high
+
+
+def test_samples_agree_with_quadrature(key):
+    draws, low, high = map(np.asarray, chains(jr.split(key, CHAINS)))
     # A grid of the box, the variance being kept.
-    sides = [np.linspace(problem.low[i], problem.high[i], 150) for i in (0, 2)]
+    sides = [np.linspace(low[i], high[i], 60) for i in (0, 2)]
     scale, noise = np.meshgrid(*sides, indexing="ij")
-    grid = jnp.stack([scale, np.zeros_like(scale), noise], axis=-1).reshape(-1, 3).astype(float)
-    logs = np.asarray(jax.lax.map(problem.log_density, grid, batch_size=500), np.float64)
+    grid = np.stack([scale, np.zeros_like(scale), noise], axis=-1).reshape(-1, 3).astype(low.dtype)
+    logs = np.asarray(densities(grid), np.float64)
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
 
-    chains = jax.jit(jax.vmap(lambda k: marginal.sample(k, problem, COUNT, warmup=200)))
-    draws = np.asarray(chains(jr.split(key, CHAINS)))
     assert draws.shape == (CHAINS, COUNT, 3)
     np.testing.assert_allclose(draws[..., 1], 0, atol=1e-6)
-    low, high = np.asarray(problem.low), np.asarray(problem.high)
     assert ((draws >= low) & (draws <= high)).all()
     for power in (1, 2):
         for i in (0, 2):
-            expected = (weights * np.asarray(grid[:, i], np.float64) ** power).sum()
-            means = np.asarray(draws[..., i], np.float64) ** power
+            expected = (weights * grid[:, i].astype(np.float64) ** power).sum()
+            means = draws[..., i].astype(np.float64) ** power
             means = means.mean(axis=1)
             error = means.std(ddof=1) / np.sqrt(CHAINS)
             assert abs(means.mean() - expected) < 4 * error + 1e-3
             assert error < 0.1 * max(abs(expected), 1)  # the agreement says something
 
 
+X = jnp.asarray(np.random.default_rng(0).random((10, 2)), float)
+Y = jnp.asarray(np.where(np.arange(10) == 4, np.nan, np.sin(5 * np.asarray(X)[:, 0])), float)
+POINT = jnp.asarray([0.4, 0.6])
+
+
 @pytest.fixture(scope="module")
 def told():
-    """A model, its features, and a belief of 9 values and one that failed, fitted."""
+    """A model, its features, and a belief of 9 values and one that failed, before and after a refit."""
     model = Marginal(
         Fitted(12, size=20, refit_every=1, warp=True, inference=Exact()), samples=6, warmup=20
     )
-    x = jr.uniform(jr.key(1), (10, 2))
-    y = jnp.sin(5 * x[:, 0]).at[4].set(jnp.nan)
 
     @jax.jit
     def all_of_them(key):
         shared = model.setup(key, 2)
         belief, _ = jax.lax.scan(
-            lambda b, xy: (model.condition(shared, b, *xy), None), model.start(shared), (x, y)
+            lambda b, xy: (model.condition(shared, b, *xy), None), model.start(shared), (X, Y)
         )
-        return shared, belief, model.refit(shared, belief)
+        return shared, belief
 
-    return model, *all_of_them(jr.key(2))
+    shared, belief = all_of_them(jr.key(2))
+    return model, shared, belief, refit(model, shared, belief)
+
+
+@eqx.filter_jit
+def refit(model, shared, belief):
+    return model.refit(shared, belief)
 
 
 def test_experts_are_of_the_same_data_and_differ_in_their_hyperparameters(told):
@@ -95,21 +118,24 @@ def test_experts_are_of_the_same_data_and_differ_in_their_hyperparameters(told):
 
 def test_what_is_believed_is_the_mean_over_the_samples(told):
     model, shared, _, refitted = told
-    x = jnp.asarray([0.4, 0.6])
-    means, variances = [], []
-    for i in range(model.size):
-        expert, phi, belief = shared.pick(jnp.asarray(i), refitted)
-        mean, variance = expert.predict(phi, belief, x)
-        means.append(float(mean))
-        variances.append(float(variance))
-    mean, variance = model.predict(shared, refitted, x)
+
+    @jax.jit
+    def found(shared, refitted):
+        def of_one(i):
+            expert, phi, belief = shared.pick(i, refitted)
+            return expert.predict(phi, belief, POINT)
+
+        return model.predict(shared, refitted, POINT), jax.vmap(of_one)(jnp.arange(model.size))
+
+    (mean, variance), (means, variances) = found(shared, refitted)
     np.testing.assert_allclose(mean, np.mean(means), rtol=1e-4)
     np.testing.assert_allclose(variance, np.mean(variances) + np.var(means), rtol=1e-3)
 
 
 def test_every_sample_is_drawn_alike(told, key):
     model, shared, _, refitted = told
-    drawn = jax.vmap(lambda k: model.draw(k, shared, refitted))(jr.split(key, 6000))
+    draw = jax.jit(jax.vmap(lambda k: model.draw(k, shared, refitted)))
+    drawn = np.asarray(draw(jr.split(key, 6000)))
     counts = np.bincount(drawn, minlength=model.size)
     assert counts.sum() == 6000
     assert np.abs(counts - 1000).max() < 150  # five standard deviations
@@ -117,16 +143,15 @@ def test_every_sample_is_drawn_alike(told, key):
 
 def test_nothing_is_drawn_but_by_the_key_of_the_setup(told):
     model, shared, belief, _ = told
-    refit = eqx.filter_jit(model.refit)
-    once, again = refit(shared, belief), refit(shared, belief)
+    once, again = refit(model, shared, belief), refit(model, shared, belief)
     np.testing.assert_array_equal(once.noise, again.noise)
-    other = refit(eqx.tree_at(lambda s: s.draws, shared, held(jr.key(5))), belief)
+    other = refit(model, eqx.tree_at(lambda s: s.draws, shared, held(jr.key(5))), belief)
     assert bool(jnp.any(other.noise != once.noise))
 
 
 def test_a_whole_run(key):
     surrogate = Marginal(Fitted(8, size=20, refit_every=3), samples=3, warmup=20)
-    algorithm = EGP(Cube(2), surrogate, candidates=50)
+    algorithm = EGP(Finite(np.asarray(X)), surrogate)
     _, trace = run(algorithm, Same(branin_rescaled()), 4, key, initial=4)
     assert np.isfinite(trace.values).all()
 

@@ -1,6 +1,7 @@
 """A prior learned from sums, against dense expectation-maximization in float64."""
 
 import dataclasses
+import functools
 
 import equinox as eqx
 import jax
@@ -21,7 +22,7 @@ DTYPE = jnp.zeros(()).dtype
 SIZE, AGENTS, CAPACITY = 20, 7, 6
 D = SIZE + 1
 NOISE, SHRINK, DEGREES = 1e-2, 1.5, 4.0
-PHI = features.sine_cosine(jr.key(0), SquaredExponential(0.3), 2, SIZE)
+PHI = jax.jit(lambda key: features.sine_cosine(key, SquaredExponential(0.3), 2, SIZE))(jr.key(0))
 COUNTS = np.array([6, 5, 3, 1, 0, 4, 6])
 DIRECTIONS = np.linalg.qr(np.random.default_rng(3).standard_normal((D, 4)))[0]
 
@@ -43,9 +44,15 @@ def forms():
 FORMS = forms()
 
 
+@jax.jit
+def columns(covariance):
+    """Those of R."""
+    return jax.vmap(covariance.color)(jnp.eye(covariance.width, dtype=DTYPE))
+
+
 def dense(covariance):
     """R R', column by column."""
-    R = np.asarray(jax.vmap(covariance.color)(jnp.eye(covariance.width, dtype=DTYPE))).T
+    R = np.asarray(columns(covariance)).T
     return R.astype(np.float64) @ R.T
 
 
@@ -64,21 +71,31 @@ def prior_with(covariance, *, learned=True):
     return SharedPrior(location, scale, mean, covariance, jnp.asarray(learned))
 
 
-def known(n):
-    """Agent n's observations, with failures between them."""
-    one = shared_prior.nothing(CAPACITY, 2, DTYPE)
-    for x, y in zip(X[n, : COUNTS[n]], Y[n, : COUNTS[n]], strict=True):
-        one = shared_prior.observe(one, jnp.asarray(x, DTYPE), jnp.asarray(jnp.nan))
-        one = shared_prior.observe(one, jnp.asarray(x, DTYPE), jnp.asarray(y, DTYPE))
-    return one
+@jax.jit
+@jax.vmap
+def known(X, y):
+    """What agents observed, with failures between, and failures alone where there was no value."""
+
+    def see(one, row):
+        x, y = row
+        one = shared_prior.observe(one, x, jnp.full_like(y, jnp.nan))
+        return shared_prior.observe(one, x, y), None
+
+    return jax.lax.scan(see, shared_prior.nothing(CAPACITY, 2, DTYPE), (X, y))[0]
 
 
-KNOWN = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(known, range(AGENTS)))
+SEEN = np.where(np.arange(CAPACITY)[None] < COUNTS[:, None], Y, np.nan)
+KNOWN = known(jnp.asarray(X, DTYPE), jnp.asarray(SEEN, DTYPE))
+#: So many points have their features together.
+ROWS = 64
+rows_of = jax.jit(jax.vmap(PHI))
 
 
 def psi(points):
-    phis = np.asarray(jax.vmap(PHI)(jnp.asarray(points, DTYPE)), np.float64)
-    return np.concatenate([phis, np.ones((len(points), 1))], axis=1)
+    padded = np.zeros((1 + len(points) // ROWS, ROWS, 2))
+    padded.reshape(-1, 2)[: len(points)] = points
+    phis = np.concatenate([rows_of(jnp.asarray(rows, DTYPE)) for rows in padded])[: len(points)]
+    return np.concatenate([phis.astype(np.float64), np.ones((len(points), 1))], axis=1)
 
 
 def expected(prior, n):
@@ -95,17 +112,36 @@ def expected(prior, n):
 
 
 @jax.jit
+def predicted(prior, points):
+    return jax.vmap(lambda belief: jax.vmap(belief.predict)(points))(beliefs(prior))
+
+
+@jax.jit
 def beliefs(prior):
     believed = lambda one: shared_prior.believed(PHI, prior, jnp.asarray(NOISE, DTYPE), one)  # noqa: E731
     return jax.vmap(believed)(KNOWN)
 
 
 @jax.jit
-def after(prior, here):
+def total(prior, here):
+    """What these agents know together."""
     each = jax.vmap(shared_prior.statistics)(beliefs(prior))
     heard = lambda a: jnp.where(here.reshape(-1, *[1] * (a.ndim - 1)), a, 0)  # noqa: E731
-    total = jax.tree.map(lambda a: jnp.sum(heard(a), axis=0), each)
+    return jax.tree.map(lambda a: jnp.sum(heard(a), axis=0), each)
+
+
+@jax.jit
+def updated(prior, total):
     return shared_prior.updated(prior, total, SHRINK, DEGREES)
+
+
+def after(prior, here):
+    return updated(prior, total(prior, here))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def uninformed(rank):
+    return shared_prior.uninformed(jr.key(7), SIZE, rank, DTYPE)
 
 
 def most_likely(prior, there, constant):
@@ -151,8 +187,7 @@ def dense_step(prior, here):
 def test_a_belief_is_the_dense_posterior(form):
     prior = prior_with(FORMS[form])
     points = np.random.default_rng(5).random((9, 2))
-    predict = jax.vmap(lambda b: jax.vmap(b.predict)(jnp.asarray(points, DTYPE)))
-    means, variances = predict(beliefs(prior))
+    means, variances = predicted(prior, jnp.asarray(points, DTYPE))
     P = psi(points)
     for n in range(AGENTS):
         m, V = expected(prior, n)
@@ -175,24 +210,25 @@ PLACES = {
 }
 
 
+@jax.jit
+def variances_and_slopes(prior, noise, x, y, points):
+    """Variances of a belief, and the expected improvement with its gradient."""
+    data = shared_prior.AgentData(x, y, jnp.asarray(CAPACITY))
+    doubt = shared_prior.doubting(PHI, prior, noise, data, jnp.asarray(1.0))
+    improvement = EI()(jr.key(0), AsItIs(), None, doubt)
+    of_both = jax.vmap(doubt.mixture().predict)(points)[1]
+    return of_both[:, 0], jax.vmap(jax.value_and_grad(improvement))(points)
+
+
 @pytest.mark.parametrize("noise", [1e-2, 1e-3, 1e-6])
 @pytest.mark.parametrize("places", PLACES)
 def test_a_variance_is_off_by_roundings_of_what_it_was_before_any_value(places, noise):
     covariance, rng = FORMS["full"], np.random.default_rng(10)
-    x = jnp.asarray(PLACES[places], DTYPE)
-    points = np.concatenate([x, x + 1e-3, rng.random((20, 2))])
-    y = jnp.asarray(rng.standard_normal(CAPACITY), DTYPE)
-
-    @jax.jit
-    def found(points):
-        data = shared_prior.AgentData(x, y, jnp.asarray(CAPACITY))
-        given = prior_with(covariance), jnp.asarray(noise, DTYPE), data, jnp.asarray(1.0)
-        doubt = shared_prior.doubting(PHI, *given)
-        improvement = EI()(jr.key(0), AsItIs(), None, doubt)
-        of_both = jax.vmap(doubt.mixture().predict)(points)[1]
-        return of_both[:, 0], jax.vmap(jax.value_and_grad(improvement))(points)
-
-    variances, climbed = found(jnp.asarray(points, DTYPE))
+    points = np.concatenate([PLACES[places], PLACES[places] + 1e-3, rng.random((20, 2))])
+    rows = PLACES[places], rng.standard_normal(CAPACITY), points
+    rows = (jnp.asarray(row, DTYPE) for row in rows)
+    given = prior_with(covariance), jnp.asarray(noise, DTYPE)
+    variances, climbed = variances_and_slopes(*given, *rows)
     P, Q, S = psi(PLACES[places]), psi(points), dense(covariance)
     before = np.einsum("ij,jk,ik->i", Q, S, Q)
     K = P @ S @ P.T + noise * np.eye(CAPACITY)
@@ -206,7 +242,8 @@ def test_a_variance_is_off_by_roundings_of_what_it_was_before_any_value(places, 
 
 def test_a_sample_has_the_belief_s_mean_and_covariance():
     one = jax.tree.map(lambda leaf: leaf[0], beliefs(prior_with(FORMS["low rank"])))
-    draws = jax.vmap(lambda key: one.sample(key))(jr.split(jr.key(6), 20_000))
+    sample = jax.jit(jax.vmap(lambda one, key: one.sample(key), (None, 0)))
+    draws = sample(one, jr.split(jr.key(6), 20_000))
     m, V = expected(prior_with(FORMS["low rank"]), 0)
     error = np.sqrt(np.diag(V) / len(draws))
     assert (np.abs(np.mean(draws, axis=0) - m) < 5 * error + 1e-3).all()
@@ -238,8 +275,10 @@ def test_a_step_is_that_of_dense_expectation_maximization(form, learned):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_learned_first_does_not_depend_on_the_values_unit_and_zero(form):
-    start = shared_prior.uninformed(jr.key(7), SIZE, {"low rank": 4, "full": D}.get(form, 0), DTYPE)
+    start = uninformed({"low rank": 4, "full": D}.get(form, 0))
 
+    @jax.jit
+    @jax.vmap
     def first(a, b):
         moved = eqx.tree_at(lambda known: known.y, KNOWN, a + b * KNOWN.y)
         believed = lambda one: shared_prior.believed(PHI, start, jnp.asarray(NOISE, DTYPE), one)  # noqa: E731
@@ -248,7 +287,7 @@ def test_what_is_learned_first_does_not_depend_on_the_values_unit_and_zero(form)
         return shared_prior.updated(start, total, SHRINK, DEGREES)
 
     # The second: other values of the same functions.
-    found = jax.vmap(first)(jnp.asarray([0.0, 50.0], DTYPE), jnp.asarray([1.0, 0.5], DTYPE))
+    found = first(jnp.asarray([0.0, 50.0], DTYPE), jnp.asarray([1.0, 0.5], DTYPE))
     np.testing.assert_allclose(found.location[1], 50 + 0.5 * found.location[0], rtol=1e-4)
     np.testing.assert_allclose(found.scale[1], 0.5 * found.scale[0], rtol=1e-3)
     np.testing.assert_allclose(found.mean[1], found.mean[0], atol=2e-3)
@@ -262,29 +301,28 @@ def test_a_low_rank_covariance_is_found_by_a_few_steps_of_the_iteration():
     target = U @ U.T + 0.01 * np.eye(D)
     root = jnp.asarray(np.linalg.cholesky(target), DTYPE)
     covariance = FORMS["low rank"]
+    step = jax.jit(lambda covariance: covariance.of(covariance.spread(root.T)))
     for _ in range(6):
-        covariance = covariance.of(covariance.spread(root.T))
+        covariance = step(covariance)
     np.testing.assert_allclose(dense(covariance), target, atol=0.02)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_spread_of_a_covariance_is_that_of_the_columns_of_its_root(form):
-    S = FORMS[form]
-    columns = jax.vmap(S.color)(jnp.eye(S.width, dtype=DTYPE))
-    for mine, other in ((S.own(), S.spread(columns)), (S.identity(), S.spread(jnp.eye(D)))):
+    spreads = jax.jit(
+        lambda S: ((S.own(), S.spread(columns(S))), (S.identity(), S.spread(jnp.eye(D))))
+    )
+    for mine, other in spreads(FORMS[form]):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), mine, other)
 
 
 def test_nothing_is_learned_from_nobody_and_from_equal_values():
     prior = prior_with(FORMS["full"])
-    nobody = after(prior, jnp.zeros((AGENTS,), bool))
-    each = jax.vmap(shared_prior.statistics)(beliefs(prior))
-    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
+    nobody = after(prior, np.zeros((AGENTS,), bool))
+    known = total(prior, np.ones((AGENTS,), bool))
     # As many values of 0.25, standardized.
-    flat = total.values * jnp.asarray([1.0, 0, 0]) + total.values[0] * jnp.asarray(
-        [0, 0.25, 0.0625]
-    )
-    equal = shared_prior.updated(prior, dataclasses.replace(total, values=flat), 1.0, 1.0)
+    flat = float(known.values[0]) * np.array([1.0, 0.25, 0.0625])
+    equal = updated(prior, dataclasses.replace(known, values=jnp.asarray(flat, DTYPE)))
     for new in (nobody, equal):
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), new, prior)
 
@@ -305,8 +343,8 @@ def step_of_rows(prior, y):
 
 @pytest.mark.parametrize("value", [3.3, 100.3, 12345.6, 1e-6, 0.0])
 def test_equal_values_far_from_0_teach_where_they_are_and_nothing_else(value):
-    start = shared_prior.uninformed(jr.key(0), SIZE, 0, DTYPE)
-    for agents in (1, 3, AGENTS):
+    start = uninformed(0)
+    for agents in (1, AGENTS):
         new = step_of_rows(start, jnp.full((agents, CAPACITY), value, DTYPE))
         assert not new.learned
         np.testing.assert_allclose(new.location, value, rtol=1e-6)
@@ -316,7 +354,7 @@ def test_equal_values_far_from_0_teach_where_they_are_and_nothing_else(value):
 @pytest.mark.parametrize(("center", "unit"), [(12345.0, 1.0), (0.0, 1e-6), (-54321.0, 0.1)])
 def test_the_scale_is_that_of_values_however_far_from_0(center, unit):
     y = jnp.asarray(center + unit * np.random.default_rng(8).standard_normal(Y.shape), DTYPE)
-    prior = shared_prior.uninformed(jr.key(0), SIZE, 0, DTYPE)
+    prior = uninformed(0)
     for _ in range(2):  # the first step may only see where they are
         prior = step_of_rows(prior, y)
     assert prior.learned
@@ -332,12 +370,12 @@ def test_many_steps_find_the_prior_that_functions_were_drawn_from():
     common, spread = rng.standard_normal(D), 0.3
     points = rng.random((150, 12, 2))
     W = common + spread * rng.standard_normal((150, D))
-    y = np.einsum("ntd,nd->nt", np.stack([psi(p) for p in points]), W)
+    y = np.einsum("ntd,nd->nt", psi(points.reshape(-1, 2)).reshape(150, 12, D), W)
     y += 0.01 * rng.standard_normal(y.shape)
     counts = jnp.full((150,), 12, dtype=int)
     rows = jnp.asarray(points, DTYPE), jnp.asarray(y, DTYPE), counts
     told = jax.vmap(shared_prior.AgentData)(*rows)
-    prior = shared_prior.uninformed(jr.key(1), SIZE, 0, DTYPE)
+    prior = uninformed(0)
 
     @jax.jit
     def step(prior):

@@ -33,43 +33,58 @@ SCALES = (0.3, 0.7, 1.9)
 
 
 @pytest.fixture
-def points(key):
-    return jr.uniform(key, (7, 3))
+def points():
+    return jnp.asarray(np.random.default_rng(0).random((7, 3)), float)
 
 
-def oracle(form, scales, variance, X, Z):
-    """tinygp on points divided by the length scales, its Materns in Euclidean distance."""
+gram = jax.jit(covariance.gram)
+at = jax.jit(lambda kernel, x, z: kernel(x, z))
+slope = jax.jit(lambda kernel, x, z: jax.grad(kernel)(x, z))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def oracle(form, scales, X, Z):
+    """tinygp on points divided by the length scales, its Materns in Euclidean distance.
+
+    And its gradient in the first point.
+    """
     distance = {} if form is SquaredExponential else {"distance": tinygp.kernels.L2Distance()}
-    return variance * ORACLES[form](**distance)(
-        X / jnp.asarray(scales)[None], Z / jnp.asarray(scales)[None]
-    )
+    kernel = ORACLES[form](**distance)
+    one = lambda x: kernel((x / scales)[None], (Z[1] / scales)[None])[0, 0]  # noqa: E731
+    return kernel(X / scales[None], Z / scales[None]), jax.grad(one)(X[0])
 
 
 @pytest.mark.parametrize("form", KERNELS)
 @pytest.mark.parametrize("scales", [SCALES, (0.4, 0.4, 0.4)])
-def test_gram_is_that_of_tinygp(form, scales, points):
-    kernel = form(jnp.array(scales), 2.5)
-    expected = oracle(form, scales, 2.5, points, points[:4])
-    np.testing.assert_allclose(covariance.gram(kernel, points, points[:4]), expected, rtol=2e-5)
+def test_gram_and_gradient_are_those_of_tinygp(form, scales, points):
+    scales = jnp.array(scales)
+    expected, expected_slope = oracle(form, scales, points, points)
+    np.testing.assert_allclose(gram(form(scales, 2.5), points, points), 2.5 * expected, rtol=2e-5)
+    found = slope(form(scales), points[0], points[1])
+    np.testing.assert_allclose(found, expected_slope, rtol=1e-4)
 
 
 @pytest.mark.parametrize("form", KERNELS)
-def test_isotropic_is_ard_with_equal_scales(form, points):
-    one, each = form(0.4), form(jnp.full(3, 0.4))
-    np.testing.assert_allclose(
-        covariance.gram(one, points, points), covariance.gram(each, points, points), rtol=1e-6
-    )
+def test_isotropic_is_ard_with_equal_scales_and_positive_semidefinite(form, points):
+    one, each = (gram(form(scale), points, points) for scale in (0.4, jnp.full(3, 0.4)))
+    np.testing.assert_allclose(one, each, rtol=1e-6)
+    assert np.linalg.eigvalsh(np.asarray(one)).min() > -1e-6
+
+
+@jax.jit
+def slopes_at_zero(kernel, x):
+    both = jax.grad(lambda kernel, x: kernel(x, x), argnums=(0, 1))(kernel, x)
+    return both, jax.grad(kernel)(x, x)
 
 
 @pytest.mark.parametrize("form", KERNELS)
 def test_gradients_are_finite_at_zero_distance(form):
     x = jnp.array([0.2, 0.9])
-    kernel = form(jnp.array([0.3, 0.6]), 2.0)
-    gradients = jax.grad(lambda kernel, x: kernel(x, x), argnums=(0, 1))(kernel, x)
+    gradients, first = slopes_at_zero(form(jnp.array([0.3, 0.6]), 2.0), x)
     np.testing.assert_array_equal(gradients[0].length_scale, 0)
     assert gradients[0].variance == 1
     np.testing.assert_array_equal(gradients[1], 0)
-    np.testing.assert_array_equal(jax.grad(kernel)(x, x), 0)
+    np.testing.assert_array_equal(first, 0)
 
 
 @pytest.mark.parametrize(
@@ -77,50 +92,39 @@ def test_gradients_are_finite_at_zero_distance(form):
 )
 def test_hessian_at_zero_distance_is_the_true_one(form, curvature):
     x = jnp.array([0.2, 0.9])
-    hessian = jax.hessian(form(0.5, 2.0))(x, x)
+    hessian = jax.jit(lambda kernel, x: jax.hessian(kernel)(x, x))(form(0.5, 2.0), x)
     np.testing.assert_allclose(hessian, -2 * curvature / 0.25 * np.eye(2), rtol=1e-6)
 
 
-@pytest.mark.parametrize("form", KERNELS)
-def test_gradient_is_that_of_tinygp_away_from_zero(form, points):
-    x, z = points[0], points[1]
-    expected = jax.grad(lambda x: oracle(form, SCALES, 1.0, x[None], z[None])[0, 0])(x)
-    np.testing.assert_allclose(jax.grad(form(jnp.array(SCALES)))(x, z), expected, rtol=1e-4)
+def reproduces(kernel, mixing, normals, shifts):
+    """The mean of cos(frequency'(x - z)) over the spectral density is k(x, z) / variance."""
+    mixing, normals = np.asarray(mixing, np.float64), np.asarray(normals, np.float64)
+    assert ((mixing > 0) & np.isfinite(mixing)).all()
+    frequencies = mixing[:, None] * normals / np.asarray(kernel.length_scale, np.float64)
+    for shift in np.asarray(shifts):
+        cosines = np.cos(frequencies @ shift)
+        found = at(kernel, jnp.zeros(shift.size), jnp.asarray(shift, float))
+        deviation = cosines.mean() - float(found) / float(kernel.variance)
+        assert abs(deviation) < 5 * cosines.std() / len(cosines) ** 0.5
+
+
+mixed = jax.jit(lambda kernel, key: kernel.mixing(key, 200_000))
 
 
 @pytest.mark.parametrize("form", KERNELS)
 def test_spectrum_reproduces_the_kernel(form, key):
-    """The mean of cos(frequency'(x - z)) over the spectral density is k(x, z) / variance."""
-    scale_key, normal_key = jr.split(key)
-    count = 200_000
     kernel = form(jnp.array([0.3, 0.8]), 4.0)
-    normals = jr.normal(normal_key, (count, 2))
-    frequencies = kernel.mixing(scale_key, count)[:, None] * normals / kernel.length_scale[None]
-    x = jnp.array([0.1, 0.1])
-    for z in jnp.array([[0.15, 0.1], [0.3, 0.4], [0.1, 0.9], [0.9, 0.8]]):
-        cosines = jnp.cos(jnp.sum(frequencies * (x - z)[None], axis=1))
-        deviation = float(jnp.mean(cosines)) - float(kernel(x, z)) / 4
-        assert abs(deviation) < 5 * float(jnp.std(cosines)) / count**0.5
-
-
-@pytest.mark.parametrize("form", KERNELS)
-def test_mixing_is_positive_and_finite(form, key):
-    scales = form(1.0).mixing(key, 100_000)
-    assert bool(jnp.all((scales > 0) & jnp.isfinite(scales)))
-
-
-@pytest.mark.parametrize("form", KERNELS)
-def test_gram_is_positive_semidefinite(form, points):
-    eigenvalues = np.linalg.eigvalsh(np.asarray(covariance.gram(form(0.5), points, points)))
-    assert eigenvalues.min() > -1e-6
+    normals = np.random.default_rng(0).standard_normal((200_000, 2))
+    shifts = [[0.05, 0.0], [0.2, 0.3], [0.0, 0.8], [0.8, 0.7]]
+    reproduces(kernel, mixed(kernel, key), normals, shifts)
 
 
 @pytest.mark.parametrize("form", KERNELS)
 def test_nearby_points_far_from_the_origin_keep_their_precision(form):
     """|x|^2 - 2 x'z + |z|^2 would lose all digits here."""
-    x, z = jnp.array([1000.0]), jnp.array([1000.25])
-    near = form(0.5)(jnp.array([0.0]), jnp.array([0.25]))
-    np.testing.assert_allclose(form(0.5)(x, z), near, rtol=1e-6)
+    far = at(form(0.5), jnp.array([1000.0]), jnp.array([1000.25]))
+    near = at(form(0.5), jnp.array([0.0]), jnp.array([0.25]))
+    np.testing.assert_allclose(far, near, rtol=1e-6)
 
 
 def test_precision_is_that_of_the_points():
@@ -144,8 +148,9 @@ def test_length_scales_must_fit_the_points():
 
 def test_kernels_of_many_agents_are_one_batched_kernel(points):
     kernels = eqx.filter_vmap(Matern32)(jnp.array([0.2, 0.5]))
-    values = jax.vmap(lambda kernel: kernel(points[0], points[1]))(kernels)
-    np.testing.assert_allclose(values[1], Matern32(0.5)(points[0], points[1]), rtol=1e-6)
+    each = jax.jit(jax.vmap(lambda kernel, x, z: kernel(x, z), (0, None, None)))
+    values = each(kernels, points[0], points[1])
+    np.testing.assert_allclose(values[1], at(Matern32(0.5), points[0], points[1]), rtol=1e-6)
 
 
 # ---------------------------------------------------------------- several kernels as one
@@ -170,16 +175,21 @@ def test_a_stack_of_one_form_keeps_it(form, scale):
     np.testing.assert_array_equal(stacked.variance, [2.0, 3.0])
 
 
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None))
+def of_each(kernel, points):
+    return covariance.gram(kernel, points, points), jax.grad(kernel)(points[0], points[1])
+
+
 @pytest.mark.parametrize("kernels", [ONE_SCALE, VECTORS, MIXED, MIXED[:1] + MIXED[-1:]])
 def test_a_stack_of_several_forms_is_each_of_them_at_any_points(kernels, points):
     stacked = covariance.stack(kernels, 3)
     assert type(stacked) is OneOf
-    x, z = points[:3], points[3:6]
-    each = jax.jit(jax.vmap(lambda k: covariance.gram(k, x, z)))(stacked)
-    slopes = jax.jit(jax.vmap(lambda k: jax.grad(k)(x[0], z[0])))(stacked)
+    each, slopes = of_each(stacked, points)
     for m, kernel in enumerate(kernels):
-        np.testing.assert_allclose(each[m], covariance.gram(kernel, x, z), rtol=1e-5)
-        np.testing.assert_allclose(slopes[m], jax.grad(kernel)(x[0], z[0]), rtol=1e-5)
+        np.testing.assert_allclose(each[m], gram(kernel, points, points), rtol=1e-5)
+        expected = slope(kernel, points[0], points[1])
+        np.testing.assert_allclose(slopes[m], expected, rtol=1e-5)
 
 
 def test_length_scales_of_a_stack_are_single_numbers_only_if_all_are():
@@ -189,8 +199,9 @@ def test_length_scales_of_a_stack_are_single_numbers_only_if_all_are():
 
 def test_in_a_stack_with_vectors_a_single_length_scale_stays_single():
     stacked = covariance.stack(MIXED, 3)
-    scales = jnp.stack([jnp.array([0.1, 0.2, 0.4])] * 4)
-    changed = jax.vmap(lambda k, s: k.with_hyperparameters(s, jnp.asarray(3.0)))(stacked, scales)
+    scales = jnp.asarray(np.tile([0.1, 0.2, 0.4], (4, 1)), float)
+    change = jax.jit(jax.vmap(lambda k, s: k.with_hyperparameters(s, jnp.asarray(3.0))))
+    changed = change(stacked, scales)
     geometric = np.full(3, 0.2)
     for m, expected in enumerate([geometric, scales[1], geometric, scales[3]]):
         np.testing.assert_allclose(changed.length_scale[m], expected, rtol=1e-6)
@@ -198,29 +209,25 @@ def test_in_a_stack_with_vectors_a_single_length_scale_stays_single():
     np.testing.assert_array_equal(changed.variance, 3.0)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_the_spectrum_of_each_of_a_stack_reproduces_its_kernel(number, key):
-    count, kernel = 200_000, VECTORS[number]
-    scale_key, normal_key = jr.split(key)
-    keys = jr.split(scale_key, 3)
-    mixing = jax.vmap(lambda k, key: k.mixing(key, count))(covariance.stack(VECTORS, 3), keys)
-    assert bool(jnp.all((mixing > 0) & jnp.isfinite(mixing)))
-    normals = jr.normal(normal_key, (count, 3))
-    frequencies = mixing[number][:, None] * normals / kernel.length_scale[None]
-    x = jnp.array([0.1, 0.1, 0.5])
-    for z in jnp.array([[0.15, 0.1, 0.5], [0.3, 0.4, 0.2], [0.1, 0.9, 1.0]]):
-        cosines = jnp.cos(jnp.sum(frequencies * (x - z)[None], axis=1))
-        deviation = float(jnp.mean(cosines)) - float(kernel(x, z) / kernel.variance)
-        assert abs(deviation) < 5 * float(jnp.std(cosines)) / count**0.5
+def test_the_spectrum_of_each_of_a_stack_reproduces_its_kernel(key):
+    mixing = jax.jit(jax.vmap(lambda k, key: k.mixing(key, 200_000)))
+    numbers = mixing(covariance.stack(VECTORS, 3), jr.split(key, 3))
+    normals = np.random.default_rng(0).standard_normal((200_000, 3))
+    for kernel, own in zip(VECTORS, numbers, strict=True):
+        reproduces(kernel, own, normals, [[0.05, 0, 0], [0.2, 0.3, -0.3], [0, 0.8, 0.5]])
 
 
 def test_products_of_features_of_a_stack_tend_to_its_kernels(key, points):
-    stacked, keys = covariance.stack(MIXED, 3), jr.split(key, 4)
-    make = jax.jit(jax.vmap(lambda k, key: features.sine_cosine(key, k, 3, 20_000)))
-    phis = jax.vmap(lambda phi: jax.vmap(phi)(points))(make(stacked, keys))
-    for phi, kernel in zip(phis, MIXED, strict=True):
-        expected = covariance.gram(kernel, points, points)
-        np.testing.assert_allclose(phi @ phi.T, expected, atol=0.05 * kernel.variance)
+    @jax.jit
+    @jax.vmap
+    def products(kernel, key):
+        phis = jax.vmap(features.sine_cosine(key, kernel, 3, 20_000))(points)
+        return phis @ phis.T
+
+    found = products(covariance.stack(MIXED, 3), jr.split(key, 4))
+    for product, kernel in zip(found, MIXED, strict=True):
+        expected = gram(kernel, points, points)
+        np.testing.assert_allclose(product, expected, atol=0.05 * kernel.variance)
 
 
 @pytest.mark.parametrize(
@@ -256,15 +263,18 @@ def test_kernels_of_ones_own_keep_their_numbers_in_a_stack():
     )
     x, z = jnp.array([0.1, 0.9]), jnp.array([0.7, 0.2])
     for some in ((kernels[0], kernels[2]), kernels):
-        stacked = covariance.stack(some, 2)
-        found = jax.vmap(lambda kernel: kernel(x, z))(stacked)
-        np.testing.assert_allclose(found, [kernel(x, z) for kernel in some], rtol=1e-5)
-    # Features of each have its covariance.
-    stacked = covariance.stack(kernels, 2)
-    for i in range(4):
-        kernel = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        found = jax.jit(jax.vmap(lambda kernel: kernel(x, z)))(covariance.stack(some, 2))
+        expected = [at(kernel, x, z) for kernel in some]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    @jax.jit
+    @jax.vmap
+    def product(kernel):
         phi = features.cosine(jr.key(0), kernel, 2, 20_000)
-        np.testing.assert_allclose(phi(x) @ phi(z), kernel(x, z), atol=0.03)
+        return phi(x) @ phi(z)
+
+    # Features of each have its covariance.
+    np.testing.assert_allclose(product(covariance.stack(kernels, 2)), expected, atol=0.03)
 
 
 # ---------------------------------------------------------------- functions of one's own
@@ -291,11 +301,17 @@ PARTIAL = functools.partial(bump, variance=1.5, scales=MODULE.scales)
 
 @pytest.mark.parametrize("function", [MODULE, PARTIAL, lambda x, z: MODULE(x, z)])
 def test_a_given_function_is_itself_through_jit_and_vmap(function, points):
-    expected = covariance.gram(SquaredExponential(MODULE.scales / np.sqrt(2), 1.5), points, points)
+    expected = gram(SquaredExponential(MODULE.scales / np.sqrt(2), 1.5), points, points)
     given = KernelFunction(function)
-    np.testing.assert_allclose(given.of_squares(given.squares(points)), expected, rtol=1e-5)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), given)
-    each = jax.jit(jax.vmap(lambda k, x: k(x, points[0])))(batch, points[:2])
+
+    @jax.jit
+    def found(given, batch):
+        each = jax.vmap(lambda k, x: k(x, points[0]))(batch, points[:2])
+        return given.of_squares(given.squares(points)), each
+
+    whole, each = found(given, batch)
+    np.testing.assert_allclose(whole, expected, rtol=1e-5)
     np.testing.assert_allclose(each, expected[:2, 0], rtol=1e-5)
 
 
@@ -306,7 +322,8 @@ def test_a_given_function_is_itself_through_jit_and_vmap(function, points):
 def test_its_numbers_are_multiplied_by_their_factors(function, factors, points):
     given = KernelFunction(function).with_hyperparameters(jnp.array(factors))
     other = Bump(3.0, MODULE.scales * jnp.array([1.0, 3.0, 0.5]))
-    np.testing.assert_allclose(given(*points[:2]), other(*points[:2]), rtol=1e-6)
+    expected = at(KernelFunction(other), *points[:2])
+    np.testing.assert_allclose(at(given, *points[:2]), expected, rtol=1e-6)
 
 
 def test_a_plain_function_has_no_numbers():

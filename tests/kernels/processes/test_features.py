@@ -1,5 +1,7 @@
 """Feature maps against float64 NumPy, the kernels they stand for, and automatic differentiation."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.export
@@ -18,7 +20,8 @@ pytestmark = [pytest.mark.users, pytest.mark.float64]
 KERNELS = [SquaredExponential, Matern12, Matern32, Matern52]
 MAPS = [eqx.filter_jit(make) for make in (features.cosine, features.sine_cosine)]
 DIRECTIONS = [features.independent, features.orthogonal, features.quasi_random]
-TURNS = [(cos_turns, np.cos), (sin_turns, np.sin)]
+TURNS = [(jax.jit(cos_turns), np.cos), (jax.jit(sin_turns), np.sin)]
+FULL = pytest.mark.full
 SCALES = np.array([0.3, 0.7, 1.9])
 
 
@@ -59,7 +62,7 @@ def test_float32_stays_float32(turns, radians):
 def test_turns_are_0_at_quarters_and_1_but_for_the_last_place():
     quarters = jnp.arange(-2, 2.25, 0.25)
     waves = np.tile([1, 0, -1, 0], 5)[:17], np.tile([0, 1, 0, -1], 5)[:17]
-    for turns, wave in zip((cos_turns, sin_turns), waves, strict=True):
+    for (turns, _), wave in zip(TURNS, waves, strict=True):
         found = turns(quarters)
         np.testing.assert_array_equal(found[wave == 0], 0)
         np.testing.assert_allclose(found, wave, rtol=jnp.finfo(found.dtype).eps)
@@ -71,20 +74,24 @@ def test_turns_are_0_at_quarters_and_1_but_for_the_last_place():
 def test_first_and_second_derivatives_are_those_of_the_circle(turns, slope, x64):
     u = jnp.asarray(np.linspace(-20, 20, 1001), float)
     tolerance = 1e-13 if x64 else 2e-5
-    first = jax.vmap(jax.grad(turns))(u)
-    second = jax.vmap(jax.grad(jax.grad(turns)))(u)
-    by_jvp = jax.jvp(turns, (u,), (jnp.ones_like(u),))[1]
+
+    @jax.jit
+    def derivatives(u):
+        slopes = jax.vmap(jax.grad(turns))(u), jax.vmap(jax.grad(jax.grad(turns)))(u)
+        return *slopes, jax.jvp(turns, (u,), (jnp.ones_like(u),))[1], turns(u)
+
+    first, second, by_jvp, wave = derivatives(u)
     np.testing.assert_allclose(first, 2 * np.pi * slope(reduced(u)), atol=tolerance)
-    np.testing.assert_allclose(second, -4 * np.pi**2 * turns(u), atol=tolerance)
+    np.testing.assert_allclose(second, -4 * np.pi**2 * np.asarray(wave), atol=tolerance)
     np.testing.assert_array_equal(by_jvp, first)
 
 
 # ---------------------------------------------------------------- where frequencies point
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5])
+@pytest.mark.parametrize("dim", [1, pytest.param(2, marks=FULL), 5])
 def test_orthogonal_directions_are_orthogonal_in_blocks(dim, key, x64):
-    draws = features.orthogonal(key, 3 * dim + 1, dim)
+    draws = jax.jit(features.orthogonal, static_argnums=(1, 2))(key, 3 * dim + 1, dim)
     assert draws.shape == (3 * dim + 1, dim)
     for block in np.split(np.asarray(draws), range(dim, 3 * dim + 1, dim)):
         gram = block @ block.T
@@ -93,7 +100,8 @@ def test_orthogonal_directions_are_orthogonal_in_blocks(dim, key, x64):
 
 @pytest.mark.parametrize("directions", DIRECTIONS)
 def test_directions_are_standard_normal_in_every_coordinate(directions, key):
-    draws = np.asarray(jax.vmap(lambda k: directions(k, 5, 3))(jr.split(key, 2000)), np.float64)
+    draw = jax.jit(jax.vmap(lambda k: directions(k, 5, 3)))
+    draws = np.asarray(draw(jr.split(key, 2000)), np.float64)
     for row, column in np.ndindex(5, 3):
         assert scipy.stats.kstest(draws[:, row, column], "norm").pvalue > 1e-4 / 15
     lengths = np.sum(draws**2, axis=2)
@@ -105,33 +113,59 @@ def test_directions_are_standard_normal_in_every_coordinate(directions, key):
 
 
 @pytest.mark.parametrize("make", MAPS)
-def test_features_are_their_definition(make, key, x64):
-    m = make(key, Matern52(jnp.asarray(SCALES), 2.5), 3, 50)
-    for x in jr.uniform(jr.fold_in(key, 1), (5, 3)):
-        np.testing.assert_allclose(m(x), oracle(x, m, SCALES), atol=1e-13 if x64 else 5e-6)
+def test_features_are_their_definition_and_a_function_is_their_product_with_weights(make, key, x64):
+    points = jnp.asarray(np.random.default_rng(0).random((5, 3)), float)
+    w = jnp.asarray(np.random.default_rng(1).standard_normal(50), float)
+
+    @jax.jit
+    def found(key):
+        m = make(key, Matern52(jnp.asarray(SCALES), 2.5), 3, 50)
+        return m, jax.vmap(m)(points), jax.vmap(FourierFunction(m, w))(points)
+
+    m, phis, values = found(key)
+    for x, phi, value in zip(points, phis, values, strict=True):
+        np.testing.assert_allclose(phi, oracle(x, m, SCALES), atol=1e-13 if x64 else 5e-6)
+        product = np.asarray(phi, np.float64) @ np.asarray(w, np.float64)
+        np.testing.assert_allclose(value, product, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", MAPS)
-@pytest.mark.parametrize("size", [2, 100])
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (MAPS[0], 2),
+        (MAPS[1], 100),
+        pytest.param(MAPS[0], 100, marks=FULL),
+        pytest.param(MAPS[1], 2, marks=FULL),
+    ],
+)
 def test_squared_norm_is_the_variance_at_every_point(make, size, key, x64):
-    m = make(key, SquaredExponential(0.2, 2.5), 2, size)
-    norms = jax.jit(jax.vmap(lambda x: jnp.sum(m(x) ** 2)))(jr.uniform(key, (500, 2)))
+    @jax.jit
+    def found(key):
+        m = make(key, SquaredExponential(0.2, 2.5), 2, size)
+        return m, jax.vmap(lambda x: jnp.sum(m(x) ** 2))(jr.uniform(key, (500, 2)))
+
+    m, norms = found(key)
     np.testing.assert_allclose(norms, 2.5, rtol=1e-12 if x64 else 2e-6)
     assert m.size == size
-    assert m(jnp.zeros(2)).shape == (size,)
+    assert jax.eval_shape(m, jnp.zeros(2)).shape == (size,)
 
 
-def products(make, form, key, size, draws, directions):
+@functools.cache
+def products(make, form, size, draws, directions):
     """φ(x)'φ(z) of many draws at pairs from near to far, and the kernel there."""
     kernel = form(0.5, 1.5)
-    pairs = jr.uniform(jr.fold_in(key, 1), (20, 2, 2))
 
-    def of_one_draw(key):
-        m = make(key, kernel, 2, size, directions)
-        return jax.vmap(lambda pair: jnp.sum(m(pair[0]) * m(pair[1])))(pairs)
+    @jax.jit
+    def found(keys, pairs):
+        def of_one_draw(key):
+            m = make(key, kernel, 2, size, directions)
+            return jax.vmap(lambda pair: jnp.sum(m(pair[0]) * m(pair[1])))(pairs)
 
-    expected = jax.vmap(lambda pair: kernel(pair[0], pair[1]))(pairs)
-    return np.asarray(jax.jit(jax.vmap(of_one_draw))(jr.split(key, draws))), np.asarray(expected)
+        expected = jax.vmap(lambda pair: kernel(pair[0], pair[1]))(pairs)
+        return jax.vmap(of_one_draw)(keys), expected
+
+    pairs = jnp.asarray(np.random.default_rng(0).random((20, 2, 2)), float)
+    return tuple(map(np.asarray, found(jr.split(jr.key(size), draws), pairs)))
 
 
 @pytest.mark.parametrize(
@@ -141,21 +175,21 @@ def products(make, form, key, size, draws, directions):
         (SquaredExponential, features.orthogonal),
         (Matern12, features.quasi_random),
         *(
-            pytest.param(form, features.quasi_random, marks=pytest.mark.full)
+            pytest.param(form, features.quasi_random, marks=FULL)
             for form in (SquaredExponential, Matern32, Matern52)
         ),
     ],
 )
-def test_sine_cosine_is_the_kernel_on_average(form, directions, key):
-    found, expected = products(features.sine_cosine, form, key, 20, 4000, directions)
+def test_sine_cosine_is_the_kernel_on_average(form, directions):
+    found, expected = products(features.sine_cosine, form, 50, 4000, directions)
     error = np.std(found, axis=0) / np.sqrt(len(found))
     assert np.all(np.abs(np.mean(found, axis=0) - expected) < 5 * error)
 
 
-@pytest.mark.parametrize("form", [SquaredExponential, Matern12])
-def test_cosine_tends_to_the_kernel(form, key):
+@pytest.mark.parametrize("form", [SquaredExponential, pytest.param(Matern12, marks=FULL)])
+def test_cosine_tends_to_the_kernel(form):
     # Dividing by the norm biases the product by O(1 / size).
-    found, expected = products(features.cosine, form, key, 1000, 60, features.independent)
+    found, expected = products(features.cosine, form, 1000, 60, features.independent)
     error = np.std(found, axis=0) / np.sqrt(len(found))
     np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - expected), 5 * error + 3e-3)
 
@@ -163,27 +197,27 @@ def test_cosine_tends_to_the_kernel(form, key):
 @pytest.mark.parametrize(
     ("make", "form"),
     [
-        (features.cosine, SquaredExponential),
-        pytest.param(features.sine_cosine, SquaredExponential, marks=pytest.mark.full),
-        (features.sine_cosine, Matern12),
+        (features.sine_cosine, SquaredExponential),
+        pytest.param(features.cosine, SquaredExponential, marks=FULL),
+        pytest.param(features.sine_cosine, Matern12, marks=FULL),
     ],
 )
-def test_error_falls_with_the_root_of_the_size(make, form, key):
-    def error(size):
-        found, expected = products(make, form, key, size, 300, features.independent)
+def test_error_falls_with_the_root_of_the_size(make, form):
+    def error(size, draws):
+        found, expected = products(make, form, size, draws, features.independent)
         return np.sqrt(np.mean((found - expected[None]) ** 2))
 
-    assert 3.4 < error(32) / error(512) < 4.6  # √16 = 4
+    assert 3.4 < error(50, 4000) / error(800, 300) < 4.6  # √16 = 4
 
 
 # Spread frequencies help less where phases are independent draws.
 @pytest.mark.parametrize(
     ("make", "gain"),
-    [pytest.param(features.cosine, 0.85, marks=pytest.mark.full), (features.sine_cosine, 0.5)],
+    [pytest.param(features.cosine, 0.85, marks=FULL), (features.sine_cosine, 0.5)],
 )
-def test_directions_that_are_spread_err_less(make, gain, key):
+def test_directions_that_are_spread_err_less(make, gain):
     def error(directions):
-        found, expected = products(make, SquaredExponential, key, 50, 2000, directions)
+        found, expected = products(make, SquaredExponential, 50, 4000, directions)
         return np.sqrt(np.mean((found - expected[None]) ** 2))
 
     independent = error(features.independent)
@@ -193,11 +227,19 @@ def test_directions_that_are_spread_err_less(make, gain, key):
 
 @pytest.mark.parametrize(("dim", "kind"), [(2, features.quasi_random), (20, features.orthogonal)])
 def test_the_better_spread_is_chosen_by_dimension(dim, kind, key):
-    np.testing.assert_array_equal(features.spread(key, 7, dim), kind(key, 7, dim))
+    both = jax.jit(lambda key: (features.spread(key, 7, dim), kind(key, 7, dim)))
+    np.testing.assert_array_equal(*both(key))
 
 
-@pytest.mark.parametrize("make", MAPS)
-@pytest.mark.parametrize("scale", [0.4, SCALES])
+@pytest.mark.parametrize(
+    ("make", "scale"),
+    [
+        (MAPS[0], 0.4),
+        (MAPS[1], SCALES),
+        pytest.param(MAPS[0], SCALES, marks=FULL),
+        pytest.param(MAPS[1], 0.4, marks=FULL),
+    ],
+)
 def test_gradients_in_the_length_scale_are_finite_differences(make, scale, key, x64):
     m = make(key, SquaredExponential(jnp.asarray(scale), 2.0), 3, 30)
     x, w = jnp.array([0.2, 0.5, 0.9]), jr.normal(key, (30,))
@@ -214,8 +256,15 @@ def test_gradients_in_the_length_scale_are_finite_differences(make, scale, key, 
         np.testing.assert_allclose(np.ravel(found)[i], expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("make", MAPS)
-@pytest.mark.parametrize("form", [SquaredExponential, Matern52])
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [
+        (MAPS[0], Matern52),
+        (MAPS[1], SquaredExponential),
+        pytest.param(MAPS[0], SquaredExponential, marks=FULL),
+        pytest.param(MAPS[1], Matern52, marks=FULL),
+    ],
+)
 def test_another_kernel_is_a_draw_with_that_kernel(make, form, key):
     kernel = form(jnp.array([0.1, 2.0]), 3.0)
     found = features.with_kernel(make(key, form(0.5), 2, 20), kernel)
@@ -225,14 +274,22 @@ def test_another_kernel_is_a_draw_with_that_kernel(make, form, key):
 # ---------------------------------------------------------------- sampled functions
 
 
-@pytest.mark.parametrize("make", MAPS)
 @pytest.mark.parametrize(
-    ("dim", "ard"),
+    ("make", "dim", "ard"),
     [
-        pytest.param(1, False, marks=pytest.mark.full),
-        (2, True),
-        (9, False),
-        pytest.param(9, True, marks=pytest.mark.full),
+        (MAPS[0], 2, True),
+        (MAPS[1], 9, False),
+        *(
+            pytest.param(make, dim, ard, marks=FULL)
+            for make, dim, ard in [
+                (MAPS[0], 1, False),
+                (MAPS[0], 9, False),
+                (MAPS[0], 9, True),
+                (MAPS[1], 1, False),
+                (MAPS[1], 2, True),
+                (MAPS[1], 9, True),
+            ]
+        ),
     ],
 )
 def test_expansion_is_that_of_automatic_differentiation(make, dim, ard, key, x64):
@@ -254,14 +311,6 @@ def test_expansion_is_that_of_automatic_differentiation(make, dim, ard, key, x64
     np.testing.assert_allclose(gradient, slope, **close)
     np.testing.assert_allclose(product, np.asarray(hessian) @ np.asarray(p), **close)
     np.testing.assert_allclose(columns, hessian, **close)
-
-
-@pytest.mark.parametrize("make", MAPS)
-def test_a_function_is_its_features_times_its_weights(make, key):
-    m = make(key, SquaredExponential(0.3), 2, 40)
-    w, x = jr.normal(key, (40,)), jnp.array([0.3, 0.8])
-    expected = np.asarray(m(x), np.float64) @ np.asarray(w, np.float64)
-    np.testing.assert_allclose(FourierFunction(m, w)(x), expected, rtol=1e-5)
 
 
 # ---------------------------------------------------------------- input and devices
