@@ -1,19 +1,19 @@
-"""A prior that agents learn together under differential privacy: the mean of `LearnedPrior` alone.
+"""A prior that agents learn together under differential privacy: `LearnedPrior` with one variance.
 
-    w_n ~ N(m, I)                          all agents expect this of a function φ(x)'w_n
-    d_n = E[w_n] - m                       the message, a change of the weights
-    Σ clip(d_n) / q + noise                the release, in the first rounds alone
-    m ← M-step of the release              the broadcast (`kernels.models.private_prior`)
-    x_t = argmax of a policy               under the agent's own posterior given m
+    w_n ~ N(m, s I)                        all agents expect this of a function φ(x)'w_n
+    d_n = E[w_n] - m                       the message, a change of the weights, and of two variances
+    Σ clip(d_n, …) / q + noise             the release, in the first rounds alone
+    m, s, scale ← M-step of the release    the broadcast (`kernels.models.private_prior`)
+    x_t = argmax of a policy               under the agent's own posterior given these
 
 `privacy.mechanism` makes the release and says which guarantee the release has. Here the mechanism has one
-region, in which every agent counts 1. The whole message of an agent is the vector d_n. The norm of a
-clipped message is at most `mechanism.S`, so an agent's presence moves the sum by S / q at most. An agent
-adds 0 while it is absent or not drawn, or if its message is not finite.
+region, in which every agent counts 1. The whole message of an agent is one vector: d_n and two numbers.
+The norm of a clipped message is at most `mechanism.S`, so an agent's presence moves the sum by S / q at
+most. An agent adds 0 while it is absent or not drawn, or if its message is not finite.
 
-The server sends m and a public key. Both follow from releases and from public numbers: the M-step counts
-all agents of the roster, present or not. An empty round releases noise. It costs as much as any other
-round.
+The server sends the prior and a public key. Both follow from releases and from public numbers: the
+M-step counts all agents of the roster, present or not. An empty round releases noise. It costs as much
+as any other round.
 
 The first rounds say most, and later rounds repeat it. So a few releases are enough. Fewer releases need
 less noise for the same privacy loss. After the releases, each agent goes on by its own evidence.
@@ -34,40 +34,31 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
 from jaxbo.kernels.models import private_prior, shared_prior
+from jaxbo.kernels.models.private_prior import Departure
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.privacy.mechanism import Mechanism, Poisson
-from jaxbo.types import Count, Features, Flag, Key, Point, Scalar, named
-
-
-class Shift(eqx.Module):
-    """How far an agent's weights are from the common mean, by its own evidence."""
-
-    shift: Features
+from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
 class DPLearnedPrior(AbstractFederated):
-    """Agents learn the mean of a prior through a private sum: M + 1 floats to the server and back.
+    """Agents learn a prior through a private sum: M + 3 floats to the server, and M + 6 back.
 
     `capacity`, `features`, `policy`, `trust` and `shrink` are as in `LearnedPrior`. `mechanism` is the
-    server's release of a round. The first `releases` rounds have a release; then m stays. Both say how
-    much a run costs. The defaults are an ε of 3.7 at δ = 1e-5:
+    server's release of a round. The first `releases` rounds have a release; then the prior stays. Both
+    say how much a run costs. The defaults are an ε of 3.7 at δ = 1e-5:
 
         accounting.epsilon(mechanism, releases, delta)
         z = accounting.noise_for(epsilon, delta, q, releases)
 
-    `mechanism.S` bounds the norm of d_n. Choose it beforehand, and not by the data. If the prior is right
-    about an agent with t values, |d_n|² is at most t on average. So S = √t leaves most messages as they
-    are, with t the number of initial evaluations.
+    `mechanism.S` bounds the norm of a message. Choose it beforehand, and not by the data. If the prior is
+    right about an agent with t values, |d_n|² is at most t on average. So S = √t leaves most messages
+    about as they are, with t the number of initial evaluations.
 
     `location` and `scale` are a guess of the mean and the deviation of an agent's function, in units of
     values. They are public, so do not take them from the data. For an accuracy, 0.5 and 0.2 may serve.
-    The constant of m learns by how much the location is off. Nothing learns the scale: guess it rather
-    too small than too large. In `prior-private` with 50 agents and ε = 4 a location two deviations off
-    costs nothing. Half of the scale costs some 15 % of the gain after five queries, and twice the scale
-    nearly all of it (16 runs).
-
-    The covariance of weights stays the process's: nobody learns how far agents differ.
+    Agents learn both: the constant of m learns by how much the location is off, and each release moves
+    the scale by up to a factor of two. `bench prior-private` says what a wrong guess costs.
 
     A round takes an agent O(capacity² M).
 
@@ -136,22 +127,24 @@ class DPLearnedPrior(AbstractFederated):
     def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:
         return self.open.join(key, shared, index)
 
-    def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Shift:
+    def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Departure:
         del key
         noise = self.features.noise
-        return Shift(shared_prior.believed(shared.features, shared.prior, noise, client).shift)
+        belief = shared_prior.believed(shared.features, shared.prior, noise, client)
+        return private_prior.departure(belief)
 
     def aggregate(
         self,
         key: Key,
         shared: LearnedPriorShared,
         round: Count,
-        messages: Shift,
+        messages: Departure,
         present: Bool[Array, " agents"],
     ) -> LearnedPriorBroadcast:
         secret, public = jr.split(key)
-        everyone = jnp.ones((1, self.agents), messages.shift.dtype)
-        total = self.mechanism.release(secret, messages.shift, everyone, present)[0]
+        vectors = jax.vmap(lambda message: message.vector)(messages)
+        everyone = jnp.ones((1, self.agents), vectors.dtype)
+        total = self.mechanism.release(secret, vectors, everyone, present)[0]
         known = self.mechanism.deviation(everyone), self.agents, self.shrink
         learned = private_prior.updated(shared.prior, total, *known)
         releasing = self._releasing(round)
@@ -167,7 +160,7 @@ class DPLearnedPrior(AbstractFederated):
         shared: LearnedPriorShared,
         client: AgentData,
         past: History,
-        message: Shift,
+        message: Departure,
         broadcast: LearnedPriorBroadcast,
     ) -> tuple[Point, tuple[()]]:
         del message

@@ -7,7 +7,7 @@
 
 Federated Thompson sampling (FTS) sends a sampled function. It helps an agent whose optimum is near the
 sender's. Here agents learn where their functions agree, in which directions they differ, and how much.
-Each round makes a single step of expectation-maximization (`kernels.models.shared_prior`). This is
+Each round makes a single step toward the most likely prior (`kernels.models.shared_prior`). This is
 hierarchical Bayesian linear regression. Perrone et al. (NeurIPS 2018) have it centralized, with learned
 features. Wang et al. (2021, "Pre-trained Gaussian processes") learn a prior from finished tasks.
 
@@ -86,9 +86,13 @@ class LearnedPrior(AbstractFederated):
     `rank` says how agents' functions may differ from their mean m, and what a message costs; D is
     `features.size` + 1.
 
-        0         independently, S one variance                 D + 8 numbers
+        None      in any way, S any covariance                  D + 4 + 2 D² numbers
         r         most in r directions, which are learned       D + 4 + 2 D (r + 1) numbers
-        D         in any way, S any covariance                  D + 4 + 2 D² numbers
+        0         independently, S one variance                 D + 8 numbers
+
+    The first is best, and by far in the first rounds: only there the mean is the most likely one of all
+    values. With another rank each round goes a small part of the way. Numbers are in a message of each
+    agent, so a rank is for populations whose messages do not fit, or that learn from many rounds.
 
     `degrees` is how many agents the expected covariance counts for, `shrink` the expected mean.
 
@@ -104,7 +108,8 @@ class LearnedPrior(AbstractFederated):
     message that they hear. It stays as it is, and they send nothing. It brings its own features, so
     that of `features` only the noise counts, and `rank`, `degrees` and `shrink` do not. `trust` does.
 
-    A round takes an agent O(capacity² (D + r)), and O(D²) a candidate where `rank` is D.
+    A round takes an agent O(capacity² (D + r)). With any covariance it takes O(D²) a candidate, and the
+    server O(D³).
 
     `ValueError` for a capacity below one, a negative rank, degrees or shrink that are not positive, a
     trust outside of [0, 1], and a prior on a domain of another dimension, or that has learned nothing.
@@ -118,7 +123,7 @@ class LearnedPrior(AbstractFederated):
     _: KW_ONLY
     features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
     policy: AbstractPolicy = eqx.field(default_factory=EI)
-    rank: int = eqx.field(static=True, default=10)
+    rank: int | None = eqx.field(static=True, default=None)
     degrees: Scalar = eqx.field(converter=named("degrees"), default=5.0)
     shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
     trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
@@ -130,7 +135,8 @@ class LearnedPrior(AbstractFederated):
         is_a("policy", self.policy, AbstractPolicy)
         self.policy.check(Fitted(1))
         whole("capacity", self.capacity, least=1)
-        whole("rank", self.rank)
+        if self.rank is not None:
+            whole("rank", self.rank)
         whole("candidates", self.candidates, least=1)
         positive("degrees", self.degrees)
         positive("shrink", self.shrink)
@@ -201,7 +207,8 @@ class LearnedPrior(AbstractFederated):
         feature_key, basis_key = jr.split(key)
         features = self.features.setup(feature_key, self.domain.dim)
         dtype = self.features.noise.dtype
-        prior = shared_prior.uninformed(basis_key, features.size, self.rank, dtype)
+        rank = features.size + 1 if self.rank is None else self.rank
+        prior = shared_prior.uninformed(basis_key, features.size, rank, dtype)
         return LearnedPriorShared(features, prior)
 
     def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:

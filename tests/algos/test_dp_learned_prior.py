@@ -1,6 +1,7 @@
 """A private prior: what one agent can change, what is charged, and what is learned all the same."""
 
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxbo import BudgetError, drive, metrics, run
-from jaxbo.algos.dp_learned_prior import DPLearnedPrior, Shift
+from jaxbo.algos.dp_learned_prior import DPLearnedPrior
 from jaxbo.domains.base import Finite
 from jaxbo.kernels.choosing.policy import EI, Drawn
 from jaxbo.kernels.models.surrogate import Fixed
@@ -36,7 +37,7 @@ EVERYONE = np.ones(AGENTS, bool)
 
 
 def make(mechanism=OPEN, agents=AGENTS, **options):
-    given = {"features": MODEL} | options
+    given: dict[str, Any] = {"features": MODEL} | options
     return DPLearnedPrior(GRID, agents, INITIAL + ROUNDS, mechanism=mechanism, **given)
 
 
@@ -63,16 +64,24 @@ def begun(algorithm, key, values):
 
 
 @eqx.filter_jit
-def shifts(algorithm, state):
+def sent(algorithm, state):
     """What all agents send."""
-    return algorithm.messages(jr.key(1), state).shift
+    return algorithm.messages(jr.key(1), state)
 
 
 @eqx.filter_jit
-def mean(algorithm, key, state, shifts, present):
-    """The mean that is broadcast, when these were sent."""
-    messages = jax.vmap(Shift)(shifts)
-    return algorithm.aggregate(key, state.shared, state.round, messages, present).prior.mean
+def learned(algorithm, key, state, messages, present):
+    """The prior that is broadcast, when these were sent: scale, mean and variances."""
+    prior = algorithm.aggregate(key, state.shared, state.round, messages, present).prior
+    return jnp.concatenate([prior.scale[None], prior.mean, prior.covariance.variances])
+
+
+def spoiled(messages, n, number):
+    """The same, but for one number of agent n that is none."""
+    leaves, structure = jax.tree.flatten(messages)
+    leaves = [np.array(leaf) for leaf in leaves]
+    leaves[number][n, -1] = np.nan
+    return jax.tree.unflatten(structure, leaves)
 
 
 # ---------------------------------------------------------------- what one agent can change
@@ -105,16 +114,17 @@ def moved(algorithm, key, values):
     state = algorithm.warm_start(algorithm.init(key), jnp.asarray(X), values)
     messages = algorithm.messages(key, state)
     here, ones = jnp.asarray(EVERYONE), jnp.ones((1, AGENTS))
+    vectors = jax.vmap(lambda message: message.vector)(messages)
 
     def one(key):
         sums, means = [], []
         for present in (here, here.at[2].set(False)):
-            sums.append(algorithm.mechanism.release(key, messages.shift, ones, present))
-            broadcast = algorithm.aggregate(key, state.shared, state.round, messages, present)
-            means.append(broadcast.prior.mean)
+            sums.append(algorithm.mechanism.release(key, vectors, ones, present))
+            prior = algorithm.aggregate(key, state.shared, state.round, messages, present).prior
+            means.append(prior.scale * prior.mean)
         return jnp.linalg.norm(sums[0] - sums[1]), jnp.linalg.norm(means[0] - means[1])
 
-    return messages.shift[2], *jax.vmap(one)(jr.split(key, 40))
+    return vectors[2], *jax.vmap(one)(jr.split(key, 40))
 
 
 @pytest.mark.parametrize("size", VALUES)
@@ -125,23 +135,23 @@ def test_an_agents_whole_contribution_is_never_longer_than_the_bound(size, S, ke
     values = np.random.default_rng(1).standard_normal((INITIAL, AGENTS)).astype(X.dtype)
     with np.errstate(over="ignore"):  # what is beyond all numbers is a failure
         values[:, 2] *= VALUES[size]
-    sent, sums, means = map(np.asarray, moved(make(Mechanism(0.0, S, Poisson(q))), key, values))
+    vector, sums, means = map(np.asarray, moved(make(Mechanism(0.0, S, Poisson(q))), key, values))
     assert (sums <= S / q * (1 + 1e-5)).all()
     assert (means <= S / q / (AGENTS + 1) * (1 + 1e-4)).all()
     assert (sums == 0).any()  # not drawn
     if VALUES[size] > 1:  # and reached, if the message is clipped
-        assert np.isfinite(sent).all()
+        assert np.isfinite(vector).all()
         assert sums.max() > 0.99 * S / q
 
 
-def test_who_is_absent_or_sends_no_number_is_as_if_it_did_not_exist(key):
+@pytest.mark.parametrize("number", [0, 1])
+def test_who_is_absent_or_sends_no_number_is_as_if_it_did_not_exist(number, key):
     algorithm = make(NOISY)
     state = begun(algorithm, key, Y)
-    sent = np.array(shifts(algorithm, state))
-    absent = mean(algorithm, key, state, sent, np.arange(AGENTS) != 2)
-    spoiled = sent.copy()
-    spoiled[2, 5] = np.nan
-    np.testing.assert_array_equal(mean(algorithm, key, state, spoiled, EVERYONE), absent)
+    messages = sent(algorithm, state)
+    absent = learned(algorithm, key, state, messages, np.arange(AGENTS) != 2)
+    found = learned(algorithm, key, state, spoiled(messages, 2, number), EVERYONE)
+    np.testing.assert_array_equal(found, absent)
     assert np.isfinite(absent).all()
 
 
@@ -150,7 +160,8 @@ def test_failed_evaluations_leave_a_message_as_it_was(key):
     state = begun(algorithm, key, Y)
     failed = np.full((AGENTS,), np.nan, Y.dtype)
     after = stepped.tell(algorithm, state, X[0], failed)
-    np.testing.assert_array_equal(shifts(algorithm, state), shifts(algorithm, after))
+    one, two = sent(algorithm, state), sent(algorithm, after)
+    jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
 def test_under_the_prior_a_message_is_as_long_as_the_root_of_the_number_of_values(key):
@@ -158,7 +169,7 @@ def test_under_the_prior_a_message_is_as_long_as_the_root_of_the_number_of_value
     algorithm = make(agents=1000)
 
     @jax.jit
-    def sent(key):
+    def shifts(key):
         start = algorithm.init(key)
         phi = start.shared.features
         w_key, x_key, noise_key = jr.split(key, 3)
@@ -168,7 +179,7 @@ def test_under_the_prior_a_message_is_as_long_as_the_root_of_the_number_of_value
         values = values + MODEL.noise**0.5 * jr.normal(noise_key, values.shape)
         return algorithm.messages(key, algorithm.warm_start(start, x, values)).shift
 
-    squares = np.sum(np.asarray(sent(key)) ** 2, axis=1)
+    squares = np.sum(np.asarray(shifts(key)) ** 2, axis=1)
     assert squares.mean() <= INITIAL + 3 * squares.std() / 1000**0.5
     assert squares.mean() > 0.8 * INITIAL
 
@@ -197,10 +208,13 @@ def test_without_noise_the_broadcast_is_the_m_step_of_the_plain_sum(key):
     algorithm = make(shrink=2.0)
     state = begun(algorithm, key, Y)
     present = np.arange(AGENTS) != 4
-    sent = np.asarray(shifts(algorithm, state))
-    found = mean(algorithm, key, state, sent, present)
-    total = sent[present].sum(axis=0)
-    np.testing.assert_allclose(found, total / (AGENTS + 2.0), rtol=2e-4, atol=1e-6)
+    messages = sent(algorithm, state)
+    scale, *mean = learned(algorithm, key, state, messages, present)
+    total = np.asarray(messages.shift)[present].sum(axis=0) / (AGENTS + 2.0)
+    np.testing.assert_allclose(np.asarray(mean[:-2]) * scale, total, rtol=2e-4, atol=1e-6)
+    # The mean of the excesses, beside one agent more that has none.
+    squares = 1 + np.asarray(messages.excess)[present].sum(axis=0) / (AGENTS + 1)
+    np.testing.assert_allclose([scale**2, mean[-2] * scale**2], squares, rtol=1e-4)
 
 
 def python(agent, x):
@@ -336,20 +350,55 @@ def test_location_and_scale_are_units_of_values(key):
     asked, expected = [], []
     for algorithm, told in ((plain, Y), (moved, 8.0 * Y - 40.0)):
         state = begun(algorithm, key, told)
-        sent = shifts(algorithm, state)
-        asked.append(mean(algorithm, key, state, sent, EVERYONE))
+        asked.append(learned(algorithm, key, state, sent(algorithm, state), EVERYONE))
         expected.append(predicted(algorithm, state))
-    np.testing.assert_allclose(*asked, atol=2e-3)
+    plain, moved = asked
+    np.testing.assert_allclose(8 * plain[0], moved[0], rtol=1e-3)
+    np.testing.assert_allclose(plain[1:], moved[1:], atol=2e-3)
     (middle, variance), (other, larger) = map(np.asarray, expected[0]), map(np.asarray, expected[1])
     np.testing.assert_allclose(8.0 * middle - 40.0, other, atol=0.05)
     np.testing.assert_allclose(64.0 * variance, larger, rtol=0.02, atol=1e-3)
 
 
-def test_a_message_is_a_number_for_each_feature_and_one_for_the_constant():
+def test_a_message_is_a_number_for_each_feature_and_the_constant_and_two_variances():
     algorithm = make()
     state = jax.eval_shape(algorithm.init, jr.key(0))
-    message = jax.eval_shape(algorithm.messages, jr.key(0), state)
-    assert metrics.floats(message) == AGENTS * (MODEL.size + 1)
+    messages = jax.eval_shape(algorithm.messages, jr.key(0), state)
+    assert metrics.floats(messages) == AGENTS * (MODEL.size + 3)
+    told = jax.eval_shape(algorithm.ask, jr.key(0), state)[1].broadcast
+    assert metrics.floats(told) == MODEL.size + 1 + 5
+
+
+def test_a_guess_of_the_scale_that_is_far_off_is_right_after_three_releases(key):
+    """Without noise, for values that were made at random points by functions of the process."""
+    phi = MODEL.setup(jr.key(3), 2)
+    rng = np.random.default_rng(4)
+    points = rng.choice(np.asarray(GRID.points), (8, 200))
+    weights = rng.standard_normal((200, MODEL.size))
+    features = np.asarray(jax.vmap(jax.vmap(phi))(jnp.asarray(points)))
+    told = np.einsum("tam,am->ta", features, weights).astype(X.dtype)
+
+    @jax.jit
+    def scales(guess):
+        algorithm = make(Mechanism(0.0, 100.0, Poisson(1.0)), agents=200, scale=guess)
+        state = algorithm.init(key)
+        state = algorithm.warm_start(state, jnp.asarray(points), jnp.asarray(told))
+        found = []
+        for _ in range(3):
+            messages = algorithm.messages(key, state)
+            heard = algorithm.aggregate(
+                key, state.shared, state.round, messages, jnp.ones(200, bool)
+            )
+            shared = algorithm.revised(state.shared, algorithm.remembered(heard))
+            state = eqx.tree_at(lambda state: state.shared, state, shared)
+            found.append(heard.prior.scale)
+        return jnp.stack(found)
+
+    for guess in (1 / 4, 8.0):
+        one, two, three = np.asarray(scales(jnp.asarray(guess)))
+        assert 1 / 2 * (1 - 1e-5) <= one / guess <= 2 * (1 + 1e-5)
+        assert 1 / 2 * (1 - 1e-5) <= two / one <= 2 * (1 + 1e-5)
+        assert three == pytest.approx(told.std(), rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ EVERYONE = np.ones(AGENTS, bool)
 
 
 def make(**options):
-    given = {"features": MODEL, "rank": 4} | options
+    given = {"features": MODEL} | options
     agents = given.pop("agents", AGENTS)
     return LearnedPrior(GRID, agents, INITIAL + ROUNDS, **given)
 
@@ -146,13 +146,13 @@ def test_a_driven_run_that_was_stopped_goes_on_with_the_same_prior(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, resumed.info, whole.info)
 
 
-@pytest.mark.parametrize("rank", [0, 4, 31])
+@pytest.mark.parametrize("rank", [0, 4, 31, None])
 def test_a_message_has_as_many_numbers_as_is_said(rank):
     algorithm = make(rank=rank)
     state = jax.eval_shape(algorithm.init, jr.key(0))
     message = jax.eval_shape(algorithm.messages, jr.key(0), state)
     D = MODEL.size + 1
-    of_spread = {0: 2, 4: D * 5, 31: D * D}[rank]
+    of_spread = {0: 2, 4: D * 5}.get(rank, D * D)
     assert metrics.floats(message) == AGENTS * (1 + 3 + D + 2 * of_spread)
 
 

@@ -11,15 +11,21 @@ The server needs their sums over the N agents alone. With ρ the old scale over 
 how much the constant moves:
 
     location, scale ← mean and deviation of all values
-    m ← (N ρ (m - c) + ρ Σ d_n) / (N + κ)
-    S ← (ν I + Σ (S - G_n'G_n) + Σ (E[w_n] - m)(E[w_n] - m)') / (ν + N)
+    m ← ρ (m - c + Δ),   Δ = S (Σ G_n'G_n + κ S)⁻¹ (Σ d_n - κ (m - c))
+    S ← (ν I + Σ (S - G_n'G_n) + Σ (d_n - d)(d_n - d)' + N a a') / (ν + N)
 
-The last line is the mode of an inverse Wishart distribution about the process that φ stands for; ν and
-κ count as so many agents. S is never inverted. Its root R, with S = R R', makes features R'ψ, whose
-weights have the prior N(0, I). The square-root posterior of `processes.posterior` does the rest.
+with d the mean of d_n and a = κ m / N. ν and κ count as so many agents of the process that φ stands for.
+The last line is the mode of an inverse Wishart distribution. Given S, the new m is the most likely one:
+an agent's E[w_n] moves by (I - G_n'G_n S⁻¹) Δ where m moves by Δ. Expectation-maximization holds E[w_n]
+fixed, and would take Δ = (Σ d_n - κ (m - c)) / (N + κ). That is a small part of the way while agents
+have few values. Forms of S that do not have Σ G_n'G_n take that step.
 
-Before the first step nobody knows the location, and each agent's own mean stands for it. Else features
-would have to explain how far all values are from 0.
+S is never inverted. Its root R, with S = R R', makes features R'ψ, whose weights have the prior N(0, I).
+The square-root posterior of `processes.posterior` does the rest.
+
+Before the first step nobody knows the location. Each agent's own mean stands for it, and the constant has
+a large variance about that mean. Else features would have to explain how far all values are from 0. So
+then c is taken from each d_n, and not from m.
 
 `AbstractCovariance` says how S is held, and so how much an agent sends.
 """
@@ -46,6 +52,8 @@ from jaxbo.types import Count, Features, Key, Point, Scalar
 _FLOOR = 1e-6
 #: By so many roundings of the mean square a variance may be wrong.
 _ROUNDING = 16
+#: The constant's variance before the first step, beside 1 of the features.
+_UNKNOWN = 100.0
 
 Spread = TypeVar("Spread")
 
@@ -85,6 +93,10 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
     def of(self, spread: Spread) -> "AbstractCovariance[Spread]":
         """The covariance of the same form that has this spread."""
 
+    @abc.abstractmethod
+    def step(self, gained: Spread, gradient: Features, agents: Scalar, shrink: Scalar) -> Features:
+        """Δ, from the spread of all G_n, and `gradient` Σ d_n - κ (m - c)."""
+
 
 class Isotropic(AbstractCovariance[Float[Array, "2"]]):
     """A variance for all features, and another for the constant. A spread has two numbers."""
@@ -119,6 +131,12 @@ class Isotropic(AbstractCovariance[Float[Array, "2"]]):
     def of(self, spread: Float[Array, "2"]) -> "Isotropic":
         return Isotropic(jnp.maximum(spread / self.identity(), 0), self.features)
 
+    def step(
+        self, gained: Float[Array, "2"], gradient: Features, agents: Scalar, shrink: Scalar
+    ) -> Features:
+        del gained
+        return gradient / (agents + shrink)
+
 
 class Full(AbstractCovariance[Float[Array, "features features"]]):
     """Any covariance, by its root. A spread has D² numbers."""
@@ -147,6 +165,21 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
     def of(self, spread: Float[Array, "features features"]) -> "Full":
         floor = _FLOOR * jnp.max(jnp.diagonal(spread))
         return Full(linalg.cholesky((spread + spread.T) / 2, floor))
+
+    def step(
+        self,
+        gained: Float[Array, "features features"],
+        gradient: Features,
+        agents: Scalar,
+        shrink: Scalar,
+    ) -> Features:
+        del agents
+        S = self.own()
+        # In units in which its diagonal is 1. The floor is for rounding.
+        told = (gained + gained.T) / 2 + shrink * S
+        units = jnp.sqrt(jnp.maximum(jnp.diagonal(told), jnp.finfo(told.dtype).tiny))
+        L = linalg.cholesky(told / (units[:, None] * units[None, :]), jnp.asarray(_FLOOR))
+        return linalg.dot(S, linalg.solve_upper(L, linalg.solve_lower(L, gradient / units)) / units)
 
 
 class Projected(NamedTuple):
@@ -209,15 +242,24 @@ class LowRank(AbstractCovariance[Projected]):
         last = jnp.maximum(spread.diagonal[-1] - jnp.sum(factor[-1] ** 2), 0)
         return LowRank(jnp.stack([rest, last]), factor, jnp.linalg.qr(directions)[0])
 
+    def step(
+        self, gained: Projected, gradient: Features, agents: Scalar, shrink: Scalar
+    ) -> Features:
+        del gained
+        return gradient / (agents + shrink)
 
-def covariance(key: Key, size: int, rank: int, dtype: jnp.dtype) -> AbstractCovariance:
-    """The identity, held in the form of that `rank`: 0 is isotropic, `size` or more is full."""
+
+def covariance(
+    key: Key, size: int, rank: int, dtype: jnp.dtype, constant: float = 1.0
+) -> AbstractCovariance:
+    """Variances of 1, and the constant's, in the form of that `rank`: 0 is isotropic, `size` is full."""
+    variances = jnp.asarray([1.0, constant], dtype)
     if rank <= 0:
-        return Isotropic(jnp.ones((2,), dtype), size)
+        return Isotropic(variances, size)
     if rank >= size:
-        return Full(jnp.eye(size, dtype=dtype))
+        return Full(jnp.eye(size, dtype=dtype).at[-1, -1].set(constant**0.5))
     basis = jnp.linalg.qr(jr.normal(key, (size, rank), dtype))[0]
-    return LowRank(jnp.ones((2,), dtype), jnp.zeros((size, rank), dtype), basis)
+    return LowRank(variances, jnp.zeros((size, rank), dtype), basis)
 
 
 class SharedPrior(eqx.Module):
@@ -236,7 +278,7 @@ class SharedPrior(eqx.Module):
 def uninformed(key: Key, size: int, rank: int, dtype: jnp.dtype) -> SharedPrior:
     """Before any value, for `size` features beside the constant."""
     zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
-    S = covariance(key, size + 1, rank, dtype)
+    S = covariance(key, size + 1, rank, dtype, _UNKNOWN)
     return SharedPrior(zero, one, jnp.zeros((size + 1,), dtype), S, jnp.zeros((), bool))
 
 
@@ -437,7 +479,7 @@ def updated(
 
     So it does if their differences are lost beside their distance from 0: then the next step sees them.
     """
-    S, N = prior.covariance, total.agents
+    S, N, shrink = prior.covariance, total.agents, jnp.asarray(shrink, prior.mean.dtype)
     count, first, second = total.values
     mean = first / jnp.maximum(count, 1)
     variance = second / jnp.maximum(count, 1) - mean**2
@@ -445,21 +487,21 @@ def updated(
     told = variance > _ROUNDING * jnp.finfo(mean.dtype).eps * second / jnp.maximum(count, 1)
     deviation = jnp.sqrt(jax.lax.select(told, variance, jnp.ones_like(variance)))
     ratio = 1 / deviation
-    constant = jnp.zeros_like(prior.mean).at[-1].set(mean)
-    m = ratio * (prior.mean - constant)
-    shift = ratio * total.shift
-    new = (N * m + shift) / (N + shrink)
+    moved = jnp.zeros_like(prior.mean).at[-1].set(mean)
+    # At first it is the agents' own means that move, and not what their features explain.
+    m = prior.mean - jnp.where(prior.learned, moved, 0)
+    away = total.shift - jnp.where(prior.learned, 0, N * moved)
+    new = ratio * (m + S.step(total.gained, away - shrink * m, N, shrink))
     # Before anything is learned S is of standardized values, whatever their scale.
     units = jnp.where(prior.learned, ratio**2, 1)
     counted = jnp.maximum(N, 1)
-    off = new - m - shift / counted
     parts = (
         (jnp.asarray(degrees, m.dtype), S.identity()),
         (units * N, S.own()),
         (-units, total.gained),
         (ratio**2, total.away),
-        (-1 / counted, S.spread(shift[None])),
-        (N, S.spread(off[None])),
+        (-(ratio**2) / counted, S.spread(total.shift[None])),
+        (shrink**2 / counted, S.spread(new[None])),
     )
     spread = jax.tree.map(
         lambda *leaves: (

@@ -144,6 +144,19 @@ def uninformed(rank):
     return shared_prior.uninformed(jr.key(7), SIZE, rank, DTYPE)
 
 
+def most_likely(prior, there, constant):
+    """The mean of weights by generalized least squares, from a location that moves by that constant."""
+    S = dense(prior.covariance)
+    told, rhs = SHRINK * np.linalg.inv(S), np.zeros(D)
+    for n in there:
+        P = psi(X[n, : COUNTS[n]])
+        y = (Y[n, : COUNTS[n]] - float(prior.location)) / float(prior.scale) - constant[-1]
+        K = P @ S @ P.T + NOISE * np.eye(len(P))
+        told += P.T @ np.linalg.solve(K, P)
+        rhs += P.T @ np.linalg.solve(K, y)
+    return np.linalg.solve(told, rhs)
+
+
 def dense_step(prior, here):
     """Location, scale, mean and covariance after one step, from every agent's own posterior."""
     # An agent without values says nothing before a prior is learned.
@@ -157,7 +170,15 @@ def dense_step(prior, here):
     means = np.array([ratio * (m - constant) for m, _ in pairs])
     spread = sum(V for _, V in pairs) * (ratio**2 if prior.learned else 1)
     mean = means.sum(axis=0) / (len(there) + SHRINK)
-    away = (means - mean).T @ (means - mean)
+    if isinstance(prior.covariance, Full) and prior.learned:
+        mean = ratio * most_likely(prior, there, constant)
+    elif isinstance(prior.covariance, Full):
+        before, m = dense(prior.covariance), np.asarray(prior.mean, np.float64)
+        gained = sum(before - V for _, V in pairs) + SHRINK * before
+        gradient = sum(found - m - constant for found, _ in pairs) - SHRINK * m
+        mean = ratio * (m + before @ np.linalg.solve(gained, gradient))
+    centered, left = means - means.mean(axis=0), SHRINK / len(there) * mean
+    away = centered.T @ centered + len(there) * np.outer(left, left)
     S = (DEGREES * np.eye(D) + spread + away) / (DEGREES + len(there))
     return location, scale, mean, S
 
