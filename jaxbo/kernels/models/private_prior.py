@@ -43,7 +43,7 @@ def process(key: Key, size: int, location: Scalar, scale: Scalar, dtype: jnp.dty
     """The prior of the process that `size` features stand for, with values of that location and scale."""
     known = location.astype(dtype), scale.astype(dtype), jnp.zeros((size + 1,), dtype)
     S = shared_prior.covariance(key, size + 1, 0, dtype)
-    return SharedPrior(*known, S, jnp.ones((), bool))
+    return SharedPrior(*known, S, S, jnp.ones((), bool))
 
 
 # ---------------------------------------------------------------- an agent
@@ -106,4 +106,4 @@ def updated(
     ratio = jnp.sqrt(of_values)
     S = prior.covariance
     S = S.of(S.own() * of_weights / of_values)
-    return SharedPrior(prior.location, prior.scale * ratio, mean / ratio, S, prior.learned)
+    return SharedPrior(prior.location, prior.scale * ratio, mean / ratio, S, S, prior.learned)

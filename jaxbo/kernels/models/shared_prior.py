@@ -14,7 +14,11 @@ how much the constant moves:
     m ← ρ (m - c + Δ),   Δ = S (Σ G_n'G_n + κ S)⁻¹ (Σ d_n - κ (m - c))
     S ← (ν I + Σ (S - G_n'G_n) + Σ (d_n - d)(d_n - d)' + N a a') / (ν + N)
 
-with d the mean of d_n and a = κ m / N. ν and κ count as so many agents of the process that φ stands for.
+    E = S (Σ G_n'G_n + κ S)⁻¹ S
+
+with d the mean of d_n and a = κ m / N. E is the covariance of m's error, given S. An agent's own search
+expects S + E, and its statistics are under S. ν and κ count as so many agents of the process that φ
+stands for.
 The last line is the mode of an inverse Wishart distribution. Given S, the new m is the most likely one:
 an agent's E[w_n] moves by (I - G_n'G_n S⁻¹) Δ where m moves by Δ. Expectation-maximization holds E[w_n]
 fixed, and would take Δ = (Σ d_n - κ (m - c)) / (N + κ). That is a small part of the way while agents
@@ -94,8 +98,13 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
         """The covariance of the same form that has this spread."""
 
     @abc.abstractmethod
-    def step(self, gained: Spread, gradient: Features, agents: Scalar, shrink: Scalar) -> Features:
-        """Δ, from the spread of all G_n, and `gradient` Σ d_n - κ (m - c)."""
+    def step(
+        self, gained: Spread, gradient: Features, agents: Scalar, shrink: Scalar
+    ) -> tuple[Features, Spread | None]:
+        """Δ and the spread of E, from that of all G_n and from the `gradient` Σ d_n - κ (m - c).
+
+        None for an E that does not follow from what is held of G_n.
+        """
 
 
 class Isotropic(AbstractCovariance[Float[Array, "2"]]):
@@ -133,9 +142,9 @@ class Isotropic(AbstractCovariance[Float[Array, "2"]]):
 
     def step(
         self, gained: Float[Array, "2"], gradient: Features, agents: Scalar, shrink: Scalar
-    ) -> Features:
+    ) -> tuple[Features, None]:
         del gained
-        return gradient / (agents + shrink)
+        return gradient / (agents + shrink), None
 
 
 class Full(AbstractCovariance[Float[Array, "features features"]]):
@@ -172,14 +181,17 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
         gradient: Features,
         agents: Scalar,
         shrink: Scalar,
-    ) -> Features:
+    ) -> tuple[Features, Float[Array, "features features"]]:
         del agents
         S = self.own()
         # In units in which its diagonal is 1. The floor is for rounding.
         told = (gained + gained.T) / 2 + shrink * S
         units = jnp.sqrt(jnp.maximum(jnp.diagonal(told), jnp.finfo(told.dtype).tiny))
         L = linalg.cholesky(told / (units[:, None] * units[None, :]), jnp.asarray(_FLOOR))
-        return linalg.dot(S, linalg.solve_upper(L, linalg.solve_lower(L, gradient / units)) / units)
+        columns = jnp.concatenate([S, gradient[:, None]], axis=1) / units[:, None]
+        solved = linalg.solve_lower(L, columns)
+        half, rest = solved[:, :-1], solved[:, -1]
+        return linalg.dot(half.T, rest), linalg.dot(half.T, half)
 
 
 class Projected(NamedTuple):
@@ -244,9 +256,9 @@ class LowRank(AbstractCovariance[Projected]):
 
     def step(
         self, gained: Projected, gradient: Features, agents: Scalar, shrink: Scalar
-    ) -> Features:
+    ) -> tuple[Features, None]:
         del gained
-        return gradient / (agents + shrink)
+        return gradient / (agents + shrink), None
 
 
 def covariance(
@@ -265,6 +277,7 @@ def covariance(
 class SharedPrior(eqx.Module):
     """All agents expect w ~ N(mean, covariance), for values in units of location and scale.
 
+    `wide` is the covariance with the error of the mean: what an agent of whom nothing is known expects.
     `learned` says whether any values differed by then.
     """
 
@@ -272,14 +285,20 @@ class SharedPrior(eqx.Module):
     scale: Scalar
     mean: Features
     covariance: AbstractCovariance
+    wide: AbstractCovariance
     learned: Bool[Array, ""]
+
+    @property
+    def doubted(self) -> "SharedPrior":
+        """The same as those expect it who do not know its mean for certain."""
+        return eqx.tree_at(lambda prior: prior.covariance, self, self.wide)
 
 
 def uninformed(key: Key, size: int, rank: int, dtype: jnp.dtype) -> SharedPrior:
     """Before any value, for `size` features beside the constant."""
     zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
     S = covariance(key, size + 1, rank, dtype, _UNKNOWN)
-    return SharedPrior(zero, one, jnp.zeros((size + 1,), dtype), S, jnp.zeros((), bool))
+    return SharedPrior(zero, one, jnp.zeros((size + 1,), dtype), S, S, jnp.zeros((), bool))
 
 
 # ---------------------------------------------------------------- an agent
@@ -433,10 +452,16 @@ def doubting(
 ) -> Doubt:
     """An agent's posterior where the shared prior is right with probability `trust`."""
     S = prior.covariance
+    process = S.of(S.identity())
     alone = SharedPrior(
-        prior.location, prior.scale, jnp.zeros_like(prior.mean), S.of(S.identity()), prior.learned
+        prior.location,
+        prior.scale,
+        jnp.zeros_like(prior.mean),
+        process,
+        process,
+        prior.learned,
     )
-    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), prior, alone)
+    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), prior.doubted, alone)
     beliefs = jax.vmap(lambda prior: believed(features, prior, noise, known))(both)
     logs = beliefs.log_evidence + jnp.log(jnp.stack([trust, 1 - trust]))
     return Doubt(features, beliefs, jax.nn.log_softmax(logs))
@@ -491,7 +516,8 @@ def updated(
     # At first it is the agents' own means that move, and not what their features explain.
     m = prior.mean - jnp.where(prior.learned, moved, 0)
     away = total.shift - jnp.where(prior.learned, 0, N * moved)
-    new = ratio * (m + S.step(total.gained, away - shrink * m, N, shrink))
+    step, error = S.step(total.gained, away - shrink * m, N, shrink)
+    new = ratio * (m + step)
     # Before anything is learned S is of standardized values, whatever their scale.
     units = jnp.where(prior.learned, ratio**2, 1)
     counted = jnp.maximum(N, 1)
@@ -510,11 +536,16 @@ def updated(
         ),
         *(part for _, part in parts),
     )
+    covariance = S.of(spread)
+    wide = covariance
+    if error is not None:
+        wide = S.of(jax.tree.map(lambda a, b: a + units * b, spread, error))
     learned = SharedPrior(
         prior.location + prior.scale * mean,
         prior.scale * deviation,
         new,
-        S.of(spread),
+        covariance,
+        wide,
         jnp.ones((), bool),
     )
     moved = jnp.where(prior.learned, prior.location, learned.location)

@@ -68,7 +68,7 @@ X, Y = data()
 def prior_with(covariance, *, learned=True):
     mean = np.random.default_rng(4).standard_normal(D) / 3
     location, scale, mean = (jnp.asarray(a, DTYPE) for a in (4.0, 2.0, mean))
-    return SharedPrior(location, scale, mean, covariance, jnp.asarray(learned))
+    return SharedPrior(location, scale, mean, covariance, covariance, jnp.asarray(learned))
 
 
 @jax.jit
