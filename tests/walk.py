@@ -86,7 +86,7 @@ class PrivateWalk(Walk):
 
 
 class Stroll(AbstractOneModel):
-    """The same for workers of one black box: each query is a random point, moved by the model's mean."""
+    """The same for workers of one black box: a query is a random point, moved by what the model says."""
 
     domain: AbstractDomain
     workers: int = eqx.field(static=True, default=1)
@@ -98,9 +98,10 @@ class Stroll(AbstractOneModel):
         return self.workers
 
     def prepare(self, key):
-        return self.domain.sample(key, 1)
+        return self.domain.sample(key, 2)
 
     def query(self, key, state, candidates):
         draw = jr.uniform(key, (self.domain.dim,))
-        mean, _ = self.surrogate.predict(state.shared, state.belief, candidates[0])
-        return self.domain.project(jnp.mod(candidates[0] + draw + mean, 1)), ()
+        mean = lambda x: self.surrogate.predict(state.shared, state.belief, x)[0]  # noqa: E731
+        slope = mean(candidates[1]) - mean(candidates[0])  # the same for values less any constant
+        return self.domain.project(jnp.mod(candidates[0] + draw + slope, 1)), ()
