@@ -1,7 +1,9 @@
 """Owners and a server that exchange nothing but requests and replies, and may die at any time."""
 
+import functools
 import itertools
 import os
+import shutil
 import stat
 import threading
 
@@ -19,13 +21,13 @@ from jaxbo import CheckpointError
 from jaxbo.algos.fts import FTS
 from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, coordinator, observations
 from jaxbo.federation.wire import Request, pack, unpack
-from jaxbo.kernels.choosing import history
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.runs import _archive, _released
+from tests.walk import SIZE, PrivateWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
-AGENTS, ROUNDS, INITIAL = 3, 6, 2
+AGENTS, ROUNDS, INITIAL = 3, 4, 2
 KEY = jr.key(7)
 SQUARE = jaxbo.Cube(2)
 PRIVATE = Mechanism(1.0, 5.0, Poisson(0.5))
@@ -104,21 +106,32 @@ GRID = jaxbo.Finite(jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 9)] * 2), -1).re
 FITTED = jaxbo.Fitted(capacity=16, refit_every=None, warp=False)
 FITTED_EXACTLY = jaxbo.Fitted(capacity=16, refit_every=None, inference=jaxbo.Exact())
 METHODS = {
-    "FTS": FTS(SQUARE, AGENTS),
+    "FTS": FTS(GRID, AGENTS),
     "FTS once, pooled": FTS(SQUARE, AGENTS, once=True, own=FITTED, pooled=jaxbo.Pooled()),
-    "DP-FTS-DE": jaxbo.DPFTSDE(SQUARE, AGENTS, PRIVATE),
+    "DP-FTS-DE": jaxbo.DPFTSDE(GRID, AGENTS, PRIVATE),
     "CEPE": jaxbo.CEPE(GRID, AGENTS, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL),
     "Collaborative": Collaborative(GRID, AGENTS, IGPUCB(), size=32),
     "TS": jaxbo.TS(SQUARE, AGENTS),
-    "learned prior": jaxbo.LearnedPrior(SQUARE, AGENTS, 16, rank=3),
-    "private learned prior": jaxbo.DPLearnedPrior(SQUARE, AGENTS, 16, mechanism=PRIVATE),
+    "learned prior": jaxbo.LearnedPrior(GRID, AGENTS, 16, rank=3),
+    "private learned prior": jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=PRIVATE),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
 }
 
 
-#: The others are made of the same parts.
-SOME = ("FTS", "DP-FTS-DE", "CEPE", "learned prior", "private learned prior", "TAF")
+#: Most tests are of files and messages, not of methods.
+WALK = Walk(SQUARE, AGENTS)
+PRIVATE_WALK = PrivateWalk(SQUARE, AGENTS, mechanism=PRIVATE)
+
+
+@functools.cache
+def of_run():
+    """The queries of a run of all agents."""
+    return jaxbo.run(WALK, bowl, ROUNDS, KEY, initial=INITIAL)[1].queries
+
+
+#: The others are made of the same parts; DP-FTS-DE is carried by Flower (`test_flower`).
+SOME = ("FTS", "CEPE", "learned prior", "private learned prior", "TAF")
 #: Those that need a ledger.
 CHARGED = ("DP-FTS-DE", "private learned prior")
 
@@ -129,26 +142,27 @@ CHARGED = ("DP-FTS-DE", "private learned prior")
 def test_owners_query_what_run_does(name, tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
     world = World(tmp_path, METHODS[name], ledger=LEDGER if name in CHARGED else None)
-    server = world.whole()
-    _, trace = jaxbo.run(METHODS[name], bowl, ROUNDS, KEY, initial=INITIAL)
+    server = world.whole(world.server(rounds=3))
+    _, trace = jaxbo.run(METHODS[name], bowl, 3, KEY, initial=INITIAL)
     # Rounding differs between one agent's program and that of all.
     np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
     assert server.present.all()
-    assert server.present.shape == (ROUNDS, AGENTS)
+    assert server.present.shape == (3, AGENTS)
 
 
-@pytest.mark.parametrize("name", ["FTS", "Collaborative"])
-def test_owners_tell_their_models_what_drive_tells_them(name, tmp_path):
+@pytest.mark.parametrize("invariant", [False, True])
+def test_owners_tell_their_models_what_drive_tells_them(invariant, tmp_path):
     # A method that takes values as they are gets them as they are.
-    offset = 0.0 if name == "Collaborative" else -54321.0
+    offset = -54321.0 if invariant else 0.0
 
     def objective(agent, x):
         return offset + 0.01 * measured(agent, x)
 
-    world = World(tmp_path, METHODS[name], objective)
+    algorithm = Walk(SQUARE, AGENTS, invariant)
+    world = World(tmp_path, algorithm, objective)
     server = world.whole()
     options = {"initial": INITIAL, "progress": False}
-    _, trace = jaxbo.drive(METHODS[name], objective, ROUNDS, KEY, **options)
+    _, trace = jaxbo.drive(algorithm, objective, ROUNDS, KEY, **options)
     np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
     for n in range(AGENTS):
         values = world.seen(server, n).values
@@ -156,9 +170,9 @@ def test_owners_tell_their_models_what_drive_tells_them(name, tmp_path):
         assert len(set(values.tolist())) == len(set(trace.values[:, n].tolist())) > ROUNDS // 2
 
 
-def test_who_is_away_is_absent_and_goes_on(tmp_path, monkeypatch):
+def test_who_is_away_is_absent_and_goes_on(tmp_path):
     away = {1: [2], 2: [0, 2]}  # round: who
-    world = World(tmp_path, METHODS["FTS"])
+    world = World(tmp_path, WALK)
     server = world.server()
     while not server.done:
         world.exchange(server, absent=away.get(server.round, ()))
@@ -175,14 +189,11 @@ def test_who_is_away_is_absent_and_goes_on(tmp_path, monkeypatch):
         calls[agent] += 1
         return np.nan if agent in away.get(round, ()) else measured(agent, x)
 
-    # Who is away observes nothing, and `drive` knows no other way to say so than a failure: one that
-    # says nothing of where it was.
-    monkeypatch.setattr(history, "TOLERATED", np.inf)
-    jax.clear_caches()
+    # Who is away observes nothing, and `drive` knows no other way to say so than a failure. This method
+    # does not remember where it was.
     options = {"initial": INITIAL, "present": jnp.asarray(present), "progress": False}
     with pytest.warns(RuntimeWarning, match="returned nan"):
-        _, trace = jaxbo.drive(METHODS["FTS"], sometimes, ROUNDS, KEY, **options)
-    jax.clear_caches()
+        _, trace = jaxbo.drive(WALK, sometimes, ROUNDS, KEY, **options)
     for n in range(AGENTS):
         seen = world.seen(server, n)
         here = np.isfinite(np.asarray(trace.values)[:, n])
@@ -192,7 +203,7 @@ def test_who_is_away_is_absent_and_goes_on(tmp_path, monkeypatch):
 
 
 def test_who_comes_late_joins(tmp_path):
-    world = World(tmp_path, METHODS["FTS"])
+    world = World(tmp_path, WALK)
     server = world.server()
     world.exchange(server, absent=[1])
     world.exchange(server, absent=[1])
@@ -209,17 +220,17 @@ def test_who_knows_nothing_yet_is_heard(tmp_path):
 
 
 def test_two_servers_do_not_share_a_checkpoint(tmp_path):
-    world = World(tmp_path, METHODS["DP-FTS-DE"], ledger=LEDGER)
+    world = World(tmp_path, PRIVATE_WALK, ledger=LEDGER)
     server = world.server()
     with pytest.raises(CheckpointError, match=r"is in use by process .* this one: close"):
-        Coordinator(METHODS["DP-FTS-DE"], ROUNDS, KEY, tmp_path / "server.npz", ledger=LEDGER)
+        Coordinator(PRIVATE_WALK, ROUNDS, KEY, tmp_path / "server.npz", ledger=LEDGER)
     server.stop()
     world.running = None
-    world.whole()
+    world.exchange(world.server())
 
 
 def test_what_no_server_asks_is_refused(tmp_path):
-    world = World(tmp_path, METHODS["FTS once, pooled"])  # of a capacity of 16
+    world = World(tmp_path, METHODS["TAF"])  # of a capacity of 16
     server = world.server()
     world.exchange(server)
     request = server.request()
@@ -240,55 +251,57 @@ class Killed(BaseException):
     """Not an exception that anything catches."""
 
 
-@pytest.mark.parametrize("moment", range(12))
-def test_an_owner_killed_at_any_moment_loses_the_evaluation_in_flight(
-    moment, tmp_path, monkeypatch
-):
-    calls = [0]
-
-    def fatal(function):
-        def wrapped(*args, **kwargs):
-            calls[0] += 1
-            if calls[0] == moment + 1:
-                raise Killed
-            result = function(*args, **kwargs)
-            calls[0] += 1
-            if calls[0] == moment + 1:
-                raise Killed
-            return result
-
-        return wrapped
-
-    evaluated = []
+def test_an_owner_killed_at_any_moment_loses_the_evaluation_in_flight(tmp_path, monkeypatch):
+    evaluated, calls = [], [0]
 
     def objective(agent, x):
         evaluated.append(x)
         return measured(agent, x)
 
-    world = World(tmp_path, METHODS["TS"], objective)
+    def fatal(function):
+        def wrapped(*args, **kwargs):
+            calls[0] += 1
+            if calls[0] == moment:
+                raise Killed
+            result = function(*args, **kwargs)
+            calls[0] += 1
+            if calls[0] == moment:
+                raise Killed
+            return result
+
+        return wrapped
+
+    world = World(tmp_path, WALK, objective)
     server = world.server()
-    with monkeypatch.context() as patch:
-        patch.setattr(_archive.os, "replace", fatal(os.replace))
-        world.objective = fatal(objective)
-        try:
-            for n in range(AGENTS):
-                server.hear(world.owner(n).answer(server.request()))
-        except Killed:
-            killed = n
-        else:
-            pytest.fail("nobody was killed")
-    world.objective = objective
-    for n in range(killed, AGENTS):
-        server.hear(world.owner(n).answer(server.request()))
-    server.close()
-    world.whole(server)
-    _, trace = jaxbo.run(METHODS["TS"], bowl, ROUNDS, KEY, initial=INITIAL)
-    np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
-    assert len(evaluated) <= AGENTS * (INITIAL + ROUNDS) + 1
+    requests = [server.request()]
+    world.exchange(server)
+    requests.append(server.request())
+    expected = world.owner(0).answer(requests[1]).message[".weights"]
+    whole = world.seen(server, 0)
+    moment, finished = 0, False
+    while not finished:
+        moment, finished, calls[0] = moment + 1, True, 0
+        folder = tmp_path / f"killed{moment}"
+        folder.mkdir()
+        evaluated.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(_archive.os, "replace", fatal(os.replace))
+            try:
+                for request in requests:
+                    Owner(WALK, fatal(objective), 0, folder, key=KEY).answer(request)
+            except Killed:
+                finished = False
+        found = Owner(WALK, objective, 0, folder, key=KEY).answer(requests[1]).message[".weights"]
+        np.testing.assert_array_equal(found, expected, err_msg=str(moment))
+        seen = observations(folder / f"{requests[0].federation}.npz")
+        np.testing.assert_array_equal(seen.queries, whole.queries)
+        np.testing.assert_array_equal(seen.values, whole.values)
+        assert len(evaluated) <= INITIAL + 2
+    assert moment > 4 * INITIAL + 4
 
 
 def test_a_request_may_be_sent_again(tmp_path):
-    world = World(tmp_path, METHODS["FTS"])
+    world = World(tmp_path, WALK)
     server = world.server()
     world.exchange(server)
     request = server.request()
@@ -309,7 +322,7 @@ def test_two_requests_at_once_are_done_one_after_the_other(tmp_path):
         inside.remove(agent)
         return value
 
-    world = World(tmp_path, METHODS["TS"], objective)
+    world = World(tmp_path, WALK, objective)
     request = world.server().request()
     calls = [threading.Thread(target=world.owner(0).answer, args=(request,)) for _ in range(4)]
     for call in calls:
@@ -323,7 +336,7 @@ def test_two_requests_at_once_are_done_one_after_the_other(tmp_path):
 
 
 def test_the_server_killed_between_any_two_steps_goes_on(tmp_path):
-    world = World(tmp_path, METHODS["FTS"])
+    world = World(tmp_path, WALK)
     server = world.server()
     while not server.done:
         request = server.request()
@@ -334,35 +347,38 @@ def test_the_server_killed_between_any_two_steps_goes_on(tmp_path):
         assert again.federation == request.federation
         world.exchange(server)
         server = world.server()
-    _, trace = jaxbo.run(METHODS["FTS"], bowl, ROUNDS, KEY, initial=INITIAL)
-    np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
+    np.testing.assert_allclose(world.queries(server), of_run(), atol=2e-3)
 
 
 def test_a_run_that_is_over_can_be_made_longer(tmp_path):
-    world = World(tmp_path, METHODS["TS"])
+    world = World(tmp_path, WALK)
     assert world.whole(world.server(rounds=2)).done
     server = world.server()
     assert not server.done
     world.whole(server)
-    _, trace = jaxbo.run(METHODS["TS"], bowl, ROUNDS, KEY, initial=INITIAL)
-    np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
+    np.testing.assert_allclose(world.queries(server), of_run(), atol=2e-3)
 
 
-def test_a_federation_is_given_more_room(tmp_path):
+@pytest.mark.parametrize(
+    "more",
+    [{"inference": jaxbo.Exact(), "refit_every": None}, pytest.param({}, marks=pytest.mark.full)],
+)
+def test_a_federation_is_given_more_room(more, tmp_path):
     def world(capacity, folder):
         (tmp_path / folder).mkdir(exist_ok=True)
-        surrogate = jaxbo.Fitted(capacity, size=8, refit_every=2)
-        return World(tmp_path / folder, jaxbo.TS(GRID, AGENTS, surrogate))
+        surrogate = jaxbo.Fitted(capacity, size=8, **{"refit_every": 2} | more)
+        return World(tmp_path / folder, jaxbo.TS(GRID, 2, surrogate))
 
-    small = world(INITIAL + 2, "grown")
-    small.whole(small.server(2))
+    rounds = 3
+    small = world(INITIAL + 1, "grown")
+    small.whole(small.server(1))
     small.running.stop()
-    with pytest.raises(ValueError, match=rf"write surrogate=Fitted\(capacity={INITIAL + ROUNDS}\)"):
-        small.server()
-    grown, large = world(INITIAL + ROUNDS, "grown"), world(INITIAL + ROUNDS, "large")
-    server = grown.whole()
+    with pytest.raises(ValueError, match=rf"write surrogate=Fitted\(capacity={INITIAL + rounds}\)"):
+        small.server(rounds)
+    grown, large = world(INITIAL + rounds, "grown"), world(INITIAL + rounds, "large")
+    server, other = (one.whole(one.server(rounds)) for one in (grown, large))
     # Rounding differs with the size of a matrix.
-    np.testing.assert_allclose(grown.queries(server), large.queries(large.whole()), atol=1e-6)
+    np.testing.assert_allclose(grown.queries(server), large.queries(other), atol=1e-6)
 
 
 def test_an_owner_without_room_says_what_to_write(tmp_path):
@@ -375,14 +391,14 @@ def test_an_owner_without_room_says_what_to_write(tmp_path):
 
 
 def test_fewer_rounds_than_before_are_refused(tmp_path):
-    world = World(tmp_path, METHODS["TS"])
-    world.whole(world.server(rounds=3))
-    with pytest.raises(ValueError, match="has 3 rounds already, the run asks for 2"):
-        world.server(rounds=2)
+    world = World(tmp_path, WALK)
+    world.whole(world.server(rounds=2))
+    with pytest.raises(ValueError, match="has 2 rounds already, the run asks for 1"):
+        world.server(rounds=1)
 
 
 def test_what_could_not_be_saved_is_not_sent(tmp_path, monkeypatch):
-    world = World(tmp_path, METHODS["DP-FTS-DE"], ledger=LEDGER)
+    world = World(tmp_path, PRIVATE_WALK, ledger=LEDGER)
     server = world.server()
     world.exchange(server)
     before = server.request()
@@ -403,16 +419,17 @@ def test_what_could_not_be_saved_is_not_sent(tmp_path, monkeypatch):
 
 
 def test_a_round_without_an_answer_stays_open(tmp_path):
-    world = World(tmp_path, METHODS["TS"])
+    world = World(tmp_path, WALK)
     server = world.server()
     with pytest.raises(RuntimeError, match="nobody answered"):
         server.close()
     assert server.round == -1
-    world.whole(server)
+    world.exchange(server)
+    assert server.round == 0
 
 
 def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
-    world = World(tmp_path, METHODS["DP-FTS-DE"], ledger=LEDGER)
+    world = World(tmp_path, PRIVATE_WALK, ledger=LEDGER)
     server = world.server()
     released = {}
     while not server.done:
@@ -430,7 +447,7 @@ def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
 def test_rounds_after_the_last_release_cost_nothing_and_broadcast_the_same_prior(tmp_path):
     # Of so little noise that no release is taken for noise alone: the estimate of those is 0.
     quiet = Mechanism(0.1, 1.0, Poisson(0.5))
-    private = jaxbo.DPLearnedPrior(SQUARE, AGENTS, 16, mechanism=quiet)
+    private = jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=quiet)
     world = World(tmp_path, private, ledger=LEDGER)
     server, means = world.server(), []
     while not server.done:
@@ -442,13 +459,24 @@ def test_rounds_after_the_last_release_cost_nothing_and_broadcast_the_same_prior
     assert moved == [True, True, *[False] * (ROUNDS - 3)]
 
 
+@pytest.fixture(scope="module")
+def two_releases(tmp_path_factory):
+    """The folder of a server that has made two releases, and its file after the first."""
+    folder = tmp_path_factory.mktemp("released")
+    server = World(folder, PRIVATE_WALK, initial=0, ledger=LEDGER).server()
+    server.close()
+    before = (folder / "server.npz").read_bytes()
+    server.close()
+    server.stop()
+    return folder, before
+
+
 @pytest.mark.parametrize("lost", ["copy", "removed", "damaged", "counter", "elsewhere"])
-def test_a_server_that_has_forgotten_releases_is_refused(lost, tmp_path):
-    world = World(tmp_path, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
-    server, path = world.server(), tmp_path / "server.npz"
-    world.exchange(server)
-    before = path.read_bytes()
-    world.exchange(server)
+def test_a_server_that_has_forgotten_releases_is_refused(lost, two_releases, tmp_path):
+    whole, before = two_releases
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    world = World(tmp_path, PRIVATE_WALK, initial=0, ledger=LEDGER)
+    path = tmp_path / "server.npz"
     text = {
         "copy": "older copy, with 1 of 2 releases",
         "removed": "has been removed",
@@ -470,14 +498,13 @@ def test_a_server_that_has_forgotten_releases_is_refused(lost, tmp_path):
         path.rename(world.path / "server.npz")
     with pytest.raises(CheckpointError, match=f"{text[lost]}.*: neither an older copy nor a new b"):
         world.server()
-    world.running = None
 
 
 @pytest.mark.parametrize("another", ["key", "version"])
 def test_a_server_of_another_run_is_not_told_to_forget_what_was_spent(
     another, tmp_path, monkeypatch
 ):
-    algorithm, path = METHODS["DP-FTS-DE"], tmp_path / "server.npz"
+    algorithm, path = PRIVATE_WALK, tmp_path / "server.npz"
     Coordinator(algorithm, ROUNDS, KEY, path, ledger=LEDGER).stop()
     if another == "version":
         monkeypatch.setattr("jaxbo.federation.coordinator.FORMAT", 99)
@@ -489,13 +516,13 @@ def test_a_server_of_another_run_is_not_told_to_forget_what_was_spent(
 
 
 def test_a_server_never_adds_the_same_noise_twice_whatever_is_put_back(tmp_path):
-    world = World(tmp_path, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
+    world = World(tmp_path, PRIVATE_WALK, initial=0, ledger=LEDGER)
     server, files = world.server(), (tmp_path / "server.npz", tmp_path / "server.npz.released")
     before = [file.read_bytes() for file in files]
     sums = []
     for _ in range(2):
         server.close()
-        sums.append(server.request().broadcast[".vectors"])
+        sums.append(server.request().broadcast[".weights"])
         for file, content in zip(files, before, strict=True):
             file.write_bytes(content)
         server = world.server()
@@ -503,7 +530,7 @@ def test_a_server_never_adds_the_same_noise_twice_whatever_is_put_back(tmp_path)
 
 
 def test_a_server_killed_before_its_release_was_counted_goes_on(tmp_path, monkeypatch):
-    world = World(tmp_path, METHODS["DP-FTS-DE"], initial=0, ledger=LEDGER)
+    world = World(tmp_path, PRIVATE_WALK, initial=0, ledger=LEDGER)
     server = world.server()
 
     def killed(self, ledger):
@@ -533,12 +560,22 @@ def seen_by_all(server, answers):
     return seen, server.ledger
 
 
-@pytest.mark.parametrize(("method", "releases"), [(CHARGED[0], ROUNDS), (CHARGED[1], 3)])
-def test_whether_the_only_owner_is_there_changes_nothing_but_the_sum(method, releases, tmp_path):
+FEW_RELEASES = PrivateWalk(SQUARE, AGENTS, mechanism=PRIVATE, releases=3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "releases"),
+    [
+        (FEW_RELEASES, 3),
+        pytest.param(METHODS[CHARGED[0]], ROUNDS, marks=pytest.mark.full),
+        pytest.param(METHODS[CHARGED[1]], 3, marks=pytest.mark.full),
+    ],
+)
+def test_whether_the_only_owner_is_there_changes_nothing_but_the_sum(algorithm, releases, tmp_path):
     outcomes = []
     for name, answering in (("away", False), ("there", True)):
         (tmp_path / name).mkdir()
-        world = World(tmp_path / name, METHODS[method], initial=0, ledger=LEDGER)
+        world = World(tmp_path / name, algorithm, initial=0, ledger=LEDGER)
 
         def answers(server, request, world=world, answering=answering):
             if answering:
@@ -564,12 +601,12 @@ def test_a_round_of_nobodys_releases_noise(tmp_path):
 
 
 def test_private_releases_without_a_ledger_are_refused(tmp_path):
-    for algorithm in (METHODS["DP-FTS-DE"], jaxbo.DPFTSDE(SQUARE, AGENTS, PRIVATE, releases=1)):
+    for algorithm in (METHODS["DP-FTS-DE"], jaxbo.DPFTSDE(GRID, AGENTS, PRIVATE, releases=1)):
         with pytest.raises(ValueError, match="private only with a ledger"):
             World(tmp_path, algorithm).server()
     assert not (tmp_path / "server.npz").exists()
-    public = jaxbo.DPFTSDE(SQUARE, AGENTS, Mechanism(0.0, np.inf, Poisson(1.0)))
-    for algorithm in (public, jaxbo.DPFTSDE(SQUARE, AGENTS, PRIVATE, releases=0)):
+    public = jaxbo.DPFTSDE(GRID, AGENTS, Mechanism(0.0, np.inf, Poisson(1.0)))
+    for algorithm in (public, jaxbo.DPFTSDE(GRID, AGENTS, PRIVATE, releases=0)):
         World(tmp_path, algorithm).server().stop()
         (tmp_path / "server.npz").unlink()
 
@@ -578,35 +615,35 @@ def test_noise_with_a_ledger_is_nobodys_to_guess(tmp_path):
     vectors = []
     for name in "ab":
         (tmp_path / name).mkdir()
-        world = World(tmp_path / name, METHODS["DP-FTS-DE"], ledger=LEDGER)
+        world = World(tmp_path / name, PRIVATE_WALK, ledger=LEDGER)
         server = world.server()
         world.exchange(server)
-        vectors.append(server.request().broadcast[".vectors"])
+        vectors.append(server.request().broadcast[".weights"])
     assert not np.array_equal(*vectors)
 
 
 def test_a_budget_that_does_not_pay_is_refused_before_anything_is_sent(tmp_path):
-    world = World(tmp_path, METHODS["DP-FTS-DE"])
+    world = World(tmp_path, PRIVATE_WALK)
     with pytest.raises(jaxbo.BudgetError, match="pays for"):
         world.server(ledger=jaxbo.Ledger(delta=1e-5, budget=1e-3))
     assert not (tmp_path / "server.npz").exists()
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    World(tmp_path, METHODS["FTS"]).server().stop()
+    World(tmp_path, WALK).server().stop()
     for other, what in (
-        (World(tmp_path, METHODS["TS"]), "algorithm"),
-        (World(tmp_path, METHODS["FTS"], key=jr.key(8)), "key"),
-        (World(tmp_path, METHODS["FTS"], initial=1), "initial"),
+        (World(tmp_path, METHODS["FTS"]), "algorithm"),
+        (World(tmp_path, WALK, key=jr.key(8)), "key"),
+        (World(tmp_path, WALK, initial=1), "initial"),
     ):
         with pytest.raises(CheckpointError, match=f"another .*{what}"):
             other.server()
     other.running = None
     (tmp_path / "server.npz").write_bytes(b"rubbish")
     with pytest.raises(CheckpointError, match="neither an older copy nor a new beginning"):
-        World(tmp_path, METHODS["DP-FTS-DE"]).server(ledger=LEDGER)
+        World(tmp_path, PRIVATE_WALK).server(ledger=LEDGER)
     with pytest.raises(CheckpointError, match="not a readable checkpoint"):
-        World(tmp_path, METHODS["FTS"]).server()
+        World(tmp_path, WALK).server()
 
 
 # ---------------------------------------------------------------- what is refused
@@ -644,7 +681,6 @@ def _weights(weights):
     return _message({".weights": weights})
 
 
-SIZE = 100
 NOT_EVEN = {
     "nothing": lambda r: None,
     "a list": lambda r: list(r),
@@ -684,7 +720,7 @@ def server_request():
 def open_round(tmp_path_factory):
     """A server whose round is open, and the reply of agent 0, which it has not heard."""
     path = tmp_path_factory.mktemp("open")
-    world = World(path, METHODS["FTS"])
+    world = World(path, WALK)
     server = world.server()
     yield server, world.owner(0).answer(server.request())
     server.stop()
@@ -700,7 +736,7 @@ def test_whatever_comes_in_the_place_of_a_reply_is_refused(name, open_round):
 
 @pytest.mark.usefixtures("as_users_have_it")
 def test_refusals_are_counted_by_name(tmp_path):
-    world = World(tmp_path, METHODS["FTS"])
+    world = World(tmp_path, WALK)
     server = world.server()
     reply = world.owner(1).answer(server.request())
     for times, text in ((1, r"agent 1: .*finite\.$"), (2, r"agent 1 \(2 refused\): .*finite")):
@@ -834,7 +870,7 @@ REQUESTS = st.fixed_dictionaries(
 @given(fields=REQUESTS)
 def test_an_owner_refuses_what_no_server_asks(open_round, tmp_path_factory, fields):
     server, _ = open_round
-    owner = Owner(METHODS["FTS"], never, 0, tmp_path_factory.getbasetemp(), key=KEY)
+    owner = Owner(WALK, never, 0, tmp_path_factory.getbasetemp(), key=KEY)
     request = server.request()._replace(**fields)
     with pytest.raises(RefusedError):
         owner.answer(request)
@@ -846,32 +882,32 @@ def never(agent, x):
     pytest.fail("it has been evaluated")
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_reply_of_no_use_is_refused_by_name_and_its_agent_absent(name, tmp_path):
-    spoil, reason = REFUSED[name]
-    world = World(tmp_path, METHODS["FTS"])
+def test_a_reply_of_no_use_is_refused_by_name_and_its_agent_absent(tmp_path):
+    world = World(tmp_path, WALK)
     server = world.server()
     request = server.request()
     replies = [world.owner(n).answer(request) for n in range(AGENTS)]
     for reply in replies[1:]:
         server.hear(reply)
-    bad = spoil(replies[0])
-    with pytest.raises(RefusedError, match=f"agent {bad.agent}: .*{reason}"):
-        server.hear(bad)
+    for spoil, reason in REFUSED.values():
+        bad = spoil(replies[0])
+        server.refused.clear()
+        with pytest.raises(RefusedError, match=f"agent {bad.agent}: .*{reason}"):
+            server.hear(bad)
     server.close()
     np.testing.assert_array_equal(server.present, [[False, True, True]])
 
 
-RAW = jaxbo.FTS(SQUARE, AGENTS, features=jaxbo.Fixed(size=SIZE, standardize=False))
+INVARIANT = Walk(SQUARE, AGENTS, invariant=True)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "scale", "offset", "text"),
     [
-        (RAW, 1e-3, -54321.0, "subtract a constant"),
-        (METHODS["FTS"], 1e-3, -54321.0, None),
-        (METHODS["FTS"], 1e-25, 0.0, "multiply them"),
-        (METHODS["FTS"], 1e25, 0.0, "divide them"),
+        (WALK, 1e-3, -54321.0, "subtract a constant"),
+        (INVARIANT, 1e-3, -54321.0, None),
+        (INVARIANT, 1e-25, 0.0, "multiply them"),
+        (INVARIANT, 1e25, 0.0, "divide them"),
     ],
     ids=["offset, as it is", "offset, less the first", "small", "large"],
 )
@@ -888,7 +924,7 @@ def test_an_owner_says_once_that_float32_cuts_its_values(
 
 
 def test_an_owner_refuses_another_algorithm_and_the_past(tmp_path):
-    world = World(tmp_path, METHODS["FTS"])
+    world = World(tmp_path, WALK)
     server = world.server()
     invitation = server.request()
     world.exchange(server)
@@ -896,7 +932,7 @@ def test_an_owner_refuses_another_algorithm_and_the_past(tmp_path):
     with pytest.raises(RefusedError, match="has done round 0, the server asks for -1"):
         world.owner(0).answer(invitation)
     with pytest.raises(RefusedError, match="another algorithm"):
-        Owner(METHODS["TS"], measured, 0, tmp_path / "0").answer(server.request())
+        Owner(METHODS["FTS"], measured, 0, tmp_path / "0").answer(server.request())
     with pytest.raises(RefusedError, match="another key"):
         world.owner(0, key=jr.key(1)).answer(server.request())
     with pytest.raises(RefusedError, match="name of the federation"):
@@ -904,7 +940,7 @@ def test_an_owner_refuses_another_algorithm_and_the_past(tmp_path):
     with pytest.raises(RefusedError, match="expected the arrays"):
         world.owner(0).answer(server.request()._replace(broadcast={}))
     with pytest.raises(CheckpointError, match="another agent"):
-        Owner(METHODS["FTS"], measured, 1, tmp_path / "0").answer(server.request())
+        Owner(WALK, measured, 1, tmp_path / "0").answer(server.request())
     assert len(world.seen(server, 0).values) == INITIAL + 1
 
 
@@ -915,11 +951,11 @@ def test_what_cannot_be_taken_apart_is_refused():
     with pytest.raises(ValueError, match="all agents of a federation query"):
         Coordinator(FTS(SQUARE, AGENTS, targets=1), ROUNDS, KEY, "server.npz")
     with pytest.raises(ValueError, match="agent must be one of 3"):
-        Owner(METHODS["TS"], measured, 3, ".")
+        Owner(WALK, measured, 3, ".")
     with pytest.raises(ValueError, match="does not exist"):
-        Owner(METHODS["TS"], measured, 0, "/nowhere")
-    small = FTS(SQUARE, AGENTS, features=jaxbo.Fixed(capacity=4))
-    with pytest.raises(ValueError, match="capacity of 4"):
+        Owner(WALK, measured, 0, "/nowhere")
+    small = FTS(SQUARE, AGENTS, features=jaxbo.Fixed(capacity=3))
+    with pytest.raises(ValueError, match="capacity of 3"):
         Coordinator(small, ROUNDS, KEY, "server.npz")
 
 
@@ -927,12 +963,11 @@ def test_what_cannot_be_taken_apart_is_refused():
 
 
 def test_an_owners_draws_are_its_own(tmp_path):
-    world = World(tmp_path, METHODS["TS"], owners_key=None)
+    world = World(tmp_path, WALK, owners_key=None)
     server = world.whole()
     queries = world.queries(server)
-    _, trace = jaxbo.run(METHODS["TS"], bowl, ROUNDS, KEY, initial=INITIAL)
     # Even the initial design: nobody can tell what it was.
-    assert np.abs(queries - trace.queries).max(axis=(1, 2)).min() > 1e-2
+    assert np.abs(queries - of_run()).max(axis=(1, 2)).min() > 1e-2
     assert len({tuple(x) for x in queries[0]}) == AGENTS
     for n in range(AGENTS):
         file = tmp_path / str(n) / f"{server.request().federation}.npz"
@@ -945,7 +980,7 @@ def test_a_failed_evaluation_is_survived_and_logged_at_home(tmp_path, caplog):
             raise ArithmeticError("secret 42")
         return measured(agent, x)
 
-    world = World(tmp_path, METHODS["FTS"], objective)
+    world = World(tmp_path, WALK, objective)
     server = world.whole()
     assert np.isnan(world.seen(server, 1).values).all()
     assert np.isfinite(world.seen(server, 0).values).all()
@@ -955,7 +990,7 @@ def test_a_failed_evaluation_is_survived_and_logged_at_home(tmp_path, caplog):
 
 @pytest.mark.parametrize("objective", [lambda a, x: "secret 42", lambda a, x: [1.0, 42.0]])
 def test_what_is_no_number_is_the_owners_mistake(objective, tmp_path):
-    world = World(tmp_path, METHODS["FTS"], objective)
+    world = World(tmp_path, WALK, objective)
     with pytest.raises(OwnerError) as caught:
         world.owner(0).answer(world.server().request())
     assert "42" not in str(caught.value)
@@ -965,7 +1000,7 @@ def test_an_exception_that_is_not_caught_does_not_travel(tmp_path):
     def objective(agent, x):
         raise ArithmeticError("secret 42")
 
-    world = World(tmp_path, METHODS["FTS"], objective)
+    world = World(tmp_path, WALK, objective)
     with pytest.raises(OwnerError) as caught:
         world.owner(0, catch=KeyError).answer(world.server().request())
     assert "42" not in str(caught.value)

@@ -1,6 +1,7 @@
 """Flower carries what owners and the server say: in one process, and in processes of their own."""
 
 import io
+import itertools
 import logging
 import math
 import re
@@ -20,16 +21,21 @@ from hypothesis import strategies as st
 
 import jaxbo
 from jaxbo.federation import Coordinator, RefusedError, coordinator, flower, observations
+from tests.walk import PrivateWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
-AGENTS, ROUNDS, INITIAL = 3, 10, 2
+AGENTS, ROUNDS, INITIAL = 3, 4, 2
 KEY = jr.key(11)
+SQUARE = jaxbo.Cube(2)
+#: What Flower carries does not depend on what owners do.
+WALK = Walk(SQUARE, AGENTS)
 ALGORITHMS = {
-    "FTS": jaxbo.FTS(jaxbo.Cube(2), AGENTS),
-    "DP-FTS-DE": jaxbo.DPFTSDE(jaxbo.Cube(2), AGENTS),
+    "a method without releases": WALK,
+    "DP-FTS-DE": jaxbo.DPFTSDE(jaxbo.Finite(np.random.default_rng(0).random((50, 2))), AGENTS),
 }
-LEDGERS = {"FTS": None, "DP-FTS-DE": jaxbo.Ledger(delta=1e-5)}
+LEDGER = jaxbo.Ledger(delta=1e-5)
+LEDGERS = {"DP-FTS-DE": LEDGER}
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +166,7 @@ def found(folders):
 def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeypatch):
     algorithm = ALGORITHMS[name]
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
-    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGERS[name]}
+    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGERS.get(name)}
     client = flower.client_app(algorithm, objective, key=KEY)
     server = flower.server_app(algorithm, ROUNDS, KEY, **options)
     grid = Here(client, nodes(tmp_path))
@@ -170,7 +176,7 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeyp
     options = {"initial": INITIAL, "progress": False}
     _, trace = jaxbo.drive(algorithm, objective, ROUNDS, KEY, **options)
     np.testing.assert_allclose(queries, trace.queries, atol=2e-3)
-    assert "round 10 of 10: 3 of 3 owners" in caplog.text
+    assert "round 4 of 4: 3 of 3 owners" in caplog.text
     assert "a message of" in caplog.text
     assert "400 bytes of numbers" in caplog.text
     assert grid.records == {"reply", "message"}  # and nothing else leaves an owner
@@ -253,29 +259,35 @@ def asked_by(reply):
     return Message(RecordDict(), reply.metadata.src_node_id, "train")
 
 
-@pytest.mark.parametrize("name", SPOILED)
-def test_an_answer_of_no_use_is_refused_and_counts_as_absent(name, tmp_path, caplog):
-    spoil, reason = SPOILED[name]
-    seen = []
+def test_an_answer_of_no_use_is_refused_and_counts_as_absent(tmp_path, caplog):
+    """A kind in every round but the first, and in the last one none."""
+    answers = itertools.count()
 
-    def once(node, reply):
-        seen.append(node)
-        return spoil(reply) if node == 101 and seen.count(node) == 3 else reply
+    def in_turn(node, reply):
+        if node != 101:
+            return reply
+        kind = next(answers) - 1
+        return kinds[kind][0](reply) if 0 <= kind < len(kinds) else reply
 
-    client = flower.client_app(ALGORITHMS["FTS"], objective)
-    server = flower.server_app(ALGORITHMS["FTS"], 4, KEY)
+    kinds = list(SPOILED.values())
+    rounds = len(kinds) + 1
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, rounds, KEY)
     with caplog.at_level(logging.INFO, "flwr"):
-        serve(server, Here(client, nodes(tmp_path), once), tmp_path)
-    assert absent(tmp_path, 4) == [[2, 1]]
-    assert "round 2 of 4: 2 of 3 owners" in caplog.text
-    assert "absent: [1]" in caplog.text
-    if reason is not None:
-        assert any(re.search(reason, record.getMessage()) for record in caplog.records)
+        serve(server, Here(client, nodes(tmp_path), in_turn), tmp_path)
+    assert absent(tmp_path, rounds) == [[kind + 1, 1] for kind in range(len(kinds))]
+    said = caplog.text
+    for kind, (_, reason) in enumerate(kinds):
+        before, said = said.split(f"round {kind + 1} of {rounds}: ", 1)
+        assert said.startswith("2 of 3 owners")
+        assert "absent: [1]" in said.splitlines()[0]
+        assert reason is None or re.search(reason, before)
+    assert f"round {rounds} of {rounds}: 3 of 3 owners" in said
 
 
 def absent(path, rounds):
     """Rounds and agents, of the server that has ended."""
-    server = Coordinator(ALGORITHMS["FTS"], rounds, KEY, path / "server.npz")
+    server = Coordinator(WALK, rounds, KEY, path / "server.npz")
     server.stop()
     return np.argwhere(~server.present).tolist()
 
@@ -306,23 +318,26 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("name", UNREADABLE)
-def test_an_answer_that_flower_cannot_read_is_refused_as_well(name, tmp_path, caplog):
-    def tamper(node, parts):
-        return UNREADABLE[name](parts) if node == 101 else parts
+def test_an_answer_that_flower_cannot_read_is_refused_as_well(tmp_path, caplog):
+    """The invitation's of every owner, and a kind in every round."""
+    pulled, kinds = itertools.count(), list(UNREADABLE.values())
 
-    client = flower.client_app(ALGORITHMS["FTS"], objective)
-    server = flower.server_app(ALGORITHMS["FTS"], 3, KEY)
+    def tamper(node, parts):
+        return kinds[next(pulled)](parts) if node == 101 else parts
+
+    rounds = len(kinds) - 1
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, rounds, KEY)
     grid = Here(client, nodes(tmp_path), tamper=tamper)
     with caplog.at_level(logging.INFO, "flwr"):
         serve(server, grid, tmp_path)
-    assert absent(tmp_path, 3) == [[0, 1], [1, 1], [2, 1]]
-    assert "node 101 (4 refused): a reply of nobody's: no reply" in caplog.text
+    assert absent(tmp_path, rounds) == [[round, 1] for round in range(rounds)]
+    assert f"node 101 ({len(kinds)} refused): a reply of nobody's: no reply" in caplog.text
 
 
 def test_where_the_network_fails_the_app_ends_and_loses_nothing(tmp_path):
-    client = flower.client_app(ALGORITHMS["FTS"], objective)
-    server = flower.server_app(ALGORITHMS["FTS"], 3, KEY)
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, 3, KEY)
     grid = Here(client, nodes(tmp_path))
     failures = [httpx.HTTPStatusError("busy", request=None, response=None)]
     failures += [httpx.ConnectError("gone")]
@@ -340,8 +355,8 @@ def test_where_the_network_fails_the_app_ends_and_loses_nothing(tmp_path):
 
 
 def test_an_owner_that_comes_in_the_middle_of_a_round_is_asked(tmp_path, clock):
-    client = flower.client_app(ALGORITHMS["FTS"], objective)
-    server = flower.server_app(ALGORITHMS["FTS"], 2, KEY, deadline=60.0)
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, 2, KEY, deadline=60.0)
     silent = lambda node, reply: reply if node != 100 or clock.now > 100 else None  # noqa: E731
     grid = Here(client, nodes(tmp_path), silent)
     there = grid.get_node_ids
@@ -356,14 +371,17 @@ OBSERVER = 100 + AGENTS
 THERE = [((), ()), ((100,), ()), ((100, 101, 102), ()), ((100, 101, 102), (100, 102))]
 
 
+PRIVATE = PrivateWalk(SQUARE, AGENTS, mechanism=jaxbo.Mechanism(1.0, 5.0, jaxbo.Poisson(0.5)))
+
+
 @pytest.mark.parametrize("deadline", [0.3, 20.0, 2.5])
 @pytest.mark.parametrize(("connected", "answering"), THERE)
 def test_with_a_ledger_who_is_there_changes_neither_times_nor_numbers(
     connected, answering, deadline, tmp_path, clock
 ):
-    name, cost = "DP-FTS-DE", 0.005
-    client = flower.client_app(ALGORITHMS[name], objective)
-    server = flower.server_app(ALGORITHMS[name], 3, KEY, ledger=LEDGERS[name], deadline=deadline)
+    cost = 0.005
+    client = flower.client_app(PRIVATE, objective)
+    server = flower.server_app(PRIVATE, 3, KEY, ledger=LEDGER, deadline=deadline)
     folders = nodes(tmp_path) | {OBSERVER: tmp_path / "observer"}
     folders[OBSERVER].mkdir()
     watched = []
@@ -389,7 +407,7 @@ def test_with_a_ledger_who_is_there_changes_neither_times_nor_numbers(
 
 
 def test_many_silent_nodes_take_turns_and_delay_no_look(tmp_path, clock):
-    client = flower.client_app(ALGORITHMS["FTS"], objective)
+    client = flower.client_app(WALK, objective)
     silent = lambda node, reply: None  # noqa: E731
     grid = Here(client, nodes(tmp_path), silent, call=lambda: clock.sleep(0.3))
     pulled, looks = [], []
@@ -407,8 +425,8 @@ def open_round(tmp_path_factory):
     """A server whose round is open, and the parts of an answer that it has not heard."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     path = tmp_path_factory.mktemp("open")
-    server = Coordinator(ALGORITHMS["FTS"], 2, KEY, path / "server.npz")
-    client = flower.client_app(ALGORITHMS["FTS"], objective)
+    server = Coordinator(WALK, 2, KEY, path / "server.npz")
+    client = flower.client_app(WALK, objective)
     grid = Here(client, nodes(path))
     grid.push_messages([Message(flower._of_request(server.request()), 100, "train")])
     _, (reply,) = grid.answers["1"]
@@ -473,8 +491,8 @@ def test_an_owners_error_travels_without_its_data(tmp_path, caplog):
     def broken(agent, x):
         return "secret 42" if agent == 1 else objective(agent, x)
 
-    client = flower.client_app(ALGORITHMS["FTS"], broken)
-    server = flower.server_app(ALGORITHMS["FTS"], 2, KEY, initial=1)
+    client = flower.client_app(WALK, broken)
+    server = flower.server_app(WALK, 2, KEY, initial=1)
     with caplog.at_level(logging.INFO, "flwr"):
         serve(server, Here(client, nodes(tmp_path)), tmp_path)
     assert "joined: 2 of 3 owners" in caplog.text
@@ -485,8 +503,8 @@ def test_an_owners_error_travels_without_its_data(tmp_path, caplog):
 
 
 def test_an_owner_without_a_name_or_a_folder_is_told_so(tmp_path, caplog):
-    client = flower.client_app(ALGORITHMS["FTS"], objective)
-    server = flower.server_app(ALGORITHMS["FTS"], 2, KEY)
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, 2, KEY)
     grid = Here(client, nodes(tmp_path) | {100: tmp_path / "nowhere"})
     serve(server, grid, tmp_path)
     # Where the folder would be is nobody else's business.
@@ -499,8 +517,8 @@ def test_an_owner_without_a_name_or_a_folder_is_told_so(tmp_path, caplog):
 
 
 def test_a_server_without_a_checkpoint_or_an_answer_says_so(tmp_path):
-    client = flower.client_app(ALGORITHMS["FTS"], objective)
-    server = flower.server_app(ALGORITHMS["FTS"], 2, KEY)
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, 2, KEY)
     grid = Here(client, nodes(tmp_path), lambda node, reply: None)
     with pytest.raises(ValueError, match="absolute path as its checkpoint"):
         server(grid, Context(0, 1, {}, RecordDict(), {}))
@@ -509,4 +527,4 @@ def test_a_server_without_a_checkpoint_or_an_answer_says_so(tmp_path):
     grid.spoil = lambda node, reply: reply
     serve(server, grid, tmp_path)  # started again it goes on
     with pytest.raises(ValueError, match="deadline"):
-        flower.server_app(ALGORITHMS["FTS"], 2, KEY, deadline=0.0)
+        flower.server_app(WALK, 2, KEY, deadline=0.0)

@@ -10,16 +10,15 @@ import jax.random as jr
 import numpy as np
 
 import jaxbo
-from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
-from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.driver import drive
+from tests.walk import Stroll
 
 RANDOM = RandomSearch(Cube(2), 3)
 #: Two workers of a small model.
-MODEL = EGP(Cube(1), Fixed(size=4), workers=2, candidates=4)
+MODEL = Stroll(Cube(1), workers=2)
 quiet = functools.partial(drive, progress=False)
 
 

@@ -10,8 +10,9 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo import EGP, FTS, Cube, Desk, Fitted, Fixed, drive
+from jaxbo import Cube, Desk, drive
 from jaxbo.runs._ahead import Ahead
+from tests.walk import Stroll, Walk
 
 _COMPILED = []
 jax.monitoring.register_event_duration_secs_listener(
@@ -61,7 +62,7 @@ def traced(monkeypatch):
 
         monkeypatch.setattr(where, name, counted)
 
-    for where, name in ((FTS, "ask"), (FTS, "tell"), (EGP, "ask_one"), (EGP, "tell_one")):
+    for where, name in ((Walk, "ask"), (Walk, "tell"), (Stroll, "ask_one"), (Stroll, "tell_one")):
         count(where, name)
     return steps
 
@@ -72,16 +73,19 @@ def negative_bowl(agent, x):
 
 @pytest.mark.parametrize(
     ("initial", "expected"),
-    [(1, [("ask", True), ("tell", False)]), (0, [("ask", True), ("tell", False)])],
+    [
+        (1, [("ask", True), ("tell", False)]),
+        pytest.param(0, [("ask", True), ("tell", False)], marks=pytest.mark.full),
+    ],
 )
 def test_a_driver_compiles_what_comes_next_while_it_evaluates(traced, initial, expected):
     # Sizes that nothing else here has: no step of them has been traced yet.
-    fts = FTS(Cube(2), 2, features=Fixed(size=14), candidates=41 + initial)
-    _, trace = drive(fts, negative_bowl, 3, jr.key(0), initial=initial, progress=False)
-    assert trace.values.shape == (3 + initial, 2)
+    walk = Walk(Cube(2), 41 + initial)
+    _, trace = drive(walk, negative_bowl, 3, jr.key(0), initial=initial, progress=False)
+    assert trace.values.shape == (3 + initial, 41 + initial)
     assert traced == expected
     since = len(_COMPILED)
-    drive(fts, negative_bowl, 3, jr.key(1), initial=initial, progress=False)
+    drive(walk, negative_bowl, 3, jr.key(1), initial=initial, progress=False)
     assert traced == expected
     assert len(_COMPILED) == since
 
@@ -90,11 +94,11 @@ def test_an_error_in_ask_comes_before_any_evaluation(monkeypatch):
     def wrong(*_, **__):
         raise RuntimeError("this ask is wrong")
 
-    monkeypatch.setattr(FTS, "ask", wrong)
+    monkeypatch.setattr(Walk, "ask", wrong)
     seen = []
-    fts = FTS(Cube(2), 2, features=Fixed(size=14), candidates=47)
+    walk = Walk(Cube(2), 47)
     with pytest.raises(RuntimeError, match="this ask is wrong"):
-        drive(fts, lambda agent, x: seen.append(x) or 0.0, 2, jr.key(0), initial=2, progress=False)
+        drive(walk, lambda agent, x: seen.append(x) or 0.0, 2, jr.key(0), initial=2, progress=False)
     assert seen == []
 
 
@@ -103,13 +107,13 @@ def test_where_no_thread_can_be_started_all_is_compiled_when_it_is_called(monkey
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    desk = Desk(EGP(Cube(2), Fitted(13, size=22), candidates=44), jr.key(0), initial=1)
+    desk = Desk(Stroll(Cube(2), 44), jr.key(0), initial=1)
     desk.tell(desk.ask().number, 0.2)
     assert desk.ask().number == 1
 
 
 def test_a_desk_compiles_while_its_first_query_is_out(traced):
-    desk = Desk(EGP(Cube(2), Fitted(13, size=22), candidates=43), jr.key(0), initial=1)
+    desk = Desk(Stroll(Cube(2), 43), jr.key(0), initial=1)
     desk.tell(desk.ask().number, 0.2)
     desk.ask()
     assert traced == [("tell_one", False), ("ask_one", False)]

@@ -10,11 +10,10 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo import EGP, Cube, Fixed, Thompson
 from jaxbo.runs._evaluate import NotFiniteError
 from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.desk import Desk
-from tests.runs.one_box import branin, egp, same
+from tests.runs.one_box import branin, egp, same, stroll
 
 
 def test_values_keep_their_digits_and_the_model_their_differences(tmp_path):
@@ -40,7 +39,7 @@ def test_asynchronous_workers_go_on_with_a_larger_capacity(tmp_path):
     def go(evaluations, capacity):
         with ThreadPoolExecutor(2) as pool:
             return drive_async(
-                egp(2, capacity=capacity),
+                stroll(2, capacity=capacity),
                 branin,
                 evaluations,
                 jr.key(0),
@@ -49,7 +48,7 @@ def test_asynchronous_workers_go_on_with_a_larger_capacity(tmp_path):
             )
 
     before = go(4, 5)
-    with pytest.raises(ValueError, match=r"write surrogate=Fitted\(capacity=8\)"):
+    with pytest.raises(ValueError, match=r"write surrogate=Fixed\(…, capacity=8\)"):
         go(8, 5)
     after = go(8, 8)
     assert after.told == 8
@@ -57,7 +56,7 @@ def test_asynchronous_workers_go_on_with_a_larger_capacity(tmp_path):
 
 
 def test_room_for_results_from_elsewhere_is_looked_for_before_anything_is_evaluated(tmp_path):
-    method = EGP(Cube(2), Fixed(size=4, capacity=6), Thompson(), candidates=4)
+    method = stroll(capacity=6)
     again, asked = {"checkpoint": tmp_path / "run", "progress": False}, []
 
     def objective(x):
@@ -97,7 +96,7 @@ class Busy:
 def test_workers_of_an_executor_are_kept_busy_and_failures_survived():
     objective = Busy()
     with ThreadPoolExecutor(3) as pool, pytest.warns(RuntimeWarning, match="out of memory"):
-        desk = drive_async(egp(3), objective, 9, jr.key(1), executor=pool, initial=3)
+        desk = drive_async(stroll(3), objective, 9, jr.key(1), executor=pool, initial=3)
     assert objective.calls == desk.told == 12
     assert objective.most == 3
     assert np.isnan(desk.values).sum() == 3
@@ -121,7 +120,7 @@ def test_nobody_waits_for_the_slowest():
         return branin(worker, x)
 
     with ThreadPoolExecutor(2) as pool:
-        desk = drive_async(egp(2), objective, 7, jr.key(1), executor=pool, initial=3)
+        desk = drive_async(stroll(2), objective, 7, jr.key(1), executor=pool, initial=3)
     assert np.isfinite(desk.values).all()
     assert len(set(ended[:4])) == 1
 
@@ -142,7 +141,7 @@ def test_an_objective_that_never_succeeds_is_raised(initial, raises):
         pytest.warns(RuntimeWarning),
         pytest.raises((KeyError, NotFiniteError), match=r"no such file|returned -inf") as caught,
     ):
-        drive_async(egp(2), broken, 9, jr.key(1), executor=pool, initial=initial)
+        drive_async(stroll(2), broken, 9, jr.key(1), executor=pool, initial=initial)
     assert "evaluating query" in caught.value.__notes__[0]
     assert max(initial, 3) <= len(calls) <= max(initial, 3) + 2
 
@@ -151,7 +150,7 @@ def test_an_objective_is_mended_and_nothing_of_its_failures_is_kept(tmp_path):
     def go(objective):
         with ThreadPoolExecutor(1) as pool:
             return drive_async(
-                egp(1), objective, 3, jr.key(1), executor=pool, initial=2, checkpoint=path
+                stroll(1), objective, 3, jr.key(1), executor=pool, initial=2, checkpoint=path
             )
 
     def broken(worker, x):
@@ -179,12 +178,12 @@ def test_what_is_not_caught_is_raised_and_the_rest_kept(tmp_path):
     def go(objective):
         with ThreadPoolExecutor(2) as pool:
             return drive_async(
-                egp(2), objective, 6, jr.key(1), executor=pool, checkpoint=path, catch=KeyError
+                stroll(2), objective, 6, jr.key(1), executor=pool, checkpoint=path, catch=KeyError
             )
 
     with pytest.raises(MemoryError):
         go(fragile)
-    with Desk(egp(2), jr.key(1), checkpoint=path) as kept:
+    with Desk(stroll(2), jr.key(1), checkpoint=path) as kept:
         assert kept.told >= 1
     desk = go(branin)
     assert desk.told == 6
@@ -197,14 +196,14 @@ def mistaken(x):
 
 def test_results_from_elsewhere_outlive_a_mistake_in_the_objective(tmp_path):
     path, key = tmp_path / "desk", jr.key(2)
-    with Desk(egp(1), key, checkpoint=path) as desk:
+    with Desk(stroll(1), key, checkpoint=path) as desk:
         for i in range(3):
             desk.tell_new([i / 10, 0.5], float(i))
         with pytest.warns(RuntimeWarning, match="failed"):
             desk.tell_new([0.9, 0.5], np.nan)
     with pytest.warns(RuntimeWarning), pytest.raises(RuntimeError, match="typo"):
-        drive_async(egp(1), mistaken, 4, key, checkpoint=path, progress=False)
-    again = Desk(egp(1), key, checkpoint=path)
+        drive_async(stroll(1), mistaken, 4, key, checkpoint=path, progress=False)
+    again = Desk(stroll(1), key, checkpoint=path)
     np.testing.assert_array_equal(again.values, [0, 1, 2, np.nan])
     assert [failure.row for failure in again.failures] == [3]
     assert again.algorithm.surrogate.count(again.state.belief) == 3
@@ -212,7 +211,7 @@ def test_results_from_elsewhere_outlive_a_mistake_in_the_objective(tmp_path):
 
 def test_a_failure_from_elsewhere_does_not_make_a_run_hopeless(tmp_path):
     path, key, calls = tmp_path / "desk", jr.key(2), []
-    with Desk(egp(1), key, checkpoint=path) as desk, pytest.warns(RuntimeWarning):
+    with Desk(stroll(1), key, checkpoint=path) as desk, pytest.warns(RuntimeWarning):
         desk.tell_new([0.1, 0.1], np.nan)
 
     def flaky(x):
@@ -222,7 +221,7 @@ def test_a_failure_from_elsewhere_does_not_make_a_run_hopeless(tmp_path):
         return 1.0
 
     with pytest.warns(RuntimeWarning):
-        desk = drive_async(egp(1), flaky, 5, key, checkpoint=path, progress=False)
+        desk = drive_async(stroll(1), flaky, 5, key, checkpoint=path, progress=False)
     assert desk.answered == 5
 
 
@@ -239,5 +238,5 @@ def test_an_error_of_a_rule_keeps_what_is_under_way(tmp_path):
 
     options = {"stop": rule, "checkpoint": path, "progress": False}
     with ThreadPoolExecutor(3) as pool, pytest.raises(ZeroDivisionError):
-        drive_async(egp(3), objective, 6, key, executor=pool, **options)
-    assert Desk(egp(3), key, checkpoint=path).told == 3
+        drive_async(stroll(3), objective, 6, key, executor=pool, **options)
+    assert Desk(stroll(3), key, checkpoint=path).told == 3

@@ -12,7 +12,7 @@ from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
@@ -22,6 +22,7 @@ from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import Trace
 from jaxbo.schedules import growing
+from tests import stepped
 
 KEY = jr.key(0)
 EXACT = Fitted(20, SquaredExponential(0.2), size=8, noise=0.5, refit_every=None, inference=Exact())
@@ -90,38 +91,49 @@ def test_an_agent_whose_evaluations_all_failed_has_none():
     np.testing.assert_array_equal(np.isnan(found.deviation), [False, True, False])
 
 
+SMALL = TS(Finite(np.random.default_rng(0).random((32, 2))), 2, Fixed(size=8, capacity=4))
+
+
+def mean_of(state, trace):
+    return best(SMALL, state, trace).mean
+
+
 def test_runs_side_by_side_have_what_each_has():
-    method = METHODS["each its own"]
-
     def one(key):
-        state, trace = run(method, lambda k, a, x: jnp.sin(6 * x[0]) + jr.normal(k), 3, key)
-        return best(method, state, trace)
+        return run(SMALL, lambda k, a, x: jnp.sin(6 * x[0]) + jr.normal(k), 3, key)
 
-    keys = jr.split(KEY, 2)
-    together = jax.vmap(one)(keys)
-    for i, key in enumerate(keys):
-        alone = one(key)
-        np.testing.assert_allclose(together.mean[i], alone.mean, atol=1e-4)
+    states, traces = jax.jit(jax.vmap(one))(jr.split(KEY, 2))
+    together, alone = jax.jit(jax.vmap(mean_of))(states, traces), jax.jit(mean_of)
+    assert np.unique(together).size == together.size
+    for i in range(2):
+        of_one = jax.tree.map(lambda leaf, i=i: leaf[i], (states, traces))
+        np.testing.assert_allclose(together[i], alone(*of_one), atol=1e-4)
 
 
 def test_states_side_by_side_may_share_a_trace():
-    method = TS(Cube(2), 2, Fixed(size=8, capacity=4))
-    x, y = jr.uniform(jr.key(0), (4, 2, 2)), jr.normal(jr.key(1), (4, 2))
-    trace = Trace(x, y.at[0, 0].set(jnp.nan), (), initial=4)
-    init = jax.vmap(method.init)(jr.split(jr.key(2), 3))
-    states = jax.vmap(lambda s: method.warm_start(s, trace.queries, trace.values))(init)
-    together = jax.vmap(lambda s: best(method, s, trace).mean)(states)
+    rng = np.random.default_rng(0)
+    x, y = np.asarray(SMALL.domain.points)[rng.integers(32, size=(4, 2))], rng.normal(size=(4, 2))
+    y[0, 0] = np.nan
+    trace = Trace(jnp.asarray(x), jnp.asarray(y, float), (), initial=4)
+
+    def told(key):
+        return SMALL.warm_start(SMALL.init(key), trace.queries, trace.values)
+
+    states = jax.jit(jax.vmap(told))(jr.split(jr.key(2), 3))
+    together = jax.jit(jax.vmap(mean_of, in_axes=(0, None)))(states, trace)
+    alone = jax.jit(mean_of)
     for i in range(3):
         one = jax.tree.map(lambda leaf, i=i: leaf[i], states)
-        np.testing.assert_allclose(together[i], best(method, one, trace).mean, atol=1e-5)
+        np.testing.assert_allclose(together[i], alone(one, trace), atol=1e-5)
 
 
 def test_a_desk_is_taken_as_a_trace_is():
     method = METHODS["one model"]
     trace = noisy(6, 1)
     desk = Desk(method, KEY, known=(trace.queries[:, 0], trace.values[:, 0]))
-    state = method.warm_start(
-        method.init(run_keys(KEY).init),
+    state = stepped.warm_start(
+        method,
+        stepped.init(method, run_keys(KEY).init),
         jnp.asarray(trace.queries),
         jnp.asarray(trace.values, float),
     )
@@ -134,12 +146,12 @@ def test_a_desk_is_taken_as_a_trace_is():
 def test_a_method_without_a_model_says_which_have_one(method):
     trace = noisy(2, method.targets)
     with pytest.raises(ValueError, match=r"has no model .* take TS, EGP"):
-        best(method, method.init(KEY), trace)
+        best(method, stepped.init(method, KEY), trace)
 
 
 def test_a_trace_of_other_sizes_or_without_rows_is_refused():
     method = METHODS["each its own"]
-    state = method.init(KEY)
+    state = stepped.init(method, KEY)
     empty = drive(method, lambda agent, x: 0.0, 0, KEY, progress=False)[1]
     for trace in (empty, noisy(4, 2)):
         with pytest.raises(ValueError, match="a trace of 3 agents and 1 coordinates"):

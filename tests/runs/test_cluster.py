@@ -27,24 +27,16 @@ import numpy as np
 import pytest
 
 from bench.egp import cluster
-from jaxbo.algos.egp import EGP
-from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube
-from jaxbo.kernels.models.ensemble import Ensemble
-from jaxbo.kernels.models.fitted import Exact, Fitted
-from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.kernels.processes.covariance import Matern52, SquaredExponential
 from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive
 from jaxbo.runs.renewing import LostWorkerError, Renewing
+from tests.walk import Stroll, Walk
 
 SPAWN = multiprocessing.get_context("spawn")
-TS2, TS3 = (TS(Cube(2), agents, Fixed(size=16)) for agents in (2, 3))
-_MODEL = Fitted(20, size=16, noise=1e-2, refit_every=None, inference=Exact())
-EGP2 = EGP(
-    Cube(2), Ensemble((SquaredExponential(0.3), Matern52(0.3)), _MODEL), workers=2, candidates=64
-)
+TWO, THREE = (Walk(Cube(2), agents) for agents in (2, 3))
+WORKERS = Stroll(Cube(2), 2)
 quiet = functools.partial(drive, rounds=3, key=jr.key(1), initial=2, progress=False)
 
 OBJECTIVES = """
@@ -211,15 +203,15 @@ def same(one, other):
 
 
 def test_a_round_in_processes_is_the_round_of_one_after_the_other(executor, elsewhere):
-    state, trace = quiet(TS3, elsewhere.bowl)
-    parallel_state, parallel = quiet(TS3, elsewhere.bowl, executor=executor)
+    state, trace = quiet(THREE, elsewhere.bowl)
+    parallel_state, parallel = quiet(THREE, elsewhere.bowl, executor=executor)
     assert same(trace, parallel)
     assert jax.tree.all(jax.tree.map(np.array_equal, state, parallel_state))
 
 
 def test_all_workers_are_used_at_the_same_time(executor, elsewhere, tmp_path):
     objective = elsewhere.Together(tmp_path)
-    desk = drive_async(EGP2, objective, 6, jr.key(1), executor=executor, initial=4)
+    desk = drive_async(WORKERS, objective, 6, jr.key(1), executor=executor, initial=4)
     assert desk.told == 10
     assert np.isfinite(desk.values).all()
     assert len({process for process, *_ in objective.calls()}) == 2
@@ -233,8 +225,8 @@ def test_all_workers_are_used_at_the_same_time(executor, elsewhere, tmp_path):
 def test_a_worker_that_dies_in_a_round_costs_nothing(surviving, elsewhere, tmp_path):
     executor, _ = surviving
     objective = elsewhere.Deadly(tmp_path, always=False)
-    _, expected = quiet(TS3, elsewhere.bowl)
-    _, trace = quiet(TS3, objective, executor=executor)
+    _, expected = quiet(THREE, elsewhere.bowl)
+    _, trace = quiet(THREE, objective, executor=executor)
     assert same(trace, expected)
     assert not trace.failures
     calls = [call[1:] for call in objective.calls()]
@@ -244,7 +236,7 @@ def test_a_worker_that_dies_in_a_round_costs_nothing(surviving, elsewhere, tmp_p
 def test_a_worker_that_dies_beside_another_costs_nothing(surviving, elsewhere, tmp_path):
     executor, _ = surviving
     objective = elsewhere.Deadly(tmp_path, always=False)
-    desk = drive_async(EGP2, objective, 6, jr.key(1), executor=executor, initial=4)
+    desk = drive_async(WORKERS, objective, 6, jr.key(1), executor=executor, initial=4)
     assert desk.told == 10
     assert np.isfinite(desk.values).all()
     assert objective.fatal() in [call[1:] for call in objective.calls()]
@@ -255,7 +247,7 @@ def test_an_evaluation_that_always_kills_is_a_failure_and_the_only_one(
 ):
     executor, error = surviving
     # dask blames what waits for a worker that dies as well: no more at a time than it has workers.
-    algorithm = TS2 if error == "KilledWorker" else TS3
+    algorithm = TWO if error == "KilledWorker" else THREE
     objective = elsewhere.Deadly(tmp_path, always=True)
     with pytest.warns(RuntimeWarning, match=f"agent 1 failed .* {error}") as warned:
         _, trace = quiet(algorithm, objective, executor=executor)
@@ -282,7 +274,7 @@ def test_beside_others_an_evaluation_that_always_kills_is_a_failure(surviving, e
     executor, error = surviving
     objective = elsewhere.Deadly(tmp_path, always=True)
     with pytest.warns(RuntimeWarning, match=f"failed at x = .* {error}"):
-        desk = drive_async(EGP2, objective, 6, jr.key(1), executor=executor, initial=4)
+        desk = drive_async(WORKERS, objective, 6, jr.key(1), executor=executor, initial=4)
     assert desk.told == 10
     (failed,) = np.flatnonzero(np.isnan(desk.values))
     assert desk.queries[failed].tolist() == objective.fatal()[1]
@@ -294,21 +286,21 @@ def test_an_ordinary_pool_breaks_and_the_checkpoint_goes_on(way, elsewhere, tmp_
 
     def go(objective, executor, path=path):
         if way == "rounds":
-            return quiet(TS3, objective, executor=executor, checkpoint=path)[1]
+            return quiet(THREE, objective, executor=executor, checkpoint=path)[1]
         more = {"executor": executor, "initial": 4, "checkpoint": path}
-        return drive_async(EGP2, objective, 6, jr.key(1), **more)
+        return drive_async(WORKERS, objective, 6, jr.key(1), **more)
 
     with processes() as pool, pytest.raises(BrokenProcessPool):
         go(objective, pool)
     with processes() as pool:
         found = go(objective, pool)
     if way == "rounds":
-        assert same(found, quiet(TS3, elsewhere.bowl)[1])
+        assert same(found, quiet(THREE, elsewhere.bowl)[1])
         assert not found.failures
     else:
         assert found.told == 10
         assert np.isfinite(found.values).all()
-        again = Desk(EGP2, jr.key(1), initial=4, checkpoint=path)
+        again = Desk(WORKERS, jr.key(1), initial=4, checkpoint=path)
         np.testing.assert_array_equal(again.values, found.values)
 
 

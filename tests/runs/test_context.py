@@ -20,16 +20,18 @@ from jaxbo.domains.base import Cube
 from jaxbo.domains.parameters import Categorical, Context, Real
 from jaxbo.domains.space import Space
 from jaxbo.runs import desk as desk_module
+from tests.walk import Stroll
 
 SPACE = Space(load=Context(Real(0, 10)), x=Real(0, 10), k=Categorical("a", "b"))
 
 
-def egp(domain=SPACE, workers=2):
-    return EGP(domain, Fitted(20, size=40, refit_every=None), Thompson(), workers, candidates=64)
+def stroll(domain=SPACE, workers=2):
+    return Stroll(domain, workers)
 
 
 def test_a_desk_learns_what_to_do_at_each_context(key):
-    desk = Desk(egp(workers=1), key, initial=6)
+    method = EGP(SPACE, Fitted(20, size=40, refit_every=None), Thompson(), candidates=64)
+    desk = Desk(method, key, initial=6)
     found = []
     for i in range(20):
         number, p = desk.ask(context={"load": (2.0, 8.0)[i % 2]})
@@ -40,9 +42,9 @@ def test_a_desk_learns_what_to_do_at_each_context(key):
 
 def test_queries_that_were_out_come_back_at_their_own_context(key, tmp_path):
     path = tmp_path / "desk.npz"
-    with Desk(egp(), key, initial=2, checkpoint=path) as desk:
+    with Desk(stroll(), key, initial=2, checkpoint=path) as desk:
         first, second = desk.ask(context={"load": 1.0}), desk.ask(context={"load": 9.0})
-    with Desk(egp(), key, initial=2, checkpoint=path) as desk:
+    with Desk(stroll(), key, initial=2, checkpoint=path) as desk:
         assert desk.ask(context={"load": 9.0}) == second
         desk.tell(second.number, 0.0)
         other = desk.ask(context={"load": 5.0})
@@ -53,7 +55,7 @@ def test_queries_that_were_out_come_back_at_their_own_context(key, tmp_path):
 
 
 def test_a_query_that_comes_back_is_one_of_a_workers_and_not_one_more(key, tmp_path):
-    path, one = tmp_path / "desk.npz", egp(workers=1)
+    path, one = tmp_path / "desk.npz", stroll(workers=1)
     with Desk(one, key, initial=2, checkpoint=path) as desk:
         was_out = desk.ask(context={"load": 1.0})
     with Desk(one, key, initial=2, checkpoint=path) as desk:
@@ -67,7 +69,7 @@ def test_a_query_that_comes_back_is_one_of_a_workers_and_not_one_more(key, tmp_p
 def test_a_first_point_that_is_not_allowed_in_a_context_gives_way_to_another(key):
     space = Space(load=Context(Real(0, 10)), x=Real(0, 10), where=lambda p: p["x"] <= p["load"])
     guess = [{"load": 9.0, "x": 8.0}, {"load": 9.0, "x": 1.0}]
-    desk = Desk(egp(space), key, initial=1, first=guess)
+    desk = Desk(stroll(space), key, initial=1, first=guess)
     with pytest.warns(RuntimeWarning, match="row 0 of first is not allowed"):
         number, p = desk.ask(context={"load": 2.0})
     assert p["x"] <= 2.0
@@ -77,7 +79,7 @@ def test_a_first_point_that_is_not_allowed_in_a_context_gives_way_to_another(key
 
 def test_what_was_out_before_a_stop_is_pending_in_other_contexts(key, tmp_path, monkeypatch):
     path = tmp_path / "desk.npz"
-    with Desk(egp(), key, checkpoint=path) as desk:
+    with Desk(stroll(), key, checkpoint=path) as desk:
         desk.ask(context={"load": 1.0})
     seen, ask_one = [], desk_module._steps.ask_one
 
@@ -86,7 +88,7 @@ def test_what_was_out_before_a_stop_is_pending_in_other_contexts(key, tmp_path, 
         return ask_one(algorithm, key, state, pending, busy)
 
     monkeypatch.setattr(desk_module._steps, "ask_one", ask)
-    with Desk(egp(), key, checkpoint=path) as desk:
+    with Desk(stroll(), key, checkpoint=path) as desk:
         desk.ask(context={"load": 9.0})
     assert seen == [[True, False]]
 
@@ -99,10 +101,10 @@ def test_loops_without_a_context_say_where_it_goes(key, tmp_path):
     with pytest.raises(ValueError, match=text):
         drive(TS(SPACE, 1, Fixed(size=40)), lambda a, p: asked.append(p), 2, key, progress=False)
     with pytest.raises(ValueError, match=text):
-        simulate(egp(), lambda x: x[0], lambda key, worker, x: x[0], 2, key)
+        simulate(stroll(), lambda x: x[0], lambda key, worker, x: x[0], 2, key)
     path = tmp_path / "desk.npz"
     with pytest.raises(ValueError, match=text):
-        drive_async(egp(), lambda p: asked.append(p), 2, key, checkpoint=path, progress=False)
+        drive_async(stroll(), lambda p: asked.append(p), 2, key, checkpoint=path, progress=False)
     assert asked == []
     assert not path.exists()
     assert list(tmp_path.iterdir()) == []
@@ -111,4 +113,4 @@ def test_loops_without_a_context_say_where_it_goes(key, tmp_path):
 def test_a_context_that_nobody_declared_is_refused(key):
     for domain in (Cube(2), Space(x=Real(0, 1))):
         with pytest.raises(ValueError, match="context"):
-            Desk(egp(domain), key).ask(context={"load": 1.0})
+            Desk(stroll(domain), key).ask(context={"load": 1.0})

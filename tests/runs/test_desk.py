@@ -9,8 +9,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.algos.egp import EGP
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.domains.parameters import Categorical, Context, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing.policy import EI, Thompson
@@ -18,13 +17,16 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.runs._checkpoint import CheckpointError
 from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive
-from tests.runs.one_box import branin, egp, same
+from tests.runs.one_box import branin, egp, same, stroll
+from tests.walk import Stroll
+
+POINTS = Finite(np.random.default_rng(0).random((64, 2)))
 
 
-@pytest.mark.parametrize("policy", [Thompson(), EI()])
+@pytest.mark.parametrize("policy", [Thompson(), pytest.param(EI(), marks=pytest.mark.full)])
 def test_a_desk_of_one_worker_asks_what_drive_asks(policy):
     refit_every = 4 if isinstance(policy, Thompson) else None
-    algorithm = egp(policy=policy, refit_every=refit_every)
+    algorithm = egp(policy=policy, refit_every=refit_every, domain=POINTS)
     _, trace = drive(algorithm, branin, 6, jr.key(1), initial=5, progress=False)
     desk = Desk(algorithm, jr.key(1), initial=5)
     for value in trace.values[:, 0]:
@@ -35,7 +37,7 @@ def test_a_desk_of_one_worker_asks_what_drive_asks(policy):
 
 
 def test_results_are_taken_in_any_order():
-    desk = Desk(egp(4), jr.key(1), initial=3)
+    desk = Desk(stroll(4), jr.key(1), initial=3)
     tickets = [desk.ask() for _ in range(4)]
     assert desk.out == (0, 1, 2, 3)
     for number in (2, 0, 3, 1):
@@ -48,7 +50,7 @@ def test_results_are_taken_in_any_order():
 
 
 def test_workers_get_more_of_the_initial_design_until_it_is_in():
-    desk = Desk(egp(3), jr.key(1), initial=2)
+    desk = Desk(stroll(3), jr.key(1), initial=2)
     first = [desk.ask() for _ in range(3)]  # one more than asked for
     desk.tell(first[1].number, 0.0)
     assert desk.algorithm.surrogate.count(desk.state.belief) == 1
@@ -102,7 +104,7 @@ jax.monitoring.register_event_duration_secs_listener(
 
 def test_nothing_is_compiled_anew_whoever_ends_first():
     def go(order, key):
-        desk = Desk(egp(3), key, initial=3)
+        desk = Desk(stroll(3), key, initial=3)
         numbers = [desk.ask().number for _ in range(3)]
         for i in order:
             desk.tell(numbers[i], 0.1 * i)
@@ -127,7 +129,7 @@ def test_nothing_is_compiled_anew_whoever_ends_first():
     ],
 )
 def test_a_result_of_no_query_that_is_out_is_refused_and_changes_nothing(number, message):
-    desk = Desk(egp(3), jr.key(1))
+    desk = Desk(stroll(3), jr.key(1))
     for _ in range(3):
         desk.ask()
     desk.tell(0, 1.0)
@@ -144,7 +146,7 @@ def test_a_result_of_no_query_that_is_out_is_refused_and_changes_nothing(number,
 
 
 def test_threads_that_tell_the_same_query_are_told_apart():
-    desk = Desk(egp(2), jr.key(1))
+    desk = Desk(stroll(2), jr.key(1))
     for round in range(5):
         tickets = [desk.ask(), desk.ask()]
         gate = threading.Barrier(4, timeout=60)
@@ -168,7 +170,7 @@ def test_threads_that_tell_the_same_query_are_told_apart():
 
 
 def test_threads_are_given_queries_of_their_own():
-    desk, gate = Desk(egp(4), jr.key(1)), threading.Barrier(4, timeout=60)
+    desk, gate = Desk(stroll(4), jr.key(1)), threading.Barrier(4, timeout=60)
     desk.tell(desk.ask().number, 1.0)
 
     def ask():
@@ -177,14 +179,14 @@ def test_threads_are_given_queries_of_their_own():
 
     with ThreadPoolExecutor(4) as pool:
         tickets = [t.result() for t in [pool.submit(ask) for _ in range(4)]]
-    alone = Desk(egp(4), jr.key(1))
+    alone = Desk(stroll(4), jr.key(1))
     alone.tell(alone.ask().number, 1.0)
     expected = {(t.number, *t.x.tolist()) for t in [alone.ask() for _ in range(4)]}
     assert {(t.number, *t.x.tolist()) for t in tickets} == expected
 
 
 def test_what_stops_a_desk_on_the_way_loses_nothing(tmp_path, monkeypatch):
-    desk = Desk(egp(), jr.key(1), checkpoint=tmp_path / "desk.npz")
+    desk = Desk(stroll(), jr.key(1), checkpoint=tmp_path / "desk.npz")
     first = desk.ask()
     state = desk.state
 
@@ -214,7 +216,7 @@ HUGE = 10.0 * float(jnp.finfo(jnp.zeros(())).max)
 
 @pytest.mark.parametrize("initial", [0, 3])
 def test_a_value_that_is_no_finite_number_is_a_failure_and_the_desk_says_so(initial, tmp_path):
-    desk = Desk(egp(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
+    desk = Desk(stroll(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
     for value in (1.0, HUGE, np.nan, -np.inf, 2.0):
         number = desk.ask().number
         if value in (1.0, 2.0):
@@ -231,14 +233,14 @@ def test_a_value_that_is_no_finite_number_is_a_failure_and_the_desk_says_so(init
     assert "returned nan" in desk.failures[1].error
     assert desk.failures[-1].error == "the power went"
     desk.close()
-    again = Desk(egp(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
+    again = Desk(stroll(), jr.key(1), initial=initial, checkpoint=tmp_path / "desk")
     assert again.failures == desk.failures
     np.testing.assert_array_equal(again.values, desk.values)
     assert jax.tree.all(jax.tree.map(same, again.state.belief, desk.state.belief))
 
 
 def test_more_queries_than_workers_or_room_are_refused():
-    desk = Desk(egp(2, capacity=3), jr.key(1))
+    desk = Desk(stroll(2, capacity=3), jr.key(1))
     desk.ask()
     desk.ask()
     with pytest.raises(ValueError, match="all 2 workers are busy"):
@@ -249,13 +251,12 @@ def test_more_queries_than_workers_or_room_are_refused():
     with pytest.raises(ValueError, match="used up"):
         desk.ask()
     with pytest.raises(ValueError, match="no result yet"):
-        _ = Desk(egp(), jr.key(0)).best
+        _ = Desk(stroll(), jr.key(0)).best
 
 
 def test_a_desk_goes_on_with_a_larger_capacity(tmp_path):
     def desk(capacity, path):
-        model = Fixed(size=16, capacity=capacity)
-        method = EGP(Cube(2), model, workers=2, candidates=16)
+        method = Stroll(Cube(2), 2, Fixed(size=16, capacity=capacity))
         return Desk(method, jr.key(0), initial=2, checkpoint=path)
 
     def asked(desk, count):
@@ -279,14 +280,15 @@ def test_a_desk_goes_on_with_a_larger_capacity(tmp_path):
 
 def test_parameters_come_by_name():
     space = Space(rate=Real(1e-3, 1.0, log=True), kind=Categorical("a", "b"))
-    desk = Desk(egp(domain=space), jr.key(1))
+    desk = Desk(Stroll(space), jr.key(1))
     number, x = desk.ask()
     assert set(x) == {"rate", "kind"}
     desk.tell(number, 1.0)
     assert desk.best == (x, 1.0)
 
 
-def test_a_desk_made_anew_goes_on(tmp_path):
+@pytest.mark.parametrize("fitted", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_desk_made_anew_goes_on(fitted, tmp_path):
     def go(desk, until):
         asked = []
         while desk.told < until:
@@ -296,7 +298,8 @@ def test_a_desk_made_anew_goes_on(tmp_path):
             desk.tell(number, branin(0, desk._point(number)))
         return asked
 
-    algorithm, path = egp(2, refit_every=5), tmp_path / "desk"
+    algorithm = egp(2, refit_every=5, domain=POINTS) if fitted else stroll(2)
+    path = tmp_path / "desk"
     whole = Desk(algorithm, jr.key(1), initial=4)
     go(whole, 12)
     first = Desk(algorithm, jr.key(1), initial=4, checkpoint=path)
@@ -315,20 +318,19 @@ def test_a_desk_made_anew_goes_on(tmp_path):
 
 def test_a_checkpoint_of_another_desk_or_a_run_is_refused(tmp_path):
     path = tmp_path / "desk"
-    Desk(egp(2), jr.key(1), checkpoint=path).ask()
+    Desk(stroll(2), jr.key(1), checkpoint=path).ask()
     with pytest.raises(CheckpointError, match="another key"):
-        Desk(egp(2), jr.key(2), checkpoint=path)
+        Desk(stroll(2), jr.key(2), checkpoint=path)
     with pytest.raises(CheckpointError, match="another algorithm"):
-        Desk(egp(3), jr.key(1), checkpoint=path)
-    drive(egp(1), branin, 1, jr.key(1), checkpoint=tmp_path / "run", progress=False)
+        Desk(stroll(3), jr.key(1), checkpoint=path)
+    drive(stroll(1), branin, 1, jr.key(1), checkpoint=tmp_path / "run", progress=False)
     with pytest.raises(CheckpointError):
-        Desk(egp(1), jr.key(1), checkpoint=tmp_path / "run")
+        Desk(stroll(1), jr.key(1), checkpoint=tmp_path / "run")
 
 
 def test_a_smaller_capacity_than_the_file_s_is_refused(tmp_path):
     key = jr.key(2)
-    small = EGP(Cube(2), Fixed(size=8, capacity=3), candidates=8)
-    large = EGP(Cube(2), Fixed(size=8, capacity=5), candidates=8)
+    small, large = stroll(capacity=3), stroll(capacity=5)
     with Desk(large, key, checkpoint=tmp_path / "other") as desk:
         for i in range(5):
             desk.tell_new([i / 10, 0.5], float(i))
@@ -338,7 +340,7 @@ def test_a_smaller_capacity_than_the_file_s_is_refused(tmp_path):
 
 def test_a_first_point_is_asked_in_the_context_that_is_given():
     space = Space(x=Real(0.0, 1.0), load=Context(Integer(1, 3)))
-    method = EGP(space, Fixed(size=8), Thompson(), candidates=8)
+    method = Stroll(space)
     desk = Desk(method, jr.key(3), first=[{"x": 0.5, "load": 1}])
     _, p = desk.ask(context={"load": 2})
     assert (p["x"], p["load"]) == (pytest.approx(0.5), 2)
@@ -347,8 +349,8 @@ def test_a_first_point_is_asked_in_the_context_that_is_given():
 def test_each_query_has_noise_of_its_own_and_first_points_leave_that_of_others():
     first = [[0.2, 0.2], [0.8, 0.8]]
     desk, other = (
-        Desk(egp(9), jr.key(4), initial=3, first=first),
-        Desk(egp(9), jr.key(4), initial=3),
+        Desk(stroll(9), jr.key(4), initial=3, first=first),
+        Desk(stroll(9), jr.key(4), initial=3),
     )
     for _ in range(9):
         desk.ask()

@@ -6,9 +6,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.metrics import best_so_far
 from jaxbo.runs._checkpoint import CheckpointError
@@ -18,9 +17,9 @@ from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import summary
 from tests.runs.driven import MODEL, RANDOM, bowl, quiet
+from tests.walk import Walk
 
-TS2 = TS(Cube(1), 2, Fixed(size=8, capacity=8), candidates=16)
-ONE = EGP(Cube(1), Fixed(size=4), workers=2, candidates=4)
+WALK = Walk(Cube(1), 2, invariant=True)
 
 
 def cost(agent, x):
@@ -37,19 +36,20 @@ def equal(one, other):
 
 
 def test_drive_asks_what_it_asks_of_the_negative_and_keeps_values_as_they_are(key):
-    state, trace = quiet(TS2, cost, 3, key, initial=2, direction="minimize")
-    negative_state, negative = quiet(TS2, lambda a, x: -cost(a, x), 3, key, initial=2)
+    state, trace = quiet(WALK, cost, 3, key, initial=2, direction="minimize")
+    negative_state, negative = quiet(WALK, lambda a, x: -cost(a, x), 3, key, initial=2)
     np.testing.assert_array_equal(trace.queries, negative.queries)
     np.testing.assert_array_equal(trace.values, -negative.values)
     assert equal(state, negative_state)
     assert trace.direction == "minimize"
-    assert equal(replay(TS2, trace, key), state)
+    assert equal(replay(WALK, trace, key), state)
 
 
 @pytest.mark.bitwise
 def test_run_and_drive_minimize_alike_bit_for_bit(key):
-    state, trace = run(TS2, compiled_cost, 3, key, initial=2, direction="minimize")
-    driven_state, driven = quiet(TS2, compiled_cost, 3, key, initial=2, direction="minimize")
+    model = TS(Finite(np.linspace(0, 1, 32)[:, None]), 2, Fixed(size=8))
+    state, trace = run(model, compiled_cost, 3, key, initial=2, direction="minimize")
+    driven_state, driven = quiet(model, compiled_cost, 3, key, initial=2, direction="minimize")
     np.testing.assert_array_equal(trace.queries, driven.queries)
     np.testing.assert_array_equal(trace.values, driven.values)
     assert equal(state, driven_state)
@@ -86,8 +86,8 @@ def test_best_so_far_of_failures_alone_is_infinitely_bad():
 
 
 def test_workers_minimize_and_the_desk_has_the_users_own_values(key):
-    desk = drive_async(ONE, cost, 4, key, initial=2, direction="minimize", progress=False)
-    negative = drive_async(ONE, lambda w, x: -cost(w, x), 4, key, initial=2, progress=False)
+    desk = drive_async(MODEL, cost, 4, key, initial=2, direction="minimize", progress=False)
+    negative = drive_async(MODEL, lambda w, x: -cost(w, x), 4, key, initial=2, progress=False)
     np.testing.assert_array_equal(desk.queries, negative.queries)
     np.testing.assert_array_equal(desk.values, -negative.values)
     assert equal(desk.state, negative.state)
@@ -96,12 +96,12 @@ def test_workers_minimize_and_the_desk_has_the_users_own_values(key):
     np.testing.assert_array_equal(x, negative.best[0])
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [3, pytest.param(1, marks=pytest.mark.full)])
 def test_a_run_that_goes_on_minimizes_as_one_that_was_not_stopped(rows, key, path):
     stop = lambda trace: len(trace.values) >= rows  # noqa: E731
-    whole_state, whole = quiet(TS2, cost, 3, key, initial=2, direction="minimize")
-    quiet(TS2, cost, 3, key, initial=2, direction="minimize", checkpoint=path, stop=stop)
-    state, trace = quiet(TS2, cost, 3, key, initial=2, direction="minimize", checkpoint=path)
+    whole_state, whole = quiet(WALK, cost, 3, key, initial=2, direction="minimize")
+    quiet(WALK, cost, 3, key, initial=2, direction="minimize", checkpoint=path, stop=stop)
+    state, trace = quiet(WALK, cost, 3, key, initial=2, direction="minimize", checkpoint=path)
     np.testing.assert_array_equal(trace.values, whole.values)
     np.testing.assert_array_equal(trace.queries, whole.queries)
     assert equal(state, whole_state)

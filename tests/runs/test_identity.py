@@ -105,6 +105,7 @@ OTHERS = {
     "slices": (slice(1), slice(2)),
     "sets": ({1, 2}, {1, 3}),
     "places": ([1, 2], [2, 1]),
+    "names": (Space(a=Real(0, 1)), Space(b=Real(0, 1))),
     "names given twice": ([("a", 1), ("a", 2)], [("a", 3), ("a", 2)]),
     "a key that looks like a place": ({"a": {}, "a.b": 1}, {"a": {"b": 1}}),
     "nesting": ([1, [2]], [[1], 2]),
@@ -197,7 +198,7 @@ print(whole(identity(method=method, things=things, functions=functions)))
 def test_it_is_one_in_every_process_whatever_the_seed_of_hashes():
     root = str(Path(__file__).parents[2])
     found = set()
-    for seed in ("0", "1", "12345"):
+    for seed in ("0", "12345"):
         there = environment() | {"PYTHONHASHSEED": seed}
         there["PYTHONPATH"] = os.pathsep.join([root, there["PYTHONPATH"]])
         command = [sys.executable, "-c", SCRIPT]
@@ -231,6 +232,10 @@ DIFFERENCES = {
         RandomSearch(Space(a=Categorical("x", "None"))),
     ),
     "domain.points differs": (RandomSearch(Finite(np.eye(2))), RandomSearch(Finite(-np.eye(2)))),
+    "agents, targets differ": (FTS(Cube(1), 2), FTS(Cube(1), 3)),
+    "candidates differs": (TS(Cube(1), candidates=9), TS(Cube(1), candidates=8)),
+    "own differs": (FTS(Cube(1), 2), FTS(Cube(1), 2, own=Fitted(9))),
+    "mixing differs": (FTS(Cube(1), 2), FTS(Cube(1), 2, mixing=0.5)),
     "mixing.function differs": (
         FTS(Cube(1), 2, mixing=halving),
         FTS(Cube(1), 2, mixing=scaled(1.0)),

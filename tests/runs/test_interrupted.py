@@ -110,11 +110,11 @@ def again_if_interrupted(call):
         return call(), True
 
 
-def four_results(desk):
+def three_results(desk):
     """Two are out at a time; the second is told first. Whether a call was interrupted."""
     interrupted = []
-    while desk.told < 4:
-        while len(desk.out) < min(2, 4 - desk.told):
+    while desk.told < 3:
+        while len(desk.out) < min(2, 3 - desk.told):
             interrupted.append(again_if_interrupted(desk.ask)[1])
         number = desk.out[-1]
         value = bowl(0, desk._point(number))
@@ -124,14 +124,14 @@ def four_results(desk):
 
 def test_a_desk_interrupted_at_any_moment_goes_on_with_the_same_call(tmp_path, monkeypatch):
     undisturbed = Desk(MODEL, jr.key(0))
-    four_results(undisturbed)
+    three_results(undisturbed)
     moment, interrupted = 0, True
     while interrupted:
         moment += 1
         path = tmp_path / f"desk{moment}"
         with Desk(MODEL, jr.key(0), checkpoint=path) as desk, monkeypatch.context() as patch:
             Interrupting(moment, patch)
-            interrupted = four_results(desk)
+            interrupted = three_results(desk)
         with Desk(MODEL, jr.key(0), checkpoint=path) as resumed:
             for one in (desk, resumed):
                 np.testing.assert_array_equal(one.queries, undisturbed.queries)
@@ -180,7 +180,7 @@ def rounds_at(path):
 
 def desk_at(path):
     with Desk(MODEL, jr.key(0), checkpoint=path) as desk:
-        four_results(desk)
+        three_results(desk)
     return desk.queries, desk.values
 
 

@@ -9,12 +9,10 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 from jaxbo.domains.parameters import Real
 from jaxbo.domains.space import Space
-from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.objectives.families import Same
 from jaxbo.objectives.functions import branin_rescaled
 from jaxbo.runs._objective import arguments_of
@@ -23,9 +21,10 @@ from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive
 from jaxbo.runs.timeline import simulate
 from tests.runs.driven import MODEL, RANDOM, bowl, quiet
+from tests.walk import Stroll
 
 #: One worker asks what a run asks.
-ALONE = EGP(Cube(1), Fixed(size=4), candidates=4)
+ALONE = Stroll(Cube(1))
 
 
 def of_x(x):

@@ -11,13 +11,12 @@ from jaxbo import plotting
 from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import Cube
-from jaxbo.kernels.choosing.policy import EI
-from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.runs import asynchronous
 from jaxbo.runs.best import best
 from jaxbo.runs.desk import Desk
 from jaxbo.stopping import NoProgress, Target
+from tests.walk import Stroll
 
 METHOD = EGP(Cube(2), Fixed(size=4), workers=2, candidates=4)
 READ = {"queries", "values", "outcomes", "feasible", "failures", "results"}
@@ -82,7 +81,7 @@ def test_a_run_looks_at_one_moment_of_its_desk(monkeypatch):
 
 def test_results_are_all_of_a_desk_in_the_order_in_which_they_came():
     limits = [Outcome("latency", at_most=1.0)]
-    method = EGP(Cube(2), Fitted(8, size=4), EI(), workers=3, candidates=4, outcomes=limits)
+    method = Stroll(Cube(2), 3, outcomes=limits)
     desk = Desk(method, jr.key(0), initial=2, direction="minimize")
     tickets = [desk.ask() for _ in range(3)]
     desk.tell(2, {"value": 5.0, "latency": 0.5})

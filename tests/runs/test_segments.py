@@ -13,10 +13,9 @@ import pytest
 from jax.sharding import Mesh
 
 from jaxbo._keys import unwrap
-from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.metrics import best_so_far
 from jaxbo.objectives.families import Same
@@ -27,12 +26,13 @@ from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive
 from jaxbo.runs.trace import summary
 from tests.runs.driven import MODEL, RANDOM, bowl, environment, files
+from tests.walk import Stroll, Walk
 
 #: Some runs below leave rounds out on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:the last:RuntimeWarning")
 
-TS2 = TS(Cube(1), 2, Fixed(size=8, capacity=16), candidates=16)
-FTS3 = FTS(Cube(1), 3, features=Fixed(size=8, capacity=16), candidates=16)
+WALK = Walk(Cube(1), 3)
+POINTS = Finite(np.random.default_rng(0).random((32, 1)))
 
 
 def noisy(key, agent, x):
@@ -84,7 +84,7 @@ WAYS = {
 @pytest.mark.bitwise
 @pytest.mark.parametrize(
     ("algorithm", "way"),
-    [*((TS2, way) for way in WAYS), (FTS3, "a design and small values"), (RANDOM, "every third")],
+    [*((WALK, way) for way in WAYS), (TS(POINTS, 2, Fixed(size=8)), "a design and small values")],
 )
 def test_segments_have_the_bits_of_one_program(algorithm, way, key, path, slowly):
     whole = run(algorithm, noisy, 7, key, **WAYS[way])
@@ -94,14 +94,9 @@ def test_segments_have_the_bits_of_one_program(algorithm, way, key, path, slowly
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("segments", [1, 2])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(way, segments, key, path, slowly, monkeypatch):
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(way, key, path, slowly, monkeypatch):
     slowly(2)
-    whole = run(TS2, noisy, 7, key, checkpoint=path.with_name("whole"), **WAYS[way])
-    slowly(2, segments)
-    with pytest.raises(StoppedError):
-        run(TS2, noisy, 7, key, checkpoint=path, **WAYS[way])
-    slowly(2)
+    whole = run(WALK, noisy, 7, key, checkpoint=path.with_name("whole"), **WAYS[way])
     rows = []
     whole_rows = _segments._rows
     monkeypatch.setattr(
@@ -109,24 +104,32 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(way, segments, key, path, sl
         "_rows",
         lambda known, carry: rows.append(int(known[2])) or whole_rows(known, carry),
     )
-    again = run(TS2, noisy, 7, key, checkpoint=path, **WAYS[way])
-    assert rows[0] == [1, 3][segments - 1]
-    assert equal(again, whole)
-    assert files(path.parent) == ["run.npz", "whole"]
+    for segments, reached in ((1, 1), (2, 3)):
+        stopped = path.with_name(f"stopped{segments}")
+        slowly(2, segments)
+        with pytest.raises(StoppedError):
+            run(WALK, noisy, 7, key, checkpoint=stopped, **WAYS[way])
+        slowly(2)
+        rows.clear()
+        again = run(WALK, noisy, 7, key, checkpoint=stopped, **WAYS[way])
+        assert rows[0] == reached
+        assert equal(again, whole)
+    assert files(path.parent) == ["stopped1", "stopped2", "whole"]
 
 
 def test_a_run_goes_on_with_more_rounds(key, path, slowly):
     slowly(2)
-    more = run(TS2, noisy, 8, key, initial=2, checkpoint=path.with_name("whole"))
-    run(TS2, noisy, 5, key, initial=2, checkpoint=path)
-    assert equal(run(TS2, noisy, 8, key, initial=2, checkpoint=path), more)
-    with pytest.raises(ValueError, match="has 10 rows already, the run asks for 7"):
-        run(TS2, noisy, 5, key, initial=2, checkpoint=path)
+    way = WAYS["a design and small values"]
+    more = run(WALK, noisy, 7, key, checkpoint=path.with_name("whole"), **way)
+    run(WALK, noisy, 5, key, checkpoint=path, **way)
+    assert equal(run(WALK, noisy, 7, key, checkpoint=path, **way), more)
+    with pytest.raises(ValueError, match="has 9 rows already, the run asks for 7"):
+        run(WALK, noisy, 5, key, checkpoint=path, **way)
 
 
 def growing(capacity):
     """Of both capacities below the root is a product: `size` is larger."""
-    return TS(Cube(1), 2, Fixed(size=16, capacity=capacity), candidates=16)
+    return Stroll(Cube(1), 1, Fixed(size=16, capacity=capacity))
 
 
 @pytest.mark.bitwise
@@ -148,36 +151,36 @@ def test_a_run_of_which_not_all_is_recorded_keeps_its_capacity(way, key, path):
         run(growing(6), noisy, 8, key, checkpoint=path, **way)
     with pytest.raises(ValueError, match=r"capacity=8\)\. A checkpoint goes on with it\.$"):
         run(growing(6), noisy, 8, key, checkpoint=path)
-    assert run(growing(6), noisy, 6, key, checkpoint=path, **way)[1] is not None
+    assert run(growing(6), noisy, 4, key, checkpoint=path, **way)[1] is not None
 
 
 def test_a_state_that_is_given_is_kept_and_goes_on(key, path, slowly):
-    begun, _ = run(TS2, noisy, 2, jr.key(7))
+    begun, _ = run(WALK, noisy, 7, jr.key(7), checkpoint=path.with_name("begun"))
     before = jax.tree.map(np.array, begun)
     slowly(2)
-    whole = run(TS2, noisy, 4, key, state=begun, checkpoint=path)
+    whole = run(WALK, noisy, 7, key, state=begun, checkpoint=path)
     assert equal(begun, before)
-    assert equal(run(TS2, noisy, 4, key, state=begun, checkpoint=path), whole)
+    assert equal(run(WALK, noisy, 7, key, state=begun, checkpoint=path), whole)
     with pytest.raises(CheckpointError, match="another state"):
-        run(TS2, noisy, 4, key, checkpoint=path)
+        run(WALK, noisy, 7, key, checkpoint=path)
 
 
 def test_who_was_present_is_part_of_the_run(key, path, slowly):
     present = jnp.asarray([[True, False, True]] * 5)
     slowly(2)
-    whole = run(FTS3, noisy, 5, key, present=present, checkpoint=path.with_name("whole"))
+    whole = run(WALK, noisy, 5, key, present=present, checkpoint=path.with_name("whole"))
     slowly(2, 2)
     with pytest.raises(StoppedError):
-        run(FTS3, noisy, 5, key, present=present, checkpoint=path)
+        run(WALK, noisy, 5, key, present=present, checkpoint=path)
     slowly(2)
     later = present.at[4, 0].set(False)
     with pytest.raises(CheckpointError, match="another present"):
-        run(FTS3, noisy, 5, key, present=present.at[0, 0].set(False), checkpoint=path)
+        run(WALK, noisy, 5, key, present=present.at[0, 0].set(False), checkpoint=path)
     with pytest.raises(CheckpointError, match="another present"):
-        run(FTS3, noisy, 5, key, checkpoint=path)
-    assert equal(run(FTS3, noisy, 5, key, present=present, checkpoint=path), whole)
+        run(WALK, noisy, 5, key, checkpoint=path)
+    assert equal(run(WALK, noisy, 5, key, present=present, checkpoint=path), whole)
     with pytest.raises(CheckpointError, match="another present"):
-        run(FTS3, noisy, 5, key, present=later, checkpoint=path)
+        run(WALK, noisy, 5, key, present=later, checkpoint=path)
 
 
 @pytest.mark.parametrize(
@@ -205,21 +208,21 @@ def test_another_run_is_told_what_is_different(name, other, path):
 def test_a_file_of_another_kind_in_use_or_damaged_is_refused(key, path):
     drive(RANDOM, bowl, 1, key, checkpoint=path, progress=False)
     with pytest.raises(CheckpointError, match="the file of a run in rounds"):
-        run(RANDOM, noisy, 1, key, checkpoint=path)
+        run(RANDOM, noisy, 2, key, checkpoint=path)
     other = path.with_name("other")
-    run(RANDOM, noisy, 1, key, checkpoint=other)
+    run(RANDOM, noisy, 2, key, checkpoint=other)
     content = bytearray(other.read_bytes())
     content[len(content) // 2] ^= 255
     other.write_bytes(content)
     with pytest.raises(CheckpointError, match="not a readable checkpoint"):
-        run(RANDOM, noisy, 1, key, checkpoint=other)
+        run(RANDOM, noisy, 2, key, checkpoint=other)
     hold = _segments.Hold(path)
     hold.take()
     with pytest.raises(CheckpointError, match="in use"):
-        run(RANDOM, noisy, 1, key, checkpoint=path)
+        run(RANDOM, noisy, 2, key, checkpoint=path)
     hold.release()
     with pytest.raises(ValueError, match=r"folder .* does not exist"):
-        run(RANDOM, noisy, 1, key, checkpoint=path.parent / "no" / "run.npz")
+        run(RANDOM, noisy, 2, key, checkpoint=path.parent / "no" / "run.npz")
 
 
 def test_agents_over_devices_are_laid_out_again(key, path, slowly):
@@ -239,12 +242,12 @@ def test_agents_over_devices_are_laid_out_again(key, path, slowly):
 def test_a_bar_shows_what_is_recorded(key, capsys, slowly):
     pytest.importorskip("tqdm")
     slowly(2)
-    _, rows = run(RANDOM, noisy, 5, key, initial=1, progress=True, record=summary)
+    _, rows = run(WALK, noisy, 7, key, progress=True, **WAYS["every other summary"])
     shown = capsys.readouterr().err
-    assert "6/6" in shown
+    assert "8/8" in shown
     assert f"best={rows.best[-1]:.4g}" in shown
     assert f"mean={rows.mean[-1]:.4g}" in shown
-    _, trace = run(RANDOM, noisy, 3, key, progress=True, direction="minimize")
+    _, trace = run(WALK, noisy, 7, key, progress=True, **WAYS["a design and small values"])
     shown = capsys.readouterr().err
     assert f"best={best_so_far(trace.values, 'minimize')[-1].min():.4g}" in shown
 
@@ -283,7 +286,6 @@ INTERRUPTED = """
     from jaxbo.runs import _segments
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in the background
-    path, times = sys.argv[1], int(sys.argv[2])
     _segments.SEGMENT = 1e-9  # one row at a time
     whole, count = _segments._rows, [0]
 
@@ -295,38 +297,39 @@ INTERRUPTED = """
                 os.kill(os.getpid(), signal.SIGINT)
         return found
 
-    _segments._rows = rows
+    objective = lambda x: x.sum()
     go = lambda **more: jaxbo.run(
-        jaxbo.RandomSearch(jaxbo.Cube(2), 3), lambda x: x.sum(), 5, jr.key(0), initial=3, **more
+        jaxbo.RandomSearch(jaxbo.Cube(2), 3), objective, 5, jr.key(0), initial=3, **more
     )[1]
-    try:
-        trace = go(checkpoint=path)
-        print("returned", trace.values.shape, trace.initial)
-    except KeyboardInterrupt:
-        print("raised")
-    assert (go(checkpoint=path).values == go().values).all()
-    print("then", count[0])
+    _segments._rows = rows
+    for times in (1, 2):
+        count[0], path = 0, sys.argv[1] + str(times)
+        try:
+            trace = go(checkpoint=path)
+            print("returned", trace.values.shape, trace.initial)
+        except KeyboardInterrupt:
+            print("raised")
+        assert (go(checkpoint=path).values == go().values).all()
+        print("then", count[0])
 """
 
 
-@pytest.mark.parametrize(
-    ("times", "expected"), [(1, ["returned (2, 3) 2", "then 8"]), (2, ["raised", "then 10"])]
-)
-def test_an_interrupt_ends_a_run_after_the_rows_in_hand_and_a_second_at_once(times, expected, path):
-    command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(path), str(times)]
+def test_an_interrupt_ends_a_run_after_the_rows_in_hand_and_a_second_at_once(path):
+    command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(path)]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=250, check=True
     )
-    assert done.stdout.splitlines() == expected
+    assert done.stdout.splitlines() == ["returned (2, 3) 2", "then 8", "raised", "then 10"]
 
 
 def test_a_full_disk_leaves_the_last_save(key, path, slowly, full):
     slowly(2, 1)
     with pytest.raises(StoppedError):
-        run(RANDOM, noisy, 5, key, checkpoint=path)
+        run(WALK, noisy, 7, key, checkpoint=path)
     content = path.read_bytes()
     slowly(2)
     with full(100), pytest.raises(OSError, match="File too large"):
-        run(RANDOM, noisy, 5, key, checkpoint=path)
+        run(WALK, noisy, 7, key, checkpoint=path)
     assert path.read_bytes() == content
-    assert equal(run(RANDOM, noisy, 5, key, checkpoint=path)[1], run(RANDOM, noisy, 5, key)[1])
+    whole = run(WALK, noisy, 7, key, checkpoint=path.with_name("whole"))
+    assert equal(run(WALK, noisy, 7, key, checkpoint=path), whole)

@@ -9,11 +9,10 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.ts import TS
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.domains.parameters import Categorical, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.fitted import Exact, Fitted
@@ -22,6 +21,8 @@ from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
+from tests import stepped
+from tests.walk import Stroll
 
 quiet = functools.partial(drive, progress=False)
 KEY = jr.key(0)
@@ -32,7 +33,8 @@ ROWS = [
     {"agent": 1, "rate": 1.0, "kind": "b", "value": 7.0},
 ]
 AGENTS = TS(SPACE, 2, Fixed(size=4), candidates=8)
-WORKERS = EGP(Cube(1), Fixed(size=4, capacity=12), workers=2, candidates=4)
+WORKERS = Stroll(Cube(1), 2, Fixed(size=4, capacity=12))
+ONE = Stroll(Cube(1), 1, Fixed(size=4, capacity=12))
 POINTS, VALUES = [[0.2], [0.4], [0.9]], [1.0, 2.0, np.nan]
 
 
@@ -57,7 +59,7 @@ def test_what_is_known_is_told_before_anything_is_asked():
     assert trace.queries.shape == (0, 2, SPACE.dim)
     assert state.told.tolist() == [1, 1]
     assert state.origin.value.tolist() == [5, 7]
-    start = AGENTS.init(jr.split(KEY, 3)[0])
+    start = stepped.init(AGENTS, jr.split(KEY, 3)[0])
     by_hand = AGENTS.warm_start(
         start, [{**row, "value": None if row["value"] is None else 0} for row in ROWS]
     )
@@ -98,7 +100,8 @@ def test_values_of_before_keep_their_digits():
 
 def test_agents_that_are_not_asked_bring_what_they_know():
     own = Fitted(8, size=4, refit_every=None, inference=Exact())
-    method = RGPE(Cube(1), 2, own, features=Fixed(size=4), targets=1, candidates=8)
+    points = Finite(np.linspace(0, 1, 11)[:, None])
+    method = RGPE(points, 2, own, features=Fixed(size=4), targets=1)
     rows = [{"agent": 1, "x0": x, "value": 1e8 + x} for x in (0.1, 0.5, 0.9)]
     state, trace = quiet(method, first_coordinate, 1, KEY, known=rows)
     assert state.clients.beliefs.message.posterior.count.tolist() == [1, 3]
@@ -161,7 +164,7 @@ WRONG = {
     "first outside": (WORKERS, {"first": [[2.0]]}, "outside of the domain"),
     "first that are none": (WORKERS, {"first": 3}, "points must be"),
     "a state of before": (
-        TS(Cube(1), 1, Fixed(size=4)),
+        ONE,
         {"known": (POINTS, VALUES), "state": "after a round"},
         "come before the first round",
     ),
@@ -189,7 +192,7 @@ def answered(desk, count):
 
 @pytest.mark.parametrize("initial", [0, 2])
 def test_a_desk_knows_what_drive_knows(initial):
-    one = EGP(Cube(1), Fixed(size=4, capacity=12), candidates=4)
+    one = ONE
     desk = Desk(one, KEY, initial=initial, known=(POINTS, VALUES), first=[[0.7]])
     answered(desk, initial + 3)
     state, trace = quiet(
@@ -225,7 +228,7 @@ def test_a_desk_with_known_and_new_results_is_resumed(initial, tmp_path):
 
 
 def test_new_results_change_neither_the_design_nor_the_keys_of_queries():
-    method = EGP(Cube(1), Fixed(size=4), candidates=4)
+    method = ONE
     plain, told = (Desk(method, KEY, initial=2) for _ in range(2))
     told.tell_new([0.3], 1.0)
     for desk in (plain, told):
@@ -237,7 +240,7 @@ def test_new_results_change_neither_the_design_nor_the_keys_of_queries():
 
 
 def test_a_new_result_that_is_wrong_changes_nothing():
-    desk = Desk(EGP(SPACE, Fixed(size=4, capacity=2), candidates=4), KEY)
+    desk = Desk(Stroll(SPACE, 1, Fixed(size=4, capacity=2)), KEY)
     for x, value, message in (
         ({"rate": 2.0, "kind": "a"}, 1.0, "point 0: parameter 'rate'"),
         ({"rate": 0.5}, 1.0, "missing parameters"),

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from jaxbo.algos.base.known import read
-from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube
@@ -23,6 +22,7 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.runs.compiled import run
 from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive
+from tests.walk import Stroll
 
 quiet = functools.partial(drive, progress=False)
 KEY = jr.key(0)
@@ -163,7 +163,7 @@ def test_a_parameter_called_as_a_column_is_refused():
 
 
 def test_a_desk_has_a_table_of_all_its_queries(tmp_path):
-    method = EGP(SPACE, Fixed(size=4), workers=2, candidates=4)
+    method = Stroll(SPACE, 2)
     known = [{"rate": 0.1, "kind": None, "value": 2.0}, {"rate": 0.2, "kind": "a", "value": None}]
     make = functools.partial(Desk, method, KEY, initial=1, known=known, checkpoint=tmp_path / "d")
     with make() as desk:

@@ -8,12 +8,12 @@ import pytest
 
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.policy import EI, Thompson
-from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.runs.compiled import run
 from jaxbo.runs.timeline import simulate
-from tests.runs.one_box import OBJECTIVE, egp
+from tests.runs.one_box import OBJECTIVE, stroll
 
 
 def at_once(key, worker, x):
@@ -24,9 +24,13 @@ def random_time(key, worker, x):
     return jr.exponential(key)
 
 
-@pytest.mark.parametrize("policy", [Thompson(), EI()])
+POINTS = Finite(np.random.default_rng(0).random((64, 2)))
+
+
+@pytest.mark.parametrize("policy", [EI(), pytest.param(Thompson(), marks=pytest.mark.full)])
 def test_one_simulated_worker_asks_what_a_run_asks(policy):
-    algorithm = egp(policy=policy)
+    model = Fitted(9, size=8, refit_every=None, inference=Exact())
+    algorithm = EGP(POINTS, model, policy)
     _, trace = run(algorithm, OBJECTIVE, 4, jr.key(1), initial=5)
     _, timeline = simulate(algorithm, OBJECTIVE, at_once, 4, jr.key(1), initial=5)
     # Later queries amplify rounding.
@@ -35,24 +39,27 @@ def test_one_simulated_worker_asks_what_a_run_asks(policy):
     assert timeline.tickets.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_simulated_workers_begin_with_the_design_of_a_run_of_one(workers):
     _, design = run(RandomSearch(Cube(2), 1), OBJECTIVE, 0, jr.key(1), initial=4)
-    state, _ = simulate(egp(workers), OBJECTIVE, random_time, 1, jr.key(1), initial=4)
-    np.testing.assert_array_equal(state.belief.x[:4], design.queries[:, 0])
+    state, _ = simulate(stroll(workers), OBJECTIVE, random_time, 1, jr.key(1), initial=4)
+    order = np.argsort(state.past.order)
+    np.testing.assert_array_equal(
+        state.past.x[order][state.past.used[order]][:4], design.queries[:, 0]
+    )
 
 
 def test_durations_may_be_plain_numbers_and_nan_is_for_ever():
-    _, plain = simulate(egp(2), OBJECTIVE, lambda key, worker, x: 1.0, 4, jr.key(1))
+    _, plain = simulate(stroll(2), OBJECTIVE, lambda key, worker, x: 1.0, 4, jr.key(1))
     np.testing.assert_allclose(plain.ended, [1.0, 1.0, 2.0, 2.0])
     stuck = lambda key, worker, x: jnp.where(worker == 0, jnp.nan, 1.0)  # noqa: E731
-    _, some = simulate(egp(2), OBJECTIVE, stuck, 4, jr.key(1))
+    _, some = simulate(stroll(2), OBJECTIVE, stuck, 4, jr.key(1))
     np.testing.assert_allclose(some.ended, [1.0, 2.0, 3.0, 4.0])
     assert some.workers.tolist() == [1, 1, 1, 1]
 
 
 def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
-    _, s = simulate(egp(3), OBJECTIVE, random_time, 20, jr.key(1), initial=4)
+    _, s = simulate(stroll(3), OBJECTIVE, random_time, 20, jr.key(1), initial=4)
     assert (np.diff(s.ended) >= 0).all()
     assert sorted(set(s.tickets.tolist())) == sorted(s.tickets.tolist())
     for worker in range(3):
@@ -66,8 +73,7 @@ def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
 def test_three_workers_take_a_third_of_the_time():
     def ended(workers, key):
         # When they end does not depend on what they ask.
-        algorithm = EGP(Cube(2), Fixed(size=4), workers=workers, candidates=4)
-        return simulate(algorithm, OBJECTIVE, random_time, 18, key)[1].ended[-1]
+        return simulate(stroll(workers), OBJECTIVE, random_time, 18, key)[1].ended[-1]
 
     keys = jr.split(jr.key(0), 64)
     one, three = (jax.vmap(lambda k, n=n: ended(n, k))(keys).mean() for n in (1, 3))
@@ -77,12 +83,12 @@ def test_three_workers_take_a_third_of_the_time():
 
 def test_a_simulation_is_checked_before_it_starts():
     with pytest.raises(ValueError, match="capacity"):
-        simulate(egp(2, capacity=9), OBJECTIVE, at_once, 8, jr.key(0), initial=2)
+        simulate(stroll(2, capacity=9), OBJECTIVE, at_once, 8, jr.key(0), initial=2)
     with pytest.raises(ValueError, match="one floating number"):
-        simulate(egp(2), lambda key, agent, x: x, at_once, 8, jr.key(0))
+        simulate(stroll(2), lambda key, agent, x: x, at_once, 8, jr.key(0))
     with pytest.raises(ValueError, match="evaluations"):
-        simulate(egp(2), OBJECTIVE, at_once, 0, jr.key(0))
+        simulate(stroll(2), OBJECTIVE, at_once, 0, jr.key(0))
     with pytest.raises(ValueError, match=r"^duration must be .* one number, .*complex64"):
         simulate(
-            egp(2), OBJECTIVE, lambda key, worker, x: jax.lax.complex(x[0], x[1]), 8, jr.key(0)
+            stroll(2), OBJECTIVE, lambda key, worker, x: jax.lax.complex(x[0], x[1]), 8, jr.key(0)
         )
