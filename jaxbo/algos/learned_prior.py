@@ -94,7 +94,8 @@ class LearnedPrior(AbstractFederated):
     values. With another rank each round goes a small part of the way. Numbers are in a message of each
     agent, so a rank is for populations whose messages do not fit, or that learn from many rounds.
 
-    `degrees` is how many agents the expected covariance counts for, `shrink` the expected mean.
+    `degrees` is how many agents the expected covariance counts for, `shrink` the expected mean. With any
+    covariance `shrink` is the least, and the evidence of all agents says how much more.
 
     `trust` is the probability, before any value, that the prior that was learned is right about an agent.
     Else nothing learned holds: mean 0 and the covariance of the kernel. Each agent weighs the two by its

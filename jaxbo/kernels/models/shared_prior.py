@@ -11,25 +11,23 @@ The server needs their sums over the N agents alone. With ρ the old scale over 
 how much the constant moves:
 
     location, scale ← mean and deviation of all values
-    m ← ρ (m - c + Δ),   Δ = S (Σ G_n'G_n + κ S)⁻¹ (Σ d_n - κ (m - c))
-    S ← (ν I + Σ (S - G_n'G_n) + Σ (d_n - d)(d_n - d)' + N a a') / (ν + N)
+    m ← ρ (m - c + Δ)
+    S ← (ν I + Σ (S - G_n'G_n) + Σ (d_n - d)(d_n - d)' + ρ² N a a') / (ν + N)
 
-    E = S (Σ G_n'G_n + κ S)⁻¹ S
+with d the mean of d_n, and N a what is left of Σ d_n where E[w_n] moves with m. The last line is the mode
+of an inverse Wishart distribution; ν counts as so many agents of the process that φ stands for.
 
-with d the mean of d_n and a = κ m / N. E is the covariance of m's error, given S. An agent's own search
-expects S + E, and its statistics are under S. ν and κ count as so many agents of the process that φ
-stands for.
-The last line is the mode of an inverse Wishart distribution. Given S, the new m is the most likely one:
-an agent's E[w_n] moves by (I - G_n'G_n S⁻¹) Δ where m moves by Δ. Expectation-maximization holds E[w_n]
-fixed, and would take Δ = (Σ d_n - κ (m - c)) / (N + κ). That is a small part of the way while agents
-have few values. Forms of S that do not have Σ G_n'G_n take that step.
+Δ takes m to its most likely place given S, by `shared_mean`, and says how wrong m may be. An agent's own
+search expects S and that error. Expectation-maximization holds E[w_n] fixed, and takes
+Δ = (Σ d_n - κ (m - c)) / (N + κ). That is a small part of the way while agents have few values. Forms of
+S that do not have Σ G_n'G_n take that step.
 
 S is never inverted. Its root R, with S = R R', makes features R'ψ, whose weights have the prior N(0, I).
 The square-root posterior of `processes.posterior` does the rest.
 
 Before the first step nobody knows the location. Each agent's own mean stands for it, and the constant has
 a large variance about that mean. Else features would have to explain how far all values are from 0. So
-then c is taken from each d_n, and not from m.
+then c is 0.
 
 `AbstractCovariance` says how S is held, and so how much an agent sends.
 """
@@ -44,8 +42,10 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo.kernels import linalg
+from jaxbo.kernels.models import shared_mean
 from jaxbo.kernels.models.ensemble import mixed
 from jaxbo.kernels.models.fitted import Mixture, best
+from jaxbo.kernels.models.shared_mean import MeanEstimate
 from jaxbo.kernels.moments import bounded
 from jaxbo.kernels.processes import posterior
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
@@ -60,6 +60,20 @@ _ROUNDING = 16
 _UNKNOWN = 100.0
 
 Spread = TypeVar("Spread")
+
+
+class Statistics(eqx.Module):
+    """All that a prior learns from: of one agent, or the sum over agents.
+
+    `values` counts the standardized values, sums them up, and their squares. `gained` is the spread of
+    G_n, `away` that of d_n.
+    """
+
+    agents: Scalar
+    values: Float[Array, "3"]
+    shift: Features
+    gained: PyTree
+    away: PyTree
 
 
 class AbstractCovariance(eqx.Module, Generic[Spread]):
@@ -98,13 +112,14 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
         """The covariance of the same form that has this spread."""
 
     @abc.abstractmethod
-    def step(
-        self, gained: Spread, gradient: Features, agents: Scalar, shrink: Scalar
-    ) -> tuple[Features, Spread | None]:
-        """Δ and the spread of E, from that of all G_n and from the `gradient` Σ d_n - κ (m - c).
+    def moved(self, total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
+        """How far the mean moves by the sum over agents. `error` is a spread, or None."""
 
-        None for an E that does not follow from what is held of G_n.
-        """
+
+def _step(total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
+    """That of expectation-maximization."""
+    step = (total.shift - shrink * mean) / (total.agents + shrink)
+    return MeanEstimate(step, total.shift - total.agents * step, None)
 
 
 class Isotropic(AbstractCovariance[Float[Array, "2"]]):
@@ -140,15 +155,12 @@ class Isotropic(AbstractCovariance[Float[Array, "2"]]):
     def of(self, spread: Float[Array, "2"]) -> "Isotropic":
         return Isotropic(jnp.maximum(spread / self.identity(), 0), self.features)
 
-    def step(
-        self, gained: Float[Array, "2"], gradient: Features, agents: Scalar, shrink: Scalar
-    ) -> tuple[Features, None]:
-        del gained
-        return gradient / (agents + shrink), None
+    def moved(self, total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
+        return _step(total, mean, shrink)
 
 
 class Full(AbstractCovariance[Float[Array, "features features"]]):
-    """Any covariance, by its root. A spread has D² numbers."""
+    """Any covariance, by its lower triangular root. A spread has D² numbers."""
 
     root: Float[Array, "features features"]
 
@@ -175,23 +187,10 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
         floor = _FLOOR * jnp.max(jnp.diagonal(spread))
         return Full(linalg.cholesky((spread + spread.T) / 2, floor))
 
-    def step(
-        self,
-        gained: Float[Array, "features features"],
-        gradient: Features,
-        agents: Scalar,
-        shrink: Scalar,
-    ) -> tuple[Features, Float[Array, "features features"]]:
-        del agents
-        S = self.own()
-        # In units in which its diagonal is 1. The floor is for rounding.
-        told = (gained + gained.T) / 2 + shrink * S
-        units = jnp.sqrt(jnp.maximum(jnp.diagonal(told), jnp.finfo(told.dtype).tiny))
-        L = linalg.cholesky(told / (units[:, None] * units[None, :]), jnp.asarray(_FLOOR))
-        columns = jnp.concatenate([S, gradient[:, None]], axis=1) / units[:, None]
-        solved = linalg.solve_lower(L, columns)
-        half, rest = solved[:, :-1], solved[:, -1]
-        return linalg.dot(half.T, rest), linalg.dot(half.T, half)
+    def moved(self, total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
+        values, *_ = total.values
+        known = total.gained, total.away, total.shift
+        return shared_mean.estimated(self.root, *known, mean, values, shrink)
 
 
 class Projected(NamedTuple):
@@ -254,11 +253,8 @@ class LowRank(AbstractCovariance[Projected]):
         last = jnp.maximum(spread.diagonal[-1] - jnp.sum(factor[-1] ** 2), 0)
         return LowRank(jnp.stack([rest, last]), factor, jnp.linalg.qr(directions)[0])
 
-    def step(
-        self, gained: Projected, gradient: Features, agents: Scalar, shrink: Scalar
-    ) -> tuple[Features, None]:
-        del gained
-        return gradient / (agents + shrink), None
+    def moved(self, total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
+        return _step(total, mean, shrink)
 
 
 def covariance(
@@ -470,20 +466,6 @@ def doubting(
 # ---------------------------------------------------------------- what is summed up
 
 
-class Statistics(eqx.Module):
-    """All that a prior learns from: of one agent, or the sum over agents.
-
-    `values` counts the standardized values, sums them up, and their squares. `gained` is the spread of
-    G_n, `away` that of d_n.
-    """
-
-    agents: Scalar
-    values: Float[Array, "3"]
-    shift: Features
-    gained: PyTree
-    away: PyTree
-
-
 def statistics(belief: AgentBelief) -> Statistics:
     """One agent's."""
     prior, known = belief.prior, belief.known
@@ -491,7 +473,7 @@ def statistics(belief: AgentBelief) -> Statistics:
     y = jnp.where(used, (known.y - prior.location) / prior.scale, 0)
     values = jnp.stack([jnp.sum(used, dtype=y.dtype), jnp.sum(y), jnp.sum(y**2)])
     gained = S.spread(jax.vmap(S.color)(belief.gains))
-    shift = belief.shift
+    shift = S.color(belief.mean)  # from an agent's own mean, while that stands for the location
     # Before a prior is learned, an agent without values says nothing of the location.
     counts = (prior.learned | (known.count > 0)).astype(y.dtype)
     return Statistics(counts, values, shift, gained, S.spread(shift[None]))
@@ -513,10 +495,8 @@ def updated(
     deviation = jnp.sqrt(jax.lax.select(told, variance, jnp.ones_like(variance)))
     ratio = 1 / deviation
     moved = jnp.zeros_like(prior.mean).at[-1].set(mean)
-    # At first it is the agents' own means that move, and not what their features explain.
     m = prior.mean - jnp.where(prior.learned, moved, 0)
-    away = total.shift - jnp.where(prior.learned, 0, N * moved)
-    step, error = S.step(total.gained, away - shrink * m, N, shrink)
+    step, left, error = S.moved(total, m, shrink)
     new = ratio * (m + step)
     # Before anything is learned S is of standardized values, whatever their scale.
     units = jnp.where(prior.learned, ratio**2, 1)
@@ -527,7 +507,7 @@ def updated(
         (-units, total.gained),
         (ratio**2, total.away),
         (-(ratio**2) / counted, S.spread(total.shift[None])),
-        (shrink**2 / counted, S.spread(new[None])),
+        (ratio**2 / counted, S.spread(left[None])),
     )
     spread = jax.tree.map(
         lambda *leaves: (
@@ -539,7 +519,7 @@ def updated(
     covariance = S.of(spread)
     wide = covariance
     if error is not None:
-        wide = S.of(jax.tree.map(lambda a, b: a + units * b, spread, error))
+        wide = S.of(jax.tree.map(lambda a, b: a + ratio**2 * b, spread, error))
     learned = SharedPrior(
         prior.location + prior.scale * mean,
         prior.scale * deviation,
