@@ -123,6 +123,6 @@ def test_whatever_the_sums_all_is_finite(size):
     assert all(np.isfinite(leaf).all() for leaf in found)
     found = estimated(features, size * values)
     assert all(np.isfinite(leaf).all() for leaf in found)
-    np.testing.assert_allclose(
-        found.step, size * estimated(features, values).step, rtol=0.02, atol=size * 0.01
-    )
+    if size != 1e-25:  # whose square is 0 in float32
+        expected = size * estimated(features, values).step
+        np.testing.assert_allclose(found.step, expected, rtol=0.02, atol=size * 0.01)
