@@ -3,14 +3,14 @@
     f_n = 0.7 common + 0.3 own          draws of SE(0.2) on the square
     alone          EI, on the same features
     learned        `LearnedPrior`, one round after the other, without privacy
-    means          `DPLearnedPrior` without noise or clipping: the mean alone, three rounds
+    no noise       `DPLearnedPrior` without noise or clipping: one variance, three rounds
     ε = 4, ε = 1   `DPLearnedPrior`, three releases, every agent drawn
     twice, half    ε = 4 with a guess of the scale of values that is wrong by a factor of two
     DP-FTS-DE      the same ε, three releases, every agent drawn; TS is what its agents do alone
 
 Agents begin with three random evaluations. Regret is in deviations of the functions, mean over agents. δ
-is 1e-5. Fixed beforehand are location 0, the process's scale of values, and the bound on messages, √3 by
-the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic setting of two regions and S = 11, but
+is 1e-5. Fixed beforehand are location 0, a guess of the scale of values, which is right but in two rows,
+and the bound on messages, √3 by the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic setting of two regions and S = 11, but
 for the exact sensitivity, which is less noise. Its values have the same scale.
 
 The share of the gain that is kept is (alone - private) / (alone - learned). It holds to be at least some
@@ -57,7 +57,7 @@ DRAWN = 600
 #: Agents -> runs, and how many of them are computed at the same time.
 RUNS = {"50": (60, 10), "500": (30, 1), "5000": (4, 1)}
 LOSSES = (4.0, 1.0)
-REFERENCES = ("learned", "means")
+REFERENCES = ("learned", "no noise")
 #: Agents and ε -> the share of the gain that must be kept.
 KEPT = {("500", 1.0): 0.9, ("50", 4.0): 2 / 3}
 
@@ -92,7 +92,7 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
     model = Fixed(KERNEL, FEATURES, 1e-3, standardize=False)
     common: dict[str, Any] = {"features": model, "candidates": 500}
 
-    def means(z: float, S: float, **options: Any) -> DPLearnedPrior:
+    def private(z: float, S: float, **options: Any) -> DPLearnedPrior:
         mechanism = Mechanism(z, S, Poisson(1.0))
         return DPLearnedPrior(
             domain, agents, total, mechanism=mechanism, releases=RELEASES, **common, **options
@@ -104,18 +104,18 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
         return DPFTSDE(domain, agents, mechanism, regions=regions, releases=RELEASES, **common)
 
     fixed = {
-        "alone": lambda: means(0.0, np.inf, trust=0.0),
+        "alone": lambda: private(0.0, np.inf, trust=0.0),
         "learned": lambda: LearnedPrior(domain, agents, total, **common),
-        "means": lambda: means(0.0, np.inf),
+        "no noise": lambda: private(0.0, np.inf),
         "TS": lambda: TS(domain, agents, model, 500),
     }
-    private = {label(e): functools.partial(means, noise(e), INITIAL**0.5) for e in LOSSES}
+    noisy = {label(e): functools.partial(private, noise(e), INITIAL**0.5) for e in LOSSES}
     wrong = {
-        name: functools.partial(means, noise(LOSSES[0]), INITIAL**0.5, scale=scale)
+        name: functools.partial(private, noise(LOSSES[0]), INITIAL**0.5, scale=scale)
         for name, scale in WRONG.items()
     }
     rivals = {label(e, RIVAL): functools.partial(rival, e) for e in LOSSES}
-    return (fixed | private | wrong | rivals)[name]()
+    return (fixed | noisy | wrong | rivals)[name]()
 
 
 def regret(agents: int, name: str, keys: Array, batch: int) -> Float[np.ndarray, "runs rounds"]:
@@ -186,7 +186,12 @@ def _run(options: Options) -> Result:
         ),
         checks=checks(curves),
         unit="regret, deviations",
-        headers=("agents", "method", *(f"after {n}" for n in AFTER), "kept of learned, of means"),
+        headers=(
+            "agents",
+            "method",
+            *(f"after {n}" for n in AFTER),
+            "kept of learned, of no noise",
+        ),
         rows=[_row(agents, method, curves) for agents in names for method in METHODS],
         scratch=folder,
     )
@@ -219,7 +224,7 @@ def kept(alone: np.ndarray, learned: np.ndarray, private: np.ndarray, share: flo
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
-    """The private form keeps most of the gain of the learned prior, and of its means alone."""
+    """The private form keeps most of the gain of the learned prior, and of what it has without noise."""
     found = {}
     for (agents, epsilon), share in KEPT.items():
         if f"{agents} agents, alone" not in curves:

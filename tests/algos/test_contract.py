@@ -161,9 +161,7 @@ PROPER = {
     "RGPE": lambda d, n, t: transfer(RGPE, d, n, t, draws=20),
     "TAF": lambda d, n, t: transfer(TAF, d, n, t),
     "EXP3BO": lambda d, n, t: EXP3BO(d, ensemble(d, t, refit_every=None), candidates=128),
-    "learned prior": lambda d, n, t: LearnedPrior(
-        d, n, t, features=fixed(d), rank=4, candidates=128
-    ),
+    "learned prior": lambda d, n, t: LearnedPrior(d, n, t, features=fixed(d), candidates=128),
     "private learned prior": lambda d, n, t: private_prior(d, n, t),
     # The last: the lists below have the others in the same places, so that tests of one method, which
     # share programs, come one after the other.
