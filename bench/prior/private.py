@@ -10,8 +10,9 @@
 
 Agents begin with three random evaluations. Regret is in deviations of the functions, mean over agents. δ
 is 1e-5. Fixed beforehand are location 0, a guess of the scale of values, which is right but in two rows,
-and the bound on messages, √3 by the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic setting of two regions and S = 11, but
-for the exact sensitivity, which is less noise. Its values have the same scale.
+and the bound on messages, √3 by the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic
+setting of two regions and S = 11, but for the exact sensitivity, which is less noise. Its values have
+the same scale.
 
 The share of the gain that is kept is (alone - private) / (alone - learned). It holds to be at least some
 share where (1 - share) alone + share learned - private is above 0 by the 95 % interval of the runs. It
