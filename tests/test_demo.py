@@ -174,8 +174,8 @@ def test_alone_and_federated_have_the_same_surrogate():
 
 def test_only_the_federated_owners_send_anything():
     sent = {name: demo.floats_sent(method, 7) for name, method in demo.methods(4, 7).items()}
-    # Of a mean of 101 numbers, and of what is learned of 10 directions (`LearnedPrior`).
-    learned = 7 * (101 + 4 + 2 * 101 * 11)
+    # Of a mean of 101 numbers, and of their covariance (`LearnedPrior`).
+    learned = 7 * (101 + 4 + 2 * 101**2)
     assert sent == {
         "learned prior (federated)": learned,
         "FTS (federated)": 7 * 100,

@@ -42,7 +42,7 @@ from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
 class DPLearnedPrior(AbstractFederated):
-    """Agents learn a prior through a private sum: M + 3 floats to the server, and M + 6 back.
+    """Agents learn a prior through a private sum: M + 3 floats to the server, and M + 5 back.
 
     `capacity`, `features`, `policy`, `trust` and `shrink` are as in `LearnedPrior`. `mechanism` is the
     server's release of a round. The first `releases` rounds have a release; then the prior stays. Both

@@ -90,9 +90,9 @@ class LearnedPrior(AbstractFederated):
         r         most in r directions, which are learned       D + 4 + 2 D (r + 1) numbers
         0         independently, S one variance                 D + 8 numbers
 
-    The first is best, and by far in the first rounds: only there the mean is the most likely one of all
-    values. With another rank each round goes a small part of the way. Numbers are in a message of each
-    agent, so a rank is for populations whose messages do not fit, or that learn from many rounds.
+    The right column is the length of an agent's message. The first is best, and by far in the first
+    rounds: only there each round finds the mean that all values tell of. With another rank each round
+    goes a small part of the way. So a rank is for populations whose messages do not fit.
 
     `degrees` is how many agents the expected covariance counts for, `shrink` the expected mean. With any
     covariance `shrink` is the least, and the evidence of all agents says how much more.

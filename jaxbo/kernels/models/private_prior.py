@@ -43,7 +43,7 @@ def process(key: Key, size: int, location: Scalar, scale: Scalar, dtype: jnp.dty
     """The prior of the process that `size` features stand for, with values of that location and scale."""
     known = location.astype(dtype), scale.astype(dtype), jnp.zeros((size + 1,), dtype)
     S = shared_prior.covariance(key, size + 1, 0, dtype)
-    return SharedPrior(*known, S, S, jnp.ones((), bool))
+    return SharedPrior(*known, S, None, jnp.ones((), bool))
 
 
 # ---------------------------------------------------------------- an agent
@@ -84,9 +84,11 @@ def departure(belief: AgentBelief) -> Departure:
 
 def denoised(released: Features, deviation: Scalar) -> Features:
     """û, from s and τ."""
-    noise = jnp.maximum(released.size - 2, 0) * deviation**2
-    square = linalg.inner(released, released)
-    # The square may be infinite, and then the noise is nothing beside it.
+    # In units in which no square is infinite.
+    largest = jnp.maximum(jnp.max(jnp.abs(released)), deviation)
+    unit = jnp.where(largest > 0, largest, 1)
+    noise = jnp.maximum(released.size - 2, 0) * (deviation / unit) ** 2
+    square = linalg.inner(released / unit, released / unit)
     kept = jnp.maximum(1 - noise / jnp.where(square > 0, square, 1), 0)
     return kept * released
 
@@ -106,4 +108,4 @@ def updated(
     ratio = jnp.sqrt(of_values)
     S = prior.covariance
     S = S.of(S.own() * of_weights / of_values)
-    return SharedPrior(prior.location, prior.scale * ratio, mean / ratio, S, S, prior.learned)
+    return SharedPrior(prior.location, prior.scale * ratio, mean / ratio, S, None, prior.learned)

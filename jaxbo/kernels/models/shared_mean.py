@@ -6,11 +6,12 @@
 
 For each κ the mean of m is R Q (Λ + κ)⁻¹ b, and its covariance is s R Q (Λ + κ)⁻¹ Q'R'. The values have
 
-    log p(y) = -(T log s + Σ log(1 + Λ_i / κ)) / 2 + …,    s = (χ - b'(Λ + κ)⁻¹ b) / T
+    log p(y) = -((T + 1) log s + Σ log(1 + Λ_i / κ)) / 2 + …,    s = (χ - b'(Λ + κ)⁻¹ b + u) / (T + 1)
 
-with T values, s at its most likely, and χ = Σ |R⁻¹ E[w_n]|² as agents would have it under a mean of 0.
-That is exact without noise. What depends on neither s nor κ is left out. So the evidence does not depend
-on the unit of values.
+with s at its most likely, as if there were one value more, of a variance u that is expected. Here
+χ = Σ |R⁻¹ E[w_n]|², as agents would have it under a mean of 0, has T = Σ Λ_i degrees of freedom. That is
+all of the values' square without noise, and their number. What depends on neither s nor κ is left out. So
+the evidence does not depend on the unit of values.
 
 κ is one of `TIMES` times a given number, each as likely as the others before. Where functions have much
 in common small ones are likely. Where they have nothing in common, large ones keep m near 0.
@@ -25,7 +26,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxbo.kernels import linalg
 from jaxbo.types import Features, Scalar
 
-#: κ over the least κ.
+#: How many times the least κ a κ may be.
 TIMES = tuple(2.0**i for i in range(7))
 #: No mean explains more of χ than all but so much.
 _LEAST = 1e-3
@@ -45,25 +46,30 @@ def estimated(
     away: Float[Array, "features features"],
     shift: Features,
     mean: Features,
-    values: Scalar,
     shrink: Scalar,
+    unit: Scalar,
+    centered: Scalar,
 ) -> MeanEstimate:
-    """From R, lower triangular, the sums of G_n'G_n, d_n d_n' and d_n, m₀, T and the least κ."""
+    """From R, lower triangular, the sums of G_n'G_n, d_n d_n' and d_n, m₀, the least κ, and u.
+
+    `centered` is how many degrees of freedom are lost: the agents whose own means were taken from values.
+    """
     known, turn = jnp.linalg.eigh(_both(root, gained))
     known = jnp.maximum(known, 0)
     whiten = lambda w: linalg.dot(turn.T, linalg.solve_lower(root, w))  # noqa: E731
     before, gradient = whiten(mean), whiten(shift)
     b = gradient + known * before
+    freedom = jnp.maximum(jnp.sum(known) - centered, 0)
     # Of all agents, for E[w_n] under a mean of 0.
     square = jnp.trace(_both(root, away)) + linalg.inner(before, gradient + b)
 
     def under(times: Scalar) -> tuple[Scalar, Features, Features]:
         """The evidence of a κ in nats, and the mean and the variances of m under it."""
         precision = known + times * shrink
-        unexplained = jnp.maximum(square - linalg.inner(b**2, 1 / precision), _LEAST * square)
-        s = jnp.maximum(unexplained / jnp.maximum(values, 1), jnp.finfo(square.dtype).tiny)
+        unexplained = jnp.maximum(square - linalg.inner(b / precision, b), _LEAST * square)
+        s = jnp.maximum((unexplained + unit) / (freedom + 1), jnp.finfo(square.dtype).tiny)
         volume = jnp.sum(jnp.log(precision / (times * shrink)))
-        return -0.5 * (values * jnp.log(s) + volume), b / precision, s / precision
+        return -0.5 * ((freedom + 1) * jnp.log(s) + volume), b / precision, s / precision
 
     logs, means, variances = jax.vmap(under)(jnp.asarray(TIMES, known.dtype))
     weights = jax.nn.softmax(logs)

@@ -17,10 +17,10 @@ how much the constant moves:
 with d the mean of d_n, and N a what is left of Σ d_n where E[w_n] moves with m. The last line is the mode
 of an inverse Wishart distribution; ν counts as so many agents of the process that φ stands for.
 
-Δ takes m to its most likely place given S, by `shared_mean`, and says how wrong m may be. An agent's own
-search expects S and that error. Expectation-maximization holds E[w_n] fixed, and takes
-Δ = (Σ d_n - κ (m - c)) / (N + κ). That is a small part of the way while agents have few values. Forms of
-S that do not have Σ G_n'G_n take that step.
+Δ takes m to what is expected of it given S, by `shared_mean`, which says how wrong m may be. An agent's
+own search expects S and that error. The d_n are those of the mean before. Expectation-maximization holds
+E[w_n] fixed, and takes Δ = (Σ d_n - κ (m - c)) / (N + κ). That is a small part of the way while agents
+have few values. Forms of S that do not have Σ G_n'G_n take that step.
 
 S is never inverted. Its root R, with S = R R', makes features R'ψ, whose weights have the prior N(0, I).
 The square-root posterior of `processes.posterior` does the rest.
@@ -33,7 +33,7 @@ then c is 0.
 """
 
 import abc
-from typing import Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -82,6 +82,9 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
     The axis `features` is that of ψ: the constant comes last.
     """
 
+    #: Whether `moved` knows the error of the mean.
+    tells_error: ClassVar[bool] = False
+
     @property
     @abc.abstractmethod
     def width(self) -> int:
@@ -112,8 +115,14 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
         """The covariance of the same form that has this spread."""
 
     @abc.abstractmethod
-    def moved(self, total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
-        """How far the mean moves by the sum over agents. `error` is a spread, or None."""
+    def moved(
+        self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar
+    ) -> MeanEstimate:
+        """How far the mean moves by the sum over agents. `error` is a spread, or None.
+
+        `unit` is the variance of values, and `centered` how many agents have taken their own mean from
+        them.
+        """
 
 
 def _step(total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
@@ -155,13 +164,17 @@ class Isotropic(AbstractCovariance[Float[Array, "2"]]):
     def of(self, spread: Float[Array, "2"]) -> "Isotropic":
         return Isotropic(jnp.maximum(spread / self.identity(), 0), self.features)
 
-    def moved(self, total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
+    def moved(
+        self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar
+    ) -> MeanEstimate:
+        del unit, centered
         return _step(total, mean, shrink)
 
 
 class Full(AbstractCovariance[Float[Array, "features features"]]):
     """Any covariance, by its lower triangular root. A spread has D² numbers."""
 
+    tells_error = True
     root: Float[Array, "features features"]
 
     @property
@@ -187,10 +200,11 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
         floor = _FLOOR * jnp.max(jnp.diagonal(spread))
         return Full(linalg.cholesky((spread + spread.T) / 2, floor))
 
-    def moved(self, total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
-        values, *_ = total.values
+    def moved(
+        self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar
+    ) -> MeanEstimate:
         known = total.gained, total.away, total.shift
-        return shared_mean.estimated(self.root, *known, mean, values, shrink)
+        return shared_mean.estimated(self.root, *known, mean, shrink, unit, centered)
 
 
 class Projected(NamedTuple):
@@ -253,7 +267,10 @@ class LowRank(AbstractCovariance[Projected]):
         last = jnp.maximum(spread.diagonal[-1] - jnp.sum(factor[-1] ** 2), 0)
         return LowRank(jnp.stack([rest, last]), factor, jnp.linalg.qr(directions)[0])
 
-    def moved(self, total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
+    def moved(
+        self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar
+    ) -> MeanEstimate:
+        del unit, centered
         return _step(total, mean, shrink)
 
 
@@ -274,27 +291,29 @@ class SharedPrior(eqx.Module):
     """All agents expect w ~ N(mean, covariance), for values in units of location and scale.
 
     `wide` is the covariance with the error of the mean: what an agent of whom nothing is known expects.
-    `learned` says whether any values differed by then.
+    It is None if that error is not known. `learned` says whether any values differed by then.
     """
 
     location: Scalar
     scale: Scalar
     mean: Features
     covariance: AbstractCovariance
-    wide: AbstractCovariance
+    wide: AbstractCovariance | None
     learned: Bool[Array, ""]
 
     @property
     def doubted(self) -> "SharedPrior":
         """The same as those expect it who do not know its mean for certain."""
-        return eqx.tree_at(lambda prior: prior.covariance, self, self.wide)
+        expected = self.covariance if self.wide is None else self.wide
+        return eqx.tree_at(lambda prior: prior.covariance, self, expected)
 
 
 def uninformed(key: Key, size: int, rank: int, dtype: jnp.dtype) -> SharedPrior:
     """Before any value, for `size` features beside the constant."""
     zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
     S = covariance(key, size + 1, rank, dtype, _UNKNOWN)
-    return SharedPrior(zero, one, jnp.zeros((size + 1,), dtype), S, S, jnp.zeros((), bool))
+    wide = S if S.tells_error else None
+    return SharedPrior(zero, one, jnp.zeros((size + 1,), dtype), S, wide, jnp.zeros((), bool))
 
 
 # ---------------------------------------------------------------- an agent
@@ -454,7 +473,7 @@ def doubting(
         prior.scale,
         jnp.zeros_like(prior.mean),
         process,
-        process,
+        None if prior.wide is None else process,
         prior.learned,
     )
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), prior.doubted, alone)
@@ -496,7 +515,8 @@ def updated(
     ratio = 1 / deviation
     moved = jnp.zeros_like(prior.mean).at[-1].set(mean)
     m = prior.mean - jnp.where(prior.learned, moved, 0)
-    step, left, error = S.moved(total, m, shrink)
+    unit = jnp.where(prior.learned, 1, deviation**2)
+    step, left, error = S.moved(total, m, shrink, unit, jnp.where(prior.learned, 0, N))
     new = ratio * (m + step)
     # Before anything is learned S is of standardized values, whatever their scale.
     units = jnp.where(prior.learned, ratio**2, 1)
@@ -516,15 +536,16 @@ def updated(
         ),
         *(part for _, part in parts),
     )
-    covariance = S.of(spread)
-    wide = covariance
+    wide = None
     if error is not None:
-        wide = S.of(jax.tree.map(lambda a, b: a + ratio**2 * b, spread, error))
+        # At first values are centered, so the constant is not as uncertain as it was.
+        certain = jnp.ones_like(m).at[-1].set(jnp.where(prior.learned, 1, _UNKNOWN**-0.5))
+        wide = S.of(spread + ratio**2 * certain[:, None] * certain[None, :] * error)
     learned = SharedPrior(
         prior.location + prior.scale * mean,
         prior.scale * deviation,
         new,
-        covariance,
+        S.of(spread),
         wide,
         jnp.ones((), bool),
     )

@@ -29,13 +29,13 @@ def functions(common, seed=1):
 
 
 @functools.partial(jax.jit, static_argnums=5)
-def estimate(gained, away, shift, mean, values, shrink):
-    return shared_mean.estimated(
-        jnp.asarray(ROOT, DTYPE), gained, away, shift, mean, values, jnp.asarray(shrink, DTYPE)
-    )
+def estimate(gained, away, shift, mean, unit, shrink):
+    root, zero = jnp.asarray(ROOT, DTYPE), jnp.zeros((), DTYPE)
+    given = jnp.asarray(shrink, DTYPE), unit, zero
+    return shared_mean.estimated(root, gained, away, shift, mean, *given)
 
 
-def estimated(features, values, mean=np.zeros(D), shrink=1.0, *, sums=None):
+def estimated(features, values, mean=np.zeros(D), shrink=1.0, *, sums=None, unit=1.0):
     """From the sums over agents, under a prior of that mean."""
     gained, away, shift = np.zeros((D, D)), np.zeros((D, D)), np.zeros(D)
     for P, y in zip(features, values, strict=True):
@@ -45,7 +45,7 @@ def estimated(features, values, mean=np.zeros(D), shrink=1.0, *, sums=None):
         away += np.outer(d, d)
         shift += d
     total = (gained, away, shift) if sums is None else sums
-    arrays = (jnp.asarray(a, DTYPE) for a in (*total, mean, values.size))
+    arrays = (jnp.asarray(a, DTYPE) for a in (*total, mean, unit))
     found = estimate(*arrays, shrink)
     return jax.tree.map(lambda a: np.asarray(a, np.float64), found)
 
@@ -57,8 +57,8 @@ def density(features, values, kappa):
     for n in range(AGENTS):
         own = slice(n * COUNT, (n + 1) * COUNT)
         K[own, own] += features[n] @ S @ features[n].T
-    s = y @ np.linalg.solve(K, y) / len(y)
-    log = -0.5 * (len(y) * np.log(s) + np.linalg.slogdet(K)[1])
+    s = (y @ np.linalg.solve(K, y) + 1) / (len(y) + 1)  # a value of 1 more
+    log = -0.5 * ((len(y) + 1) * np.log(s) + np.linalg.slogdet(K)[1])
     gain = (S / kappa) @ P.T
     mean = gain @ np.linalg.solve(K, y)
     return log, mean, s * (S / kappa - gain @ np.linalg.solve(K, gain.T))
@@ -98,7 +98,7 @@ def test_what_is_left_is_the_sum_of_shifts_under_the_new_mean():
 
 def test_it_has_the_unit_of_values():
     features, values = functions(0.5)
-    one, two = estimated(features, values), estimated(features, 1e-4 * values)
+    one, two = estimated(features, values), estimated(features, 1e-4 * values, unit=1e-8)
     np.testing.assert_allclose(1e-4 * one.step, two.step, atol=1e-6)
     np.testing.assert_allclose(1e-8 * one.error, two.error, atol=1e-3 * two.error.max())
 
@@ -117,11 +117,10 @@ def test_little_is_taken_for_common_where_nothing_is_and_all_where_all_is():
 @pytest.mark.parametrize("size", [0.0, 1e-25, 1e-12, 1e12])
 def test_whatever_the_sums_all_is_finite(size):
     features, values = functions(0.5)
-    found = estimated(
-        features, size * values, sums=(np.zeros((D, D)), np.zeros((D, D)), np.zeros(D))
-    )
+    nothing = np.zeros((D, D)), np.zeros((D, D)), np.zeros(D)
+    found = estimated(features, size * values, sums=nothing, unit=size**2)
     assert all(np.isfinite(leaf).all() for leaf in found)
-    found = estimated(features, size * values)
+    found = estimated(features, size * values, unit=size**2)
     assert all(np.isfinite(leaf).all() for leaf in found)
     if size != 1e-25:  # whose square is 0 in float32
         expected = size * estimated(features, values).step

@@ -68,7 +68,8 @@ X, Y = data()
 def prior_with(covariance, *, learned=True):
     mean = np.random.default_rng(4).standard_normal(D) / 3
     location, scale, mean = (jnp.asarray(a, DTYPE) for a in (4.0, 2.0, mean))
-    return SharedPrior(location, scale, mean, covariance, covariance, jnp.asarray(learned))
+    wide = covariance if covariance.tells_error else None
+    return SharedPrior(location, scale, mean, covariance, wide, jnp.asarray(learned))
 
 
 @jax.jit
@@ -144,25 +145,26 @@ def uninformed(rank):
     return shared_prior.uninformed(jr.key(7), SIZE, rank, DTYPE)
 
 
-def dense_mean(S, m, told):
+def dense_mean(S, m, told, unit, centered):
     """The mean, what is left of the gradient, and the mean's error, by generalized least squares.
 
     `told` has each agent's features, values and covariance of values.
     """
-    T, inverse = sum(len(y) for _, y, _ in told), np.linalg.inv(S)
+    inverse = np.linalg.inv(S)
     known = sum(P.T @ np.linalg.solve(K, P) for P, _, K in told)
     rhs = sum(P.T @ np.linalg.solve(K, y) for P, y, K in told)
     # As if there were no noise, but for what the mean explains.
     shifts = [S @ P.T @ np.linalg.solve(K, y - P @ m) for P, y, K in told]
     square = sum(d @ inverse @ (d + 2 * m) for d in shifts) + m @ known @ m
+    freedom = np.trace(known @ S) - centered
     found, logs = [], []
     for kappa in SHRINK * np.array(shared_mean.TIMES):
         precision = known + kappa * inverse
         mean = np.linalg.solve(precision, rhs)
-        s = max(square - rhs @ mean, 1e-3 * square) / T
+        s = (max(square - rhs @ mean, 1e-3 * square) + unit) / (freedom + 1)
         volume = np.linalg.slogdet(precision @ S / kappa)[1]
         found.append((mean, s * np.linalg.inv(precision)))
-        logs.append(-0.5 * (T * np.log(s) + volume))
+        logs.append(-0.5 * ((freedom + 1) * np.log(s) + volume))
     shares = np.exp(logs - np.max(logs))
     shares = shares / shares.sum()
     new = sum(w * mean for w, (mean, _) in zip(shares, found, strict=True))
@@ -198,7 +200,12 @@ def dense_step(prior, here):
         spread += V
     shifts = np.array(shifts)
     if isinstance(prior.covariance, Full):
-        mean, left, error = dense_mean(before, m, told)
+        unit = 1 if prior.learned else (scale / float(prior.scale)) ** 2
+        lost = 0 if prior.learned else count
+        mean, left, error = dense_mean(before, m, told, unit, lost)
+        if not prior.learned:
+            error[-1] /= 10
+            error[:, -1] /= 10
     else:
         mean = (count * m + shifts.sum(axis=0)) / (count + SHRINK)
         left, error = shifts.sum(axis=0) - count * (mean - m), 0
