@@ -3,9 +3,24 @@
 import time
 from types import SimpleNamespace
 
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
 from bench.speed import methods
 
 
+@pytest.fixture
+def uncached():
+    """What was compiled in an earlier run of the tests is compiled again."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("uncached")
 def test_the_parts_of_a_first_call_are_found():
     found = methods.where("RandomSearch")
     assert min(found) > 0
