@@ -105,7 +105,7 @@ class LearnedPrior(AbstractFederated):
     agents whose values differ in unit to one scale before. A failed evaluation is not learned from.
     An agent that is not `present` is in no sum, and hears the broadcast all the same.
 
-    `prior` is for agents that begin when others have finished: what those have `learned`. It is the one
+    `prior` is for agents that begin after others have finished. `learned` returns it. It is the one
     message that they hear. It stays as it is, and they send nothing. It brings its own features, so
     that of `features` only the noise counts, and `rank`, `degrees` and `shrink` do not. `trust` does.
 
@@ -175,7 +175,7 @@ class LearnedPrior(AbstractFederated):
         *,
         each: Each = jax.vmap,
     ) -> LearnedPriorShared:
-        """What agents have learned of all that they observed: `prior` for those who begin later.
+        """The prior that agents have learned from all their observations, for agents that begin later.
 
         So many steps more of expectation-maximization, which cost messages and no evaluation. `present`
         says who takes part.
