@@ -58,9 +58,9 @@ class DPLearnedPrior(AbstractFederated):
     `location` and `scale` are a guess of the mean and the deviation of an agent's function, in units of
     values. They are public, so do not take them from the data. For an accuracy, 0.5 and 0.2 may serve.
     Agents learn both: the constant of m learns by how much the location is off, and each release moves
-    the scale by up to a factor of two. In `prior-private` with 50 agents and ε = 4, a guess of twice the
-    scale costs 5 % of the gain after five queries, half of it 20 %, four times 23 %, and a quarter 59 %
-    (60 runs).
+    the scale by up to a factor of two. In the setting of `prior-private`, with 50 agents and ε = 4, a
+    guess of twice the scale costs 5 % of the gain after five queries. Half of the scale costs 20 %, four
+    times 23 %, and a quarter 59 % (60 runs).
 
     A round takes an agent O(capacity² M).
 

@@ -126,7 +126,7 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
 
 
 def _step(total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
-    """That of expectation-maximization."""
+    """The step of expectation-maximization."""
     step = (total.shift - shrink * mean) / (total.agents + shrink)
     return MeanEstimate(step, total.shift - total.agents * step, None)
 
@@ -303,9 +303,10 @@ class SharedPrior(eqx.Module):
 
     @property
     def doubted(self) -> "SharedPrior":
-        """The same as those expect it who do not know its mean for certain."""
+        """The prior of an agent that does not know the mean for certain."""
         expected = self.covariance if self.wide is None else self.wide
-        return eqx.tree_at(lambda prior: prior.covariance, self, expected)
+        known = self.location, self.scale, self.mean
+        return SharedPrior(*known, expected, None, self.learned)
 
 
 def uninformed(key: Key, size: int, rank: int, dtype: jnp.dtype) -> SharedPrior:
@@ -467,15 +468,8 @@ def doubting(
 ) -> Doubt:
     """An agent's posterior where the shared prior is right with probability `trust`."""
     S = prior.covariance
-    process = S.of(S.identity())
-    alone = SharedPrior(
-        prior.location,
-        prior.scale,
-        jnp.zeros_like(prior.mean),
-        process,
-        None if prior.wide is None else process,
-        prior.learned,
-    )
+    process = prior.location, prior.scale, jnp.zeros_like(prior.mean), S.of(S.identity())
+    alone = SharedPrior(*process, None, prior.learned)
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), prior.doubted, alone)
     beliefs = jax.vmap(lambda prior: believed(features, prior, noise, known))(both)
     logs = beliefs.log_evidence + jnp.log(jnp.stack([trust, 1 - trust]))
