@@ -39,7 +39,8 @@ from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
 from jaxbo.kernels.models import shared_prior
 from jaxbo.kernels.models.fitted import Fitted, Mixture
-from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior, Statistics
+from jaxbo.kernels.models.shared_covariance import Statistics
+from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.layout import Each

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxbo.kernels import linalg
-from jaxbo.kernels.models import shared_prior
+from jaxbo.kernels.models import shared_covariance
 from jaxbo.kernels.models.shared_prior import AgentBelief, SharedPrior
 from jaxbo.types import Features, Key, Scalar
 
@@ -42,7 +42,7 @@ _FACTOR = 4.0
 def process(key: Key, size: int, location: Scalar, scale: Scalar, dtype: jnp.dtype) -> SharedPrior:
     """The prior of the process that `size` features stand for, with values of that location and scale."""
     known = location.astype(dtype), scale.astype(dtype), jnp.zeros((size + 1,), dtype)
-    S = shared_prior.covariance(key, size + 1, 0, dtype)
+    S = shared_covariance.covariance(key, size + 1, 0, dtype)
     return SharedPrior(*known, S, None, jnp.ones((), bool))
 
 

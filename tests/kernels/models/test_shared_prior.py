@@ -12,7 +12,8 @@ import pytest
 
 from jaxbo.kernels.choosing.policy import EI
 from jaxbo.kernels.models import shared_mean, shared_prior
-from jaxbo.kernels.models.shared_prior import Full, Isotropic, LowRank, SharedPrior
+from jaxbo.kernels.models.shared_covariance import Full, Isotropic, LowRank
+from jaxbo.kernels.models.shared_prior import SharedPrior
 from jaxbo.kernels.processes import features
 from jaxbo.kernels.processes.covariance import SquaredExponential
 
