@@ -63,6 +63,14 @@ LOOPS = {
             "checkpoint": None, "direction": "maximize",
         },
     ),
+    "minimize": (
+        jaxbo.minimize,
+        {
+            "objective": hill, "domain": CUBE, "evaluations": 1, "executor": None, "workers": 1,
+            "initial": 1, "outcomes": (), "seed": 0, "progress": False,
+        },
+    ),
+    "maximize": (jaxbo.maximize, {"objective": hill, "domain": CUBE, "evaluations": 1}),
     "ask": (lambda context: jaxbo.Desk(WORKER, KEY, initial=1).ask(context=context), {"context": None}),
     "simulate": (
         jaxbo.simulate,

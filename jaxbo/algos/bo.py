@@ -1,0 +1,61 @@
+"""The method to take for one black box, and the size of its first design.
+
+    model     four exact Gaussian processes of warped values, weighed by evidence      Ensemble.warped
+    query     expected improvement; with a context, Thompson sampling
+    search    candidates over the whole domain, and a quarter as many near the best points
+
+Both functions choose from the domain, the budget and the workers alone. What they return is made of
+parts that anybody can take instead, or change one by one.
+"""
+
+from collections.abc import Iterable
+
+from jaxbo._check import is_a, whole
+from jaxbo.algos.base.outcomes import Outcome
+from jaxbo.algos.egp import EGP
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.domains.space import Space
+from jaxbo.kernels.choosing.policy import EI, Thompson
+from jaxbo.kernels.models.ensemble import Ensemble
+
+#: Points over the whole domain, and those near the best ones, that a search begins with.
+CANDIDATES, NEARBY = 1000, 250
+#: A first design has no more points: from there on a model says more than chance.
+LARGEST_DESIGN = 20
+
+
+def BO(  # noqa: N802  the field's name
+    domain: AbstractDomain,
+    evaluations: int = 200,
+    *,
+    workers: int = 1,
+    outcomes: Iterable[Outcome] = (),
+) -> EGP:
+    """The method for one black box: an `EGP` whose parts are chosen by what was measured best.
+
+    `evaluations` is the most that the model has room for, known results and first designs included.
+    A checkpoint goes on with more of them. `workers` are evaluations at the same time. `outcomes` are
+    numbers beside the value that must meet bounds.
+
+    The model is `Ensemble.warped`, for any scale of values and any smoothness. It takes
+    O(evaluations²) a point and O(evaluations³) a fit: above some 500 evaluations give an `EGP` on
+    features. The policy is `EI`. A space with a `Context` has Thompson sampling, because expected
+    improvement is over the best of all contexts.
+
+    `ValueError` for a domain that is none, and for numbers below 1.
+    """
+    is_a("domain", domain, AbstractDomain)
+    whole("evaluations", evaluations, least=1)
+    whole("workers", workers, least=1)
+    # Workers that are busy take rows of their own while the next query is sought.
+    model = Ensemble.warped(domain.dim, evaluations + workers - 1)
+    context = isinstance(domain, Space) and domain.context
+    policy = Thompson() if context else EI()
+    sizes = {"candidates": CANDIDATES, "nearby": NEARBY}
+    return EGP(domain, model, policy, workers, outcomes=tuple(outcomes), **sizes)
+
+
+def first_design(domain: AbstractDomain) -> int:
+    """How many points to draw before the model is asked: two a variable and two more, 20 at most."""
+    is_a("domain", domain, AbstractDomain)
+    return min(2 * domain.variables.number + 2, LARGEST_DESIGN)
