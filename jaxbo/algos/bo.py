@@ -2,24 +2,21 @@
 
     model     four exact Gaussian processes of warped values, weighed by evidence      Ensemble.warped
     query     expected improvement; with a context, Thompson sampling
-    search    candidates over the whole domain, and a quarter as many near the best points
+    design    2 variables + 2 points, at most 20
 
-Both functions choose from the domain, the budget and the workers alone. What they return is made of
-parts that anybody can take instead, or change one by one.
+The method is made of parts that anybody can change one by one.
 """
 
 from collections.abc import Iterable
 
 from jaxbo._check import is_a, whole
-from jaxbo.algos.base.outcomes import Outcome
+from jaxbo.algos.base.outcomes import Outcome, as_outcomes
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing.policy import EI, Thompson
 from jaxbo.kernels.models.ensemble import Ensemble
 
-#: Points over the whole domain, and those near the best ones, that a search begins with.
-CANDIDATES, NEARBY = 1000, 250
 #: A first design has no more points: from there on a model says more than chance.
 LARGEST_DESIGN = 20
 
@@ -51,11 +48,11 @@ def BO(  # noqa: N802  the field's name
     model = Ensemble.warped(domain.dim, evaluations + workers - 1)
     context = isinstance(domain, Space) and domain.context
     policy = Thompson() if context else EI()
-    sizes = {"candidates": CANDIDATES, "nearby": NEARBY}
-    return EGP(domain, model, policy, workers, outcomes=tuple(outcomes), **sizes)
+    return EGP(domain, model, policy, workers, outcomes=as_outcomes(outcomes))
 
 
 def first_design(domain: AbstractDomain) -> int:
     """How many points to draw before the model is asked: two a variable and two more, 20 at most."""
     is_a("domain", domain, AbstractDomain)
-    return min(2 * domain.variables.number + 2, LARGEST_DESIGN)
+    variables = len(domain.parameters) if isinstance(domain, Space) else domain.dim
+    return min(2 * variables + 2, LARGEST_DESIGN)

@@ -8,16 +8,13 @@ process (2022), Algorithms 1 and 2.
 """
 
 import equinox as eqx
-import jax.numpy as jnp
-import jax.random as jr
 
-from jaxbo._check import is_a, require, whole
+from jaxbo._check import is_a, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.algos.base.outcomes import Outcome, as_outcomes, check_names
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.maximize import query
-from jaxbo.kernels.choosing.nearby import nearby
 from jaxbo.kernels.choosing.policy import AbstractPolicy, Thompson
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
 from jaxbo.types import Key, Point, Points
@@ -64,7 +61,6 @@ class EGP(AbstractOneModel):
     policy: AbstractPolicy = eqx.field(default_factory=Thompson)
     workers: int = eqx.field(static=True, default=1)
     candidates: int = eqx.field(static=True, default=1000)
-    nearby: int = eqx.field(static=True, default=0)
     outcomes: tuple[Outcome, ...] = eqx.field(converter=as_outcomes, default=())  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __check_init__(self):
@@ -72,11 +68,6 @@ class EGP(AbstractOneModel):
         is_a("policy", self.policy, AbstractPolicy)
         self.policy.check(self.surrogate)
         whole("candidates", self.candidates, least=1)
-        whole("nearby", self.nearby)
-        require(
-            self.nearby <= self.candidates,
-            f"nearby must be at most candidates, {self.candidates}, got {self.nearby}.",
-        )
         check_names(self.outcomes, self.domain)
         if self.outcomes:
             self.policy.check_constrained(self.surrogate)
@@ -93,12 +84,6 @@ class EGP(AbstractOneModel):
         return self.domain.candidates(key, self.candidates)
 
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, tuple[()]]:
-        near_key, key = (key, key) if not self.nearby else tuple(jr.split(key))
-        if self.nearby:
-            # Those that are moved cover the domain themselves, as every so manieth of a list does.
-            others = candidates[:: self.candidates // self.nearby][: self.nearby]
-            near = nearby(near_key, self.domain, state.past, others)
-            candidates = jnp.concatenate([candidates, near])
         model, *slacks = self.models(state)
         if not slacks:
             function = self.policy(key, *model)

@@ -54,18 +54,6 @@ class Axes(NamedTuple):
         )
 
 
-class Variables(NamedTuple):
-    """What the coordinates of a domain stand for."""
-
-    owners: Int[np.ndarray, " dim"]  # the variable of each, counted from 0
-    near: Bool[np.ndarray, " dim"]  # whether points near along it have values near
-
-    @property
-    def number(self) -> int:
-        """How many variables there are."""
-        return int(self.owners.max()) + 1
-
-
 class AbstractDomain(Extensible):
     """A set of points on the scale of the unit cube."""
 
@@ -99,11 +87,6 @@ class AbstractDomain(Extensible):
         """Whether a point that `project` gives is in the domain."""
         del x
         return jnp.ones((), bool)
-
-    @property
-    def variables(self) -> Variables:
-        """Here each coordinate is one."""
-        return Variables(np.arange(self.dim), np.ones(self.dim, bool))
 
     @property
     def product(self) -> "AbstractDomain":

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxbo._check import require
 from jaxbo._keys import unwrap, wrap
 from jaxbo.domains import _tables, constraint
-from jaxbo.domains.base import AbstractDomain, Axes, Cube, Variables, clip
+from jaxbo.domains.base import AbstractDomain, Axes, Cube, clip
 from jaxbo.domains.constraint import Constraint
 from jaxbo.domains.parameters import (
     Conditional,
@@ -30,8 +30,6 @@ from jaxbo.types import Count, Flag, Key, Point, Points, Scalar
 
 #: A draw that must be allowed is given up after so many times the points that two should take.
 _TRIES = 64
-#: Integers of no more values are looked at one by one.
-_FEW = 8
 
 
 class Space(AbstractDomain):
@@ -168,13 +166,6 @@ class Space(AbstractDomain):
         if held.compiled:
             return jnp.asarray(held.predicate(self.unpack(x)))
         return constraint.on_host(held.predicate, self._everywhere.decode, self.project(x))
-
-    @property
-    def variables(self) -> Variables:
-        """The parameters, in order. Few integers, like choices, have no values between them."""
-        tables = self._tables
-        few = (tables.cells > 1) & (tables.cells <= _FEW)
-        return Variables(tables.owner, ~tables.categorical & ~few)
 
     @property
     def product(self) -> "Space":
