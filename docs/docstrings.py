@@ -1,0 +1,73 @@
+"""Docstrings as reStructuredText. They are plain text: paragraphs, lists, indented formulas, `code`.
+
+A block that is indented is a formula or an example, and is shown as it stands. Elsewhere, lines are
+joined, and characters that mean something in reStructuredText are escaped.
+"""
+
+import re
+import textwrap
+
+ITEM = re.compile(r"[-*] |\d+\. ")
+#: Types as their aliases are written out, and the aliases.
+TYPES = {
+    "jaxlib._jax.Array": "Array",
+    "Array | ndarray | bool | number | bool | int | float | complex": "ArrayLike",
+    "Key[Array, ''] | UInt32[Array, '2'] | UInt32[Array, '4']": "Key",
+}
+#: A role, which autodoc writes for aliases, `code`, and what means something in reStructuredText.
+TOKEN = re.compile(r"(?P<role>:[\w:]+:`[^`]+`)|`(?P<code>[^`]+)`|(?P<special>[\\*|_])")
+
+
+def process(app, what, name, obj, options, lines):
+    """An event of autodoc: changes `lines` in place."""
+    lines[:] = converted("\n".join(lines)).splitlines()
+
+
+def skip(app, what, name, obj, skipped, options):
+    """An event of autodoc: fields of named tuples without a docstring of their own are left out."""
+    automatic = (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
+    return True if automatic else None
+
+
+def sign(app, what, name, obj, options, signature, annotation):
+    """An event of autodoc: aliases by their names, and not as all that they may be."""
+    for written, alias in TYPES.items():
+        signature, annotation = (t and t.replace(written, alias) for t in (signature, annotation))
+    return signature, annotation
+
+
+def converted(text):
+    blocks = re.split(r"\n[ \t]*\n", textwrap.dedent(text).strip("\n"))
+    return "\n\n".join(block(b) for b in blocks if b.strip()) + "\n"
+
+
+def block(text):
+    lines = text.splitlines()
+    if all(line.startswith("    ") for line in lines):
+        return (".. code-block:: pycon" if ">>> " in text else "::") + "\n\n" + text
+    if ITEM.match(lines[0]):
+        return "\n".join(items(lines))
+    return prose(" ".join(line.strip() for line in lines))
+
+
+def items(lines):
+    """One line an item."""
+    joined = []
+    for line in lines:
+        if ITEM.match(line):
+            joined.append(line.strip())
+        else:
+            joined[-1] += " " + line.strip()
+    for item in joined:
+        mark = ITEM.match(item).group()
+        yield mark + prose(item[len(mark) :])
+
+
+def prose(text):
+    return TOKEN.sub(marked, text)
+
+
+def marked(match):
+    if match["code"]:
+        return rf"\ ``{match['code']}``\ "  # the spaces vanish, and letters may follow
+    return match["role"] or "\\" + match["special"]
