@@ -67,4 +67,5 @@ def setup(app):
     app.connect("include-read", links.of_included)
     app.connect("doctree-read", links.of_names)
     app.connect("doctree-resolved", links.of_sources)
+    app.connect("html-page-context", links.of_source_pages)
     app.connect("doctree-resolved", links.of_pictures)

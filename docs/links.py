@@ -59,6 +59,13 @@ def of_sources(app, document, page):
             link.replace_self(shown)
 
 
+def of_source_pages(app, page, template, context, document):
+    """An event of Sphinx: links from a source back to its documentation, to names of another form, go."""
+    if page.startswith("_modules/"):
+        dead = r'<a class="viewcode-back".*?</a>|<li><a href="builtins.html">.*?</li>'
+        context["body"] = re.sub(dead, "", context["body"], flags=re.S)
+
+
 def of_names(app, document):
     """An event of Sphinx: a public name in `code` becomes a link to the API."""
     for code in list(document.findall(nodes.literal)):
