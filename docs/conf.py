@@ -27,7 +27,8 @@ project = author = "jaxbo"
 release = jaxbo.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
-exclude_patterns = ["_static"]
+templates_path = ["_templates"]
+exclude_patterns = ["_static", "_templates"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
