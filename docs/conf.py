@@ -4,7 +4,7 @@ Pages are Markdown (MyST), and three things happen on the way. Docstrings, which
 reStructuredText (`docstrings.py`). A page of `api` gets the names that belong on it (`names.py`). Links
 are made that pages do not spell out (`links.py`).
 
-Sphinx with MyST and this theme is also what JAX, Optax and BlackJAX use. MkDocs has had no release since
+Optax and BlackJAX use Sphinx, MyST and this theme, too. MkDocs has had no release since
 2024, and its theme Material calls itself inactive.
 """
 

@@ -1,20 +1,22 @@
 """Docstrings as reStructuredText. They are plain text: paragraphs, lists, indented formulas, `code`.
 
-A block that is indented is a formula or an example, and is shown as it stands. Elsewhere, lines are
-joined, and characters that mean something in reStructuredText are escaped.
+A block that is indented is a formula or an example, and is shown as it stands. Lines that begin with
+arguments are a list. Elsewhere, lines are joined, and characters that mean something in reStructuredText
+are escaped.
 """
 
 import re
 import textwrap
 
 ITEM = re.compile(r"[-*] |\d+\. ")
+ARGUMENT = re.compile(r"`\w+`(, `\w+`)*: ")
 #: Types as their aliases are written out, and the aliases.
 TYPES = {
     "jaxlib._jax.Array": "Array",
     "Array | ndarray | bool | number | bool | int | float | complex": "ArrayLike",
     "Key[Array, ''] | UInt32[Array, '2'] | UInt32[Array, '4']": "Key",
 }
-#: A role, which autodoc writes for aliases, `code`, and what means something in reStructuredText.
+#: A role, which autodoc writes for aliases, `code`, and characters with a meaning in reStructuredText.
 TOKEN = re.compile(r"(?P<role>:[\w:]+:`[^`]+`)|`(?P<code>[^`]+)`|(?P<special>[\\*|_])")
 
 
@@ -45,13 +47,15 @@ def block(text):
     lines = text.splitlines()
     if all(line.startswith("    ") for line in lines):
         return (".. code-block:: pycon" if ">>> " in text else "::") + "\n\n" + text
+    if sum(bool(ARGUMENT.match(line)) for line in lines) > 1:
+        lines = [f"- {line}" if ARGUMENT.match(line) else line for line in lines]
     if ITEM.match(lines[0]):
         return "\n".join(items(lines))
     return prose(" ".join(line.strip() for line in lines))
 
 
 def items(lines):
-    """One line an item."""
+    """Each item on a line of its own."""
     joined = []
     for line in lines:
         if ITEM.match(line):

@@ -19,7 +19,7 @@ INCLUDED = {
     "federation/README.md": "docs/guide.md",
 }
 #: Packages below `jaxbo` whose modules pages name without it.
-PACKAGES = ("kernels.", "privacy.", "domains.", "objectives.", "algos.", "federation.")
+PACKAGES = ("kernels.", "privacy.", "domains.", "objectives.", "algos.", "runs.", "federation.")
 
 
 def of_included(app, path, page, content):

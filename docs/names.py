@@ -1,7 +1,7 @@
 """Which names a page of `api` documents: `jaxbo.__all__`, dealt out by where each name is defined.
 
 A new name of jaxbo is on the page of its module without anything being done. `parts` are the modules
-below: all that they have, but for what is public already.
+below, without the public names.
 """
 
 import importlib
@@ -32,6 +32,7 @@ PARTS = {
     "api/parts/additive": ["jaxbo.kernels.additive"],
     "api/parts/accelerated": ["jaxbo.kernels.accelerated"],
     "api/parts/methods": ["jaxbo.algos"],
+    "api/parts/runs": ["jaxbo.runs"],
     "api/parts/privacy": ["jaxbo.privacy"],
     "api/parts/domains": ["jaxbo.domains", "jaxbo.objectives", "jaxbo.types", "jaxbo.layout"],
     "api/parts/federation": ["jaxbo.federation"],
@@ -39,7 +40,7 @@ PARTS = {
 
 
 def add(app, page, source):
-    """An event of Sphinx: what a page says is followed by what is documented on it."""
+    """An event of Sphinx: the directives of a page follow its text."""
     directives = [directive(name) for name in public().get(page, ())]
     directives += [part(module) for module in modules(page)]
     if directives:
@@ -66,7 +67,7 @@ def is_in(module, package):
 
 
 def modules(page):
-    """The modules of a page of parts, without private modules and those that are public names."""
+    """The modules of a page of parts, without private modules and modules that are public names."""
     taken = {defining(name) for name in jaxbo.__all__ if inspect.ismodule(getattr(jaxbo, name))}
     for root in PARTS.get(page, ()):
         found = importlib.import_module(root)

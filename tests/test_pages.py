@@ -1,4 +1,4 @@
-"""What the README and the pages of the site show runs as written, and what they point to exists."""
+"""The examples of the README and of the site run as written, and their links lead somewhere."""
 
 import importlib.util
 import json
@@ -118,13 +118,18 @@ def test_every_experiment_has_a_section_or_is_named_on_the_page_of_experiments()
     assert not missing
 
 
+def module(name):
+    """A module of `docs`, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
 @pytest.fixture(scope="module")
 def names():
-    """What `docs/names.py` puts on which page."""
-    spec = importlib.util.spec_from_file_location("names", ROOT / "docs" / "names.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """`docs/names.py`, which says which page documents a name."""
+    return module("names")
 
 
 def test_every_public_name_is_on_one_page_of_the_api(names):
@@ -139,10 +144,49 @@ def test_every_module_that_is_meant_to_be_used_on_its_own_is_among_the_parts(nam
     parts = [module for page in names.PARTS for module in names.modules(page)]
     assert len(parts) == len(set(parts))
     below = [m.name for m in pkgutil.walk_packages(jaxbo.__path__, "jaxbo.") if "._" not in m.name]
-    kept = ("jaxbo.kernels.", "jaxbo.privacy", "jaxbo.domains", "jaxbo.algos", "jaxbo.federation")
+    kept = (
+        "jaxbo.kernels.",
+        "jaxbo.privacy",
+        "jaxbo.domains",
+        "jaxbo.algos",
+        "jaxbo.runs",
+        "jaxbo.federation",
+    )
     elsewhere = {names.defining(name) for name in jaxbo.__all__}
     missing = {name for name in below if name.startswith(kept)} - set(parts) - elsewhere
     assert not missing
+
+
+DOCSTRING = """`x` has |x| * 2 and w_
+in two lines.
+
+    y = |x| * w_
+
+`a`, `b`: two numbers,
+    of any size.
+`c`: another.
+
+Between.
+
+- an item
+  of two lines
+"""
+
+
+def test_a_docstring_keeps_its_formulas_lists_and_characters():
+    publish = pytest.importorskip("docutils.core").publish_doctree
+    tree = publish(
+        module("docstrings").converted(DOCSTRING),
+        settings_overrides={"halt_level": 2, "report_level": 2},
+    )
+    assert [type(node).__name__ for node in tree.children] == [
+        *("paragraph", "literal_block", "bullet_list", "paragraph", "bullet_list"),
+    ]
+    texts = [node.astext() for node in tree.children]
+    assert texts[:2] == ["x has |x| * 2 and w_ in two lines.", "y = |x| * w_"]
+    arguments, items = ([item.astext() for item in tree.children[n].children] for n in (2, 4))
+    assert arguments == ["a, b: two numbers, of any size.", "c: another."]
+    assert items == ["an item of two lines"]
 
 
 @pytest.mark.full
