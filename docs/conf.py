@@ -46,7 +46,7 @@ html_theme = "sphinx_book_theme"
 html_title = "jaxbo"
 html_static_path = ["_static"]
 html_css_files = ["jaxbo.css"]
-html_copy_source = False
+html_use_index = html_domain_indices = html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
 html_theme_options = {

@@ -10,11 +10,12 @@ import textwrap
 
 ITEM = re.compile(r"[-*] |\d+\. ")
 ARGUMENT = re.compile(r"`\w+`(, `\w+`)*: ")
-#: Types as their aliases are written out, and the aliases.
-TYPES = {
-    "jaxlib._jax.Array": "Array",
+#: Where types come from, which goes without saying, and types as their aliases are written out.
+SOURCES = re.compile(r"~?(jaxtyping|jaxlib\._jax|numpy)\.")
+ALIASES = {
     "Array | ndarray | bool | number | bool | int | float | complex": "ArrayLike",
     "Key[Array, ''] | UInt32[Array, '2'] | UInt32[Array, '4']": "Key",
+    "<factory>": "...",
 }
 #: A role, which autodoc writes for aliases, `code`, and characters with a meaning in reStructuredText.
 TOKEN = re.compile(r"(?P<role>:[\w:]+:`[^`]+`)|`(?P<code>[^`]+)`|(?P<special>[\\*|_])")
@@ -33,9 +34,14 @@ def skip(app, what, name, obj, skipped, options):
 
 def sign(app, what, name, obj, options, signature, annotation):
     """An event of autodoc: aliases by their names, and not as all that they may be."""
-    for written, alias in TYPES.items():
-        signature, annotation = (t and t.replace(written, alias) for t in (signature, annotation))
-    return signature, annotation
+    return short(signature), short(annotation)
+
+
+def short(types):
+    types = types and SOURCES.sub("", types)
+    for written, alias in ALIASES.items():
+        types = types and types.replace(written, alias)
+    return types
 
 
 def converted(text):

@@ -20,6 +20,8 @@ INCLUDED = {
 }
 #: Packages below `jaxbo` whose modules pages name without it.
 PACKAGES = ("kernels.", "privacy.", "domains.", "objectives.", "algos.", "runs.", "federation.")
+#: Public names that are fields and arguments elsewhere: without `jaxbo.` they are no links.
+FIELDS = {"best", "summary", "objectives", "functions"}
 
 
 def of_included(app, path, page, content):
@@ -69,6 +71,8 @@ def of_source_pages(app, page, template, context, document):
 def of_names(app, document):
     """An event of Sphinx: a public name in `code` becomes a link to the API."""
     for code in list(document.findall(nodes.literal)):
+        if code.astext() in FIELDS:
+            continue
         name = re.sub(r"\(.*\)$", "", code.astext(), flags=re.S).removeprefix("jaxbo.")
         public = name.split(".")[0] in jaxbo.__all__ or name.startswith(PACKAGES)
         if not public or isinstance(code.parent, nodes.reference | pending_xref | nodes.title):
