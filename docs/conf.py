@@ -4,8 +4,8 @@ Pages are Markdown (MyST), and three things happen on the way. Docstrings, which
 reStructuredText (`docstrings.py`). A page of `api` gets the names that belong on it (`names.py`). Links
 are made that pages do not spell out (`links.py`).
 
-Optax and BlackJAX use Sphinx, MyST and this theme, too. MkDocs has had no release since
-2024, and its theme Material calls itself inactive.
+Optax and BlackJAX use Sphinx, MyST and this theme, too. MkDocs has had no release since 2024, and its
+theme Material calls itself inactive.
 """
 
 import os
@@ -68,5 +68,5 @@ def setup(app):
     app.connect("include-read", links.of_included)
     app.connect("doctree-read", links.of_names)
     app.connect("doctree-resolved", links.of_sources)
-    app.connect("html-page-context", links.of_source_pages)
     app.connect("doctree-resolved", links.of_pictures)
+    app.connect("html-page-context", links.of_source_pages)

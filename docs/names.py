@@ -89,7 +89,7 @@ def directive(name):
 
 
 def part(module):
-    known = ", ".join(jaxbo.__all__)
+    known = ", ".join(name for name in jaxbo.__all__ if defining(name) == module)
     return f"{titled(module)}.. automodule:: {module}\n   :members:\n   :exclude-members: {known}\n"
 
 

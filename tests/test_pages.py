@@ -111,8 +111,8 @@ def test_every_make_target_they_name_exists():
             assert re.search(rf"^{target}:", makefile, flags=re.M), f"{page}: make {target}"
 
 
-def test_every_experiment_has_a_section_or_is_named_on_the_page_of_experiments():
-    named = "\n".join(text for page, text in TEXTS.items() if "docs" in page.parts)
+def test_the_figures_of_every_experiment_are_on_a_page():
+    named = "\n".join(TEXTS[page] for page in PAGES[1:])
     results = {path.stem for path in (ROOT / "bench" / "results").glob("*.json")}
     missing = {name for name in results if f"bench/results/{name}." not in named}
     assert not missing
