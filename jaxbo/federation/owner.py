@@ -41,14 +41,13 @@ from jaxbo.federation.wire import (
     pack,
     unpack,
 )
-from jaxbo.kernels.choosing.history import History
 from jaxbo.runs import _archive
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, check_catch, finite_number
 from jaxbo.runs._identity import Identity, check_same, identity
 from jaxbo.runs._lock import Hold
 from jaxbo.runs._objective import called, check_python
 from jaxbo.runs.compiled import check_queries
-from jaxbo.types import Count, Key
+from jaxbo.types import Key
 
 log = logging.getLogger(__name__)
 
