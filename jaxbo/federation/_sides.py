@@ -91,7 +91,7 @@ def revised(algorithm: AbstractFederated, shared: PyTree, remembered: PyTree) ->
 
 
 def _shapes(of: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Shapes of what a function returns. Equal input is traced once, which `filter_eval_shape` does not."""
+    """Shapes of what a function returns, traced once for equal input."""
 
     def whole(static: tuple[tuple[Any, ...], Any], arrays: PyTree) -> PyTree:
         leaves, structure = static
