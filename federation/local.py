@@ -1,4 +1,4 @@
-"""Flower's processes on this machine: a SuperLink, SuperNodes, and runs of an app."""
+"""Flower's processes on this machine: a SuperLink, an owner's SuperNode each, and runs of an app."""
 
 import os
 import signal
@@ -6,32 +6,38 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 #: Seconds until the server must have started.
 PATIENCE = 60.0
+#: Seconds that processes have to end by themselves.
+FAREWELL = 3.0
+#: Seconds between two looks for messages; Flower's SuperNode looks every three.
+EVERY = 0.25
 
 
 class Local(AbstractContextManager):
     """A server that listens on this machine alone; owners are added, and everything ends with the block.
 
-    Logs, owners' folders and Flower's own files are in `out`.
+    Logs, owners' folders and Flower's own files are in `out`. What has been compiled is there too, unless
+    `JAX_COMPILATION_CACHE_DIR` says where: an owner that is started again finds it.
     """
 
     def __init__(self, out: Path):
         self.out = out
         self.owners: dict[int, subprocess.Popen] = {}
+        self.runs: list[subprocess.Popen] = []
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        self.environment = os.environ | {
+        self.environment = {
+            "JAX_COMPILATION_CACHE_DIR": str(out / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+            **os.environ,
             "PATH": path,
             "FLWR_HOME": str(out / "flower"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-            # Every message is a new process: what one has compiled, the next ones find.
-            "JAX_COMPILATION_CACHE_DIR": str(out / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "OMP_NUM_THREADS": "1",  # owners share the cores
             "PYTHONUNBUFFERED": "1",  # what a run reports is shown at once, through a pipe as well
             "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -45,7 +51,7 @@ class Local(AbstractContextManager):
         self.server = self._start(command, "server.log")
         try:
             self._wait(port)
-        except RuntimeError:
+        except BaseException:
             self.__exit__()
             raise
         folder = self.out / "flower"
@@ -57,8 +63,7 @@ class Local(AbstractContextManager):
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in [*self.owners.values(), self.server]:
-            _end(process, signal.SIGTERM)
+        end([*self.owners.values(), *self.runs, self.server])
 
     def folder(self, owner: int) -> Path:
         """What an owner keeps."""
@@ -66,21 +71,26 @@ class Local(AbstractContextManager):
 
     def start_owner(self, owner: int) -> None:
         self.folder(owner).mkdir(exist_ok=True)
-        command = ["flower-supernode", "--insecure", "--superlink", self.address]
-        command += ["--port", str(_free_port())]
+        command = [sys.executable, "-m", "jaxbo.federation.node", "--every", str(EVERY)]
+        command += ["--insecure", "--superlink", self.address]
         command += ["--node-config", f'partition-id={owner} folder="{self.folder(owner)}"']
-        self.owners[owner] = self._start(command, f"owner{owner}.log")
+        # Apps are installed there, by each owner for itself.
+        home = {"FLWR_HOME": str(self.out / "flower" / f"owner{owner}")}
+        self.owners[owner] = self._start(command, f"owner{owner}.log", home)
 
     def kill_owner(self, owner: int) -> None:
         """It and all that it is doing, without a warning."""
-        _end(self.owners.pop(owner), signal.SIGKILL)
+        process = self.owners.pop(owner)
+        _signal(process, signal.SIGKILL)
+        process.wait()
 
     def run(self, app: Path, config: Mapping[str, str | int], log: str) -> Iterator[str]:
         """What one run of an app reports, line by line, for as long as somebody reads it."""
         fields = " ".join(f"{name}={_toml(value)}" for name, value in config.items())
         command = ["flwr", "run", str(app), "here", "--stream", "--run-config", fields]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        process = subprocess.Popen(command, env=self.environment, **options)
+        process = subprocess.Popen(command, env=self.environment, start_new_session=True, **options)
+        self.runs.append(process)
         assert process.stdout is not None
         try:
             with (self.out / log).open("w") as file:
@@ -89,13 +99,15 @@ class Local(AbstractContextManager):
                     yield line.split("\x1b[0m:", 1)[-1].strip()
         finally:
             process.stdout.close()
-            process.terminate()
-            process.wait()
+            end([process])
 
-    def _start(self, command: list[str], log: str) -> subprocess.Popen:
+    def _start(
+        self, command: list[str], log: str, more: Mapping[str, str] | None = None
+    ) -> subprocess.Popen:
+        environment = {**self.environment, **(more or {})}
         with (self.out / log).open("a") as file:
             return subprocess.Popen(
-                command, env=self.environment, stdout=file, stderr=file, start_new_session=True
+                command, env=environment, stdout=file, stderr=file, start_new_session=True
             )
 
     def _wait(self, port: int) -> None:
@@ -110,16 +122,31 @@ class Local(AbstractContextManager):
         raise RuntimeError(f"the server has not started: see {self.out / 'server.log'}.")
 
 
-def _end(process: subprocess.Popen, how: signal.Signals) -> None:
-    """A process and those that it started."""
-    try:
-        os.killpg(process.pid, how)
-        process.wait(10)
-    except ProcessLookupError:
+def end(processes: Iterable[subprocess.Popen]) -> None:
+    """All of them and those that they started, at once: asked to first, and then made to."""
+    processes = list(processes)
+    for process in processes:
+        _signal(process, signal.SIGTERM)
+    until = time.monotonic() + FAREWELL
+    while time.monotonic() < until and any(map(_runs, processes)):
+        time.sleep(0.05)
+    for process in processes:
+        _signal(process, signal.SIGKILL)  # and those that it has left behind
         process.wait()
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+
+
+def _runs(process: subprocess.Popen) -> bool:
+    """Whether it does. One that has ended keeps its number until it is waited for."""
+    if process.returncode is not None:
+        return False
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _signal(process: subprocess.Popen, how: signal.Signals) -> None:
+    """To a process and those that it started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
 
 
 def _free_port() -> int:
