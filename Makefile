@@ -29,6 +29,8 @@ test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
 demo: $(VENV)/ready-demo
 	$(BIN)/python -m jaxbo demo $(ARGS)
 
+# What it has compiled, the next time finds.
+federation: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
 federation: $(VENV)/ready-demo,flower
 	$(BIN)/python federation/start.py
 

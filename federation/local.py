@@ -12,8 +12,8 @@ from pathlib import Path
 
 #: Seconds until the server must have started.
 PATIENCE = 60.0
-#: Seconds that processes have to end by themselves.
-FAREWELL = 3.0
+#: Seconds that processes have to end by themselves. What they leave behind is whole at any time.
+FAREWELL = 1.5
 #: Seconds between two looks for messages; Flower's SuperNode looks every three.
 EVERY = 0.25
 
@@ -71,7 +71,7 @@ class Local(AbstractContextManager):
 
     def start_owner(self, owner: int) -> None:
         self.folder(owner).mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "jaxbo.federation.node", "--every", str(EVERY)]
+        command = [sys.executable, "-m", "jaxbo.federation.flower.node", "--every", str(EVERY)]
         command += ["--insecure", "--superlink", self.address]
         command += ["--node-config", f'partition-id={owner} folder="{self.folder(owner)}"']
         # Apps are installed there, by each owner for itself.
@@ -97,9 +97,10 @@ class Local(AbstractContextManager):
                 for line in process.stdout:
                     file.write(line)
                     yield line.split("\x1b[0m:", 1)[-1].strip()
-        finally:
+        finally:  # it only reads what the server logs
             process.stdout.close()
-            end([process])
+            _signal(process, signal.SIGKILL)
+            process.wait()
 
     def _start(
         self, command: list[str], log: str, more: Mapping[str, str] | None = None

@@ -23,12 +23,11 @@ import jaxbo
 from jaxbo.federation import (
     Coordinator,
     RefusedError,
-    _exchange,
-    _records,
     coordinator,
     flower,
     observations,
 )
+from jaxbo.federation.flower import _exchange, _records
 from tests.walk import PrivateWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")

@@ -13,8 +13,8 @@ from flwr.serverapp import Grid
 from jaxtyping import Bool
 
 from jaxbo.federation import RefusedError
-from jaxbo.federation._records import of_request, size, to_reply
 from jaxbo.federation.coordinator import Coordinator
+from jaxbo.federation.flower._records import of_request, size, to_reply
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.privacy.mechanism import Mechanism
 

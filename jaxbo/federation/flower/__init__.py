@@ -18,9 +18,9 @@ from flwr.serverapp import Grid, ServerApp
 from jaxbo._check import require, seconds, whole
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError
-from jaxbo.federation._exchange import PLAINLY, exchange, wait
-from jaxbo.federation._records import of_reply, to_request
 from jaxbo.federation.coordinator import releases_of
+from jaxbo.federation.flower._exchange import PLAINLY, exchange, wait
+from jaxbo.federation.flower._records import of_reply, to_request
 from jaxbo.federation.owner import check_owners
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.runs._evaluate import BlackBox
@@ -40,7 +40,7 @@ def client_app(
 
     An owner's SuperNode says who it is and where its file is to be:
 
-        flower-supernode --node-config 'partition-id=0 folder="/home/owner/jaxbo"' …
+        python -m jaxbo.federation.flower.node --node-config 'partition-id=0 folder="/home/owner/jaxbo"' …
 
     `partition-id` is the agent's number. Whatever goes wrong here travels as one sentence without data;
     the SuperNode's log has the rest.

@@ -20,7 +20,7 @@ from jaxbo.federation import OwnerError, RefusedError
 log = logging.getLogger("flwr")
 
 
-class Task(NamedTuple):
+class Job(NamedTuple):
     """A message, for which app, and what the SuperNode knows of itself."""
 
     message: Message
@@ -31,16 +31,16 @@ class Task(NamedTuple):
 
 
 def main(pipe: Connection) -> None:
-    """Answers tasks until nobody sends any, or whoever started this process has died."""
+    """Answers jobs until nobody sends any, or whoever started this process has died."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
     while True:
         try:
-            task = pipe.recv()
+            job = pipe.recv()
         except EOFError:
             return
-        pipe.send(answered(task))
+        pipe.send(answered(job))
 
 
 def _end_with_parent() -> None:
@@ -51,18 +51,18 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def answered(task: Task) -> Message:
+def answered(job: Job) -> Message:
     """The app's answer, or the error that is one. The text of others' errors stays here."""
-    TaskIdentity.run_id, TaskIdentity.node_id = task.context.run_id, task.context.node_id
+    TaskIdentity.run_id, TaskIdentity.node_id = job.context.run_id, job.context.node_id
     TaskIdentity.task_id = 0
     try:
-        install_from_fab(task.fab.content, skip_prompt=True)
+        install_from_fab(job.fab.content, skip_prompt=True)
         load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-        return load(task.app, task.version, task.fab.hash_str)(task.message, task.context)
+        return load(job.app, job.version, job.fab.hash_str)(job.message, job.context)
     except Exception as error:
         log.exception("the app raised an error")
         said = (
             str(error) if isinstance(error, OwnerError | RefusedError) else "see the owner's log."
         )
         text = f"{type(error).__name__}: {said}"
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, text), reply_to=task.message)
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, text), reply_to=job.message)

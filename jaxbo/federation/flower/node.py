@@ -1,6 +1,6 @@
 """An owner's SuperNode that keeps what it has imported and compiled.
 
-    python -m jaxbo.federation.node [--every SECONDS] --node-config 'partition-id=0 folder="…"' …
+    python -m jaxbo.federation.flower.node [--every SECONDS] --node-config 'partition-id=0 folder="…"' …
 
 It takes the arguments of `flower-supernode` and does the same: it asks the server for messages, and gives
 them to the app. But `flower-supernode` starts Python for each message, which imports JAX and compiles
@@ -12,8 +12,8 @@ The worker is started anew where it has died, and for another app or jaxbo: a pr
 message that it died of is answered with an error, and the owner's file has all that was evaluated. It
 ends with its parent, even in the middle of an evaluation.
 
-`--every`, by default Flower's three seconds, is how often the server is asked. Flower's dependencies
-are not installed at run time, and its API for other processes (`--port`, `--isolation`) is not served.
+`--every`, by default Flower's three seconds, is how often the server is asked. What an app depends on is
+not installed, and nothing is served: neither Flower's API for processes nor its health.
 """
 
 import argparse
@@ -48,15 +48,23 @@ from flwr.supernode.cli.flower_supernode import (
     SuperNodeLifespanConfig,
     _parse_supernode_lifespan_config,
 )
-from flwr.supernode.fleet_http_connection import http_request_response
-from flwr.supernode.start_client_internal import _verify_fab
+from flwr.supernode.start_client_internal import _init_connection, _verify_fab
 
-from jaxbo._check import seconds
-from jaxbo.federation import _worker
-from jaxbo.federation._worker import Task
+from jaxbo._check import require, seconds
+from jaxbo.federation.flower import _worker
+from jaxbo.federation.flower._worker import Job
 
 #: Flower's.
 EVERY = 3.0
+#: What of its configuration a connection is made of.
+CONNECTION = (
+    "server_address",
+    "insecure",
+    "root_certificates",
+    "authentication_keys",
+    "max_retries",
+    "max_wait_time",
+)
 #: Seconds that a worker has to end by itself.
 PATIENCE = 1.0
 
@@ -71,28 +79,28 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
+        self._app, self._package = None, package()
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=self._target, args=(theirs,))
         self._process.start()
         theirs.close()  # so that its death is heard
-        self._app, self._package = None, package()
 
-    def answer(self, task: Task) -> Message | None:
-        """What the app answers; None where the worker has died."""
-        if not self._fits(task):
-            self.end()
-            self._start()
-        self._app = task.fab.hash_str
+    def answer(self, job: Job) -> Message | None:
+        """What the app answers; None where the worker has died, or cannot be started."""
         try:
-            self._pipe.send(task)
+            if not self._fits(job):
+                self.end()
+                self._start()
+            self._app = job.fab.hash_str
+            self._pipe.send(job)
             return self._pipe.recv()
         except (EOFError, OSError):
             return None
 
-    def _fits(self, task: Task) -> bool:
+    def _fits(self, job: Job) -> bool:
         """Whether it lives, and has neither another app nor an older jaxbo."""
-        mine = self._app in (None, task.fab.hash_str) and self._package == package()
+        mine = self._app in (None, job.fab.hash_str) and self._package == package()
         return mine and self._process.is_alive()
 
     def end(self) -> None:
@@ -105,8 +113,15 @@ class Worker:
 
 def package() -> tuple[tuple[str, int, int], ...]:
     """What tells whether jaxbo has been installed anew."""
-    files = sorted(Path(__file__).parents[1].rglob("*.py"))
-    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    return tuple(map(_stamp, sorted(Path(__file__).parents[2].rglob("*.py"))))
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    try:
+        stat = file.stat()
+    except FileNotFoundError:  # it is being replaced
+        return str(file), 0, 0
+    return str(file), stat.st_mtime_ns, stat.st_size
 
 
 class Server(NamedTuple):
@@ -181,7 +196,7 @@ class Node:
             return Message(error, reply_to=message)
         config, options = self._config.node_config, get_fused_config_from_fab(fab.content, run)
         context = Context(run.run_id, self._server.node, config, RecordDict(), options)
-        reply = self._worker.answer(Task(message, context, run.fab_id, run.fab_version, fab))
+        reply = self._worker.answer(Job(message, context, run.fab_id, run.fab_version, fab))
         if reply is None:
             log.error("the worker died of a message; another one is started")
             error = Error(ErrorCode.CLIENT_APP_CRASHED, "The owner's process died.")
@@ -206,18 +221,19 @@ def main() -> None:
     seconds("--every", options.every)
     sys.argv = ["flower-supernode", *rest]
     config = _parse_supernode_lifespan_config()
+    require(
+        not (config.insecure and config.authentication_keys),
+        "a key is for a server with a certificate: leave out --insecure or the private key.",
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     worker = Worker()
     try:
-        where = config.server_address, config.insecure, config.root_certificates
-        how = config.authentication_keys, config.max_retries, config.max_wait_time
         while True:
-            # It logs why a connection has ended.
-            with http_request_response(*where, *how) as connection:
-                log.info("SuperNode %d asks every %g s", connection[0], options.every)
-                Node(Server(*connection), config, worker).serve(options.every)
-            time.sleep(options.every)
+            with _init_connection(**{name: getattr(config, name) for name in CONNECTION}) as server:
+                log.info("SuperNode %d asks every %g s", server[0], options.every)
+                Node(Server(*server), config, worker).serve(options.every)
+            time.sleep(options.every)  # Flower has logged why the connection ended
     finally:
         worker.end()
 
