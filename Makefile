@@ -29,8 +29,9 @@ test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
 demo: $(VENV)/ready-demo
 	$(BIN)/python -m jaxbo demo $(ARGS)
 
-# What it has compiled, the next time finds.
+# What it has compiled, the next time finds, without a word for each program.
 federation: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
+federation: export TF_CPP_MIN_LOG_LEVEL = 3
 federation: $(VENV)/ready-demo,flower
 	$(BIN)/python federation/start.py
 

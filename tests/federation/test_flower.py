@@ -397,6 +397,16 @@ def test_a_late_answer_is_used_while_the_round_is_open(tmp_path, clock, caplog):
     assert "deadline" not in caplog.text
 
 
+def test_a_round_waits_for_the_first_owner_to_come(tmp_path, clock):
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, 1, KEY, deadline=60.0)
+    grid = Here(client, nodes(tmp_path))
+    there = grid.get_node_ids
+    grid.get_node_ids = lambda: there() if clock.now > 90 else []  # nobody before the invitation
+    serve(server, grid, tmp_path)
+    assert absent(tmp_path, 1) == []
+
+
 def test_a_deadline_that_passes_is_told_in_two_lines(tmp_path, caplog):
     client = flower.client_app(WALK, objective)
     server = flower.server_app(WALK, 1, KEY, deadline=7.0)
@@ -410,9 +420,17 @@ def test_a_deadline_that_passes_is_told_in_two_lines(tmp_path, caplog):
     assert all("give a longer deadline" in lines[1] for lines in said)
 
 
-def test_a_run_that_nobody_answers_ends_in_two_lines_without_a_traceback(tmp_path, caplog):
+NOTHING_OF_USE = {
+    "the deadline of 7 s passed in the invitation, and nobody answered": lambda node, reply: None,
+    "none of the 3 answers in the invitation could be used": lambda node, reply: _empty(reply),
+}
+
+
+@pytest.mark.parametrize("text", NOTHING_OF_USE)
+def test_a_run_that_nobody_answers_ends_in_two_lines_without_a_traceback(text, tmp_path, caplog):
     server = flower.server_app(WALK, 1, KEY, deadline=7.0)
-    grid = Here(flower.client_app(WALK, objective), nodes(tmp_path), lambda node, reply: None)
+    client = flower.client_app(WALK, objective)
+    grid = Here(client, nodes(tmp_path), NOTHING_OF_USE[text])
     try:
         serve(server, grid, tmp_path)
     except Exception as error:
@@ -420,7 +438,7 @@ def test_a_run_that_nobody_answers_ends_in_two_lines_without_a_traceback(tmp_pat
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert record.exc_info is None
     first, second = record.getMessage().splitlines()
-    assert first.startswith("the deadline of 7 s passed in the invitation, and nobody answered")
+    assert first.startswith(text)
     assert "give a longer deadline" in second
 
 

@@ -68,7 +68,7 @@ def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
         else:
             received.append(size(answer.content))
     if not received and before is None:
-        raise NobodyError(_nobody(name, deadline))
+        raise NobodyError(_nobody(name, refused, deadline))
     heard = coordinator.close()
     seconds = time.monotonic() - start
     log.info(
@@ -88,9 +88,12 @@ def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
     _announce(before, coordinator.ledger, coordinator.algorithm.released(coordinator.round))
 
 
-def _nobody(name: str, deadline: float) -> str:
+def _nobody(name: str, refused: int, deadline: float) -> str:
+    what = f"the deadline of {deadline:g} s passed in {name}, and nobody answered"
+    if refused:
+        what = f"none of the {refused} answers in {name} could be used"
     return (
-        f"the deadline of {deadline:g} s passed in {name}, and nobody answered: it stays open.\n"
+        f"{what}: it stays open.\n"
         "Look at the owners' logs; where evaluations take longer, give a longer deadline. The same "
         "`flwr run` goes on from here."
     )
@@ -139,13 +142,14 @@ class Asking:
 
         Where this is `punctual` it takes until the deadline, and looks begin at instants that a clock
         gives. So neither the end nor what nodes are asked tells how long it took to hear the others.
+        Else it ends when all who have been asked have answered.
         """
         start = time.monotonic()
         for look, until in (_punctual if punctual else _eager)(self.deadline):
             _sleep_until(start + look)
             self._push(self.deadline - look)
             yield from self._heard(start + until)
-            if not (self.waiting or punctual):
+            if self.asked and not (self.waiting or punctual):
                 return
         _sleep_until(start + self.deadline)
 
