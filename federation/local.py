@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from pathlib import Path
 PATIENCE = 60.0
 #: Seconds that processes have to end by themselves. What they leave behind is whole at any time.
 FAREWELL = 1.5
-#: Seconds between two looks for messages; Flower's SuperNode looks every three.
-EVERY = 0.25
+#: An owner's SuperNode. It looks for messages four times a second; by default it is every three seconds.
+NODE = (sys.executable, "-m", "jaxbo.federation.flower.node", "--every", "0.25")
 
 
 class Local(AbstractContextManager):
@@ -44,7 +44,7 @@ class Local(AbstractContextManager):
         }
 
     def __enter__(self) -> "Local":
-        port = _free_port()
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         command = ["flower-superlink", "--insecure", "--port", str(port)]
         command += ["--disable-runtime-dependency-installation"]
@@ -69,10 +69,9 @@ class Local(AbstractContextManager):
         """What an owner keeps."""
         return self.out / f"owner{owner}"
 
-    def start_owner(self, owner: int) -> None:
+    def start_owner(self, owner: int, node: Sequence[str] = NODE) -> None:
         self.folder(owner).mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "jaxbo.federation.flower.node", "--every", str(EVERY)]
-        command += ["--insecure", "--superlink", self.address]
+        command = [*node, "--insecure", "--superlink", self.address]
         command += ["--node-config", f'partition-id={owner} folder="{self.folder(owner)}"']
         # Apps are installed there, by each owner for itself.
         home = {"FLWR_HOME": str(self.out / "flower" / f"owner{owner}")}
@@ -150,7 +149,7 @@ def _signal(process: subprocess.Popen, how: signal.Signals) -> None:
             os.killpg(process.pid, how)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

@@ -1,7 +1,7 @@
-"""What an owner and a server compute, jitted. A process traces each once for the same shapes.
+"""The functions of an owner and of a server, jitted. A process traces them once for the same shapes.
 
-The algorithm is an argument, and so is an agent's number. So all owners of a process, all visits and all
-servers of equal algorithms share one program of each. JAX's own cache holds them: nothing is kept here.
+The algorithm is an argument, and so is an agent's number. So all owners of a process, and all servers of
+equal algorithms, share the programs. JAX's cache holds them: this module keeps nothing.
 """
 
 from collections.abc import Callable
@@ -87,11 +87,11 @@ def revised(algorithm: AbstractFederated, shared: PyTree, remembered: PyTree) ->
     return algorithm.revised(shared, remembered)
 
 
-# ---------------------------------------------------------------- what has which shape
+# ---------------------------------------------------------------- shapes
 
 
 def _shapes(of: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Shapes of what a function returns, traced once for equal input."""
+    """The shapes of a function's results, traced once for equal input."""
 
     def whole(static: tuple[tuple[Any, ...], Any], arrays: PyTree) -> PyTree:
         leaves, structure = static
@@ -125,7 +125,7 @@ def _known(algorithm: AbstractFederated, shared: PyTree) -> tuple[PyTree, Histor
     return client, algorithm.nothing()
 
 
-#: Of one agent's message; of a broadcast, and what parties remember of it; of a client and its past.
+#: Of a message; of a broadcast, and of the arrays that parties remember; of a client and its past.
 message_shapes = _shapes(_message)
 broadcast_shapes = _shapes(_broadcast)
 known_shapes = _shapes(_known)

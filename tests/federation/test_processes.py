@@ -17,7 +17,7 @@ from jaxbo.federation import Coordinator, observations
 
 APP = Path(jaxbo.__file__).parent.parent / "federation"
 sys.path.insert(0, str(APP))
-from local import Local  # noqa: E402
+from local import Local, free_port  # noqa: E402
 
 AGENTS, ROUNDS, INITIAL = 3, 10, 2
 KEY = jr.key(11)
@@ -85,7 +85,8 @@ def lines_of(local, folder, checkpoint, log):
 @pytest.mark.timeout(600)
 def test_three_supernodes_query_what_drive_does(tmp_path):
     with Local(tmp_path) as local:
-        for n in range(AGENTS):
+        local.start_owner(0, ("flower-supernode", "--port", str(free_port())))  # Flower's own
+        for n in range(1, AGENTS):
             local.start_owner(n)
         reports = {}
 

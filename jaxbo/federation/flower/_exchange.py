@@ -33,7 +33,7 @@ class NobodyError(RuntimeError):
 
 
 class _Plainly(logging.Filter):
-    """Flower logs what ends a run with a traceback."""
+    """Flower logs every error that ends a run with its traceback: this error is logged without."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -53,7 +53,7 @@ def wait(grid: Grid, nodes: int, deadline: float) -> None:
 
 
 def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
-    """One round with all owners there are. It is logged who was heard, and what it cost."""
+    """A round with all owners there are. The log says who was heard, and the cost of the round."""
     start, round, before = time.monotonic(), coordinator.round, coordinator.ledger
     name = "the invitation" if round < 0 else f"round {round + 1}"
     asking = Asking(grid, of_request(coordinator.request()), round, deadline)
@@ -109,7 +109,7 @@ def _missing(heard: Bool[np.ndarray, " agents"], name: str, deadline: float) -> 
 
 
 def _loss(ledger: Ledger | None) -> str:
-    """What has been spent and what is left, for the log."""
+    """The privacy loss so far and the rest of the budget, for the log."""
     if ledger is None:
         return ""
     spent = ledger.epsilon()
@@ -118,7 +118,7 @@ def _loss(ledger: Ledger | None) -> str:
 
 
 def _announce(before: Ledger | None, after: Ledger | None, release: Mechanism | None) -> None:
-    """Says so when the budget pays for no other release like the last."""
+    """The log says so when the budget pays for no other release like the last."""
     if before is None or after is None or release is None or after.budget == math.inf:
         return
     if before.affords(release) and not after.affords(release):
@@ -130,7 +130,7 @@ def _announce(before: Ledger | None, after: Ledger | None, release: Mechanism | 
 
 
 class Asking:
-    """Who has been asked in a round, and whose answers are still to come."""
+    """The nodes that have been asked in a round, and the messages that have no answer yet."""
 
     def __init__(self, grid: Grid, content: RecordDict, round: int, deadline: float):
         self.grid, self.content, self.round, self.deadline = grid, content, round, deadline
@@ -142,7 +142,7 @@ class Asking:
 
         Where this is `punctual` it takes until the deadline, and looks begin at instants that a clock
         gives. So neither the end nor what nodes are asked tells how long it took to hear the others.
-        Else it ends when all who have been asked have answered.
+        Else it ends when all nodes that have been asked have answered.
         """
         start = time.monotonic()
         for look, until in (_punctual if punctual else _eager)(self.deadline):
@@ -193,7 +193,7 @@ def _punctual(deadline: float) -> Iterator[tuple[float, float]]:
 
 
 def _eager(deadline: float) -> Iterator[tuple[float, float]]:
-    """The same, without waiting long for what has come early."""
+    """The same, with short pauses at first, for answers that come early."""
     look = 0.0
     while look < deadline:
         yield look, deadline

@@ -1,7 +1,4 @@
-"""Requests and replies as Flower's records.
-
-Arrays travel as bytes. What somebody else has written is never decoded: it is a reply, or it is refused.
-"""
+"""Requests and replies as Flower's records. Arrays travel as bytes, and nothing is ever decoded."""
 
 from typing import Any, get_type_hints
 

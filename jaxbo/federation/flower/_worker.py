@@ -1,4 +1,4 @@
-"""The process of an owner that answers messages: it holds one app, and what that has compiled."""
+"""The process of an owner that answers messages. It holds an app, and all that the app has compiled."""
 
 import logging
 import multiprocessing
@@ -21,7 +21,7 @@ log = logging.getLogger("flwr")
 
 
 class Job(NamedTuple):
-    """A message, for which app, and what the SuperNode knows of itself."""
+    """A message, its app, and the SuperNode's configuration."""
 
     message: Message
     context: Context
@@ -31,10 +31,10 @@ class Job(NamedTuple):
 
 
 def main(pipe: Connection) -> None:
-    """Answers jobs until nobody sends any, or whoever started this process has died."""
+    """Answers jobs until the pipe is closed, or until the parent has died."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     while True:
         try:
             job = pipe.recv()
@@ -44,7 +44,7 @@ def main(pipe: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """At once, whatever the app is doing. Files are written whole or not at all."""
+    """At once, in the middle of an evaluation too. Files are written whole or not at all."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -52,7 +52,7 @@ def _end_with_parent() -> None:
 
 
 def answered(job: Job) -> Message:
-    """The app's answer, or the error that is one. The text of others' errors stays here."""
+    """The app's answer, or its error. The text of most errors stays here."""
     TaskIdentity.run_id, TaskIdentity.node_id = job.context.run_id, job.context.node_id
     TaskIdentity.task_id = 0
     try:

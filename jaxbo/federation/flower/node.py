@@ -1,19 +1,19 @@
-"""An owner's SuperNode that keeps what it has imported and compiled.
+"""An owner's SuperNode that imports and compiles once.
 
     python -m jaxbo.federation.flower.node [--every SECONDS] --node-config 'partition-id=0 folder="…"' …
 
 It takes the arguments of `flower-supernode` and does the same: it asks the server for messages, and gives
 them to the app. But `flower-supernode` starts Python for each message, which imports JAX and compiles
-anew. Here one process speaks to the server, and a second one, the worker, answers for as long as both
-live. Nobody else can speak to the worker: it hears its parent alone, through a pipe without a name. There
-is no port either.
+anew. Here the app is in a second process, the worker, which stays. The worker hears its parent alone,
+through a pipe without a name: nobody else can speak to it, and no port is opened.
 
-The worker is started anew where it has died, and for another app or jaxbo: a process never holds two. The
-message that it died of is answered with an error, and the owner's file has all that was evaluated. It
-ends with its parent, even in the middle of an evaluation.
+A worker that has died is replaced. So is a worker when the server sends another app, or when jaxbo has
+been installed anew: no process ever holds two. The message that a worker died of is answered with an
+error, and the owner's file has all evaluations before it. The worker ends with its parent, even in the
+middle of an evaluation.
 
-`--every`, by default Flower's three seconds, is how often the server is asked. What an app depends on is
-not installed, and nothing is served: neither Flower's API for processes nor its health.
+`--every` is how often the server is asked, by default every three seconds, like Flower's. Dependencies of
+an app are not installed. Flower's API for processes and its report of health are not served.
 """
 
 import argparse
@@ -54,9 +54,9 @@ from jaxbo._check import require, seconds
 from jaxbo.federation.flower import _worker
 from jaxbo.federation.flower._worker import Job
 
-#: Flower's.
+#: Seconds between two questions to the server: Flower's.
 EVERY = 3.0
-#: What of its configuration a connection is made of.
+#: The arguments of a connection, which are fields of the configuration.
 CONNECTION = (
     "server_address",
     "insecure",
@@ -87,7 +87,7 @@ class Worker:
         theirs.close()  # so that its death is heard
 
     def answer(self, job: Job) -> Message | None:
-        """What the app answers; None where the worker has died, or cannot be started."""
+        """The app's answer; None where the worker has died, or cannot be started."""
         try:
             if not self._fits(job):
                 self.end()
@@ -112,7 +112,7 @@ class Worker:
 
 
 def package() -> tuple[tuple[str, int, int], ...]:
-    """What tells whether jaxbo has been installed anew."""
+    """The times and sizes of jaxbo's files, which change when it is installed anew."""
     return tuple(map(_stamp, sorted(Path(__file__).parents[2].rglob("*.py"))))
 
 
@@ -125,7 +125,7 @@ def _stamp(file: Path) -> tuple[str, int, int]:
 
 
 class Server(NamedTuple):
-    """What Flower's connection to the server can do."""
+    """Flower's connection to the server."""
 
     node: int
     receive: Callable[[], Any]
@@ -142,7 +142,7 @@ class Node:
 
     def __init__(self, server: Server, config: SuperNodeLifespanConfig, worker: Worker):
         self._server, self._config, self._worker = server, config, worker
-        #: Of the newest run.
+        #: The newest run and its app.
         self._known: tuple[Run, Fab] | None = None
 
     def serve(self, every: float) -> None:
@@ -161,7 +161,7 @@ class Node:
                 time.sleep(every)
 
     def once(self) -> bool:
-        """Answers one message, if there is one."""
+        """Answers a message, if there is any, and says whether there was."""
         received = self._server.receive()
         if received is None:
             return False
