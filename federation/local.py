@@ -14,8 +14,8 @@ from pathlib import Path
 PATIENCE = 60.0
 #: Seconds that processes have to end by themselves. What they leave behind is whole at any time.
 FAREWELL = 1.5
-#: An owner's SuperNode. It looks for messages four times a second; by default it is every three seconds.
-NODE = (sys.executable, "-m", "jaxbo.federation.flower.node", "--every", "0.25")
+#: An owner's SuperNode. It looks for messages twice a second; by default it is every three seconds.
+NODE = (sys.executable, "-m", "jaxbo.federation.flower.node", "--every", "0.5")
 
 
 class Local(AbstractContextManager):
@@ -28,7 +28,7 @@ class Local(AbstractContextManager):
     def __init__(self, out: Path):
         self.out = out
         self.owners: dict[int, subprocess.Popen] = {}
-        self.runs: list[subprocess.Popen] = []
+        self.started: list[subprocess.Popen] = []
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self.environment = {
             "JAX_COMPILATION_CACHE_DIR": str(out / "compiled"),
@@ -63,7 +63,7 @@ class Local(AbstractContextManager):
         return self
 
     def __exit__(self, *error: object) -> None:
-        end([*self.owners.values(), *self.runs, self.server])
+        end(self.started)
 
     def folder(self, owner: int) -> Path:
         """What an owner keeps."""
@@ -89,7 +89,7 @@ class Local(AbstractContextManager):
         command = ["flwr", "run", str(app), "here", "--stream", "--run-config", fields]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         process = subprocess.Popen(command, env=self.environment, start_new_session=True, **options)
-        self.runs.append(process)
+        self.started.append(process)
         assert process.stdout is not None
         try:
             with (self.out / log).open("w") as file:
@@ -106,9 +106,11 @@ class Local(AbstractContextManager):
     ) -> subprocess.Popen:
         environment = {**self.environment, **(more or {})}
         with (self.out / log).open("a") as file:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command, env=environment, stdout=file, stderr=file, start_new_session=True
             )
+        self.started.append(process)
+        return process
 
     def _wait(self, port: int) -> None:
         end = time.monotonic() + PATIENCE

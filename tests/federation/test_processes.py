@@ -35,7 +35,7 @@ import os, time
 import jax.random as jr
 import numpy as np
 import jaxbo
-from jaxbo import flower
+from jaxbo.federation import flower
 
 algorithm = {algorithm}
 
