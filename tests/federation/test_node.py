@@ -21,8 +21,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.cli.flower_supernode import SuperNodeLifespanConfig
 
 import jaxbo
-from jaxbo.federation import Coordinator, flower
-from jaxbo.federation.flower import _records, node
+from jaxbo.federation import Coordinator, RefusedError, flower
+from jaxbo.federation.flower import _records, _worker, node
 from jaxbo.federation.flower._worker import Job
 from jaxbo.federation.flower.node import Node, Server, Worker
 from tests.federation import answering
@@ -130,6 +130,21 @@ def test_a_message_that_a_worker_died_of_is_answered_with_an_error(tmp_path):
         link.ask(RecordDict())
         staying.once()
         assert (link.answer().error.code if link.answer().has_error() else None) == code
+
+
+@pytest.mark.parametrize("error", [ValueError("secret 42"), RefusedError("this round is over.")])
+def test_a_workers_errors_travel_without_data(error, monkeypatch, caplog):
+    def app(message, context):
+        raise error
+
+    Link()
+    monkeypatch.setattr(_worker, "install_from_fab", lambda content, skip_prompt: None)
+    monkeypatch.setattr(_worker, "get_load_client_app_fn", lambda **_: lambda *_: app)
+    message, context = Message(RecordDict(), 1, "train"), Context(RUN, 1, {}, RecordDict(), {})
+    reply = _worker.answered(Job(message, context, "", "", Fab("one", b"", {})))
+    said = {ValueError: "ValueError: see the owner's log.", RefusedError: f"RefusedError: {error}"}
+    assert reply.error.reason == said[type(error)]
+    assert str(error) in caplog.text
 
 
 def test_an_app_that_nobody_trusted_has_signed_is_not_given_to_the_worker(tmp_path):
