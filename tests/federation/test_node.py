@@ -24,7 +24,7 @@ import jaxbo
 from jaxbo.federation import Coordinator, RefusedError, flower
 from jaxbo.federation.flower import _records, _worker, node
 from jaxbo.federation.flower._worker import Job
-from jaxbo.federation.flower.node import Node, Server, Worker
+from jaxbo.federation.flower.node import Node, Server, Workers
 from tests.federation import answering
 from tests.runs.driven import environment
 from tests.walk import Walk
@@ -38,8 +38,8 @@ def objective(agent, x):
     return -float(np.sum(np.asarray(x, np.float64) ** 2))
 
 
-class InThisProcess(Worker):
-    """A worker that is none; it dies of what is not in its turn."""
+class InThisProcess(Workers):
+    """No process: the app is called. It dies where `lives` says so."""
 
     def __init__(self, client, lives=()):
         self.client, self.lives = client, list(lives)
@@ -175,27 +175,30 @@ def test_a_node_goes_on_after_what_it_cannot_read_and_after_a_run_that_has_ended
 
 
 @pytest.mark.full
-def test_a_worker_stays_until_it_dies_or_another_app_or_jaxbo_comes(monkeypatch):
-    def answered(app="one", version="harmless"):
-        job = Job(message, Context(1, 1, {}, RecordDict(), {}), "", version, Fab(app, b"", {}))
-        reply = worker.answer(job)
+def test_a_worker_stays_until_it_dies_or_two_other_apps_or_another_jaxbo_come(monkeypatch):
+    def answered(app, version="harmless"):
+        context = Context(1, 1, {}, RecordDict(), {})
+        reply = workers.answer(Job(message, context, "", version, Fab(app, b"", {})))
         return None if reply is None else reply.content["process"]["number"]
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, 1, 1
     message = Message(RecordDict(), 1, "train")
-    worker = Worker(answering.with_its_number)
+    workers = Workers(answering.with_its_number)
     try:
-        first = answered()
-        assert first == answered() != os.getpid()
-        assert answered(version="deadly") is None
-        second = answered()
-        third = answered(app="two")
+        first, second = answered("one"), answered("two")
+        assert [answered("one"), answered("two")] == [first, second]
+        assert answered("one", version="deadly") is None
+        again = answered("one")
+        assert [answered("two"), answered("one")] == [second, again]
+        third = answered("three")
+        assert not alive(second)
         monkeypatch.setattr(node, "package", lambda: (("jaxbo", 0, 0),))
-        fourth = answered(app="two")
-        assert len({first, second, third, fourth}) == 4
+        last = answered("one")
+        assert not alive(third)
+        assert len({os.getpid(), first, second, again, third, last}) == 6
     finally:
-        worker.end()
-    assert not alive(fourth)
+        workers.end()
+    assert not alive(last)
 
 
 @pytest.mark.full

@@ -7,10 +7,10 @@ them to the app. But `flower-supernode` starts Python for each message, which im
 anew. Here the app is in a second process, the worker, which stays. The worker hears its parent alone,
 through a pipe without a name: nobody else can speak to it, and no port is opened.
 
-A worker that has died is replaced. So is a worker when the server sends another app, or when jaxbo has
-been installed anew: no process ever holds two. The message that a worker died of is answered with an
-error, and the owner's file has all evaluations before it. The worker ends with its parent, even in the
-middle of an evaluation.
+Another app gets another worker, and the two apps that were asked for last keep theirs. A worker that has
+died is replaced, and all are when jaxbo has been installed anew. The message that a worker died of is
+answered with an error, and the owner's file has all evaluations before it. Workers end with their parent,
+even in the middle of an evaluation.
 
 `--every` is how often the server is asked, by default every three seconds, like Flower's. Dependencies of
 an app are not installed. Flower's API for processes and its report of health are not served.
@@ -65,6 +65,8 @@ CONNECTION = (
     "max_retries",
     "max_wait_time",
 )
+#: Workers at a time: of runs at a time whose messages alternate.
+MOST = 2
 #: Seconds that a worker has to end by itself.
 PATIENCE = 1.0
 
@@ -72,36 +74,22 @@ log = logging.getLogger("flwr")
 
 
 class Worker:
-    """The process that answers. It is started before it is needed, because importing takes its time."""
+    """A process that answers for one app."""
 
-    def __init__(self, target: Callable[..., object] = _worker.main):
-        self._target = target
-        self._start()
-
-    def _start(self) -> None:
-        self._app, self._package = None, package()
+    def __init__(self, target: Callable[..., object]):
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=self._target, args=(theirs,))
+        self._process = context.Process(target=target, args=(theirs,))
         self._process.start()
         theirs.close()  # so that its death is heard
 
-    def answer(self, job: Job) -> Message | None:
-        """The app's answer; None where the worker has died, or cannot be started."""
-        try:
-            if not self._fits(job):
-                self.end()
-                self._start()
-            self._app = job.fab.hash_str
-            self._pipe.send(job)
-            return self._pipe.recv()
-        except (EOFError, OSError):
-            return None
+    def answer(self, job: Job) -> Message:
+        """The app's answer; `EOFError` or `OSError` where the process has died."""
+        self._pipe.send(job)
+        return self._pipe.recv()
 
-    def _fits(self, job: Job) -> bool:
-        """Whether it lives, and has neither another app nor an older jaxbo."""
-        mine = self._app in (None, job.fab.hash_str) and self._package == package()
-        return mine and self._process.is_alive()
+    def lives(self) -> bool:
+        return self._process.is_alive()
 
     def end(self) -> None:
         self._pipe.close()
@@ -109,6 +97,48 @@ class Worker:
         self._process.join(PATIENCE)
         self._process.kill()
         self._process.join()
+
+
+class Workers:
+    """The workers of the apps that were asked for last.
+
+    The first is started before any app is known, because importing takes its time.
+    """
+
+    def __init__(self, target: Callable[..., object] = _worker.main):
+        self._target, self._package = target, package()
+        self._spare: list[Worker] = [Worker(target)]
+        self._of: dict[str, Worker] = {}
+
+    def answer(self, job: Job) -> Message | None:
+        """The app's answer; None where the worker has died, or cannot be started."""
+        app = job.fab.hash_str
+        try:
+            return self._worker(app).answer(job)
+        except (EOFError, OSError):
+            if app in self._of:
+                self._of.pop(app).end()
+            return None
+
+    def _worker(self, app: str) -> Worker:
+        if self._package != (now := package()):
+            self.end()
+            self._package = now
+        worker = self._of.pop(app, None)
+        if worker is not None and not worker.lives():
+            worker.end()
+            worker = None
+        if worker is None:
+            worker = self._spare.pop() if self._spare else Worker(self._target)
+        self._of[app] = worker
+        while len(self._of) > MOST:
+            self._of.pop(next(iter(self._of))).end()  # the one that was asked the longest ago
+        return worker
+
+    def end(self) -> None:
+        for worker in (*self._spare, *self._of.values()):
+            worker.end()
+        self._spare, self._of = [], {}
 
 
 def package() -> tuple[tuple[str, int, int], ...]:
@@ -138,12 +168,12 @@ class Server(NamedTuple):
 
 
 class Node:
-    """Takes messages from the server, and gives it the worker's answers."""
+    """Takes messages from the server, and gives it the workers' answers."""
 
-    def __init__(self, server: Server, config: SuperNodeLifespanConfig, worker: Worker):
-        self._server, self._config, self._worker = server, config, worker
-        #: The newest run and its app.
-        self._known: tuple[Run, Fab] | None = None
+    def __init__(self, server: Server, config: SuperNodeLifespanConfig, workers: Workers):
+        self._server, self._config, self._workers = server, config, workers
+        #: Runs and their apps, by number, of the last few.
+        self._known: dict[int, tuple[Run, Fab]] = {}
 
     def serve(self, every: float) -> None:
         """Until the server cannot be reached."""
@@ -181,10 +211,12 @@ class Node:
 
     def _run(self, number: int) -> tuple[Run, Fab]:
         """The run, and its app."""
-        if self._known is None or self._known[0].run_id != number:
+        if number not in self._known:
             run = self._server.run(number)
-            self._known = run, self._server.fab(run.fab_hash, number)
-        return self._known
+            self._known[number] = run, self._server.fab(run.fab_hash, number)
+        while len(self._known) > MOST:
+            self._known.pop(next(iter(self._known)))
+        return self._known[number]
 
     def _answer(self, message: Message, run: Run, fab: Fab) -> Message:
         TaskIdentity.run_id, TaskIdentity.node_id = run.run_id, self._server.node
@@ -196,7 +228,7 @@ class Node:
             return Message(error, reply_to=message)
         config, options = self._config.node_config, get_fused_config_from_fab(fab.content, run)
         context = Context(run.run_id, self._server.node, config, RecordDict(), options)
-        reply = self._worker.answer(Job(message, context, run.fab_id, run.fab_version, fab))
+        reply = self._workers.answer(Job(message, context, run.fab_id, run.fab_version, fab))
         if reply is None:
             log.error("the worker died of a message; another one is started")
             error = Error(ErrorCode.CLIENT_APP_CRASHED, "The owner's process died.")
@@ -227,15 +259,15 @@ def main() -> None:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    worker = Worker()
+    workers = Workers()
     try:
         while True:
             with _init_connection(**{name: getattr(config, name) for name in CONNECTION}) as server:
                 log.info("SuperNode %d asks every %g s", server[0], options.every)
-                Node(Server(*server), config, worker).serve(options.every)
+                Node(Server(*server), config, workers).serve(options.every)
             time.sleep(options.every)  # Flower has logged why the connection ended
     finally:
-        worker.end()
+        workers.end()
 
 
 if __name__ == "__main__":
