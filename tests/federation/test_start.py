@@ -1,4 +1,7 @@
-"""`make federation`, of two owners and a round: it ends with a table, and at once when interrupted."""
+"""`make federation`, of two owners and a round: it ends with a table, and at once when interrupted.
+
+Its processes compile for themselves: JAX's cache of the tests is for their own process (conftest).
+"""
 
 import shutil
 import signal
