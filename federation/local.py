@@ -80,7 +80,7 @@ class Local(AbstractContextManager):
     def kill_owner(self, owner: int) -> None:
         """It and all that it is doing, without a warning."""
         process = self.owners.pop(owner)
-        _signal(process, signal.SIGKILL)
+        _signal([process.pid], signal.SIGKILL)
         process.wait()
 
     def run(self, app: Path, config: Mapping[str, str | int], log: str) -> Iterator[str]:
@@ -98,7 +98,7 @@ class Local(AbstractContextManager):
                     yield line.split("\x1b[0m:", 1)[-1].strip()
         finally:  # it only reads what the server logs
             process.stdout.close()
-            _signal(process, signal.SIGKILL)
+            process.kill()
             process.wait()
 
     def _start(
@@ -126,29 +126,42 @@ class Local(AbstractContextManager):
 
 def end(processes: Iterable[subprocess.Popen]) -> None:
     """All of them and those that they started, at once: asked to first, and then made to."""
-    processes = list(processes)
-    for process in processes:
-        _signal(process, signal.SIGTERM)
+    running = [process for process in processes if process.returncode is None]
+    groups = _groups({process.pid for process in running})
+    _signal(groups, signal.SIGTERM)
     until = time.monotonic() + FAREWELL
-    while time.monotonic() < until and any(map(_runs, processes)):
+    while time.monotonic() < until and any(map(_runs, running)):
         time.sleep(0.05)
-    for process in processes:
-        _signal(process, signal.SIGKILL)  # and those that it has left behind
+    _signal(groups, signal.SIGKILL)
+    for process in running:
         process.wait()
 
 
 def _runs(process: subprocess.Popen) -> bool:
     """Whether it does. One that has ended keeps its number until it is waited for."""
-    if process.returncode is not None:
-        return False
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
-def _signal(process: subprocess.Popen, how: signal.Signals) -> None:
-    """To a process and those that it started."""
-    if process.returncode is None:
+def _groups(pids: set[int]) -> set[int]:
+    """The process groups of these and of all that they started: Flower's server opens more of them."""
+    groups, found = set(pids), set(pids)
+    try:
+        listing = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid=,pgid="], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):  # there is no such program
+        return groups
+    rows = [tuple(map(int, line.split())) for line in listing.stdout.splitlines()]
+    while more := [row for row in rows if row[1] in found and row[0] not in found]:
+        found |= {pid for pid, _, _ in more}
+        groups |= {group for _, _, group in more}
+    return groups
+
+
+def _signal(groups: Iterable[int], how: signal.Signals) -> None:
+    for group in groups:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
+            os.killpg(group, how)
 
 
 def free_port() -> int:
