@@ -12,7 +12,7 @@ from pathlib import Path
 
 #: Seconds until the server must have started.
 PATIENCE = 60.0
-#: Seconds that processes have to end by themselves. What they leave behind is whole at any time.
+#: Seconds that processes have to end by themselves. Their files are whole at any time.
 FAREWELL = 1.5
 #: An owner's SuperNode. It looks for messages twice a second; by default it is every three seconds.
 NODE = (sys.executable, "-m", "jaxbo.federation.flower.node", "--every", "0.5")
@@ -21,8 +21,8 @@ NODE = (sys.executable, "-m", "jaxbo.federation.flower.node", "--every", "0.5")
 class Local(AbstractContextManager):
     """A server that listens on this machine alone; owners are added, and everything ends with the block.
 
-    Logs, owners' folders and Flower's own files are in `out`. What has been compiled is there too, unless
-    `JAX_COMPILATION_CACHE_DIR` says where: an owner that is started again finds it.
+    Logs, owners' folders and Flower's own files are in `out`. Compiled programs are there too, or in the
+    folder of `JAX_COMPILATION_CACHE_DIR`: an owner that is started again finds them.
     """
 
     def __init__(self, out: Path):
@@ -96,7 +96,7 @@ class Local(AbstractContextManager):
                 for line in process.stdout:
                     file.write(line)
                     yield line.split("\x1b[0m:", 1)[-1].strip()
-        finally:  # it only reads what the server logs
+        finally:  # it only reads the server's log
             process.stdout.close()
             process.kill()
             process.wait()
@@ -125,7 +125,7 @@ class Local(AbstractContextManager):
 
 
 def end(processes: Iterable[subprocess.Popen]) -> None:
-    """All of them and those that they started, at once: asked to first, and then made to."""
+    """All of them and all that they started, at once: asked to first, and then made to."""
     running = [process for process in processes if process.returncode is None]
     groups = _groups({process.pid for process in running})
     _signal(groups, signal.SIGTERM)
@@ -138,12 +138,12 @@ def end(processes: Iterable[subprocess.Popen]) -> None:
 
 
 def _runs(process: subprocess.Popen) -> bool:
-    """Whether it does. One that has ended keeps its number until it is waited for."""
+    """Whether it does. After its end a process keeps its number until it is waited for."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def _groups(pids: set[int]) -> set[int]:
-    """The process groups of these and of all that they started: Flower's server opens more of them."""
+    """The groups of processes and of all that they started: Flower's server opens groups of its own."""
     groups, found = set(pids), set(pids)
     try:
         listing = subprocess.run(

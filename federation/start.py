@@ -21,7 +21,7 @@ from jaxbo import demo, federation, plotting
 from jaxbo.runs.driver import drive
 
 APP = Path(__file__).resolve().parent
-#: What the shell expects of who has been interrupted.
+#: The exit status of a program that was interrupted.
 INTERRUPTED = 128 + signal.SIGINT
 
 
