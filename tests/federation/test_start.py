@@ -34,7 +34,7 @@ def small(tmp_path_factory):
     shutil.copytree(APP, folder, ignore=shutil.ignore_patterns("__pycache__"))
     app = folder / "owners.py"
     text = app.read_text()
-    app.write_text(text.replace("= 5, 6, 60.0", "= 2, 1, 400.0"))
+    app.write_text(text.replace("= 5, 6, 120.0", "= 2, 1, 400.0"))
     assert app.read_text() != text
     return folder
 

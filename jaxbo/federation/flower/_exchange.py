@@ -69,21 +69,21 @@ def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
             received.append(size(answer.content))
     if not received and before is None:
         raise NobodyError(_nobody(name, refused, deadline))
+    late = time.monotonic() - start >= deadline
     heard = coordinator.close()
-    seconds = time.monotonic() - start
     log.info(
         "%s: %d of %d owners in %.1f s, %d bytes sent and %d received%s%s%s",
         "joined" if round < 0 else f"{name} of {coordinator.rounds}",
         heard.sum(),
         heard.size,
-        seconds,
+        time.monotonic() - start,
         len(asking.asked) * size(asking.content),
         sum(received),
         "" if heard.all() else f"; absent: {np.flatnonzero(~heard).tolist()}",
         f"; {refused} refused" if refused else "",
         _loss(coordinator.ledger),
     )
-    if seconds >= deadline and not heard.all():
+    if late and not heard.all():
         log.warning("%s", _missing(heard, name, deadline))
     _announce(before, coordinator.ledger, coordinator.algorithm.released(coordinator.round))
 
