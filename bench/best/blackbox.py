@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from bench.best import compare, ours, problems
-from bench.best.compare import Median, Ratio
+from bench.best.compare import LogRatio, Median
 from bench.best.peers import PEERS
-from bench.best.problems import INITIAL, Problem
+from bench.best.problems import INITIAL, CubeProblem
 from bench.best.search import Runs, of_ours, of_peer, regrets
 from bench.runner import Check, Experiment, Options, Result, number, parts
 
@@ -64,7 +64,7 @@ def _run(options: Options) -> Result:
     )
 
 
-def measured(method: str, problem: Problem, runs: int, rounds: int, seed: int) -> Runs:
+def measured(method: str, problem: CubeProblem, runs: int, rounds: int, seed: int) -> Runs:
     """Runs of a method on a problem; fewer of a slow peer."""
     if method == ours.NAME:
         return of_ours(problem, runs, rounds, seed)
@@ -102,7 +102,7 @@ def _settings(runs: int, rounds: int, methods: Sequence[str]) -> dict[str, Any]:
 
 
 def log_regrets(
-    chosen: Sequence[Problem],
+    chosen: Sequence[CubeProblem],
     methods: Sequence[str],
     budgets: Sequence[int],
     found: dict[str, Runs],
@@ -128,9 +128,9 @@ def medians(logs: Logs) -> dict[str, dict[str, Median]]:
     return found
 
 
-def groups(chosen: Sequence[Problem]) -> dict[str, list[Problem]]:
+def groups(chosen: Sequence[CubeProblem]) -> dict[str, list[CubeProblem]]:
     """Problems by kind, then BBOB's by its own groups and by dimension."""
-    found: dict[str, list[Problem]] = {}
+    found: dict[str, list[CubeProblem]] = {}
     for problem in chosen:
         names = [problem.kind]
         if problem.kind != problems.CLASSICAL:
@@ -140,11 +140,11 @@ def groups(chosen: Sequence[Problem]) -> dict[str, list[Problem]]:
     return dict(sorted(found.items(), key=lambda item: "," in item[0]))
 
 
-Ratios = dict[tuple[str, int, str], Ratio]
+Ratios = dict[tuple[str, int, str], LogRatio]
 
 
 def compared(
-    chosen: Sequence[Problem], methods: Sequence[str], budgets: Sequence[int], logs: Logs
+    chosen: Sequence[CubeProblem], methods: Sequence[str], budgets: Sequence[int], logs: Logs
 ) -> Ratios:
     """By group, budget and peer."""
     return {

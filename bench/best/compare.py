@@ -43,7 +43,7 @@ def median(values: Float[np.ndarray, " runs"]) -> Median:
     )
 
 
-class Ratio(NamedTuple):
+class LogRatio(NamedTuple):
     """Log-ratios of problems: mean, standard error over the problems, and how many were decided."""
 
     mean: float
@@ -69,12 +69,12 @@ class Ratio(NamedTuple):
         return True if high < 1 else False if low > 1 else None
 
 
-def ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Ratio:
+def ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> LogRatio:
     """The comparison over several problems, each with log regrets of ours and of the peer."""
     means = np.array([ours.mean() - theirs.mean() for ours, theirs in pairs])
     errors = np.array([np.hypot(_error(ours), _error(theirs)) for ours, theirs in pairs])
     wins, losses = means < -ERRORS * errors, means > ERRORS * errors
-    return Ratio(
+    return LogRatio(
         float(means.mean()),
         _error(means) if len(means) > 1 else np.nan,
         int(wins.sum()),

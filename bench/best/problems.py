@@ -56,7 +56,7 @@ class CubeFunction(Protocol):
     def __call__(self, x: Point, /) -> Scalar: ...
 
 
-class Problem(NamedTuple):
+class CubeProblem(NamedTuple):
     """One function. `group` is BBOB's own, `program` names functions that one compiled program takes."""
 
     name: str
@@ -107,7 +107,7 @@ def _values(function: TestFunction, x: Float[Array, "points dim"]) -> Float[Arra
     return jax.vmap(function)(x)
 
 
-class Start(NamedTuple):
+class Beginning(NamedTuple):
     """How a run begins with any method: points, and noise of deviation 1 for all evaluations.
 
     The coordinates are float32 numbers, which every method can hold.
@@ -117,18 +117,18 @@ class Start(NamedTuple):
     noise: Float[np.ndarray, " evaluations"]
 
 
-def start(problem: Problem, run: int, rounds: int, seed: int) -> Start:
+def start(problem: CubeProblem, run: int, rounds: int, seed: int) -> Beginning:
     """The beginning of a run."""
     rng = np.random.default_rng([seed, run, zlib.crc32(problem.name.encode())])
     x = rng.random((INITIAL, problem.dim), np.float32).astype(float)
-    return Start(x, rng.standard_normal(INITIAL + rounds))
+    return Beginning(x, rng.standard_normal(INITIAL + rounds))
 
 
 # ---------------------------------------------------------------- which
 
 
 @functools.cache
-def everything() -> tuple[Problem, ...]:
+def everything() -> tuple[CubeProblem, ...]:
     """All problems."""
     bbob = [
         _bbob(kind, number, dim, index)
@@ -145,9 +145,9 @@ def example(program: str, dim: int) -> CubeFunction:
     return next(p.function for p in everything() if (p.program, p.dim) == (program, dim))
 
 
-def _bbob(kind: str, number: int, dim: int, index: int) -> Problem:
+def _bbob(kind: str, number: int, dim: int, index: int) -> CubeProblem:
     name = f"{kind} f{number:02d} i{index} {dim}d"
-    return Problem(
+    return CubeProblem(
         name, kind, FUNCTIONS[number].group, number, index, PLAIN, _instance(number, dim, index)
     )
 
@@ -156,10 +156,10 @@ def _bbob(kind: str, number: int, dim: int, index: int) -> Problem:
 _instance = functools.cache(BBOB)
 
 
-def _classical(number: int) -> Problem:
+def _classical(number: int) -> CubeProblem:
     name, make = _CLASSICAL[number - 1]
     title = f"{CLASSICAL} c{number:02d} {name}"
-    return Problem(title, CLASSICAL, CLASSICAL, number, 1, name, make())
+    return CubeProblem(title, CLASSICAL, CLASSICAL, number, 1, name, make())
 
 
 #: Words of one line exclude each other; a problem is chosen if each line with a given word has its word.
@@ -175,7 +175,7 @@ WORDS = (
 )
 
 
-def chosen(words: tuple[str, ...]) -> tuple[Problem, ...]:
+def chosen(words: tuple[str, ...]) -> tuple[CubeProblem, ...]:
     """The problems that some words choose; without a word all problems."""
     given = [set(line) & set(words) for line in WORDS]
     lines = [line for line in given if line]

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from bench.best import ours
 from bench.best.peers import Search
-from bench.best.problems import INITIAL, CubeFunction, Problem, Start, example, start
+from bench.best.problems import INITIAL, Beginning, CubeFunction, CubeProblem, example, start
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.domains.base import Cube
 from jaxbo.runs.compiled import run
@@ -38,7 +38,7 @@ class Runs(NamedTuple):
     first: np.ndarray
 
 
-def regrets(problem: Problem, runs: Runs) -> Float[np.ndarray, "runs evaluations"]:
+def regrets(problem: CubeProblem, runs: Runs) -> Float[np.ndarray, "runs evaluations"]:
     """The regret of the best point observed so far, after each evaluation."""
     found = []
     for x, observed in zip(runs.x, runs.observed, strict=True):
@@ -51,7 +51,7 @@ def regrets(problem: Problem, runs: Runs) -> Float[np.ndarray, "runs evaluations
 # ---------------------------------------------------------------- ours
 
 
-def of_ours(problem: Problem, runs: int, rounds: int, seed: int) -> Runs:
+def of_ours(problem: CubeProblem, runs: int, rounds: int, seed: int) -> Runs:
     """Runs of `ours.method`."""
     starts = [start(problem, one, rounds, seed) for one in range(runs)]
     x = jnp.asarray(np.stack([s.x for s in starts]), float)
@@ -107,10 +107,10 @@ def _run(
 # ---------------------------------------------------------------- peers
 
 
-class Evaluator:
+class Recorder:
     """The objective of one run, which keeps its points and values; a value is noise minus regret."""
 
-    def __init__(self, problem: Problem, begin: Start):
+    def __init__(self, problem: CubeProblem, begin: Beginning):
         self.problem, self.begin, self.deviation = problem, begin, problem.noise()
         self.x: list[np.ndarray] = []
         self.observed: list[float] = []
@@ -123,10 +123,10 @@ class Evaluator:
         return self.observed[-1]
 
 
-def of_peer(search: Search, problem: Problem, runs: int, rounds: int, seed: int) -> Runs:
+def of_peer(search: Search, problem: CubeProblem, runs: int, rounds: int, seed: int) -> Runs:
     """Runs of a peer, after a short run for the time that a first call alone takes."""
-    first = _seconds(search, Evaluator(problem, start(problem, 0, 1, seed)), 1, seed)
-    found = [Evaluator(problem, start(problem, one, rounds, seed)) for one in range(runs)]
+    first = _seconds(search, Recorder(problem, start(problem, 0, 1, seed)), 1, seed)
+    found = [Recorder(problem, start(problem, one, rounds, seed)) for one in range(runs)]
     seconds = [_seconds(search, one, rounds, seed + number) for number, one in enumerate(found)]
     return Runs(
         np.stack([np.stack(one.x) for one in found]),
@@ -136,7 +136,7 @@ def of_peer(search: Search, problem: Problem, runs: int, rounds: int, seed: int)
     )
 
 
-def _seconds(search: Search, evaluate: Evaluator, rounds: int, seed: int) -> float:
+def _seconds(search: Search, evaluate: Recorder, rounds: int, seed: int) -> float:
     before = time.process_time()
     search(evaluate, evaluate.begin.x, rounds, seed)
     seconds = time.process_time() - before

@@ -7,7 +7,7 @@ import pytest
 
 from bench import runner
 from bench.best import blackbox, compare, ours, peers, problems, search
-from bench.best.problems import INITIAL, NOISY, Problem
+from bench.best.problems import INITIAL, NOISY, CubeProblem
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 from jaxbo.objectives.functions import branin
@@ -45,7 +45,7 @@ def test_ours_is_for_the_domain_and_the_evaluations():
 
 
 def test_all_methods_begin_with_the_same_points_values_and_noise(light):
-    problem = Problem("noisy Branin", NOISY, "-", 1, 1, "Branin", branin())
+    problem = CubeProblem("noisy Branin", NOISY, "-", 1, 1, "Branin", branin())
     assert problem.noise() == pytest.approx(0.01 * problem.scale())
     mine = search.of_ours(problem, RUNS, ROUNDS, 0)
     theirs = search.of_peer(peers.at_random, problem, RUNS, ROUNDS, 0)
@@ -65,7 +65,7 @@ def test_all_methods_begin_with_the_same_points_values_and_noise(light):
 
 
 def test_the_regret_is_without_noise_and_of_the_best_observed():
-    problem = Problem("Branin", NOISY, "-", 1, 1, "Branin", branin())
+    problem = CubeProblem("Branin", NOISY, "-", 1, 1, "Branin", branin())
     x = np.array([[0.5, 0.5], [0.9, 0.9], [0.1, 0.2]])
     exact = problem.regrets(x)
     runs = search.Runs(x[None], np.array([[0.0, 1.0, 0.5]]), np.array(0), np.array(0))
