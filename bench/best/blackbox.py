@@ -213,11 +213,12 @@ def _figure(ratios: Ratios) -> Any:
             found = {b: one for (g, b, p), one in ratios.items() if (g, p) == (kind, peer)}
             low, high = np.array([one.interval for one in found.values()]).T
             middle = np.array([one.figure for one in found.values()])
-            ax.plot(list(found), middle, marker="o", color=color, label=peer)
-            ax.fill_between(list(found), low, high, color=color, alpha=0.15, linewidth=0)
+            ends = [middle - low, high - middle]
+            ax.errorbar(list(found), middle, ends, marker="o", capsize=3, color=color, label=peer)
         ax.axhline(1, color=plotting.INK, linewidth=1)
         ax.set(xscale="log", yscale="log", title=kind, xlabel="evaluations")
         ax.set_xticks(budgets, list(map(str, budgets)), minor=False)
+        ax.tick_params(axis="x", which="minor", labelbottom=False)
     axes.flat[0].set_ylabel(f"regret of {ours.NAME} / regret of the peer")
     axes.flat[0].legend()
     return picture
