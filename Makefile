@@ -30,6 +30,9 @@ test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
 demo: $(VENV)/ready-demo
 	$(BIN)/python -m jaxbo demo $(ARGS)
 
+# Programs that it has compiled are kept for the next time. XLA would log two lines for each that is found.
+federation: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
+federation: export TF_CPP_MIN_LOG_LEVEL = 3
 federation: $(VENV)/ready-demo,flower
 	$(BIN)/python federation/start.py
 

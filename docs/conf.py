@@ -32,7 +32,6 @@ exclude_patterns = ["_static", "_templates"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
-autodoc_mock_imports = ["flwr", "httpx"]  # of an extra
 autodoc_inherit_docstrings = False  # a method of a class is told of where its class adds something
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

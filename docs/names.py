@@ -4,9 +4,8 @@ A new name of jaxbo is on the page of its module without anything being done. `p
 below, without the public names.
 """
 
-import importlib
 import inspect
-import pkgutil
+from pathlib import Path
 
 import jaxbo
 
@@ -70,11 +69,20 @@ def modules(page):
     """The modules of a page of parts, without private modules and modules that are public names."""
     taken = {defining(name) for name in jaxbo.__all__ if inspect.ismodule(getattr(jaxbo, name))}
     for root in PARTS.get(page, ()):
-        found = importlib.import_module(root)
-        below = pkgutil.walk_packages(getattr(found, "__path__", []), f"{root}.")
-        for name in [root, *(module.name for module in below)]:
+        for name in [root, *below(root)]:
             if name not in taken and "._" not in name:
                 yield name
+
+
+def below(root):
+    """The modules in a package, by its files: some need extras to be imported."""
+    folder = Path(jaxbo.__file__).parents[1]
+    package = folder / root.replace(".", "/")
+    for file in sorted(package.rglob("*.py")):
+        parts = file.relative_to(folder).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        if name != root:
+            yield name
 
 
 def directive(name):
