@@ -30,7 +30,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphin
 templates_path = ["_templates"]
 exclude_patterns = ["_static", "_templates"]
 myst_heading_anchors = 4
-myst_enable_extensions = ["colon_fence"]
 
 autodoc_inherit_docstrings = False  # a method of a class is told of where its class adds something
 autodoc_member_order = "bysource"
