@@ -3,6 +3,7 @@
 # make test         the tests: every behavior of every method
 # make test-all     more seeds, sizes and settings of the same, and float64
 # make check        ruff and pyright
+# make docs         the documentation, in site/index.html
 #
 # Each sets up what it needs in .venv and needs only make and Python 3.11 or newer:
 # another one than python3 with `make PYTHON=python3.13 ...`.
@@ -23,12 +24,15 @@ test test-%: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
 test test-%: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0.3
 test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
 
-.PHONY: demo federation test test-all test-full test-float64 test-fast test-long check lint format clean
+.PHONY: demo federation test test-all test-full test-float64 test-fast test-long check lint format docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready-demo
 	$(BIN)/python -m jaxbo demo $(ARGS)
 
+# Programs that it has compiled are kept for the next time. XLA would log two lines for each that is found.
+federation: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
+federation: export TF_CPP_MIN_LOG_LEVEL = 3
 federation: $(VENV)/ready-demo,flower
 	$(BIN)/python federation/start.py
 
@@ -77,6 +81,10 @@ format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A warning is an error. Pages and pictures are read where they are; only site/ is written.
+docs: $(VENV)/ready-docs
+	$(BIN)/python -m sphinx -E -W --keep-going --quiet -d .cache/doctrees docs site
+
 # One stamp for each extra of pyproject.toml. Written last: an installation that broke off is
 # taken up again.
 $(VENV)/ready-%: pyproject.toml
@@ -88,4 +96,4 @@ $(VENV)/ready-%: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) out .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out site .cache .pytest_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@ two of them share is in a module that is none: of their room, of `bench.common` 
 
 #: Where each experiment is, by the name that it is run and its results are kept under.
 EXPERIMENTS = {
+    "best": "bench.best.blackbox",
     "cepe": "bench.cepe.regret",
     "cepe-communication": "bench.cepe.communication",
     "cepe-rate": "bench.cepe.rate",

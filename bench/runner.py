@@ -69,6 +69,9 @@ PACKAGES = (
     "scikit-learn",
     "torch",
     "botorch",
+    "optuna",
+    "cma",
+    "smac",
 )
 
 
@@ -143,10 +146,10 @@ class Result:
 
     `curves` has a matrix [runs rounds] for each method, in the paper's own unit, named by `unit`; a
     method's final figure is its last column, or its vector [runs] in `finals`. `headers` and `rows`
-    are the table to print; without them it is made of the final figures. `figure` is the picture;
-    without one, all curves are drawn in one. `earlier` are the seconds that went into it before this
-    process, which continued an interrupted one, and `scratch` the folder that made this possible, which
-    is removed when all is written.
+    are the table to print; without them it is made of the final figures. `details` are written and not
+    printed. `figure` is the picture; without one, all curves are drawn in one. `earlier` are the seconds
+    that went into it before this process, which continued an interrupted one, and `scratch` the folder
+    that made this possible, which is removed when all is written.
     """
 
     settings: dict[str, Any]
@@ -157,6 +160,7 @@ class Result:
     headers: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     figure: "Figure | None" = None
+    details: Mapping[str, Any] = field(default_factory=dict)
     earlier: float = 0.0
     scratch: Path | None = None
 
@@ -263,6 +267,7 @@ def report(name: str, experiment: Experiment, result: Result, seconds: float) ->
         "methods": _methods(result),
         "checks": {claim: _plain(check._asdict()) for claim, check in result.checks.items()},
         "seconds": round(max(result.earlier + seconds, sum(spent.values())), 3),
+        **({"details": _plain(result.details)} if result.details else {}),
         **({"seconds of parts": spent} if spent else {}),
         "device": device(),
         "versions": versions(),

@@ -11,7 +11,7 @@ import jax.random as jr
 from jaxbo import demo
 from jaxbo.federation import flower
 
-OWNERS, ROUNDS, DEADLINE = 5, 6, 60.0
+OWNERS, ROUNDS, DEADLINE = 5, 6, 120.0
 KEY = jr.key(0)
 
 METHOD = "learned prior (federated)"

@@ -4,10 +4,11 @@
 
 Rounds are shown as they end. Then the same owners tune by the demo's other methods, from the same
 initial points, for comparison. Owners' files, logs and the picture will be in OUT, by default
-out/federation.
+out/federation. Ctrl-C ends all processes.
 """
 
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,9 +21,28 @@ from jaxbo import demo, federation, plotting
 from jaxbo.runs.driver import drive
 
 APP = Path(__file__).resolve().parent
+#: The exit status of a program that was interrupted.
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(out: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        _whole(out)
+    except KeyboardInterrupt:
+        print(f"interrupted; the logs are in {out}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def _interrupt(*_: object) -> None:
+    """Once: processes are ended undisturbed."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _whole(out: Path) -> None:
     start = time.monotonic()
     if (out / "server.log").exists():  # of an earlier start
         shutil.rmtree(out)

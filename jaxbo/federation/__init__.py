@@ -7,6 +7,7 @@
 
 Whatever carries requests and replies, such as `jaxbo.federation.flower`, needs no more than this. Both
 sides are made of the functions that `run` composes: with one key for all, owners query what `run` does.
+A process compiles them once, for all its owners and for a server: later rounds trace nothing.
 Both keep what they know in a file that is written whole or not at all, so that either may be killed at
 any time: an owner loses the evaluation in flight, the server what it has heard in the open round, for
 which it asks again. Every request may be sent again.

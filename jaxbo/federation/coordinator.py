@@ -8,7 +8,6 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -20,6 +19,7 @@ from jaxbo._check import require, shown, whole
 from jaxbo._keys import fresh
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
+from jaxbo.federation import _sides
 from jaxbo.federation.wire import (
     FORMAT,
     Packed,
@@ -31,8 +31,6 @@ from jaxbo.federation.wire import (
     check_key,
     digest,
     pack,
-    shapes_of_broadcast,
-    shapes_of_message,
     unpack,
 )
 from jaxbo.privacy.ledger import Ledger, check_budget
@@ -112,8 +110,8 @@ class Coordinator:
         self.algorithm, self.rounds, self.initial = algorithm, rounds, initial
         self._digest, self._keys = digest(algorithm), run_keys(key)
         self._setup_key = init_keys(self._keys.init).setup
-        self._shared = eqx.filter_jit(algorithm.setup)(self._setup_key)
-        self._shapes = shapes_of_message(algorithm, self._shared)
+        self._shared = _sides.setup(algorithm, self._setup_key)
+        self._shapes = _sides.message_shapes(algorithm, self._shared)
         self._messages: dict[int, PyTree] = {}
         #: How many replies have been refused, by the name of the owner.
         self.refused: Counter[str] = Counter()
@@ -261,7 +259,7 @@ class Coordinator:
             lambda *all_: jnp.stack(all_), *(self._messages.get(n, nothing) for n in agents)
         )
         known = self._revised(), jnp.asarray(round), messages, jnp.asarray(heard)
-        broadcast = pack(eqx.filter_jit(self.algorithm.aggregate)(ask_keys(ask_key).server, *known))
+        broadcast = pack(_sides.aggregate(self.algorithm, ask_keys(ask_key).server, *known))
         present = [*memory.present, heard]
         return dataclasses.replace(
             memory, round=round, over=False, ledger=ledger, broadcast=broadcast, present=present
@@ -271,9 +269,9 @@ class Coordinator:
         """The shared part after the broadcast that is out."""
         if not self.algorithm.remembers or not self._memory.broadcast:
             return self._shared
-        like = shapes_of_broadcast(self.algorithm, self._shared)
+        like, _ = _sides.broadcast_shapes(self.algorithm, self._shared)
         remembered = self.algorithm.remembered(unpack(self._memory.broadcast, like))
-        return eqx.filter_jit(self.algorithm.revised)(self._shared, remembered)
+        return _sides.revised(self.algorithm, self._shared, remembered)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from jaxbo.algos.base.keys import (
     run_keys,
 )
 from jaxbo.domains.space import Space
+from jaxbo.federation import _sides
 from jaxbo.federation.wire import (
     FORMAT,
     Packed,
@@ -38,17 +39,15 @@ from jaxbo.federation.wire import (
     check_key,
     digest,
     pack,
-    shapes_of_broadcast,
     unpack,
 )
-from jaxbo.kernels.choosing.history import History
 from jaxbo.runs import _archive
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, check_catch, finite_number
 from jaxbo.runs._identity import Identity, check_same, identity
 from jaxbo.runs._lock import Hold
 from jaxbo.runs._objective import called, check_python
 from jaxbo.runs.compiled import check_queries
-from jaxbo.types import Count, Key
+from jaxbo.types import Key
 
 log = logging.getLogger(__name__)
 
@@ -263,26 +262,20 @@ class _Visit:
     def __init__(self, owner: Owner, request: Request, memory: _OwnerMemory):
         self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
         self.keys = run_keys(_key(memory.secret))
-        self.shared = eqx.filter_jit(self.algorithm.setup)(_key(request.setup))
+        self.shared = _sides.setup(self.algorithm, _key(request.setup))
         self.broadcast = None
-        like = shapes_of_broadcast(self.algorithm, self.shared)
+        like, remembered = _sides.broadcast_shapes(self.algorithm, self.shared)
+        known = _sides.known_shapes(self.algorithm, self.shared)
         if request.broadcast is not None:  # refused before anything is evaluated
             self.broadcast = unpack(request.broadcast, like)
         if memory.remembered:
-            like = eqx.filter_eval_shape(self.algorithm.remembered, like)
-            self._revise(unpack(memory.remembered, like))
-        join_key = self._own(init_keys(self.keys.init).join)
-        joining = join_key, self.shared, jnp.asarray(owner.agent)
+            self._revise(unpack(memory.remembered, remembered))
         try:
-            like = eqx.filter_eval_shape(self._join, *joining)
-            self.client, self.past = unpack(memory.client or {}, like)
+            self.client, self.past = unpack(memory.client or {}, known)
         except RefusedError:  # a model with room for more has other arrays
-            self.client, self.past = eqx.filter_jit(self._join)(*joining)
+            key, agent = self._own(init_keys(self.keys.init).join), jnp.asarray(owner.agent)
+            self.client, self.past = _sides.join(self.algorithm, key, self.shared, agent)
             self._remember()
-
-    def _join(self, key: Key, shared: PyTree, agent: Count) -> tuple[PyTree, History]:
-        """A client that knows nothing yet, and its past."""
-        return self.algorithm.join(key, shared, agent), self.algorithm.nothing()
 
     def _remember(self) -> None:
         """Tells the client all that was evaluated."""
@@ -304,7 +297,7 @@ class _Visit:
         agent = jnp.asarray(self.owner.agent)
         while (done := self.memory.known.values.size) < initial:
             key = self._own(design_keys(self.keys, jnp.asarray(done)).points)
-            x = eqx.filter_jit(self.algorithm.initial)(key, agent)
+            x = _sides.initial(self.algorithm, key, agent)
             self._evaluate(BEFORE_FIRST_ROUND, x)
         if not self.memory.settled:
             self._settle()
@@ -312,15 +305,15 @@ class _Visit:
             self.memory.save((self.client, self.past))
 
     def _settle(self) -> None:
-        self.client = eqx.filter_jit(self.algorithm.settle)(self.shared, self.client)
+        self.client = _sides.settle(self.algorithm, self.shared, self.client)
 
     def observe(self, request: Request) -> None:
         """The query of the request's round, unless it has been evaluated."""
         if self.broadcast is None or self.memory.round == request.round:
             return
         key = self._own(self._ask_keys(request.round).choice)
-        known = self.shared, self.client, self.past, self.message(request.round), self.broadcast
-        x, _ = eqx.filter_jit(self.algorithm.choose)(key, *known)
+        known, message = (self.client, self.past), self.message(request.round)
+        x, _ = _sides.choose(self.algorithm, key, self.shared, known, message, self.broadcast)
         remembered = self.algorithm.remembered(self.broadcast)
         self.memory.remembered = pack(remembered)
         self._evaluate(request.round, x)
@@ -328,12 +321,12 @@ class _Visit:
 
     def _revise(self, remembered: PyTree) -> None:
         if self.algorithm.remembers:
-            self.shared = eqx.filter_jit(self.algorithm.revised)(self.shared, remembered)
+            self.shared = _sides.revised(self.algorithm, self.shared, remembered)
 
     def message(self, round: int) -> PyTree:
         """What is sent for a round."""
         key = self._own(self._ask_keys(round).message)
-        return eqx.filter_jit(self.algorithm.message)(key, self.shared, self.client)
+        return _sides.message(self.algorithm, key, self.shared, self.client)
 
     def _evaluate(self, round: int, x: Array) -> None:
         check_queries(self.algorithm, x[None])
@@ -349,7 +342,7 @@ class _Visit:
         told = _origin.difference(np.float64(value), self._offset())
         known = self.client, self.past
         row = jnp.asarray(round), known, jnp.asarray(x, float), told
-        self.client, self.past = eqx.filter_jit(self.algorithm.observe)(self.shared, *row)
+        self.client, self.past = _sides.observe(self.algorithm, self.shared, *row)
 
     def _offset(self) -> np.ndarray:
         """The number that is subtracted from all values."""

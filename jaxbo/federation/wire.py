@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -117,9 +116,13 @@ def unpack(arrays: Packed, like: PyTree) -> PyTree:
     return jax.tree.unflatten(structure, tree)
 
 
+#: Traced once for all keys.
+_key_data = jax.jit(jr.key_data)
+
+
 def _restored(name: str, array: np.ndarray, like: Any) -> Array:
     is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
-    data = jax.eval_shape(jr.key_data, like) if is_key else like
+    data = _key_data.eval_shape(like) if is_key else like
     if type(array) is not np.ndarray:  # nor one of a subclass, which may do anything
         raise RefusedError(f"{name} must be an array, got {type(array).__name__}.")
     if array.shape != data.shape or array.dtype != data.dtype:
@@ -133,26 +136,3 @@ def _restored(name: str, array: np.ndarray, like: Any) -> Array:
 
 def _name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path) or "value"
-
-
-def shapes_of_message(algorithm: AbstractFederated, shared: PyTree) -> PyTree:
-    """Of one agent's message."""
-
-    def message(shared: PyTree) -> PyTree:
-        key, index = jr.key(0), jnp.zeros((), int)
-        return algorithm.message(key, shared, algorithm.join(key, shared, index))
-
-    return eqx.filter_eval_shape(message, shared)
-
-
-def shapes_of_broadcast(algorithm: AbstractFederated, shared: PyTree) -> PyTree:
-    """Of what the server sends."""
-    count = algorithm.agents
-    one = shapes_of_message(algorithm, shared)
-    all_ = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), one)
-    here, zero = (
-        jax.ShapeDtypeStruct((count,), bool),
-        jax.ShapeDtypeStruct((), jnp.zeros((), int).dtype),
-    )
-    key = jax.eval_shape(lambda: jr.key(0))
-    return eqx.filter_eval_shape(algorithm.aggregate, key, shared, zero, all_, here)

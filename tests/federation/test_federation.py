@@ -8,6 +8,7 @@ import stat
 import threading
 
 import jax
+import jax.monitoring
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -130,6 +131,12 @@ def of_run():
     return jaxbo.run(WALK, bowl, ROUNDS, KEY, initial=INITIAL)[1].queries
 
 
+#: What JAX has traced, made a program of, or compiled in this process.
+TRACED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: TRACED.append(event) if event.startswith("/jax/core/compile") else None
+)
+
 #: The others are made of the same parts; DP-FTS-DE is carried by Flower (`test_flower`).
 SOME = ("FTS", "CEPE", "learned prior", "private learned prior", "TAF")
 #: Those that need a ledger.
@@ -139,10 +146,19 @@ CHARGED = ("DP-FTS-DE", "private learned prior")
 @pytest.mark.parametrize(
     "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
 )
-def test_owners_query_what_run_does(name, tmp_path, monkeypatch):
+def test_owners_query_what_run_does_and_trace_nothing_after_the_first_round(
+    name, tmp_path, monkeypatch
+):
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
     world = World(tmp_path, METHODS[name], ledger=LEDGER if name in CHARGED else None)
-    server = world.whole(world.server(rounds=3))
+    server = world.server(rounds=3)
+    traced = []  # in the invitation and in each round
+    while not server.done:
+        since = len(TRACED)
+        world.exchange(server)
+        traced.append(TRACED[since:])
+    assert TRACED
+    assert not any(traced[2:])
     _, trace = jaxbo.run(METHODS[name], bowl, 3, KEY, initial=INITIAL)
     # Rounding differs between one agent's program and that of all.
     np.testing.assert_allclose(world.queries(server), trace.queries, atol=2e-3)
@@ -310,6 +326,25 @@ def test_a_request_may_be_sent_again(tmp_path):
     for name, array in one.message.items():
         np.testing.assert_array_equal(again.message[name], array)
     np.testing.assert_array_equal(world.seen(server, 0).rounds, [-1, -1, 0])
+
+
+@pytest.mark.bitwise
+def test_an_owner_answers_the_same_bits_whatever_has_been_compiled_before(tmp_path):
+    world = World(tmp_path, WALK, initial=1)
+    server = world.server(rounds=2)
+    requests, replies = [], []
+    while not server.done:
+        requests.append(server.request())
+        replies.append(world.owner(0).answer(requests[-1]))
+        server.hear(replies[-1])
+        server.close()
+    jax.clear_caches()
+    (tmp_path / "anew").mkdir()
+    owner = Owner(WALK, measured, 0, tmp_path / "anew", key=KEY)
+    for request, reply in zip(requests, replies, strict=True):
+        again = owner.answer(request)
+        for name, array in reply.message.items():
+            np.testing.assert_array_equal(again.message[name], array, strict=True)
 
 
 def test_two_requests_at_once_are_done_one_after_the_other(tmp_path):

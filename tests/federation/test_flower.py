@@ -20,7 +20,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jaxbo
-from jaxbo.federation import Coordinator, RefusedError, coordinator, flower, observations
+from jaxbo.federation import (
+    Coordinator,
+    RefusedError,
+    coordinator,
+    flower,
+    observations,
+)
+from jaxbo.federation.flower import _exchange, _records
 from tests.walk import PrivateWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
@@ -34,6 +41,7 @@ ALGORITHMS = {
     "a method without releases": WALK,
     "DP-FTS-DE": jaxbo.DPFTSDE(jaxbo.Finite(np.random.default_rng(0).random((50, 2))), AGENTS),
 }
+PRIVATE = PrivateWalk(SQUARE, AGENTS, mechanism=jaxbo.Mechanism(1.0, 5.0, jaxbo.Poisson(0.5)))
 LEDGER = jaxbo.Ledger(delta=1e-5)
 LEDGERS = {"DP-FTS-DE": LEDGER}
 
@@ -63,7 +71,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     time = Clock()
-    monkeypatch.setattr(flower, "time", time)
+    monkeypatch.setattr(_exchange, "time", time)
     return time
 
 
@@ -185,12 +193,12 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeyp
 
 def _nan(reply):
     weights = np.full(100, math.nan, np.float32)
-    reply.content["message"] = flower._arrays({".weights": weights})
+    reply.content["message"] = _records.arrays({".weights": weights})
     return reply
 
 
 def _shape(reply):
-    reply.content["message"] = flower._arrays({".weights": np.zeros(3, np.float32)})
+    reply.content["message"] = _records.arrays({".weights": np.zeros(3, np.float32)})
     return reply
 
 
@@ -209,7 +217,7 @@ def _more(reply):
     return reply
 
 
-def _weights(dtype="float32", shape=(100,), stype=flower.BYTES, data=bytes(400)):
+def _weights(dtype="float32", shape=(100,), stype=_records.BYTES, data=bytes(400)):
     def spoil(reply):
         reply.content["message"] = ArrayRecord({".weights": Array(dtype, shape, stype, data)})
         return reply
@@ -366,12 +374,97 @@ def test_an_owner_that_comes_in_the_middle_of_a_round_is_asked(tmp_path, clock):
     assert absent(tmp_path, 2) == [[0, 0]]
 
 
+def test_a_late_answer_is_used_while_the_round_is_open(tmp_path, clock, caplog):
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, 2, KEY, deadline=60.0)
+    grid = Here(client, nodes(tmp_path))
+    pull, asked = grid.pull_messages, {}
+
+    def late(names):
+        """Node 101 takes 50 seconds for each answer."""
+        slow = [n for n in names if grid.answers[n][0] == 101]
+        return (
+            []
+            if any(clock.now < asked.setdefault(n, clock.now) + 50 for n in slow)
+            else pull(names)
+        )
+
+    grid.pull_messages = late
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(server, grid, tmp_path)
+    assert absent(tmp_path, 2) == []
+    assert 3 * 50 <= clock.now < 3 * 52
+    assert "deadline" not in caplog.text
+
+
+def test_a_round_waits_for_the_first_owner_to_come(tmp_path, clock):
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, 1, KEY, deadline=60.0)
+    grid = Here(client, nodes(tmp_path))
+    there = grid.get_node_ids
+    grid.get_node_ids = lambda: there() if clock.now > 90 else []  # nobody before the invitation
+    serve(server, grid, tmp_path)
+    assert absent(tmp_path, 1) == []
+
+
+def test_a_deadline_that_passes_is_told_in_two_lines(tmp_path, caplog):
+    client = flower.client_app(WALK, objective)
+    server = flower.server_app(WALK, 1, KEY, deadline=7.0)
+    grid = Here(client, nodes(tmp_path), lambda node, reply: None if node == 101 else reply)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        serve(server, grid, tmp_path)
+    said = [record.getMessage().splitlines() for record in caplog.records]
+    assert [len(lines) for lines in said] == [2, 2]
+    assert "deadline of 7 s passed in the invitation without owners [1]" in said[0][0]
+    assert "deadline of 7 s passed in round 1 without owners [1]" in said[1][0]
+    assert all("give a longer deadline" in lines[1] for lines in said)
+
+
+NOTHING_OF_USE = {
+    "the deadline of 7 s passed in the invitation, and nobody answered": lambda node, reply: None,
+    "none of the 3 answers in the invitation could be used": lambda node, reply: _empty(reply),
+}
+
+
+@pytest.mark.parametrize("text", NOTHING_OF_USE)
+def test_a_run_that_nobody_answers_ends_in_two_lines_without_a_traceback(text, tmp_path, caplog):
+    server = flower.server_app(WALK, 1, KEY, deadline=7.0)
+    client = flower.client_app(WALK, objective)
+    grid = Here(client, nodes(tmp_path), NOTHING_OF_USE[text])
+    try:
+        serve(server, grid, tmp_path)
+    except Exception as error:
+        logging.getLogger("flwr").error("%s raised an exception", "ServerApp", exc_info=error)
+    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert record.exc_info is None
+    first, second = record.getMessage().splitlines()
+    assert first.startswith(text)
+    assert "give a longer deadline" in second
+
+
+def test_a_log_says_what_a_round_has_spent_and_when_the_budget_is(tmp_path, caplog):
+    two = jaxbo.Ledger(delta=1e-5).charge(PRIVATE.mechanism, 2).epsilon()
+    ledger = jaxbo.Ledger(delta=1e-5, budget=1.0001 * two)
+    algorithm = PrivateWalk(SQUARE, AGENTS, mechanism=PRIVATE.mechanism, releases=2)
+    client = flower.client_app(algorithm, objective)
+    server = flower.server_app(algorithm, 3, KEY, ledger=ledger, deadline=5.0)
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(server, Here(client, nodes(tmp_path)), tmp_path)
+    lines = [record.getMessage() for record in caplog.records]
+    spent = [line.split("; epsilon ")[1] for line in lines if "; epsilon " in line]
+    one = ledger.charge(PRIVATE.mechanism).epsilon()
+    assert spent[0] == f"{one:.3g} spent, {1.0001 * two - one:.3g} left"
+    assert spent[1:] == [f"{two:.3g} spent, {0.0001 * two:.3g} left"] * 3
+    announced = [n for n, line in enumerate(lines) if "the budget is spent" in line]
+    rounds = [n for n, line in enumerate(lines) if "owners in" in line]
+    assert announced == [
+        rounds[1] + 1
+    ]  # with the second release, which the first round's end makes
+
+
 OBSERVER = 100 + AGENTS
 #: Who is connected, and who of them answers.
 THERE = [((), ()), ((100,), ()), ((100, 101, 102), ()), ((100, 101, 102), (100, 102))]
-
-
-PRIVATE = PrivateWalk(SQUARE, AGENTS, mechanism=jaxbo.Mechanism(1.0, 5.0, jaxbo.Poisson(0.5)))
 
 
 @pytest.mark.parametrize("deadline", [0.3, 20.0, 2.5])
@@ -414,7 +507,7 @@ def test_many_silent_nodes_take_turns_and_delay_no_look(tmp_path, clock):
     pull, there = grid.pull_messages, grid.get_node_ids
     grid.pull_messages = lambda names: pulled.append(names[0]) or pull(names)
     grid.get_node_ids = lambda: looks.append(clock.now) or there()
-    assert list(flower._answers(grid, RecordDict(), 0, 4.0, True)) == []
+    assert list(_exchange.Asking(grid, RecordDict(), 0, 4.0).answers(punctual=True)) == []
     np.testing.assert_allclose(looks, [0.0, 1.0, 2.0, 3.0], atol=1e-9)
     assert pulled == ["1", "2", "3", "1", "2", "3", "1"]
     assert clock.now == pytest.approx(4)
@@ -428,7 +521,7 @@ def open_round(tmp_path_factory):
     server = Coordinator(WALK, 2, KEY, path / "server.npz")
     client = flower.client_app(WALK, objective)
     grid = Here(client, nodes(path))
-    grid.push_messages([Message(flower._of_request(server.request()), 100, "train")])
+    grid.push_messages([Message(_records.of_request(server.request()), 100, "train")])
     _, (reply,) = grid.answers["1"]
     parts = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
     yield server, reply.object_id, parts
@@ -454,9 +547,9 @@ def is_heard_or_refused(open_round, which, changes):
     parts = parts | {n: spoiled(parts[n], changes) for n in names[which % len(names) :][:1]}
     grid = Here(None, {})
     grid.pull_messages = lambda _: [inflate_object_from_contents(name, dict(parts))]
-    (answer,) = flower._pulled(grid, name)
+    (answer,) = _exchange.pulled(grid, name)
     try:
-        server.hear(flower._reply(answer))
+        server.hear(_records.to_reply(answer))
     except RefusedError:
         pass
     else:

@@ -17,7 +17,7 @@ from jaxbo.federation import Coordinator, observations
 
 APP = Path(jaxbo.__file__).parent.parent / "federation"
 sys.path.insert(0, str(APP))
-from local import Local  # noqa: E402
+from local import Local, free_port  # noqa: E402
 
 AGENTS, ROUNDS, INITIAL = 3, 10, 2
 KEY = jr.key(11)
@@ -35,7 +35,7 @@ import os, time
 import jax.random as jr
 import numpy as np
 import jaxbo
-from jaxbo import flower
+from jaxbo.federation import flower
 
 algorithm = {algorithm}
 
@@ -109,6 +109,18 @@ def test_three_supernodes_query_what_drive_does(tmp_path):
         options = {"initial": INITIAL, "progress": False}
         _, trace = jaxbo.drive(algorithm, objective, ROUNDS, KEY, **options)
         np.testing.assert_allclose(queries, trace.queries, atol=2e-3)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_flowers_own_supernode_serves_an_owner_as_well(tmp_path):
+    with Local(tmp_path) as local:
+        local.start_owner(0, ("flower-supernode", "--port", str(free_port())))
+        for n in range(1, AGENTS):
+            local.start_owner(n)
+        folder = app(tmp_path, "fts", rounds=1)
+        lines = lines_of(local, folder, tmp_path / "fts.npz", "fts.log")
+    assert any("round 1 of 1: 3 of 3 owners" in line for line in lines), lines
 
 
 def processes(*words):

@@ -1,0 +1,1 @@
+"""The first choice for a black box, beside methods of other libraries."""

@@ -1,0 +1,233 @@
+"""Our first choice beside methods of other libraries: BBOB with and without noise, classical functions.
+
+    10 random points, the same for all methods, then 20, 50, 100 and 200 evaluations
+    ratio = geometric mean over problems of regret(ours) / regret(peer)        `compare`
+
+A run goes on to the largest budget and is read at each. Every method is told the same initial values, and
+the regret is without noise, of the best point observed. `--only` takes words (`problems.WORDS`): `bbob`,
+`noisy`, `classical`, `odd`, `even`, `2d`, `i1`, `f03`, `c02`. Words of one kind add up, words of several
+kinds restrict each other. The name of a method leaves out all peers that are not named.
+
+Settings are chosen on odd numbers, with `--only odd`. Even numbers are for the final table alone. A part
+that takes hours: `--only odd --only bbob --only 2d --only 5d --only i1 --runs 5 --rounds 50`.
+"""
+
+import functools
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.best import compare, ours, problems
+from bench.best.compare import LogRatio, Median
+from bench.best.peers import PEERS
+from bench.best.problems import INITIAL, CubeProblem
+from bench.best.search import Runs, of_ours, of_peer, regrets
+from bench.runner import Check, Experiment, Options, Result, number, parts
+
+BUDGETS = (20, 50, 100, 200)
+QUICK = ("odd", "2d", "i1", "f01", "f03", "random")
+#: The most runs of a slow peer.
+MOST_SLOW = 5
+
+#: Log regrets of a problem's methods at each budget.
+Logs = dict[tuple[str, str, int], np.ndarray]
+
+
+def _run(options: Options) -> Result:
+    words = options.problems_or((), quick=QUICK)
+    runs, rounds = options.runs_or(15, 4), options.rounds_or(max(BUDGETS), min(BUDGETS))
+    budgets = (*(b for b in BUDGETS if b < rounds), rounds)
+    chosen, methods = problems.chosen(words), _methods(words)
+    measures = {
+        f"{problem.name}, {method}": functools.partial(
+            measured, method, problem, runs, rounds, options.seed
+        )
+        for problem, method in itertools.product(chosen, methods)
+    }
+    found, folder = parts(options, "best", (runs, rounds), measures)
+    by_name = {name: Runs(*arrays) for name, arrays in found.items()}
+    logs = log_regrets(chosen, methods, budgets, by_name)
+    ratios = compared(chosen, methods, budgets, logs)
+    return Result(
+        settings=_settings(runs, rounds, methods),
+        finals={f"{n}, {m}, {b}": one for (n, m, b), one in logs.items()},
+        checks=checks(ratios, budgets[-1]),
+        unit="log10 regret",
+        headers=HEADERS,
+        rows=[*_rows(ratios), *_times(by_name, methods)],
+        figure=_figure(ratios) if ratios else None,
+        details={"median regret": medians(logs)},
+        scratch=folder,
+    )
+
+
+def measured(method: str, problem: CubeProblem, runs: int, rounds: int, seed: int) -> Runs:
+    """Runs of a method on a problem; fewer of a slow peer."""
+    if method == ours.NAME:
+        return of_ours(problem, runs, rounds, seed)
+    peer = PEERS[method]
+    return of_peer(peer.search, problem, slow_runs(runs) if peer.slow else runs, rounds, seed)
+
+
+def slow_runs(runs: int) -> int:
+    """The runs of a slow peer: half of those of others, five at most and two at least."""
+    return max(2, min((runs + 1) // 2, MOST_SLOW))
+
+
+def _methods(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Ours, and the named peers that are installed; a line says which are left out."""
+    asked = [name for name in PEERS if name in words] or list(PEERS)
+    for name in asked:
+        if missing := PEERS[name].missing():
+            print(f"{name} is left out: no {' and no '.join(missing)} here.", file=sys.stderr)
+    return (ours.NAME, *(name for name in asked if not PEERS[name].missing()))
+
+
+def _settings(runs: int, rounds: int, methods: Sequence[str]) -> dict[str, Any]:
+    return {
+        "runs": runs,
+        "runs of slow peers": slow_runs(runs),
+        "initial points": INITIAL,
+        "evaluations": rounds,
+        "noise, interquartile ranges": problems.NOISE,
+        "floor of regrets, interquartile ranges": compare.FLOOR,
+        "peers": {name: PEERS[name].settings for name in methods if name in PEERS},
+    }
+
+
+# ---------------------------------------------------------------- what was found
+
+
+def log_regrets(
+    chosen: Sequence[CubeProblem],
+    methods: Sequence[str],
+    budgets: Sequence[int],
+    found: dict[str, Runs],
+) -> Logs:
+    """By problem, method and budget."""
+    logs: Logs = {}
+    for problem in chosen:
+        scale = problem.scale()
+        for method in methods:
+            curves = regrets(problem, found[f"{problem.name}, {method}"])
+            for budget in budgets:
+                values = curves[:, INITIAL + budget - 1]
+                logs[problem.name, method, budget] = compare.log_regrets(values, scale)
+    return logs
+
+
+def medians(logs: Logs) -> dict[str, dict[str, Median]]:
+    """The median regret with its interval, by problem and budget, then by method."""
+    found: dict[str, dict[str, Median]] = {}
+    for (name, method, budget), values in logs.items():
+        place = found.setdefault(f"{name}, {budget}", {})
+        place[method] = Median(*(10**value for value in compare.median(values)))
+    return found
+
+
+def groups(chosen: Sequence[CubeProblem]) -> dict[str, list[CubeProblem]]:
+    """Problems by kind, then BBOB's by its own groups and by dimension."""
+    found: dict[str, list[CubeProblem]] = {}
+    for problem in chosen:
+        names = [problem.kind]
+        if problem.kind != problems.CLASSICAL:
+            names += [f"{problem.kind}, {problem.group}", f"{problem.kind}, {problem.dim}-D"]
+        for name in names:
+            found.setdefault(name, []).append(problem)
+    return dict(sorted(found.items(), key=lambda item: "," in item[0]))
+
+
+Ratios = dict[tuple[str, int, str], LogRatio]
+
+
+def compared(
+    chosen: Sequence[CubeProblem], methods: Sequence[str], budgets: Sequence[int], logs: Logs
+) -> Ratios:
+    """By group, budget and peer."""
+    return {
+        (group, budget, peer): compare.ratio(
+            [(logs[p.name, ours.NAME, budget], logs[p.name, peer, budget]) for p in members]
+        )
+        for group, members in groups(chosen).items()
+        for budget in budgets
+        for peer in methods
+        if peer != ours.NAME
+    }
+
+
+def checks(ratios: Ratios, budget: int) -> dict[str, Check]:
+    """Claims about the largest budget: less regret than each peer, in the mean over a kind's problems."""
+    return {
+        f"{group}: less regret than {peer}, ratio": Check(one.better, one.figure)
+        for (group, at, peer), one in ratios.items()
+        if at == budget and "," not in group
+    }
+
+
+# ---------------------------------------------------------------- table and picture
+
+HEADERS = ("problems", "evaluations", "peer", "regret, ratio", "95 %", "wins", "ties", "losses")
+
+
+def _rows(ratios: Ratios) -> list[tuple[str, ...]]:
+    return [
+        (
+            group,
+            str(budget),
+            peer,
+            number(one.figure),
+            " to ".join(map(number, one.interval)) if np.isfinite(one.error) else "-",
+            *map(str, (one.wins, one.ties, one.losses)),
+        )
+        for (group, budget, peer), one in ratios.items()
+    ]
+
+
+def _times(found: dict[str, Runs], methods: Sequence[str]) -> list[tuple[str, ...]]:
+    """Processor seconds: a run's in the mean over problems, and the most that a first call took."""
+    rows = []
+    for method in methods:
+        of = [runs for name, runs in found.items() if name.endswith(f", {method}")]
+        run, first = np.mean([r.seconds for r in of]), np.max([r.first for r in of])
+        times = f"{number(float(run))} s a run", f"{number(float(first))} s the first call"
+        rows.append(("processor time", "", method, *times, "", "", ""))
+    return rows
+
+
+def _figure(ratios: Ratios) -> Any:
+    """A panel for each kind: the ratio to each peer by budget."""
+    from matplotlib.figure import Figure
+
+    from jaxbo import plotting
+
+    kinds = list(dict.fromkeys(group for group, _, _ in ratios if "," not in group))
+    peers = list(dict.fromkeys(peer for _, _, peer in ratios))
+    budgets = list(dict.fromkeys(budget for _, budget, _ in ratios))
+    picture = Figure(figsize=(6.5 * len(kinds), 5), dpi=plotting.DPI, layout="constrained")
+    axes: Any = picture.subplots(1, len(kinds), squeeze=False, sharey=True)
+    for ax, kind in zip(axes.flat, kinds, strict=True):
+        for peer, color in zip(peers, plotting.PALETTE, strict=False):
+            found = {b: one for (g, b, p), one in ratios.items() if (g, p) == (kind, peer)}
+            low, high = np.array([one.interval for one in found.values()]).T
+            middle = np.array([one.figure for one in found.values()])
+            ends = [middle - low, high - middle]
+            ax.errorbar(list(found), middle, ends, marker="o", capsize=3, color=color, label=peer)
+        ax.axhline(1, color=plotting.INK, linewidth=1)
+        ax.set(xscale="log", yscale="log", title=kind, xlabel="evaluations")
+        ax.set_xticks(budgets, list(map(str, budgets)), minor=False)
+        ax.tick_params(axis="x", which="minor", labelbottom=False)
+    axes.flat[0].set_ylabel(f"regret of {ours.NAME} / regret of the peer")
+    axes.flat[0].legend()
+    return picture
+
+
+EXPERIMENT = Experiment(
+    source="best",
+    about="the first choice for a black box, beside other libraries' methods",
+    time="weeks",
+    run=_run,
+    problems=(*itertools.chain(*problems.WORDS), *PEERS),
+)

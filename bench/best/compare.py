@@ -1,0 +1,87 @@
+"""How a method compares with another one, from the regrets of their runs.
+
+    log-ratio of a problem    mean of log10 regret, ours less the peer's
+    of a group                the mean over its problems: the logarithm of a geometric mean of ratios
+    a win, a loss             the log-ratio is two standard errors below 0, or above
+
+A regret counts at least `FLOOR` times the interquartile range of the problem's values: below that a
+problem is solved.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import binom
+
+FLOOR = 1e-6
+#: Standard errors of a difference that decide a win or a loss.
+ERRORS = 2.0
+COVERAGE = 0.95
+
+
+def log_regrets(regrets: Float[np.ndarray, " runs"], scale: float) -> Float[np.ndarray, " runs"]:
+    """Logarithms to base 10, with the floor."""
+    return np.log10(np.maximum(regrets, FLOOR * scale))
+
+
+class Median(NamedTuple):
+    """The median of some runs and its 95 % interval; few runs have their range."""
+
+    low: float
+    median: float
+    high: float
+
+
+def median(values: Float[np.ndarray, " runs"]) -> Median:
+    """By order statistics: the number of runs below the true median is binomial."""
+    ordered, outside = np.sort(values), (1 - COVERAGE) / 2
+    cut = max(int(binom.ppf(outside, len(ordered), 0.5)) - 1, 0)
+    return Median(
+        float(ordered[cut]), float(np.median(ordered)), float(ordered[len(ordered) - 1 - cut])
+    )
+
+
+class LogRatio(NamedTuple):
+    """Log-ratios of problems: mean, standard error over the problems, and how many were decided."""
+
+    mean: float
+    error: float
+    wins: int
+    ties: int
+    losses: int
+
+    @property
+    def figure(self) -> float:
+        """The geometric mean of the ratios; below 1 where ours is better."""
+        return 10**self.mean
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its 95 % interval, over problems."""
+        return 10 ** (self.mean - 1.96 * self.error), 10 ** (self.mean + 1.96 * self.error)
+
+    @property
+    def better(self) -> bool | None:
+        """Whether the interval lies below 1; None where 1 is in it."""
+        low, high = self.interval
+        return True if high < 1 else False if low > 1 else None
+
+
+def ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> LogRatio:
+    """The comparison over several problems, each with log regrets of ours and of the peer."""
+    means = np.array([ours.mean() - theirs.mean() for ours, theirs in pairs])
+    errors = np.array([np.hypot(_error(ours), _error(theirs)) for ours, theirs in pairs])
+    wins, losses = means < -ERRORS * errors, means > ERRORS * errors
+    return LogRatio(
+        float(means.mean()),
+        _error(means) if len(means) > 1 else np.nan,
+        int(wins.sum()),
+        int((~wins & ~losses).sum()),
+        int(losses.sum()),
+    )
+
+
+def _error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values)))

@@ -1,0 +1,150 @@
+"""Methods of other libraries, each with the settings that its own documentation recommends.
+
+    search(evaluate, initial, rounds, seed)    evaluates the initial points in order, then `rounds` more
+
+`evaluate` takes a point of the unit cube and returns the value to maximize. A peer that is not installed
+is left out; the extra `peers` brings all of them.
+"""
+# pyright: reportMissingImports=false
+
+import importlib.util
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench.common import botorch
+
+#: The deviation of CMA-ES's first generation, in edges of the cube.
+SIGMA = 0.25
+
+Evaluate = Callable[[np.ndarray], float]
+Search = Callable[[Evaluate, np.ndarray, int, int], None]
+
+
+class Peer(NamedTuple):
+    """A method of others. `packages` must be installed; fewer runs of a slow one will do."""
+
+    search: Search
+    packages: tuple[str, ...]
+    settings: str
+    slow: bool = False
+
+    def missing(self) -> tuple[str, ...]:
+        """The packages that are not installed."""
+        return tuple(p for p in self.packages if importlib.util.find_spec(p) is None)
+
+
+def at_random(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
+    """Uniform points."""
+    rng = np.random.default_rng(seed)
+    for x in (*initial, *rng.random((rounds, initial.shape[1]))):
+        evaluate(x)
+
+
+def tpe(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
+    """Tree-structured Parzen estimators of all coordinates together."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            multivariate=True, n_startup_trials=len(initial), seed=seed
+        )
+    _optuna(sampler, evaluate, initial, rounds)
+
+
+def gp_sampler(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
+    """Optuna's Gaussian process with LogEI."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.GPSampler(n_startup_trials=len(initial), seed=seed)
+    _optuna(sampler, evaluate, initial, rounds)
+
+
+def _optuna(sampler: Any, evaluate: Evaluate, initial: np.ndarray, rounds: int) -> None:
+    """A study that is told the initial points."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    names = [f"x{i}" for i in range(initial.shape[1])]
+    cube = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in names}
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for x in initial:
+        point = dict(zip(names, map(float, x), strict=True))
+        value = evaluate(x)
+        study.add_trial(optuna.trial.create_trial(params=point, distributions=cube, value=value))
+    for _ in range(rounds):
+        trial = study.ask(cube)
+        study.tell(trial, evaluate(np.array([trial.params[name] for name in names])))
+
+
+def cma_es(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
+    """CMA-ES from the best initial point, with bounds; from a random one after it has converged."""
+    import cma
+
+    values, rng = [evaluate(x) for x in initial], np.random.default_rng(seed)
+    mean, left = initial[int(np.argmax(values))], rounds
+    while left > 0:
+        options = {"bounds": [0, 1], "seed": int(rng.integers(1, 2**31)), "verbose": -9}
+        strategy = cma.CMAEvolutionStrategy(mean, SIGMA, options)
+        while left > 0 and not strategy.stop():
+            points = strategy.ask()
+            told = [-evaluate(x) for x in points[:left]]
+            left -= len(told)
+            if len(told) == len(points):
+                strategy.tell(points, told)
+        mean = rng.random(initial.shape[1])
+
+
+def log_ei(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
+    """BoTorch's default model, fitted every time, and LogEI."""
+    botorch.log_ei(evaluate, initial, rounds, seed)
+
+
+def smac(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
+    """SMAC3's facade for black boxes, which is told the initial points."""
+    import tempfile
+
+    from ConfigSpace import Configuration, ConfigurationSpace
+    from smac import BlackBoxFacade, Scenario
+    from smac.runhistory import TrialInfo, TrialValue
+
+    names = [f"x{i}" for i in range(initial.shape[1])]
+    space = ConfigurationSpace(dict.fromkeys(names, (0.0, 1.0)), seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = Scenario(
+            space,
+            deterministic=True,
+            n_trials=len(initial) + rounds,
+            seed=seed,
+            output_directory=folder,
+        )
+        facade = BlackBoxFacade(
+            scenario,
+            lambda config, seed: 0.0,  # never called: it is asked and told
+            initial_design=BlackBoxFacade.get_initial_design(scenario, n_configs=0),
+            logging_level=False,
+            overwrite=True,
+        )
+        for x in initial:
+            point = Configuration(space, values=dict(zip(names, map(float, x), strict=True)))
+            facade.tell(TrialInfo(point, seed=seed), TrialValue(cost=-evaluate(x)))
+        for _ in range(rounds):
+            info = facade.ask()
+            x = np.array([info.config[name] for name in names])
+            facade.tell(info, TrialValue(cost=-evaluate(x)))
+
+
+RANDOM, TPE, GP, CMA, LOG_EI, SMAC = "random", "TPE", "GPSampler", "CMA-ES", "BoTorch", "SMAC3"
+PEERS = {
+    RANDOM: Peer(at_random, (), "uniform points"),
+    CMA: Peer(cma_es, ("cma",), f"cma, sigma {SIGMA} of the cube, from the best initial point"),
+    TPE: Peer(tpe, ("optuna",), "Optuna, multivariate"),
+    GP: Peer(gp_sampler, ("optuna", "torch", "scipy"), "Optuna, defaults", slow=True),
+    LOG_EI: Peer(log_ei, ("botorch",), "SingleTaskGP, LogEI, fitted every time", slow=True),
+    SMAC: Peer(smac, ("smac",), "BlackBoxFacade, defaults", slow=True),
+}

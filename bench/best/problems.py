@@ -1,0 +1,182 @@
+"""The problems of the comparison, and the words that choose among them.
+
+    bbob         BBOB's 24 functions in 2, 5, 10 and 20 dimensions, instances 1 to 3
+    noisy        the same; noise has a deviation of 1 % of the interquartile range of the values
+    classical    functions of `jaxbo.objectives.functions`
+
+Odd numbers are for choosing settings. Even numbers are for the final table alone: no setting may depend
+on them. The range is that of 1000 random points.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bench.tasks.bbob.functions import BBOB, FUNCTIONS
+from jaxbo.objectives import functions
+from jaxbo.objectives.functions import TestFunction
+from jaxbo.types import Point, Scalar
+
+DIMS, INSTANCES = (2, 5, 10, 20), (1, 2, 3)
+#: The noise's deviation in interquartile ranges, and the points that the range is measured on.
+NOISE, SAMPLE = 0.01, 1000
+#: Random points before the first query.
+INITIAL = 10
+PLAIN, NOISY, CLASSICAL = "bbob", "noisy", "classical"
+
+_CLASSICAL: tuple[tuple[str, Callable[[], TestFunction]], ...] = (
+    ("Branin", functions.branin),
+    ("drop-wave", functions.dropwave),
+    ("eggholder", functions.eggholder),
+    ("Sobester", functions.sobester),
+    ("Hartmann-3", functions.hartmann3),
+    ("Rosenbrock-4", functools.partial(functions.rosenbrock, 4)),
+    ("Zakharov-4", functions.zakharov),
+    ("Shekel", functions.shekel4),
+    ("Ackley-5", functions.ackley5),
+    ("Levy-5", functools.partial(functions.levy, 5)),
+    ("Hartmann-6", functions.hartmann6),
+    ("Michalewicz-10", functions.michalewicz10),
+)
+
+
+class CubeFunction(Protocol):
+    """A JAX function of a point of the unit cube, to be maximized."""
+
+    @property
+    def dim(self) -> int: ...
+
+    def __call__(self, x: Point, /) -> Scalar: ...
+
+
+class CubeProblem(NamedTuple):
+    """One function. `group` is BBOB's own, `program` names functions that one compiled program takes."""
+
+    name: str
+    kind: str
+    group: str
+    number: int
+    instance: int
+    program: str
+    function: CubeFunction
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates."""
+        return self.function.dim
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words that choose it."""
+        letter = "c" if self.kind == CLASSICAL else "f"
+        parity = "odd" if self.number % 2 else "even"
+        number, instance = f"{letter}{self.number:02d}", f"i{self.instance}"
+        return frozenset({self.kind, parity, f"{self.dim}d", number, instance})
+
+    def regrets(self, x: Float[np.ndarray, "points dim"]) -> Float[np.ndarray, " points"]:
+        """The maximum less the value without noise, at each point."""
+        if isinstance(self.function, BBOB):
+            return np.array([self.function.regret(one) for one in x])
+        assert isinstance(self.function, TestFunction)
+        return _shortfall(self.function, x)
+
+    def scale(self) -> float:
+        """The interquartile range of the values."""
+        x = np.random.default_rng(0).random((SAMPLE, self.dim))
+        low, high = np.quantile(self.regrets(x), [0.25, 0.75])
+        return float(high - low)
+
+    def noise(self) -> float:
+        """The deviation of the noise."""
+        return NOISE * self.scale() if self.kind == NOISY else 0.0
+
+
+def _shortfall(function: TestFunction, x: np.ndarray) -> np.ndarray:
+    return float(function.maximum) - np.asarray(_values(function, jnp.asarray(x, float)), float)
+
+
+@eqx.filter_jit
+def _values(function: TestFunction, x: Float[Array, "points dim"]) -> Float[Array, " points"]:
+    return jax.vmap(function)(x)
+
+
+class Beginning(NamedTuple):
+    """How a run begins with any method: points, and noise of deviation 1 for all evaluations.
+
+    The coordinates are float32 numbers, which every method can hold.
+    """
+
+    x: Float[np.ndarray, "initial dim"]
+    noise: Float[np.ndarray, " evaluations"]
+
+
+def start(problem: CubeProblem, run: int, rounds: int, seed: int) -> Beginning:
+    """The beginning of a run."""
+    rng = np.random.default_rng([seed, run, zlib.crc32(problem.name.encode())])
+    x = rng.random((INITIAL, problem.dim), np.float32).astype(float)
+    return Beginning(x, rng.standard_normal(INITIAL + rounds))
+
+
+# ---------------------------------------------------------------- which
+
+
+@functools.cache
+def everything() -> tuple[CubeProblem, ...]:
+    """All problems."""
+    bbob = [
+        _bbob(kind, number, dim, index)
+        for kind in (PLAIN, NOISY)
+        for dim in DIMS
+        for index in INSTANCES
+        for number in FUNCTIONS
+    ]
+    return (*bbob, *(_classical(number) for number in range(1, len(_CLASSICAL) + 1)))
+
+
+def example(program: str, dim: int) -> CubeFunction:
+    """Some function that a compiled program takes."""
+    return next(p.function for p in everything() if (p.program, p.dim) == (program, dim))
+
+
+def _bbob(kind: str, number: int, dim: int, index: int) -> CubeProblem:
+    name = f"{kind} f{number:02d} i{index} {dim}d"
+    return CubeProblem(
+        name, kind, FUNCTIONS[number].group, number, index, PLAIN, _instance(number, dim, index)
+    )
+
+
+#: With and without noise it is the same function.
+_instance = functools.cache(BBOB)
+
+
+def _classical(number: int) -> CubeProblem:
+    name, make = _CLASSICAL[number - 1]
+    title = f"{CLASSICAL} c{number:02d} {name}"
+    return CubeProblem(title, CLASSICAL, CLASSICAL, number, 1, name, make())
+
+
+#: Words of one line exclude each other; a problem is chosen if each line with a given word has its word.
+WORDS = (
+    (PLAIN, NOISY, CLASSICAL),
+    ("odd", "even"),
+    tuple(f"{dim}d" for dim in (2, 3, 4, 5, 6, 10, 20)),
+    tuple(f"i{index}" for index in INSTANCES),
+    tuple(
+        [f"f{number:02d}" for number in FUNCTIONS]
+        + [f"c{number + 1:02d}" for number in range(len(_CLASSICAL))]
+    ),
+)
+
+
+def chosen(words: tuple[str, ...]) -> tuple[CubeProblem, ...]:
+    """The problems that some words choose; without a word all problems."""
+    given = [set(line) & set(words) for line in WORDS]
+    lines = [line for line in given if line]
+    return tuple(p for p in everything() if all(line & p.words for line in lines))

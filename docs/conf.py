@@ -1,0 +1,70 @@
+"""How the site is built: `make docs`, which is `sphinx-build docs site`. A warning is an error.
+
+Pages are Markdown (MyST), and three things happen on the way. Docstrings, which are plain text, become
+reStructuredText (`docstrings.py`). A page of `api` gets the names that belong on it (`names.py`). Links
+are made that pages do not spell out (`links.py`).
+
+Optax and BlackJAX use Sphinx, MyST and this theme, too. MkDocs has had no release since 2024, and its
+theme Material calls itself inactive.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT)]
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the package is imported, nothing is computed
+
+import docstrings  # noqa: E402
+import links  # noqa: E402
+import names  # noqa: E402
+
+import jaxbo  # noqa: E402
+
+project = author = "jaxbo"
+release = jaxbo.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
+templates_path = ["_templates"]
+exclude_patterns = ["_static", "_templates"]
+myst_heading_anchors = 4
+
+autodoc_inherit_docstrings = False  # a method of a class is told of where its class adds something
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "mixed"
+python_maximum_signature_line_length = 90
+add_module_names = False
+highlight_language = "text"
+toc_object_entries = False  # names have headings; as entries they take most of the time
+
+html_theme = "sphinx_book_theme"
+html_title = "jaxbo"
+html_static_path = ["_static"]
+html_css_files = ["jaxbo.css"]
+html_use_index = html_domain_indices = html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+html_theme_options = {
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+    "show_navbar_depth": 1,
+    "footer_content_items": "",
+    "home_page_in_toc": True,
+    "show_toc_level": 2,
+}
+copybutton_exclude = ".linenos, .gp, .go"
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", docstrings.process)
+    app.connect("autodoc-process-signature", docstrings.sign)
+    app.connect("autodoc-skip-member", docstrings.skip)
+    app.connect("source-read", names.add)
+    app.connect("include-read", links.of_included)
+    app.connect("doctree-read", links.of_names)
+    app.connect("doctree-resolved", links.of_sources)
+    app.connect("doctree-resolved", links.of_pictures)
+    app.connect("html-page-context", links.of_source_pages)

@@ -1,0 +1,131 @@
+"""The functions of an owner and of a server, jitted. A process traces them once for the same shapes.
+
+The algorithm is an argument, and so is an agent's number. So all owners of a process, and all servers of
+equal algorithms, share the programs. JAX's cache holds them: this module keeps nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, PyTree
+
+from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.kernels.choosing.history import History
+from jaxbo.types import Count, Key, Point, Scalar
+
+
+@eqx.filter_jit
+def setup(algorithm: AbstractFederated, key: Key) -> PyTree:
+    return algorithm.setup(key)
+
+
+@eqx.filter_jit
+def initial(algorithm: AbstractFederated, key: Key, agent: Count) -> Point:
+    return algorithm.initial(key, agent)
+
+
+@eqx.filter_jit
+def join(
+    algorithm: AbstractFederated, key: Key, shared: PyTree, agent: Count
+) -> tuple[PyTree, History]:
+    """A client that knows nothing yet, and its past."""
+    return algorithm.join(key, shared, agent), algorithm.nothing()
+
+
+@eqx.filter_jit
+def settle(algorithm: AbstractFederated, shared: PyTree, client: Any) -> PyTree:
+    return algorithm.settle(shared, client)
+
+
+@eqx.filter_jit
+def message(algorithm: AbstractFederated, key: Key, shared: PyTree, client: Any) -> PyTree:
+    return algorithm.message(key, shared, client)
+
+
+@eqx.filter_jit
+def choose(
+    algorithm: AbstractFederated,
+    key: Key,
+    shared: PyTree,
+    known: tuple[PyTree, History],
+    message: PyTree,
+    broadcast: PyTree,
+) -> tuple[Point, PyTree]:
+    return algorithm.choose(key, shared, *known, message, broadcast)
+
+
+@eqx.filter_jit
+def observe(
+    algorithm: AbstractFederated,
+    shared: PyTree,
+    round: Count,
+    known: tuple[PyTree, History],
+    x: Point,
+    value: Scalar,
+) -> tuple[PyTree, History]:
+    return algorithm.observe(shared, round, known, x, value)
+
+
+@eqx.filter_jit
+def aggregate(
+    algorithm: AbstractFederated,
+    key: Key,
+    shared: PyTree,
+    round: Count,
+    messages: PyTree,
+    present: Bool[Array, " agents"],
+) -> PyTree:
+    return algorithm.aggregate(key, shared, round, messages, present)
+
+
+@eqx.filter_jit
+def revised(algorithm: AbstractFederated, shared: PyTree, remembered: PyTree) -> PyTree:
+    return algorithm.revised(shared, remembered)
+
+
+# ---------------------------------------------------------------- shapes
+
+
+def _shapes(of: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """The shapes of a function's results, traced once for equal input."""
+
+    def whole(static: tuple[tuple[Any, ...], Any], arrays: PyTree) -> PyTree:
+        leaves, structure = static
+        return of(*eqx.combine(arrays, jax.tree.unflatten(structure, leaves)))
+
+    jitted = jax.jit(whole, static_argnums=0)
+
+    def shapes(*arguments: PyTree) -> PyTree:
+        arrays, static = eqx.partition(arguments, eqx.is_array)
+        leaves, structure = jax.tree.flatten(static)
+        return jitted.eval_shape((tuple(leaves), structure), arrays)
+
+    return shapes
+
+
+def _message(algorithm: AbstractFederated, shared: PyTree) -> PyTree:
+    key = jr.key(0)
+    return algorithm.message(key, shared, algorithm.join(key, shared, jnp.zeros((), int)))
+
+
+def _broadcast(algorithm: AbstractFederated, shared: PyTree) -> tuple[PyTree, PyTree]:
+    one, agents = _message(algorithm, shared), jnp.arange(algorithm.agents)
+    messages = jax.vmap(lambda _: one)(agents)
+    known = shared, jnp.zeros((), int), messages, jnp.ones(agents.shape, bool)
+    broadcast = algorithm.aggregate(jr.key(0), *known)
+    return broadcast, algorithm.remembered(broadcast)
+
+
+def _known(algorithm: AbstractFederated, shared: PyTree) -> tuple[PyTree, History]:
+    client = algorithm.join(jr.key(0), shared, jnp.zeros((), int))
+    return client, algorithm.nothing()
+
+
+#: Of a message; of a broadcast, and of the arrays that parties remember; of a client and its past.
+message_shapes = _shapes(_message)
+broadcast_shapes = _shapes(_broadcast)
+known_shapes = _shapes(_known)

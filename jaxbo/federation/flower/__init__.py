@@ -1,0 +1,127 @@
+"""A federation on Flower: any federated method as a `ServerApp` and a `ClientApp` (extra `flower`).
+
+    app = flower.client_app(algorithm, objective)                     on every owner's machine
+    app = flower.server_app(algorithm, rounds, key)                   on the server's
+
+The network, who may take part and encryption are Flower's; what is sent and what survives is
+`jaxbo.federation`'s. A round is one exchange: the broadcast to all owners there are, and from each its
+next message, once it has evaluated its query.
+"""
+
+import logging
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from jaxbo._check import require, seconds, whole
+from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError
+from jaxbo.federation.coordinator import releases_of
+from jaxbo.federation.flower._exchange import PLAINLY, exchange, wait
+from jaxbo.federation.flower._records import of_reply, to_request
+from jaxbo.federation.owner import check_owners
+from jaxbo.privacy.ledger import Ledger
+from jaxbo.runs._evaluate import BlackBox
+from jaxbo.types import Key
+
+log = logging.getLogger("flwr")
+
+
+def client_app(
+    algorithm: AbstractFederated,
+    objective: BlackBox,
+    *,
+    key: Key | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+) -> ClientApp:
+    """The app of all owners; the arguments are those of `federation.Owner`.
+
+    An owner's SuperNode says who it is and where its file is to be:
+
+        python -m jaxbo.federation.flower.node --node-config 'partition-id=0 folder="/home/owner/jaxbo"' …
+
+    `partition-id` is the agent's number. Whatever goes wrong here travels as one sentence without data;
+    the SuperNode's log has the rest.
+    """
+    check_owners(algorithm, objective, key, catch)
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        config = context.node_config
+        require(
+            "partition-id" in config and "folder" in config,
+            "start the SuperNode with --node-config 'partition-id=<the agent> folder=\"<where>\"'.",
+        )
+        agent, folder = config["partition-id"], str(config["folder"])
+        whole("partition-id", agent)
+        try:
+            owner = Owner(algorithm, objective, int(agent), folder, key=key, catch=catch)
+            reply = owner.answer(to_request(message.content))
+        except (OwnerError, RefusedError):
+            raise
+        except Exception as error:  # whose text would travel
+            raise OwnerError(f"{type(error).__name__}: see the owner's log.") from error
+        return Message(of_reply(reply), reply_to=message)
+
+    return app
+
+
+def server_app(
+    algorithm: AbstractFederated,
+    rounds: int,
+    key: Key,
+    *,
+    initial: int = 0,
+    ledger: Ledger | None = None,
+    deadline: float = 3600.0,
+) -> ServerApp:
+    """The app of the server; the arguments are those of `federation.Coordinator`.
+
+    It waits for as many SuperNodes as there are agents, and then round by round for their answers, each
+    time up to `deadline` seconds: who has not answered by then is absent from the next round, and goes on
+    when it is back. An owner that comes while a round is open is asked as well. An answer that cannot be
+    used is refused with its reason in the log, and counts as absent. Where nobody answers the run ends
+    with an error; started again, it goes on where it was.
+
+    With a `ledger` nothing may tell who takes part. So a round takes `deadline` seconds, however many
+    owners have answered: give it as long as an evaluation takes, and some seconds more. The server then
+    waits for nobody before the first round, and a round in which nobody answers releases noise and is
+    charged.
+
+    Where the server keeps what it knows, the run's configuration says, with an absolute path:
+
+        [tool.flwr.app.config]
+        checkpoint = "/home/server/jaxbo/federation.npz"
+    """
+    releases_of(algorithm, rounds, key, initial, ledger)
+    seconds("deadline", deadline)
+    log.addFilter(PLAINLY)
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        checkpoint = Path(str(context.run_config.get("checkpoint", "")))
+        require(
+            checkpoint.is_absolute(),
+            f"the run's configuration must have an absolute path as its checkpoint, got {checkpoint}.",
+        )
+        coordinator = Coordinator(
+            algorithm, rounds, key, checkpoint, initial=initial, ledger=ledger
+        )
+        log.info(
+            "a message of %s has %d bytes of numbers",
+            type(algorithm).__name__,
+            coordinator.declared,
+        )
+        try:
+            if not coordinator.done and ledger is None:
+                wait(grid, algorithm.agents, deadline)
+            while not coordinator.done:
+                exchange(coordinator, grid, deadline)
+        finally:
+            coordinator.stop()
+
+    return app

@@ -1,0 +1,174 @@
+"""The comparison with other libraries: equal beginnings, equal counts, and figures from regrets."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bench import runner
+from bench.best import blackbox, compare, ours, peers, problems, search
+from bench.best.problems import INITIAL, NOISY, CubeProblem
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains.base import Cube
+from jaxbo.objectives.functions import branin
+
+RUNS, ROUNDS = 2, 3
+OURS = ours.method
+
+
+@pytest.fixture(scope="module")
+def light():
+    """Ours is random search, which compiles in a fraction of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ours, "method", lambda domain, evaluations: RandomSearch(domain))
+        search._program.cache_clear()
+        yield
+    search._program.cache_clear()
+
+
+def test_words_of_one_kind_add_up_and_words_of_several_restrict_each_other():
+    every = problems.everything()
+    assert len({problem.name for problem in every}) == len(every) == 2 * 24 * 4 * 3 + 12
+    found = problems.chosen(("odd", "2d", "5d", "i1", "bbob"))
+    assert len(found) == 12 * 2
+    assert {problem.number % 2 for problem in found} == {1}
+    assert problems.chosen(()) == every
+    both = (*problems.chosen(("odd",)), *problems.chosen(("even",)))
+    assert sorted(p.name for p in both) == sorted(p.name for p in every)
+
+
+def test_ours_is_for_the_domain_and_the_evaluations():
+    (problem,) = problems.chosen(("bbob", "f03", "5d", "i2"))
+    method = OURS(cube := Cube(problem.dim), 30)
+    assert method.domain == cube
+    assert method.capacity == 30
+
+
+def test_all_methods_begin_with_the_same_points_values_and_noise(light):
+    problem = CubeProblem("noisy Branin", NOISY, "-", 1, 1, "Branin", branin())
+    assert problem.noise() == pytest.approx(0.01 * problem.scale())
+    mine = search.of_ours(problem, RUNS, ROUNDS, 0)
+    theirs = search.of_peer(peers.at_random, problem, RUNS, ROUNDS, 0)
+    assert mine.x.shape == theirs.x.shape == (RUNS, INITIAL + ROUNDS, 2)
+    np.testing.assert_array_equal(mine.x[:, :INITIAL], theirs.x[:, :INITIAL])
+    # A constant apart: a peer is told minus the regret.
+    shift = float(problem.function.maximum)
+    np.testing.assert_allclose(
+        mine.observed[:, :INITIAL] - shift, theirs.observed[:, :INITIAL], atol=1e-3
+    )
+    for runs in (mine, theirs):
+        exact = np.stack([-problem.regrets(x) for x in runs.x])
+        noise = (runs.observed - exact - shift * (runs is mine)) / problem.noise()
+        assert 0.3 < noise.std() < 2
+        assert abs(noise).min() > 0
+    assert not np.array_equal(mine.x[0], mine.x[1])
+
+
+def test_the_regret_is_without_noise_and_of_the_best_observed():
+    problem = CubeProblem("Branin", NOISY, "-", 1, 1, "Branin", branin())
+    x = np.array([[0.5, 0.5], [0.9, 0.9], [0.1, 0.2]])
+    exact = problem.regrets(x)
+    runs = search.Runs(x[None], np.array([[0.0, 1.0, 0.5]]), np.array(0), np.array(0))
+    np.testing.assert_array_equal(search.regrets(problem, runs), exact[[0, 1, 1]][None])
+
+
+def test_a_peer_that_counts_or_begins_otherwise_is_refused():
+    (problem,) = problems.chosen(("bbob", "f01", "2d", "i1"))
+
+    def longer(evaluate, initial, rounds, seed):
+        peers.at_random(evaluate, initial, rounds - 1, seed)
+
+    def elsewhere(evaluate, initial, rounds, seed):
+        peers.at_random(evaluate, initial[::-1], rounds, seed)
+
+    for cheat in (longer, elsewhere):
+        with pytest.raises(RuntimeError, match="began elsewhere"):
+            search.of_peer(cheat, problem, 1, ROUNDS, 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.full) if peer.slow else name
+        for name, peer in peers.PEERS.items()
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_every_peer_stays_in_the_cube_and_gains(name):
+    peer = peers.PEERS[name]
+    if peer.missing():
+        pytest.skip(f"no {peer.missing()} here")
+    (problem,) = problems.chosen(("bbob", "f01", "2d", "i1"))
+    runs = search.of_peer(peer.search, problem, 2, 20, 0)
+    assert ((runs.x >= 0) & (runs.x <= 1)).all()
+    found = search.regrets(problem, runs)
+    assert (found[:, -1] < found[:, INITIAL - 1]).all()
+    assert not np.array_equal(runs.x[0], runs.x[1])
+
+
+def test_a_group_has_the_geometric_mean_of_its_ratios_and_counts_decided_problems():
+    rng = np.random.default_rng(0)
+    base, spread = rng.normal(size=(3, 10)), 0.1 * rng.normal(size=(3, 10))
+    # A tenth of the peer's regret, the same, and a hundred times as much.
+    pairs = [(base[i] + step, base[i] + spread[i]) for i, step in enumerate((-1.0, 0.0, 2.0))]
+    wide = [(0.1 * a, 0.1 * b) for a, b in pairs[1:2]]
+    pairs = [(0.01 * base[0] - 1, 0.01 * base[0]), *wide, (0.01 * base[2] + 2, 0.01 * base[2])]
+    found = compare.ratio(pairs)
+    assert (found.wins, found.ties, found.losses) == (1, 1, 1)
+    ratios = [10 ** (a.mean() - b.mean()) for a, b in pairs]
+    assert found.figure == pytest.approx(np.prod(ratios) ** (1 / 3))
+    assert found.better is None
+    clear = compare.ratio(pairs[:1] * 3)
+    assert clear.figure == pytest.approx(0.1)
+
+
+def test_the_interval_of_a_median_covers_it_and_few_runs_have_their_range():
+    few = compare.median(np.array([3.0, 1.0, 2.0]))
+    assert few == (1.0, 2.0, 3.0)
+    draws = np.random.default_rng(1).normal(size=(500, 15))
+    covered = np.mean([low < 0 < high for low, _, high in map(compare.median, draws)])
+    assert 0.94 < covered < 0.99
+
+
+def test_small_regrets_count_as_much_as_the_floor():
+    logs = compare.log_regrets(np.array([0.0, 1e-9, 1.0]), scale=10.0)
+    np.testing.assert_allclose(logs, [-5, -5, 0])
+
+
+def test_the_experiment_reports_ratios_medians_and_times(light, tmp_path, capsys):
+    words, size = ["--only=c01", "--only=random"], [f"--runs={RUNS}", f"--rounds={ROUNDS}"]
+    assert runner.main(["best", *words, *size, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "processor time" in printed
+    assert (tmp_path / "best-c01-random.png").exists()
+    content = json.loads((tmp_path / "best-c01-random.json").read_text())
+    name = f"classical c01 Branin, {ROUNDS}"
+    for low, middle, high in content["details"]["median regret"][name].values():
+        assert 0 < low <= middle <= high
+    (problem,) = problems.chosen(("c01",))
+    both = (
+        search.of_ours(problem, RUNS, ROUNDS, 0),
+        search.of_peer(peers.at_random, problem, RUNS, ROUNDS, 0),
+    )
+    mine, theirs = (np.log10(search.regrets(problem, runs)[:, -1]) for runs in both)
+    for method, logs in (("jaxbo", mine), ("random", theirs)):
+        final = content["methods"][f"classical c01 Branin, {method}, {ROUNDS}"]["final"]
+        assert (final["mean"], final["n"]) == (pytest.approx(logs.mean()), RUNS)
+    (check,) = content["checks"].values()
+    assert check == {"holds": None, "figure": pytest.approx(10 ** (mine.mean() - theirs.mean()))}
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_a_line(monkeypatch, capsys):
+    absent = peers.Peer(peers.at_random, ("no_such_package",), "none")
+    monkeypatch.setitem(peers.PEERS, "absent", absent)
+    assert blackbox._methods(("absent", "random")) == (ours.NAME, "random")
+    assert "absent is left out: no no_such_package here" in capsys.readouterr().err
+
+
+def test_starts_differ_from_run_to_run_and_from_problem_to_problem():
+    one, other = problems.chosen(("bbob", "2d", "i1", "f01", "f03"))
+    first = problems.start(one, 0, ROUNDS, 0)
+    assert not np.array_equal(first.x, problems.start(one, 1, ROUNDS, 0).x)
+    assert not np.array_equal(first.x, problems.start(other, 0, ROUNDS, 0).x)
+    np.testing.assert_array_equal(first.x, problems.start(one, 0, ROUNDS, 0).x)
+    assert first.noise.shape == (INITIAL + ROUNDS,)

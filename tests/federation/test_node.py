@@ -1,0 +1,236 @@
+"""A SuperNode that stays: what it takes from the server and gives back, and its worker's lives."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax.random as jr
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run, RunNotRunningException
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.cli.flower_supernode import SuperNodeLifespanConfig
+
+import jaxbo
+from jaxbo.federation import Coordinator, RefusedError, flower
+from jaxbo.federation.flower import _records, _worker, node
+from jaxbo.federation.flower._worker import Job
+from jaxbo.federation.flower.node import Node, Server, Workers
+from tests.federation import answering
+from tests.runs.driven import environment
+from tests.walk import Walk
+
+KEY = jr.key(11)
+WALK = Walk(jaxbo.Cube(2), 1)
+RUN = 7
+
+
+def objective(agent, x):
+    return -float(np.sum(np.asarray(x, np.float64) ** 2))
+
+
+class InThisProcess(Workers):
+    """No process: the app is called. It dies where `lives` says so."""
+
+    def __init__(self, client, lives=()):
+        self.client, self.lives = client, list(lives)
+
+    def answer(self, job: Job) -> Message | None:
+        if self.lives and not self.lives.pop(0):
+            return None
+        return self.client(job.message, job.context)
+
+
+class Link:
+    """Flower's connection to a server, in this process: what is asked, and what has been answered."""
+
+    def __init__(self, trusted=None, folder=""):
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, 1, 1
+        self.waiting, self.parts, self.confirmed, self.heads = [], {}, [], []
+        self.runs = 0
+        config = {"partition-id": 0, "folder": str(folder)}
+        self.config = SuperNodeLifespanConfig(
+            **dict.fromkeys(SuperNodeLifespanConfig.__annotations__, None)
+            | {"node_config": config, "trusted_entities": trusted}
+        )
+
+    def ask(self, content):
+        message = Message(content, 1, "train", group_id="0")
+        message.metadata.__dict__["_message_id"] = message.object_id
+        self.parts |= {
+            name: part.deflate() for name, part in get_all_nested_objects(message).items()
+        }
+        self.waiting.append((message, get_object_tree(message)))
+
+    def run(self, number):
+        self.runs += 1
+        run = Run.create_empty(number)
+        run.fab_hash = "hash"
+        return run
+
+    def send(self, message, tree, seconds):
+        assert seconds >= 0
+        self.heads.append(message)
+        return {name.object_id for name in whole(tree)}, "session"
+
+    def push(self, number, session, name, content):
+        assert (number, session) == (RUN, "session")
+        self.parts[name] = content
+
+    @property
+    def server(self):
+        receive = lambda: self.waiting.pop(0) if self.waiting else None  # noqa: E731
+        fab = lambda name, number: Fab(name, b"", {})  # noqa: E731
+        pull = lambda number, name: self.parts[name]  # noqa: E731
+        confirm = lambda number, name: self.confirmed.append(name)  # noqa: E731
+        return Server(1, receive, self.send, self.run, fab, pull, self.push, confirm)
+
+    def answer(self):
+        return inflate_object_from_contents(self.heads[-1].metadata.message_id, dict(self.parts))
+
+
+def whole(tree):
+    return [tree, *(one for child in tree.children for one in whole(child))]
+
+
+@pytest.fixture(autouse=True)
+def _no_app(monkeypatch):
+    """The app's configuration is in its bundle, and there is none."""
+    monkeypatch.setattr(node, "get_fused_config_from_fab", lambda content, run: {})
+
+
+def test_a_node_answers_round_after_round_what_the_server_hears(tmp_path):
+    link = Link(folder=tmp_path)
+    staying = Node(link.server, link.config, InThisProcess(flower.client_app(WALK, objective)))
+    server = Coordinator(WALK, 2, KEY, tmp_path / "server.npz")
+    while not server.done:
+        link.ask(_records.of_request(server.request()))
+        assert staying.once()
+        server.hear(_records.to_reply(link.answer()))
+        server.close()
+    assert not staying.once()
+    assert server.present.all()
+    assert (len(link.confirmed), link.runs) == (3, 1)
+
+
+def test_a_message_that_a_worker_died_of_is_answered_with_an_error(tmp_path):
+    link = Link(folder=tmp_path)
+    worker = InThisProcess(lambda message, context: Message(RecordDict(), reply_to=message), [0, 1])
+    staying = Node(link.server, link.config, worker)
+    for code in (ErrorCode.CLIENT_APP_CRASHED, None):
+        link.ask(RecordDict())
+        staying.once()
+        assert (link.answer().error.code if link.answer().has_error() else None) == code
+
+
+@pytest.mark.parametrize("error", [ValueError("secret 42"), RefusedError("this round is over.")])
+def test_a_workers_errors_travel_without_data(error, monkeypatch, caplog):
+    def app(message, context):
+        raise error
+
+    Link()
+    monkeypatch.setattr(_worker, "install_from_fab", lambda content, skip_prompt: None)
+    monkeypatch.setattr(_worker, "get_load_client_app_fn", lambda **_: lambda *_: app)
+    message, context = Message(RecordDict(), 1, "train"), Context(RUN, 1, {}, RecordDict(), {})
+    reply = _worker.answered(Job(message, context, "", "", Fab("one", b"", {})))
+    said = {ValueError: "ValueError: see the owner's log.", RefusedError: f"RefusedError: {error}"}
+    assert reply.error.reason == said[type(error)]
+    assert str(error) in caplog.text
+
+
+def test_an_app_that_nobody_trusted_has_signed_is_not_given_to_the_worker(tmp_path):
+    link = Link(trusted={"somebody": "a key"}, folder=tmp_path)
+    staying = Node(link.server, link.config, InThisProcess(None))
+    link.ask(RecordDict())
+    staying.once()
+    assert link.answer().error.code == ErrorCode.INVALID_FAB
+
+
+def test_a_node_goes_on_after_what_it_cannot_read_and_after_a_run_that_has_ended(monkeypatch):
+    link = Link()
+    staying = Node(link.server, link.config, InThisProcess(None))
+    happens = [ValueError("unreadable"), RunNotRunningException(), None, SystemExit()]
+    slept = []
+
+    def once():
+        error = happens.pop(0)
+        if error is not None:
+            raise error
+        return False
+
+    monkeypatch.setattr(staying, "once", once)
+    monkeypatch.setattr(node, "time", SimpleNamespace(sleep=slept.append))
+    with pytest.raises(SystemExit):
+        staying.serve(0.5)
+    assert slept == [0.5, 0.5]
+
+
+@pytest.mark.full
+def test_a_worker_stays_until_it_dies_or_two_other_apps_or_another_jaxbo_come(monkeypatch):
+    def answered(app, version="harmless"):
+        context = Context(1, 1, {}, RecordDict(), {})
+        reply = workers.answer(Job(message, context, "", version, Fab(app, b"", {})))
+        return None if reply is None else reply.content["process"]["number"]
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, 1, 1
+    message = Message(RecordDict(), 1, "train")
+    workers = Workers(answering.with_its_number)
+    try:
+        first, second = answered("one"), answered("two")
+        assert [answered("one"), answered("two")] == [first, second]
+        assert answered("one", version="deadly") is None
+        again = answered("one")
+        assert [answered("two"), answered("one")] == [second, again]
+        third = answered("three")
+        assert not alive(second)
+        monkeypatch.setattr(node, "package", lambda: (("jaxbo", 0, 0),))
+        last = answered("one")
+        assert not alive(third)
+        assert len({os.getpid(), first, second, again, third, last}) == 6
+    finally:
+        workers.end()
+    assert not alive(last)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills a process")
+def test_a_worker_does_not_outlive_its_node_even_in_the_middle_of_an_evaluation(tmp_path):
+    code = (
+        "import sys\n"
+        "from jaxbo.federation.flower.node import Worker\n"
+        "from tests.federation import answering\n"
+        "if __name__ == '__main__':\n"
+        "    worker = Worker(answering.busy)\n"
+        "    print(worker._process.pid, flush=True)\n"
+        "    worker._pipe.recv(); print('busy', flush=True); sys.stdin.read()\n"
+    )
+    (tmp_path / "parent.py").write_text(code)
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, env=environment(), **options) as parent:
+        worker = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "busy\n"
+        parent.kill()
+    end = time.monotonic() + 20
+    while alive(worker) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not alive(worker)
+
+
+def alive(pid):
+    """Whether it runs; one that nobody has waited for does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        os.kill(pid, 0)
+        return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
