@@ -54,10 +54,11 @@ def BO(  # noqa: N802  the field's name
     is_a("domain", domain, AbstractDomain)
     whole("evaluations", evaluations, least=1)
     whole("workers", workers, least=1)
-    # Workers that are busy take rows of their own while the next query is sought.
+    # Each worker has a query, and busy ones take rows of their own while another one is sought.
+    room = max(evaluations, workers) + workers - 1
     scales = LogNormal(LENGTH_SCALE * math.sqrt(domain.dim), SPREAD)
     priors = dataclasses.replace(Priors.scaled(domain.dim), length_scale=scales)
-    model = Ensemble.warped(domain.dim, evaluations + workers - 1, priors=priors)
+    model = Ensemble.warped(domain.dim, room, priors=priors)
     context = isinstance(domain, Space) and domain.context
     policy = Thompson() if context else EI()
     return EGP(domain, model, policy, workers, outcomes=as_outcomes(outcomes))

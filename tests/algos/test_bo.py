@@ -12,6 +12,7 @@ def test_there_is_room_for_all_evaluations_and_for_workers_who_are_busy():
     assert BO(Cube(2), 30).capacity == 30
     assert BO(Cube(2), 30, workers=4).surrogate.capacity == 33
     assert BO(Cube(2), 30, workers=4).targets == 4
+    assert BO(Cube(2), 1, workers=4).capacity == 1
 
 
 def test_a_context_has_thompson_sampling_and_all_else_expected_improvement():
