@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from jaxbo.algos.base.outcomes import Outcome
@@ -19,6 +21,16 @@ def test_a_context_has_thompson_sampling_and_all_else_expected_improvement():
     load = Context(Real(0.0, 1.0))
     assert isinstance(BO(Space(load=load, x=Real(0.0, 1.0))).policy, Thompson)
     assert isinstance(BO(Space(x=Real(0.0, 1.0)), outcomes=[Outcome("t", at_most=1.0)]).policy, EI)
+
+
+def test_length_scales_are_expected_to_be_shorter_where_parameters_have_steps():
+    def median(domain):
+        return float(BO(domain).surrogate.expert.priors.length_scale.median)
+
+    reals = Space(x=Real(0.0, 1.0), y=Real(1.0, 2.0, log=True))
+    assert median(reals) == median(Cube(2)) == pytest.approx(math.exp(math.sqrt(2)) * math.sqrt(2))
+    steps = Space(x=Real(0.0, 1.0), kind=Categorical("a", "b", "c"))
+    assert median(steps) == pytest.approx(0.45 * math.sqrt(4))
 
 
 def test_the_first_design_counts_parameters_and_not_coordinates():
