@@ -23,12 +23,12 @@ from jaxbo.kernels.choosing.policy import EI, Thompson
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fit import LogNormal, Priors
 
-#: Where parameters are choices or integers: the median of a length scale for each unit of the root of the
-#: dimension, and the spread of its logarithm. With the longer and wider prior of `Priors.scaled`, early
-#: models took a parameter that had mattered little for one that never does. In 20 runs of an objective
-#: with a choice, an integer and a real number the mean regret after 20 evaluations was 0.16, and with this
-#: prior 0.002. On 22 BBOB problems, whose parameters are real, this prior had 1.2 times the regret after 20
-#: evaluations and 1.03 times after 50, which is undecided.
+#: Where parameters are choices or integers: the median of a length scale for each unit of the root of
+#: the dimension, and the spread of its logarithm. With the longer and wider prior of `Priors.scaled`,
+#: early models took a parameter that had mattered little for one that never does. In 20 runs of an
+#: objective with a choice, an integer and a real number the mean regret after 20 evaluations was 0.16,
+#: and with this prior 0.002. On 22 BBOB problems, whose parameters are real, this prior had 1.2 times the
+#: regret after 20 evaluations and 1.03 times after 50, which is undecided.
 LENGTH_SCALE, SPREAD = 0.45, 0.7
 #: A first design has no more points: from there on a model says more than chance.
 LARGEST_DESIGN = 20
