@@ -12,6 +12,7 @@ from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import Outcome
+from jaxbo.algos.bo import BO
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -50,11 +51,13 @@ from jaxbo.runs.best import Best, best
 from jaxbo.runs.compiled import run
 from jaxbo.runs.desk import Desk
 from jaxbo.runs.driver import drive, replay
+from jaxbo.runs.minimize import maximize, minimize
 from jaxbo.runs.renewing import LostWorkerError, Renewing
 from jaxbo.runs.timeline import Timeline, simulate
 from jaxbo.runs.trace import Round, Summary, Trace, summary
 
 __all__ = [
+    "BO",
     "CEPE",
     "DECHBO",
     "DPFTSDE",
@@ -128,7 +131,9 @@ __all__ = [
     "drive",
     "drive_async",
     "functions",
+    "maximize",
     "metrics",
+    "minimize",
     "objectives",
     "plotting",
     "replay",

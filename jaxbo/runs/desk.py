@@ -30,6 +30,8 @@ from jaxbo.algos.base.algorithm import Stage
 from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
 from jaxbo.algos.base.known import point
 from jaxbo.algos.base.one_model import AbstractOneModel, State
+from jaxbo.algos.bo import BO, first_design
+from jaxbo.domains.base import AbstractDomain
 from jaxbo.domains.space import Space
 from jaxbo.runs import _steps
 from jaxbo.runs._ahead import of_workers
@@ -71,6 +73,8 @@ class Desk:
         number, x = desk.ask()
         desk.tell(number, value)
 
+    A domain in the place of a method stands for `BO(domain)`, and `initial` is then `first_design`'s.
+
     Where the space declares a `Context`, `ask(context={...})` gives its values, and the query has them.
 
     At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
@@ -95,15 +99,19 @@ class Desk:
 
     def __init__(
         self,
-        algorithm: AbstractOneModel,
+        algorithm: AbstractOneModel | AbstractDomain,
         key: Key,
         *,
-        initial: int = 0,
+        initial: int | None = None,
         known: Any = None,
         first: Any = None,
         checkpoint: str | PathLike | None = None,
         direction: Direction = "maximize",
     ):
+        if isinstance(algorithm, AbstractDomain):
+            initial = first_design(algorithm) if initial is None else initial
+            algorithm = BO(algorithm)
+        initial = 0 if initial is None else initial
         check_arguments(algorithm, key, kind=AbstractOneModel)
         check_precision(algorithm)
         check_direction(direction)

@@ -109,6 +109,7 @@ CONSTRUCTORS = {
             "workers": 1, "candidates": 8, "iterations": 3, "steps": 3, "finer": (),
         },
     ),
+    "BO": (jaxbo.BO, {"domain": CUBE, "evaluations": 10, "workers": 1, "outcomes": ()}),
     "EGP": (
         jaxbo.EGP,
         {

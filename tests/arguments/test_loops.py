@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxbo
+from jaxbo.runs import minimize
 from tests.arguments.wrong import cases, works_or_says_why
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -63,6 +64,14 @@ LOOPS = {
             "checkpoint": None, "direction": "maximize",
         },
     ),
+    "minimize": (
+        jaxbo.minimize,
+        {
+            "objective": hill, "domain": CUBE, "evaluations": 1, "executor": None, "workers": 1,
+            "initial": 1, "outcomes": (), "seed": 0, "progress": False,
+        },
+    ),
+    "maximize": (jaxbo.maximize, {"objective": hill, "domain": CUBE, "evaluations": 1}),
     "ask": (lambda context: jaxbo.Desk(WORKER, KEY, initial=1).ask(context=context), {"context": None}),
     "simulate": (
         jaxbo.simulate,
@@ -80,6 +89,8 @@ LOOPS = {
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_wrong_argument_of_a_loop_works_or_is_named(name, tmp_path, monkeypatch):
+    # Those for one black box check their arguments before any method does.
+    monkeypatch.setattr(minimize, "BO", lambda *_, **__: WORKER)
     for number, case in enumerate(cases({name: LOOPS[name]})):
         (tmp_path / str(number)).mkdir()
         monkeypatch.chdir(tmp_path / str(number))  # a checkpoint may be written

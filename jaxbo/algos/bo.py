@@ -1,0 +1,81 @@
+"""The method to take for one black box, and the size of its first design.
+
+    model     four exact Gaussian processes of warped values, weighed by evidence      Ensemble.warped
+              where all parameters are real:    length scales as `Priors.scaled` has them
+              choices or integers among them:   log length scales ~ N(log 0.45 √dim, 0.7²)
+    query     expected improvement; with a context, Thompson sampling
+    design    2 variables + 2 points, at most 20
+
+The method is made of parts that anybody can change one by one.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from jaxbo._check import is_a, whole
+from jaxbo.algos.base.outcomes import Outcome, as_outcomes
+from jaxbo.algos.egp import EGP
+from jaxbo.domains.base import AbstractDomain
+from jaxbo.domains.parameters import Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.choosing.policy import EI, Thompson
+from jaxbo.kernels.models.ensemble import Ensemble
+from jaxbo.kernels.models.fit import LogNormal, Priors
+
+#: Where parameters are choices or integers: the median of a length scale for each unit of the root of
+#: the dimension, and the spread of its logarithm. With the longer and wider prior of `Priors.scaled`,
+#: early models took a parameter that had mattered little for one that never does. In 20 runs of an
+#: objective with a choice, an integer and a real number the mean regret after 20 evaluations was 0.16,
+#: and with this prior 0.002. On 22 BBOB problems, whose parameters are real, this prior had 1.2 times the
+#: regret after 20 evaluations and 1.03 times after 50, which is undecided.
+LENGTH_SCALE, SPREAD = 0.45, 0.7
+#: A first design has no more points: from there on a model says more than chance.
+LARGEST_DESIGN = 20
+
+
+def BO(  # noqa: N802  the field's name
+    domain: AbstractDomain,
+    evaluations: int = 200,
+    *,
+    workers: int = 1,
+    outcomes: Iterable[Outcome] = (),
+) -> EGP:
+    """The method for one black box: an `EGP` whose parts are chosen by what was measured best.
+
+    `evaluations` is the most that the model has room for, known results and first designs included.
+    A checkpoint goes on with more of them. `workers` are evaluations at the same time. `outcomes` are
+    numbers beside the value that must meet bounds.
+
+    The model is `Ensemble.warped`, for any scale of values and any smoothness. It takes
+    O(evaluations²) a point and O(evaluations³) a fit: above some 500 evaluations give an `EGP` on
+    features. The policy is `EI`. A space with a `Context` has Thompson sampling, because expected
+    improvement is over the best of all contexts.
+
+    `ValueError` for a domain that is none, and for numbers below 1.
+    """
+    is_a("domain", domain, AbstractDomain)
+    whole("evaluations", evaluations, least=1)
+    whole("workers", workers, least=1)
+    # Each worker has a query, and busy ones take rows of their own while another one is sought.
+    room = max(evaluations, workers) + workers - 1
+    model = Ensemble.warped(domain.dim, room, priors=_priors(domain))
+    context = isinstance(domain, Space) and domain.context
+    policy = Thompson() if context else EI()
+    return EGP(domain, model, policy, workers, outcomes=as_outcomes(outcomes))
+
+
+def _priors(domain: AbstractDomain) -> Priors:
+    """What hyperparameters are expected to be: shorter length scales where parameters have steps."""
+    wide = Priors.scaled(domain.dim)
+    if not isinstance(domain, Space) or all(isinstance(p, Real) for _, p in domain.parameters):
+        return wide
+    scales = LogNormal(LENGTH_SCALE * math.sqrt(domain.dim), SPREAD)
+    return dataclasses.replace(wide, length_scale=scales)
+
+
+def first_design(domain: AbstractDomain) -> int:
+    """How many points to draw before the model is asked: two a variable and two more, 20 at most."""
+    is_a("domain", domain, AbstractDomain)
+    variables = len(domain.parameters) if isinstance(domain, Space) else domain.dim
+    return min(2 * variables + 2, LARGEST_DESIGN)

@@ -1,0 +1,50 @@
+import math
+
+import pytest
+
+from jaxbo.algos.base.outcomes import Outcome
+from jaxbo.algos.bo import BO, LARGEST_DESIGN, first_design
+from jaxbo.domains.base import Cube
+from jaxbo.domains.parameters import Categorical, Context, Real
+from jaxbo.domains.space import Space
+from jaxbo.kernels.choosing.policy import EI, Thompson
+
+
+def test_there_is_room_for_all_evaluations_and_for_workers_who_are_busy():
+    assert BO(Cube(2), 30).capacity == 30
+    assert BO(Cube(2), 30, workers=4).surrogate.capacity == 33
+    assert BO(Cube(2), 30, workers=4).targets == 4
+    assert BO(Cube(2), 1, workers=4).capacity == 1
+
+
+def test_a_context_has_thompson_sampling_and_all_else_expected_improvement():
+    load = Context(Real(0.0, 1.0))
+    assert isinstance(BO(Space(load=load, x=Real(0.0, 1.0))).policy, Thompson)
+    assert isinstance(BO(Space(x=Real(0.0, 1.0)), outcomes=[Outcome("t", at_most=1.0)]).policy, EI)
+
+
+def test_length_scales_are_expected_to_be_shorter_where_parameters_have_steps():
+    def median(domain):
+        return float(BO(domain).surrogate.expert.priors.length_scale.median)
+
+    reals = Space(x=Real(0.0, 1.0), y=Real(1.0, 2.0, log=True))
+    assert median(reals) == median(Cube(2)) == pytest.approx(math.exp(math.sqrt(2)) * math.sqrt(2))
+    steps = Space(x=Real(0.0, 1.0), kind=Categorical("a", "b", "c"))
+    assert median(steps) == pytest.approx(0.45 * math.sqrt(4))
+
+
+def test_the_first_design_counts_parameters_and_not_coordinates():
+    assert first_design(Space(kind=Categorical(*"abcdefgh"), x=Real(0.0, 1.0))) == 6
+    assert first_design(Cube(30)) == LARGEST_DESIGN
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (lambda: BO(Cube(2), 0), "evaluations"),
+        (lambda: BO(Cube(2), workers=0), "workers"),
+    ],
+)
+def test_errors_name_the_argument(wrong, word):
+    with pytest.raises(ValueError, match=word):
+        wrong()
