@@ -105,7 +105,7 @@ def test_what_is_no_key_is_refused_with_the_call_that_makes_one(loop, key, words
         (None, ["got None"]),
         (3.5, ["got 3.5"]),
         (jaxbo.RandomSearch, ["the class RandomSearch", "make one"]),
-        (jaxbo.Cube(2), ["got Cube"]),
+        (jaxbo.EI(), ["got EI"]),
     ],
 )
 def test_what_is_no_algorithm_is_named(loop, algorithm, words):
