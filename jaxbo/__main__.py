@@ -18,6 +18,13 @@ EXTRAS = {
     "privacy": {"dp-accounting": "dp_accounting"},
     "bench": {"scipy": "scipy"},
     "botorch": {"torch": "torch", "botorch": "botorch"},
+    "peers": {"cma": "cma", "greenlet": "greenlet", "optuna": "optuna", "smac": "smac"},
+    "docs": {
+        "sphinx": "sphinx",
+        "myst-parser": "myst_parser",
+        "sphinx-book-theme": "sphinx_book_theme",
+        "sphinx-copybutton": "sphinx_copybutton",
+    },
     "toulbar2": {"pytoulbar2": "pytoulbar2"},
     "bayes": {"blackjax": "blackjax"},
     "robot": {"box2d": "Box2D"},

@@ -86,7 +86,7 @@ def on_device(numbers: ArrayLike) -> Float[Array, "..."]:
     if isinstance(numbers, jax.Array):
         return jnp.asarray(numbers, float)
     with np.errstate(over="ignore"):
-        return jnp.asarray(np.asarray(numbers, jax.dtypes.canonicalize_dtype(float)))
+        return jax.device_put(np.asarray(numbers, jax.dtypes.canonicalize_dtype(float)))
 
 
 def as_pytree(function: Callable) -> Callable:

@@ -83,7 +83,7 @@ class Plan(eqx.Module):
             state, round = step(row, state)
             before, t = row < initial, row - initial
             due = (t + 1) % every == 0
-            both = before | due, due & ~before
+            both = before | due, due & jnp.logical_not(before)
             if every == 1 and (record is None or not initial):
                 # What the first round writes over may be written before.
                 both = True, True

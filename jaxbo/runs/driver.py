@@ -132,7 +132,7 @@ from jaxbo.runs.compiled import (
     evaluate_all,
 )
 from jaxbo.runs.trace import Trace
-from jaxbo.types import Key
+from jaxbo.types import Key, on_device
 
 #: What a checkpoint is of.
 KIND = "a run in rounds"
@@ -228,7 +228,7 @@ def drive(
     start = _steps.init(algorithm, keys.init, jax.vmap) if state is None else state
     if begin.known is not None:
         values = np.asarray(begin.known.values, jnp.zeros(()).dtype)  # NaN, of which JAX may warn
-        algorithm.check_start(start, jnp.asarray(values))
+        algorithm.check_start(start, on_device(values))
     done = int(algorithm.round(start))
     releases = [algorithm.released(done + t) for t in range(rounds)]
     check_budget(ledger, releases)
