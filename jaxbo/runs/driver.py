@@ -158,7 +158,7 @@ def _told(
 ) -> PyTree:
     """The state after one row more; it takes the memory of the state before."""
     state, told = outcomes.told(algorithm.outcomes, state, values, observed)
-    return _tell((algorithm, jnp.asarray(queries), told, stage, info), state)
+    return _tell((algorithm, on_device(queries), told, stage, info), state)
 
 
 def _info_of(algorithm: AbstractAlgorithm, info: PyTree, round: int) -> PyTree:
