@@ -66,7 +66,7 @@ class Local(AbstractContextManager):
         end(self.started)
 
     def folder(self, owner: int) -> Path:
-        """What an owner keeps."""
+        """The folder of an owner's files."""
         return self.out / f"owner{owner}"
 
     def start_owner(self, owner: int, node: Sequence[str] = NODE) -> None:
@@ -84,7 +84,7 @@ class Local(AbstractContextManager):
         process.wait()
 
     def run(self, app: Path, config: Mapping[str, str | int], log: str) -> Iterator[str]:
-        """What one run of an app reports, line by line, for as long as somebody reads it."""
+        """The report of a run of an app, line by line, for as long as somebody reads it."""
         fields = " ".join(f"{name}={_toml(value)}" for name, value in config.items())
         command = ["flwr", "run", str(app), "here", "--stream", "--run-config", fields]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

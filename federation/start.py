@@ -62,7 +62,7 @@ def _whole(out: Path) -> None:
 
 
 def _values(out: Path) -> np.ndarray:
-    """What owners found, NaN where one was away: evaluations by owners."""
+    """The values that owners observed, evaluations by owners. NaN stands for an owner who was away."""
     values = np.full((demo.INITIAL + owners.ROUNDS, owners.OWNERS), np.nan)
     for n in range(owners.OWNERS):
         for file in (out / f"owner{n}").glob("*.npz"):

@@ -1,4 +1,4 @@
-"""What a person reads after a wrong call: the argument, what came, and what to write."""
+"""Errors of wrong calls say the argument, the value that came, and the line to write."""
 
 import collections
 import functools

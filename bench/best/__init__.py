@@ -1,1 +1,1 @@
-"""The first choice for a black box, beside methods of other libraries."""
+"""The experiment that compares the first choice for a black box with methods of other libraries."""

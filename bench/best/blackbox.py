@@ -5,8 +5,8 @@
 
 A run goes on to the largest budget and is read at each. Every method is told the same initial values, and
 the regret is without noise, of the best point observed. `--only` takes words (`problems.WORDS`): `bbob`,
-`noisy`, `classical`, `odd`, `even`, `2d`, `i1`, `f03`, `c02`. Words of one kind add up, words of several
-kinds restrict each other. The name of a method leaves out all peers that are not named.
+`noisy`, `classical`, `odd`, `even`, `2d`, `i1`, `f03`, `c02`. Words of the same kind add up, words of
+several kinds restrict each other. The name of a method leaves out all peers that are not named.
 
 Settings are chosen on odd numbers, with `--only odd`. Even numbers are for the final table alone. A part
 that takes hours: `--only odd --only bbob --only 2d --only 5d --only i1 --runs 5 --rounds 50`.
@@ -73,12 +73,12 @@ def measured(method: str, problem: CubeProblem, runs: int, rounds: int, seed: in
 
 
 def slow_runs(runs: int) -> int:
-    """The runs of a slow peer: half of those of others, five at most and two at least."""
+    """The runs of a slow peer: half as many as other methods have, five at most and two at least."""
     return max(2, min((runs + 1) // 2, MOST_SLOW))
 
 
 def _methods(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Ours, and the named peers that are installed; a line says which are left out."""
+    """Our method and the named peers that are installed. A line names each peer that is left out."""
     asked = [name for name in PEERS if name in words] or list(PEERS)
     for name in asked:
         if missing := PEERS[name].missing():

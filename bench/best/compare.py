@@ -1,4 +1,4 @@
-"""How a method compares with another one, from the regrets of their runs.
+"""The comparison of two methods, from the regrets of their runs.
 
     log-ratio of a problem    mean of log10 regret, ours less the peer's
     of a group                the mean over its problems: the logarithm of a geometric mean of ratios
@@ -27,7 +27,7 @@ def log_regrets(regrets: Float[np.ndarray, " runs"], scale: float) -> Float[np.n
 
 
 class Median(NamedTuple):
-    """The median of some runs and its 95 % interval; few runs have their range."""
+    """The median of some runs and its 95 % interval. The interval of few runs is their range."""
 
     low: float
     median: float

@@ -24,7 +24,7 @@ Search = Callable[[Evaluate, np.ndarray, int, int], None]
 
 
 class Peer(NamedTuple):
-    """A method of others. `packages` must be installed; fewer runs of a slow one will do."""
+    """A method of others. `packages` must be installed; fewer runs of a slow peer will do."""
 
     search: Search
     packages: tuple[str, ...]
@@ -83,7 +83,7 @@ def _optuna(sampler: Any, evaluate: Evaluate, initial: np.ndarray, rounds: int) 
 
 
 def cma_es(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
-    """CMA-ES from the best initial point, with bounds; from a random one after it has converged."""
+    """CMA-ES with bounds. It begins at the best initial point, and at random after it has converged."""
     import cma
 
     values, rng = [evaluate(x) for x in initial], np.random.default_rng(seed)

@@ -57,7 +57,7 @@ class CubeFunction(Protocol):
 
 
 class CubeProblem(NamedTuple):
-    """One function. `group` is BBOB's own, `program` names functions that one compiled program takes."""
+    """A function. `group` is BBOB's own. Functions of the same `program` share a compiled program."""
 
     name: str
     kind: str
@@ -108,7 +108,7 @@ def _values(function: TestFunction, x: Float[Array, "points dim"]) -> Float[Arra
 
 
 class Beginning(NamedTuple):
-    """How a run begins with any method: points, and noise of deviation 1 for all evaluations.
+    """The beginning of a run with any method: points, and noise of deviation 1 for all evaluations.
 
     The coordinates are float32 numbers, which every method can hold.
     """

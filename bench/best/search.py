@@ -1,4 +1,4 @@
-"""Runs of a method on a problem: ours in one program, runs of a peer one by one.
+"""Runs of a method on a problem. Our runs are a single program, and a peer's runs come in turn.
 
 All evaluations count, initial evaluations too. The regret of every method is without noise, of the best
 point observed so far.
@@ -90,7 +90,7 @@ def _run(
     key: Key,
     rounds: int,
 ) -> tuple[Float[Array, "evaluations dim"], Float[Array, " evaluations"]]:
-    """Every point of one run, the initial ones first, and its value."""
+    """Every point of a run, the initial points first, and its value."""
 
     def objective(key: Key, agent: Count, x: Point) -> Scalar:
         del agent
@@ -108,7 +108,7 @@ def _run(
 
 
 class Recorder:
-    """The objective of one run, which keeps its points and values; a value is noise minus regret."""
+    """The objective of a run, which keeps its points and values. A value is noise minus regret."""
 
     def __init__(self, problem: CubeProblem, begin: Beginning):
         self.problem, self.begin, self.deviation = problem, begin, problem.noise()

@@ -6,7 +6,7 @@
     query     expected improvement; with a context, Thompson sampling
     design    2 variables + 2 points, at most 20
 
-The method is made of parts that anybody can change one by one.
+Each part of the method can be replaced.
 """
 
 import dataclasses
@@ -41,11 +41,11 @@ def BO(  # noqa: N802  the field's name
     workers: int = 1,
     outcomes: Iterable[Outcome] = (),
 ) -> EGP:
-    """The method for one black box: an `EGP` whose parts are chosen by what was measured best.
+    """The method for a single black box: an `EGP` whose parts were measured best.
 
-    `evaluations` is the most that the model has room for, known results and first designs included.
-    A checkpoint goes on with more of them. `workers` are evaluations at the same time. `outcomes` are
-    numbers beside the value that must meet bounds.
+    `evaluations` is the room of the model. It counts known results and the first design too.
+    A checkpoint goes on with more room. `workers` is the number of evaluations at the same time.
+    `outcomes` are numbers beside the value that must meet bounds.
 
     The model is `Ensemble.warped`, for any scale of values and any smoothness. It takes
     O(evaluations²) a point and O(evaluations³) a fit: above some 500 evaluations give an `EGP` on
@@ -66,7 +66,7 @@ def BO(  # noqa: N802  the field's name
 
 
 def _priors(domain: AbstractDomain) -> Priors:
-    """What hyperparameters are expected to be: shorter length scales where parameters have steps."""
+    """The priors of hyperparameters. Length scales are shorter where parameters have steps."""
     wide = Priors.scaled(domain.dim)
     if not isinstance(domain, Space) or all(isinstance(p, Real) for _, p in domain.parameters):
         return wide
@@ -75,7 +75,7 @@ def _priors(domain: AbstractDomain) -> Priors:
 
 
 def first_design(domain: AbstractDomain) -> int:
-    """How many points to draw before the model is asked: two a variable and two more, 20 at most."""
+    """The number of random points before the model is asked: 2 a variable and 2 more, at most 20."""
     is_a("domain", domain, AbstractDomain)
     variables = len(domain.parameters) if isinstance(domain, Space) else domain.dim
     return min(2 * variables + 2, LARGEST_DESIGN)

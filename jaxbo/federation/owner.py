@@ -1,4 +1,4 @@
-"""One owner: its objective and its data, its state in a file, and what it answers."""
+"""An owner: its objective and its data, its state in a file, and its answers."""
 
 import dataclasses
 import logging
@@ -57,7 +57,7 @@ class OwnerError(RuntimeError):
 
 
 class Observations(eqx.Module):
-    """What an owner has evaluated, in order; those of the initial design have the round -1.
+    """The evaluations of an owner, in order. Evaluations of the initial design have the round -1.
 
     Values are NaN where an evaluation failed.
     """

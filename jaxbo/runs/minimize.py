@@ -1,4 +1,4 @@
-"""One black box in one line: a Python function, a domain and a number of evaluations."""
+"""A black box in a single line: a Python function, a domain and a number of evaluations."""
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
 
@@ -31,39 +31,37 @@ def minimize(
     seed: int = 0,
     **options: Any,
 ) -> Desk:
-    """A desk with the results of so many evaluations; its `best` is the point of least value, and that.
+    """A desk with the results of so many evaluations. Its `best` is the point of the least value.
 
         desk = minimize(f, Space(rate=Real(1e-5, 1e-1, log=True), depth=Integer(1, 8)), 50)
         x, value = desk.best
 
     `objective(x)` takes a dictionary of parameters on a `Space`, else an array. The method is `BO`. The
-    first evaluations are `initial` points that cover the domain, `first_design` unless given.
-    `executor=4` evaluates in four processes. For an executor that is no number, `workers` says how many
-    evaluations there are at the same time. `outcomes` are those of `BO`. All that is drawn comes from
-    `seed`. The other `options` are those of `drive_async`: `known`, `first`, `checkpoint`, `catch`,
-    `timeout`, `deadline`, `stop` and `progress`. A checkpoint goes on, with more evaluations too.
+    first evaluations are `initial` random points, by default as many as `first_design` says.
+    `executor=4` evaluates in four processes. For an executor that is no number, `workers` is the number
+    of evaluations at the same time. `BO` takes `outcomes`. All that is drawn comes from `seed`.
+    `drive_async` takes the other `options`: `known`, `first`, `checkpoint`, `catch`, `timeout`,
+    `deadline`, `stop` and `progress`. A checkpoint goes on, with more evaluations too.
 
     `ValueError` for what `BO` or `drive_async` refuse.
     """
-    rest = executor, workers, initial, outcomes, seed, options
-    return _optimize("minimize", objective, domain, evaluations, *rest)
+    return _optimize(
+        "minimize",
+        objective,
+        domain,
+        evaluations,
+        executor=executor,
+        workers=workers,
+        initial=initial,
+        outcomes=outcomes,
+        seed=seed,
+        **options,
+    )
 
 
-def maximize(
-    objective: BlackBox,
-    domain: AbstractDomain,
-    evaluations: int,
-    *,
-    executor: Where = None,
-    workers: int | None = None,
-    initial: int | None = None,
-    outcomes: Iterable[Outcome] = (),
-    seed: int = 0,
-    **options: Any,
-) -> Desk:
-    """The same as `minimize`, where large values are good."""
-    rest = executor, workers, initial, outcomes, seed, options
-    return _optimize("maximize", objective, domain, evaluations, *rest)
+def maximize(objective: BlackBox, domain: AbstractDomain, evaluations: int, **options: Any) -> Desk:
+    """The same as `minimize`, with the same options, where large values are good."""
+    return _optimize("maximize", objective, domain, evaluations, **options)
 
 
 def _optimize(
@@ -71,12 +69,14 @@ def _optimize(
     objective: BlackBox,
     domain: AbstractDomain,
     evaluations: int,
-    executor: Where,
-    workers: int | None,
-    initial: int | None,
-    outcomes: Iterable[Outcome],
-    seed: int,
-    options: dict[str, Any],
+    /,
+    *,
+    executor: Where = None,
+    workers: int | None = None,
+    initial: int | None = None,
+    outcomes: Iterable[Outcome] = (),
+    seed: int = 0,
+    **options: Any,
 ) -> Desk:
     require(
         isinstance(domain, AbstractDomain),

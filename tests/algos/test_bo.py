@@ -1,13 +1,18 @@
 import math
 
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
 import pytest
 
 from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.bo import BO, LARGEST_DESIGN, first_design
 from jaxbo.domains.base import Cube
-from jaxbo.domains.parameters import Categorical, Context, Real
+from jaxbo.domains.parameters import Categorical, Context, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing.policy import EI, Thompson
+from jaxbo.runs.compiled import run
 
 
 def test_there_is_room_for_all_evaluations_and_for_workers_who_are_busy():
@@ -48,3 +53,21 @@ def test_the_first_design_counts_parameters_and_not_coordinates():
 def test_errors_name_the_argument(wrong, word):
     with pytest.raises(ValueError, match=word):
         wrong()
+
+
+@pytest.mark.full
+def test_with_a_choice_and_an_integer_it_finds_the_optimum_soon():
+    space = Space(
+        rate=Real(1e-5, 1e-1, log=True), depth=Integer(1, 8), kind=Categorical("a", "b", "c")
+    )
+
+    def value(key, worker, x):
+        p = space.unpack(x)
+        away = 0.1 * jnp.abs(p["depth"].astype(float) - 5)
+        return -((jnp.log10(p["rate"]) + 3) ** 2) - away - (p["kind"] != 1).astype(float)
+
+    method = BO(space, 24)
+    values = jax.jit(jax.vmap(lambda key: run(method, value, 16, key, initial=8)[1].values))(
+        jr.split(jr.key(0), 16)
+    )
+    assert -np.max(values, axis=(1, 2)).mean() < 0.05

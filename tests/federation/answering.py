@@ -1,4 +1,4 @@
-"""What workers of tests do in the place of `_worker.main`, as processes of their own."""
+"""Workers of tests, which are processes of their own, run these functions instead of `_worker.main`."""
 
 import os
 import threading

@@ -48,7 +48,7 @@ LEDGERS = {"DP-FTS-DE": LEDGER}
 
 @pytest.fixture(autouse=True)
 def _identity():
-    """What a process of Flower's knows of itself."""
+    """The identity of a process of Flower's."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 
@@ -125,7 +125,7 @@ class Here(Grid):
         return [reply for name in message_ids for reply in self.pulled(*self.answers[name])]
 
     def pulled(self, node, replies):
-        """What Flower reads of them. It can read an answer once."""
+        """The messages that Flower reads. It can read an answer once."""
         while replies:
             reply = replies.pop()
             parts = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}

@@ -3,9 +3,9 @@
     app = flower.client_app(algorithm, objective)                     on every owner's machine
     app = flower.server_app(algorithm, rounds, key)                   on the server's
 
-The network, who may take part and encryption are Flower's; what is sent and what survives is
-`jaxbo.federation`'s. A round is one exchange: the broadcast to all owners there are, and from each its
-next message, once it has evaluated its query.
+Flower has the network, encryption and the list of members. `jaxbo.federation` has the messages and the
+files. A round is a single exchange: all owners get the broadcast, and each of them sends its next message
+after it has evaluated its query.
 """
 
 import logging
@@ -91,7 +91,7 @@ def server_app(
     waits for nobody before the first round, and a round in which nobody answers releases noise and is
     charged.
 
-    Where the server keeps what it knows, the run's configuration says, with an absolute path:
+    The run's configuration has the absolute path of the server's file:
 
         [tool.flwr.app.config]
         checkpoint = "/home/server/jaxbo/federation.npz"

@@ -46,7 +46,7 @@ PLAINLY = _Plainly()
 
 
 def wait(grid: Grid, nodes: int, deadline: float) -> None:
-    """Until there are so many, or the deadline has passed."""
+    """Waits until there are so many nodes, or until the deadline has passed."""
     end = time.monotonic() + deadline
     while len(list(grid.get_node_ids())) < nodes and time.monotonic() < end:
         time.sleep(SHORTEST)
@@ -138,11 +138,11 @@ class Asking:
         self.waiting: dict[str, int] = {}
 
     def answers(self, punctual: bool) -> Iterator[tuple[int, Any]]:
-        """Nodes and their answers as they come; an exception for one that Flower itself cannot read.
+        """Nodes and their answers as they come. An answer that Flower cannot read is an exception.
 
-        Where this is `punctual` it takes until the deadline, and looks begin at instants that a clock
-        gives. So neither the end nor what nodes are asked tells how long it took to hear the others.
-        Else it ends when all nodes that have been asked have answered.
+        If this is `punctual`, it takes until the deadline, and looks begin at instants that a clock
+        gives. So neither the end nor the requests tell how long it took to hear other nodes.
+        Otherwise it ends when all nodes that were asked have answered.
         """
         start = time.monotonic()
         for look, until in (_punctual if punctual else _eager)(self.deadline):

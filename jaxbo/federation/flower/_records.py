@@ -37,7 +37,7 @@ def of_reply(reply: Reply) -> RecordDict:
 
 
 def to_reply(answer: Any) -> Reply | RefusedError:
-    """What an answer is, or why it is none."""
+    """The reply that an answer holds, or the reason why it holds none."""
     try:
         if isinstance(answer, Exception):
             raise answer
@@ -54,12 +54,12 @@ def to_reply(answer: Any) -> Reply | RefusedError:
 
 
 def _scalars(record: Request | Reply) -> ConfigRecord:
-    """What of it is no array."""
+    """The fields that are no arrays."""
     return ConfigRecord({name: getattr(record, name) for name in _kinds(type(record))})
 
 
 def _fields(config: ConfigRecord, kind: type[Request] | type[Reply]) -> dict[str, Any]:
-    """What `_scalars` wrote, if it did."""
+    """The fields that `_scalars` wrote. `KeyError` where a field is missing."""
     return {name: config[name] for name in _kinds(kind)}
 
 
@@ -81,7 +81,7 @@ def _packed(record: ArrayRecord) -> Packed:
 
 
 def _unpacked(array: Array) -> np.ndarray:
-    """The array that these bytes are, without a copy of them. Raises where they are not."""
+    """The array of these bytes, without a copy. Raises an error if they are no array."""
     if array.stype != BYTES or len(array.dtype) > LONGEST:
         raise TypeError("an array that is not of jaxbo's.")
     stored = np.dtype(array.dtype).newbyteorder("<")
@@ -92,5 +92,5 @@ def _unpacked(array: Array) -> np.ndarray:
 
 
 def size(records: RecordDict) -> int:
-    """Bytes of what Flower sends."""
+    """The bytes that Flower sends."""
     return sum(record.count_bytes() for record in records.values())

@@ -44,7 +44,7 @@ def main(pipe: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """At once, in the middle of an evaluation too. Files are written whole or not at all."""
+    """Ends this process at once, in an evaluation too. Files are written whole or not at all."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

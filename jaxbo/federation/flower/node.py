@@ -8,8 +8,8 @@ anew. Here the app is in a second process, the worker, which stays. The worker h
 through a pipe without a name: nobody else can speak to it, and no port is opened.
 
 Another app gets another worker, and the two apps that were asked for last keep theirs. A worker that has
-died is replaced, and all are when jaxbo has been installed anew. The message that a worker died of is
-answered with an error, and the owner's file has all evaluations before it. Workers end with their parent,
+died is replaced, and all are when jaxbo has been installed anew. If a worker dies of a message, the
+answer is an error, and the owner's file has all evaluations before it. Workers end with their parent,
 even in the middle of an evaluation.
 
 `--every` is how often the server is asked, by default every three seconds, like Flower's. Dependencies of
@@ -74,7 +74,7 @@ log = logging.getLogger("flwr")
 
 
 class Worker:
-    """A process that answers for one app."""
+    """A process that answers for a single app."""
 
     def __init__(self, target: Callable[..., object]):
         context = multiprocessing.get_context("spawn")
