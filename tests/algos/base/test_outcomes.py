@@ -206,8 +206,10 @@ def test_agents_of_their_own_believe_what_one_model_does(key):
             ]
         client = jax.tree.map(lambda leaf, i=agent: leaf[i], state.clients)
         found = [model.belief for model in method.models(state.shared, client)]
+        # Two programs in float32 whose operations are ordered differently: a few units in the last
+        # place, times the condition number of four observations.
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(beliefs), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-6)
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [(2,), (2, 2), (2, 4)])
