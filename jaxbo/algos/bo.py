@@ -41,18 +41,33 @@ def BO(  # noqa: N802  the field's name
     workers: int = 1,
     outcomes: Iterable[Outcome] = (),
 ) -> EGP:
-    """The method for a single black box: an `EGP` whose parts were measured best.
-
-    `evaluations` is the room of the model. It counts known results and the first design too.
-    A checkpoint goes on with more room. `workers` is the number of evaluations at the same time.
-    `outcomes` are numbers beside the value that must meet bounds.
+    """Makes the method for a single black box: an `EGP` whose parts were measured best.
 
     The model is `Ensemble.warped`, for any scale of values and any smoothness. It takes
-    O(evaluations²) a point and O(evaluations³) a fit: above some 500 evaluations give an `EGP` on
+    O(evaluations²) a point and O(evaluations³) a fit. Above some 500 evaluations give an `EGP` on
     features. The policy is `EI`. A space with a `Context` has Thompson sampling, because expected
     improvement is over the best of all contexts.
 
-    `ValueError` for a domain that is none, and for numbers below 1.
+    Args:
+        domain: The space to search.
+        evaluations: The room of the model, at least 1. It counts known results and the first design
+            too. A checkpoint goes on with more room. Default: 200.
+        workers: Number of evaluations at the same time, at least 1. Default: 1.
+        outcomes: Numbers beside the value that must meet bounds. Default: none.
+
+    Returns:
+        The method, for `run`, `drive` and `Desk`.
+
+    Raises:
+        ValueError: The domain is no domain, or a number is below 1.
+
+    Example:
+        >>> import jaxbo
+        >>> method = jaxbo.BO(jaxbo.Cube(2), evaluations=50, workers=3)
+        >>> method.targets, method.surrogate.capacity
+        (3, 52)
+        >>> method.policy
+        EI()
     """
     is_a("domain", domain, AbstractDomain)
     whole("evaluations", evaluations, least=1)

@@ -67,7 +67,7 @@ class CEPEClient(eqx.Module):
 
 
 class CEPEMessage(eqx.Module):
-    """What the server has of an agent by now: the mean given all that was sent, as receivers compute it.
+    """The server's knowledge of an agent: its mean given all that was sent, as receivers compute it.
 
     `count` is how many inducing points there are to send.
     """
@@ -77,7 +77,10 @@ class CEPEMessage(eqx.Module):
 
 
 class CEPEBroadcast(eqx.Module):
-    """The weighted sum of the means that are present; `pending` until all inducing points are sent."""
+    """The weighted sum of the means that are present.
+
+    `pending` is true until all inducing points are sent.
+    """
 
     round: Count
     key: Key
@@ -98,32 +101,57 @@ class CEPEInfo(Shown):
 
 
 class CEPE(AbstractFederated):
-    """Agents explore for each other, and exploit for themselves.
+    """CEPE: agents explore for each other, and exploit for themselves.
 
-    `numbers` is N_t for rounds t = 1, 2, …, such as `schedules.growing(rounds)`; beyond its end nobody
-    explores. `alpha`, in [0, 1], is one number or one for each agent: 1 learns alone, 0 knows no
-    personal taste. `weights` are w, by default 1 / agents.
+    If kernel and noise are common, all agents explore the same points in the same order. An agent
+    then takes O(points) of memory on a finite domain, and O(exploration) elsewhere. A value from
+    another point is then not learned from. With `initial_capacity`, or with kernels of their own,
+    agents keep covariances of their own: measured in a run of 35 observations, five of them before
+    the first round, 104 kB an agent at most. The prior mean is 0, and values are not standardized,
+    since they are added up: bring them to mean 0 and the kernel's variance.
 
-    `kernel` and `noise`, the variance of an evaluation, are common to all agents or have an axis of them
-    (`eqx.filter_vmap(SquaredExponential)(scales)`). The prior mean is 0, and values are not standardized,
-    since they are added up: bring them to mean 0 and the kernel's variance. Where kernel and noise are
-    common all agents explore the same points in the same order, so that an agent takes O(points) of
-    memory on a finite domain and O(exploration) elsewhere; a value from another point is then not
-    learned from. `initial_capacity` is how many observations may be made before the first round. With
-    any, or with kernels of their own, agents keep covariances of their own: measured in a run of 35
-    observations, five of them before the first round, 104 kB an agent at most.
-
-    `sketch`, a `Sketch` or `Pivoted`, makes it S-CEPE: `numbers` must then explore first
-    (`schedules.first`). Inducing points are sent until nobody has any left, which the paper's length of
-    that phase bounds. An agent with none of them counts as unknown, mean 0.
+    With a sketch it is S-CEPE. Inducing points are sent until nobody has any left, which the
+    paper's length of that phase bounds. An agent without inducing points counts as unknown, mean 0.
 
     A failed evaluation is not sent, and the agent then looks elsewhere. It exploits no place where
     its own evaluations fail, and with covariances of its own it explores none. Each point of the
     common design is evaluated once by every agent. An agent whose evaluation failed there goes on
-    as if it had observed its own mean. `present` says whose observations the server has in a round,
-    exploiting rounds included, since a server remembers nothing here: of an agent that is absent
-    the others know nothing in that round, mean 0, and it still knows itself. Values observed while
-    exploiting are not used, as in the paper.
+    as if it had observed its own mean.
+
+    `present` says whose observations the server has in a round, exploiting rounds included, since a
+    server remembers nothing here. For the other agents an absent agent is unknown in that round,
+    mean 0. It still knows itself. Values observed while exploiting are not used, as in the paper.
+
+    Args:
+        domain: The space to search.
+        agents: Number of agents, at least 1.
+        numbers: N_t for rounds t = 1, 2, …, the number of explorations by then, such as
+            `schedules.growing(rounds)`. Beyond its end nobody explores. With a sketch exploration
+            comes first: `schedules.first(rounds)`.
+        alpha: How much an agent's own function counts, in [0, 1]: a number, or a number for each
+            agent. With 1 agents learn alone, and with 0 there is no personal taste. Default: 0.5.
+        kernel: The kernel of all agents, or kernels on an axis of agents, such as
+            `eqx.filter_vmap(SquaredExponential)(scales)`. None: `SquaredExponential(0.2)`.
+        noise: The variance of an evaluation, above 0: a number, or a number for each agent.
+            Default: 1e-2.
+        weights: The weights w of agents in the common function, at least 0. None: 1 / agents.
+        sketch: The choice of inducing points, `Sketch` or `Pivoted`. None: agents send
+            observations.
+        initial_capacity: The most observations before the first round, at least 0. Default: 0.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+
+    Raises:
+        ValueError: A number is out of its range, an array is not of the agents' shape, or
+            exploration does not come first under a sketch.
+
+    Example:
+        >>> import jax.random as jr
+        >>> import jaxbo
+        >>> method = jaxbo.CEPE(jaxbo.Cube(1), 3, jaxbo.schedules.first(4), candidates=20)
+        >>> state, trace = jaxbo.run(method, lambda x: -((x[0] - 0.3) ** 2), 6, jr.key(0))
+        >>> trace.info.exploring[:, 0].tolist()
+        [True, True, True, True, False, False]
     """
 
     domain: AbstractDomain
@@ -189,17 +217,17 @@ class CEPE(AbstractFederated):
 
     @property
     def capacity(self) -> None:
-        """No limit: rounds that exploit hold nothing."""
+        """Sets no limit: rounds that exploit hold nothing."""
         return None
 
     @property
     def common(self) -> bool:
-        """Whether all agents explore one design."""
+        """Says whether all agents explore a common design."""
         return not (self.initial_capacity or self.kernel.variance.ndim or self.noise.ndim)
 
     @property
     def exploration(self) -> AbstractExploration:
-        """How beliefs are held."""
+        """Returns the form in which beliefs are held."""
         capacity = self.steps + self.initial_capacity
         if isinstance(self.domain, Finite):
             return OnPoints(capacity=capacity, domain=self.domain)
@@ -357,7 +385,7 @@ class CEPE(AbstractFederated):
     def _learn(
         self, shared: Design | None, round: Count, client: CEPEClient, x: Point, value: Scalar
     ) -> tuple[PyTree, Sketched | None, Count, Count]:
-        """What changes in a client by a value that is used."""
+        """The parts of a client that change with a value that is used."""
         fine = jnp.isfinite(value)
         if shared is None:
             belief = self.exploration.observe(client.belief, x, value)

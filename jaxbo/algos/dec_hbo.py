@@ -49,8 +49,10 @@ SWEEPS = 3
 
 
 class Search(Shown):
-    """How far the point found on each grid may be below the best of it, in what the tables are of;
-    `exact` where there is no doubt, by elimination or on a tree. Finer grids come last.
+    """`gap` is how far the point found on each grid may be below the best point, in units of the
+    tables.
+
+    `exact` is true if there is no doubt, by elimination or on a tree. Finer grids come last.
     """
 
     gap: Float[Array, "*grids"]
@@ -62,14 +64,9 @@ def _shares(finer: Iterable[float] | float) -> tuple[float, ...]:
 
 
 class DECHBO(AbstractOneModel):
-    """Workers evaluate one black box whose model is a sum of functions of a few variables each.
+    """DEC-HBO: workers evaluate one black box, a sum of functions of a few variables each.
 
-    `iterations` rounds of messages between factors and variables find a point of the grid; the best one
-    is found without them where the graph is given and narrow, or a tree (`maxsum.solve`). Around the
-    best of those found, grids follow for `finer`, a share of every axis or several, each around the
-    best so far; each takes up to as long as all grids before it. From all of them `steps` of Newton's
-    method go on over the continuous domain; so they do from the best point observed and from the best
-    of `candidates` spread over the domain. `policy` says what is maximized:
+    `surrogate` and `policy` say which method it is:
 
         DEC-HBO               Decomposed(scopes, capacity)                      UpperBound()
         as in the paper       the same                                          UpperBound(joint=False)
@@ -79,11 +76,43 @@ class DECHBO(AbstractOneModel):
         ADD-GP-UCB            Decomposed([[0], [1], ...], capacity)             UpperBound(joint=False)
         ADD-MES-G, ADD-MES-R  the same                                          MaxValueEntropy(paths=...)
 
-    The info of a query is how far messages may have missed the best point of each grid (`Search`).
-    Under several structures what is maximized is averaged (eq. 5). Where two queries from one belief do
-    not differ by themselves, busy workers are taken to observe what is expected. On a finite domain all
-    its points are looked at. Memory: that of `surrogate`; measured in a run of 35 observations in two
-    dimensions with the defaults, 0.5 MB at most.
+    Messages between factors and variables find a point of the grid. If the graph is given and
+    narrow, or a tree, the best point is found without them (`maxsum.solve`). Newton's method goes
+    on from these points over the continuous domain. It also starts from the best point observed,
+    and from the best candidates. On a finite domain, all points are looked at.
+
+    The info of a query says how far messages may have missed the best point of each grid
+    (`Search`). With several structures the mean over them is maximized (eq. 5). If two queries from
+    one belief do not differ by themselves, the model takes busy workers to observe the expected
+    value.
+
+    Memory: that of `surrogate`; measured in a run of 35 observations in two dimensions with the
+    defaults, 0.5 MB at most.
+
+    Args:
+        domain: The space to search.
+        surrogate: The additive model of the black box.
+        policy: The function to maximize. Default: `UpperBound()`.
+        workers: Number of evaluations at the same time, at least 1. Default: 1.
+        candidates: Number of points spread over the domain, at least 1. Newton's method starts from
+            the best of them too. Default: 500.
+        iterations: Rounds of messages between factors and variables, at least 1. Default: 30.
+        steps: Steps of Newton's method from each start, at least 0. Default: 10.
+        finer: Finer grids, each around the best point so far: a share of every axis in (0, 1), or
+            several shares. Each grid takes up to as long as all grids before it. Default: none.
+
+    Raises:
+        ValueError: A part is of another class, a number is too small, or a share is outside of (0,
+            1).
+
+    Example:
+        >>> import jax.random as jr
+        >>> import jaxbo
+        >>> model = jaxbo.Decomposed([[0], [1]], 12, grid=16, refit_every=None)
+        >>> method = jaxbo.DECHBO(jaxbo.Cube(2), model, candidates=50)
+        >>> state, trace = jaxbo.run(method, lambda x: -((x - 0.3) ** 2).sum(), 6, jr.key(0), initial=6)
+        >>> trace.queries.shape, bool(trace.info.exact.all())
+        ((12, 1, 2), True)
     """
 
     domain: AbstractDomain

@@ -61,42 +61,66 @@ class DPFTSDEBroadcast(eqx.Module):
 
 
 class DPFTSDEInfo(Shown):
-    """`source` is the agent itself where its own sample was maximized, else `BROADCAST`."""
+    """`source` is the agent itself if its own sample was maximized, else `BROADCAST`."""
 
     source: Count
 
 
 class DPFTSDE(AbstractTwoModels):
-    """Agents exchange sampled functions through a private sum: M floats to the server, P M back.
+    """DP-FTS-DE: agents exchange sampled functions through a differentially private sum.
 
-    `features`, `own` and `mixing` are those of `FTS`. `mechanism` is what the server does to the
-    messages of a round; give it to `accounting` to learn what a run costs. `regions` are the
-    P sub-regions; agent n explores region n mod P: its initial design is drawn there, unless
-    `distributed` is False, and `weighting` says how much more it counts there at first.
-
-    After `releases` rounds nothing is released and all agents go on with their own samples: the
-    rounds that a budget pays for, such as `accounting.rounds_for` gives.
-
-    Settings of it:
+    An agent sends M floats to the server, and the server sends P M back: M is the number of
+    features, P the number of regions. Agent n explores region n mod P at first. Settings of this
+    method:
 
         FTS-DE        Mechanism(0, inf, Poisson(1))            no privacy: mean over all agents
         DP-FTS        regions=Regions.of(dim, 1)               one region for all
         without DE    distributed=False, or Weighting(emphasis=0)
 
-    Absent agents (`present`) are never in the sum; why that weakens nobody's guarantee is said in
-    `privacy.mechanism`. On a finite domain a region is the points that lie in it.
+    Absent agents (`present`) are never in the sum. `privacy.mechanism` says why that weakens
+    nobody's guarantee. On a finite domain, a region is the points that lie in it.
 
-    The regions' vectors are compared by their values, so distributed exploration gains only where all
-    agents' values are on one scale: bring them to one that all know, such as [0, 1] for an accuracy, and
-    give `features=Fixed(standardize=False)`. The default takes values of any scale and standardizes each
-    agent's alone, which in `dp-synthetic` leaves nothing of the gain (mean regret 0.025 instead of 0.014
-    with four regions, 0.023 with one).
+    The regions' vectors are compared by their values. So distributed exploration gains only if all
+    agents' values are on one scale. Bring them to a scale that all know, such as [0, 1] for an
+    accuracy, and give `features=Fixed(standardize=False)`. The default takes values of any scale,
+    and standardizes each agent's alone. In `dp-synthetic` that leaves nothing of the gain: mean
+    regret 0.025 instead of 0.014 with four regions, and 0.023 with a single region.
 
     Differs from the paper in the defaults of `FTS`. z, q, S, the schedules and `releases` are array
-    leaves: a privacy-utility curve is one vmapped program. Memory: M² + O(M) floats an agent;
+    leaves: a privacy-utility curve is a single vmapped program. Memory: M² + O(M) floats an agent;
     measured in a run of 35 observations with the defaults, 108 kB at most.
 
-    `ValueError` for regions of another dimension than the domain.
+    Args:
+        domain: The space to search.
+        agents: Number of agents, at least 1.
+        mechanism: The server's release of a round's messages. Give it to `accounting` to learn the
+            privacy loss of a run. Default: `Mechanism(1.0, 11.0, Poisson(0.25))`.
+        regions: The P sub-regions of the domain. None: four.
+        weighting: The rule for how much more an agent counts at first in its own region. Default:
+            `Weighting()`.
+        features: Model of the objective for the messages. All agents share its feature map.
+            Default: `Fixed()`.
+        own: The agents' private model for their own samples. None: the model of the messages
+            serves, as in `FTS`.
+        mixing: Probability p_t of an own sample in round t = 1, 2, …: a schedule or a number in (0,
+            1]. Default: `InverseSqrt()`.
+        releases: Number of rounds with a release, such as `accounting.rounds_for` gives for a
+            budget. Afterwards all agents go on with their own samples. Default: no limit.
+        distributed: Whether an agent's initial design is drawn in its own region. Default: True.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+
+    Raises:
+        ValueError: The regions have another dimension than the domain, or `releases` is negative.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(1.0, 11.0, jaxbo.Poisson(0.25))
+        >>> method = jaxbo.DPFTSDE(jaxbo.Cube(2), 100, mechanism, releases=20)
+        >>> method.regions.count, method.released(19) is mechanism, method.released(20)
+        (4, True, None)
+        >>> round(jaxbo.accounting.epsilon(mechanism, 20, 1e-5))
+        8
     """
 
     domain: AbstractDomain
@@ -139,18 +163,18 @@ class DPFTSDE(AbstractTwoModels):
         return False
 
     def explores(self, agent: Count) -> Count:
-        """The region that an agent explores at the start, known to all."""
+        """Returns the region that an agent explores at the start, which all know."""
         return agent % self.regions.count
 
     def releasing(self, round: Count) -> Flag:
-        """Whether the server releases anything in this round, the first being 0."""
+        """Says whether the server releases anything in this round, the first round being 0."""
         return round.astype(self.releases.dtype) < self.releases
 
     def released(self, round: int) -> Mechanism | None:
         return self.mechanism if round < float(self.releases) else None
 
     def initial(self, key: Key, agent: Count) -> Point:
-        """A point of the agent's own region: line 2 of Algorithm 2."""
+        """Draws a point of the agent's own region, as line 2 of Algorithm 2 does."""
         if not self.distributed:
             return self.domain.sample(key, 1)[0]
         region = self.explores(agent)
@@ -191,7 +215,7 @@ class DPFTSDE(AbstractTwoModels):
         return DPFTSDEBroadcast(round, public, jnp.where(self.releasing(round), vectors, 0))
 
     def weights(self, round: Count) -> Float[Array, "regions agents"]:
-        """φ_in of a round, the first being 0: public."""
+        """Returns φ_in of a round, the first round being 0: these weights are public."""
         assigned = jax.vmap(self.explores)(jnp.arange(self.agents))
         return self.weighting(round + 1, assigned, self.regions.count)
 
@@ -242,17 +266,18 @@ def private_bound(
 ) -> Scalar:
     """An S that `clip.quantile` of the messages are within, found without looking at them.
 
-    Beginning at `algorithm.mechanism.S`, each round is one private release of `clip.mechanism`: charge
-    for all of them before, and draw the key as for `Mechanism.release`. Begin low: but for the noise, S
-    rises by up to exp(rate · quantile) a round and falls by no more than exp(rate · (1 - quantile)).
+    Beginning at `algorithm.mechanism.S`, each round is a private release of `clip.mechanism`.
+    Charge for all of them before, and draw the key as for `Mechanism.release`. Begin low: but for
+    the noise, S rises by up to exp(rate · quantile) a round and falls by no more than exp(rate · (1
+    - quantile)).
 
         ledger = ledger.charge(clip.mechanism, rounds)
         S = private_bound(secret, algorithm, state, clip, rounds)
         mechanism = Mechanism(z, S, sampling)
 
-    Messages are those that `state` sends: observations of `warm_start` make them what they will be.
-    The paper chooses S by looking: such that few vectors are clipped. `ValueError` for an infinite S to
-    begin at, a `clip` without noise, or no rounds.
+    Messages are the messages that `state` sends: with the observations of `warm_start` they are
+    like later messages. The paper chooses S by looking: such that few vectors are clipped.
+    `ValueError` for an infinite S to begin at, a `clip` without noise, or no rounds.
     """
     is_a("clip", clip, AdaptiveClip)
     whole("rounds", rounds, least=1)

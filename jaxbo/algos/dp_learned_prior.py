@@ -42,30 +42,56 @@ from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
 class DPLearnedPrior(AbstractFederated):
-    """Agents learn a prior through a private sum: M + 3 floats to the server, and M + 5 back.
+    """Agents learn a prior together through a differentially private sum.
 
-    `capacity`, `features`, `policy`, `trust` and `shrink` are as in `LearnedPrior`. `mechanism` is the
-    server's release of a round. The first `releases` rounds have a release; then the prior stays. Both
-    say how much a run costs. The defaults are an ε of 3.7 at δ = 1e-5:
+    An agent sends M + 3 floats to the server, and the server sends M + 5 back: M is the number of
+    features. The first rounds have a release; then the prior stays. `mechanism` and `releases` say
+    how much privacy a run costs. The defaults are an ε of 3.7 at δ = 1e-5:
 
         accounting.epsilon(mechanism, releases, delta)
         z = accounting.noise_for(epsilon, delta, q, releases)
 
-    `mechanism.S` bounds the norm of a message. Choose it beforehand, and not by the data. If the prior is
-    right about an agent with t values, |d_n|² is at most t on average. So S = √t leaves most messages
-    about as they are, with t the number of initial evaluations.
+    `mechanism.S` bounds the norm of a message. Choose it beforehand, and not by the data. If the
+    prior is right about an agent with t values, |d_n|² is at most t on average. So S = √t leaves
+    most messages about as they are, with t the number of initial evaluations.
 
-    `location` and `scale` are a guess of the mean and the deviation of an agent's function, in units of
-    values. They are public, so do not take them from the data. For an accuracy, 0.5 and 0.2 may serve.
-    Agents learn both: the constant of m learns by how much the location is off, and each release moves
-    the scale by up to a factor of two. In the setting of `prior-private`, with 50 agents and ε = 4, a
-    guess of twice the scale costs 5 % of the gain after five queries. Half of the scale costs 20 %, four
-    times 23 %, and a quarter 59 % (60 runs).
+    Agents learn both `location` and `scale`. The constant of m learns by how much the location is
+    off, and each release moves the scale by up to a factor of two. In the setting of
+    `prior-private`, with 50 agents and ε = 4, a guess of twice the scale costs 5 % of the gain
+    after five queries. Half of the scale costs 20 %, four times 23 %, and a quarter 59 % (60 runs).
 
     A round takes an agent O(capacity² M).
 
-    `ValueError` for numbers that `LearnedPrior` refuses, a scale that is not positive, a location that is
-    not finite, or releases that are no number of rounds.
+    Args:
+        domain: The space to search.
+        agents: Number of agents, at least 1.
+        capacity: The most observations that an agent will ever make, at least 1. Default: 64.
+        mechanism: The server's release of a round. Default: `Mechanism(2.0, 2.0, Poisson(1.0))`.
+        releases: Number of rounds with a release, from the first on, at least 0. Default: 3.
+        location: A guess of the mean of an agent's function, in units of values. It is public, so
+            do not take it from the data: for an accuracy, 0.5 may serve. Default: 0.
+        scale: A guess of the deviation of an agent's function, above 0, in units of values. It is
+            public too: for an accuracy, 0.2 may serve. Default: 1.
+        features: The features that all agents share, as in `LearnedPrior`. Default:
+            `Fixed(noise=1e-3)`.
+        policy: The rule for the next query: `EI()`, `UCB()` or `Thompson()`. Default: `EI()`.
+        shrink: Number of agents that the expected mean counts for, above 0. Default: 1.
+        trust: Probability, before any value, that the learned prior is right about an agent, in [0,
+            1]. Default: 0.5.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+
+    Raises:
+        ValueError: `LearnedPrior` refuses a number, the scale is not positive, the location is not
+            finite, or `releases` is negative.
+
+    Example:
+        >>> import jaxbo
+        >>> method = jaxbo.DPLearnedPrior(jaxbo.Cube(2), agents=50, location=0.5, scale=0.2)
+        >>> [method.released(round) is not None for round in range(5)]
+        [True, True, True, False, False]
+        >>> round(jaxbo.accounting.epsilon(method.mechanism, 3, 1e-5), 1)
+        3.7
     """
 
     domain: AbstractDomain
@@ -94,7 +120,7 @@ class DPLearnedPrior(AbstractFederated):
 
     @property
     def open(self) -> LearnedPrior:
-        """The method without privacy. Its agents do the same by themselves."""
+        """Returns the method without privacy, whose agents do the same by themselves."""
         return LearnedPrior(
             self.domain,
             self.agents,

@@ -21,9 +21,9 @@ from jaxbo.types import Key, Point, Points
 
 
 class EGP(AbstractOneModel):
-    """Workers evaluate one black box; what they observe goes into one model.
+    """Workers evaluate one black box, and a single model holds all that they observe.
 
-    `surrogate` is the model and `policy` what is asked given it:
+    `surrogate` is the model, and `policy` says which point to query given the model:
 
         EGP-TS                Ensemble(kernels, Fitted(capacity))       Thompson()
         EGP-EI                the same                                  Drawn(EI())
@@ -33,27 +33,51 @@ class EGP(AbstractOneModel):
         BanditBO              Ensemble(kernels, Fitted(capacity))       Largest()
         few evaluations       Ensemble.warped(dim, capacity)            EI()
 
-    Thompson sampling explores more than expected improvement: it is for functions of many nearly equal
-    peaks, and for many workers. On features it is sure too early (`inference=Exact()`), and where few
-    values are far from all others it looks elsewhere (`warp=True`).
+    Thompson sampling explores more than expected improvement. It is for functions of many nearly
+    equal peaks, and for many workers. On features it is sure too early: give `inference=Exact()`.
+    If few values are far from all others it looks elsewhere: give `warp=True`.
 
-    Every round `ask` has a query for each of `workers` (Algorithm 1). Asynchronously a worker that has
-    ended is told of with `tell_one`, in any order, and given the next query by `ask_one` (Algorithm 2);
-    jit them, or take a `Desk`, which does.
+    In every round `ask` has a query for each worker (Algorithm 1). Asynchronous workers use
+    `tell_one` and `ask_one` (Algorithm 2). A worker that has ended is told of by `tell_one`, in any
+    order, and `ask_one` gives it the next query. Jit both, or take a `Desk`, which does.
 
-    `outcomes` are numbers that an evaluation returns beside its value and that must meet bounds, such
-    as a latency. The evaluation then returns a dictionary, `{"value": y, "latency": t}`. Each outcome
-    has a model of its own, of the same kind and size. `EI` is multiplied by the probability that all
-    bounds are met, and improves on the best point that is expected to meet them. A function that
-    `Thompson` draws is maximized where the outcomes drawn with it meet their bounds; with `UCB` these
-    are upper bounds of the slacks.
+    With `outcomes` an evaluation returns a dictionary, `{"value": y, "latency": t}`. Each outcome
+    has a model of its own, of the same kind and size. `EI` is multiplied by the probability that
+    all bounds are met, and improves on the best point that is expected to meet them. A function
+    that `Thompson` draws is maximized where the outcomes drawn with it meet their bounds. With
+    `UCB` the upper bounds of the slacks take the place of drawn outcomes.
 
-    What failed is NaN, not a penalty: places where evaluations fail are then passed over. Beside one
-    value far from all others these look alike, warped too.
+    For a failed evaluation return NaN, not a penalty. Places where evaluations fail are then passed
+    over. Beside one value far from all others, the rest look alike, even after warping.
 
-    Differs from the paper in that features keep their base frequencies when hyperparameters are
-    fitted anew, and that the floor of appendix E is for drawing only. Memory: that of `surrogate`;
-    measured in a run of 35 observations with three kernels that are fitted, 0.8 MB at most.
+    Differs from the paper in two points. Features keep their base frequencies when hyperparameters
+    are fitted anew. The floor of appendix E is for drawing only.
+
+    Memory: that of `surrogate`; measured in a run of 35 observations with three kernels that are
+    fitted, 0.8 MB at most.
+
+    Args:
+        domain: The space to search.
+        surrogate: The model of the black box.
+        policy: The rule for the next query. Default: `Thompson()`.
+        workers: Number of evaluations at the same time, at least 1. Default: 1.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+        outcomes: Numbers with bounds that an evaluation returns beside its value, such as a
+            latency. Default: none.
+
+    Raises:
+        ValueError: The policy does not fit the surrogate, or an outcome has the name of a
+            parameter.
+
+    Example:
+        >>> import jax.random as jr
+        >>> import jaxbo
+        >>> model = jaxbo.Fitted(16, size=10, refit_every=None, inference=jaxbo.Exact())
+        >>> method = jaxbo.EGP(jaxbo.Cube(1), model, jaxbo.EI(), candidates=50)
+        >>> state, trace = jaxbo.run(method, lambda x: -((x[0] - 0.3) ** 2), 8, jr.key(0), initial=4)
+        >>> bool(trace.values.max() > -0.01)
+        True
     """
 
     domain: AbstractDomain

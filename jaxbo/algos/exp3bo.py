@@ -42,12 +42,35 @@ class Exp3Info(Shown):
 
 
 class EXP3BO(AbstractAlgorithm):
-    """One worker; every kernel of the dictionary is an arm, and all are given all observations.
+    """EXP3BO: a bandit picks the kernel whose sample a single worker follows.
 
-    A reward is the value's place between the smallest and the largest one so far. `gamma` is the share
-    of rounds in which an arm is picked at random, in (0, 1]. Differs from the original, whose arms are
-    categories with data of their own, as EGP-TS adapts it. Memory: that of the ensemble;
-    measured in a run of 35 observations with three kernels that are fitted, 0.8 MB at most.
+    Every kernel of the ensemble is an arm, and all arms are given all observations. A reward is the
+    value's place between the smallest and the largest value so far.
+
+    Differs from the original, whose arms are categories with data of their own; here arms are
+    kernels, as the paper of EGP-TS adapts it.
+
+    Memory: that of the ensemble; measured in a run of 35 observations with three kernels that are
+    fitted, 0.8 MB at most.
+
+    Args:
+        domain: The space to search.
+        surrogate: The ensemble whose kernels are the arms.
+        gamma: Share of rounds in which an arm is picked at random, in (0, 1]. Default: 0.1.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+
+    Raises:
+        ValueError: `surrogate` is no `Ensemble`, or `gamma` is outside of (0, 1].
+
+    Example:
+        >>> import jax.random as jr
+        >>> import jaxbo
+        >>> kernels = [jaxbo.Matern32(0.2), jaxbo.Matern52(0.2)]
+        >>> model = jaxbo.Ensemble(kernels, jaxbo.Fitted(8, size=10, refit_every=None))
+        >>> method = jaxbo.EXP3BO(jaxbo.Cube(1), model, candidates=50)
+        >>> method.probabilities(method.init(jr.key(0))).tolist()
+        [0.5, 0.5]
     """
 
     domain: AbstractDomain
@@ -73,7 +96,7 @@ class EXP3BO(AbstractAlgorithm):
 
     @property
     def invariant(self) -> bool:
-        """Rewards are places between two values."""
+        """Says whether the surrogate is invariant: rewards are places between two values anyway."""
         return self.surrogate.invariant
 
     def init(self, key: Key, *, each: Each = jax.vmap) -> Exp3State:
@@ -91,13 +114,13 @@ class EXP3BO(AbstractAlgorithm):
         return state.model.told
 
     def probabilities(self, state: Exp3State) -> Float[Array, " experts"]:
-        """p, of every arm."""
+        """Returns the probability p of every arm."""
         count = state.gains.size
         share = jnp.exp(self.gamma / count * (state.gains - jnp.max(state.gains)))
         return (1 - self.gamma) * share / jnp.sum(share) + self.gamma / count
 
     def arm(self, state: Exp3State) -> Count:
-        """The expert of this round: settled by the state, so that `tell` knows it."""
+        """Returns the expert of this round, which the state settles: so `tell` knows it too."""
         logits = jnp.log(self.probabilities(state))
         return jr.categorical(jr.fold_in(state.arms.key, state.model.round), logits)
 
@@ -150,7 +173,7 @@ class EXP3BO(AbstractAlgorithm):
         self._model().check_start(state.model, values)
 
     def _seen(self, state: Exp3State, values: Float[Array, " n"]) -> Exp3State:
-        """With the extent of the values."""
+        """The state with the extent of these values, too."""
         fine = jnp.isfinite(values)
         least = jnp.min(jnp.where(fine, values, jnp.inf), initial=jnp.inf)
         most = jnp.max(jnp.where(fine, values, -jnp.inf), initial=-jnp.inf)

@@ -53,7 +53,7 @@ class FTSClient(eqx.Module):
 class FTSBroadcast(eqx.Module):
     """All messages as they came, whom they are from, and the round's common random key.
 
-    Of the evidences the sum over who is present and sent finite ones.
+    `evidence` is the sum over the agents that are present and send finite values.
     """
 
     round: Count
@@ -73,7 +73,8 @@ class Agreed(Shown):
 class FTSInfo(Shown):
     """`source` is the agent whose sampled function was maximized: the agent itself, or a peer.
 
-    `agreed` is there where hyperparameters are `pooled`; a state holds those that these began with.
+    `agreed` is there if hyperparameters are `pooled`. A state holds the hyperparameters before they
+    agreed.
     """
 
     source: Count
@@ -85,38 +86,61 @@ def _weights(peers: ArrayLike | Ranked | None) -> Array | Ranked | None:
 
 
 class FTS(AbstractTwoModels):
-    """Agents exchange sampled functions: M floats an agent and message.
+    """FTS: agents exchange functions sampled from their posteriors, M floats a message.
 
-    `features` models the objective for the messages; its feature map is common to all. `own`, if
-    given, is the agents' private surrogate for their own samples, such as
-    `Fitted`; without it the message's posterior serves (a client's own sample is then the very
-    function it sent: a fresh draw every round, with the same law).
+    M is the number of features of the messages. A new message goes out in every round, from agents
+    that keep observing. With `once`, the paper's simple setting, each agent sends a single message.
+    It is drawn after the observations of `warm_start`, and a used peer is not drawn again.
 
-    `mixing` gives p_t, the probability of an own sample in round t = 1, 2, …
-    `peers` is P_N up to scale: none for the uniform distribution, one weight for each agent, or a row
-    of weights for each target. A target's own weight is ignored. `Ranked()` learns it: each agent listens
-    to those whose messages rank its own observations well, which `own=Fitted(...)` keeps; such weights
-    may be where that starts. With `once` peers come in an order that is fixed before, and one that ranks
-    badly is passed over.
+    Peers that are not `present` are never drawn. If nobody is left to draw, the agent's own sample
+    is used. With `once`, `present` says whose message arrived before the start: keep it the same in
+    every round.
 
-    `pooled=Pooled()` has agents agree on the hyperparameters of their own models, `own=Fitted(...)`, by
-    the evidence of all who are present (`models.pooled`): `Pooled.settings` floats more a message. It
-    takes the place of the agent's own fit: give `refit_every=None`. With `once`, of observations before
-    the start, and the asking agent's since.
+    Differs from the paper in three defaults. Values are standardized by each agent's running mean
+    and deviation. Features are `sine_cosine`; the paper's are `Fixed(basis=features.cosine)`. β_t
+    is 1, as in the paper's experiments.
 
-    `once` is the paper's simple setting: one message an agent, drawn after the observations of
-    `warm_start`, and a used peer is not drawn again. Without it, a new message every round from agents
-    that keep observing. The first `targets` agents query (default: all); the others only
-    send, and keep the belief that `warm_start` gave them.
+    Memory: M² + O(M) floats an agent, or O(capacity M) with a `capacity` up to M. With `once` a
+    round takes some `targets` × `agents` numbers more, to put the peers in order. Measured in a run
+    of 35 observations with the defaults: 108 kB an agent at most, 0.3 MB with a fitted `own`.
 
-    Peers that are not `present` are never drawn; with nobody left to draw, the own sample is used.
-    With `once`, `present` says whose message arrived before the start: keep it the same every round.
+    Args:
+        domain: The space to search.
+        agents: Number of agents, at least 1.
+        features: Model of the objective for the messages. All agents share its feature map.
+            Default: `Fixed()`.
+        own: The agents' private model for their own samples, such as `Fitted`. None: the model of
+            the messages serves. An agent's own sample is then the very function that it sent, a
+            fresh draw every round, with the same law.
+        mixing: Probability p_t of an own sample in round t = 1, 2, …: a schedule or a number in (0,
+            1]. Default: `Power(0.5, shift=1)`.
+        peers: P_N up to scale: a weight for each agent, or a row of weights for each target. A
+            target's own weight is ignored. None: the uniform distribution. `Ranked()` learns it:
+            each agent listens to peers whose messages rank its own observations well, which
+            `own=Fitted(...)` keeps. With `once`, peers come in an order that is fixed before, and a
+            peer that ranks badly is passed over.
+        pooled: `Pooled()` has agents agree on the hyperparameters of their own models, by the
+            evidence of all who are present. It needs `own=Fitted(..., refit_every=None)`, whose fit
+            it replaces, and sends `Pooled.settings` floats more. With `once` the evidence is that
+            of observations before the start, and the asking agent's since. None: each agent for
+            itself.
+        once: Whether each agent sends a single message, before the start. Default: False.
+        targets: Number of agents that query, the first of all. The others only send, and keep the
+            belief that `warm_start` gave them. None: all agents.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
 
-    Differs from the paper in three defaults: values are standardized by each agent's running mean and
-    deviation, features are `sine_cosine` (its own are `Fixed(basis=features.cosine)`), and β_t is 1, as
-    in its experiments. Memory: M² + O(M) floats an agent, or O(capacity M) with a `capacity` up to M;
-    with `once` a round takes some `targets` × `agents` numbers more, to put the peers in order. Measured
-    in a run of 35 observations with the defaults: 108 kB an agent at most, 0.3 MB with a fitted `own`.
+    Raises:
+        ValueError: Parts do not fit each other, or `peers` has another shape or negative weights.
+
+    Example:
+        >>> import jax.random as jr
+        >>> import jaxbo
+        >>> features = jaxbo.Fixed(size=10)
+        >>> method = jaxbo.FTS(jaxbo.Cube(1), agents=3, features=features, candidates=50)
+        >>> state, trace = jaxbo.run(method, lambda x: -((x[0] - 0.3) ** 2), 8, jr.key(0), initial=4)
+        >>> trace.queries.shape, trace.info.source.shape, bool(trace.values.max() > -0.01)
+        ((12, 3, 1), (8, 3), True)
     """
 
     domain: AbstractDomain
@@ -246,7 +270,7 @@ class FTS(AbstractTwoModels):
         return self.once and self.pooled is not None
 
     def settle(self, shared: SharedFeatures, client: FTSClient) -> FTSClient:
-        """With the evidence of all that came before the start in its one message."""
+        """Returns the client whose one message has the evidence of all that came before the start."""
         del shared
         if not self.settles:
             return client
@@ -265,9 +289,9 @@ class FTS(AbstractTwoModels):
         message: SampledFunction,
         broadcast: FTSBroadcast,
     ) -> tuple[FTSClient, Agreed | None]:
-        """The client with its own model under what all agree on, and what that is.
+        """The client with its own model under the hyperparameters that all agree on, and these.
 
-        With `once` messages are old: what an agent has seen since counts for itself.
+        With `once` messages are old: an agent's later observations count for itself.
         """
         sent, heard = message.evidence, broadcast.evidence
         if self.pooled is None or sent is None or heard is None:
@@ -321,7 +345,7 @@ class FTS(AbstractTwoModels):
     def _next_peer(
         self, client: FTSClient, round: Count, weights: Float[Array, " agents"]
     ) -> tuple[Count, Flag]:
-        """The one whose turn it is, of those that are drawn once."""
+        """The peer whose turn it is, if each is drawn once."""
         earlier = jax.lax.fori_loop(
             0,
             round,
@@ -332,13 +356,13 @@ class FTS(AbstractTwoModels):
 
 
 def _counted(evidence: Float[Array, " settings"], present: Flag) -> Float[Array, " settings"]:
-    """What one agent's evidence adds to the sum, to which one that is not finite would be the end."""
+    """An agent's part of the sum of evidences: 0 if it is absent, or if a number is not finite."""
     usable = present & jnp.all(jnp.isfinite(evidence))
     return jnp.where(usable, evidence, jnp.zeros_like(evidence))
 
 
 def _draw_other(key: Key, weights: Float[Array, " agents"], index: Count) -> tuple[Count, Flag]:
-    """One agent other than `index`, by weight; and whether there was any.
+    """An agent other than `index`, by weight; and whether there was any.
 
     Weights that are common to all agents are summed up once, so a draw is O(log agents).
     """
@@ -367,7 +391,7 @@ def _nth_other(
 
 
 def _either(is_first: Flag, first: Function, second: FourierFunction) -> Function:
-    """The first function or the second; one function where both share their features."""
+    """The first function or the second; a single function if both share their features."""
     if isinstance(first, FourierFunction) and first.features is second.features:
         weights = jnp.where(is_first, first.weights, second.weights)
         return FourierFunction(first.features, weights)

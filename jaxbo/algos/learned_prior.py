@@ -79,42 +79,61 @@ class _Believed:
 class LearnedPrior(AbstractFederated):
     """Agents learn a prior over functions together, and each searches by its own posterior.
 
-    `capacity` is the most observations that an agent will ever make; later ones are not learned from.
-    `features` are common to all agents. Their kernel is the prior before anything is learned. Their
-    noise is a variance in units of the variance of all agents' values. `policy` is `EI()`, `UCB()` or
-    `Thompson()`.
+    Values are taken as they are. Their location and scale are common to all agents, and learned. So
+    bring agents whose values differ in unit to one scale before. A failed evaluation is not learned
+    from. An agent that is not `present` is in no sum, and hears the broadcast all the same.
 
-    `rank` says how agents' functions may differ from their mean m, and what a message costs; D is
-    `features.size` + 1.
+    `rank` says how agents' functions may differ from their mean m, and it fixes the length of a
+    message. D is `features.size` + 1:
 
         None      in any way, S any covariance                  D + 4 + 2 D² numbers
         r         most in r directions, which are learned       D + 4 + 2 D (r + 1) numbers
         0         independently, S one variance                 D + 8 numbers
 
-    The right column is the length of an agent's message. The first is best, and by far in the first
-    rounds: only there each round finds the mean that all values tell of. With another rank each round
-    goes a small part of the way. So a rank is for populations whose messages do not fit.
+    The first is best, and by far in the first rounds: only there, each round finds the mean that
+    all values tell of. With another rank each round goes a small part of the way. So a rank is for
+    populations whose messages do not fit.
 
-    `degrees` is how many agents the expected covariance counts for, `shrink` the expected mean. With any
-    covariance `shrink` is the least, and the evidence of all agents says how much more.
+    Each agent weighs the learned prior against nothing learned, by its own evidence. Nothing
+    learned is a mean of 0 and the covariance of the kernel.
 
-    `trust` is the probability, before any value, that the prior that was learned is right about an agent.
-    Else nothing learned holds: mean 0 and the covariance of the kernel. Each agent weighs the two by its
-    own evidence. With 1 nobody doubts, and with 0 all work alone.
+    A round takes an agent O(capacity² (D + r)). With any covariance it takes O(D²) a candidate, and
+    the server O(D³).
 
-    Values are taken as they are: location and scale are common to all agents, and learned. Bring
-    agents whose values differ in unit to one scale before. A failed evaluation is not learned from.
-    An agent that is not `present` is in no sum, and hears the broadcast all the same.
+    Args:
+        domain: The space to search.
+        agents: Number of agents, at least 1.
+        capacity: The most observations that an agent will ever make, at least 1. Later observations
+            are not learned from. Default: 64.
+        features: The features that all agents share. Their kernel is the prior before anything is
+            learned. Their noise is a variance in units of the variance of all agents' values.
+            Default: `Fixed(noise=1e-3)`.
+        policy: The rule for the next query: `EI()`, `UCB()` or `Thompson()`. Default: `EI()`.
+        rank: Number of directions in which agents' functions differ most, at least 0. None: any
+            covariance.
+        degrees: Number of agents that the expected covariance counts for, above 0. Default: 5.
+        shrink: Number of agents that the expected mean counts for, above 0. With any covariance it
+            is the least number, and the evidence of all agents says how much more. Default: 1.
+        trust: Probability, before any value, that the learned prior is right about an agent, in [0,
+            1]. With 1 nobody doubts it, and with 0 all work alone. Default: 0.5.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+        prior: A prior that others have learned, as `learned` returns it, for agents that begin
+            later. It is the one message that they hear. It stays as it is, and they send nothing.
+            It brings its own features, so `features` gives the noise alone. `rank`, `degrees` and
+            `shrink` do not count, and `trust` does. None: the agents learn a prior.
 
-    `prior` is for agents that begin after others have finished. `learned` returns it. It is the one
-    message that they hear. It stays as it is, and they send nothing. It brings its own features, so
-    that of `features` only the noise counts, and `rank`, `degrees` and `shrink` do not. `trust` does.
+    Raises:
+        ValueError: A number is out of its range, or the prior is of another dimension or has
+            learned nothing.
 
-    A round takes an agent O(capacity² (D + r)). With any covariance it takes O(D²) a candidate, and the
-    server O(D³).
-
-    `ValueError` for a capacity below one, a negative rank, degrees or shrink that are not positive, a
-    trust outside of [0, 1], and a prior on a domain of another dimension, or that has learned nothing.
+    Example:
+        >>> import jaxbo
+        >>> method = jaxbo.LearnedPrior(jaxbo.Cube(2), agents=50, capacity=20, rank=0)
+        >>> method.capacity, method.rank, method.gathers
+        (20, 0, False)
+        >>> method.policy
+        EI()
     """
 
     domain: AbstractDomain
@@ -176,13 +195,24 @@ class LearnedPrior(AbstractFederated):
         *,
         each: Each = jax.vmap,
     ) -> LearnedPriorShared:
-        """The prior that agents have learned from all their observations, for agents that begin later.
+        """Returns the prior that agents have learned from all their observations, for agents that
+        begin later.
 
-        So many steps more of expectation-maximization, which cost messages and no evaluation. `present`
-        says who takes part.
+        It takes more steps of expectation-maximization, which cost messages and no evaluation.
 
-        `ValueError` for the state of another algorithm, steps that are no whole number, and a `present`
-        that is no array of a truth value for each agent.
+        Args:
+            state: The state of a run of this method.
+            steps: Number of steps more, at least 0. Default: 10.
+            present: Whether each agent takes part. None: all agents do.
+            each: The map of a function of one agent to a function of all agents. Default:
+                `jax.vmap`.
+
+        Returns:
+            The features and the prior, for the argument `prior` of another `LearnedPrior`.
+
+        Raises:
+            ValueError: The state is of another algorithm, `steps` is no whole number, or `present`
+                is no array of a truth value for each agent.
         """
         whole("steps", steps)
         check_state(self, state)
@@ -259,7 +289,10 @@ class LearnedPrior(AbstractFederated):
         return self.search(key, belief, past, broadcast.key, alone), ()
 
     def search(self, key: Key, belief: Doubt, past: History, common: Key, alone: Flag) -> Point:
-        """The point that an agent of this belief queries; `common` is the key of all in this round."""
+        """Returns the point that an agent of this belief queries.
+
+        `common` is the key of all agents in this round.
+        """
         function = self.policy(key, _Believed(), None, belief)
         candidates = self.domain.candidates(common, self.candidates)
         return query(aside(key), function, self.domain, candidates, past, alone=alone)

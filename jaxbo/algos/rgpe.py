@@ -28,25 +28,49 @@ from jaxbo.types import Function, Key, Point, Scalar
 
 
 class RGPE(AbstractTransfer):
-    """Agents exchange the mean and covariance of their posteriors: M + M² floats an agent and message.
+    """RGPE: agents send the mean and covariance of posteriors, and an ensemble weighs them by rank.
 
-    `own` is the agent's own exact process, `Fitted(capacity, inference=Exact())`; `features` model the
-    objective for the messages, on a feature map that is common to all. Weights come from `draws` of every
-    model at the agent's observations, those of its own leave out the point they are at. A model of
-    another agent is dropped if its median loss is above the 95 % quantile of the own losses
-    (`ranking.ensemble_weights`). Improvement is over the largest mean of the ensemble at an own
-    observation. An agent that has nothing to rank goes by its own model.
+    A message has M + M² floats, with M the number of features. Weights come from draws of every
+    model at the agent's observations. The draws of its own model leave out the point they are at. A
+    model of another agent is dropped if its median loss is above the 95 % quantile of the own
+    losses (`ranking.ensemble_weights`). Improvement is over the largest mean of the ensemble at an
+    own observation. An agent that has nothing to rank goes by its own model. `Trace.info` has the
+    weights of all agents in each query. An agent's entry for itself is 0, and the rest of 1 is the
+    weight of its own model.
 
-    `peers` says whom to listen to: nothing is everybody, or yes or no for each agent, or a row of these
-    for each target. `once` is the setting of FTS: one message an agent, of the observations of
-    `warm_start`. The first `targets` agents query (default: all); the others only send.
+    Differs from the original in that a left-out draw is compared to the values at the other points,
+    not to draws there.
 
-    `Trace.info` has the weights of all agents in each query, 0 for itself: the rest of 1 is its own.
-    Differs from the original in that a left-out draw is compared to the values at the other points, not
-    to draws there. A round takes O(agents draws (M² + capacity²)) an agent: unlike that of FTS it grows
-    with the federation. Memory: that of `FTS`, M² floats more with `once`, and in a round M² + draws M a
-    target and as much an agent. Measured in a run of 35 observations of ten agents with the defaults:
-    0.3 MB an agent at most.
+    A round takes O(agents draws (M² + capacity²)) an agent, so unlike a round of FTS it grows with
+    the federation. Memory: that of `FTS`, M² floats more with `once`, and in a round M² + draws M a
+    target and as much an agent. Measured in a run of 35 observations of ten agents with the
+    defaults: 0.3 MB an agent at most.
+
+    Args:
+        domain: The space to search.
+        agents: Number of agents, at least 1.
+        own: The agent's own exact process, `Fitted(capacity, inference=Exact())`.
+        features: Model of the objective for the messages, on a feature map that all agents share.
+            It must standardize values. Default: `Fixed()`.
+        peers: The agents to listen to: a truth value for each agent, or a row of them for each
+            target. None: everybody.
+        once: Whether each agent sends a single message, of its observations of `warm_start`, as in
+            `FTS`. Default: False.
+        targets: Number of agents that query, the first of all; the others only send. None: all
+            agents.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+        draws: Number of draws of every model, at least 1. Default: 100.
+
+    Raises:
+        ValueError: `own` is not exact, `features` do not standardize, or `peers` has another shape.
+
+    Example:
+        >>> import jaxbo
+        >>> own = jaxbo.Fitted(20, inference=jaxbo.Exact())
+        >>> method = jaxbo.RGPE(jaxbo.Cube(2), agents=5, own=own, targets=2, draws=50)
+        >>> method.targets, method.capacity
+        (2, 20)
     """
 
     domain: AbstractDomain
@@ -108,7 +132,7 @@ class RGPE(AbstractTransfer):
         messages: TransferMessage,
         others: Bool[Array, " agents"],
     ) -> tuple[Float[Array, " agents"], Scalar]:
-        """Those of the messages, and of the agent's own model."""
+        """Returns the weights of the messages, and the weight of the agent's own model."""
         own_key, key = jr.split(key)
         y, used, dtype = own.standardized, own.used, own.y.dtype
         phis = jax.vmap(shared.message)(own.x)

@@ -28,21 +28,46 @@ from jaxbo.types import Function, Key, Point, Scalar, named
 
 
 class TAF(AbstractTransfer):
-    """Agents exchange posteriors and incumbents: M + M² + 1 floats an agent and message.
+    """TAF: agents send posteriors and incumbents, and the transfer acquisition function adds them up.
 
-    `own`, `features`, `peers`, `once`, `targets` and `candidates` are those of `RGPE`. `bandwidth` is the
-    share of misranked pairs from which on an agent is not listened to; while there is no pair to rank,
-    all are.
+    A message has M + M² + 1 floats, with M the number of features. As in FTS, section 3.2,
+    improvement is over the incumbent that each agent sends. The original's improvement is over the
+    best that agent n's model predicts where this agent has been, which needs no incumbent. An agent
+    whose own values are all equal takes the original's reference if that is less. It gains nothing
+    by going beyond another's best point, and everything by going there. `Trace.info` has w_n / (w +
+    Σ_n w_n).
 
-    As in FTS, section 3.2, improvement is over the incumbent that each agent sends. The original's is
-    over the best that agent n's model predicts where this agent has been, which needs no incumbent. An
-    agent whose own values are all equal takes the original's if that is less: it gains nothing by going
-    beyond another's best point, and everything by going there.
-    `Trace.info` has w_n / (w + Σ_n w_n). Cost is that of `RGPE` without its draws;
-    memory is that of `FTS`, M² floats more with `once`, and M² of each agent that is heard, once for all.
-    Measured in a run of 35 observations of ten agents with the defaults: 0.2 MB an agent at most.
+    Cost is that of `RGPE` without its draws. Memory is that of `FTS`, M² floats more with `once`,
+    and M² of each agent that is heard, once for all. Measured in a run of 35 observations of ten
+    agents with the defaults: 0.2 MB an agent at most.
 
-    `ValueError` for a bandwidth that is not positive.
+    Args:
+        domain: The space to search.
+        agents: Number of agents, at least 1.
+        own: The agent's own exact process, `Fitted(capacity, inference=Exact())`.
+        features: Model of the objective for the messages, on a feature map that all agents share.
+            It must standardize values. Default: `Fixed()`.
+        peers: The agents to listen to: a truth value for each agent, or a row of them for each
+            target. None: everybody.
+        once: Whether each agent sends a single message, of its observations of `warm_start`, as in
+            `FTS`. Default: False.
+        targets: Number of agents that query, the first of all; the others only send. None: all
+            agents.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+        bandwidth: Share of misranked pairs from which on an agent is not listened to, above 0.
+            While there is no pair to rank, all are listened to. Default: 0.5.
+
+    Raises:
+        ValueError: `own` is not exact, `features` do not standardize, `peers` has another shape, or
+            `bandwidth` is not positive.
+
+    Example:
+        >>> import jaxbo
+        >>> own = jaxbo.Fitted(20, inference=jaxbo.Exact())
+        >>> method = jaxbo.TAF(jaxbo.Cube(2), agents=5, own=own, targets=2, bandwidth=0.4)
+        >>> method.targets, round(float(method.bandwidth), 2)
+        (2, 0.4)
     """
 
     sends_incumbent: ClassVar[bool] = True
@@ -95,7 +120,10 @@ class TAF(AbstractTransfer):
     def weights(
         self, own: FittedBelief, predicted: Float[Array, "agents capacity"]
     ) -> Float[Array, " agents"]:
-        """w_n of all agents, however they are heard, from what they predict at the own model's points."""
+        """Returns w_n of all agents, however they are heard.
+
+        `predicted` has the predictions of each agent's model at the own model's points.
+        """
         y, used = own.y, own.used
         count = jnp.maximum(jnp.sum(ranking.pairs(y, used), dtype=y.dtype), 1)
         wrong = jax.vmap(lambda s: ranking.misranked(s, y, used))(predicted)
@@ -105,7 +133,7 @@ class TAF(AbstractTransfer):
 def _incumbents(
     own: FittedBelief, predicted: Float[Array, "agents capacity"], messages: TransferMessage
 ) -> Float[Array, " agents"]:
-    """y*_n of all agents; inf, on which nothing improves, of an agent that has observed nothing."""
+    """y*_n of all agents; inf, which nothing improves on, for an agent that has observed nothing."""
     sent = messages.incumbent
     assert sent is not None
     best = jnp.max(jnp.where(own.used[None, :], predicted, -jnp.inf), axis=1)

@@ -22,14 +22,31 @@ from jaxbo.types import Count, Flag, Key, Point, Scalar
 
 
 class TS(AbstractIndependent):
-    """Every agent optimizes alone: no message.
+    """Thompson sampling: every agent maximizes a function drawn from its own posterior.
 
-    All agents draw on one set of features and, each round, one set of candidate points, so that a
-    round of many agents is one matrix product. Memory: the belief of `surrogate`, an agent; measured in
-    a run of 35 observations with the defaults, 108 kB at most.
+    Agents send no message. All agents draw on one set of features and, in each round, on one set of
+    candidate points. So a round of many agents is a single matrix product.
 
-    `outcomes` are numbers that an evaluation returns beside its value, with bounds, as in `EGP`: each
-    agent has a model of each, and as many beliefs more.
+    Memory: the belief of `surrogate` for each agent; measured in a run of 35 observations with the
+    defaults, 108 kB at most. With `outcomes`, each agent has a model of each outcome, and as many
+    more beliefs.
+
+    Args:
+        domain: The space to search.
+        agents: Number of agents, at least 1. Default: 1.
+        surrogate: The model of an agent's objective. Default: `Fixed()`.
+        candidates: Number of points from which a search for the maximizer starts, at least 1.
+            Default: 1000.
+        outcomes: Numbers with bounds that an evaluation returns beside its value, as in `EGP`.
+            Default: none.
+
+    Example:
+        >>> import jax.random as jr
+        >>> import jaxbo
+        >>> method = jaxbo.TS(jaxbo.Cube(1), 2, jaxbo.Fixed(size=10), candidates=50)
+        >>> state, trace = jaxbo.run(method, lambda x: -((x[0] - 0.3) ** 2), 8, jr.key(0), initial=4)
+        >>> trace.queries.shape, bool(trace.values.max() > -0.01)
+        ((12, 2, 1), True)
     """
 
     domain: AbstractDomain
@@ -64,7 +81,7 @@ class TS(AbstractIndependent):
         return copies(belief, 1 + len(self.outcomes)) if self.outcomes else belief
 
     def models(self, shared: PyTree, client: PyTree) -> list[Model]:
-        """That of the objective, and that of each outcome's slack."""
+        """Returns the model of the objective, and the model of each outcome's slack."""
         if not self.outcomes:
             return [Model(self.surrogate, shared, client)]
         beliefs = [

@@ -42,7 +42,8 @@ from jaxbo.types import Count, Flag, Key, Point, on_device
 class Stage(NamedTuple):
     """When a row of observations is told.
 
-    `before` says whether it was made before the first round, and `last` whether it is the last such row.
+    `before` says whether it was made before the first round, and `last` whether it is the last such
+    row.
     """
 
     before: Flag | bool
@@ -54,12 +55,24 @@ IN_ROUND = Stage(False, False)
 
 
 class AbstractAlgorithm(Extensible):
-    """A method of optimization. Values are maximized; a non-finite value is a failed evaluation.
+    """A method of optimization: `init` makes a state, `ask` draws queries, and `tell` takes values.
 
-    A failure changes where the agent looks, and nothing that is believed of the objective.
+    Values are maximized, and a value that is not finite is a failed evaluation. A failure changes
+    where the agent looks, and nothing that is believed of the objective.
 
-    Configuration lives here and never changes; numbers are array leaves, so a sweep over them is one
-    vmapped program.
+    An algorithm holds the configuration and never changes. Its numbers are array leaves, so a sweep
+    over them is a single vmapped program. A subclass has a field `domain`, the space to search, and
+    the abstract methods.
+
+    Example:
+        >>> import jax.random as jr
+        >>> import jaxbo
+        >>> method = jaxbo.RandomSearch(jaxbo.Cube(2), agents=3)
+        >>> state = method.init(jr.key(0))
+        >>> queries, info = method.ask(jr.key(1), state)
+        >>> state = method.tell(state, queries, -queries.sum(axis=1))
+        >>> queries.shape, int(method.round(state))
+        ((3, 2), 1)
     """
 
     domain: eqx.AbstractVar[AbstractDomain]
@@ -69,83 +82,102 @@ class AbstractAlgorithm(Extensible):
     @property
     @abc.abstractmethod
     def targets(self) -> int:
-        """How many query each round: the first so many agents, or all workers."""
+        """Returns how many query in each round: the first so many agents, or all workers."""
 
     @property
     def clients(self) -> int:
-        """How many have a state of their own, which a layout divides: one where workers share a model."""
+        """Returns how many have a state of their own, which a layout divides: 1 if workers share a
+        model.
+        """
         return 1
 
     @property
     def one_objective(self) -> bool:
-        """Whether several targets are workers who evaluate the same objective."""
+        """Says whether several targets are workers who evaluate the same objective."""
         return self.clients < self.targets
 
     @property
     def capacity(self) -> int | None:
-        """The most observations an agent can hold, if there is a limit."""
+        """Returns the most observations that an agent can hold, None if there is no limit."""
         return None
 
     def room_for(self, observations: int | Count) -> int | Count:
-        """The capacity of a surrogate that holds so many `observations` of an agent."""
+        """Returns the capacity of a surrogate that holds so many `observations` of an agent."""
         return observations
 
     @property
     def invariant(self) -> bool:
-        """Whether a constant added to all values of an agent changes no query.
+        """Says whether a constant added to all values of an agent changes no query.
 
-        `drive` then tells values less the first one. To be given by methods that standardize values.
+        If so, `drive` tells values less the first value. Methods that standardize values should say
+        so.
         """
         return False
 
     @property
     def initial_capacity(self) -> int | None:
-        """The most observations made before the first round, if these have a limit of their own."""
+        """Returns the most observations before the first round, None if they have no limit of their
+        own.
+        """
         return None
 
     def initial(self, key: Key, agent: Count) -> Point:
-        """A point of an agent's initial design: uniform in the domain, unless a method says otherwise."""
+        """Draws a point of an agent's initial design: uniform in the domain, unless a method says
+        otherwise.
+        """
         del agent
         return self.domain.sample(key, 1)[0]
 
     def released(self, round: int) -> Mechanism | None:
-        """The private release that `ask` makes in a round, the first being 0: what a ledger charges."""
+        """Returns the private release that `ask` makes in a round, which a ledger charges; None
+        without any.
+
+        The first round is 0.
+        """
         del round
         return None
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Numbers with bounds that an evaluation observes beside the value: a field of few methods."""
+        """Returns the numbers with bounds that an evaluation observes beside the value: a field of few
+        methods.
+        """
         return ()
 
     @property
     def learns(self) -> bool:
-        """Whether observations change later queries."""
+        """Says whether observations change later queries."""
         return True
 
     @property
     def remembers(self) -> bool:
-        """Whether `tell` needs the `info` that `ask` returned in the same round."""
+        """Says whether `tell` needs the `info` that `ask` returned in the same round."""
         return False
 
     @property
     def random(self) -> bool:
-        """Whether two queries from any one state differ by what is drawn, ties apart."""
+        """Says whether two queries from the same state differ from key to key, ties apart."""
         return True
 
     # ------------------------------------------------------------ the protocol
 
     @abc.abstractmethod
     def init(self, key: Key, *, each: Each = jax.vmap) -> PyTree:
-        """The state before any observation. `each` makes of a function of one agent that of all."""
+        """Returns the state before any observation.
+
+        Args:
+            key: Random key.
+            each: The map of a function of one agent to a function of all agents. Default:
+                `jax.vmap`.
+        """
 
     @abc.abstractmethod
     def round(self, state: PyTree) -> Count:
-        """How many rounds a state was told."""
+        """Returns how many rounds a state was told."""
 
     @abc.abstractmethod
     def told(self, state: PyTree) -> Count:
-        """How many observations of one agent a state may hold."""
+        """Returns how many observations of an agent a state may hold."""
 
     @abc.abstractmethod
     def ask(
@@ -156,7 +188,18 @@ class AbstractAlgorithm(Extensible):
         *,
         each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
-        """The next query of each target, and what a person may want to know about them."""
+        """Returns the next query of each target, and information about the queries for a person to
+        read.
+
+        It changes nothing.
+
+        Args:
+            key: Random key.
+            state: The state of this algorithm.
+            present: Whether each agent's message arrives. None: all do.
+            each: The map of a function of one agent to a function of all agents. Default:
+                `jax.vmap`.
+        """
 
     @abc.abstractmethod
     def tell(
@@ -169,21 +212,33 @@ class AbstractAlgorithm(Extensible):
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
-        """The state after one row of observations, by default those of a round.
+        """Returns the state after a row of observations, by default the observations of a round.
 
-        `info` is for methods that `remember`: what `ask` returned with these queries, or None.
-        `values` are in JAX's precision. If the state has an `origin`, `run` and `drive` subtract it from
-        the objective's values, and whoever tells by hand must do so too: in float64, before float32 cuts
-        them. With `outcomes` there is a column more for each, `Outcome.slack` of what was observed.
+        It draws nothing.
+
+        Args:
+            state: The state of this algorithm.
+            queries: The points that were evaluated.
+            values: The values there, in JAX's precision. If the state has an `origin`, `run` and
+                `drive` subtract it from the objective's values, in float64, before float32 cuts
+                them. A caller who tells by hand must do so too. With `outcomes` there is a column
+                more for each: `Outcome.slack` of the observed number.
+            stage: Whether the row was made before the first round. Default: in a round.
+            info: The information that `ask` returned with these queries, for methods that
+                `remember`. None: nothing is remembered.
+            each: The map of a function of one agent to a function of all agents. Default:
+                `jax.vmap`.
         """
 
     def predict(
         self, state: PyTree, x: Float[Array, "targets dim"]
     ) -> tuple[Float[Array, " targets"], Float[Array, " targets"]]:
-        """Mean and variance of each target's objective at a point of its own, as its model has it.
+        """Returns mean and variance of each target's objective at a point of its own, by its model.
 
-        Without noise, in units of the values, less the state's `origin` if there is one. `ValueError` for
-        a method without such a model.
+        They are without noise, in units of the values, less the state's `origin` if there is one.
+
+        Raises:
+            ValueError: The method has no such model.
         """
         raise ValueError(
             f"{type(self).__name__} has no model of an agent's objective by itself: take TS, EGP, "
@@ -191,12 +246,16 @@ class AbstractAlgorithm(Extensible):
         )
 
     def feasible(self, state: PyTree, x: Float[Array, "targets dim"]) -> Bool[Array, " targets"]:
-        """Whether each target's outcomes are all expected to meet their bounds, at a point of its own."""
+        """Says whether each target's outcomes are all expected to meet their bounds, at a point of its
+        own.
+        """
         del state
         return jnp.ones(x.shape[:1], bool)
 
     def known(self, given: Any) -> KnownRows:
-        """Results from outside in rows, in whatever form they come (`algos.base.known`); checked."""
+        """Returns results from outside in rows, checked, in whatever form they come
+        (`algos.base.known`).
+        """
         require(
             self.learns,
             f"{type(self).__name__} learns nothing from what is known: give another method, or none.",
@@ -211,14 +270,26 @@ class AbstractAlgorithm(Extensible):
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
-        """The state after observations that were made before the first round: `tell`, row by row.
+        """Returns the state after observations that were made before the first round: `tell`, row by
+        row.
 
-        For the targets alone, or for all agents. An agent with fewer of them has NaN values at points
-        that are NaN; a NaN value elsewhere is a failed evaluation. Lists will do, and so does all that
-        `drive` takes as `known`, in the place of both. `values` are as in `tell`, but that those of a
-        method with `outcomes` are a dictionary, {"value": ..., "latency": ...}. For float64 values of
-        the host `jaxbo.replay` subtracts the origin: give it a `Trace` that is all `initial`.
-        `ValueError` for a point outside of the domain, and for more than there is room for.
+        For float64 values of the host, `jaxbo.replay` subtracts the origin: give it a `Trace` that
+        is all `initial`.
+
+        Args:
+            state: The state of this algorithm, before the first round.
+            queries: The points, of the targets alone or of all agents, as an array or lists. An
+                agent with fewer points than others has NaN in their place. All that `drive` takes
+                as `known` will do too, in the place of both arguments.
+            values: The values there, as in `tell`. A value that is NaN at a point that is not is a
+                failed evaluation. With `outcomes` they are a dictionary, {"value": ..., "latency":
+                ...}. None: `queries` has them.
+            each: The map of a function of one agent to a function of all agents. Default:
+                `jax.vmap`.
+
+        Raises:
+            ValueError: A point is outside of the domain, or there are more observations than there
+                is room for.
         """
         check_state(self, state)
         try:
@@ -270,7 +341,7 @@ class AbstractAlgorithm(Extensible):
         return read(given, self.domain, self.clients, targets, names)
 
     def _inside(self, queries: Float[Array, "points agents dim"]) -> Array:
-        """`ValueError` for a point outside of the domain; one that is NaN is none."""
+        """`ValueError` for a point outside of the domain; a point that is NaN is no point."""
         if isinstance(queries, jax.core.Tracer):
             return queries
         x = np.asarray(queries).reshape(-1, self.domain.dim)
@@ -282,5 +353,5 @@ class AbstractAlgorithm(Extensible):
         )
 
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
-        """`ValueError` for more observations before the first round than there is room for."""
+        """Raises a `ValueError` if there is no room for these observations before the first round."""
         del state, values

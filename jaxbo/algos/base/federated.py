@@ -48,11 +48,13 @@ BEFORE_FIRST_ROUND = -1
 
 
 class FederatedState(eqx.Module):
-    """`shared` is what all parties agreed on before the start; `clients` and `past` have the agents axis.
+    """`shared` is what all parties agreed on before the start; `clients` and `past` have the agents
+    axis.
 
-    `past` is what each agent has evaluated. `round` counts the rounds told, and `told` what each target
-    may hold: one for each round, and the values of `warm_start`. What clients predict is of values less
-    `origin`, which `drive` subtracts for each target; None where the method takes values as they are.
+    `past` is what each agent has evaluated. `round` counts the rounds told. `told` counts what each
+    target may hold: an observation a round, and the values of `warm_start`. Clients predict values
+    less `origin`, which `drive` subtracts for each target. It is None if the method takes values as
+    they are.
     """
 
     round: Int[Array, ""]
@@ -64,7 +66,9 @@ class FederatedState(eqx.Module):
 
 
 class Remembered(NamedTuple):
-    """The `info` of a round: that of all agents, and what all parties remember of the broadcast."""
+    """The `info` of a round: that of all agents, and the part of the broadcast that all parties
+    remember.
+    """
 
     agents: PyTree
     broadcast: PyTree
@@ -73,9 +77,19 @@ class Remembered(NamedTuple):
 class AbstractFederated(AbstractAlgorithm):
     """A method whose agents exchange messages through a server.
 
-    Write `join`, `message`, `aggregate`, `choose` and `learn`; `setup` too if agents have something in
-    common. All agents query, and hold any number of observations, unless `targets` and `capacity` say
-    otherwise.
+    Write `join`, `message`, `aggregate`, `choose` and `learn`. Write `setup` too if agents have
+    something in common. `init`, `ask` and `tell` are composed from these functions. All agents
+    query, and hold any number of observations, unless `targets` and `capacity` say otherwise. A
+    subclass has the fields `domain` and `agents`, the number of agents.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.FTS(jaxbo.Cube(1), agents=3, features=jaxbo.Fixed(size=10))
+        >>> isinstance(method, jaxbo.AbstractFederated)
+        True
+        >>> state = jax.eval_shape(method.init, jax.random.key(0))
+        >>> jax.eval_shape(method.messages, jax.random.key(1), state).weights.shape
+        (3, 10)
     """
 
     agents: eqx.AbstractVar[int]
@@ -91,26 +105,42 @@ class AbstractFederated(AbstractAlgorithm):
 
     @property
     def clients(self) -> int:
+        """Returns the number of agents, each of which has a state of its own."""
         return self.agents
 
     @property
     def targets(self) -> int:
+        """Returns how many agents query in each round, the first of all: by default all."""
         return self.agents
 
     # ------------------------------------------------------------ what a method is
 
     def setup(self, key: Key) -> PyTree:
-        """What all parties agree on before the start, such as feature frequencies: by default nothing."""
+        """Returns what all parties agree on before the start, such as feature frequencies: by default
+        nothing.
+        """
         del key
         return ()
 
     @abc.abstractmethod
     def join(self, key: Key, shared: PyTree, index: Count) -> PyTree:
-        """The client of agent `index` before any observation."""
+        """Returns the client of agent `index` before any observation.
+
+        Args:
+            key: The agent's random key.
+            shared: The result of `setup`.
+            index: The number of the agent, from 0 on.
+        """
 
     @abc.abstractmethod
     def message(self, key: Key, shared: PyTree, client: Any) -> PyTree:
-        """All that leaves a client this round."""
+        """Returns all that leaves a client in this round.
+
+        Args:
+            key: The agent's random key.
+            shared: The result of `setup`.
+            client: The client of one agent.
+        """
 
     @abc.abstractmethod
     def aggregate(
@@ -121,7 +151,16 @@ class AbstractFederated(AbstractAlgorithm):
         messages: PyTree,
         present: Bool[Array, " agents"],
     ) -> PyTree:
-        """What the server sends to every client, from the messages that are `present`."""
+        """Returns what the server sends to every client.
+
+        Args:
+            key: The server's random key.
+            shared: The result of `setup`.
+            round: The number of the round, from 0 on.
+            messages: The messages of all agents.
+            present: Whether each agent's message has arrived. Messages that have not must not be
+                used.
+        """
 
     @abc.abstractmethod
     def choose(
@@ -133,35 +172,55 @@ class AbstractFederated(AbstractAlgorithm):
         message: PyTree,
         broadcast: PyTree,
     ) -> tuple[Point, PyTree]:
-        """One client's query, and what `info` has of it; `past` and `message` are its own."""
+        """Returns the query of a client, and its part of the `info`.
+
+        Args:
+            key: The agent's random key.
+            shared: The result of `setup`.
+            client: The client of one agent.
+            past: The agent's own evaluations.
+            message: The agent's own message.
+            broadcast: The result of `aggregate`.
+        """
 
     @abc.abstractmethod
     def learn(self, shared: PyTree, round: Count, client: Any, x: Point, value: Scalar) -> PyTree:
-        """The client after observing `value` at `x` in round `round`; with outcomes, slacks behind it.
+        """Returns the client after an observation.
 
-        Observations made before the first round come with the round `BEFORE_FIRST_ROUND`.
+        Args:
+            shared: The result of `setup`.
+            round: The number of the round, from 0 on; `BEFORE_FIRST_ROUND` for observations before
+                it.
+            client: The client of one agent.
+            x: The point.
+            value: The value there; with outcomes, the slacks follow it. A value that is not finite
+                must leave what is believed as it is.
         """
 
     # ------------------------------------------------------------ what few methods need
 
     @property
     def gathers(self) -> bool:
-        """Whether a broadcast may hold agents' messages. If not, it is made of sums over agents, whose
-        size does not grow with their number."""
+        """Says whether a broadcast may hold agents' messages.
+
+        If not, it is made of sums over agents, whose size does not grow with their number.
+        """
         return True
 
     @property
     def peer_capacity(self) -> int | None:
-        """`capacity` of the agents that are no targets, which observe in `warm_start` only."""
+        """Returns `capacity` of the agents that are no targets, which observe in `warm_start` only."""
         return self.capacity
 
     @property
     def grows(self) -> bool:
-        """Whether `tell` changes what all share: then no client can go on with its own part alone."""
+        """Says whether `tell` changes what all share: then no client can go on with its own part
+        alone.
+        """
         return False
 
     def usable(self, message: Any) -> Flag:
-        """Whether one agent's message can be used: by default, if all its numbers are finite."""
+        """Says whether an agent's message can be used: by default, if all its numbers are finite."""
         numbers = [a for a in jax.tree.leaves(message) if jnp.issubdtype(a.dtype, jnp.inexact)]
         fine = jnp.ones((), bool)
         for array in numbers:
@@ -170,16 +229,18 @@ class AbstractFederated(AbstractAlgorithm):
 
     @property
     def remembers(self) -> bool:
-        """Whether what all share changes with each broadcast: by default, whether a method says how."""
+        """Says whether what all share changes with each broadcast: by default, whether `revised` is
+        written.
+        """
         return type(self).revised is not AbstractFederated.revised
 
     def remembered(self, broadcast: Any) -> PyTree:
-        """The arrays of a broadcast that all parties keep for the next round: by default none."""
+        """Returns the arrays of a broadcast that all parties keep for the next round: by default none."""
         del broadcast
         return ()
 
     def revised(self, shared: Any, remembered: Any) -> PyTree:
-        """The new `shared` of all parties after a round, from the arrays that they remember.
+        """Returns the new `shared` of all parties after a round, from the arrays that they remember.
 
         It does not depend on any earlier round, which a party may have missed.
         """
@@ -188,16 +249,16 @@ class AbstractFederated(AbstractAlgorithm):
 
     @property
     def settles(self) -> bool:
-        """Whether `settle` changes a client: by default, whether a method has its own."""
+        """Says whether `settle` changes a client: by default, whether a method has its own."""
         return type(self).settle is not AbstractFederated.settle
 
     def settle(self, shared: PyTree, client: Any) -> PyTree:
-        """The client when the first round begins, after what it observed before."""
+        """Returns the client when the first round begins, after what it observed before."""
         del shared
         return client
 
     def expect(self, shared: PyTree, client: Any, x: Point) -> tuple[Scalar, Scalar]:
-        """Mean and variance of a client's objective at `x`, by its own model; no noise."""
+        """Returns mean and variance of a client's objective at `x`, by its own model, without noise."""
         del shared, client
         return super().predict(None, x[None])  # which says that there is none
 
@@ -215,7 +276,7 @@ class AbstractFederated(AbstractAlgorithm):
         return FederatedState(zero, told, shared, clients, past, origin)
 
     def nothing(self) -> History:
-        """The past of an agent that has evaluated nothing."""
+        """Returns the past of an agent that has evaluated nothing."""
         return history.empty(self.domain.dim, self.capacity)
 
     def round(self, state: FederatedState) -> Count:
@@ -257,7 +318,7 @@ class AbstractFederated(AbstractAlgorithm):
         return jax.vmap(self.expect, in_axes=(None, 0, 0))(state.shared, clients, x)
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
-        """What all agents send, with the agents axis."""
+        """Returns what all agents send, with the agents axis."""
         keys = agent_keys(key, jnp.arange(self.agents))
         return each(self.message, in_axes=(0, None, 0))(keys, state.shared, state.clients)
 
@@ -334,7 +395,7 @@ class AbstractFederated(AbstractAlgorithm):
         x: Point,
         value: Float[Array, "*numbers"],
     ) -> tuple[PyTree, History]:
-        """`learn` of one client, and its past with this evaluation."""
+        """Applies `learn` to a client, and adds the evaluation to its past."""
         client, past = known
         past = history.add(past, x, split(self.outcomes, value)[0])
         # Where there was no evaluation, any point will do.
@@ -349,7 +410,22 @@ class AbstractFederated(AbstractAlgorithm):
 
 
 class AbstractIndependent(AbstractFederated):
-    """A method whose agents send nothing. The broadcast is a random key that all share a round."""
+    """A method whose agents send nothing.
+
+    The broadcast is a random key that all agents share in a round. Write `join`, `choose` and
+    `learn`. A subclass has the fields `domain` and `agents`, the number of agents.
+
+    Example:
+        >>> import jaxbo, jax.numpy as jnp
+        >>> class Center(jaxbo.AbstractIndependent):
+        ...     domain: jaxbo.Cube
+        ...     agents: int = 2
+        ...     def join(self, key, shared, index): return ()
+        ...     def choose(self, key, *rest): return jnp.full(self.domain.dim, 0.5), ()
+        ...     def learn(self, shared, round, client, x, value): return client
+        >>> Center(jaxbo.Cube(1)).targets
+        2
+    """
 
     @property
     def gathers(self) -> bool:

@@ -33,11 +33,13 @@ from jaxbo.types import Count, Flag, Key, Point, Points
 
 
 class State(eqx.Module):
-    """`round` counts the rounds told, `told` the evaluations, failed ones and initial ones included;
-    `fitted` how many observations the last fit was to; `past` is what was evaluated (`choosing.history`).
-    The belief is of values less `origin`, which `drive` and `Desk` subtract; None where the surrogate
-    takes values as they are. `slacks` are beliefs of the slacks of outcomes, on an axis of their own, of
-    the same points; empty without outcomes.
+    """The state of a method whose workers share one model.
+
+    `round` counts the rounds told, and `told` the evaluations, failed and initial ones included.
+    `fitted` is the number of observations that the last fit was to. `past` is what was evaluated
+    (`choosing.history`). The belief is of values less `origin`, which `drive` and `Desk` subtract;
+    None if the surrogate takes values as they are. `slacks` are beliefs of the slacks of outcomes,
+    on an axis of their own, of the same points; empty without outcomes.
     """
 
     round: Int[Array, ""]
@@ -51,17 +53,29 @@ class State(eqx.Module):
 
 
 class AbstractOneModel(AbstractAlgorithm):
-    """Workers evaluate one black box; what they observe goes into one model.
+    """Workers evaluate one black box, and a single model holds all that they observe.
 
-    Every round `ask` has a query for each worker. Asynchronously a worker that has ended is told of
-    with `tell_one`, in any order, and given the next query by `ask_one`. Where two queries from one
-    belief do not differ by themselves, workers that are busy are taken to observe what is expected.
-    No query repeats that of another worker, or one that is remembered, of an objective that has shown no
-    noise.
+    In every round `ask` has a query for each worker. Asynchronously, `tell_one` tells of a worker
+    that has ended, in any order, and `ask_one` gives it the next query. If two queries from one
+    belief do not differ by themselves, the model takes busy workers to observe the expected value.
+    No query repeats the query of another worker. If the objective has shown no noise, no query
+    repeats a remembered point.
 
-    Hyperparameters are fitted to what is known before the first round, and again whenever
-    `surrogate.period` more evaluations were told, failed ones included. The capacity of the surrogate
-    counts evaluations, that of the method counts rounds.
+    Hyperparameters are fitted to the results that are known before the first round. They are fitted
+    again whenever `surrogate.period` more evaluations were told, failed ones included. The capacity
+    of the surrogate counts evaluations, and the capacity of the method counts rounds.
+
+    Write `prepare`, `query` and `targets`, the number of workers. A subclass has the fields
+    `domain` and `surrogate`, the model.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Fitted(capacity=40)
+        >>> method = jaxbo.EGP(jaxbo.Cube(2), model, jaxbo.Thompson(), workers=4)
+        >>> isinstance(method, jaxbo.AbstractOneModel)
+        True
+        >>> method.targets, method.capacity, method.surrogate.period
+        (4, 10, 5)
     """
 
     surrogate: eqx.AbstractVar[AbstractSurrogate]
@@ -77,11 +91,14 @@ class AbstractOneModel(AbstractAlgorithm):
 
     @abc.abstractmethod
     def prepare(self, key: Key) -> Points:
-        """The candidates that all queries of a round have in common."""
+        """Returns the candidates that all queries of a round have in common."""
 
     @abc.abstractmethod
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, PyTree]:
-        """The next query and its info, given a state, or what it would be with more observations."""
+        """Returns the next query and its info.
+
+        The state is the present one, or as it would be with more observations.
+        """
 
     @property
     def capacity(self) -> int | None:
@@ -99,31 +116,31 @@ class AbstractOneModel(AbstractAlgorithm):
 
     @property
     def _pending(self) -> int:
-        """Rows that queries which are still out may take up while the next one is sought."""
+        """Rows that pending queries may take up while the next query is sought."""
         return 0 if self.random else self.targets - 1
 
     def predict(
         self, state: State, x: Float[Array, "points dim"]
     ) -> tuple[Float[Array, " points"], Float[Array, " points"]]:
-        """Mean and variance at any points, without noise."""
+        """Returns mean and variance at any points, without noise."""
         return jax.vmap(lambda x: self.surrogate.predict(state.shared, state.belief, x))(x)
 
     def feasible(self, state: State, x: Float[Array, "points dim"]) -> Bool[Array, " points"]:
-        """Whether all outcomes are expected to meet their bounds, at any points."""
+        """Says whether all outcomes are expected to meet their bounds, at any points."""
         slacks = self.models(state)[1:]
         if not slacks:
             return jnp.ones(x.shape[:1], bool)
         return jax.vmap(lambda x: expected_feasible(slacks, x))(x)
 
     def models(self, state: State) -> tuple[Model, ...]:
-        """That of the objective, and that of each outcome's slack."""
+        """Returns the model of the objective, and the model of each outcome's slack."""
         beliefs = [state.belief]
         for i in range(len(self.outcomes)):
             beliefs.append(jax.tree.map(lambda leaf, i=i: leaf[i], state.slacks))
         return tuple(Model(self.surrogate, state.shared, belief) for belief in beliefs)
 
     def setup(self, key: Key) -> Any:
-        """What the model draws before the first observation."""
+        """Returns what the model draws before the first observation."""
         return self.surrogate.setup(key, self.domain.dim)
 
     def init(self, key: Key, *, each: Each = jax.vmap) -> State:
@@ -173,7 +190,7 @@ class AbstractOneModel(AbstractAlgorithm):
         queries: Float[Array, "targets dim"],
         candidates: Points,
     ) -> Float[Array, "targets dim"]:
-        """The queries of a round, those that repeat another one in other places."""
+        """The queries of a round; a query that repeats another is moved elsewhere."""
         if self.targets == 1:
             return queries
         limits = history.limits(state.past, candidates)
@@ -187,7 +204,7 @@ class AbstractOneModel(AbstractAlgorithm):
     def ask_one(
         self, key: Key, state: State, pending: Points, busy: Bool[Array, " points"]
     ) -> Point:
-        """The next query while the `pending` ones that are `busy` are being evaluated."""
+        """Returns the next query while the `pending` queries that are `busy` are being evaluated."""
         prepare_key, query_key = jr.split(key)
         candidates = self.prepare(prepare_key)
 
@@ -198,7 +215,9 @@ class AbstractOneModel(AbstractAlgorithm):
         return self.query(jr.fold_in(query_key, 0), state, candidates)[0]
 
     def _waiting(self, state: State, x: Point, busy: Flag | bool = True) -> State:
-        """While `x` is evaluated; taken to be what is expected there, unless queries are `random`."""
+        """The state while `x` is evaluated: its value is taken as expected, unless queries are
+        `random`.
+        """
         past, known = history.wait(state.past, x, busy), (state.belief, state.slacks)
         if not self.random:
 
@@ -212,7 +231,7 @@ class AbstractOneModel(AbstractAlgorithm):
         return dataclasses.replace(state, belief=belief, slacks=slacks, past=past)
 
     def _of_slacks(self, function: Callable[..., Any], *each: Any) -> Any:
-        """The function of every outcome's belief, and of what else there is of each."""
+        """The function of every outcome's belief, and of the other arguments of each outcome."""
         return jax.vmap(function)(*each) if self.outcomes else ()
 
     def tell(
@@ -240,7 +259,7 @@ class AbstractOneModel(AbstractAlgorithm):
     def tell_one(
         self, state: State, x: Point, value: Float[Array, "*numbers"], stage: Stage = IN_ROUND
     ) -> State:
-        """The state after one evaluation, of whichever worker; `stage` as in `tell`."""
+        """Returns the state after an evaluation of any worker; `stage` is as in `tell`."""
         x, value = jnp.asarray(x, float), jnp.asarray(value, float)
         return self._tell(state, x[None], value[None], stage)
 

@@ -48,10 +48,25 @@ def _bound(value: Any) -> float | Scalar | None:
 class Outcome(eqx.Module):
     """A number that an evaluation returns by `name` beside its value, and the bound it must meet.
 
-        EGP(domain, surrogate, EI(), outcomes=[Outcome("latency", at_most=100.0)])
+    A point is feasible if all its outcomes meet their bounds.
 
-    A point is feasible if all its outcomes meet their bounds. A bound that is a JAX array may differ from
-    run to run of a `vmap`. `ValueError` unless there is exactly one bound, a finite number.
+    Args:
+        name: The name of the number in the dictionary that an evaluation returns.
+        at_most: The upper bound, a finite number. A JAX array may differ from run to run of a
+            `vmap`. None: there is a lower bound.
+        at_least: The lower bound, a finite number or a JAX array. None: there is an upper bound.
+
+    Raises:
+        ValueError: There is not exactly one bound, a finite number.
+
+    Example:
+        >>> import jaxbo
+        >>> latency = jaxbo.Outcome("latency", at_most=100.0)
+        >>> latency.slack(80.0), latency.slack(130.0)
+        (20.0, -30.0)
+        >>> method = jaxbo.BO(jaxbo.Cube(2), outcomes=[latency])
+        >>> [outcome.name for outcome in method.outcomes]
+        ['latency']
     """
 
     name: str = eqx.field(static=True)
@@ -69,7 +84,9 @@ class Outcome(eqx.Module):
         )
 
     def slack(self, observed: Any) -> Any:
-        """How far numbers that were observed are on the good side of the bound; negative beyond it."""
+        """Returns how far observed numbers are on the good side of the bound; beyond it they are
+        negative.
+        """
         bound: Any = self.at_least if self.at_most is None else self.at_most
         if isinstance(observed, np.ndarray | np.generic) and _is_known(bound):
             bound = float(bound)  # NumPy's numbers stay NumPy's
@@ -82,7 +99,7 @@ def _is_known(bound: Any) -> bool:
 
 
 def as_outcomes(outcomes: Any) -> tuple[Outcome, ...]:
-    """A tuple of them. `ValueError` for anything else, and for two of one name."""
+    """A tuple of them. `ValueError` for anything else, and if two have the same name."""
     several = isinstance(outcomes, Sequence) and all(isinstance(o, Outcome) for o in outcomes)
     require(
         several,
@@ -123,7 +140,7 @@ def slacks_of(outcomes: Sequence[Outcome]) -> str:
 
 
 def numbers_of(outcomes: Sequence[Outcome], result: Any) -> list[Any]:
-    """The value that one evaluation returned, then each outcome. `ValueError` for another form."""
+    """The value that an evaluation returned, then each outcome. `ValueError` for another form."""
     if not outcomes:
         require(
             not isinstance(result, Mapping),
@@ -147,7 +164,7 @@ def numbers_of(outcomes: Sequence[Outcome], result: Any) -> list[Any]:
 
 
 def feasible(outcomes: Sequence[Outcome], values: Any, observed: Observed) -> Any:
-    """Whether each evaluation succeeded and met all bounds; of NumPy's arrays one of NumPy."""
+    """Whether each evaluation succeeded and met all bounds; for NumPy's arrays, an array of NumPy."""
     module = jnp if isinstance(values, jax.Array) else np
     slacks = [outcome.slack(observed[outcome.name]) for outcome in outcomes]
     return functools.reduce(operator.and_, [s >= 0 for s in slacks], module.isfinite(values))
@@ -190,7 +207,7 @@ def copies(belief: PyTree, count: int) -> PyTree:
 
 
 def split(outcomes: Sequence[Outcome], numbers: Any) -> tuple[Any, dict[str, Any]]:
-    """Values of the objective, and those of outcomes by name, of numbers that were observed."""
+    """The objective's values among observed numbers, and the values of outcomes by name."""
     if not outcomes:
         return numbers, {}
     rest = {outcome.name: numbers[..., 1 + i] for i, outcome in enumerate(outcomes)}
@@ -198,7 +215,7 @@ def split(outcomes: Sequence[Outcome], numbers: Any) -> tuple[Any, dict[str, Any
 
 
 class Stacked(eqx.Module):
-    """A compiled objective, its value and outcomes as one array. Equal ones have one program."""
+    """A compiled objective, its value and outcomes as an array. Equal ones have the same program."""
 
     objective: Callable[..., Any]
     names: tuple[str, ...] = eqx.field(static=True)

@@ -31,8 +31,9 @@ MOST_NUMBERS = 4096
 class TransferMessage(eqx.Module):
     """Posterior mean and covariance of the weights for standardized values: cov = factor' factor.
 
-    `factor` is triangular with a positive diagonal: there is one such, so it tells no more than the
-    covariance does. `incumbent` is the largest standardized value, where a method asks for it.
+    `factor` is triangular with a positive diagonal. There is only one such factor, so it tells no
+    more than the covariance does. `incumbent` is the largest standardized value, if a method asks
+    for it.
     """
 
     mean: Features
@@ -41,7 +42,7 @@ class TransferMessage(eqx.Module):
 
 
 class TransferClient(eqx.Module):
-    """One agent; `largest` is its best value, `sent` its one message, with `once`."""
+    """One agent: `largest` is its best value, and `sent` its only message, with `once`."""
 
     index: Count
     beliefs: Beliefs
@@ -60,7 +61,7 @@ class TransferBroadcast(eqx.Module):
 class AbstractTransfer(AbstractTwoModels):
     """An agent's next query maximizes a function of its own exact process and of all messages.
 
-    Subclasses say which. `sends_incumbent` is whether the best value leaves an agent, too.
+    Subclasses give the function. `sends_incumbent` is whether the best value leaves an agent, too.
     """
 
     own: eqx.AbstractVar[Fitted]
@@ -104,18 +105,20 @@ class AbstractTransfer(AbstractTwoModels):
         messages: TransferMessage,
         others: Bool[Array, " agents"],
     ) -> tuple[Function, Float[Array, " agents"]]:
-        """What to maximize, and how much each agent's message counts in it.
+        """Returns the function to maximize, and how much each agent's message counts in it.
 
-        `messages` are all agents', finite; `others` says which to listen to.
+        `messages` are the finite messages of all agents, and `others` says whom to listen to.
         """
 
     @property
     @abc.abstractmethod
     def numbers_a_point(self) -> int:
-        """How many numbers the function that is maximized makes of a point on its way to a value."""
+        """Returns how many numbers the maximized function makes of a point on its way to a value."""
 
     def usable(self, message: TransferMessage) -> Flag:
-        """An agent that has observed nothing has the least number there is as its incumbent."""
+        """Says whether a message is finite; the incumbent of an agent without observations is the
+        least number.
+        """
         fine = jnp.all(jnp.isfinite(message.mean)) & jnp.all(jnp.isfinite(message.factor))
         return fine if message.incumbent is None else fine & (message.incumbent < jnp.inf)
 
@@ -190,7 +193,7 @@ class AbstractTransfer(AbstractTwoModels):
         return TransferMessage(mean, factor, incumbent)
 
     def _with_message(self, client: TransferClient, anew: Flag | bool = True) -> TransferClient:
-        """With `once`, the client and what it will send: its posterior `anew`, or what it had."""
+        """With `once`, the client and its message: its posterior `anew`, or the message it had."""
         if not self.once:
             return client
         message = self._posterior(client)
@@ -201,7 +204,7 @@ class AbstractTransfer(AbstractTwoModels):
 
 
 def heard(peers: ArrayLike | None) -> Bool[Array, "*shape"] | None:
-    """Whom to listen to, as an array. `ValueError` for numbers: these are no weights."""
+    """Whom to listen to, as an array. `ValueError` for numbers, since weights are not possible."""
     if peers is None:
         return None
     peers = about("peers", jnp.asarray)(peers)

@@ -19,14 +19,14 @@ from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar
 
 
 class SharedFeatures(eqx.Module):
-    """Features of the messages, and of the agents' own surrogate where it is another one."""
+    """Features of the messages, and features of the agents' own surrogate if it is another."""
 
     message: FeatureMap
     own: PyTree
 
 
 class Beliefs(eqx.Module):
-    """What one agent believes under `SharedFeatures`."""
+    """The beliefs of an agent under `SharedFeatures`."""
 
     message: Belief
     own: PyTree
@@ -35,7 +35,8 @@ class Beliefs(eqx.Module):
 class SampledFunction(eqx.Module):
     """A sampled function on the shared features, FTS section 3.1: all that leaves an agent.
 
-    Where agents agree on hyperparameters, also the log `evidence` of each setting (`models.pooled`).
+    If agents agree on hyperparameters, it has the log `evidence` of each setting too
+    (`models.pooled`).
     """
 
     weights: Features
@@ -45,9 +46,9 @@ class SampledFunction(eqx.Module):
 class AbstractTwoModels(AbstractFederated):
     """`features` models the objective for the messages, `own`, if given, for the agent itself.
 
-    A client has its `Beliefs` in a field `beliefs`. A method calls `start` in `join` and `observed` in
-    `learn`, and makes its messages and queries of the
-    beliefs between, for instance with `sampled` and `own_function`.
+    A client has its `Beliefs` in a field `beliefs`. A method calls `start` in `join` and `observed`
+    in `learn`. Between them it makes its messages and queries from the beliefs, for instance with
+    `sampled` and `own_function`.
     """
 
     features: eqx.AbstractVar[Fixed]
@@ -80,14 +81,14 @@ class AbstractTwoModels(AbstractFederated):
         return SharedFeatures(self.features.setup(message_key, dim), own)
 
     def start(self, shared: SharedFeatures) -> Beliefs:
-        """Before any observation."""
+        """Returns an agent's beliefs before any observation."""
         own = None if self.own is None else self.own.start(shared.own)
         return Beliefs(self.features.start(shared.message), own)
 
     def observed(
         self, shared: SharedFeatures, round: Count, beliefs: Beliefs, x: Point, value: Scalar
     ) -> Beliefs:
-        """After one evaluation."""
+        """Returns an agent's beliefs after an evaluation."""
         message = self.features.observe(shared.message, beliefs.message, x, value, round)
         own = beliefs.own
         if self.own is not None:
@@ -95,11 +96,11 @@ class AbstractTwoModels(AbstractFederated):
         return Beliefs(message, own)
 
     def sampled(self, key: Key, shared: SharedFeatures, beliefs: Beliefs) -> Features:
-        """ω ~ posterior on the shared features: the weights of a function."""
+        """Draws the weights ω of a function from the posterior on the shared features."""
         return self.features.sample(key, shared.message, beliefs.message).weights
 
     def expect(self, shared: SharedFeatures, client: Any, x: Point) -> tuple[Scalar, Scalar]:
-        """By its own model, or without one by that of the messages."""
+        """Predicts by the agent's own model, or without such a model by the model of the messages."""
         beliefs: Beliefs = client.beliefs
         if self.own is None:
             return self.features.predict(shared.message, beliefs.message, x)
@@ -108,7 +109,7 @@ class AbstractTwoModels(AbstractFederated):
     def own_function(
         self, key: Key, shared: SharedFeatures, beliefs: Beliefs, fresh: Features
     ) -> Function:
-        """An agent's own sample; without `own` that is the function of `fresh` weights."""
+        """Draws an agent's own sample; without `own` that is the function of `fresh` weights."""
         if self.own is None:
             return FourierFunction(shared.message, fresh)
         return self.own.sample(key, shared.own, beliefs.own)
