@@ -53,7 +53,9 @@ SIZE = 100
 
 
 class AdditiveShared(eqx.Module):
-    """What the first structure is drawn with, and every later one, and whose variables they join."""
+    """The key that draws the first structure and every later structure, and the domain of their
+    variables.
+    """
 
     draws: Held = eqx.field(converter=held)
     none: SineCosine
@@ -61,11 +63,12 @@ class AdditiveShared(eqx.Module):
 
 
 class AdditiveBelief(eqx.Module):
-    """What one chain believes of f, and of every factor on its grids. A state has all chains, stacked.
+    """The belief of a chain about f, and about every factor on its grids. A state has all chains,
+    stacked.
 
-    `tables` are a set for every box. Of the last fit, `accepted` is the share of structural moves that
-    were taken and `pairs` how often each pair of variables shared a factor, None where the structure is
-    not learned.
+    `tables` are a set for every box. `accepted` is the share of structural moves that the last fit
+    took, and `pairs` how often each pair of variables shared a factor. It is None if the structure
+    is not learned.
     """
 
     whole: FittedBelief
@@ -76,7 +79,7 @@ class AdditiveBelief(eqx.Module):
 
 
 class FactorGrid(NamedTuple):
-    """The grid of one box, and mean and variance of every factor there, for standardized values."""
+    """The grid of a box, and mean and variance of every factor there, for standardized values."""
 
     points: Float[Array, "dim grid"]
     mean: Tables
@@ -84,24 +87,48 @@ class FactorGrid(NamedTuple):
 
 
 class Decomposed(AbstractSurrogate):
-    """An additive process whose hyperparameters are fitted anew every `refit_every` evaluations.
+    """An additive process: a sum of functions of a few variables each, with fitted hyperparameters.
 
-    `structure` says which variables share a factor: scopes, or `RandomTree()`, or `Sampled()`, which
-    learns it; scopes are held as `Given` says, those of fewest variables first. Variables are
-    coordinates; of a `Space`, parameters, a choice with all its coordinates. `form` is the kernel of
-    every factor and where fitting starts, `per_factor` whether every factor has a variance and length
-    scales of its own; else factors share the variance evenly, and one length scale or, where `form` has
-    them, one for each coordinate. `noise`, `warp` and `priors` are as in `Fitted`.
+    Variables are coordinates. Variables of a `Space` are parameters, a choice with all its
+    coordinates. Scopes of fewest variables are held first, and the variables of each are sorted.
 
-    A variable is looked at on `grid` points; integers and choices on all their values, if they are no
-    more. With `regions` each of these boxes has a grid of its own; with `zoom` there is one more, that
-    share of every axis around the best point observed, placed anew at every fit.
+    Memory: observations (observations + variables) numbers a chain, and its variables squared if
+    the structure is learned. Every box takes `grid` numbers a variable and 3 grid^(its variables) a
+    factor. If scopes are not given, it is as if all factors had as many variables as the largest
+    may have. A query takes up to twice as much.
 
-    Memory: observations (observations + variables) numbers a chain, its variables squared where the
-    structure is learned, and for every box `grid` numbers a variable and 3 grid^(its variables) a factor;
-    where scopes are not given, as if all factors had as many variables as the largest may have. A query
-    takes up to twice as much. `ValueError` where the tables take more than 4 GiB, and for length scales
-    that are not one number or one for each coordinate.
+    Args:
+        structure: The variables that share a factor: scopes such as [[0, 1], [1, 2]],
+            `RandomTree()`, or `Sampled()`, which learns them.
+        capacity: The most observations that an agent will ever make, at least 1.
+        form: The kernel of every factor, from which fitting starts. None:
+            `SquaredExponential(0.3)`.
+        noise: The noise variance, above 0, as in `Fitted`. Default: 1e-3.
+        refit_every: Number of evaluations between fits, at least 1. None: nothing is fitted.
+            Default: 10.
+        warp: Whether skewed values are warped, as in `Fitted`. Default: False.
+        grid: Number of points on the axis of a variable, at least 2. Integers and choices are on
+            all their values, if they are no more. Default: 32.
+        per_factor: Whether every factor has a variance and length scales of its own. If not,
+            factors share the variance evenly, and length scales as `form` has them: a number, or a
+            number for each coordinate. Default: False.
+        priors: Priors of the hyperparameters, as in `Fitted`. None: around `form` and `noise`.
+        regions: Boxes, each of which has a grid of its own. None: a single grid.
+        zoom: Share of every axis, in (0, 1), that a further grid has around the best point
+            observed. It is placed anew at every fit. None: there is no such grid.
+
+    Raises:
+        ValueError: A number is out of its range, the tables take more than 4 GiB, or length scales
+            are not a number or a number for each coordinate.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> model = jaxbo.Decomposed([[1, 2], [0]], capacity=30, grid=16)
+        >>> model.structure.scopes
+        ((0,), (1, 2))
+        >>> shared = model.setup(jax.random.key(0), dim=3)
+        >>> [table.shape for table in jax.eval_shape(model.start, shared).tables.variance]
+        [(1, 1, 1, 16), (1, 1, 1, 16, 16)]
     """
 
     structure: AbstractStructure
@@ -175,7 +202,7 @@ class Decomposed(AbstractSurrogate):
         return self.over(Cube(dim), key)
 
     def over(self, domain: AbstractDomain, key: Key) -> AdditiveShared:
-        """`setup` for the variables of a domain, which need not be coordinates."""
+        """Does the same as `setup` for the variables of a domain, which need not be coordinates."""
         dim, regions = domain.dim, self.regions
         require(
             regions is None or regions.dim == dim,
@@ -200,7 +227,7 @@ class Decomposed(AbstractSurrogate):
 
     @property
     def cover(self) -> int:
-        """How many boxes cover the domain: the first ones."""
+        """Returns how many boxes cover the domain: the first ones of all."""
         return 1 if self.regions is None else self.regions.count
 
     def start(self, shared: AdditiveShared) -> AdditiveBelief:
@@ -297,7 +324,7 @@ class Decomposed(AbstractSurrogate):
         return belief.whole.moments.count[0]
 
     def incumbent(self, belief: AdditiveBelief) -> Point:
-        """The best point observed; the origin before there is one."""
+        """Returns the best point observed; the origin before there is such a point."""
         y = belief.whole.y[0]
         return belief.whole.x[0, jnp.argmax(jnp.where(jnp.isfinite(y), y, -jnp.inf))]
 
@@ -307,7 +334,7 @@ class Decomposed(AbstractSurrogate):
         return jax.tree.map(lambda leaf: leaf[chain], self.draw(key, belief, SIZE))
 
     def draw(self, key: Key, belief: AdditiveBelief, size: int) -> additive.Sample:
-        """A function for standardized values from each chain, of `size` features a factor."""
+        """Draws a function for standardized values from each chain, of `size` features a factor."""
 
         def one(key: Key, belief: FittedBelief) -> additive.Sample:
             kernel, inverse = _additive(belief), belief.model.matrix
@@ -326,14 +353,14 @@ class Decomposed(AbstractSurrogate):
     def standardized(
         self, shared: AdditiveShared, belief: AdditiveBelief, x: Point
     ) -> tuple[Float[Array, " chains"], Float[Array, " chains"]]:
-        """Mean and variance of f for standardized values, of every chain."""
+        """Returns mean and variance of f for standardized values, for every chain."""
         one = lambda b: self._model.standardized(shared.none, b, x)  # noqa: E731
         return jax.vmap(one)(belief.whole)
 
     def parts(
         self, belief: AdditiveBelief, x: Point
     ) -> tuple[Float[Array, "chains factors"], Float[Array, "chains factors"]]:
-        """Mean and variance of every factor at a point, for standardized values (eq. 1)."""
+        """Returns mean and variance of every factor at a point, for standardized values (eq. 1)."""
 
         def one(belief: FittedBelief) -> tuple[Array, Array]:
             kernel, inverse = _additive(belief), belief.model.matrix
@@ -346,7 +373,7 @@ class Decomposed(AbstractSurrogate):
         return jax.vmap(one)(belief.whole)
 
     def grids(self, belief: AdditiveBelief) -> FactorGrid:
-        """What is believed of every factor on all grids; with axes [chains, boxes]."""
+        """Returns the beliefs about every factor on all grids, with axes [chains, boxes]."""
 
         def one(belief: AdditiveBelief) -> FactorGrid:
             moments = belief.whole.moments
@@ -357,17 +384,22 @@ class Decomposed(AbstractSurrogate):
     def around(
         self, shared: AdditiveShared, belief: AdditiveBelief, center: Point, share: Scalar | float
     ) -> FactorGrid:
-        """The same on one more grid: over that share of every axis, around a point of the domain; with
-        an axis of chains."""
+        """Returns the beliefs about every factor on another grid, with an axis of chains.
+
+        The grid has that share of every axis, around a point of the domain.
+        """
         points = self._within(shared, *_corners(center, share))
         return jax.vmap(lambda b: _read(b.moments, points, _made(b, points)))(belief.whole)
 
     def distinct(
         self, belief: AdditiveBelief
     ) -> tuple[Bool[Array, "chains boxes _factors *_grid"], ...]:
-        """Which points of the factors' grids are no repetitions: a parameter of few values repeats the
-        last, a place that no variable has is the same everywhere, and boxes may differ in other variables
-        only. Points on the border of two boxes are of both."""
+        """Says which points of the factors' grids are no repetitions.
+
+        A parameter of few values repeats the last, a place without a variable is the same
+        everywhere, and boxes may differ in other variables only. Points on the border of two boxes
+        are of both.
+        """
 
         def one(belief: AdditiveBelief) -> tuple[Bool[Array, "boxes _factors *_grid"], ...]:
             boxes = belief.points
@@ -381,13 +413,13 @@ class Decomposed(AbstractSurrogate):
     def scopes(
         self, shared: AdditiveShared, belief: AdditiveBelief
     ) -> Int[Array, "chains factors arity"]:
-        """The variables of every factor of every chain."""
+        """Returns the variables of every factor of every chain."""
         axes = shared.domain.axes(self.grid)
         return jax.vmap(lambda b: _variables(axes, _additive(b)))(belief.whole)
 
 
 def _tables(belief: FittedBelief, points: Float[Array, "boxes dim grid"]) -> GridTables:
-    """Of every box."""
+    """The tables of every box."""
     return jax.vmap(lambda p: _made(belief, p))(points)
 
 
@@ -397,7 +429,9 @@ def _made(belief: FittedBelief, points: Float[Array, "dim grid"]) -> GridTables:
 
 
 def _read(moments: Moments, points: Float[Array, "dim grid"], tables: GridTables) -> FactorGrid:
-    """What tables of the values less the first one, and of 1, say of standardized values."""
+    """Mean and variance of standardized values, from tables of the values less the first value, and of
+    1.
+    """
 
     def mean(table: Float[Array, "factors outputs *grid"]) -> Float[Array, " factors *grid"]:
         return (table[:, 0] - moments.mean * table[:, 1]) / moments.deviation
@@ -409,7 +443,7 @@ def _read(moments: Moments, points: Float[Array, "dim grid"], tables: GridTables
 def _distinct(
     kernel: AdditiveKernel, points: Float[Array, "dim grid"], as_before: Bool[Array, "boxes dim"]
 ) -> tuple[Bool[Array, " _factors *_grid"], ...]:
-    """Of one box, which has the points of others `as_before` on these axes."""
+    """`distinct` of a single box, whose points on some axes are `as_before` in other boxes."""
     same = points[:, :, None] == points[:, None, :]
     before = jnp.tri(points.shape[1], k=-1, dtype=bool)
 
@@ -425,7 +459,10 @@ def _distinct(
 
 
 def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
-    """Of structures under the hyperparameters of the problem: a move changes one factor's covariance."""
+    """The evidence of structures under the hyperparameters of the problem.
+
+    A move changes the covariance of a single factor.
+    """
     kernel, noise = problem.unpack(problem.theta)
     assert isinstance(kernel, AdditiveKernel)
 
@@ -440,7 +477,9 @@ def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
 
 
 def _corners(center: Point, share: Scalar | float) -> tuple[Point, Point]:
-    """Of the box in the cube that has that share of every axis, as near around the center as can be."""
+    """The corners of the box in the cube with that share of every axis, as nearly around the center as
+    can be.
+    """
     corner = jnp.clip(center - share / 2, 0, 1 - share)
     return corner, corner + share
 
@@ -451,7 +490,7 @@ def _additive(belief: FittedBelief) -> AdditiveKernel:
 
 
 def _coordinates(axes: Axes, scopes: Scopes) -> Int[Array, "factors places"]:
-    """The coordinates of every factor, those of one variable side by side."""
+    """The coordinates of every factor; the coordinates of a variable are side by side."""
     columns = jnp.asarray(axes.columns, scopes.dtype)
     each = jnp.where(scopes[:, :, None] < 0, -1, columns[scopes])
     return each.reshape(len(scopes), -1)
@@ -464,6 +503,6 @@ def _variables(axes: Axes, kernel: AdditiveKernel) -> Scopes:
 
 
 def _outputs(belief: FittedBelief) -> Float[Array, "2 capacity"]:
-    """The values less the first one, and 1; 0 where there is none."""
+    """The values less the first value, and 1; 0 in rows without a value."""
     outputs = jnp.stack([belief.values - belief.moments.first, jnp.ones_like(belief.y)])
     return jnp.where(belief.used[None, :], outputs, 0)

@@ -36,10 +36,10 @@ from jaxbo.types import Count, Function, Key, Point, Points, Scalar
 
 
 class Objective(NamedTuple):
-    """`function` is maximized, from where the sums of tables have their maxima.
+    """`function` is maximized, starting at the maxima of sums of tables.
 
-    `tables` makes those of one chain on one grid, given what is its own of `chains`: an axis of kinds
-    comes before that of the factors, and of each kind the sum is maximized by itself.
+    `tables` makes the tables of a chain on a grid, given the chain's own part of `chains`. An axis
+    of kinds comes before the axis of the factors, and the sum of each kind is maximized by itself.
     """
 
     function: Function
@@ -47,7 +47,7 @@ class Objective(NamedTuple):
     tables: Callable[[PyTree, FactorGrid], Tables]
 
     def on(self, grid: FactorGrid) -> Tables:
-        """The tables of all chains, with axes [kinds, chains]; of the grid each has what it believes."""
+        """The tables of all chains, with axes [kinds, chains], each from its own beliefs on the grid."""
         return jax.vmap(self.tables, out_axes=1)(self.chains, grid)
 
 
@@ -56,7 +56,7 @@ class AbstractFactorPolicy(Extensible):
 
     @abc.abstractmethod
     def random(self) -> bool:
-        """Whether two queries from one belief differ by themselves."""
+        """Says whether two queries from the same belief differ by themselves."""
 
     @abc.abstractmethod
     def __call__(
@@ -67,18 +67,34 @@ class AbstractFactorPolicy(Extensible):
         belief: AdditiveBelief,
         candidates: Points,
     ) -> Objective:
-        """What to maximize; `candidates` are points of the domain."""
+        """Returns what to maximize; `candidates` are points of the domain."""
 
 
 class UpperBound(AbstractFactorPolicy):
-    """mean + √β std; `beta` is the squared number of standard deviations, or a schedule of it
-    (`schedules.Confidence` is the theorem's) over the evaluations that the model has seen.
+    """The upper confidence bound of a sum of factors: mean + √β std.
 
-    The sum of the factors' deviations, which the paper maximizes, is larger than the deviation of
-    their sum, which explores too much. With `joint`, messages propose the maximizers of that sum and of
-    Σ_I (mean_I + √β variance_I / 2s), s the deviation of f at the best of the candidates, which is
-    tighter where the variances add up to about s²; and the upper bound of f itself decides. Without,
-    what is maximized is the paper's sum.
+    The paper maximizes the sum of the factors' deviations. That is larger than the deviation of
+    their sum, so it explores too much. With `joint`, messages propose the maximizers of that sum,
+    and the maximizers of Σ_I (mean_I + √β variance_I / 2s). Here s is the deviation of f at the
+    best of the candidates. The second sum is tighter if the variances add up to about s². The upper
+    bound of f itself then decides.
+
+    Args:
+        beta: The squared number of standard deviations, at least 0. A function is a schedule of it
+            over the evaluations that the model has seen; `schedules.Confidence` is the theorem's.
+            Default: 2.
+        joint: Whether the upper bound of f itself decides. If not, the paper's sum is maximized.
+            Default: True.
+
+    Raises:
+        ValueError: `beta` is below 0.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Decomposed([[0, 1], [1, 2]], capacity=30, grid=16)
+        >>> method = jaxbo.DECHBO(jaxbo.Cube(3), model, jaxbo.UpperBound(beta=1.0))
+        >>> method.random
+        False
     """
 
     beta: Beta = eqx.field(converter=as_beta, default=2.0)
@@ -134,7 +150,20 @@ class UpperBound(AbstractFactorPolicy):
 class FactorSample(AbstractFactorPolicy):
     """Thompson sampling: the maximizer of a function drawn from the belief, which is a sum itself.
 
-    Drawn by Fourier features of every factor, `size` of them, and corrected through the data.
+    The function is drawn by Fourier features of every factor, and corrected through the data.
+
+    Args:
+        size: Number of features a factor, at least 1. Default: 100.
+
+    Raises:
+        ValueError: `size` is below 1.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Decomposed([[0, 1], [1, 2]], capacity=30, grid=16)
+        >>> method = jaxbo.DECHBO(jaxbo.Cube(3), model, jaxbo.FactorSample(size=50))
+        >>> method.random
+        True
     """
 
     size: int = eqx.field(static=True, default=100)
@@ -169,13 +198,29 @@ class FactorSample(AbstractFactorPolicy):
 
 
 class MaxValueEntropy(AbstractFactorPolicy):
-    """What an evaluation of each factor would tell of its largest value (Wang and Jegelka, 2017).
+    """The information of an evaluation about each factor's largest value (Wang and Jegelka, 2017).
 
         Σ_I mean over m of  γ φ(γ) / 2Φ(γ) - log Φ(γ),    γ = (m - mean_I) / std_I
 
-    over `samples` of the largest value m: of a Gumbel distribution fitted to the quartiles of the
-    largest of all points of the grid, as if they were independent (ADD-MES-G), or with `paths` of
-    functions drawn from the belief (ADD-MES-R), `size` features each.
+    m is a sample of the largest value. With `paths` it is the largest value of a function drawn
+    from the belief (ADD-MES-R). Without, it is drawn from a Gumbel distribution (ADD-MES-G). The
+    distribution is fitted to the quartiles of the largest value on the grid, as if values were
+    independent.
+
+    Args:
+        samples: Number of samples of the largest value, at least 1. Default: 10.
+        paths: Whether samples come from functions that are drawn. Default: False.
+        size: Number of features of each function that is drawn, at least 1. Default: 100.
+
+    Raises:
+        ValueError: A number is below 1.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Decomposed([[0, 1], [1, 2]], capacity=30, grid=16)
+        >>> method = jaxbo.DECHBO(jaxbo.Cube(3), model, jaxbo.MaxValueEntropy(samples=5))
+        >>> method.random
+        True
     """
 
     samples: int = eqx.field(static=True, default=10)
@@ -229,7 +274,7 @@ class MaxValueEntropy(AbstractFactorPolicy):
 
 
 def _gain(mean: Scalar, variance: Scalar, most: Float[Array, " samples"]) -> Scalar:
-    """What the value at a point would tell of the largest one."""
+    """The information of the value at a point about the largest value."""
     gamma = (most - mean) / _std(variance)
     log_cdf = jax.scipy.stats.norm.logcdf(gamma)
     log_pdf = jax.scipy.stats.norm.logpdf(gamma)
@@ -257,7 +302,7 @@ def _largest(tables: tuple[Float[Array, "boxes _factors *_grid"], ...]) -> Float
 
 
 def _grouped(each: Shaped[Array, "factors ..."], tables: Sequence[Array]) -> list[Array]:
-    """What there is one of for each factor, by the groups of the tables."""
+    """An array with an entry for each factor, split into the groups of the tables."""
     return jnp.split(each, np.cumsum([len(table) for table in tables])[:-1])
 
 
@@ -281,9 +326,9 @@ def gumbel(
     samples: int,
     distinct: Bool[Array, " points"] | bool = True,
 ) -> Float[Array, " samples"]:
-    """Draws of about the largest of independent normals: a Gumbel with their quartiles of it.
+    """Draws of about the largest of independent normals: a Gumbel distribution with its quartiles.
 
-    Those that are not `distinct` repeat others.
+    Points that are not `distinct` repeat others.
     """
     std = _std(variance)
     low = jnp.max(mean) - 5 * jnp.max(std)

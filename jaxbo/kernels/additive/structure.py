@@ -30,7 +30,8 @@ Scopes: TypeAlias = Int[Array, "factors arity"]
 class Evidence(NamedTuple):
     """The log evidence of scopes is `total` of them and the sum over their factors of `part`.
 
-    `part` is of a factor's number and its variables; a move, of one factor, changes one of the summands.
+    `part` is of a factor's number and its variables. A move, of a single factor, changes one
+    summand.
     """
 
     part: Callable[[Count, Int[Array, " arity"]], PyTree]
@@ -38,8 +39,10 @@ class Evidence(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The last structure of a chain, the share of moves accepted, and after how large a share of all
-    moves each pair shared a factor, if that was counted.
+    """The last structure of a chain, and how it was found.
+
+    `accepted` is the share of moves that were taken. `pairs` is the share of moves after which each
+    pair shared a factor, None if that was not counted.
     """
 
     scopes: Scopes
@@ -48,42 +51,49 @@ class Chain(NamedTuple):
 
 
 class AbstractStructure(Extensible):
-    """Where the scopes of an additive model come from."""
+    """The source of the scopes of an additive model."""
 
     @property
     def fixed(self) -> tuple[tuple[int, ...], ...] | None:
-        """The scopes, if they are known in advance: those of fewest variables first, as `factor_graph`
-        stacks their tables, and the variables of each sorted, which are the tables' axes."""
+        """Returns the scopes if they are known in advance, else None.
+
+        Scopes of fewest variables come first, as `factor_graph` stacks their tables. The variables
+        of each are sorted, and are the tables' axes in this order.
+        """
         return None
 
     @property
     def chains(self) -> int:
-        """How many structures there are at the same time."""
+        """Returns how many structures there are at the same time."""
         return 1
 
     @property
     def learns(self) -> bool:
-        """Whether `update` asks the observations, and counts how often pairs share a factor."""
+        """Says whether `update` asks the observations, and counts how often pairs share a factor."""
         return False
 
     def order(self, scopes: Scopes) -> Int[Array, " dim"] | None:
-        """All variables, each after one that it shares a factor with, where the scopes are known to be a
-        tree whose factors have as many variables each. Elsewhere None."""
+        """Returns all variables, each after one that it shares a factor with, or None.
+
+        It is known if the scopes are known to be a tree whose factors have as many variables each.
+        """
         del scopes
         return None
 
     @abc.abstractmethod
     def start(self, key: Key, dim: int) -> Scopes:
-        """The structure before any observation."""
+        """Returns the structure before any observation."""
 
     @abc.abstractmethod
     def update(self, key: Key, scopes: Scopes, dim: int, evidence: Evidence) -> Chain:
-        """Another structure given the data, with what there is to say of how it was found."""
+        """Returns another structure given the data, with information about how it was found."""
 
 
 class Given(AbstractStructure):
-    """Scopes that are known; they may overlap. Factors of fewest variables come first, whatever the order
-    they are given in, and the variables of each are sorted.
+    """Scopes that are known; they may overlap.
+
+    Factors of fewest variables come first, in whatever order they are given, and the variables of
+    each are sorted.
 
     `ValueError` for a factor that names a variable twice.
     """
@@ -119,9 +129,19 @@ class Given(AbstractStructure):
 
 
 class RandomTree(AbstractStructure):
-    """A tree of pairs drawn anew at every fit: nothing is learned (RDUCB, Ziomek and Bou Ammar, 2023).
+    """A tree of pairs that is drawn anew at every fit (RDUCB, Ziomek and Bou Ammar, 2023).
 
-    Messages find the maximum of its acquisition, as on any tree.
+    Nothing is learned. Messages find the maximum of its acquisition, as on any tree.
+
+    Raises:
+        ValueError: There are fewer than two variables.
+
+    Example:
+        >>> import jax.random as jr, jaxbo
+        >>> tree = jaxbo.RandomTree()
+        >>> tree.start(jr.key(0), dim=5).shape
+        (4, 2)
+        >>> model = jaxbo.Decomposed(tree, capacity=30, refit_every=1)
     """
 
     def start(self, key: Key, dim: int) -> Scopes:
@@ -141,14 +161,34 @@ class RandomTree(AbstractStructure):
 
 
 class Sampled(AbstractStructure):
-    """Chains of Metropolis and Hastings over factors of up to `arity` variables.
+    """Learned structures: Markov chains of Metropolis and Hastings over factors of few variables.
 
-    Every variable has a factor of its own, and `factors` more may join any of them (by default as many
-    as there are variables). A move gives one of these, or one place of it, other variables or none;
-    `steps` are tried at every fit (tens of variables need a thousand): each computes what two factors add
-    to the covariance, however many there are, and factorizes it. The prior of a structure is
-    exp(-penalty n), n the places taken. The default is the log of the number of variables: a place is
-    then as likely taken as empty, however many there are to take it.
+    Every variable has a factor of its own, and more factors may join any of them. A move gives one
+    of the other factors, or one place of it, other variables or none. It computes what two factors
+    add to the covariance, however many there are, and factorizes the covariance. The prior of a
+    structure is exp(-penalty n), with n the places taken.
+
+    Args:
+        arity: The most variables of a factor, at least 2. Default: 2.
+        factors: Number of factors beside those of single variables, at least 1. None: as many as
+            there are variables.
+        count: Number of chains, at least 1. Default: 4.
+        steps: Number of moves tried at every fit, at least 1; tens of variables need a thousand.
+            Default: 100.
+        penalty: The penalty of a taken place, a finite number. None: the log of the number of
+            variables. A place is then as likely taken as empty, however many variables there are to
+            take it.
+
+    Raises:
+        ValueError: A number is out of its range.
+
+    Example:
+        >>> import jax.random as jr, jaxbo
+        >>> structure = jaxbo.Sampled(arity=3, factors=2)
+        >>> structure.start(jr.key(0), dim=4).tolist()[:2]
+        [[0, -1, -1], [1, -1, -1]]
+        >>> jaxbo.Decomposed(structure, capacity=30).structure.chains
+        4
     """
 
     arity: int = eqx.field(static=True, default=2)
@@ -206,11 +246,11 @@ def sample(
     fixed: int = 0,
     steps: int = 100,
 ) -> Chain:
-    """`steps` moves from `scopes`, whose first `fixed` factors stay what they are.
+    """`steps` moves from `scopes`, whose first `fixed` factors stay as they are.
 
-    A move is symmetric: one of the other factors, drawn uniformly, is given a variable or -1, drawn
-    uniformly, in one of its places or, every other time, in all of them; a factor that would name a
-    variable twice is not moved to.
+    A move is symmetric. One of the other factors, drawn uniformly, is given a variable or -1, drawn
+    uniformly, in a place or, every other time, in all places. A factor that would name a variable
+    twice is not moved to.
     """
     factors, arity = scopes.shape
 

@@ -71,35 +71,36 @@ _BELOW = -1e3
 class AbstractPolicy(Extensible):
     """How the next query follows from a belief.
 
-    Where two queries from one belief do not differ by themselves, workers that are still busy are taken
-    to observe what the model expects.
+    If two queries from one belief do not differ by themselves, the model takes busy workers to
+    observe the expected value.
     """
 
     @abc.abstractmethod
     def random(self) -> bool:
-        """Whether two queries from one belief differ by themselves, ties apart."""
+        """Says whether two queries from the same belief differ by themselves, ties apart."""
 
     @abc.abstractmethod
     def __call__(self, key: Key, surrogate: Any, shared: Any, belief: Any) -> Function:
-        """The function to maximize.
+        """Returns the function to maximize.
 
-        `surrogate` is a model, or another object with what the policy asks of it: `sample`, `mixture` or
-        `count`.
+        `surrogate` is a model, or another object with the methods that the policy asks for:
+        `sample`, `mixture` or `count`.
         """
 
     @abc.abstractmethod
     def check(self, surrogate: AbstractSurrogate) -> None:
-        """`ValueError` for a surrogate that has not what it takes."""
+        """Raises a `ValueError` for a surrogate that lacks what the policy needs."""
 
     def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
-        """The function to maximize where outcomes have bounds; models of their slacks, at least one.
+        """Returns the function to maximize if outcomes have bounds; there is at least one slack's
+        model.
 
         `ValueError` for a policy that has no rule for outcomes.
         """
         raise ValueError(f"{type(self).__name__} has no rule for outcomes: give {_WITH_RULE}.")
 
     def check_constrained(self, surrogate: AbstractSurrogate) -> None:
-        """`ValueError` if this policy, or this surrogate, is not for outcomes."""
+        """Raises a `ValueError` if this policy, or this surrogate, is not for outcomes."""
         require(
             type(self).constrained is not AbstractPolicy.constrained,
             f"{type(self).__name__} has no rule for outcomes: give {_WITH_RULE}, or write constrained.",
@@ -112,7 +113,20 @@ class AbstractPolicy(Extensible):
 
 
 class Thompson(AbstractPolicy):
-    """A function drawn from the belief: of an ensemble, from an expert drawn by weight (eq. 8, 9)."""
+    """Thompson sampling: the function to maximize is drawn from the belief.
+
+    From an ensemble, an expert is drawn by weight, and the function is drawn from its belief (eq.
+    8, 9).
+
+    Example:
+        >>> import jaxbo
+        >>> policy = jaxbo.Thompson()
+        >>> policy.random()
+        True
+        >>> method = jaxbo.EGP(jaxbo.Cube(2), jaxbo.Fixed(), policy, workers=4)
+        >>> method.random
+        True
+    """
 
     def random(self) -> bool:
         return True
@@ -128,7 +142,21 @@ class Thompson(AbstractPolicy):
 
 
 class EI(AbstractPolicy):
-    """Expected improvement over the best posterior mean at a point observed; its logarithm is climbed."""
+    """Expected improvement over the best posterior mean at an observed point.
+
+    Its logarithm is maximized. The improvement of an ensemble is that of its mixture, in closed
+    form.
+
+    Example:
+        >>> import equinox as eqx, jax.numpy as jnp, jax.random as jr, jaxbo
+        >>> model = jaxbo.Fitted(4, size=10, inference=jaxbo.Exact())
+        >>> shared = model.setup(jr.key(0), dim=1)
+        >>> x, y = jnp.array([0.2]), jnp.array(1.0)
+        >>> belief = eqx.filter_jit(model.condition)(shared, model.start(shared), x, y)
+        >>> log_improvement = eqx.filter_jit(jaxbo.EI()(jr.key(1), model, shared, belief))
+        >>> bool(log_improvement(x + 0.7) > log_improvement(x))
+        True
+    """
 
     def random(self) -> bool:
         return False
@@ -144,7 +172,11 @@ class EI(AbstractPolicy):
         return log_improvement
 
     def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
-        """Where no point observed is expected to be feasible, the probability of being so alone."""
+        """Adds the log probability of being feasible to the log improvement.
+
+        If no observed point is expected to be feasible, the probability of being feasible counts
+        alone.
+        """
         del key
         chances = [_log_chance(slack) for slack in slacks]
         weights, predict, _ = model.surrogate.mixture(model.shared, model.belief)
@@ -171,8 +203,23 @@ class EI(AbstractPolicy):
 
 
 class UCB(AbstractPolicy):
-    """mean + √beta std; `beta` is the squared number of standard deviations, or a schedule of it
-    over the evaluations that the model has seen."""
+    """The upper confidence bound: mean + √beta std, of an ensemble's mixture too.
+
+    Args:
+        beta: The squared number of standard deviations, at least 0. A function is a schedule of it
+            over the evaluations that the model has seen. Default: 4.
+
+    Raises:
+        ValueError: `beta` is below 0.
+
+    Example:
+        >>> import jax.numpy as jnp, jax.random as jr, jaxbo
+        >>> model = jaxbo.Fitted(4, size=10, inference=jaxbo.Exact())
+        >>> shared = model.setup(jr.key(0), dim=1)
+        >>> bound = jaxbo.UCB(beta=9.0)(jr.key(1), model, shared, model.start(shared))
+        >>> round(float(bound(jnp.array([0.5]))), 2)
+        3.0
+    """
 
     beta: Beta = eqx.field(converter=as_beta, default=4.0)
 
@@ -202,7 +249,21 @@ class UCB(AbstractPolicy):
 
 
 class Drawn(AbstractPolicy):
-    """Another policy for one expert of an ensemble, drawn by weight."""
+    """Another policy for a single expert of an ensemble, drawn by weight.
+
+    Args:
+        policy: The policy for the drawn expert. Default: `EI()`.
+
+    Raises:
+        ValueError: The surrogate of the method has no experts.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Ensemble([jaxbo.Matern32(0.2), jaxbo.Matern52(0.2)], jaxbo.Fitted(20))
+        >>> method = jaxbo.EGP(jaxbo.Cube(2), model, jaxbo.Drawn(jaxbo.UCB(2.0)))
+        >>> method.policy.random()
+        False
+    """
 
     policy: AbstractPolicy = eqx.field(default_factory=EI)
 
@@ -215,7 +276,7 @@ class Drawn(AbstractPolicy):
         return self.policy(policy_key, *shared.pick(chosen, belief))
 
     def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
-        """Each outcome has an expert of its own."""
+        """Draws an expert for the objective and an expert for each outcome."""
         expert_key, policy_key = jr.split(key)
         keys = jr.split(expert_key, 1 + len(slacks))
         experts = [_drawn(*pair) for pair in zip(keys, (model, *slacks), strict=True)]
@@ -231,7 +292,14 @@ class Drawn(AbstractPolicy):
 class Largest(AbstractPolicy):
     """The best sample of all experts: arms of a bandit by Thompson sampling (Nguyen et al., 2020).
 
-    As in EGP-TS, where arms are kernels of one function: all of them are given all observations.
+    As in EGP-TS, arms are kernels of the same function, and all of them are given all observations.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Ensemble([jaxbo.Matern32(0.2), jaxbo.Matern52(0.2)], jaxbo.Fitted(20))
+        >>> method = jaxbo.EGP(jaxbo.Cube(2), model, jaxbo.Largest())
+        >>> method.policy.random()
+        True
     """
 
     def random(self) -> bool:
@@ -251,9 +319,10 @@ class Largest(AbstractPolicy):
 def least_violated(
     policy: AbstractPolicy, key: Key, model: Model, slacks: Sequence[Model]
 ) -> Function:
-    """The policy's own function where those of all slacks are at least 0; any such point is better.
+    """The policy's own function if the functions of all slacks are at least 0; any such point is
+    better.
 
-    Elsewhere minus the sum of what is missing, in deviations of the slacks.
+    Elsewhere minus the sum of the missing slack, in deviations of the slacks.
     """
     keys = jr.split(key, 1 + len(slacks))
     function, *others = [policy(k, *m) for k, m in zip(keys, (model, *slacks), strict=True)]
@@ -303,7 +372,7 @@ def _drawn(key: Key, model: Model) -> Model:
 
 
 def _sum(terms: Iterable[Scalar]) -> Scalar:
-    """Of one or more, without the 0 that `sum` begins with."""
+    """The sum of at least one term, without the 0 that `sum` begins with."""
     return functools.reduce(operator.add, terms)
 
 

@@ -37,7 +37,7 @@ def pairs(y: Float[Array, " points"], used: Bool[Array, " points"]) -> Bool[Arra
 def misranked(
     scores: Float[Array, " points"], y: Float[Array, " points"], used: Bool[Array, " points"]
 ) -> Scalar:
-    """How many pairs of observations `scores` puts in another order than `y`; a tie is one."""
+    """How many pairs of observations `scores` puts in another order than `y`; a tie is another order."""
 
     # One point after the other, so that many scores at once take O(points) memory each.
     def add(wrong: Scalar, j: Count) -> tuple[Scalar, None]:
@@ -51,7 +51,7 @@ def misranked(
 def misranked_left_out(
     scores: Float[Array, " points"], y: Float[Array, " points"], used: Bool[Array, " points"]
 ) -> Scalar:
-    """`misranked` where `scores[j]` predicts point j from all others: against the values of these.
+    """`misranked` if `scores[j]` predicts point j from all others: against the values of the others.
 
     Every pair counts half as seen from either of its points.
     """
@@ -68,9 +68,10 @@ def ensemble_weights(
 ) -> tuple[Float[Array, " peers"], Scalar]:
     """RGPE's weights of the peers and of the agent's own model, from the losses of draws; sum 1.
 
-    A draw goes to the model that misranks least, where the own one is among them to it, else in equal
-    parts. Against dilution by many bad models, a peer is dropped whose median loss exceeds the 95 %
-    quantile of the own losses, and a peer that is not `present` takes part in nothing.
+    A draw goes to the model that misranks least. If the own model is among the best it goes to the
+    own model, else in equal parts to all of them. Against dilution by many bad models, a peer is
+    dropped whose median loss exceeds the 95 % quantile of the own losses, and a peer that is not
+    `present` takes part in nothing.
     """
     # One peer after the other: sorted copies of all losses are more than there is room for.
     medians = jax.lax.map(jnp.median, peers.T)
@@ -95,11 +96,12 @@ def leave_one_out(
     noise: Scalar,
     used: Bool[Array, " points"],
 ) -> tuple[Float[Array, " points"], Float[Array, " points"]]:
-    """Mean and variance of f at each point of an exact process, from all points but that one.
+    """Mean and variance of f at each point of an exact process, from all points but itself.
 
         K⁻¹ = root' root,   mean_j = y_j - (K⁻¹y)_j / (K⁻¹)_jj,   variance_j = 1 / (K⁻¹)_jj - noise
 
-    with the noise in K (Rasmussen and Williams, 2006, eq. 5.12). Rows not in use are 0, with variance 0.
+    with the noise in K (Rasmussen and Williams, 2006, eq. 5.12). Rows not in use are 0, with
+    variance 0.
     """
     y = jnp.where(used, y, 0)
     precision = jnp.sum(root**2, axis=0)
@@ -117,22 +119,36 @@ def check_weights(name: str, weights: Float[Array, "*shape"]) -> None:
 
 
 class Ranked(eqx.Module):
-    """Whom to listen to, learned: peers whose messages put an agent's own observations in order.
+    """Learns whom to listen to: peers whose messages put an agent's own observations in order.
 
         τ_n = 1 - 2 share_n,   sd² = mean τ² of strangers
         r_n = N(τ_n | effect, sd²) / N(τ_n | 0, sd²)
         P_n = π r_n / (π r_n + 1 - π),   π the share of related peers, as is likeliest under a Beta(2, 2)
 
-    Strangers are draws of the prior on the messages' features, as smooth as messages are: the smoother,
-    the further τ is from 0 by chance. A peer is drawn with a probability proportional to P_n and listened
-    to with probability min(1, 2 P_n); else the own sample is maximized. All P_n are 1/2 before there is a
-    pair to order, which is the uniform P_N, and part with the evidence. Where most peers are strangers π
-    falls, and few are taken for related by chance. All scores are one matrix product; no more is sent.
+    Strangers are draws of the prior on the messages' features, as smooth as messages are. The
+    smoother they are, the further τ is from 0 by chance.
 
-    `start` is P_N up to scale before there is evidence, as `FTS` takes it (default: uniform); a peer is
-    then drawn in proportion to start_n P_n, and one of weight 0 never. Here, too, P_n are 1/2 at first.
+    A peer is drawn with a probability proportional to P_n, and listened to with probability min(1,
+    2 P_n). Otherwise the own sample is maximized. Before there is a pair to order, all P_n are 1/2,
+    which is the uniform P_N. They part with the evidence. If most peers are strangers π falls, and
+    few are taken for related by chance. All scores are a single matrix product, and no more is
+    sent.
 
-    `ValueError` for an effect outside (0, 1], or weights that are negative or not finite.
+    Args:
+        effect: The τ that is expected of related peers, in (0, 1]. Default: 0.3.
+        start: P_N up to scale before there is evidence, in the shapes that `FTS` takes. A peer is
+            then drawn in proportion to start_n P_n, and a peer of weight 0 never. Here, too, P_n
+            are 1/2 at first. None: uniform.
+
+    Raises:
+        ValueError: `effect` is outside of (0, 1], or weights are negative or not finite.
+
+    Example:
+        >>> import jaxbo
+        >>> own = jaxbo.Fitted(20)
+        >>> method = jaxbo.FTS(jaxbo.Cube(2), agents=5, own=own, peers=jaxbo.Ranked(effect=0.5))
+        >>> float(method.peers.effect)
+        0.5
     """
 
     effect: Scalar = eqx.field(converter=named("effect"), default=0.3)
@@ -156,7 +172,7 @@ class Ranked(eqx.Module):
         used: Bool[Array, " points"],
         others: Bool[Array, " peers"],
     ) -> Float[Array, " peers"]:
-        """P_n of each peer, from its values at the agent's observations; 0 but for `others`."""
+        """Returns P_n of each peer, from its values at the agent's observations; 0 but for `others`."""
         effect = self.effect.astype(y.dtype)
         count = jnp.sum(pairs(y, used), dtype=y.dtype)
 

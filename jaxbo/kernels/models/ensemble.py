@@ -36,23 +36,24 @@ class AbstractEnsemble(AbstractSurrogate):
     @property
     @abc.abstractmethod
     def member(self) -> Fitted:
-        """What every expert is, but for its hyperparameters."""
+        """Returns the model that every expert is, but for its hyperparameters."""
 
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """How many experts there are."""
+        """Returns how many experts there are."""
 
     @abc.abstractmethod
     def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
-        """Of all experts; they sum to 1."""
+        """Returns the log weights of all experts; the weights sum to 1."""
 
     @abc.abstractmethod
     def draw(self, key: Key, shared: "Experts", belief: FittedBelief) -> Count:
-        """The number of an expert."""
+        """Draws the number of an expert."""
 
     @property
     def capacity(self) -> int:
+        """Returns the most observations that a belief can hold, which is the expert's."""
         return self.member.capacity
 
     @property
@@ -71,23 +72,23 @@ class AbstractEnsemble(AbstractSurrogate):
         return belief.moments.count[0]
 
     def sample(self, key: Key, shared: "Experts", belief: FittedBelief) -> Function:
-        """A draw of the mixture, eq. 8: an expert by weight, then a function of its own."""
+        """Draws from the mixture, eq. 8: an expert by weight, then a function of its own."""
         expert_key, function_key = jr.split(key)
         chosen = self.draw(expert_key, shared, belief)
         expert, phi, one = shared.pick(chosen, belief)
         return expert.sample(function_key, phi, one)
 
     def predict(self, shared: "Experts", belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
-        """Mean and variance of the mixture."""
+        """Returns mean and variance of the mixture, without noise, in units of the values."""
         means, variances = shared.map(lambda e, phi, b: e.predict(phi, b, x), belief)
         return mixed(jnp.exp(self.log_weights(shared, belief)), means, variances)
 
     def standard(self, belief: FittedBelief, y: Scalar) -> Scalar:
-        """That of all experts, who have the same values."""
+        """Returns a value in the units of `sample`, which all experts have in common."""
         return self.member.standard(first(belief), y)
 
     def mixture(self, shared: "Experts", belief: FittedBelief) -> Mixture:
-        """All experts as they are weighed, for standardized values."""
+        """Returns all experts as they are weighed, for standardized values."""
 
         def predict(x: Point) -> tuple[Float[Array, " experts"], Float[Array, " experts"]]:
             return shared.map(lambda e, phi, b: e.standardized(phi, b, x), belief)
@@ -106,13 +107,27 @@ def _as_tuple(kernels: Any) -> Any:
 class Ensemble(AbstractEnsemble):
     """Experts that differ in their kernel, weighed by evidence.
 
-    `kernels` is the dictionary, of any forms with a spectral density. `expert` is the rest of every
-    expert: capacity, number of features, how often it refits, inference; its own kernel does not
-    matter. `floor` is the least weight that an expert is drawn with (appendix E): the weights
-    themselves stay what Bayes' rule says, so a wrong start is forgotten as fast as data allow.
+    The weights are as Bayes' rule says. So a wrong start is forgotten as fast as data allow. With a
+    single kernel the ensemble is that expert alone.
 
-    One kernel makes it that expert alone. `ValueError` for an empty dictionary, a kernel without a
-    spectral density, length scales that do not fit, or a floor outside [0, 1 / M].
+    Args:
+        kernels: The dictionary of kernels, of any forms with a spectral density; at least one.
+        expert: The rest of every expert: capacity, number of features, how often it refits,
+            inference. Its own kernel does not matter.
+        floor: The least weight with which an expert is drawn (appendix E), in [0, 1 / M] for M
+            kernels. The weights themselves stay as they are. Default: 1e-4.
+
+    Raises:
+        ValueError: The dictionary is empty, a kernel has no spectral density, length scales do not
+            fit, or the floor is out of its range.
+
+    Example:
+        >>> import jax.random as jr, jaxbo
+        >>> kernels = [jaxbo.SquaredExponential(0.3), jaxbo.Matern32(0.3)]
+        >>> model = jaxbo.Ensemble(kernels, jaxbo.Fitted(20, size=10))
+        >>> shared = model.setup(jr.key(0), dim=1)
+        >>> [round(float(w), 2) for w in model.log_weights(shared, model.start(shared))]
+        [-0.69, -0.69]
     """
 
     kernels: tuple[AbstractKernel, ...] = eqx.field(converter=_as_tuple)
@@ -121,12 +136,18 @@ class Ensemble(AbstractEnsemble):
 
     @classmethod
     def warped(cls, dim: int, capacity: int, **options: Any) -> "Ensemble":
-        """For few, expensive evaluations of anything: exact processes of warped values.
+        """Makes an ensemble for few, expensive evaluations of anything: exact processes of warped
+        values.
 
-        A smooth kernel with one length scale; a smooth one and two rough ones with one for each
-        coordinate. Their prior grows with the dimension. `options` are those of `Fitted`.
-        O(capacity²) a point. With `EI()` its mean regret ended below BoTorch's LogEI on Ackley's
-        function, Zakharov's, drop-wave and eggholder, 30 runs each (egp-synthetic).
+        It has a smooth kernel with a common length scale, and a smooth and two rough kernels with a
+        length scale for each coordinate. The prior of length scales grows with the dimension. It
+        takes O(capacity²) a point. With `EI()` its mean regret ended below BoTorch's LogEI on
+        Ackley's function, Zakharov's, drop-wave and eggholder, 30 runs each (egp-synthetic).
+
+        Args:
+            dim: Number of coordinates of a point.
+            capacity: The most observations, at least 1.
+            options: Other arguments of `Fitted`.
         """
         given = {"inference": Exact(), "warp": True, "priors": Priors.scaled(dim)} | options
         return cls(covariance.forms(dim), Fitted(capacity, **given))
@@ -165,9 +186,10 @@ class Ensemble(AbstractEnsemble):
         return shared.map(lambda e, phi, b: e.refit(phi, b), belief)
 
     def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
-        """Of all experts, by Bayes' rule from equal ones; they sum to 1.
+        """Returns the log weights of all experts, by Bayes' rule from equal weights; the weights sum
+        to 1.
 
-        Equal as long as the values tell nothing of a kernel.
+        They are equal as long as the values tell nothing of a kernel.
         """
         evidences: Array = shared.map(
             lambda e, phi, b: jnp.where(b.told, e.log_evidence(b), 0), belief
@@ -175,7 +197,7 @@ class Ensemble(AbstractEnsemble):
         return jax.nn.log_softmax(evidences)
 
     def draw(self, key: Key, shared: "Experts", belief: FittedBelief) -> Count:
-        """An expert, with its weight or `floor` if that is larger."""
+        """Draws the number of an expert, with its weight or `floor` if that is larger."""
         weights = jnp.maximum(jnp.exp(self.log_weights(shared, belief)), self.floor)
         return jr.categorical(key, jnp.log(weights))
 
@@ -192,7 +214,7 @@ class Experts(eqx.Module):
 
     @classmethod
     def of(cls, expert: Fitted, kernels: Kernel, key: Key, dim: int) -> "Experts":
-        """`expert` under every one of the stacked `kernels`, each with features of its own."""
+        """`expert` under every kernel of the stacked `kernels`, each with features of its own."""
         under = jax.vmap(lambda kernel: eqx.tree_at(lambda e: e.kernel, expert, kernel))(kernels)
         keys = jr.split(key, len(jax.tree.leaves(kernels)[0]) + 1)
         features = jax.vmap(lambda e, k: e.setup(k, dim))(under, keys[:-1])
@@ -203,7 +225,7 @@ class Experts(eqx.Module):
         return jax.vmap(function)(self.experts, self.features, *each)
 
     def pick(self, number: Count, belief: FittedBelief) -> tuple[Fitted, Any, FittedBelief]:
-        """One expert, its features, and what it believes."""
+        """One expert, its features, and its belief."""
         return jax.tree.map(lambda leaf: leaf[number], (self.experts, self.features, belief))
 
 

@@ -52,9 +52,9 @@ from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Sca
 class FittedBelief(eqx.Module):
     """Observations, the hyperparameters fitted to them, and what `inference` makes of both.
 
-    `held` are the values in the first rows that are used, and 0 in the others: no state holds NaN, for
-    which `jax_debug_nans` would stop. `y` is NaN where there is none; `values` are what is modeled, `y`
-    after `warping`.
+    `held` are the values in the first rows that are used, and 0 in the others. So no state holds
+    NaN, for which `jax_debug_nans` would stop. `y` is NaN in rows without a value; `values` are the
+    modeled numbers, `y` after `warping`.
     """
 
     x: Float[Array, "capacity dim"]
@@ -79,13 +79,13 @@ class FittedBelief(eqx.Module):
 
     @property
     def used(self) -> Bool[Array, "*beliefs capacity"]:
-        """Which rows hold an observation; of several beliefs at once, too."""
+        """Whether each row holds an observation; for several beliefs at once, too."""
         rows = jnp.broadcast_to(jnp.arange(self.held.shape[-1]), self.held.shape)
         return rows < self.moments.count[..., None]
 
     @property
     def standardized(self) -> Float[Array, " capacity"]:
-        """`values` of mean 0 and deviation 1, NaN where there is none."""
+        """`values` of mean 0 and deviation 1, NaN in rows without a value."""
         moments = self.moments
         return (self.values - moments.first - moments.mean) / moments.deviation
 
@@ -104,39 +104,50 @@ class AbstractInference(Extensible):
 
     @abc.abstractmethod
     def bounds(self) -> Bounds:
-        """Where `Fitted` looks for hyperparameters, unless told."""
+        """Returns the bounds between which `Fitted` looks for hyperparameters, unless told."""
 
     @abc.abstractmethod
     def basis(self, kernel: Kernel) -> Basis:
-        """What draws the features, unless `Fitted` is told."""
+        """Returns the function that draws the features, unless `Fitted` is told."""
 
     @abc.abstractmethod
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Any:
-        """The model of no observations. It has `moments`."""
+        """Returns the model of no observations, which has `moments`."""
 
     @abc.abstractmethod
     def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> Any:
-        """The model after one more value, which may be NaN; the belief is of those before."""
+        """Returns the model after another value, which may be NaN; the belief is of the values before."""
 
     @abc.abstractmethod
     def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> Any:
-        """The model of all values of a belief whose hyperparameters or warping are new."""
+        """Returns the model of all values of a belief whose hyperparameters or warping are new."""
 
     @abc.abstractmethod
     def sample(self, key: Key, phi: FeatureMap, belief: FittedBelief) -> Function:
-        """A function drawn from the belief, for standardized values."""
+        """Draws a function from the belief, for standardized values."""
 
     @abc.abstractmethod
     def predict(self, phi: FeatureMap, belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
-        """Mean and variance at `x`, for standardized values."""
+        """Returns mean and variance at `x`, for standardized values."""
 
     @abc.abstractmethod
     def log_evidence(self, belief: FittedBelief) -> Scalar:
-        """Log marginal likelihood of the standardized values, in nats."""
+        """Returns the log marginal likelihood of the standardized values, in nats."""
 
 
 class OnFeatures(AbstractInference):
-    """A linear model on features: O(features²) an observation, or less where the capacity is small."""
+    """A linear model on features, the default inference of `Fitted`.
+
+    It takes O(features²) an observation, or less if the capacity is small. Its samples are
+    functions that can be sent, and they cost the same after any number of observations. Its
+    variance starves once observations outnumber what features can tell apart.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Fitted(capacity=20, inference=jaxbo.OnFeatures())
+        >>> [round(float(end), 5) for end in model.limits.noise]
+        [1e-05, 1.0]
+    """
 
     def bounds(self) -> Bounds:
         return Bounds()
@@ -190,7 +201,17 @@ class PathwiseFunction(eqx.Module):
 
 
 class Exact(AbstractInference):
-    """The exact process. In float32 keep the noise at 1e-4 or more, as `Fitted` does when it fits."""
+    """Inference by the exact process, for O(observations²) a point.
+
+    It keeps all of the variance that features lose. A value of a sample takes O(capacity). In
+    float32 keep the noise at 1e-4 or more, as `Fitted` does when it fits.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Fitted(capacity=20, inference=jaxbo.Exact())
+        >>> [round(float(end), 5) for end in model.limits.noise]
+        [0.0001, 1.0]
+    """
 
     def bounds(self) -> Bounds:
         return Bounds(noise=(1e-4, 1.0))
@@ -266,34 +287,60 @@ def _whitened(belief: FittedBelief, x: Point) -> tuple[Float[Array, " capacity"]
 
 
 def _moments(values: Float[Array, " capacity"]) -> Moments:
-    """Of all that are finite."""
+    """Moments of all values that are finite."""
     step = lambda moments, y: (updated(moments, y), None)  # noqa: E731
     return jax.lax.scan(step, no_moments(values.dtype), values)[0]
 
 
 class Fitted(AbstractSurrogate):
-    """Hyperparameters of the agent's own, refitted by maximum evidence every `refit_every` rounds.
+    """A model whose hyperparameters are fitted to an agent's own values, by maximum evidence.
 
-    `kernel` and `noise` are where fitting starts, and what is expected unless `priors` say otherwise
-    (`Priors()` expects nothing). The form of `kernel` stays, and with `keep_length_scale` its length
-    scale. With fewer than `fit.FEWEST` distinct values nothing is fitted. `bounds` and `priors` are those
-    of `fit.fit`. `capacity` is the most observations that an agent will ever make; later ones are
-    ignored. Frequencies are common to all agents, length scales are not (FTS, section 5.2 and the
-    authors' real experiments). Where `refit_every` is None, nothing is fitted.
+    The form of `kernel` stays. With fewer than `fit.FEWEST` distinct values nothing is fitted.
+    Frequencies are common to all agents, length scales are not (FTS, section 5.2 and the authors'
+    real experiments).
 
     With `Exact()` the kernel may be any function k(x, z), whose numbers are fitted if it has any
-    (`KernelFunction`). Samples then begin from `size` inducing points in the cube (`nystrom.basis`):
-    of a rough kernel in many dimensions they vary too little where nothing is observed.
+    (`KernelFunction`). Samples then begin from `size` inducing points in the cube
+    (`nystrom.basis`). Samples of a rough kernel in many dimensions vary too little where nothing is
+    observed.
 
-    `warp` brings skewed values nearer to a Gaussian by a power transformation, refitted with the rest
-    (`models.warping`). `inference` is `OnFeatures()`, whose samples are functions that can be sent and
-    cost the same after any number of observations; or `Exact()`, at O(capacity) a sample's value: for
-    expected improvement, and where weights are to be those of the exact evidence (egp-evidence). With
-    Thompson sampling `Exact()` was better after 100 evaluations on two of four functions and neither on
-    the others (egp-synthetic).
+    A value may be any number. Beyond ±1.5e16 in float32 (3e129 in float64) it counts as that. If
+    all values differ by less than 1e-19 or by their own rounding, they count as equal.
 
-    A value may be any number; beyond ±1.5e16 in float32 (3e129 in float64) it counts as that. Where all
-    differ by less than 1e-19 or by their own rounding, they count as equal.
+    Args:
+        capacity: The most observations that an agent will ever make, at least 1. Later observations
+            are ignored.
+        kernel: The kernel that fitting starts from, and that is expected unless `priors` say
+            otherwise. Default: `SquaredExponential(0.2)`.
+        size: Number of features, at least 1. Default: 200.
+        noise: The noise variance that fitting starts from, above 0, in units of the values'
+            variance. It is expected unless `priors` say otherwise. Default: 1e-2.
+        refit_every: Number of rounds between fits, at least 1. None: nothing is fitted. Default: 5.
+        basis: The function that draws the features. None: the choice of `inference`.
+        inference: `OnFeatures()`, whose samples can be sent and cost the same after any number of
+            observations. Or `Exact()`: for expected improvement, and for ensembles weighed by the
+            exact evidence (egp-evidence). With Thompson sampling `Exact()` was better after 100
+            evaluations on two of four functions, and neither was on the others (egp-synthetic).
+            Default: `OnFeatures()`.
+        warp: Whether skewed values are brought nearer to a Gaussian by a power transformation,
+            fitted with the rest (`models.warping`). Default: False.
+        keep_length_scale: Whether the length scale of `kernel` stays. Default: False.
+        bounds: Bounds of the hyperparameters, as in `fit.fit`. None: the choice of `inference`.
+        priors: Priors of the hyperparameters, as in `fit.fit`; `Priors()` expects nothing. None:
+            around `kernel` and `noise`.
+
+    Raises:
+        ValueError: A number is out of its range, or the basis or `keep_length_scale` does not fit
+            the kernel.
+
+    Example:
+        >>> import equinox as eqx, jax.numpy as jnp, jax.random as jr, jaxbo
+        >>> model = jaxbo.Fitted(8, jaxbo.Matern52(0.3), size=20)
+        >>> shared = model.setup(jr.key(0), dim=2)
+        >>> x, y = jnp.array([0.2, 0.7]), jnp.array(1.5)
+        >>> belief = eqx.filter_jit(model.condition)(shared, model.start(shared), x, y)
+        >>> int(model.count(belief)), belief.x.shape
+        (1, (8, 2))
     """
 
     capacity: int = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -376,16 +423,18 @@ class Fitted(AbstractSurrogate):
 
     @property
     def prior(self) -> Priors:
-        """What hyperparameters are expected to be."""
+        """Returns the priors of the hyperparameters."""
         return Priors.around(self.kernel, self.noise) if self.priors is None else self.priors
 
     @property
     def limits(self) -> Bounds:
-        """Where hyperparameters are looked for."""
+        """Returns the bounds between which hyperparameters are looked for."""
         return self.inference.bounds() if self.bounds is None else self.bounds
 
     def rewarped(self, belief: FittedBelief) -> FittedBelief:
-        """The observations under a warping fitted anew; the model only becomes theirs by `under`."""
+        """Returns the observations under a warping fitted anew; the model only becomes theirs by
+        `under`.
+        """
         if belief.warping is None:
             return belief
         warped = eqx.tree_at(lambda b: b.warping, belief, warping.fit(belief.y))
@@ -394,7 +443,7 @@ class Fitted(AbstractSurrogate):
     def under(
         self, shared: FeatureMap, belief: FittedBelief, kernel: Kernel, noise: Scalar
     ) -> FittedBelief:
-        """What the same observations say under other hyperparameters."""
+        """Returns the belief of the same observations under other hyperparameters."""
         belief = eqx.tree_at(lambda b: (b.kernel, b.noise), belief, (kernel, noise))
         model = self.inference.rebuild(_features(shared, belief), belief)
         return eqx.tree_at(lambda b: b.model, belief, model)
@@ -414,14 +463,14 @@ class Fitted(AbstractSurrogate):
     def standardized(
         self, shared: FeatureMap, belief: FittedBelief, x: Point
     ) -> tuple[Scalar, Scalar]:
-        """`predict` for standardized values, what `sample` is a function of."""
+        """Does the same as `predict` for standardized values, in which `sample` draws functions."""
         return self.inference.predict(_features(shared, belief), belief, x)
 
     def standard(self, belief: FittedBelief, y: Scalar) -> Scalar:
         return in_deviations(belief.moments, y if belief.warping is None else belief.warping(y))
 
     def mixture(self, shared: FeatureMap, belief: FittedBelief) -> "Mixture":
-        """The model as a mixture of one, for standardized values."""
+        """Returns the model as a mixture of a single Gaussian, for standardized values."""
 
         def predict(x: Point) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
             mean, variance = self.standardized(shared, belief, x)
@@ -431,9 +480,10 @@ class Fitted(AbstractSurrogate):
         return Mixture(jnp.zeros((1,), belief.y.dtype), predict, best(means, belief.used))
 
     def log_evidence(self, belief: FittedBelief) -> Scalar:
-        """Log marginal likelihood of the standardized values under the kernel, in nats.
+        """Returns the log marginal likelihood of the standardized values under the kernel, in nats.
 
-        On features it is that of the linear model, which tends to the exact one as features grow.
+        On features it is the evidence of the linear model, which tends to the exact evidence as
+        features grow.
         """
         return self.inference.log_evidence(belief)
 
@@ -441,7 +491,8 @@ class Fitted(AbstractSurrogate):
 class Mixture(NamedTuple):
     """f(x) ~ Σ_m w_m N(mean_m, variance_m), for standardized values.
 
-    `predict` gives the means and variances at a point, `best` is the largest mean at an observed one.
+    `predict` gives the means and variances at a point, `best` is the largest mean at an observed
+    point.
     """
 
     log_weights: Float[Array, " experts"]

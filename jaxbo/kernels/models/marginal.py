@@ -30,17 +30,31 @@ _APART = 4
 
 
 class Marginal(AbstractEnsemble):
-    """Equally weighed experts whose hyperparameters are samples of the posterior given the data.
+    """A fully Bayesian model: equally weighed experts whose hyperparameters are posterior samples.
 
-    In place of maximum evidence, a chain goes on from its last sample whenever `expert` would refit:
-    `warmup` steps that adapt it, then one of `samples` every few steps. The prior is that of `expert`.
-    With `Thompson` it is fully Bayesian GP-TS: a sample of the hyperparameters, then a function; with
-    `EI` the acquisition is averaged over them (Snoek et al., 2012).
+    In place of maximum evidence, a chain goes on from its last sample whenever `expert` would
+    refit. After some steps that adapt it, it keeps a sample every few steps. The prior is that of
+    `expert`. With `Thompson` it is fully Bayesian GP-TS: a sample of the hyperparameters, then a
+    function. With `EI` the acquisition is averaged over the samples (Snoek et al., 2012).
 
-    The chain's randomness is drawn once, by `setup`, and depends on the number of observations: agents
-    that share features share it. Memory: `samples` times that of `expert`.
+    The chain's randomness is drawn once, by `setup`, and depends on the number of observations:
+    agents that share features share it. Memory: `samples` times that of `expert`.
 
-    `ImportError` without blackjax.
+    Args:
+        expert: The model of each sample, with its prior and the rounds between refits.
+        samples: Number of samples, at least 1. Default: 8.
+        warmup: Steps that adapt the chain, at least 20. Default: 100.
+
+    Raises:
+        ImportError: blackjax is not installed.
+        ValueError: A number is too small, or `expert` is no `Fitted`.
+
+    Example:
+        >>> import jaxbo
+        >>> model = jaxbo.Marginal(jaxbo.Fitted(20, inference=jaxbo.Exact()), samples=4)
+        >>> method = jaxbo.EGP(jaxbo.Cube(2), model, jaxbo.Thompson())
+        >>> model.size, method.capacity
+        (4, 20)
     """
 
     expert: Fitted
@@ -87,12 +101,12 @@ class Marginal(AbstractEnsemble):
         return shared.map(lambda e, phi, b, theta: e.under(phi, b, *theta), belief, found)
 
     def log_weights(self, shared: Experts, belief: FittedBelief) -> Float[Array, " experts"]:
-        """Equal: samples of the posterior are as frequent as they are likely."""
+        """Returns equal weights: samples of the posterior are as frequent as they are likely."""
         del shared
         return jnp.full((self.samples,), -math.log(self.samples), belief.y.dtype)
 
     def draw(self, key: Key, shared: Experts, belief: FittedBelief) -> Count:
-        """Any of them."""
+        """Draws the number of any sample, all of them equally likely."""
         del shared, belief
         return jr.randint(key, (), 0, self.samples)
 

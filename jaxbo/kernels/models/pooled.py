@@ -40,7 +40,9 @@ _SHRINK = 2
 
 
 class Restricted(NamedTuple):
-    """Of one setting: log evidence up to a constant, the number of contrasts, and y'C'(C K C')⁻¹C y."""
+    """Results for a setting: log evidence up to a constant, the number of contrasts, and y'C'(C K
+    C')⁻¹C y.
+    """
 
     log_evidence: Scalar
     contrasts: Scalar
@@ -49,15 +51,32 @@ class Restricted(NamedTuple):
 
 
 class Pooled(eqx.Module):
-    """Agents agree on length scales and noise over signal variance, a mean weighted by evidence.
+    """Agents agree on length scales and on noise over signal variance, by the sum of their evidences.
 
-    With one length scale that is within about a tenth of where the evidence is largest, the noise within
-    a factor of 1.8; with one a coordinate, take more `settings`. An agent keeps a scale of its own: the
-    signal variance that its values have under the agreed setting, drawn towards that of `Fitted.kernel`
-    while there are few, and within its bounds. Sends `settings` floats an agent and message. An agent's
-    evidence takes O(settings capacity³), and 16 capacity² floats at once.
+    They agree on a mean weighted by evidence. With a single length scale, it is within about a
+    tenth of where the evidence is largest, and the noise is within a factor of 1.8. With a length
+    scale a coordinate, take more `settings`.
 
-    `ValueError` for less than one setting.
+    An agent keeps a scale of its own: the signal variance that its values have under the agreed
+    setting. It is drawn towards the variance of `Fitted.kernel` while there are few values, and
+    stays within its bounds.
+
+    An agent's message has `settings` floats more. An agent's evidence takes O(settings capacity³),
+    and 16 capacity² floats at once.
+
+    Args:
+        settings: Number of settings of the hyperparameters that are compared, at least 1. Default:
+            128.
+
+    Raises:
+        ValueError: `settings` is below 1.
+
+    Example:
+        >>> import jaxbo
+        >>> own = jaxbo.Fitted(20, refit_every=None)
+        >>> method = jaxbo.FTS(jaxbo.Cube(2), agents=5, own=own, pooled=jaxbo.Pooled(settings=64))
+        >>> method.pooled.settings
+        64
     """
 
     settings: int = eqx.field(static=True, default=128)
@@ -66,7 +85,7 @@ class Pooled(eqx.Module):
         whole("settings", self.settings, least=1)
 
     def check(self, own: object) -> None:
-        """`ValueError` for a model whose hyperparameters it cannot set."""
+        """Raises a `ValueError` for a model whose hyperparameters it cannot set."""
         if not isinstance(own, Fitted) or own.refit_every is not None or own.warp:
             raise ValueError(
                 f"pooled=Pooled() needs own=Fitted(..., refit_every=None, warp=False), to set its "
@@ -75,10 +94,10 @@ class Pooled(eqx.Module):
         _spectral(own.kernel)
 
     def evidence(self, own: Fitted, belief: FittedBelief) -> Float[Array, " settings"]:
-        """Log evidence in nats of one agent's values under each setting, its largest 0.
+        """Returns the log evidence in nats of an agent's values under each setting, its largest 0.
 
-        What is common to all settings does not matter, and float32 has digits only for the rest. All are
-        0 before there are values that differ by more than rounding.
+        A part that is common to all settings does not matter, and float32 has digits only for the
+        rest. All are 0 before there are values that differ by more than rounding.
         """
         problem = _problem(own, belief)
         one = lambda theta: restricted(problem, theta).log_evidence  # noqa: E731
@@ -88,7 +107,9 @@ class Pooled(eqx.Module):
     def agreed(
         self, own: Fitted, belief: FittedBelief, total: Float[Array, " settings"]
     ) -> tuple[AbstractKernel, Scalar]:
-        """One agent's kernel and noise by the sum of all agents' evidences, and the priors of `own`."""
+        """Returns an agent's kernel and noise, by the sum of all agents' evidences and the priors of
+        `own`.
+        """
         problem = _problem(own, belief)
         points = self._points(own, problem)
         logs = total.astype(points.dtype) + jax.vmap(problem.log_prior)(points)
@@ -168,9 +189,9 @@ def restricted(problem: fit.Problem, theta: Float[Array, " parameters"]) -> Rest
 
         -(n - 1) / 2 log squares - log |K| / 2 - log(1'K⁻¹1) / 2,    squares = min over m of |y - m|²_K⁻¹
 
-    (Patterson and Thompson, 1971), with the scale at its maximum. Values must be standardized: where
-    their sum of squares is not about their number they differ by rounding only, `told` is false and the
-    evidence 0.
+    (Patterson and Thompson, 1971), with the scale at its maximum. Values must be standardized. If
+    their sum of squares is not about their number they differ by rounding only: `told` is false and
+    the evidence 0.
     """
     kernel, noise = problem.unpack(theta)
     rows, y = problem.rows, problem.y

@@ -102,10 +102,10 @@ def default_kernel() -> AbstractKernel:
 
 
 class AbstractSurrogate(Extensible):
-    """How an agent models its objective. `shared` is what all agents draw together, once.
+    """How an agent models its objective. All agents draw `shared` together, once.
 
-    Values are standardized inside; with a `period`, hyperparameters are fitted anew every so many rounds.
-    `capacity` is the most observations that a belief can hold, None if there is no limit.
+    Values are standardized inside. With a `period`, hyperparameters are fitted anew every so many
+    rounds. `capacity` is the most observations that a belief can hold, None if there is no limit.
     """
 
     if TYPE_CHECKING:  # a field of some surrogates, a property of others
@@ -119,50 +119,51 @@ class AbstractSurrogate(Extensible):
     @property
     @abc.abstractmethod
     def period(self) -> int | None:
-        """How many rounds, or evaluations, lie between fits; None if nothing is fitted."""
+        """Returns how many rounds, or evaluations, lie between fits; None if nothing is fitted."""
 
     @property
     def invariant(self) -> bool:
-        """Whether a constant added to all values changes no sample and no variance."""
+        """Says whether a constant added to all values changes no sample and no variance."""
         return True
 
     @abc.abstractmethod
     def setup(self, key: Key, dim: int) -> Any:
-        """Features for points of `dim` coordinates."""
+        """Draws features for points of `dim` coordinates."""
 
     @abc.abstractmethod
     def start(self, shared: Any) -> Any:
-        """The belief before any observation."""
+        """Returns the belief before any observation."""
 
     @abc.abstractmethod
     def condition(self, shared: Any, belief: Any, x: Point, y: Scalar) -> Any:
-        """The belief after observing `y` at `x`, under the hyperparameters it has.
+        """Returns the belief after observing `y` at `x`, under the hyperparameters it has.
 
-        A non-finite `y` changes nothing, bit for bit; nor does one beyond the capacity.
+        A non-finite `y` changes nothing, bit for bit. Nor does a value beyond the capacity.
         """
 
     @abc.abstractmethod
     def refit(self, shared: Any, belief: Any) -> Any:
-        """The belief with hyperparameters that are fitted anew, if it has any."""
+        """Returns the belief with hyperparameters that are fitted anew, if it has any."""
 
     @abc.abstractmethod
     def count(self, belief: Any) -> Count:
-        """How many observations a belief is of."""
+        """Returns how many observations a belief is of."""
 
     @abc.abstractmethod
     def sample(self, key: Key, shared: Any, belief: Any) -> Function:
-        """A function drawn from the belief, in units of the values' standard deviation."""
+        """Draws a function from the belief, in units of the values' standard deviation."""
 
     @abc.abstractmethod
     def predict(self, shared: Any, belief: Any, x: Point) -> tuple[Scalar, Scalar]:
-        """Mean and variance of the objective at `x`, without noise, in units of the values."""
+        """Returns mean and variance of the objective at `x`, without noise, in units of the values."""
 
     def standard(self, belief: Any, y: Scalar) -> Scalar:
-        """A value in the units of `sample`. `ValueError` for a surrogate that does not say."""
+        """Returns a value in the units of `sample`. `ValueError` for a surrogate that does not say."""
         raise ValueError(f"{type(self).__name__} does not say what its samples' units are.")
 
     def observe(self, shared: Any, belief: Any, x: Point, y: Scalar, round: Count) -> Any:
-        """`condition` in round `round`, negative before the first; then `refit` where that is due.
+        """Applies `condition` in round `round`, negative before the first; then `refit` when that is
+        due.
 
         The first fit is to the observations of the first round and all before it.
         """
@@ -191,13 +192,32 @@ def refitted(surrogate: AbstractSurrogate, shared: Any, belief: Any) -> Any:
 
 
 class Fixed(AbstractSurrogate):
-    """Hyperparameters given in advance: a linear model on features common to all agents.
+    """A model with given hyperparameters: linear, on features that all agents share.
 
-    `noise` is the noise variance in units of the values' variance (of the values themselves without
-    `standardize`), like the variance of `kernel`. `basis` draws the features: `sine_cosine` is nearer to
-    the kernel for the same size than the `cosine` of FTS, appendix A, and cheaper to maximize.
-    `capacity`, if given, is the most observations that an agent will ever make and may make the
-    posterior cheaper (`posterior.prior`).
+    Args:
+        kernel: The kernel that the features stand for. Default: `SquaredExponential(0.2)`.
+        size: Number of features, at least 1. Default: 100.
+        noise: The noise variance, above 0, in units of the values' variance like the variance of
+            `kernel`. Without `standardize` it is in units of the values, squared. Default: 1e-2.
+        standardize: Whether values are standardized by their running mean and deviation. Default:
+            True.
+        basis: The function that draws the features. `features.sine_cosine`, the default, is nearer
+            to the kernel for the same size than the `features.cosine` of FTS, appendix A, and
+            cheaper to maximize.
+        capacity: The most observations that an agent will ever make, at least 1. It may make the
+            posterior cheaper (`posterior.prior`). None: no limit.
+
+    Raises:
+        ValueError: A number is out of its range, or the basis cannot draw features of the kernel.
+
+    Example:
+        >>> import jax.numpy as jnp, jax.random as jr, jaxbo
+        >>> model = jaxbo.Fixed(jaxbo.Matern52(0.3), size=20, standardize=False)
+        >>> shared = model.setup(jr.key(0), dim=2)
+        >>> x, y = jnp.array([0.2, 0.7]), jnp.array(1.5)
+        >>> belief = model.condition(shared, model.start(shared), x, y)
+        >>> [round(float(number), 2) for number in model.predict(shared, belief, x)]
+        [1.49, 0.01]
     """
 
     kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)

@@ -37,12 +37,12 @@ Covariance: TypeAlias = Callable[[Point, Point], Scalar]
 class AbstractKernel(Extensible):
     """A stationary covariance function: hyperparameters, and its value at two points.
 
-    `length_scale` is in units of x: one number (isotropic) or one for each coordinate (ARD).
-    `variance` is the signal variance, k(x, x), in squared units of y. Both must be positive and
-    finite, else `ValueError`. Differentiable in both and in the points, at zero distance too. The
-    precision of the result is that of the points.
+    `length_scale` is in units of x: a number (isotropic) or a number for each coordinate (ARD,
+    automatic relevance determination). `variance` is the signal variance, k(x, x), in squared units
+    of y. Both must be positive and finite, else `ValueError`. It is differentiable in both and in
+    the points, at zero distance too. The precision of the result is that of the points.
 
-    Kernels of many agents are one kernel with batched fields: `eqx.filter_vmap(Matern52)(scales)`.
+    Kernels of many agents are a kernel with batched fields: `eqx.filter_vmap(Matern52)(scales)`.
     """
 
     length_scale: Float[Array, "*dim"] = eqx.field(converter=named("length_scale"))
@@ -54,7 +54,7 @@ class AbstractKernel(Extensible):
         self.check_shapes()
 
     def check_shapes(self) -> None:
-        """`ValueError` for hyperparameters of a shape that the kernel has no use for."""
+        """Raises a `ValueError` for hyperparameters of a shape that the kernel has no use for."""
         if self.length_scale.ndim > 1 or self.variance.ndim > 0:
             raise ValueError(
                 f"length_scale must be a number or a vector and variance a number, got shapes "
@@ -63,7 +63,7 @@ class AbstractKernel(Extensible):
             )
 
     def __call__(self, x: Point, z: Point) -> Scalar:
-        """k(x, z). `ValueError` where x, z and an ARD length scale differ in dimension."""
+        """Returns k(x, z). `ValueError` if x, z and an ARD length scale differ in dimension."""
         if x.shape != z.shape or self.length_scale.shape not in ((), x.shape):
             raise ValueError(
                 f"points of shapes {x.shape} and {z.shape} do not fit a length scale of shape "
@@ -75,29 +75,31 @@ class AbstractKernel(Extensible):
 
     @property
     def hyperparameters(self) -> dict[str, Float[Array, "..."]]:
-        """What is fitted, by the names of `fit.Bounds` and `fit.Priors`."""
+        """Returns the fitted numbers, by the names of `fit.Bounds` and `fit.Priors`."""
         return {"length_scale": self.length_scale, "variance": self.variance}
 
     def with_hyperparameters(
         self, length_scale: Float[Array, "*scales"], variance: Float[Array, "*variances"]
     ) -> "AbstractKernel":
-        """The kernel of the same form with these."""
+        """Returns the kernel of the same form with other hyperparameters."""
         return eqx.tree_at(lambda k: (k.length_scale, k.variance), self, (length_scale, variance))
 
     @property
     def alike(self) -> Count | int:
-        """How many of the length scales are one and the same, whatever they are set to."""
+        """Returns how many of the length scales are one and the same, whatever they are set to."""
         return 1
 
     def squares(self, X: Float[Array, "points dim"]) -> Float[Array, "scales points points"]:
-        """What `of_squares` needs of the points, whatever the hyperparameters: squared distances."""
+        """Returns squared distances, all that `of_squares` needs of the points, whatever the
+        hyperparameters.
+        """
         squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
         return squares if self.length_scale.ndim else jnp.sum(squares, axis=0, keepdims=True)
 
     def of_squares(
         self, squares: Float[Array, "scales points points"]
     ) -> Float[Array, "points points"]:
-        """k of all pairs of points."""
+        """Returns k of all pairs of points."""
         weights = jnp.ravel(self.length_scale) ** -2
         s = jnp.zeros_like(squares[0])
         for weight, square in zip(weights, squares, strict=True):
@@ -106,15 +108,34 @@ class AbstractKernel(Extensible):
 
     @abc.abstractmethod
     def correlation(self, s: Scalar) -> Scalar:
-        """k / variance as a function of the squared distance `s` in length scales."""
+        """Returns k / variance as a function of the squared distance `s` in length scales."""
 
     @abc.abstractmethod
     def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
-        """`count` independent draws of the positive scale `tau` of a base frequency."""
+        """Returns `count` independent draws of the positive scale `tau` of a base frequency."""
 
 
 class SquaredExponential(AbstractKernel):
-    """exp(-s / 2): infinitely smooth; the kernel of the FTS and DP-FTS-DE papers."""
+    """The squared exponential kernel: paths are infinitely smooth.
+
+        k(x, z) = variance exp(-s / 2),    s = |(x - z) / length_scale|²
+
+    It is the kernel of the FTS and DP-FTS-DE papers.
+
+    Args:
+        length_scale: The length scale, above 0, in units of x: a number, or a number for each
+            coordinate.
+        variance: The signal variance k(x, x), above 0, in squared units of y. Default: 1.
+
+    Raises:
+        ValueError: A number is not positive and finite, or an array has another shape.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> kernel = jaxbo.SquaredExponential(0.5)
+        >>> round(float(kernel(jnp.array([0.0]), jnp.array([0.5]))), 2)
+        0.61
+    """
 
     def correlation(self, s: Scalar) -> Scalar:
         return jnp.exp(-s / 2)
@@ -125,9 +146,25 @@ class SquaredExponential(AbstractKernel):
 
 
 class Matern12(AbstractKernel):
-    """exp(-a), a = sqrt(s): continuous, nowhere differentiable paths.
+    """The Matérn kernel of smoothness 1/2: paths are continuous, and differentiable nowhere.
+
+        k(x, z) = variance exp(-a),    a = |(x - z) / length_scale|
 
     The gradient at zero distance, where there is none, is taken as 0.
+
+    Args:
+        length_scale: The length scale, above 0, in units of x: a number, or a number for each
+            coordinate.
+        variance: The signal variance k(x, x), above 0, in squared units of y. Default: 1.
+
+    Raises:
+        ValueError: A number is not positive and finite, or an array has another shape.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> kernel = jaxbo.Matern12(0.5)
+        >>> round(float(kernel(jnp.array([0.0]), jnp.array([0.5]))), 2)
+        0.37
     """
 
     def correlation(self, s: Scalar) -> Scalar:
@@ -138,7 +175,24 @@ class Matern12(AbstractKernel):
 
 
 class Matern32(AbstractKernel):
-    """(1 + a) exp(-a), a = sqrt(3 s): paths differentiable once."""
+    """The Matérn kernel of smoothness 3/2: paths are differentiable once.
+
+        k(x, z) = variance (1 + a) exp(-a),    a = √3 |(x - z) / length_scale|
+
+    Args:
+        length_scale: The length scale, above 0, in units of x: a number, or a number for each
+            coordinate.
+        variance: The signal variance k(x, x), above 0, in squared units of y. Default: 1.
+
+    Raises:
+        ValueError: A number is not positive and finite, or an array has another shape.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> kernel = jaxbo.Matern32(0.5)
+        >>> round(float(kernel(jnp.array([0.0]), jnp.array([0.5]))), 2)
+        0.48
+    """
 
     def correlation(self, s: Scalar) -> Scalar:
         return _matern32(3 * s)
@@ -148,7 +202,24 @@ class Matern32(AbstractKernel):
 
 
 class Matern52(AbstractKernel):
-    """(1 + a + a^2/3) exp(-a), a = sqrt(5 s): paths differentiable twice."""
+    """The Matérn kernel of smoothness 5/2: paths are differentiable twice.
+
+        k(x, z) = variance (1 + a + a²/3) exp(-a),    a = √5 |(x - z) / length_scale|
+
+    Args:
+        length_scale: The length scale, above 0, in units of x: a number, or a number for each
+            coordinate.
+        variance: The signal variance k(x, x), above 0, in squared units of y. Default: 1.
+
+    Raises:
+        ValueError: A number is not positive and finite, or an array has another shape.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> kernel = jaxbo.Matern52(jnp.array([0.5, 2.0]), variance=4.0)
+        >>> round(float(kernel(jnp.array([0.0, 0.0]), jnp.array([0.5, 0.0]))), 2)
+        2.1
+    """
 
     def correlation(self, s: Scalar) -> Scalar:
         return _matern52(5 * s)
@@ -158,10 +229,11 @@ class Matern52(AbstractKernel):
 
 
 class OneOf(AbstractKernel):
-    """One of several forms. Which one is data, so kernels of different form share one program.
+    """One of several forms. The choice is data, so kernels of different form share a program.
 
-    `forms` are kernels whose own hyperparameters do not matter. Where `isotropic`, the length scales of
-    all coordinates are set to one, their geometric mean. `stack` makes a batch of these.
+    `forms` are kernels whose own hyperparameters do not matter. If `isotropic`, the length scales
+    of all coordinates are set to a common number, their geometric mean. `stack` makes a batch of
+    such kernels.
     """
 
     forms: tuple[AbstractKernel, ...] = ()
@@ -191,9 +263,10 @@ class OneOf(AbstractKernel):
 class KernelFunction(eqx.Module):
     """A covariance function without a spectral density, such as a user's own.
 
-    `function` is any k(x, z) of two points: differentiable in x, also where x = z, if points are to be
-    found by gradients. Its numbers are those of a module, or what a `functools.partial` binds; each is
-    fitted as its `factor` times what it was given as. A plain function has none.
+    `function` is any k(x, z) of two points. If points are to be found by gradients it is
+    differentiable in x, also at x = z. Its numbers are the numbers of a module, or those that a
+    `functools.partial` binds. Each is fitted as its `factor` times the given number. A plain
+    function has none.
     """
 
     function: Covariance
@@ -218,7 +291,7 @@ class KernelFunction(eqx.Module):
 
     @property
     def hyperparameters(self) -> dict[str, Float[Array, "..."]]:
-        """What is fitted, by the names of `fit.Bounds` and `fit.Priors`."""
+        """The fitted numbers, by the names of `fit.Bounds` and `fit.Priors`."""
         return {"factor": self.factors}
 
     def with_hyperparameters(self, factors: Float[Array, " numbers"]) -> "KernelFunction":
@@ -227,11 +300,11 @@ class KernelFunction(eqx.Module):
 
     @property
     def alike(self) -> int:
-        """No two factors are one."""
+        """No two factors are the same."""
         return 1
 
     def squares(self, X: Float[Array, "points dim"]) -> Float[Array, "points dim"]:
-        """What `of_squares` needs of the points: all that they are."""
+        """All that `of_squares` needs of the points: the points themselves."""
         return X
 
     def of_squares(self, X: Float[Array, "points dim"]) -> Float[Array, "points points"]:
@@ -255,7 +328,9 @@ def as_kernel(kernel: Covariance) -> Kernel:
 
 
 def forms(dim: int, length_scale: float = 0.3) -> tuple[AbstractKernel, ...]:
-    """Kernels to choose from: smooth and rough, one length scale and one for each coordinate."""
+    """Kernels to choose from: smooth and rough, with a common length scale or a scale for each
+    coordinate.
+    """
     scales = jnp.full((dim,), length_scale)
     return (
         SquaredExponential(length_scale),
@@ -266,12 +341,13 @@ def forms(dim: int, length_scale: float = 0.3) -> tuple[AbstractKernel, ...]:
 
 
 def stack(kernels: Sequence[AbstractKernel], dim: int) -> AbstractKernel:
-    """Kernels of any forms as one with a leading axis, to be mapped over.
+    """Kernels of any forms as a single kernel with a leading axis, to be mapped over.
 
-    Kernels of one form stay what they are; of several they become `OneOf`. Length scales stay single
-    numbers if all are, else there is one for each of `dim` coordinates.
+    Kernels of one form stay as they are; kernels of several forms become `OneOf`. Length scales
+    stay single numbers if all are, else there is a length scale for each of `dim` coordinates.
 
-    `ValueError` for no kernels, what has no spectral density, or a length scale that does not fit.
+    `ValueError` for no kernels, a kernel without a spectral density, or a length scale that does
+    not fit.
     """
     _check.require(len(kernels) > 0, "expected at least one kernel, got none.")
     for kernel in kernels:

@@ -20,27 +20,43 @@ from jaxbo.types import Key, Points, Scalar, named
 class AbstractSketch(Extensible):
     """Chooses inducing points among observations.
 
-    With `exact` an agent uses its own mean where the paper has its sketch of it: it costs nothing. In the
-    average of all, where it counts like any other, there is still the sketch.
+    With `exact` an agent uses its own mean where the paper has its sketch of it: it costs nothing.
+    In the average of all, where it counts like any other, there is still the sketch.
     """
 
     exact: eqx.AbstractVar[bool]
 
     @abc.abstractmethod
     def size(self, observations: int) -> int:
-        """The most that there may be."""
+        """Returns the most inducing points that there may be."""
 
     @abc.abstractmethod
     def draw(
         self, key: Key, kernel: Covariance, x: Points, variance: Float[Array, " points"]
     ) -> Inducing:
-        """Some of the points x, at which the posterior has this variance; 0 where x is no observation."""
+        """Draws some of the points x, given the posterior variance there; it is 0 if x is no
+        observation.
+        """
 
 
 class Sketch(AbstractSketch):
     """An observation x becomes an inducing point with probability `q0` variance(x) (Algorithm 2).
 
-    In the paper q0 is 6 (1 + ε) / (1 - ε) log(8 T K / δ) / ε².
+    Args:
+        q0: The factor of the variance, above 0. In the paper it is 6 (1 + ε) / (1 - ε) log(8 T K /
+            δ) / ε².
+        exact: Whether an agent uses its own exact mean where the paper has its sketch, which costs
+            nothing. In the average of all agents there is still the sketch. Default: False.
+
+    Raises:
+        ValueError: `q0` is not positive.
+
+    Example:
+        >>> import jaxbo
+        >>> sketch = jaxbo.Sketch(q0=2.0)
+        >>> sketch.size(observations=30)
+        30
+        >>> method = jaxbo.CEPE(jaxbo.Cube(2), 4, jaxbo.schedules.first(30), sketch=sketch)
     """
 
     q0: Scalar = eqx.field(converter=named("q0"))
@@ -60,9 +76,26 @@ class Sketch(AbstractSketch):
 
 
 class Pivoted(AbstractSketch):
-    """`count` observations by pivoted Cholesky, `nystrom.greedy` or `nystrom.random`.
+    """A fixed number of observations become inducing points, by pivoted Cholesky.
 
     Beyond the paper: how many is known in advance, and so is the time it takes to send them.
+
+    Args:
+        count: Number of inducing points, at least 1.
+        select: The rule for the next pivot, `nystrom.greedy` or `nystrom.random`. Default:
+            `nystrom.greedy`.
+        exact: Whether an agent uses its own exact mean where the paper has its sketch, which costs
+            nothing. In the average of all agents there is still the sketch. Default: False.
+
+    Raises:
+        ValueError: `count` is below 1.
+
+    Example:
+        >>> import jaxbo
+        >>> sketch = jaxbo.Pivoted(count=10)
+        >>> sketch.size(observations=30), sketch.size(observations=5)
+        (10, 5)
+        >>> method = jaxbo.CEPE(jaxbo.Cube(2), 4, jaxbo.schedules.first(30), sketch=sketch)
     """
 
     count: int = eqx.field(static=True)
