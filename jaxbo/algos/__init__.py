@@ -1,1 +1,1 @@
-"""One file a method; what methods share is in `base`."""
+"""A file a method; code that methods share is in `base`."""

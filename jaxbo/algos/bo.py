@@ -1,4 +1,4 @@
-"""The method to take for one black box, and the size of its first design.
+"""The method to take for a single black box, and the size of its first design.
 
     model     four exact Gaussian processes of warped values, weighed by evidence      Ensemble.warped
               where all parameters are real:    length scales as `Priors.scaled` has them

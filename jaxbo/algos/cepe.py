@@ -4,7 +4,7 @@
     explore while fewer than N_t times:   x_i = argmax variance_i,      and (x_i, y_i) is sent to all
     else exploit:                         x_i = argmax α_i mean_i + (1 - α_i) Σ_j w_j mean_j
 
-S-CEPE explores first, then sends its inducing points and their weights instead, one a round
+S-CEPE explores first, then sends its inducing points and their weights instead, a point a round
 (`kernels.processes.nystrom`), while it queries the maximizer of its own mean.
 """
 
@@ -56,7 +56,9 @@ class Sketched(eqx.Module):
 
 
 class CEPEClient(eqx.Module):
-    """One agent; `last` is the round of its last observation, `draws` the key of its inducing points."""
+    """An agent; `last` is the round of its last observation, `draws` the key of its inducing
+    points.
+    """
 
     index: Count
     draws: Held = eqx.field(converter=held)
@@ -90,7 +92,7 @@ class CEPEBroadcast(eqx.Module):
 
 
 class CEPEInfo(Shown):
-    """`scalars` is how many numbers the agent sent since its last query, and `bytes` what they take.
+    """`scalars` is how many numbers the agent sent since its last query, and `bytes` is their size.
 
     A point and its value, or its weight, are dim + 1 numbers.
     """
@@ -440,7 +442,7 @@ class CEPE(AbstractFederated):
 def personalization(
     alpha: ArrayLike | Sequence[float], weights: ArrayLike | Sequence[float] | None, agents: int
 ) -> tuple[Float[Array, " agents"], Float[Array, " agents"]]:
-    """alpha and w of every agent, w by default 1 / agents. `ValueError` for impossible ones."""
+    """alpha and w of every agent, w by default 1 / agents. `ValueError` for impossible numbers."""
     whole("agents", agents, least=1)
     alpha = _of_agents("alpha", alpha, agents)
     require((alpha >= 0) & (alpha <= 1), f"alpha must be in [0, 1], got {alpha}.")

@@ -64,7 +64,7 @@ def _shares(finer: Iterable[float] | float) -> tuple[float, ...]:
 
 
 class DECHBO(AbstractOneModel):
-    """DEC-HBO: workers evaluate one black box, a sum of functions of a few variables each.
+    """DEC-HBO: workers evaluate a black box that is a sum of functions of a few variables each.
 
     `surrogate` and `policy` say which method it is:
 
@@ -78,13 +78,13 @@ class DECHBO(AbstractOneModel):
 
     Messages between factors and variables find a point of the grid. If the graph is given and
     narrow, or a tree, the best point is found without them (`maxsum.solve`). Newton's method goes
-    on from these points over the continuous domain. It also starts from the best point observed,
-    and from the best candidates. On a finite domain, all points are looked at.
+    on from there over the continuous domain. It also starts from the best point observed, and from
+    the best candidates. On a finite domain, all points are looked at.
 
     The info of a query says how far messages may have missed the best point of each grid
     (`Search`). With several structures the mean over them is maximized (eq. 5). If two queries from
-    one belief do not differ by themselves, the model takes busy workers to observe the expected
-    value.
+    the same belief do not differ by themselves, the model takes busy workers to observe the
+    expected value.
 
     Memory: that of `surrogate`; measured in a run of 35 observations in two dimensions with the
     defaults, 0.5 MB at most.
@@ -164,7 +164,9 @@ class DECHBO(AbstractOneModel):
         owners = self.domain.axes(self.surrogate.grid).owners
 
         def solved(points: Float[Array, "dim grid"], tables: Tables) -> tuple[Point, Search]:
-            """Of one kind. The mean over chains, of a graph that has the factors of all."""
+            """The search of a kind: of the mean over chains, on a graph that has the factors of
+            all.
+            """
             packed = tuple(t.reshape(-1, *t.shape[2:]) / len(t) for t in tables)
             found = maxsum.solve(
                 graph,
@@ -178,7 +180,7 @@ class DECHBO(AbstractOneModel):
             return x, Search(found.gap, jnp.asarray(found.exact))
 
         def searched(grid: FactorGrid) -> tuple[Float[Array, "kinds dim"], Search]:
-            """Of one grid, given what each chain believes there."""
+            """The search on a grid, given the beliefs of each chain there."""
             points = grid.points[0]  # the same for all of them
             return jax.vmap(lambda tables: solved(points, tables))(objective.on(grid))
 

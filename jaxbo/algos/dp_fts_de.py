@@ -5,8 +5,9 @@
     x_t = argmax f_t(x)                 with probability p_t, f_t from the agent's own posterior
     x_t = argmax φ(x)'ω^(region of x)   otherwise (Algorithm 2)
 
-The server may be trusted with the messages; what agents learn of each other is the broadcast alone,
-which is one release of `privacy.mechanism.Mechanism` a round. Its module says what that guarantees.
+The server may be trusted with the messages; agents learn of each other by the broadcast alone,
+which is a release of `privacy.mechanism.Mechanism` in each round. Its module says which guarantee
+that gives.
 """
 
 from dataclasses import KW_ONLY
@@ -45,7 +46,7 @@ TRIES = 256
 
 
 class DPFTSDEClient(eqx.Module):
-    """One agent; `choices` is the key of what it will do."""
+    """An agent; `choices` is the key of its later choices."""
 
     index: Count
     choices: Held = eqx.field(converter=held)
@@ -81,7 +82,7 @@ class DPFTSDE(AbstractTwoModels):
     nobody's guarantee. On a finite domain, a region is the points that lie in it.
 
     The regions' vectors are compared by their values. So distributed exploration gains only if all
-    agents' values are on one scale. Bring them to a scale that all know, such as [0, 1] for an
+    agents' values are on the same scale. Bring them to a scale that all know, such as [0, 1] for an
     accuracy, and give `features=Fixed(standardize=False)`. The default takes values of any scale,
     and standardizes each agent's alone. In `dp-synthetic` that leaves nothing of the gain: mean
     regret 0.025 instead of 0.014 with four regions, and 0.023 with a single region.
@@ -215,7 +216,7 @@ class DPFTSDE(AbstractTwoModels):
         return DPFTSDEBroadcast(round, public, jnp.where(self.releasing(round), vectors, 0))
 
     def weights(self, round: Count) -> Float[Array, "regions agents"]:
-        """Returns φ_in of a round, the first round being 0: these weights are public."""
+        """Returns φ_in of a round, the first round being 0: the weights are public."""
         assigned = jax.vmap(self.explores)(jnp.arange(self.agents))
         return self.weighting(round + 1, assigned, self.regions.count)
 

@@ -1,4 +1,5 @@
-"""A prior that agents learn together under differential privacy: `LearnedPrior` with one variance.
+"""A prior that agents learn together under differential privacy: `LearnedPrior` with a single
+variance.
 
     w_n ~ N(m, s I)                        all agents expect this of a function φ(x)'w_n
     d_n = E[w_n] - m                       the message, a change of the weights, and of two variances
@@ -6,10 +7,11 @@
     m, s, scale ← M-step of the release    the broadcast (`kernels.models.private_prior`)
     x_t = argmax of a policy               under the agent's own posterior given these
 
-`privacy.mechanism` makes the release and says which guarantee the release has. Here the mechanism has one
-region, in which every agent counts 1. The whole message of an agent is one vector: d_n and two numbers.
-The norm of a clipped message is at most `mechanism.S`, so an agent's presence moves the sum by S / q at
-most. An agent adds 0 while it is absent or not drawn, or if its message is not finite.
+`privacy.mechanism` makes the release and says which guarantee the release has. Here the mechanism
+has a single region, in which every agent counts 1. The whole message of an agent is a vector: d_n
+and two numbers. The norm of a clipped message is at most `mechanism.S`, so an agent's presence
+moves the sum by S / q at most. An agent adds 0 while it is absent or not drawn, or if its message
+is not finite.
 
 The server sends the prior and a public key. Both follow from releases and from public numbers: the
 M-step counts all agents of the roster, present or not. An empty round releases noise. It costs as much

@@ -1,4 +1,5 @@
-"""One black box and K workers: an ensemble of Gaussian processes that chooses its own kernel (EGP-TS).
+"""A single black box and K workers: an ensemble of Gaussian processes that chooses its own kernel
+(EGP-TS).
 
     f ~ Σ_m w_m GP_m,    w_m ∝ evidence of kernel m                     models.ensemble, eq. 5 to 7
     x_k = argmax f_k(x),    f_k ~ GP of an expert drawn by weight        for every worker, eq. 8, 9
@@ -21,7 +22,7 @@ from jaxbo.types import Key, Point, Points
 
 
 class EGP(AbstractOneModel):
-    """Workers evaluate one black box, and a single model holds all that they observe.
+    """Workers evaluate a single black box, and a single model holds all that they observe.
 
     `surrogate` is the model, and `policy` says which point to query given the model:
 
@@ -48,7 +49,7 @@ class EGP(AbstractOneModel):
     `UCB` the upper bounds of the slacks take the place of drawn outcomes.
 
     For a failed evaluation return NaN, not a penalty. Places where evaluations fail are then passed
-    over. Beside one value far from all others, the rest look alike, even after warping.
+    over. If a value is far from all others, the others look alike, even after warping.
 
     Differs from the paper in two points. Features keep their base frequencies when hyperparameters
     are fitted anew. The floor of appendix E is for drawing only.

@@ -173,7 +173,7 @@ class EXP3BO(AbstractAlgorithm):
         self._model().check_start(state.model, values)
 
     def _seen(self, state: Exp3State, values: Float[Array, " n"]) -> Exp3State:
-        """The state with the extent of these values, too."""
+        """The state, whose extent of values has the new values too."""
         fine = jnp.isfinite(values)
         least = jnp.min(jnp.where(fine, values, jnp.inf), initial=jnp.inf)
         most = jnp.max(jnp.where(fine, values, -jnp.inf), initial=-jnp.inf)

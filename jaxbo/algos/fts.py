@@ -41,7 +41,7 @@ from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, about, floati
 
 
 class FTSClient(eqx.Module):
-    """One agent; `sent` is its one message, with `once`, and two keys say what it will do."""
+    """An agent; `sent` is its only message, with `once`, and two keys settle its later choices."""
 
     index: Count
     choices: Held = eqx.field(converter=held)
@@ -64,7 +64,7 @@ class FTSBroadcast(eqx.Module):
 
 
 class Agreed(Shown):
-    """The hyperparameters of an agent's own model in one query."""
+    """The hyperparameters of an agent's own model in a query."""
 
     kernel: AbstractKernel
     noise: Scalar
@@ -270,7 +270,9 @@ class FTS(AbstractTwoModels):
         return self.once and self.pooled is not None
 
     def settle(self, shared: SharedFeatures, client: FTSClient) -> FTSClient:
-        """Returns the client whose one message has the evidence of all that came before the start."""
+        """Returns the client, whose only message has the evidence of all that came before the
+        start.
+        """
         del shared
         if not self.settles:
             return client
@@ -289,7 +291,8 @@ class FTS(AbstractTwoModels):
         message: SampledFunction,
         broadcast: FTSBroadcast,
     ) -> tuple[FTSClient, Agreed | None]:
-        """The client with its own model under the hyperparameters that all agree on, and these.
+        """The client with its own model under the hyperparameters that all agree on, and the
+        hyperparameters.
 
         With `once` messages are old: an agent's later observations count for itself.
         """

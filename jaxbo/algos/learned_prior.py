@@ -80,8 +80,8 @@ class LearnedPrior(AbstractFederated):
     """Agents learn a prior over functions together, and each searches by its own posterior.
 
     Values are taken as they are. Their location and scale are common to all agents, and learned. So
-    bring agents whose values differ in unit to one scale before. A failed evaluation is not learned
-    from. An agent that is not `present` is in no sum, and hears the broadcast all the same.
+    bring agents whose values differ in unit to a common scale before. A failed evaluation is not
+    learned from. An agent that is not `present` is in no sum, and hears the broadcast all the same.
 
     `rank` says how agents' functions may differ from their mean m, and it fixes the length of a
     message. D is `features.size` + 1:
@@ -119,7 +119,7 @@ class LearnedPrior(AbstractFederated):
         candidates: Number of points from which a search for the maximizer starts, at least 1.
             Default: 1000.
         prior: A prior that others have learned, as `learned` returns it, for agents that begin
-            later. It is the one message that they hear. It stays as it is, and they send nothing.
+            later. It is the only message that they hear. It stays as it is, and they send nothing.
             It brings its own features, so `features` gives the noise alone. `rank`, `degrees` and
             `shrink` do not count, and `trust` does. None: the agents learn a prior.
 

@@ -1,4 +1,4 @@
-"""Random search: the simplest method, and the one that every other must beat.
+"""Random search: the simplest method, which every other must beat.
 
 x ~ uniform on the domain
 """

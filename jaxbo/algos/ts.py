@@ -24,7 +24,7 @@ from jaxbo.types import Count, Flag, Key, Point, Scalar
 class TS(AbstractIndependent):
     """Thompson sampling: every agent maximizes a function drawn from its own posterior.
 
-    Agents send no message. All agents draw on one set of features and, in each round, on one set of
+    Agents send no message. All agents draw on the same features and, in each round, on the same
     candidate points. So a round of many agents is a single matrix product.
 
     Memory: the belief of `surrogate` for each agent; measured in a run of 35 observations with the

@@ -1,4 +1,4 @@
-"""Values on the host are told to a model as differences to the first one.
+"""A model is told values of the host as differences to the first value.
 
     told = float32(value - origin),    origin = float32(the first finite value)
 
@@ -7,9 +7,10 @@ the host, in float64. The first finite value of an agent fixes its origin, and t
 that goes on from a state subtracts the same number. A method has an origin only if a constant added to
 all values changes none of its queries.
 
-Values of compiled objectives are in JAX's precision already. They set no origin: if the state has none,
-the origin is 0 from then on, and the model subtracts the first value itself (`Moments`). If the state has
-one, their difference to it is told. So all that a model knows is on one scale.
+Values of compiled objectives are in JAX's precision already. They set no origin: if the state has
+none, the origin is 0 from then on, and the model subtracts the first value itself (`Moments`). If
+the state has an origin, the model is told their difference to it. So all that a model knows is on
+the same scale.
 """
 
 import equinox as eqx
@@ -33,7 +34,7 @@ MANY = 64
 class Origin(eqx.Module):
     """The number that was subtracted from all values told; 0 and not `known` before the first.
 
-    Each agent that queries has an entry; workers who share a model have one number in common.
+    Each agent that queries has an entry; workers who share a model have a number in common.
     """
 
     value: Float[Array, "*agents"]
@@ -79,7 +80,7 @@ def told(state: PyTree, values: Array | np.ndarray) -> tuple[PyTree, Array]:
 
 
 def lowered(values: Float[np.ndarray, "points agents"], targets: int) -> np.ndarray:
-    """All values of agents, those of agents that are no targets less the first of each."""
+    """All values of agents; values of agents that are no targets are less the first value of each."""
     others = values[:, targets:]
     offsets = first(others).astype(np.float64) if others.size else np.zeros(others.shape[1:])
     return np.concatenate([values[:, :targets], others - offsets], axis=1)
@@ -112,7 +113,7 @@ def origin_of(state: PyTree) -> Origin | None:
 
 
 def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
-    """Warns if the model was told too little of these rows of values, and says whether it did.
+    """Warns if the model was told too little of the rows of values, and says whether it warned.
 
     After many rows it looks at 128, 256, 512, …: all looks together take no longer than a few.
     """
@@ -127,7 +128,8 @@ def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
 
 
 def cut(values: np.ndarray, origin: np.ndarray) -> str | None:
-    """What a model misses of the values that it is told less `origin`, and what to do; None if nothing.
+    """The loss of a model that is told the values less `origin`, and a remedy; None if nothing is
+    lost.
 
     Rows of values, and a column for each agent.
     """

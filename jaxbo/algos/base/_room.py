@@ -24,7 +24,7 @@ def larger(algorithm: Any, needed: object) -> str:
 
 
 def _written(model: Any, needed: Any) -> str:
-    """The model with more room; empty for one that has enough, or is none."""
+    """The model with more room; empty for a model with enough room, and for anything else."""
     if not isinstance(model, AbstractSurrogate) or not _is_small(model.capacity, needed):
         return ""
     name, fields = type(model).__name__, [field.name for field in dataclasses.fields(model)]

@@ -1,4 +1,4 @@
-"""Whether a state is one of a method's."""
+"""Whether a state belongs to a method."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxbo._check import require, shown
 
 
 def check_state(algorithm: Any, state: PyTree) -> None:
-    """`ValueError` for a state that this algorithm does not make, with what differs."""
+    """`ValueError` for a state that this algorithm does not make, with the differences."""
     fresh = eqx.filter_eval_shape(algorithm.init, jr.key(0))
     given, expected = _leaves(state), _leaves(fresh)
     begin = "begin with what algorithm.init returns"

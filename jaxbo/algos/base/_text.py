@@ -1,7 +1,7 @@
 """Rows of text, as `csv.DictReader` has them, with the values that the text stands for.
 
-A number is read where a parameter is one, and a choice where one is printed like that. Nothing, which is
-how None is written, is a sign for nothing.
+A number is read if the parameter is a number, and a choice if it is printed like the text. Nothing,
+which is how None is written, is a sign for nothing.
 """
 
 from collections.abc import Mapping, Sequence

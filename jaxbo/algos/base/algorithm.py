@@ -1,4 +1,4 @@
-"""What every method offers.
+"""The interface of every method.
 
     init(key) → state
     ask(key, state) → (queries, info)        draws, changes nothing
@@ -6,8 +6,8 @@
 
 Observations that are made before the first round are told in the same way, at another `Stage`.
 
-A federated method is written from the two sides that exist in the world (`AbstractFederated`). One of
-workers who share a model is written as what they ask of it (`AbstractOneModel`).
+A federated method is written from the two sides that exist in the world (`AbstractFederated`). A
+method whose workers share a model is written as their queries to it (`AbstractOneModel`).
 """
 
 import abc
@@ -167,8 +167,7 @@ class AbstractAlgorithm(Extensible):
 
         Args:
             key: Random key.
-            each: The map of a function of one agent to a function of all agents. Default:
-                `jax.vmap`.
+            each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
         """
 
     @abc.abstractmethod
@@ -188,8 +187,7 @@ class AbstractAlgorithm(Extensible):
         *,
         each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
-        """Returns the next query of each target, and information about the queries for a person to
-        read.
+        """Returns the next query of each target, and information about the queries.
 
         It changes nothing.
 
@@ -197,8 +195,7 @@ class AbstractAlgorithm(Extensible):
             key: Random key.
             state: The state of this algorithm.
             present: Whether each agent's message arrives. None: all do.
-            each: The map of a function of one agent to a function of all agents. Default:
-                `jax.vmap`.
+            each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
         """
 
     @abc.abstractmethod
@@ -226,8 +223,7 @@ class AbstractAlgorithm(Extensible):
             stage: Whether the row was made before the first round. Default: in a round.
             info: The information that `ask` returned with these queries, for methods that
                 `remember`. None: nothing is remembered.
-            each: The map of a function of one agent to a function of all agents. Default:
-                `jax.vmap`.
+            each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
         """
 
     def predict(
@@ -235,7 +231,7 @@ class AbstractAlgorithm(Extensible):
     ) -> tuple[Float[Array, " targets"], Float[Array, " targets"]]:
         """Returns mean and variance of each target's objective at a point of its own, by its model.
 
-        They are without noise, in units of the values, less the state's `origin` if there is one.
+        They are without noise, in units of the values, less the state's `origin` if it has any.
 
         Raises:
             ValueError: The method has no such model.
@@ -284,8 +280,7 @@ class AbstractAlgorithm(Extensible):
             values: The values there, as in `tell`. A value that is NaN at a point that is not is a
                 failed evaluation. With `outcomes` they are a dictionary, {"value": ..., "latency":
                 ...}. None: `queries` has them.
-            each: The map of a function of one agent to a function of all agents. Default:
-                `jax.vmap`.
+            each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
 
         Raises:
             ValueError: A point is outside of the domain, or there are more observations than there
@@ -353,5 +348,7 @@ class AbstractAlgorithm(Extensible):
         )
 
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
-        """Raises a `ValueError` if there is no room for these observations before the first round."""
+        """Raises a `ValueError` if there is no room for so many observations before the first
+        round.
+        """
         del state, values

@@ -7,18 +7,18 @@
         → (x, info)
     learn(shared, round, client, x, value) → client
 
-`AbstractFederated` composes `init`, `ask` and `tell` from these five, once:
+`AbstractFederated` composes `init`, `ask` and `tell` from the five functions, once:
 
     ask = each(message) → aggregate → each(choose),    tell = each(learn)
 
-where `each`, by default `vmap`, makes of a function of one agent that of all (`jaxbo.layout`).
+Here `each`, by default `vmap`, maps an agent's function to a function of all agents
+(`jaxbo.layout`).
 
 An agent's `past` (`kernels.choosing.history`) is kept here, for all methods alike. `choose` gives it to
 `maximize`, which passes over places where evaluations fail and points that would teach nothing.
 
-`message` is all that ever leaves a client: neither its past nor its failures do. What it learns of
-others reaches its query through the broadcast alone, so a simulation and a deployment run the same
-functions.
+`message` is all that ever leaves a client: neither its past nor its failures do. A client learns of
+others through the broadcast alone, so a simulation and a deployment run the same functions.
 """
 
 import abc
@@ -48,13 +48,13 @@ BEFORE_FIRST_ROUND = -1
 
 
 class FederatedState(eqx.Module):
-    """`shared` is what all parties agreed on before the start; `clients` and `past` have the agents
+    """`shared` is agreed on by all parties before the start; `clients` and `past` have the agents
     axis.
 
-    `past` is what each agent has evaluated. `round` counts the rounds told. `told` counts what each
-    target may hold: an observation a round, and the values of `warm_start`. Clients predict values
-    less `origin`, which `drive` subtracts for each target. It is None if the method takes values as
-    they are.
+    `past` has the evaluations of each agent. `round` counts the rounds told. `told` counts the
+    observations that each target may hold: an observation a round, and the values of `warm_start`.
+    Clients predict values less `origin`, which `drive` subtracts for each target. It is None if the
+    method takes values as they are.
     """
 
     round: Int[Array, ""]
@@ -78,9 +78,9 @@ class AbstractFederated(AbstractAlgorithm):
     """A method whose agents exchange messages through a server.
 
     Write `join`, `message`, `aggregate`, `choose` and `learn`. Write `setup` too if agents have
-    something in common. `init`, `ask` and `tell` are composed from these functions. All agents
-    query, and hold any number of observations, unless `targets` and `capacity` say otherwise. A
-    subclass has the fields `domain` and `agents`, the number of agents.
+    something in common. The class composes `init`, `ask` and `tell` from them. All agents query,
+    and hold any number of observations, unless `targets` and `capacity` say otherwise. A subclass
+    has the fields `domain` and `agents`, the number of agents.
 
     Example:
         >>> import jax, jaxbo
@@ -116,7 +116,7 @@ class AbstractFederated(AbstractAlgorithm):
     # ------------------------------------------------------------ what a method is
 
     def setup(self, key: Key) -> PyTree:
-        """Returns what all parties agree on before the start, such as feature frequencies: by default
+        """Returns the part that all parties agree on before the start, such as features: by default
         nothing.
         """
         del key
@@ -139,7 +139,7 @@ class AbstractFederated(AbstractAlgorithm):
         Args:
             key: The agent's random key.
             shared: The result of `setup`.
-            client: The client of one agent.
+            client: The agent's client.
         """
 
     @abc.abstractmethod
@@ -151,7 +151,7 @@ class AbstractFederated(AbstractAlgorithm):
         messages: PyTree,
         present: Bool[Array, " agents"],
     ) -> PyTree:
-        """Returns what the server sends to every client.
+        """Returns the broadcast, which the server sends to every client.
 
         Args:
             key: The server's random key.
@@ -177,7 +177,7 @@ class AbstractFederated(AbstractAlgorithm):
         Args:
             key: The agent's random key.
             shared: The result of `setup`.
-            client: The client of one agent.
+            client: The agent's client.
             past: The agent's own evaluations.
             message: The agent's own message.
             broadcast: The result of `aggregate`.
@@ -191,10 +191,10 @@ class AbstractFederated(AbstractAlgorithm):
             shared: The result of `setup`.
             round: The number of the round, from 0 on; `BEFORE_FIRST_ROUND` for observations before
                 it.
-            client: The client of one agent.
+            client: The agent's client.
             x: The point.
             value: The value there; with outcomes, the slacks follow it. A value that is not finite
-                must leave what is believed as it is.
+                must not change the client's beliefs.
         """
 
     # ------------------------------------------------------------ what few methods need
@@ -214,9 +214,7 @@ class AbstractFederated(AbstractAlgorithm):
 
     @property
     def grows(self) -> bool:
-        """Says whether `tell` changes what all share: then no client can go on with its own part
-        alone.
-        """
+        """Says whether `tell` changes `shared`: then no client can go on with its own part alone."""
         return False
 
     def usable(self, message: Any) -> Flag:
@@ -229,7 +227,7 @@ class AbstractFederated(AbstractAlgorithm):
 
     @property
     def remembers(self) -> bool:
-        """Says whether what all share changes with each broadcast: by default, whether `revised` is
+        """Says whether `shared` changes with each broadcast: by default, whether `revised` is
         written.
         """
         return type(self).revised is not AbstractFederated.revised
@@ -253,7 +251,7 @@ class AbstractFederated(AbstractAlgorithm):
         return type(self).settle is not AbstractFederated.settle
 
     def settle(self, shared: PyTree, client: Any) -> PyTree:
-        """Returns the client when the first round begins, after what it observed before."""
+        """Returns the client when the first round begins, after its earlier observations."""
         del shared
         return client
 
@@ -318,7 +316,7 @@ class AbstractFederated(AbstractAlgorithm):
         return jax.vmap(self.expect, in_axes=(None, 0, 0))(state.shared, clients, x)
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
-        """Returns what all agents send, with the agents axis."""
+        """Returns the messages of all agents, with the agents axis."""
         keys = agent_keys(key, jnp.arange(self.agents))
         return each(self.message, in_axes=(0, None, 0))(keys, state.shared, state.clients)
 
@@ -360,7 +358,7 @@ class AbstractFederated(AbstractAlgorithm):
         return FederatedState(rounds, told, shared, clients, past, origin)
 
     def _check_row(self, queries: tuple[int, ...], values: tuple[int, ...]) -> None:
-        """`ValueError` unless these are the shapes of observations of the targets, or of all agents."""
+        """`ValueError` unless the shapes fit observations of the targets, or of all agents."""
         counts, dim, rest = (self.targets, self.agents), self.domain.dim, width(self.outcomes)
         require(
             any((queries, values) == ((count, dim), (count, *rest)) for count in counts),

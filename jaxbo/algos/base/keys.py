@@ -10,10 +10,10 @@
                                  └─ noise ── an agent's
 
 The compiled loop, the driver and both sides of a federation take their keys from here. `setup` and
-`join`, `message`, `server` and `choice` are those of federated methods; others split `init` and `ask` as
-they need. Each split gives all of its keys, and one that is not used costs nothing. An agent's key
-follows from its number: its draws depend neither on how many agents there are nor on how they are laid
-over devices.
+`join`, `message`, `server` and `choice` are for federated methods; other methods split `init` and
+`ask` as they need. Each split gives all of its keys, and an unused key costs nothing. An agent's
+key follows from its number: its draws depend neither on how many agents there are nor on how they
+are laid over devices.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from jaxbo.types import Count, Flag, Key
 
 
 class RunKeys(NamedTuple):
-    """What a run draws with: before it, in its initial design, in its rounds."""
+    """The keys of a run: before it, in its initial design, in its rounds."""
 
     init: Key
     design: Key
@@ -35,7 +35,7 @@ class RunKeys(NamedTuple):
 
 
 class InitKeys(NamedTuple):
-    """What a federation is set up with, and what agents join with."""
+    """The key that sets up a federation, and the key that agents join with."""
 
     setup: Key
     join: Key
@@ -56,7 +56,7 @@ class RoundKeys(NamedTuple):
 
 
 class AskKeys(NamedTuple):
-    """The queries of a federation's round: messages, what the server draws, and choices."""
+    """The keys of a federation's round: messages, the server's draws, and choices."""
 
     message: Key
     server: Key

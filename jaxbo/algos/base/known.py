@@ -7,11 +7,11 @@ Results may be given as
     {"lr": [0.1, …], "value": [3.2, …]} a list for each column
     a DataFrame                         of the same columns
 
-Where several agents have objectives of their own, the column "agent" says whose a result is. A value that
-is NaN or None is an evaluation that failed. Where a method has outcomes, there is a column for each, and
-`values` are dictionaries: one for each result, as the objective returns it, or one of columns.
-Dictionaries may hold text alone, as `csv.DictReader` reads it (`_text`). A point that rounding has moved
-out of the domain is moved back.
+If several agents have objectives of their own, the column "agent" says whose a result is. A value
+that is NaN or None is an evaluation that failed. If a method has outcomes, there is a column for
+each, and `values` are dictionaries: a dictionary for each result, as the objective returns it, or a
+dictionary of columns. Dictionaries may hold text alone, as `csv.DictReader` reads it (`_text`). A
+point that rounding has moved out of the domain is moved back.
 """
 
 import itertools
@@ -57,7 +57,7 @@ class KnownRows(NamedTuple):
 
 
 class KnownResult(NamedTuple):
-    """One of them: its agent, its point, and its value and outcomes, NaN if the evaluation failed."""
+    """A result: its agent, its point, and its value and outcomes, NaN if the evaluation failed."""
 
     agent: int
     x: np.ndarray
@@ -67,10 +67,11 @@ class KnownResult(NamedTuple):
 def read(
     given: Any, domain: AbstractDomain, agents: int, targets: int, outcomes: Sequence[str] = ()
 ) -> KnownRows:
-    """Results of `agents`, of which `targets` are asked; `ValueError` that says which one is wrong.
+    """Results of `agents`, of which `targets` are asked; `ValueError` that says which result is
+    wrong.
 
     A row has all agents if any that is no target has a result, else the targets. `outcomes` are the
-    names of those of the method.
+    names of the method's outcomes.
     """
     x, y = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
     names = [VALUE, *outcomes]
@@ -107,7 +108,7 @@ def columns_of(values: Any, names: Sequence[str]) -> list[Any]:
 
 
 def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"]:
-    """Points of the domain; on a `Space` parameters by name, too. `ValueError` for one outside."""
+    """Points of the domain; on a `Space` parameters by name, too. `ValueError` for a point outside."""
     if _is_array(given):
         found = reals("the points", given)
         require(
@@ -121,7 +122,9 @@ def points(given: Any, domain: AbstractDomain) -> Float[np.ndarray, "points dim"
 
 
 def point(x: Any, domain: AbstractDomain) -> Float[np.ndarray, " dim"]:
-    """One point of the domain, in any of these forms; `ValueError`, of the argument `x`, for another."""
+    """A point of the domain, in any of the forms above; `ValueError`, of the argument `x`, for
+    another.
+    """
     try:
         given = [x] if isinstance(x, Mapping) else reals("coordinates", x)[None]
         (found,) = points(given, domain)
@@ -131,7 +134,7 @@ def point(x: Any, domain: AbstractDomain) -> Float[np.ndarray, " dim"]:
 
 
 def inside(x: Float[Any, "points dim"], wanted: np.ndarray, domain: AbstractDomain) -> np.ndarray:
-    """The points, those that float32 may have moved out of the domain at their nearest points of it.
+    """The points; points that float32 may have moved out of the domain are moved back to it.
 
     `ValueError` with the first of the `wanted` points that is NaN or outside.
     """
@@ -152,7 +155,7 @@ def inside(x: Float[Any, "points dim"], wanted: np.ndarray, domain: AbstractDoma
 
 
 def _each(function: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
-    """Of each point. Within a `jit` too: these points are known while it is traced."""
+    """Of each point. Within a `jit` too: the points are known while it is traced."""
     if not len(x):
         return np.zeros(0, bool)
     with jax.ensure_compile_time_eval():
@@ -208,14 +211,14 @@ def _of_arrays(
 
 
 def of_one(x: Any, y: Any, dim: int) -> tuple[int, int, int] | None:
-    """The shape of rows of points of one agent, whose values may be in one column; None for others."""
+    """The shape of rows of points of a single agent, whose values may be a column; None for others."""
     rows, column = x.shape[:-1], (*x.shape[:1], 1)
     fit = x.shape[-1:] == (dim,) and (rows == y.shape or (len(rows) == 1 and y.shape == column))
     return (y.size, 1, dim) if fit else None
 
 
 def _rounded(x: np.ndarray) -> np.ndarray:
-    """Coordinates in JAX's precision. Those too small for it are 0, which JAX takes them for."""
+    """Coordinates in JAX's precision. Coordinates too small for it are 0, as for JAX."""
     dtype = np.dtype(jax.dtypes.canonicalize_dtype(float))
     with np.errstate(over="ignore"):  # an infinite coordinate is refused as one
         x = x.astype(dtype)
@@ -223,7 +226,7 @@ def _rounded(x: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(columns: Sequence[Any], names: Sequence[str]) -> list[np.ndarray]:
-    """An array of each column, all of one shape; None is NaN. `ValueError` names the column."""
+    """An array of each column, all of the same shape; None is NaN. `ValueError` names the column."""
     labels = ["the values" if len(names) == 1 else f"column {name!r} of values" for name in names]
     pairs = list(zip(labels, columns, strict=True))
     for label, column in pairs:

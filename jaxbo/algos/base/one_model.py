@@ -1,4 +1,4 @@
-"""One black box, K workers, and one model of all that they observe.
+"""A black box, K workers, and a single model of all that they observe.
 
     ask(state) → K queries,    tell(state, queries, values)         in rounds
     ask_one(state, pending) → a query,    tell_one(state, x, value)    as soon as a worker is free
@@ -33,13 +33,13 @@ from jaxbo.types import Count, Flag, Key, Point, Points
 
 
 class State(eqx.Module):
-    """The state of a method whose workers share one model.
+    """The state of a method whose workers share a model.
 
-    `round` counts the rounds told, and `told` the evaluations, failed and initial ones included.
-    `fitted` is the number of observations that the last fit was to. `past` is what was evaluated
-    (`choosing.history`). The belief is of values less `origin`, which `drive` and `Desk` subtract;
-    None if the surrogate takes values as they are. `slacks` are beliefs of the slacks of outcomes,
-    on an axis of their own, of the same points; empty without outcomes.
+    `round` counts the rounds told, and `told` the evaluations, failed and initial evaluations
+    included. `fitted` is the number of observations that the last fit was to. `past` has the
+    evaluations (`choosing.history`). The belief is of values less `origin`, which `drive` and
+    `Desk` subtract; None if the surrogate takes values as they are. `slacks` are beliefs of the
+    slacks of outcomes, on an axis of their own, of the same points; empty without outcomes.
     """
 
     round: Int[Array, ""]
@@ -53,17 +53,17 @@ class State(eqx.Module):
 
 
 class AbstractOneModel(AbstractAlgorithm):
-    """Workers evaluate one black box, and a single model holds all that they observe.
+    """Workers evaluate a single black box, and a single model holds all that they observe.
 
     In every round `ask` has a query for each worker. Asynchronously, `tell_one` tells of a worker
-    that has ended, in any order, and `ask_one` gives it the next query. If two queries from one
-    belief do not differ by themselves, the model takes busy workers to observe the expected value.
-    No query repeats the query of another worker. If the objective has shown no noise, no query
-    repeats a remembered point.
+    that has ended, in any order, and `ask_one` gives it the next query. If two queries from the
+    same belief do not differ by themselves, the model takes busy workers to observe the expected
+    value. No query repeats the query of another worker. If the objective has shown no noise, no
+    query repeats a remembered point.
 
     Hyperparameters are fitted to the results that are known before the first round. They are fitted
-    again whenever `surrogate.period` more evaluations were told, failed ones included. The capacity
-    of the surrogate counts evaluations, and the capacity of the method counts rounds.
+    again after every `surrogate.period` evaluations, failed evaluations included. The capacity of
+    the surrogate counts evaluations, and the capacity of the method counts rounds.
 
     Write `prepare`, `query` and `targets`, the number of workers. A subclass has the fields
     `domain` and `surrogate`, the model.
@@ -97,7 +97,7 @@ class AbstractOneModel(AbstractAlgorithm):
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, PyTree]:
         """Returns the next query and its info.
 
-        The state is the present one, or as it would be with more observations.
+        The state is the present state, or as it would be with more observations.
         """
 
     @property
@@ -140,7 +140,7 @@ class AbstractOneModel(AbstractAlgorithm):
         return tuple(Model(self.surrogate, state.shared, belief) for belief in beliefs)
 
     def setup(self, key: Key) -> Any:
-        """Returns what the model draws before the first observation."""
+        """Returns the random part of the model, drawn before the first observation."""
         return self.surrogate.setup(key, self.domain.dim)
 
     def init(self, key: Key, *, each: Each = jax.vmap) -> State:
@@ -313,7 +313,7 @@ class AbstractOneModel(AbstractAlgorithm):
     def _observe(
         self, state: State, queries: Float[Array, "n dim"], values: Float[Array, "n ..."]
     ) -> tuple[Any, Any, History]:
-        """The beliefs and the past with these evaluations."""
+        """The beliefs and the past with the evaluations."""
 
         def step(
             known: tuple[Any, Any, History], observation: tuple[Point, Float[Array, "*numbers"]]

@@ -57,7 +57,7 @@ class Outcome(eqx.Module):
         at_least: The lower bound, a finite number or a JAX array. None: there is an upper bound.
 
     Raises:
-        ValueError: There is not exactly one bound, a finite number.
+        ValueError: There is no bound, there are two, or a bound is no finite number.
 
     Example:
         >>> import jaxbo
@@ -130,7 +130,9 @@ def names_of(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def width(outcomes: Sequence[Outcome]) -> tuple[int, ...]:
-    """The last axis of what a method is told: the value and all slacks; none without outcomes."""
+    """The last axis of the numbers that a method is told: the value and all slacks; none without
+    outcomes.
+    """
     return (1 + len(outcomes),) if outcomes else ()
 
 
@@ -215,7 +217,9 @@ def split(outcomes: Sequence[Outcome], numbers: Any) -> tuple[Any, dict[str, Any
 
 
 class Stacked(eqx.Module):
-    """A compiled objective, its value and outcomes as an array. Equal ones have the same program."""
+    """A compiled objective, its value and outcomes as an array. Equal objects have the same
+    program.
+    """
 
     objective: Callable[..., Any]
     names: tuple[str, ...] = eqx.field(static=True)

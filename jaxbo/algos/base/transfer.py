@@ -1,4 +1,5 @@
-"""What RGPE and TAF share: an agent sends its posterior on the shared features, and hears all others'.
+"""The common part of RGPE and TAF: an agent sends its posterior on the shared features, and hears
+all others'.
 
     ν_n, U_n                      the message, U_n'U_n = Cov(weights): M + M² numbers
     μ_n(x) = φ(x)'ν_n,   σ_n²(x) = |U_n φ(x)|²
@@ -31,9 +32,9 @@ MOST_NUMBERS = 4096
 class TransferMessage(eqx.Module):
     """Posterior mean and covariance of the weights for standardized values: cov = factor' factor.
 
-    `factor` is triangular with a positive diagonal. There is only one such factor, so it tells no
-    more than the covariance does. `incumbent` is the largest standardized value, if a method asks
-    for it.
+    `factor` is triangular with a positive diagonal. The covariance fixes this factor, so it tells
+    no more than the covariance does. `incumbent` is the largest standardized value, if a method
+    asks for it.
     """
 
     mean: Features
@@ -42,7 +43,7 @@ class TransferMessage(eqx.Module):
 
 
 class TransferClient(eqx.Module):
-    """One agent: `largest` is its best value, and `sent` its only message, with `once`."""
+    """An agent: `largest` is its best value, and `sent` its only message, with `once`."""
 
     index: Count
     beliefs: Beliefs

@@ -1,7 +1,8 @@
-"""An agent's two models of its objective: one on features that all share, and one of its own.
+"""An agent's two models of its objective: a model on features that all share, and a model of its
+own.
 
-The first is what messages are made of; the second, where there is one, is for the agent's own queries.
-FTS and DP-FTS-DE send a function sampled from the first, RGPE and TAF its mean and covariance.
+Messages are made from the first. The second, if there is any, is for the agent's own queries. FTS
+and DP-FTS-DE send a function sampled from the first, RGPE and TAF its mean and covariance.
 """
 
 from typing import Any
