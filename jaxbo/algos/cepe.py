@@ -56,9 +56,7 @@ class Sketched(eqx.Module):
 
 
 class CEPEClient(eqx.Module):
-    """An agent; `last` is the round of its last observation, `draws` the key of its inducing
-    points.
-    """
+    """An agent; `last` is the round of its last observation, `draws` the key of its inducing points."""
 
     index: Count
     draws: Held = eqx.field(converter=held)

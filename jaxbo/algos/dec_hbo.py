@@ -49,8 +49,7 @@ SWEEPS = 3
 
 
 class Search(Shown):
-    """`gap` is how far the point found on each grid may be below the best point, in units of the
-    tables.
+    """`gap` is how far the point found on each grid may be below the best point, in units of the tables.
 
     `exact` is true if there is no doubt, by elimination or on a tree. Finer grids come last.
     """
@@ -164,9 +163,7 @@ class DECHBO(AbstractOneModel):
         owners = self.domain.axes(self.surrogate.grid).owners
 
         def solved(points: Float[Array, "dim grid"], tables: Tables) -> tuple[Point, Search]:
-            """The search of a kind: of the mean over chains, on a graph that has the factors of
-            all.
-            """
+            """The search of a kind: of the mean over chains, on a graph that has the factors of all."""
             packed = tuple(t.reshape(-1, *t.shape[2:]) / len(t) for t in tables)
             found = maxsum.solve(
                 graph,

@@ -1,5 +1,4 @@
-"""A prior that agents learn together under differential privacy: `LearnedPrior` with a single
-variance.
+"""A prior that agents learn together under differential privacy: `LearnedPrior` with a single variance.
 
     w_n ~ N(m, s I)                        all agents expect this of a function φ(x)'w_n
     d_n = E[w_n] - m                       the message, a change of the weights, and of two variances

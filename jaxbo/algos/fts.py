@@ -270,9 +270,7 @@ class FTS(AbstractTwoModels):
         return self.once and self.pooled is not None
 
     def settle(self, shared: SharedFeatures, client: FTSClient) -> FTSClient:
-        """Returns the client, whose only message has the evidence of all that came before the
-        start.
-        """
+        """Returns the client, whose only message has the evidence of all that came before the start."""
         del shared
         if not self.settles:
             return client

@@ -6,9 +6,9 @@
 Matrix products default to TF32 on GPUs and bfloat16 on TPUs, which ruins a Gaussian process
 silently. Every product in the core goes through `dot`, so the choice is made here, once.
 
-The solves and the factorization are loops over rows in plain lax. Under vmap each step is one
+The solves and the factorization are loops over rows in plain lax. Under vmap each step is a single
 batched product, over agents and right-hand sides at once. Their time is that of the library's
-triangular solve on a good day; on a bad one that routine, batched and with many right-hand sides,
+triangular solve on a good day; on a bad day that routine, batched and with many right-hand sides,
 was measured to take over a hundred times as long on CPU, because it starts threads of its own from
 inside XLA's.
 """
@@ -30,11 +30,11 @@ def dot(a: Float[Array, "*a"], b: Float[Array, "*b"]) -> Float[Array, "*c"]:
 
 
 def inner(a: Float[Array, " n"], b: Float[Array, " n"]) -> Float[Array, ""]:
-    """The sum of a b, as a product with ones.
+    """The sum of a b, as a product with a vector of 1s.
 
-    XLA's code for a sum over the last axis adds on CPU one number after another, and its batched
-    product of two vectors does too: with ones, which no batch has an axis of, it is a product of a
-    matrix and a vector, at about half the time.
+    XLA's code for a sum over the last axis adds on CPU number after number, and its batched product
+    of two vectors does too. With a vector of 1s, which has no axis of the batch, it is a product of
+    a matrix and a vector, at about half the time.
     """
     return dot(a * b, jnp.ones(a.shape, a.dtype))
 
@@ -42,7 +42,8 @@ def inner(a: Float[Array, " n"], b: Float[Array, " n"]) -> Float[Array, ""]:
 def solve_lower(
     L: Float[Array, "capacity capacity"], B: Float[Array, " capacity *columns"]
 ) -> Float[Array, " capacity *columns"]:
-    """X with L X = B, by forward substitution: one right-hand side, or one in each column of B.
+    """X with L X = B, by forward substitution: a single right-hand side, or a right-hand side in
+    each column of B.
 
     Only the lower triangle of L is read. Its diagonal must not hold 0: rows that are not in use
     are rows of the identity. Differentiable in L and B, any number of times, forward and reverse.
@@ -110,7 +111,7 @@ def cholesky(
 def _panel(
     left: Float[Array, "rows width"], room: Float[Array, " rows"], floor: Float[Array, ""]
 ) -> tuple[Float[Array, "rows width"], Float[Array, " rows"]]:
-    """The columns of the factor from what is left of those of K, and the room left in each row."""
+    """The columns of the factor from the rest of K's columns, and the room left in each row."""
     rows = jnp.arange(left.shape[0])
 
     def column(j, carry):

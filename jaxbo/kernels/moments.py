@@ -1,4 +1,4 @@
-"""Mean and deviation of values that come one after another (Welford, 1962)."""
+"""Mean and deviation of values that come in turn (Welford, 1962)."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class Moments(eqx.Module):
 
 
 def most(dtype: DTypeLike) -> float:
-    """What squares and their sums leave room for: 1.5e16 in float32, 3e129 in float64."""
+    """The largest number whose squares and their sums have room: 1.5e16 in float32, 3e129 in float64."""
     return float(jnp.finfo(dtype).max) ** 0.42
 
 
@@ -44,8 +44,8 @@ def least(dtype: DTypeLike) -> float:
 def bounded(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """`y` within ±`most`, so that all numbers stay finite.
 
-    Beside a value far from all others these look alike nevertheless: for what failed tell NaN, not a
-    penalty.
+    If a value is far from all others, the others look alike nevertheless: for a failed evaluation
+    tell NaN, not a penalty.
     """
     limit = most(y.dtype)
     return jnp.where(jnp.isfinite(y), jnp.clip(y, -limit, limit), y)
@@ -58,7 +58,7 @@ def no_moments(dtype: jnp.dtype) -> Moments:
 
 
 def updated(moments: Moments, y: Scalar) -> Moments:
-    """With one value more; the same if it is not finite."""
+    """The moments with a further value; the same if it is not finite."""
     observed = jnp.isfinite(y)
     count = moments.count + observed.astype(int)
     first = jnp.where(observed & (moments.count == 0), y, moments.first)
@@ -69,7 +69,7 @@ def updated(moments: Moments, y: Scalar) -> Moments:
 
 
 def moments_of(y: Float[Array, " values"], rows: Bool[Array, " values"]) -> Moments:
-    """Of these rows at once, as numbers near 0."""
+    """The moments of the rows at once, as numbers near 0."""
     count, y = jnp.sum(rows, dtype=int), jnp.where(rows, bounded(y), 0)
     mean = jnp.sum(y) / jnp.maximum(count, 1).astype(y.dtype)
     squares = jnp.sum(jnp.where(rows, y - mean, 0) ** 2)

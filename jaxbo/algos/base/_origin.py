@@ -128,8 +128,7 @@ def warn_if_cut(state: PyTree, values: np.ndarray) -> bool:
 
 
 def cut(values: np.ndarray, origin: np.ndarray) -> str | None:
-    """The loss of a model that is told the values less `origin`, and a remedy; None if nothing is
-    lost.
+    """The loss of a model that is told the values less `origin`, and a remedy; None if nothing is lost.
 
     Rows of values, and a column for each agent.
     """

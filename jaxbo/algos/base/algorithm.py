@@ -266,8 +266,7 @@ class AbstractAlgorithm(Extensible):
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
-        """Returns the state after observations that were made before the first round: `tell`, row by
-        row.
+        """Returns the state after observations that were made before the first round: `tell`, row by row.
 
         For float64 values of the host, `jaxbo.replay` subtracts the origin: give it a `Trace` that
         is all `initial`.
@@ -348,7 +347,5 @@ class AbstractAlgorithm(Extensible):
         )
 
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
-        """Raises a `ValueError` if there is no room for so many observations before the first
-        round.
-        """
+        """Raises a `ValueError` if there is no room for so many observations before the first round."""
         del state, values

@@ -48,8 +48,7 @@ BEFORE_FIRST_ROUND = -1
 
 
 class FederatedState(eqx.Module):
-    """`shared` is agreed on by all parties before the start; `clients` and `past` have the agents
-    axis.
+    """`shared` is agreed on by all parties before the start; `clients` and `past` have the agents axis.
 
     `past` has the evaluations of each agent. `round` counts the rounds told. `told` counts the
     observations that each target may hold: an observation a round, and the values of `warm_start`.
@@ -227,9 +226,7 @@ class AbstractFederated(AbstractAlgorithm):
 
     @property
     def remembers(self) -> bool:
-        """Says whether `shared` changes with each broadcast: by default, whether `revised` is
-        written.
-        """
+        """Says whether `shared` changes with each broadcast: by default, whether `revised` is written."""
         return type(self).revised is not AbstractFederated.revised
 
     def remembered(self, broadcast: Any) -> PyTree:

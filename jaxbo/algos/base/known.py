@@ -67,8 +67,7 @@ class KnownResult(NamedTuple):
 def read(
     given: Any, domain: AbstractDomain, agents: int, targets: int, outcomes: Sequence[str] = ()
 ) -> KnownRows:
-    """Results of `agents`, of which `targets` are asked; `ValueError` that says which result is
-    wrong.
+    """Results of `agents`, of which `targets` are asked; `ValueError` that says which result is wrong.
 
     A row has all agents if any that is no target has a result, else the targets. `outcomes` are the
     names of the method's outcomes.

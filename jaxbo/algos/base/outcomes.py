@@ -217,9 +217,7 @@ def split(outcomes: Sequence[Outcome], numbers: Any) -> tuple[Any, dict[str, Any
 
 
 class Stacked(eqx.Module):
-    """A compiled objective, its value and outcomes as an array. Equal objects have the same
-    program.
-    """
+    """A compiled objective, its value and outcomes as an array. Equal objects have the same program."""
 
     objective: Callable[..., Any]
     names: tuple[str, ...] = eqx.field(static=True)

@@ -1,5 +1,4 @@
-"""An agent's two models of its objective: a model on features that all share, and a model of its
-own.
+"""An agent's two models of its objective: a model on features that all share, and a model of its own.
 
 Messages are made from the first. The second, if there is any, is for the agent's own queries. FTS
 and DP-FTS-DE send a function sampled from the first, RGPE and TAF its mean and covariance.

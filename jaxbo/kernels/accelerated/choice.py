@@ -1,4 +1,5 @@
-"""Which programs hold a kernel of our own, and how a function of one agent becomes one kernel for all.
+"""Which programs hold a kernel of our own, and how a function of an agent becomes a single kernel
+for all agents.
 
     chosen(plain, kernel)    the kernel in programs for `platforms()`, the plain function in all others
     mapped(plain, kernel)    a function of one agent; under `vmap` it is one call of the kernel for all
@@ -34,12 +35,12 @@ CAPABILITY = 8.0
 
 
 def platforms() -> tuple[str, ...]:
-    """Those of `PLATFORMS` that this process has devices for."""
+    """The `PLATFORMS` that this process has devices for."""
     return tuple(platform for platform in PLATFORMS if is_here(platform))
 
 
 def is_here(platform: str) -> bool:
-    """Whether kernels can run in this process. Where they cannot, programs are traced without them."""
+    """Whether kernels can run in this process. If they cannot, programs are traced without them."""
     if platform == "cpu":
         return True
     try:
@@ -55,7 +56,7 @@ def is_here(platform: str) -> bool:
 
 
 def of_32_bits(*arrays: jax.Array) -> bool:
-    """Whether kernels can take these arrays: they are float32, and JAX's own integers are int32."""
+    """Whether kernels can take the arrays: they are float32, and JAX's own integers are int32."""
     return all(a.dtype == jnp.float32 for a in arrays) and jnp.result_type(int) == jnp.int32
 
 
@@ -72,13 +73,14 @@ def mapped(
     kernel: Callable[..., T],
     interpret: bool,
 ) -> Callable[[PyTree, PyTree, PyTree], T]:
-    """`plain(common, own, other)` of one agent, which is `kernel` of many under `vmap`.
+    """`plain(common, own, other)` of an agent, which is `kernel` of many under `vmap`.
 
-    The kernel takes `own` and `other` with an axis of agents in front, and the keyword `interpret`. It is
-    for agents that share `common` and have `own`, while `other` may be either. Other agents are mapped
-    plainly: the kernel would copy what they share. A second axis, such as seeds, is put into the first.
+    The kernel takes `own` and `other` with an axis of agents in front, and the keyword `interpret`.
+    It is for agents that share `common` and have `own`, while `other` may be either. Other agents
+    are mapped plainly: the kernel would copy their common part. A second axis, such as seeds, is
+    put into the first.
 
-    Derivatives are those of `plain`, forward and reverse, of any order.
+    Derivatives are taken of `plain`, forward and reverse, of any order.
     """
 
     plain_of_all = jax.vmap(plain, (None, 0, 0))
@@ -170,7 +172,7 @@ mlir.register_lowering(_kernel, _lowered_for_cuda, platform="cuda")
 
 
 def _is_shared(batched: Any) -> tuple[bool, bool]:
-    """Whether what is common has no axis of the batch, and whether all that is an agent's own has."""
+    """Whether the common part has no axis of the batch, and whether all of an agent's own part has."""
     common, own, _ = batched
     return not any(jax.tree.leaves(common)), all(jax.tree.leaves(own))
 

@@ -1,10 +1,11 @@
-"""One more observation, and products with the posterior's root, for many agents in one pass over memory.
+"""A further observation, and products with the posterior's root, for many agents in a single pass
+over memory.
 
     v = R'φ,   s = v'v + noise,   u = R v,   R ← R - u v' / (s + √(noise · s))
 
-The plain way reads a root for v, for u and to change it. A program of these kernels is for one agent
-and reads its matrix once. A root that is a product of factors (`posterior.ProductRoot`) has a vector for
-each: these are read once from memory, and the second time from the cache.
+The plain way reads a root for v, for u and to change it. A program of the kernels is for a single
+agent and reads its matrix once. A root that is a product of factors (`posterior.ProductRoot`) has a
+vector for each factor: the vectors are read once from memory, and the second time from the cache.
 """
 
 from functools import partial
@@ -31,7 +32,7 @@ def told(
     Float[Array, "agents features"],
     Float[Array, " agents"],
 ]:
-    """The roots after one more observation at `phi`, with u and s; at most `LARGEST` features."""
+    """The roots after a further observation at `phi`, with u and s; at most `LARGEST` features."""
     from jax.experimental import pallas as pl  # a third of what importing jaxbo takes
     from jax.experimental.pallas import triton
 

@@ -2,9 +2,10 @@
 
     value(agent, c) = weights(agent, region of c)'φ(c),     best = max over the candidates c of a slab
 
-The plain way writes all values, agents x candidates, to memory and reads them again to find the maxima.
-This kernel holds one tile of them at a time. A program is for `_AGENTS` agents and one slab. It goes over
-the slab's candidates, `_CANDIDATES` at a time, and keeps each agent's best value and its place.
+The plain way writes all values, agents x candidates, to memory and reads them again to find the
+maxima. This kernel holds a single tile of them at a time. A program is for `_AGENTS` agents and a
+single slab. It goes over the slab's candidates, `_CANDIDATES` at a time, and keeps each agent's
+best value and its place.
 """
 
 from functools import partial
@@ -34,11 +35,11 @@ def best(
     slabs: int,
     interpret: bool = False,
 ) -> tuple[Int[Array, "agents slabs"], Float[Array, "agents slabs"]]:
-    """Where the best candidate of each slab is, and its value; of equal ones it is the first.
+    """The place of the best candidate of each slab, and its value; of equal candidates it is the first.
 
-    Slabs are equal shares of the candidates, in order. Where these are too few, the last candidate stands
-    for a slab without any. `regions` do not decrease. Any candidate that is allowed is better than all
-    others, and a value that is not a number is the worst.
+    Slabs are equal shares of the candidates, in order. If there are too few, the last candidate
+    stands for a slab without any. `regions` do not decrease. Any candidate that is allowed is
+    better than all others, and a value that is not a number is the worst.
     """
     from jax.experimental import pallas as pl  # a third of what importing jaxbo takes
     from jax.experimental.pallas import triton
@@ -72,7 +73,7 @@ def _slab(
     width: int,
     of_regions: bool,
 ) -> None:
-    """One program: references to the arrays of `best`, features before candidates, and to its results."""
+    """A program: references to the arrays of `best`, features before candidates, and to its results."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas.triton import load, store
 

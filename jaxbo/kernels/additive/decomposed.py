@@ -1,12 +1,12 @@
-"""A model that is a sum of functions of a few variables each, with what it says of each on a grid.
+"""A model that is a sum of functions of a few variables each, with the beliefs about each on a grid.
 
     f(x) = Σ_I f_I(x_I)    →    mean_I and variance_I on the grid of I, for every I
 
-The tables are brought up to every observation as it comes, and made anew when hyperparameters or the
-structure are. Whatever needs f alone goes to `Fitted`, which does the observing, the warping and the
-fitting: one for each chain of structures, all given the same observations.
+The tables are brought up to every observation as it comes, and made anew when hyperparameters or
+the structure are. Work that needs f alone goes to `Fitted`, which does the observing, the warping
+and the fitting. Each chain of structures has a `Fitted`, and all are given the same observations.
 
-Axes beside those of `jaxbo.types`, the outer ones first:
+Axes beside the axes of `jaxbo.types`, outer axes first:
 
     kinds      sets of tables that are proposed for one grid (`policy.Objective`)
     chains     structures that are held at the same time
@@ -15,7 +15,8 @@ Axes beside those of `jaxbo.types`, the outer ones first:
     places     coordinates of a factor, -1 where it has fewer
     grid       points on the axis of a variable; a table has such an axis for each of its variables
 
-Each method maps over chains once; what is inside knows one chain, and but for `distinct` one box.
+Each method maps over chains once. The functions inside know a single chain and, but for `distinct`,
+a single box.
 """
 
 import itertools
@@ -227,7 +228,7 @@ class Decomposed(AbstractSurrogate):
 
     @property
     def cover(self) -> int:
-        """Returns how many boxes cover the domain: the first ones of all."""
+        """Returns how many boxes cover the domain: the first of all boxes."""
         return 1 if self.regions is None else self.regions.count
 
     def start(self, shared: AdditiveShared) -> AdditiveBelief:

@@ -2,7 +2,7 @@
 
     f(x) = Σ_I f_I(x_I),    f_I ~ GP(0, k_I),    k(x, z) = Σ_I k_I(x_I, z_I)     (DEC-HBO, section 3.2)
 
-Its kernel, and functions drawn from it. What it says of each f_I is in `factor_tables`.
+Its kernel, and functions drawn from it. Beliefs about each f_I are in `factor_tables`.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -27,7 +27,7 @@ Groups: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Factor(NamedTuple):
-    """One of the functions: its variables, -1 where it has fewer, and its hyperparameters."""
+    """A factor: its variables, -1 if it has fewer, and its hyperparameters."""
 
     scope: Int[Array, " arity"]
     scales: Float[Array, " arity"]
@@ -38,11 +38,11 @@ class AdditiveKernel(AbstractKernel):
     """k(x, z) = Σ_I k_I(x_I, z_I): a kernel of the same form for every factor.
 
     `scopes` are the variables of each factor, padded by -1 to `arity`; they are data, so that a
-    structure can be learned inside of a program. A length scale is one number, one for each
-    coordinate, or one for each variable of each factor [factors, arity]. A variance is one number,
-    split evenly among the factors that have variables, or one for each factor.
+    structure can be learned inside of a program. A length scale is a number, a number for each
+    coordinate, or a number for each variable of each factor [factors, arity]. A variance is a
+    number, split evenly among the factors that have variables, or a number for each factor.
 
-    Where a variable has several coordinates, a scope lists them, `width` places a variable. Where it is
+    If a variable has several coordinates, a scope lists them, `width` places a variable. If it is
     known that factors leave their last places empty, `groups` says so: by default all have as many
     variables as there are places.
     """
@@ -98,7 +98,7 @@ class AdditiveKernel(AbstractKernel):
 
     @property
     def members(self) -> tuple[tuple[slice, slice], ...]:
-        """Of each group, which factors are in it, and which of their places."""
+        """The factors in each group, and which of their places it has."""
         ends = np.cumsum([0, *(count for count, _ in self.groups)]).tolist()
         return tuple(
             (slice(start, end), slice(size * self.width))
@@ -107,12 +107,12 @@ class AdditiveKernel(AbstractKernel):
 
     @property
     def variances(self) -> Float[Array, " factors"]:
-        """Of every factor; 0 of those without variables."""
+        """The variance of every factor; 0 for factors without variables."""
         return jnp.where(self._used, self._whole * self.share, 0)
 
     @property
     def share(self) -> Scalar:
-        """How much of one variance a factor has; all of its own, if each has one."""
+        """A factor's share of a common variance; all of its own, if each has a variance."""
         if self.variance.ndim:
             return jnp.ones((), self.variance.dtype)
         return self.variance / jnp.maximum(jnp.sum(self._used), 1).astype(self.variance.dtype)
@@ -130,7 +130,7 @@ class AdditiveKernel(AbstractKernel):
 
     @property
     def length_scales(self) -> Float[Array, "factors arity"]:
-        """Of every variable of every factor."""
+        """The length scale of every variable of every factor."""
         if self.length_scale.ndim == 1:
             return self.length_scale[jnp.maximum(self.scopes, 0)]
         return jnp.broadcast_to(self.length_scale, self.scopes.shape)
@@ -192,7 +192,7 @@ class AdditiveKernel(AbstractKernel):
         scope: Int[Array, " arity"],
         squares: Float[Array, "scales points points"],
     ) -> Float[Array, "points points"]:
-        """What a factor adds to `of_squares` if `scope` are its variables, but for its `share`."""
+        """A factor's part of `of_squares` if `scope` are its variables, but for its `share`."""
         other = eqx.tree_at(lambda k: k.scopes, self, self.scopes.at[number].set(scope))
         variance = jnp.where(jnp.any(scope >= 0), self._whole[number], 0)
         return variance * self._correlations(scope, other.length_scales[number], squares)
@@ -212,7 +212,7 @@ def _exponentials(
 ) -> Float[Array, " pairs"]:
     """Σ_I variance_I exp(-s_I / 2), s = weights squares. Not differentiable in `squares`.
 
-    Its gradient is products of matrices, a fourth of the time of what differentiation makes of it.
+    Its gradient is products of matrices, in a fourth of the time of automatic differentiation.
     """
     return _exponentials_forward(weights, variances, squares)[0]
 
@@ -235,7 +235,7 @@ _exponentials.defvjp(_exponentials_forward, _exponentials_back)
 class Sample(eqx.Module):
     """A function drawn from an additive process: f_I(x_I) = φ_I(x_I)'w_I + Σ_j v_j k_I(x_I, X_j).
 
-    Random Fourier features of every factor, in turns, and what the data say otherwise.
+    Random Fourier features of every factor, in turns, and the correction by the data.
     """
 
     kernel: AdditiveKernel
@@ -265,8 +265,7 @@ def draw(
     inverse: Float[Array, "capacity capacity"],
     size: int,
 ) -> Sample:
-    """A function given observations `y`, NaN where there is none; `inverse` as in
-    `tables.tables`.
+    """A function given observations `y`, NaN where there is none; `inverse` as in `tables.tables`.
 
     A draw of the prior, with `size` features a factor, corrected through the data (Wilson et al., 2020).
     """

@@ -1,4 +1,5 @@
-"""From a belief about a sum of factors to what is maximized, by messages and then point by point.
+"""From a belief about a sum of factors to the function that is maximized, by messages and then
+point by point.
 
     UpperBound         Σ_I mean_I + √β std_I on grids, mean + √β std of f itself      (DEC-HBO, eq. 2)
     FactorSample       Σ_I f_I,  f ~ belief: the sum of its parts, on grids as anywhere
@@ -52,7 +53,7 @@ class Objective(NamedTuple):
 
 
 class AbstractFactorPolicy(Extensible):
-    """How the next query follows from what is believed of every factor."""
+    """How the next query follows from the beliefs about every factor."""
 
     @abc.abstractmethod
     def random(self) -> bool:
@@ -67,7 +68,7 @@ class AbstractFactorPolicy(Extensible):
         belief: AdditiveBelief,
         candidates: Points,
     ) -> Objective:
-        """Returns what to maximize; `candidates` are points of the domain."""
+        """Returns the objective to maximize; `candidates` are points of the domain."""
 
 
 class UpperBound(AbstractFactorPolicy):
@@ -247,7 +248,7 @@ class MaxValueEntropy(AbstractFactorPolicy):
         if self.paths:
 
             def largest(drawn: additive.Sample, points: Array) -> Float[Array, " factors"]:
-                """Of one chain, on the grids that cover the domain."""
+                """The largest value of a chain, on the grids that cover the domain."""
                 return _largest(jax.vmap(lambda p: factor_tables.of_sample(drawn, p))(points))
 
             def one(key: Key) -> Float[Array, "chains factors"]:
@@ -312,7 +313,7 @@ def _gumbels(
     grids: FactorGrid,
     distinct: tuple[Bool[Array, "boxes _factors *_grid"], ...],
 ) -> Float[Array, "factors samples"]:
-    """Draws of the largest value of every factor, of one chain on several boxes."""
+    """Draws of the largest value of every factor, for a single chain on several boxes."""
     each = jax.vmap(lambda k, mean, variance, new: gumbel(k, mean, variance, samples, new))
     tables = [[_flat(t) for t in group] for group in (grids.mean, grids.variance, distinct)]
     groups = zip(_grouped(keys, tables[0]), *tables, strict=True)

@@ -2,8 +2,8 @@
 
     U ~ p(U | data) ∝ p(U) N(y; 0, Σ_I k_I + noise I)                        (DEC-HBO, appendix B)
 
-A structure is scopes [factors, arity], -1 where a factor has fewer variables. Several are held at the
-same time, one of each chain, so that an acquisition can be averaged over them (eq. 5).
+A structure is scopes [factors, arity], -1 where a factor has fewer variables. Several are held at
+the same time, a structure for each chain, so that an acquisition can be averaged over them (eq. 5).
 """
 
 import abc
@@ -30,7 +30,7 @@ Scopes: TypeAlias = Int[Array, "factors arity"]
 class Evidence(NamedTuple):
     """The log evidence of scopes is `total` of them and the sum over their factors of `part`.
 
-    `part` is of a factor's number and its variables. A move, of a single factor, changes one
+    `part` is of a factor's number and its variables. A move, of a single factor, changes a single
     summand.
     """
 
@@ -73,7 +73,7 @@ class AbstractStructure(Extensible):
         return False
 
     def order(self, scopes: Scopes) -> Int[Array, " dim"] | None:
-        """Returns all variables, each after one that it shares a factor with, or None.
+        """Returns all variables, each after a variable that it shares a factor with, or None.
 
         It is known if the scopes are known to be a tree whose factors have as many variables each.
         """
@@ -163,15 +163,15 @@ class RandomTree(AbstractStructure):
 class Sampled(AbstractStructure):
     """Learned structures: Markov chains of Metropolis and Hastings over factors of few variables.
 
-    Every variable has a factor of its own, and more factors may join any of them. A move gives one
-    of the other factors, or one place of it, other variables or none. It computes what two factors
-    add to the covariance, however many there are, and factorizes the covariance. The prior of a
+    Every variable has a factor of its own, and more factors may join any of them. A move gives a
+    factor of the latter, or a place of it, other variables or none. It computes the parts of two
+    factors in the covariance, however many there are, and factorizes the covariance. The prior of a
     structure is exp(-penalty n), with n the places taken.
 
     Args:
         arity: The most variables of a factor, at least 2. Default: 2.
-        factors: Number of factors beside those of single variables, at least 1. None: as many as
-            there are variables.
+        factors: Number of factors beside the factors of single variables, at least 1. None: as many
+            as there are variables.
         count: Number of chains, at least 1. Default: 4.
         steps: Number of moves tried at every fit, at least 1; tens of variables need a thousand.
             Default: 100.
@@ -248,7 +248,7 @@ def sample(
 ) -> Chain:
     """`steps` moves from `scopes`, whose first `fixed` factors stay as they are.
 
-    A move is symmetric. One of the other factors, drawn uniformly, is given a variable or -1, drawn
+    A move is symmetric. Another factor, drawn uniformly, is given a variable or -1, drawn
     uniformly, in a place or, every other time, in all places. A factor that would name a variable
     twice is not moved to.
     """

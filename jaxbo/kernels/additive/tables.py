@@ -1,18 +1,18 @@
-"""What an additive process says of each of its factors, on a grid of the factor's variables.
+"""Beliefs of an additive process about each of its factors, on a grid of the factor's variables.
 
 Observed is f = Σ_I f_I alone, but each f_I has a posterior of its own, with K of all of k:
 
     mean_I(x_I)     = k_I' (K + noise I)⁻¹ y                                     (DEC-HBO, eq. 1)
     variance_I(x_I) = k_I(x_I, x_I) - k_I' (K + noise I)⁻¹ k_I
 
-`tables` has both on a grid, and `extend` brings them up to one more observation. With L⁻¹ the inverse
-root of K + noise I and r its row for the new point, what changes is w_I = Σ_j r_j k_I(x_I, x_j): on a
-grid a squared exponential is a product over the axes, so w_I is a product of two matrices and a whole
-table of two variables costs `grid² observations` multiplications, where making it anew costs
-`grid² observations²`.
+`tables` has both on a grid, and `extend` brings them up to a further observation. With L⁻¹ the
+inverse root of K + noise I and r its row for the new point, the change is w_I = Σ_j r_j k_I(x_I,
+x_j). On a grid a squared exponential is a product over the axes, so w_I is a product of two
+matrices. A whole table of two variables costs `grid² observations` multiplications, where making it
+anew costs `grid² observations²`.
 
-Tables are stacked by the number of their variables, an array for each of the kernel's groups: of many
-small factors and one large one, only one table is large.
+Tables are stacked by the number of their variables, an array for each of the kernel's groups: with
+many small factors and a large factor, only a single table is large.
 """
 
 import math
@@ -36,8 +36,9 @@ _CELLS = 4096
 
 
 class GridTables(NamedTuple):
-    """Of every factor on its grid, those of each group stacked: posterior means of several outputs, and
-    the variance."""
+    """Posterior means of several outputs and the variance, for every factor on its grid, stacked by
+    groups.
+    """
 
     mean: tuple[Float[Array, "_factors outputs *_grid"], ...]
     variance: Tables
@@ -89,7 +90,7 @@ def extend(
     row: Float[Array, " capacity"],
     outputs: Float[Array, "outputs capacity"],
 ) -> GridTables:
-    """The same tables after one more observation, whose row of L⁻¹ is `row`.
+    """The same tables after a further observation, whose row of L⁻¹ is `row`.
 
     O(grid^variables capacity) a factor.
     """

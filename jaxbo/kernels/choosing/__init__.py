@@ -1,1 +1,1 @@
-"""What to query next: acquisitions, policies, the search for a maximum, and what was seen so far."""
+"""The choice of the next query: acquisitions, policies, the search for a maximum, and the history."""

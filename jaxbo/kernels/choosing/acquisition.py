@@ -1,4 +1,4 @@
-"""Acquisition functions of what is believed at one point, to be maximized over points.
+"""Acquisition functions of the belief at a point, to be maximized over points.
 
     z = (mean - best) / std
 
@@ -8,7 +8,8 @@
 
 with f ~ N(mean, std²). Their logarithms keep a slope where the functions themselves underflow to a
 plain of zeros (Ament et al., Unexpected improvements to expected improvement, 2023). Below a
-switching point both need only one number, which a continued fraction gives without cancellation:
+switching point both need only a single number, which a continued fraction gives without
+cancellation:
 
     slope(t) = h'(-t) / h(-t) = t + 2 / (t + 3 / (t + 4 / (t + ...)))
     h(-t)   = pdf(t) / (1 + t slope(t))
@@ -52,8 +53,8 @@ def expected_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
 def log_expected_improvement(mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
     """Logarithm of the expected improvement: finite, and in the tail still rising with the mean.
 
-    In float32 the standard deviation counts as 4e-6 where it is less, so values should be of
-    order one, as after standardization.
+    In float32 the standard deviation counts as 4e-6 if it is less, so values should be of order 1,
+    as after standardization.
     """
     return _log_expected_improvement(mean, _floored(std), best)
 
@@ -91,8 +92,9 @@ def variance_floor(dtype: DTypeLike) -> float:
 
 
 def _switch(dtype: DTypeLike) -> float:
-    """Where -z changes to the continued fraction: the direct formula loses a factor switch² of
-    precision to cancellation, the fraction converges more slowly the smaller the switch."""
+    """The -z at which the continued fraction takes over: the direct formula loses a factor switch²
+    of precision to cancellation, the fraction converges more slowly the smaller the switch.
+    """
     return 1.5 if jnp.finfo(dtype).bits <= 32 else 6.0
 
 
@@ -117,7 +119,7 @@ def _tail_slope(t: Scalar) -> Scalar:
 def _split(z: Scalar) -> tuple[Flag, Scalar, Scalar]:
     """Whether z is in the tail, z for the direct formula, t = -z for the tail's.
 
-    Each formula sees only numbers it is made for, so the gradient of the one that is not
+    Each formula sees only numbers it is made for, so the gradient of the formula that is not
     selected is finite and vanishes.
     """
     switch = _switch(z.dtype)
@@ -140,7 +142,7 @@ def _h(z: Scalar) -> Scalar:
 
 
 class _LogH(NamedTuple):
-    """log h(z), its slope r = cdf(z) / h(z), and what further slopes follow from.
+    """log h(z), its slope r = cdf(z) / h(z), and the numbers from which further slopes follow.
 
     q = pdf(z) / h(z) = 1 - z r and δ = z + r, each without cancellation.
     """
@@ -165,7 +167,7 @@ def _log_h(z: Scalar) -> _LogH:
 
 @_log_h.defjvp
 def _log_h_jvp(primals, tangents):
-    """r' = q - r² = 1 - r δ and q' = -q δ: one evaluation serves all derivatives.
+    """r' = q - r² = 1 - r δ and q' = -q δ: a single evaluation serves all derivatives.
 
     Two of them have all digits. From the third on digits cancel far in the tail.
     """

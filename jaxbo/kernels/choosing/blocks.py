@@ -18,7 +18,7 @@ BLOCK = 256
 def of_all(function: Callable[[Point], T], points: Points, block: int = BLOCK) -> T:
     """`function` at every point: `jax.vmap`, of which no more than a block is held at a time.
 
-    Blocks are equally large, so that the function is compiled once; the last one is filled up.
+    Blocks are equally large, so that the function is compiled once; the last block is filled up.
     """
     count = points.shape[0]
     blocks = -(-count // block)

@@ -5,10 +5,11 @@
     mean ← mean + d_n (y_n - mean(x_n)) / pivot
     variance ← variance - d_n²
 
-Variance does not depend on values, so processes with the same kernel and noise explore the same points:
-their `Design` is common, and of each process only its mean is kept (`Answers`). Where an evaluation of
-the design failed, the process goes on as if it had observed its own mean there. Processes with kernels of
-their own, or that know other points, keep their own (`OverPoints` on a finite domain, `Grown` elsewhere).
+Variance does not depend on values, so processes with the same kernel and noise explore the same
+points: their `Design` is common, and of each process only its mean is kept (`Answers`). If an
+evaluation of the design failed, the process goes on as if it had observed its own mean there.
+Processes with kernels of their own, or that know other points, keep their own (`OverPoints` on a
+finite domain, `Grown` elsewhere).
 
 A mean is held by numbers in which it is linear: its values at all points of a finite domain, or weights
 of k(·, x_n) for the points of a design. Elsewhere it is an `Expansion`.
@@ -86,7 +87,7 @@ def table(kernel: Covariance, noise: Scalar, points: Points, capacity: int) -> O
 def observed(belief: OverPoints, points: Points, i: Count, y: Scalar) -> OverPoints:
     """The table given a value at point number i; O(capacity points).
 
-    One that is not finite, or beyond the capacity, leaves everything as it was, bit for bit.
+    A value that is not finite, or beyond the capacity, leaves everything as it was, bit for bit.
     """
     capacity = belief.rows.shape[0]
     accepted = jnp.isfinite(y) & (belief.count < capacity)
@@ -163,9 +164,9 @@ def no_answers(design: Design) -> Answers:
 
 
 def answered(design: Design, answers: Answers, x: Point, y: Scalar) -> Answers:
-    """With the value at the next point of the design; one elsewhere leaves no mark.
+    """The answers with the value at the next point of the design; a value elsewhere leaves no mark.
 
-    A failed one is taken for the mean, which stays what it is.
+    A failed evaluation is taken for the mean, which stays as it is.
     """
     n = jnp.minimum(answers.count, design.pivots.shape[0] - 1)
     # To within rounding: a user may have had the point in other units.
@@ -198,23 +199,23 @@ class AbstractExploration(eqx.Module):
 
     @abc.abstractmethod
     def explore(self, key: Key, belief: Any, past: History | None = None) -> Point:
-        """Where the variance of a belief, or of a design, is largest.
+        """The point at which the variance of a belief, or of a design, is largest.
 
-        The key draws candidates, or one of several such points. With the `past` of an agent, where its
-        evaluations do not fail.
+        The key draws candidates, or breaks ties among such points. With the `past` of an agent,
+        points at which its evaluations fail are left out.
         """
 
     @abc.abstractmethod
     def observe(self, belief: Any, x: Point, y: Scalar) -> Any:
-        """The belief given one more value; one that is not finite leaves no mark."""
+        """The belief given a further value; a value that is not finite leaves no mark."""
 
     @abc.abstractmethod
     def mean(self, belief: Any) -> Mean:
-        """What `total` adds up."""
+        """The mean in the form that `total` adds up."""
 
     @abc.abstractmethod
     def of(self, expansion: Expansion) -> Mean:
-        """Another mean, such as a sketch's, as one that `best` takes."""
+        """Another mean, such as a sketch's, in the form that `best` takes."""
 
     @abc.abstractmethod
     def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
@@ -222,11 +223,13 @@ class AbstractExploration(eqx.Module):
 
     @abc.abstractmethod
     def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
-        """Of no points yet, with room for `capacity`."""
+        """The design of no points yet, with room for `capacity`."""
 
     @abc.abstractmethod
     def designed(self, design: Design, x: Point, wanted: Flag) -> Design:
-        """With one point more, if it is wanted; the same if it is not, or if there is no room."""
+        """The design with a further point, if it is wanted; the same if it is not, or if there is
+        no room.
+        """
 
 
 class OnPoints(AbstractExploration):

@@ -8,11 +8,12 @@ the risk is nearly linear between a failure and a success. If the border is anyw
 risk is the probability that the border was passed. `reach` is the likeliest of a few. The shortest stands
 for failures that have nothing to do with their place: only points that failed are then avoided.
 
-A repeated point teaches nothing if the objective has no noise. The first repetition shows whether there
-is noise: its value is the same, or another. Where a few near points have equal values, another near
-point would have the same value. While all values are equal, no model says where to look, and least of
-all a corner of the domain. If values are noise alone, a model still has a peak, and a search would stay
-there. So a place that is no better than the rest after a few evaluations is left in one round of two.
+A repeated point teaches nothing if the objective has no noise. The first repetition shows whether
+there is noise: its value is the same, or another. If a few near points have equal values, another
+near point would have the same value. While all values are equal, no model says where to look, and
+least of all a corner of the domain. If values are noise alone, a model still has a peak, and a
+search would stay there. So a place that is no better than the rest after a few evaluations is left
+with probability 1/2 in each round.
 """
 
 import math
@@ -152,7 +153,7 @@ def empty(dim: int, capacity: int | None, pending: int = 0) -> History:
 
 
 def add(past: History, x: Point, y: Scalar) -> History:
-    """With one evaluation more; a value that is not finite is a failure.
+    """The history with a further evaluation; a value that is not finite is a failure.
 
     Nothing changes for a point that is not finite: there was no evaluation.
     """
@@ -179,7 +180,7 @@ def wait(past: History, x: Point, busy: Flag | bool = True) -> History:
 
 
 def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
-    """With one row more, in the place of an empty row, or of the nearest row that may go."""
+    """The history with a further row, in the place of an empty row, or of the nearest row that may go."""
     many = jnp.mean(past.failed, dtype=past.values.dtype) >= _FAILURES
     going = jnp.where(jnp.isnan(y) & many, past.failed, past.used & (past.status == _ENDED))
     going = jnp.where(jnp.any(going), going, past.known)
@@ -265,7 +266,7 @@ class Risk(NamedTuple):
         return jnp.any(self.failed)
 
     def __call__(self, x: Point) -> Scalar:
-        """At one point; 0 everywhere as long as nothing has failed."""
+        """The risk at a point; 0 everywhere as long as nothing has failed."""
         found = linalg.dot(self.weights, jnp.exp(-_distances(self.x, x) / self.reach))
         again = jnp.any(self.failed & _at(self.x, x))
         return jnp.where(again, FORBIDDEN, found)
@@ -283,7 +284,7 @@ class Limits(NamedTuple):
 
     @property
     def allowed(self) -> Bool[Array, " points"]:
-        """The candidates that may be looked at; there is always one."""
+        """The candidates that may be looked at; there is always such a candidate."""
         return self.risks <= self.most
 
     def allow(self, x: Point) -> Flag:
@@ -292,7 +293,7 @@ class Limits(NamedTuple):
         return if_any(self.risk.present, low, x, jnp.ones((), bool))
 
     def toward(self, domain: AbstractDomain, start: Point, end: Point) -> Point:
-        """The last point that is allowed on the way from one to the other, or the start."""
+        """The last point that is allowed on the way from `start` to `end`, or the start."""
 
         def last(start: Point) -> Point:
             shares = jnp.linspace(0, 1, _STEPS)[:, None].astype(start.dtype)
@@ -398,8 +399,8 @@ def _distances(X: Float[Array, "capacity dim"], x: Point) -> Float[Array, " capa
 def if_any(wanted: Flag, compute: Callable[[S], T], given: S, otherwise: T) -> T:
     """`compute(given)` where it is wanted.
 
-    Under `vmap` a `cond` computes both sides for everybody. This loop has one step or none, and a batch
-    skips it if nobody wants the step.
+    Under `vmap` a `cond` computes both sides for everybody. This loop has a single step or no step,
+    and a batch skips it if nobody wants the step.
     """
 
     def step(state: tuple[Flag, T]) -> tuple[Flag, T]:

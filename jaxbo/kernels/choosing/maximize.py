@@ -2,8 +2,8 @@
 
 First the function at candidates, then a few steps of Newton's method from the best of them. Under
 `vmap` over functions that share their features and candidates, the first stage is a matrix product
-(functions x features)(features x candidates) for every block of candidates: keep the candidates out of
-the mapped axis. Features that are a function's own are held for one block only.
+(functions x features)(features x candidates) for every block of candidates: keep the candidates out
+of the mapped axis. Features that are a function's own are held for a single block only.
 
 Each step of `ascend` maximizes the local model g'p + p'Hp/2 over |p| ≤ radius by conjugate gradients
 (Steihaug, 1983), which need products H p only and cope with any curvature, then clips to the domain.
@@ -33,7 +33,7 @@ from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
 
 
 class Climb(NamedTuple):
-    """A start on its way: the best point so far, the next move from it, and how long one may be.
+    """A start on its way: the best point so far, the next move from it, and the longest move.
 
     `promise` is the largest value that the local model around the last trial has within the radius, or
     the best value so far if that trial was not allowed.
@@ -62,21 +62,21 @@ def maximize(
     """The best point found, in the domain, and the function's value there.
 
     `candidates` are points of the domain. On a finite domain they should be all its points, and the
-    best of them is the answer. Elsewhere they are cut into `starts` equal shares (by default 4 up to
-    dimension 2, then 16, 64, 80 and from dimension 6 on 128), which in the order of
-    `domain.candidates` are slabs, so that their best are different peaks. The best of each is the start
-    of a climb by Newton steps. Four climbs all go on to the end; more are a race, in which those go on
-    whose local models promise most (`ROUNDS`). The last ones take `steps` more.
+    best of them is the answer. Elsewhere they are cut into `starts` equal shares (by default 4 up
+    to dimension 2, then 16, 64, 80 and from dimension 6 on 128), which in the order of
+    `domain.candidates` are slabs, so that their best are different peaks. The best of each is the
+    start of a climb by Newton steps. Four climbs all go on to the end. More climbs are a race:
+    climbs whose local models promise most go on (`ROUNDS`). The last climbs take `steps` more.
 
     A function that jumps between regions comes with its `pieces`: candidates are then put in order
     region by region before they are cut, into at least as many slabs as there are regions, and a point
     is refined by its own region's piece, without leaving it.
 
-    `limits` say which points not to look at. Where several points of a finite domain are best,
-    `key` draws one of them; without a key it is the first. The function is evaluated at no more than
-    `block` candidates at a time, which bounds the memory of one that makes much of each point.
-    `border` says that the function falls steeply at borders, which a search then follows as it does
-    those of a domain's constraint.
+    `limits` say which points not to look at. If several points of a finite domain are best, `key`
+    draws the result from them; without a key it is the first. The function is evaluated at no more
+    than `block` candidates at a time, which bounds the memory of a function that needs much for
+    each point. `border` says that the function falls steeply at borders, which a search then
+    follows, like the borders of a domain's constraint.
     """
     allowed = None if limits is None else limits.allowed
     if pieces is not None and not isinstance(domain, Finite):
@@ -120,7 +120,7 @@ def _around(
 ) -> tuple[Point, Scalar]:
     """The best allowed point of clouds around the best so far, each of a smaller scale.
 
-    A climb stops at the border of what a constraint allows: the clouds go on along it.
+    A climb stops at the border of a constraint: the clouds go on along it.
     """
     scales = _RADIUS * _SMALLER ** np.arange(CLOUDS)[:, None, None]
     clouds = scales * np.random.default_rng(0).standard_normal((CLOUDS, CLOUD, x.size))
@@ -144,7 +144,7 @@ def _around(
 
 
 def _raced(go_on: Callable[[Climb, Count], Climb], climbs: Climb, steps: int) -> Climb:
-    """All climbs begin, and after each round of `ROUNDS` the more promising ones go on.
+    """All climbs begin, and after each round of `ROUNDS` the more promising climbs go on.
 
     A round is some heats of equally many climbs, so that a climb is compiled once.
     """
@@ -188,7 +188,7 @@ def heats_of(starts: int) -> tuple[int, list[int]]:
 
 
 def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
-    """Where the largest value is; if it is there several times, at any of them."""
+    """The place of the largest value; if it is there several times, any of the places."""
     ties = values == jnp.max(values)
     return jnp.argmax(jnp.where(ties, jr.uniform(key, values.shape), -1)).astype(int)
 
@@ -207,12 +207,13 @@ def query(
 ) -> Point:
     """An agent's next query: the maximizer, where evaluations do not fail and teach something.
 
-    Its risk of failure is no more than `history.TOLERATED`, or than the least of the candidates' if that
-    is larger. If it would repeat an evaluation of an objective that has shown no noise, the candidate
-    farthest from all evaluations takes its place. Three rules more hold if the function comes from the
-    agent's own values `alone`. Where all values near the maximizer are equal, the farthest candidate
-    takes its place, too. While all values are equal, a candidate is drawn. Where values near the
-    maximizer are no better than the rest, a candidate is drawn in one round of two.
+    Its risk of failure is no more than `history.TOLERATED`, or than the least of the candidates' if
+    that is larger. If it would repeat an evaluation of an objective that has shown no noise, the
+    candidate farthest from all evaluations takes its place. Three rules more hold if the function
+    comes from the agent's own values `alone`. If all values near the maximizer are equal, the
+    farthest candidate takes its place, too. While all values are equal, a candidate is drawn. If
+    values near the maximizer are no better than the rest, a candidate is drawn with probability
+    1/2.
     """
     limits = history.limits(past, candidates)
     tie_key = aside(key)
@@ -252,9 +253,9 @@ def ascend(
 ) -> tuple[Point, Scalar]:
     """Trust-region Newton ascent from `x`, where the function is `value`; never worse than that.
 
-    Within `box`, if given: from its least to its greatest point. Only through points that `limits`, if
-    given, allow. A step takes one evaluation of value, gradient and curvature: a rejected trial shortens
-    the step that led to it, an accepted one begins the next.
+    Within `box`, if given: from its least to its greatest point. Only through points that `limits`,
+    if given, allow. A step takes one evaluation of value, gradient and curvature: a rejected trial
+    shortens the step that led to it, an accepted trial begins the next.
     """
     last = _go_on(function, domain, _begin(x, value), steps + 1, box, limits, CONJUGATE_STEPS)
     better = last.value > value
@@ -379,14 +380,14 @@ def _best_of_slabs(
     allowed: Bool[Array, " points"] | None,
     starts: int,
 ) -> tuple[Int[Array, " starts"], Float[Array, " starts"]]:
-    """Where the best of each share of the candidates is, and the value there."""
+    """The place of the best of each share of the candidates, and the value there."""
     values = _at(function, candidates, allowed, block)
     first = _best_of_shares(values, starts)
     return first, values[first]
 
 
 def _best_of_shares(values: Float[Array, " points"], shares: int) -> Int[Array, " shares"]:
-    """Where the best value of each of `shares` equal shares of the candidates stands."""
+    """The place of the best value of each of `shares` equal shares of the candidates."""
     size = -(-values.size // shares)
     padding = jnp.full((size * shares - values.size,), -jnp.inf, values.dtype)
     rows = jnp.concatenate([values, padding]).reshape(shares, size)

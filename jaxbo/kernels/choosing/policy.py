@@ -6,9 +6,9 @@
     Drawn(policy)         of one expert, drawn by weight               (EGP-EI, appendix E)
     Largest               max_m f_m(x),  f_m ~ expert m                (BanditBO)
 
-For a model of one kernel the mixture is that model.
+For a model of a single kernel the mixture is that model.
 
-Where outcomes have bounds, a model each says how far they are on the good side, their slack:
+If outcomes have bounds, a model each says how far they are on the good side, their slack:
 
     EI                    EI · Π_k P(slack_k(x) ≥ 0),    over the best point expected to be feasible
     Thompson, UCB         f(x) where all slack_k(x) ≥ 0, and elsewhere less than anywhere there, the
@@ -55,7 +55,7 @@ def beta_at(beta: Beta, t: Count) -> Scalar:
 
 
 class Model(NamedTuple):
-    """A surrogate and what it believes."""
+    """A surrogate and its belief."""
 
     surrogate: Any
     shared: Any
@@ -71,7 +71,7 @@ _BELOW = -1e3
 class AbstractPolicy(Extensible):
     """How the next query follows from a belief.
 
-    If two queries from one belief do not differ by themselves, the model takes busy workers to
+    If two queries from the same belief do not differ by themselves, the model takes busy workers to
     observe the expected value.
     """
 
@@ -89,11 +89,10 @@ class AbstractPolicy(Extensible):
 
     @abc.abstractmethod
     def check(self, surrogate: AbstractSurrogate) -> None:
-        """Raises a `ValueError` for a surrogate that lacks what the policy needs."""
+        """Raises a `ValueError` for a surrogate that the policy cannot use."""
 
     def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
-        """Returns the function to maximize if outcomes have bounds; there is at least one slack's
-        model.
+        """Returns the function to maximize if outcomes have bounds; there is at least one slack's model.
 
         `ValueError` for a policy that has no rule for outcomes.
         """
@@ -319,8 +318,7 @@ class Largest(AbstractPolicy):
 def least_violated(
     policy: AbstractPolicy, key: Key, model: Model, slacks: Sequence[Model]
 ) -> Function:
-    """The policy's own function if the functions of all slacks are at least 0; any such point is
-    better.
+    """The policy's own function if the functions of all slacks are at least 0; any such point is better.
 
     Elsewhere minus the sum of the missing slack, in deviations of the slacks.
     """

@@ -1,4 +1,4 @@
-"""How well another agent's model puts an agent's own observations in order, and what follows from it.
+"""How well another agent's model puts an agent's own observations in order, and the uses of that.
 
     misranked(s, y) = #{j < k: y_j ≠ y_k, s orders j and k otherwise}
     share           = misranked / #{j < k: y_j ≠ y_k}                  (1 - Kendall's τ) / 2

@@ -1,7 +1,8 @@
 """The best candidate of each slab: where the search for a function's maximum goes on.
 
-Functions w'φ(x) on features that many agents share have a kernel on accelerators (`accelerated.slabs`):
-one for all agents, which writes only the best values. Each region may have weights of its own.
+Functions w'φ(x) on features that many agents share have a kernel on accelerators
+(`accelerated.slabs`): a single kernel for all agents, which writes only the best values. Each
+region may have weights of its own.
 """
 
 from collections.abc import Callable
@@ -24,14 +25,16 @@ Search: TypeAlias = Callable[[Function, Points, Bool[Array, " points"] | None, i
 
 
 class Pieces(NamedTuple):
-    """A function that is another smooth one, `of(region)`, in every region."""
+    """A function that is a smooth function of its own, `of(region)`, in every region."""
 
     regions: Regions
     of: Callable[[Count], Function]
 
 
 class PiecewiseLinear(eqx.Module):
-    """f(x) = φ(x)'w with the weights of the region that x is in; without `regions` there is one."""
+    """f(x) = φ(x)'w with the weights of the region that x is in; without `regions` there is a
+    single region.
+    """
 
     features: FeatureMap
     weights: Float[Array, "regions features"]
@@ -52,7 +55,7 @@ def best(
 ) -> Found:
     """`plain` of the function, or the kernel in programs that hold it.
 
-    `pieces` say what the function is in each region. Candidates are then in order of their regions.
+    `pieces` have the function of each region. Candidates are then in order of their regions.
     """
     linear = _linear(function, pieces) if choice.platforms() else None
     if linear is None or not choice.of_32_bits(linear.weights, candidates):
@@ -82,7 +85,7 @@ def best(
 
 
 def _linear(function: Function, pieces: Pieces | None) -> PiecewiseLinear | None:
-    """The function as one that is linear in each region, if it is."""
+    """The function as `PiecewiseLinear`, if it is linear in each region."""
     if pieces is None:
         if not isinstance(function, FourierFunction):
             return None

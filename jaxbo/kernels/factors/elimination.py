@@ -1,13 +1,15 @@
-"""The exact maximum of a sum on a factor graph, one variable after another.
+"""The exact maximum of a sum on a factor graph, variable by variable.
 
     max over x_v of the factors that have x_v   →   one factor of their other variables
 
-The order in which variables go decides how large these factors become: exponential in the width of the
-graph, 1 for a tree of pairs. Backwards, every variable takes its best point given the later ones.
+The order in which variables go decides how large the new factors become: exponential in the width
+of the graph, 1 for a tree of pairs. Backwards, every variable takes its best point given the later
+variables.
 
-The work is unrolled, so compiling takes as long as there are variables. But connected parts of a graph
-have nothing to do with each other, and those of one form are done side by side, by one program: a
-thousand variables of their own factors, or in chains of ten, compile like one variable, or one chain.
+The work is unrolled, so compiling takes as long as there are variables. But connected parts of a
+graph have nothing to do with each other, and parts of the same form are done side by side, by a
+single program. So a thousand variables of their own factors, or in chains of ten, compile like a
+single variable, or a single chain.
 """
 
 import functools
@@ -27,7 +29,7 @@ from jaxbo.kernels.factors.graph import FactorGraph, Tables
 class Parts(NamedTuple):
     """Connected parts of a graph that have the same form, and how they lie in it.
 
-    `graph` is one of them by itself, whose groups are the groups `groups` of the whole.
+    `graph` is such a part by itself, whose groups are the groups `groups` of the whole.
     """
 
     graph: FactorGraph
@@ -91,7 +93,7 @@ def _connected(graph: FactorGraph) -> list[tuple[list[int], list[int]]]:
 
 
 def cells(graph: FactorGraph) -> int:
-    """Of the largest table on the way."""
+    """The cells of the largest table on the way."""
     return max(order(some.graph)[1] for some in parts(graph))
 
 
@@ -99,8 +101,8 @@ def cells(graph: FactorGraph) -> int:
 def order(graph: FactorGraph) -> tuple[tuple[int, ...], int]:
     """The variables in the order of elimination, and the cells of the largest table on the way.
 
-    Always the variable whose elimination joins fewest that were not joined (min-fill), of those the
-    one with the smallest table.
+    Always the variable whose elimination joins fewest that were not joined (min-fill); among
+    equals, the variable with the smallest table.
     """
     near = factor_graph.neighbors(graph)
     left, found, most = set(range(len(graph.sizes))), [], 1

@@ -37,7 +37,7 @@ MOST_BYTES = 4 * 2**30
 
 
 class Group(NamedTuple):
-    """Factors whose tables have one shape, and their variables in the order of the tables' axes."""
+    """Factors whose tables have the same shape, and their variables in the order of the tables' axes."""
 
     shape: tuple[int, ...]
     variables: Int[Array | np.ndarray, "factors arity"]
@@ -51,7 +51,7 @@ class Incidence(NamedTuple):
 
 
 class AbstractGraph(eqx.Module):
-    """What messages travel along."""
+    """The graph that messages travel along."""
 
     @property
     @abc.abstractmethod
@@ -69,16 +69,16 @@ class AbstractGraph(eqx.Module):
 
     @abc.abstractmethod
     def breadth_first(self) -> Order:
-        """Every variable after one that it shares a factor with, where that is known."""
+        """Every variable after a variable that it shares a factor with, if that is known."""
 
     @abc.abstractmethod
     def colors(self) -> Bool[np.ndarray, "colors variables"]:
-        """Sets of variables that move at the same time, by `share`; each variable is in one of them."""
+        """Sets of variables that move at the same time, by `share`; each variable is in a single set."""
 
     @property
     @abc.abstractmethod
     def share(self) -> float:
-        """1 if no two variables of a color share a factor, else one in as many as do."""
+        """1 if no two variables of a color share a factor, else 1 over the number that do."""
 
     @property
     def points(self) -> int:
@@ -92,7 +92,7 @@ class AbstractGraph(eqx.Module):
 
 
 class _Members(NamedTuple):
-    """Of one group: the shape of its tables, which factors it has, and their variables."""
+    """A group: the shape of its tables, its factors, and their variables."""
 
     shape: tuple[int, ...]
     numbers: tuple[int, ...]
@@ -102,12 +102,13 @@ class _Members(NamedTuple):
 class FactorGraph(AbstractGraph):
     """Which variables each factor is a function of; compiled once, on the host.
 
-    `sizes` are the grid points of every variable, `scopes` the variables of every factor. Factors of
-    any number of variables, on grids of different sizes, go through one program.
+    `sizes` are the grid points of every variable, `scopes` the variables of every factor. Factors
+    of any number of variables, on grids of different sizes, go through a single program.
 
-    `ValueError` for a variable without grid points, a factor without variables, with one twice or with
-    one that there is not, a graph without factors, and tables that exceed `most_bytes` together.
-    Parts that are not connected, and variables of no factor, are fine: the latter take their first point.
+    `ValueError` for a variable without grid points, a factor without variables, with a variable
+    twice or with a variable that does not exist, a graph without factors, and tables that exceed
+    `most_bytes` together. Parts that are not connected, and variables of no factor, are fine: the
+    latter take their first point.
     """
 
     lengths: tuple[int, ...] = eqx.field(static=True)
@@ -206,7 +207,9 @@ class FactorGraph(AbstractGraph):
         return np.array(list(order), np.int32)
 
     def colors(self) -> Bool[np.ndarray, "colors variables"]:
-        """Of variables no two of which share a factor: greedily, those with most neighbors first."""
+        """Colors of variables no two of which share a factor: greedily, variables with most
+        neighbors first.
+        """
         near, color = neighbors(self), {}
         for v in sorted(range(len(self.sizes)), key=lambda v: -len(near[v])):
             taken = {color[u] for u in near[v] if u in color}
@@ -220,17 +223,18 @@ class FactorGraph(AbstractGraph):
 
 
 class DataGraph(AbstractGraph):
-    """Factors whose variables are data: any number of graphs go through one program, under `vmap` too.
+    """Factors whose variables are data: any number of graphs go through a single program, under
+    `vmap` too.
 
     Every factor has `arity` places, and -1 stands where it has fewer variables. All grids have
-    `points`. One variable more than `count`, on which nothing depends, fills the empty places.
+    `points`. A further variable beyond `count`, on which nothing depends, fills the empty places.
 
-    `order` is there where it is known that the graph is a tree, of factors that leave no place empty:
-    its variables, each after one that it shares a factor with.
+    `order` is given if it is known that the graph is a tree, of factors that leave no place empty:
+    its variables, each after a variable that it shares a factor with.
 
-    `ValueError` for a graph without factors, variables or points, and scopes that are no integers. Unless
-    they are traced, also where a factor names a variable twice or one that there is not, and where
-    `order` is not one of this graph.
+    `ValueError` for a graph without factors, variables or points, and scopes that are no integers.
+    Unless they are traced, also for a factor that names a variable twice or a variable that does
+    not exist, and for an `order` of another graph.
     """
 
     scopes: Int[Array, "factors arity"]
@@ -297,7 +301,7 @@ class DataGraph(AbstractGraph):
         return jnp.append(self.order, self.count).astype(jnp.int32)
 
     def colors(self) -> Bool[np.ndarray, "colors variables"]:
-        """One: which variables share a factor is not known before."""
+        """A single color: which variables share a factor is not known before."""
         return np.ones((1, len(self.sizes)), bool)
 
     @property
@@ -306,7 +310,7 @@ class DataGraph(AbstractGraph):
 
 
 def _is_order(order: list[int], scopes: list[list[int]]) -> bool:
-    """Whether the factors are a tree of these variables, each of which touches one before it."""
+    """Whether the factors are a tree of the variables, each of which touches a variable before it."""
     rank = {v: i for i, v in enumerate(order)}
     if sorted(rank) != list(range(len(order))) or not all(v in rank for s in scopes for v in s):
         return False
@@ -361,7 +365,7 @@ def over_factors(
 
 
 def neighbors(graph: FactorGraph) -> list[set[int]]:
-    """Of each variable, those that it shares a factor with."""
+    """The variables that each variable shares a factor with."""
     found: list[set[int]] = [set() for _ in graph.sizes]
     for scope in graph.scopes:
         for u, v in itertools.permutations(scope, 2):

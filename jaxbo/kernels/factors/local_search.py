@@ -32,7 +32,9 @@ class _Kicked(NamedTuple):
 
 
 class _Climb(NamedTuple):
-    """A point on its way up: which variables wait for their turn, and which had the last one."""
+    """A point on its way up: the variables that wait for their turn, and the variable that had the
+    last turn.
+    """
 
     x: Int[Array, " variables"]
     waiting: Bool[Array, " variables"]
@@ -64,14 +66,15 @@ def escape(
 ) -> Int[Array, " variables"]:
     """Iterated local search, from a point that coordinate ascent cannot improve. Not in DEC-HBO.
 
-    A kick moves all variables of one factor, factors taking turns, to other points that look random but
-    are always the same; of more factors than kicks some, evenly spread. After two turns of all, if there
-    are so many kicks, it is up to two factors at a time, then up to three, then one again. Coordinate
-    ascent follows, of at most `sweeps`, and what is better is kept: the sum never gets smaller. A sum of
-    `enough` ends it.
+    A kick moves all variables of a factor to other points, which look random but are always the
+    same. Factors take turns; with more factors than kicks, some do, evenly spread. After two turns
+    of all, if there are so many kicks, it is up to two factors at a time, then up to three, then a
+    single factor again. Coordinate ascent follows, of at most `sweeps`, and a better point is kept:
+    the sum never gets smaller. A sum of `enough` ends it.
 
-    Only variables whose surroundings changed are looked at, so but for adding up the sum a kick takes as
-    long on a large graph as on a small one; where the graph is data, a turn goes through all factors.
+    Only variables whose surroundings changed are looked at, so but for adding up the sum a kick
+    takes as long on a large graph as on a small graph. If the graph is data, a turn goes through
+    all factors.
     """
     tables = tuple(jnp.asarray(table) for table in tables)
     count, scopes = len(graph.sizes), _scopes(graph)
@@ -139,7 +142,7 @@ def _ascend(
     late: Bool[Array, " variables"],
     sweeps: int,
 ) -> Int[Array, " variables"]:
-    """Coordinate ascent of the variables that wait, in turn; around one that moves all wait again.
+    """Coordinate ascent of the variables that wait, in turn; around a variable that moves all wait again.
 
     The `late` have their turn when no other waits. At most as many turns as in `sweeps` of all variables.
     """
@@ -169,7 +172,7 @@ def _ascend(
 def _near(
     graph: AbstractGraph, plan: factor_graph.Incidence, place: Int[Array, ""]
 ) -> Bool[Array, " variables"]:
-    """Which variables share a factor with one."""
+    """Whether each variable shares a factor with the given variable."""
     near = jnp.zeros((len(graph.sizes),), bool)
     for group, axes in zip(graph.groups, plan.factors, strict=True):
         for factors in axes:
@@ -187,7 +190,9 @@ def _around(
     place: Int[Array, ""],
     x: Int[Array, " variables"],
 ) -> Float[Array, " points"]:
-    """What its factors are worth at every point of a variable, all others being where they are."""
+    """The sum of a variable's factors at each of its points, all other variables staying where they
+    are.
+    """
 
     def worth(g: int, axis: int, members: Int[Array, " most"]) -> Float[Array, "most _"]:
         scopes = jnp.asarray(graph.groups[g].variables)[members]

@@ -5,13 +5,13 @@
     q_{v→I}(x_v) = Σ_{J ∋ v, J ≠ I} r_{J→v}(x_v)
     r_{I→v}(x_v) = max over the others of φ_I(x_I) + Σ_{u ∈ I, u ≠ v} q_{u→I}(x_u)            (eq. 3)
 
-A variable needs only the messages of its factors, and a factor those of its variables. On a tree the
-messages settle at the maximum; on a graph with cycles they are a good guess, so `upper_bound` says how
-far from the maximum the guess can be:
+A variable needs only the messages of its factors, and a factor only the messages of its variables.
+On a tree the messages settle at the maximum; on a graph with cycles they are a good guess, so
+`upper_bound` says how far from the maximum the guess can be:
 
     max Σ_I φ_I ≤ Σ_I max_{x_I} (φ_I(x_I) - Σ_{v ∈ I} λ_{I,v}(x_v)),   Σ_I λ_{I,v} = 0 for every v
 
-for any λ. Bounded max-sum (Rogers et al., 2011) is one choice of λ; here they descend, one color of
+for any λ. Bounded max-sum (Rogers et al., 2011) is a choice of λ. Here they descend, a color of
 variables at a time, so that the bound never rises.
 """
 
@@ -49,7 +49,7 @@ def start(graph: AbstractGraph, tables: Tables) -> Messages:
 
 
 def beliefs(graph: AbstractGraph, messages: Messages) -> Float[Array, "variables points"]:
-    """What all factors say to each variable: on a tree its largest sums, up to a constant."""
+    """The sum of all factors' messages to each variable: on a tree its largest sums, up to a constant."""
     total = jnp.zeros((len(graph.sizes), graph.points), messages[0].dtype)
     for group, message in zip(graph.groups, messages, strict=True):
         total = total.at[group.variables].add(message)
@@ -59,10 +59,10 @@ def beliefs(graph: AbstractGraph, messages: Messages) -> Float[Array, "variables
 def step(
     graph: AbstractGraph, tables: Tables, messages: Messages, damping: Scalar | float = 0.0
 ) -> Messages:
-    """One round in which all variables and all factors send at the same time (eq. 3).
+    """A round in which all variables and all factors send at the same time (eq. 3).
 
-    A message is a share `damping` of the last one, which leaves fixed points where they are. Messages
-    are shifted to a largest value of 0: only differences matter, and sums stay bounded.
+    A message is, by a share `damping`, the last message, which leaves fixed points where they are.
+    Messages are shifted to a largest value of 0: only differences matter, and sums stay bounded.
     """
     return _step(graph, tables, messages, damping)[0]
 
@@ -110,7 +110,7 @@ def _each(table: Float[Array, "factors ..."], messages: list[Array]) -> list[Arr
 def _without_variable(
     table: Float[Array, "factors ..."], message: Float[Array, "factors points"], variable: int
 ) -> Float[Array, "factors ..."]:
-    """max over one variable of table + its message."""
+    """max over a single variable of table + its message."""
     axis = variable + 1
     shape = [1] * table.ndim
     shape[0], shape[axis] = message.shape
@@ -178,11 +178,11 @@ def _settle(
 
 
 def decode(graph: AbstractGraph, tables: Tables, messages: Messages) -> Int[Array, " variables"]:
-    """A point: variables one after another, each given those before it.
+    """A point: variable by variable, each given the variables before it.
 
-    In an order in which each touches those before it, where the graph allows. So a tie between two
-    maxima is broken once, not by every variable for itself; on a tree with settled messages the point
-    is a maximum (of a graph that is data, if it has an `order` or there are no ties).
+    In an order in which each touches a variable before it, if the graph allows. So a tie between
+    two maxima is broken once, not by every variable for itself; on a tree with settled messages the
+    point is a maximum (of a graph that is data, if it has an `order` or there are no ties).
     """
     total = beliefs(graph, messages)
     inside = jnp.asarray(graph.inside)
@@ -215,7 +215,7 @@ def _told(
     chosen: Int[Array, " variables"],
     known: Bool[Array, " variables"],
 ) -> Float[Array, " points"]:
-    """What its factors tell a variable, given those that are known, less what their messages say."""
+    """The sum of a variable's factors, given the variables that are known, less the factors' messages."""
 
     def change(g: int, axis: int, members: Int[Array, " most"]) -> Float[Array, "most _"]:
         group = graph.groups[g]
@@ -234,7 +234,9 @@ def _given(
     chosen: Int[Array, " variables"],
     known: Bool[Array, " variables"],
 ) -> Float[Array, "most _"]:
-    """max over what is not known of table + incoming, at what is known, of some factors of a group."""
+    """max over unknown variables of table + incoming, at the known variables, for some factors of a
+    group.
+    """
 
     def one(member: Int[Array, ""]) -> Float[Array, " _"]:
         total = table[member]
@@ -264,10 +266,11 @@ def upper_bound(
     """No point has a larger sum than this, up to rounding; and the bound after every sweep, which never
     rises.
 
-    Each variable in turn (those of one color, which share no factor, at once) spreads what its factors
-    can reach at each of its points evenly among them. On a tree it tends to the maximum itself. Where
-    the graph is data all variables do at once, each by one part in as many as a factor has variables.
-    Tables are finite: `penalized` makes them so. `ValueError` for less than one of `sweeps`.
+    Each variable in turn spreads the sums that its factors can reach, at each of its points, evenly
+    among them. Variables of a color, which share no factor, do so at once. On a tree it tends to
+    the maximum itself. If the graph is data all variables do at once, each by a part: 1 over the
+    number of a factor's variables. Tables are finite: `penalized` makes them so. `ValueError` for
+    `sweeps` below 1.
     """
     whole("sweeps", sweeps, least=1)
     colors = jnp.asarray(graph.colors())
@@ -302,7 +305,7 @@ def upper_bound(
 
 
 def _degrees(graph: AbstractGraph) -> Int[Array, " variables"]:
-    """Of how many factors each variable is."""
+    """The number of factors of each variable."""
     degrees = jnp.zeros((len(graph.sizes),), jnp.int32)
     for group in graph.groups:
         degrees = degrees.at[group.variables].add(1)
@@ -359,18 +362,19 @@ def solve(
     """The maximum by elimination, or by two sweeps over a tree, or else a good point by messages.
 
     Elimination is for graphs that are fixed, where no table on the way exceeds `most_cells`; it is
-    unrolled, so no more than two hundred variables may be connected. Trees go by `factors.tree` (graphs
-    that are data, if they have an `order`). Elsewhere messages may not settle, but they pass by good
-    points: of `decodings` that are looked at on the way, by `decode` and `local_search.improve`, the
-    best is kept. Where `upper_bound`, of `sweeps` sweeps, does not say that it is a maximum,
-    `local_search.escape` goes on from there, by `kicks`.
+    unrolled, so no more than two hundred variables may be connected. Trees go by `factors.tree`
+    (graphs that are data, if they have an `order`). Elsewhere messages may not settle, but they
+    pass by good points: of `decodings` that are looked at on the way, by `decode` and
+    `local_search.improve`, the best is kept. If `upper_bound`, of `sweeps` sweeps, does not say
+    that it is a maximum, `local_search.escape` goes on from there, by `kicks`.
 
-    A cell of -inf is forbidden: no point with one is a maximum. Where all points have one, or none
-    without was found, `value` is -inf. `bound` is -inf if it is known that there is none. NaN and inf are
-    refused; in traced tables, which cannot be looked at, they are forbidden too.
+    A cell of -inf is forbidden: no point with such a cell is a maximum. If all points have such a
+    cell, or no other point was found, `value` is -inf. `bound` is -inf if it is known that there is
+    none. NaN and inf are refused; in traced tables, which cannot be looked at, they are forbidden
+    too.
 
-    `ValueError` where tables are not floating or not those of the graph, for NaN and inf, for less than
-    one of `iterations`, `decodings` or `sweeps`, and for less than no `kicks`.
+    `ValueError` if tables are not floating or do not fit the graph, for NaN and inf, for
+    `iterations`, `decodings` or `sweeps` below 1, and for `kicks` below 0.
     """
     whole("iterations", iterations, least=1)
     whole("decodings", decodings, least=1)
@@ -431,11 +435,11 @@ def solve(
 
 
 def penalized(tables: Tables) -> tuple[Tables, Scalar]:
-    """The tables with finite numbers for -inf, so small that no other cells make up for one of them.
+    """The tables with finite numbers for -inf, so small that no other cells make up for such a cell.
 
-    And a number below all sums without a forbidden cell, and above all with one. With S the sum of all
-    factors' ranges, a forbidden cell is 2 S less than the least of its factor. Other cells stay as they
-    are, to the last bit.
+    And a number below all sums without a forbidden cell, and above all sums with such a cell. With
+    S the sum of all factors' ranges, a forbidden cell is 2 S less than the least of its factor.
+    Other cells stay as they are, to the last bit.
     """
     dtype = jnp.result_type(*tables)
     lows, highs = zip(*map(_ends, tables), strict=True)
@@ -461,7 +465,7 @@ def _ends(table: Float[Array, "factors ..."]) -> tuple[Array, Array]:
 
 
 def _route(graph: AbstractGraph, most_cells: int) -> Literal["elimination", "tree", "messages"]:
-    """What finds the maximum itself, if anything does."""
+    """The algorithm that finds the maximum itself, if any does."""
     if isinstance(graph, DataGraph):
         return "messages" if graph.order is None else "tree"
     assert isinstance(graph, FactorGraph)

@@ -3,9 +3,10 @@
     up      r_I(x_u) = max over the others of φ_I(x_I) + Σ_{v ∈ I, v ≠ u} Σ_{J below v} r_J(x_v)
     down    the others of I, all v ≠ u, take their best points given that of u
 
-u is the variable of I that comes first, in an order in which each touches one before it; the factors
-below v are those whose first variable it is. Both sweeps are loops over the factors, so compiling takes
-as long for a thousand as for one, and every message is sent once.
+u is the variable of I that comes first, in an order in which each touches a variable before it. The
+factors below v are the factors whose first variable it is. Both sweeps are loops over the factors,
+so compiling takes as long for a thousand factors as for a single factor, and every message is sent
+once.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,7 @@ _Worth = Float[Array, "variables points"]
 
 
 class _Walk(NamedTuple):
-    """Of every factor, from the root: its first variable, its kind and its row in its group."""
+    """Every factor, from the root: its first variable, its kind and its row in its group."""
 
     first: Int[Array, " factors"]
     kind: Int[Array, " factors"]
@@ -34,7 +35,8 @@ class _Walk(NamedTuple):
 def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
     """A point with the largest sum of a tree, or of several; first points of variables without factors.
 
-    `ValueError` for a graph that is data without an `order`. That another one has cycles is not noticed.
+    `ValueError` for a graph that is data without an `order`. Cycles in another graph are not
+    noticed.
     """
     ordered = not isinstance(graph, DataGraph) or graph.order is not None
     require(ordered, "the graph must have an order: it is data, and may be no tree.")
@@ -45,7 +47,7 @@ def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
     def below(
         kind: _Kind, row: Int[Array, ""], up: _Worth
     ) -> tuple[Int[Array, " others"], Float[Array, "*grid"]]:
-        """The other variables, and what all below them is worth, an axis each."""
+        """The other variables, and the largest sums of all factors below them, an axis each."""
         (g, axis), total = kind, jnp.zeros((), up.dtype)
         group = graph.groups[g]
         others = [i for i in range(len(group.shape)) if i != axis]
@@ -64,7 +66,7 @@ def maximize(graph: AbstractGraph, tables: Tables) -> Int[Array, " variables"]:
     def taken(
         kind: _Kind, row: Int[Array, ""], up: _Worth, at: Int[Array, ""]
     ) -> Int[Array, "2 most"]:
-        """The other variables and their points, padded by one that there is not."""
+        """The other variables and their points, padded by a variable that does not exist."""
         g, axis = kind
         others, total = below(kind, row, up)
         total += jnp.moveaxis(tables[g][row], axis, 0)[at]

@@ -1,1 +1,1 @@
-"""Models of a black box: what a method asks for samples, means and variances."""
+"""Models of a black box, which a method asks for samples, means and variances."""

@@ -2,9 +2,9 @@
 
     f ~ Σ_m w_m GP(0, k_m),    w_m ∝ prior_m p(data | k_m)                        (EGP-TS, eq. 5 to 7)
 
-The experts are one surrogate under M kernels, mapped over: each with its own features, posterior and
+The experts are a surrogate under M kernels, mapped over: each with its own features, posterior and
 hyperparameters. A weight is the evidence that its expert carries, in logarithms: the recursion of
-eq. 10 between refits and the batch form of eq. 7 after one, both to rounding.
+eq. 10 between refits and the batch form of eq. 7 after a refit, both to rounding.
 """
 
 import abc
@@ -111,7 +111,8 @@ class Ensemble(AbstractEnsemble):
     single kernel the ensemble is that expert alone.
 
     Args:
-        kernels: The dictionary of kernels, of any forms with a spectral density; at least one.
+        kernels: The dictionary of kernels, of any forms with a spectral density; it must not be
+            empty.
         expert: The rest of every expert: capacity, number of features, how often it refits,
             inference. Its own kernel does not matter.
         floor: The least weight with which an expert is drawn (appendix E), in [0, 1 / M] for M
@@ -136,8 +137,7 @@ class Ensemble(AbstractEnsemble):
 
     @classmethod
     def warped(cls, dim: int, capacity: int, **options: Any) -> "Ensemble":
-        """Makes an ensemble for few, expensive evaluations of anything: exact processes of warped
-        values.
+        """Makes an ensemble for few, expensive evaluations of anything: exact processes of warped values.
 
         It has a smooth kernel with a common length scale, and a smooth and two rough kernels with a
         length scale for each coordinate. The prior of length scales grows with the dimension. It
@@ -205,7 +205,7 @@ class Ensemble(AbstractEnsemble):
 class Experts(eqx.Module):
     """The experts of an ensemble and their features, with a leading axis.
 
-    `draws` is the key of what else the ensemble draws, if anything.
+    `draws` is the key of the ensemble's other draws, if there are any.
     """
 
     experts: Fitted
@@ -225,7 +225,7 @@ class Experts(eqx.Module):
         return jax.vmap(function)(self.experts, self.features, *each)
 
     def pick(self, number: Count, belief: FittedBelief) -> tuple[Fitted, Any, FittedBelief]:
-        """One expert, its features, and its belief."""
+        """A single expert, its features, and its belief."""
         return jax.tree.map(lambda leaf: leaf[number], (self.experts, self.features, belief))
 
 

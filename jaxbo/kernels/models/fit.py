@@ -4,21 +4,21 @@
     d evidence / dK = (alpha alpha' - K^-1) / 2,   alpha = K^-1 y
 
 over theta = log length_scale (one, or one a coordinate), log variance and log noise, inside of
-`Bounds`: theta = low + (high - low) sigmoid(4 u / (high - low)), u free. Of a function k(x, z) without
-these it is the log factors of its numbers (`KernelFunction`), and log noise. Several runs of L-BFGS,
-from the given hyperparameters and from points spread over the box, go side by side; the best is
-returned.
+`Bounds`: theta = low + (high - low) sigmoid(4 u / (high - low)), u free. For another function k(x,
+z), theta is the log factors of its numbers (`KernelFunction`), and log noise. Several runs of
+L-BFGS, from the given hyperparameters and from points spread over the box, go side by side; the
+best is returned.
 
 Values that are all equal, or nearly, would be explained best by noise alone, or by a function that is
 the same everywhere. Either would end the search. So with fewer than five distinct values the
 hyperparameters stay where they are, and later a prior keeps them from the ends of the box.
 
-Where length scales stay, K = variance Q diag(values) Q' + noise I has the same Q throughout, and an
+If length scales stay, K = variance Q diag(values) Q' + noise I has the same Q throughout, and an
 evaluation takes O(points) instead of O(points^3).
 
-Every restart of every agent of a batch does the same work whatever its line search decides: one
-evaluation a step, along a new direction where the last step was accepted, nearer where it was not.
-A line search with a loop of its own would make all wait for the slowest at every step.
+Every restart of every agent of a batch does the same work whatever its line search decides: an
+evaluation a step, along a new direction if the last step was accepted, and nearer if it was not. A
+line search with a loop of its own would make all wait for the slowest at every step.
 """
 
 import math
@@ -65,9 +65,9 @@ def _pair(value: Float[Array, "2"] | tuple[float, float]) -> Float[Array, "2"]:
 class Bounds(eqx.Module):
     """The smallest and the largest value of each hyperparameter.
 
-    The defaults suit points of the unit cube and values of mean 0 and variance 1. `factor` is for the
-    numbers of a function k(x, z), in units of what they were given as. Below a noise of
-    1e-5 of the variance float32 cannot evaluate the evidence of smooth functions: use float64.
+    The defaults suit points of the unit cube and values of mean 0 and variance 1. `factor` is for
+    the numbers of a function k(x, z), in units of the given numbers. Below a noise of 1e-5 of the
+    variance float32 cannot evaluate the evidence of smooth functions: use float64.
     """
 
     length_scale: Float[Array, "2"] = eqx.field(converter=_pair, default=(0.01, 10.0))
@@ -99,8 +99,8 @@ class LogNormal(eqx.Module):
 class Priors(eqx.Module):
     """Priors of the hyperparameters; `None` is flat in the logarithm.
 
-    The one of the length scale holds for each coordinate's, independently, and that of the factor for
-    each number of a function k(x, z).
+    The prior of the length scale holds for each coordinate's, independently, and the prior of the
+    factor for each number of a function k(x, z).
     """
 
     length_scale: LogNormal | None = None
@@ -112,9 +112,9 @@ class Priors(eqx.Module):
     def scaled(cls, dim: int) -> "Priors":
         """Length scales that grow with the root of the dimension, as distances in a cube do.
 
-        Median e^√2 √dim, spread √3: the prior of Hvarfner, Hellsten and Nardi (2024), with which one
-        length scale a coordinate can be fitted to few points in many dimensions. The noise has a median
-        of 1 % of the values' variance.
+        Median e^√2 √dim, spread √3: the prior of Hvarfner, Hellsten and Nardi (2024), with which a
+        length scale a coordinate can be fitted to few points in many dimensions. The noise has a
+        median of 1 % of the values' variance.
         """
         _check.whole("dim", dim, least=1)
         median = math.exp(math.sqrt(2)) * math.sqrt(dim)
@@ -135,7 +135,7 @@ class Priors(eqx.Module):
     def log_density(self, alike: Scalar | float = 1.0, **logs: Float[Array, "..."]) -> Scalar:
         """Log density of the logarithms of the hyperparameters, by their names, up to a constant.
 
-        Where one length scale stands for so many `alike`, it counts once.
+        If a single length scale stands for so many `alike`, it counts once.
         """
         found = [jnp.zeros_like(logs["noise"])]
         for name, log_values in logs.items():
@@ -170,18 +170,18 @@ def fit(
 ) -> Fit:
     """The hyperparameters of greatest evidence, or with priors of greatest evidence times priors.
 
-    `kernel` gives the form (its class; one length scale, or one a coordinate; or a function k(x, z))
-    and, with `noise`, the first start, moved into the bounds where it lies outside of them. Rows whose y
-    is not finite are ignored: NaN marks failures and padding alike. The other `restarts - 1` starts are
-    the same low-discrepancy points of the box every time. `steps` is how often each evaluates the
-    evidence; once more is for the given hyperparameters.
+    `kernel` gives the form (its class; a length scale, or a length scale a coordinate; or a
+    function k(x, z)) and, with `noise`, the first start, moved into the bounds if it lies outside
+    of them. Rows whose y is not finite are ignored: NaN marks failures and padding alike. The other
+    `restarts - 1` starts are the same low-discrepancy points of the box every time. `steps` is how
+    often each evaluates the evidence; once more is for the given hyperparameters.
 
     The result is inside of the bounds, never worse than the start and never NaN. With fewer than
     `FEWEST` distinct values it is the start. A hyperparameter that is not fitted keeps its value,
     whatever the bounds.
 
-    `ValueError` for fewer than one restart or step, for noise that is not positive, and for a length
-    scale or variance to be kept where the kernel has none.
+    `ValueError` for no restart or no step, for noise that is not positive, and for a length scale
+    or variance to be kept if the kernel has none.
     """
     if restarts < 1 or steps < 1:
         raise ValueError(f"restarts and steps must be at least 1, got {restarts} and {steps}.")
@@ -208,7 +208,7 @@ def fit(
 
 
 def informative(y: Float[Array, " capacity"]) -> Flag:
-    """Whether there are `FEWEST` values that differ by more than rounding; what is not finite is none."""
+    """Whether there are `FEWEST` values that differ by more than rounding; only finite values count."""
     known = jnp.isfinite(y)
     ordered = jnp.sort(jnp.where(known, y, jnp.inf))
     size = jnp.max(jnp.where(known, jnp.abs(y), 0), initial=0)
@@ -238,7 +238,7 @@ class Spectrum(eqx.Module):
         return cls(jnp.maximum(values, 0), linalg.dot(y, Q) ** 2)
 
     def evidence(self, variance: Scalar, noise: Scalar) -> Scalar:
-        """What `evidence` says of K."""
+        """`evidence` of K."""
         spread = variance * self.values + noise
         return -jnp.sum(self.powers / spread + jnp.log(spread)) / 2
 
@@ -248,8 +248,9 @@ def _eigh(
 ) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
     """Eigenvalues, in no order, and eigenvectors of a positive semidefinite matrix.
 
-    `jnp.linalg.eigh` errs by roundings of the largest eigenvalue, in which those of the size of the noise
-    are lost. So they are found again among themselves, from entries that err by their own roundings.
+    `jnp.linalg.eigh` errs by roundings of the largest eigenvalue, in which eigenvalues of the size
+    of the noise are lost. So they are found again among themselves, from entries that err by their
+    own roundings.
     """
     _, Q = jnp.linalg.eigh(A)
     inner = linalg.dot(Q.T, linalg.dot(A, Q))
@@ -265,8 +266,8 @@ def _eigh(
 class Problem(eqx.Module):
     """Evidence and priors of the data as functions of theta, the log hyperparameters.
 
-    `squares` is what the kernel needs of the points. `spectrum` is there where only one variance and the
-    noise are free.
+    `squares` is all that the kernel needs of the points. `spectrum` is there if only a variance and
+    the noise are free.
     """
 
     kernel: Kernel
@@ -296,11 +297,11 @@ class Problem(eqx.Module):
         return evidence(K + noise * jnp.eye(len(self.y), dtype=self.y.dtype), self.y, noise)
 
     def log_density(self, theta: Float[Array, " parameters"]) -> Scalar:
-        """Of theta given the data, up to a constant, inside of the box."""
+        """Log density of theta given the data, up to a constant, inside of the box."""
         return self.log_evidence(theta) + self.log_prior(theta)
 
     def log_prior(self, theta: Float[Array, " parameters"]) -> Scalar:
-        """Of theta, up to a constant."""
+        """Log prior of theta, up to a constant."""
         kernel, _ = _unpack(self.kernel, theta, theta.dtype)
         logs, alike = _split(self.kernel, theta), jnp.asarray(kernel.alike, theta.dtype)
         if isinstance(kernel, AbstractKernel):  # one length scale may stand for several
@@ -367,9 +368,9 @@ def evidence(
 ) -> Scalar:
     """log N(y; 0, K) in nats, less the constant -capacity / 2 log(2 pi).
 
-    `noise` is what K holds on its diagonal beside the covariance; it serves only to bound the
-    effects of rounding (see `linalg.cholesky`), so it has no gradient of its own, and the evidence
-    is never NaN. Rows of the identity with y = 0 add nothing. Differentiable once, in reverse.
+    `noise` is the part of K's diagonal beside the covariance. It serves only to bound the effects
+    of rounding (see `linalg.cholesky`), so it has no gradient of its own, and the evidence is never
+    NaN. Rows of the identity with y = 0 add nothing. Differentiable once, in reverse.
     """
     L = linalg.cholesky(K, noise)
     return _log_normal(L, linalg.solve_lower(L, y))
@@ -399,7 +400,7 @@ def _log_normal(L, white) -> Scalar:
 
 
 def _pack(kernel: Kernel, noise: Scalar) -> Float[Array, " parameters"]:
-    """theta, in JAX's default precision, which is what optax keeps its own numbers in."""
+    """theta, in JAX's default precision, in which optax keeps its own numbers."""
     parts = [*map(jnp.ravel, kernel.hyperparameters.values()), noise[None]]
     return jnp.log(jnp.concatenate([part.astype(float) for part in parts]))
 
@@ -425,7 +426,7 @@ def _split(kernel: Kernel, theta: Float[Array, " parameters"]) -> dict[str, Floa
 def _box(
     bounds: Bounds, kernel: Kernel, theta: Float[Array, " parameters"], kept: Collection[str]
 ) -> tuple[Float[Array, " parameters"], Float[Array, " parameters"]]:
-    """The ends of the box; one of no width around what is kept."""
+    """The ends of the box; a kept number has no width."""
     parts, fitted = [], []
     for name, value in _split(kernel, theta).items():
         pair = getattr(bounds, name)
@@ -464,7 +465,7 @@ def _starts(
 
 
 class _Descent(eqx.Module):
-    """An accepted point, what L-BFGS remembers, and the step from there that is tried next."""
+    """An accepted point, the memory of L-BFGS, and the step from there that is tried next."""
 
     u: Float[Array, " parameters"]
     value: Scalar
@@ -479,8 +480,8 @@ def _descend(
     u: Float[Array, " parameters"],
     steps: int,
 ) -> tuple[Float[Array, " parameters"], Scalar, Scalar]:
-    """The lowest point found by `steps` evaluations of `loss(u, False)` and its gradient, the loss there,
-    and `loss(u, True)`: one more step, so that the loss is compiled once.
+    """The lowest point found by `steps` evaluations of `loss(u, False)` and its gradient, the loss
+    there, and `loss(u, True)`: a further step, so that the loss is compiled once.
     """
     lbfgs = optax.scale_by_lbfgs(_MEMORY)
     evaluate = jax.value_and_grad(loss)
@@ -517,7 +518,7 @@ def _forget(lbfgs: optax.GradientTransformation, u: Float[Array, " parameters"])
 
 
 def _shrink(predicted: Scalar, excess: Scalar) -> Scalar:
-    """Where the parabola through the rejected value has its minimum, as a share of the step."""
+    """The place of the minimum of the parabola through the rejected value, as a share of the step."""
     share = -predicted / (2 * excess)
     return jnp.clip(jnp.where(jnp.isfinite(share), share, _SHRINK[0]), *_SHRINK)
 

@@ -8,8 +8,8 @@
     Exact        f | y ~ GP;      a sample is a draw of the prior on features, corrected through the data:
                  f(x) = φ(x)'z + k(x, X) (K + noise I)⁻¹ (y - φ(X)z - e)      (Wilson et al., 2020)
 
-On features, variance starves once observations outnumber what features can tell apart; `Exact` keeps
-all of it, for O(observations²) a point where features take O(features).
+On features, variance starves once there are more observations than features can tell apart. `Exact`
+keeps all of it, for O(observations²) a point; features take O(features).
 """
 
 import abc
@@ -50,7 +50,7 @@ from jaxbo.types import Count, Features, Flag, Function, Key, Point, Points, Sca
 
 
 class FittedBelief(eqx.Module):
-    """Observations, the hyperparameters fitted to them, and what `inference` makes of both.
+    """Observations, the hyperparameters fitted to them, and the model that `inference` makes of both.
 
     `held` are the values in the first rows that are used, and 0 in the others. So no state holds
     NaN, for which `jax_debug_nans` would stop. `y` is NaN in rows without a value; `values` are the
@@ -100,7 +100,7 @@ class FittedBelief(eqx.Module):
 
 
 class AbstractInference(Extensible):
-    """What is believed of a function, given observations and hyperparameters."""
+    """A way from observations and hyperparameters to a belief about a function."""
 
     @abc.abstractmethod
     def bounds(self) -> Bounds:
@@ -140,7 +140,7 @@ class OnFeatures(AbstractInference):
 
     It takes O(features²) an observation, or less if the capacity is small. Its samples are
     functions that can be sent, and they cost the same after any number of observations. Its
-    variance starves once observations outnumber what features can tell apart.
+    variance starves once there are more observations than features can tell apart.
 
     Example:
         >>> import jaxbo
@@ -180,14 +180,14 @@ class OnFeatures(AbstractInference):
 
 
 class InverseRoot(eqx.Module):
-    """`matrix` = L⁻¹ with L L' = K + noise I; rows without an observation are those of the identity."""
+    """`matrix` = L⁻¹ with L L' = K + noise I; rows without an observation are rows of the identity."""
 
     matrix: Float[Array, "capacity capacity"]
     moments: Moments
 
 
 class PathwiseFunction(eqx.Module):
-    """f(x) = φ(x)'z + k(x, X)v: a sample of the prior, and what the data say otherwise."""
+    """f(x) = φ(x)'z + k(x, X)v: a sample of the prior, and its correction by the data."""
 
     features: FeatureMap
     weights: Features
@@ -270,7 +270,7 @@ class Exact(AbstractInference):
 
 
 def _white(belief: FittedBelief) -> Float[Array, " capacity"]:
-    """L⁻¹ y for the standardized values, zero in rows without one."""
+    """L⁻¹ y for the standardized values, zero in rows without a value."""
     y = jnp.where(belief.used, belief.standardized, 0)
     return linalg.dot(belief.model.matrix, y)
 

@@ -4,14 +4,14 @@
     E_n(s) = max over v_n of log N(C y_n)                      agent n's log evidence of setting s
     log θ  = Σ_s w_s log θ_s,    w = softmax(Σ_n E_n / T)      what all agree on
 
-C are contrasts of an agent's values: offset and scale are the agent's own, and the evidence is of what
-is left when both are taken out (restricted likelihood). Of values that were only standardized, that of
-smooth functions would point to length scales shorter than theirs.
+C are contrasts of an agent's values: offset and scale are the agent's own, and the evidence is of
+the rest when both are taken out (restricted likelihood). If values were only standardized, the
+evidence of smooth functions would point to length scales shorter than theirs.
 
-Were the agents' functions independent draws of one process, Σ E_n would be the log evidence of all
-data. The settings s are the same points of low discrepancy in the box of `Fitted`'s bounds for all
-agents, so what is sent is one number a setting, and a sum is all that anybody needs. T is 1 until fewer
-settings count than it takes to interpolate between them, however many agents there are.
+Were the agents' functions independent draws of the same process, Σ E_n would be the log evidence of
+all data. The settings s are the same points of low discrepancy in the box of `Fitted`'s bounds for
+all agents, so a message is a number a setting, and a sum is all that anybody needs. T is 1 until
+fewer settings count than it takes to interpolate between them, however many agents there are.
 """
 
 from typing import NamedTuple
@@ -185,7 +185,7 @@ def _tempered(logs: Float[Array, " settings"], least: int) -> Float[Array, " set
 
 
 def restricted(problem: fit.Problem, theta: Float[Array, " parameters"]) -> Restricted:
-    """The evidence of what does not depend on offset and scale.
+    """The evidence of the part of the values that does not depend on offset and scale.
 
         -(n - 1) / 2 log squares - log |K| / 2 - log(1'K⁻¹1) / 2,    squares = min over m of |y - m|²_K⁻¹
 

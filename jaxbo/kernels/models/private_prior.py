@@ -17,11 +17,11 @@ mean of a Gaussian posterior. Before the release, the mean of v_n has mean 0 and
 variance 1 about it, as the variance of three independent values has. So scale and S hardly move either.
 All of them read nothing but the release, and cost no privacy.
 
-A wrong scale would cost more than wrong weights. Where it is too large, messages are short beside the
-noise, and where it is too small, they are clipped. S is one variance, and it has room for the error of m,
-noise included, since weights are compared with the m that was broadcast. A release changes scale and √S
-by a factor of two at most. Agents doubt a mean that noise has spoiled, by their own evidence
-(`shared_prior.doubting`).
+A wrong scale would cost more than wrong weights. If it is too large, messages are short beside the
+noise. If it is too small, they are clipped. S is a single variance, and it has room for the error
+of m, noise included, since weights are compared with the m that was broadcast. A release changes
+scale and √S by a factor of two at most. Agents doubt a mean that noise has spoiled, by their own
+evidence (`shared_prior.doubting`).
 """
 
 import equinox as eqx
@@ -57,14 +57,15 @@ class Departure(eqx.Module):
 
     @property
     def vector(self) -> Float[Array, " released"]:
-        """What is clipped as a whole, and summed up."""
+        """The vector that is clipped as a whole, and summed up."""
         return jnp.concatenate([self.shift, _WEIGHT * self.excess])
 
 
 def departure(belief: AgentBelief) -> Departure:
     """That of an agent with this belief.
 
-    An agent without two different values says nothing of variances. So on a plateau nobody learns one.
+    An agent without two different values says nothing of variances. So on a plateau nobody learns a
+    scale.
     """
     known = belief.known
     count = known.count.astype(belief.mean.dtype)
@@ -100,7 +101,7 @@ def updated(
     agents: int,
     shrink: Scalar,
 ) -> SharedPrior:
-    """One M-step of m, S and the scale. `shrink` is κ: it counts as so many agents of weights 0."""
+    """An M-step of m, S and the scale. `shrink` is κ: it counts as so many agents of weights 0."""
     mean = (agents * prior.mean + denoised(released[:-2], deviation)) / (agents + shrink)
     doubt = 1 + (deviation / _WEIGHT) ** 2 / agents
     excess = released[-2:] / _WEIGHT / (agents + doubt)

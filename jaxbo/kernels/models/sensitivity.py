@@ -26,7 +26,7 @@ _CHOICES = 256
 
 
 class SobolIndices(NamedTuple):
-    """Shares of the variance, one for each variable; their errors are some 1 / √count."""
+    """A share of the variance for each variable; the errors are some 1 / √count."""
 
     first: Float[Array, " variables"]
     total: Float[Array, " variables"]
@@ -45,10 +45,10 @@ def check_sobol(domain: AbstractDomain, count: int) -> None:
 def sobol(key: Key, function: Function, domain: AbstractDomain, count: int = 4096) -> SobolIndices:
     """The indices of `function` on a cube or a space, whose parameters are variables; 0 if it is flat.
 
-    Every parameter of a space is drawn by itself: a context too, and points that `where` forbids. The
-    function gets the projected point. So a parameter of one branch interacts with the choice of this
-    branch. From `count` × (variables + 2) values. `ValueError` for a finite domain, whose points are not
-    all combinations of their coordinates.
+    Every parameter of a space is drawn by itself: a context too, and points that `where` forbids.
+    The function gets the projected point. So a parameter of a branch interacts with the choice of
+    this branch. From `count` × (variables + 2) values. `ValueError` for a finite domain, whose
+    points are not all combinations of their coordinates.
     """
     check_sobol(domain, count)
     a_key, b_key = jr.split(key)

@@ -1,8 +1,8 @@
 """How the covariance of agents' weights is held, and so how much an agent sends (`shared_prior`).
 
-A form says what a spread is: the part of a sum Σ r r' over vectors that the form is made of. It also says
-how far sums move the mean. A form that has Σ G_n'G_n as a whole moves the mean to its expectation
-(`shared_mean`). The others make the step of expectation-maximization.
+A form defines a spread: the part of a sum Σ r r' over vectors that the form is made of. It also
+says how far sums move the mean. A form that has Σ G_n'G_n as a whole moves the mean to its
+expectation (`shared_mean`). The others make the step of expectation-maximization.
 """
 
 import abc
@@ -25,7 +25,7 @@ Spread = TypeVar("Spread")
 
 
 class Statistics(eqx.Module):
-    """All that a prior learns from: of one agent, or the sum over agents.
+    """All that a prior learns from: of an agent, or the sum over agents.
 
     `values` counts the standardized values, sums them up, and their squares. `gained` is the spread of
     G_n, `away` that of d_n.
@@ -62,7 +62,7 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
 
     @abc.abstractmethod
     def spread(self, rows: Float[Array, "rows features"]) -> Spread:
-        """The spread of these vectors."""
+        """The spread of the vectors."""
 
     @abc.abstractmethod
     def own(self) -> Spread:
@@ -214,7 +214,7 @@ class LowRank(AbstractCovariance[Projected]):
         return Projected(jnp.ones_like(self.basis[:, 0]), self.basis)
 
     def of(self, spread: Projected) -> "LowRank":
-        """Nystrom's approximation A Q (Q'A Q)⁻¹ Q'A for what is above the rest, and the rest."""
+        """Nystrom's approximation A Q (Q'A Q)⁻¹ Q'A for the part above the rest, and the rest."""
         size, rank = self.basis.shape
         small = linalg.dot(self.basis.T, spread.image)
         floor = _FLOOR * jnp.max(jnp.diagonal(small))

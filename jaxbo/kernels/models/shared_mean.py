@@ -8,13 +8,14 @@ For each κ the mean of m is R Q (Λ + κ)⁻¹ b, and its covariance is s R Q (
 
     log p(y) = -((T + 1) log s + Σ log(1 + Λ_i / κ)) / 2 + …,    s = (χ - b'(Λ + κ)⁻¹ b + u) / (T + 1)
 
-with s at its most likely, as if there were one value more, of a variance u that is expected. Here
-χ = Σ |R⁻¹ E[w_n]|², as agents would have it under a mean of 0, has T = Σ Λ_i degrees of freedom. That is
-all of the values' square without noise, and their number. What depends on neither s nor κ is left out. So
-the evidence does not depend on the unit of values.
+with s at its most likely, as if there were a further value, of a variance u that is expected. Here
+χ = Σ |R⁻¹ E[w_n]|², as agents would have it under a mean of 0, has T = Σ Λ_i degrees of freedom.
+That is all of the values' square without noise, and their number. Terms that depend on neither s
+nor κ are left out. So the evidence does not depend on the unit of values.
 
-κ is one of `TIMES` times a given number, each as likely as the others before. Where functions have much
-in common small ones are likely. Where they have nothing in common, large ones keep m near 0.
+κ is an element of `TIMES` times a given number, each as likely as the others before. If functions
+have much in common, small elements are likely. If they have nothing in common, large elements keep
+m near 0.
 """
 
 from typing import NamedTuple
@@ -33,7 +34,7 @@ _LEAST = 1e-3
 
 
 class MeanEstimate(NamedTuple):
-    """How far the mean moves, what is left of Σ d_n then, and the covariance of its error where known."""
+    """How far the mean moves, the rest of Σ d_n then, and the covariance of its error if known."""
 
     step: Features
     left: Features

@@ -2,25 +2,25 @@
 
     y = location + scale (ψ(x)'w_n + e),   ψ = (φ, 1),   w_n ~ N(m, S),   e ~ N(0, noise)
 
-Each round makes one step of expectation-maximization. Each agent n has a posterior under the prior of
+Each round makes a step of expectation-maximization. Each agent n has a posterior under the prior of
 the round before, and sends two statistics of it:
 
     d_n = E[w_n] - m,    G_n'G_n = S - Cov(w_n)
 
-The server needs their sums over the N agents alone. With ρ the old scale over the new one, and c by
-how much the constant moves:
+The server needs their sums over the N agents alone. With ρ the old scale over the new scale, and c
+by how much the constant moves:
 
     location, scale ← mean and deviation of all values
     m ← ρ (m - c + Δ)
     S ← (ν I + Σ (S - G_n'G_n) + Σ (d_n - d)(d_n - d)' + ρ² N a a') / (ν + N)
 
-with d the mean of d_n, and N a what is left of Σ d_n where E[w_n] moves with m. The last line is the mode
+with d the mean of d_n, and N a the rest of Σ d_n if E[w_n] moves with m. The last line is the mode
 of an inverse Wishart distribution; ν counts as so many agents of the process that φ stands for.
 
-Δ takes m to what is expected of it given S, by `shared_mean`, which says how wrong m may be. An agent's
-own search expects S and that error. The d_n are those of the mean before. Expectation-maximization holds
-E[w_n] fixed, and takes Δ = (Σ d_n - κ (m - c)) / (N + κ). That is a small part of the way while agents
-have few values. Forms of S that do not have Σ G_n'G_n take that step.
+Δ takes m to its expectation given S, by `shared_mean`, which says how wrong m may be. An agent's
+own search expects S and that error. The d_n are those of the mean before. Expectation-maximization
+holds E[w_n] fixed, and takes Δ = (Σ d_n - κ (m - c)) / (N + κ). That is a small part of the way
+while agents have few values. Forms of S that do not have Σ G_n'G_n take that step.
 
 S is never inverted. Its root R, with S = R R', makes features R'ψ, whose weights have the prior N(0, I).
 The square-root posterior of `processes.posterior` does the rest.
@@ -58,8 +58,9 @@ _UNKNOWN = 100.0
 class SharedPrior(eqx.Module):
     """All agents expect w ~ N(mean, covariance), for values in units of location and scale.
 
-    `wide` is the covariance with the error of the mean: what an agent of whom nothing is known expects.
-    It is None if that error is not known. `learned` says whether any values differed by then.
+    `wide` is the covariance with the error of the mean: the expectation of an agent of whom nothing
+    is known. It is None if that error is not known. `learned` says whether any values differed by
+    then.
     """
 
     location: Scalar
@@ -109,7 +110,7 @@ def nothing(capacity: int, dim: int, dtype: jnp.dtype) -> AgentData:
 
 
 def observe(known: AgentData, x: Point, y: Scalar) -> AgentData:
-    """The data with one value more; nothing changes if it is not finite or there is no room."""
+    """The data with a further value; nothing changes if it is not finite or there is no room."""
     usable = jnp.isfinite(y) & (known.count < known.y.size)
     row = jnp.where(usable, known.count, known.y.size)
     return AgentData(
@@ -143,9 +144,9 @@ class AgentBelief(eqx.Module):
     def predict(self, x: Point) -> tuple[Scalar, Scalar]:
         """Mean and variance of the standardized objective at x, without noise.
 
-        The variance is |φ|² - |G φ|²: for many points a matrix product, where R'φ takes one observation
-        after the other. It is off by a few roundings of |φ|², in float32 some 5e-7. So with a noise of
-        1e-6 it may be 0, or twice what it should be, at points that were observed.
+        The variance is |φ|² - |G φ|²: for many points a matrix product, where R'φ takes observation
+        after observation. It is off by a few roundings of |φ|², in float32 some 5e-7. So with a
+        noise of 1e-6 it may be 0, or twice too large, at points that were observed.
         """
         psi = _psi(self.features, x)
         phi = self.prior.covariance.whiten(psi)
@@ -224,7 +225,7 @@ class Doubt(eqx.Module):
         return Mixture(self.log_weights, predict, best(means, known.used))
 
     def sample(self, key: Key) -> FourierFunction:
-        """A function drawn from one of the two, drawn by weight; but for its constant."""
+        """A function drawn from either belief, which is drawn by weight; but for its constant."""
         expert_key, key = jr.split(key)
         chosen = jr.categorical(expert_key, self.log_weights)
         belief = jax.tree.map(lambda leaf: leaf[chosen], self.beliefs)
@@ -263,7 +264,7 @@ def statistics(belief: AgentBelief) -> Statistics:
 def updated(
     prior: SharedPrior, total: Statistics, shrink: Scalar | float, degrees: Scalar | float
 ) -> SharedPrior:
-    """One M-step, from the sum over agents. While all values are equal only the location changes.
+    """An M-step, from the sum over agents. While all values are equal only the location changes.
 
     So it does if their differences are lost beside their distance from 0: then the next step sees them.
     """

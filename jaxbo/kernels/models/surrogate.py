@@ -1,13 +1,13 @@
-"""A model of one black box: Fourier features, a posterior, and values brought to unit scale.
+"""A model of a black box: Fourier features, a posterior, and values brought to unit scale.
 
     observe(x, y) → belief,   sample → f(x) = φ(x)'w,   predict(x) → mean, variance
 
-`Fixed` has hyperparameters given in advance, so that one feature map can serve any number of agents;
-those of `kernels.models.fitted` have the agent's own, by maximum evidence.
+`Fixed` has hyperparameters given in advance, so that a single feature map can serve any number of
+agents. Models of `kernels.models.fitted` have the agent's own hyperparameters, by maximum evidence.
 
 Values of any offset and scale: the posterior mean is linear in the values, so the model carries the
-mean for the values and for the constant 1 under one covariance, and standardizes by the running mean
-and deviation when it is read, exactly as if all values had been standardized first.
+mean for the values and for the constant 1 under a common covariance, and standardizes by the
+running mean and deviation when it is read, exactly as if all values had been standardized first.
 """
 
 import abc
@@ -34,14 +34,14 @@ from jaxbo.types import Count, Features, Function, Key, Point, Scalar, named
 
 
 class Belief(eqx.Module):
-    """Posterior under one set of features; its outputs are the values less the first, and 1."""
+    """Posterior under a set of features; its outputs are the values less the first, and 1."""
 
     posterior: Posterior
     moments: Moments
 
     @property
     def standardizing(self) -> Float[Array, "2"]:
-        """What makes standardized values of the two outputs."""
+        """The weights that make standardized values of the two outputs."""
         return (
             jnp.stack([jnp.ones_like(self.moments.mean), -self.moments.mean])
             / self.moments.deviation
@@ -79,7 +79,7 @@ def no_belief(size: int, noise: Scalar, capacity: int | None) -> Belief:
 
 
 def condition(belief: Belief, phi: Features, y: Scalar, standardize: bool = True) -> Belief:
-    """The belief after one more value; nothing changes if it is not finite or there is no room."""
+    """The belief after a further value; nothing changes if it is not finite or there is no room."""
     y = jnp.where(belief.posterior.root.has_room(), bounded(y), jnp.nan)  # no mark if there is none
     moments = updated(belief.moments, y) if standardize else belief.moments
     outputs = jnp.stack([y - moments.first, jnp.ones_like(y)])
@@ -97,7 +97,7 @@ def check_basis(basis: object, kernel: Kernel) -> None:
 
 
 def default_kernel() -> AbstractKernel:
-    """Where nothing is known: a fifth of the cube's edge."""
+    """The kernel if nothing is known: its length scale is a fifth of the cube's edge."""
     return SquaredExponential(0.2)
 
 
@@ -138,7 +138,8 @@ class AbstractSurrogate(Extensible):
     def condition(self, shared: Any, belief: Any, x: Point, y: Scalar) -> Any:
         """Returns the belief after observing `y` at `x`, under the hyperparameters it has.
 
-        A non-finite `y` changes nothing, bit for bit. Nor does a value beyond the capacity.
+        A non-finite `y` changes nothing, bit for bit. A value beyond the capacity changes nothing
+        either.
         """
 
     @abc.abstractmethod
@@ -162,8 +163,7 @@ class AbstractSurrogate(Extensible):
         raise ValueError(f"{type(self).__name__} does not say what its samples' units are.")
 
     def observe(self, shared: Any, belief: Any, x: Point, y: Scalar, round: Count) -> Any:
-        """Applies `condition` in round `round`, negative before the first; then `refit` when that is
-        due.
+        """Applies `condition` in round `round`, negative before the first; then `refit` when that is due.
 
         The first fit is to the observations of the first round and all before it.
         """
@@ -214,10 +214,10 @@ class Fixed(AbstractSurrogate):
         >>> import jax.numpy as jnp, jax.random as jr, jaxbo
         >>> model = jaxbo.Fixed(jaxbo.Matern52(0.3), size=20, standardize=False)
         >>> shared = model.setup(jr.key(0), dim=2)
-        >>> x, y = jnp.array([0.2, 0.7]), jnp.array(1.5)
+        >>> x, y = jnp.array([0.2, 0.7]), jnp.array(2.0)
         >>> belief = model.condition(shared, model.start(shared), x, y)
         >>> [round(float(number), 2) for number in model.predict(shared, belief, x)]
-        [1.49, 0.01]
+        [1.98, 0.01]
     """
 
     kernel: Kernel = eqx.field(converter=as_kernel, default_factory=default_kernel)

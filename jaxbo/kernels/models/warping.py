@@ -3,15 +3,15 @@
     t = (y - offset) / scale,   u = ((1 + t)^λ - 1) / λ,                 t >= 0
                                 u = -((1 - t)^(2 - λ) - 1) / (2 - λ),    t < 0
 
-with 0 <= λ <= 2: strictly increasing, from all of R to all of R. λ = 1 is the identity; less pulls in
-large values, more pulls in small ones; 0 and 2 are logarithms of one side. A Gaussian process fits u
-better than y where a few values are far above or far below all others.
+with 0 <= λ <= 2: strictly increasing, from all of R to all of R. λ = 1 is the identity; less pulls
+in large values, more pulls in small ones; 0 and 2 are logarithms of a single side. A Gaussian
+process fits u better than y where a few values are far above or far below all others.
 
-Outside of that range the image of one side ends, at -1/λ or 1/(2 - λ). A Gaussian in warped units
+Outside of that range the image of a side ends, at -1/λ or 1/(2 - λ). A Gaussian in warped units
 then has mass where no value is, its image has no mean, and the best values crowd together under the
 bound, where a search has to tell them apart. The price was measured by the log likelihood of values
-left out of fits to 50, for fourteen test functions: nothing for eleven of them, and for the three of
-longest tails 0.09 to 0.29 nats a value, of the 0.6 to 1.0 that the warping gains there.
+left out of fits to 50, for fourteen test functions: nothing for eleven of them, and for the three
+of longest tails 0.09 to 0.29 nats a value, of the 0.6 to 1.0 that the warping gains there.
 
 The standardization is by the median and the mean absolute deviation from it, which a long tail moves
 less than mean and standard deviation: more of the tail is then where the logarithm bends. In the same
@@ -67,8 +67,8 @@ class Warping(eqx.Module):
     def __call__(self, y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The values `y` in warped units, increasing in `y`.
 
-        Finite where y is, even beyond what the precision can tell apart; what is not finite, a failed
-        observation, is returned as it is.
+        The result is finite if y is, even beyond the numbers that the precision can tell apart. A
+        failed observation, which is not finite, is returned as it is.
         """
         finite = jnp.isfinite(y)
         distance = _finite(jnp.where(finite, y, self.offset) - self.offset)
@@ -76,7 +76,7 @@ class Warping(eqx.Module):
         return jnp.where(finite, _yeo_johnson(t, self.power), y)
 
     def inverse(self, u: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """The values whose warped ones are `u`; saturates where they would overflow."""
+        """The values that warp to `u`; it saturates before they overflow."""
         finite = jnp.isfinite(u)
         t = _inverse(jnp.where(finite, u, 0), self.power)
         return jnp.where(finite, _finite(self.offset + self.scale * t), u)
@@ -174,8 +174,8 @@ def _mean_absolute(distance: Float[Array, " capacity"], count: Count) -> Scalar:
 def _most_likely(t: Float[Array, " capacity"], used: Bool[Array, " capacity"]) -> Scalar:
     """λ in [0, 2] of greatest profile likelihood of N(mean, variance) for the warped values.
 
-    The log likelihood is concave in λ (Marchand et al., SecureFedYJ, 2022), so bisection of its slope
-    finds the one maximum, with the same work whatever the data.
+    The log likelihood is concave in λ (Marchand et al., SecureFedYJ, 2022), so bisection of its
+    slope finds the only maximum, with the same work whatever the data.
     """
 
     def halve(_, ends):
@@ -221,7 +221,7 @@ def _capped(exponent: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def _vanishes(x: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Where expm1(x) = x = log1p(x) to all digits, so that division by p is not needed."""
+    """Whether expm1(x) = x = log1p(x) to all digits, so that division by p is not needed."""
     return x < jnp.finfo(x.dtype).eps
 
 

@@ -11,8 +11,8 @@ Each is a scale mixture of squared exponentials: with z a vector of standard nor
 `tau` from `kernel.mixing`, the frequency `tau z / length_scale` (radians per unit of x) is a draw
 from the spectral density of `k / variance`, so E[cos(frequency'(x - z))] = k(x, z) / variance.
 
-Any other function k(x, z) of two points serves where no spectral density is needed: exact processes and
-inducing points. `KernelFunction` is how a model holds one.
+Any other function k(x, z) of two points serves where no spectral density is needed: exact processes
+and inducing points. A model holds it as a `KernelFunction`.
 """
 
 import abc
@@ -86,7 +86,7 @@ class AbstractKernel(Extensible):
 
     @property
     def alike(self) -> Count | int:
-        """Returns how many of the length scales are one and the same, whatever they are set to."""
+        """Returns how many of the length scales are always the same number."""
         return 1
 
     def squares(self, X: Float[Array, "points dim"]) -> Float[Array, "scales points points"]:
@@ -229,7 +229,7 @@ class Matern52(AbstractKernel):
 
 
 class OneOf(AbstractKernel):
-    """One of several forms. The choice is data, so kernels of different form share a program.
+    """A kernel of any of several forms. The form is data, so kernels of different form share a program.
 
     `forms` are kernels whose own hyperparameters do not matter. If `isotropic`, the length scales
     of all coordinates are set to a common number, their geometric mean. `stack` makes a batch of
@@ -264,8 +264,8 @@ class KernelFunction(eqx.Module):
     """A covariance function without a spectral density, such as a user's own.
 
     `function` is any k(x, z) of two points. If points are to be found by gradients it is
-    differentiable in x, also at x = z. Its numbers are the numbers of a module, or those that a
-    `functools.partial` binds. Each is fitted as its `factor` times the given number. A plain
+    differentiable in x, also at x = z. Its numbers are the numbers of a module, or the numbers that
+    a `functools.partial` binds. Each is fitted as its `factor` times the given number. A plain
     function has none.
     """
 
@@ -343,8 +343,9 @@ def forms(dim: int, length_scale: float = 0.3) -> tuple[AbstractKernel, ...]:
 def stack(kernels: Sequence[AbstractKernel], dim: int) -> AbstractKernel:
     """Kernels of any forms as a single kernel with a leading axis, to be mapped over.
 
-    Kernels of one form stay as they are; kernels of several forms become `OneOf`. Length scales
-    stay single numbers if all are, else there is a length scale for each of `dim` coordinates.
+    Kernels of the same form stay as they are; kernels of several forms become `OneOf`. Length
+    scales stay single numbers if all are, else there is a length scale for each of `dim`
+    coordinates.
 
     `ValueError` for no kernels, a kernel without a spectral density, or a length scale that does
     not fit.

@@ -5,8 +5,8 @@
     sine_cosine  φ(x) = √(variance / D) · [sin 2πu, cos 2πu]    (EGP-TS, eq. 15; b = 0)
 
 Frequencies s are drawn once for unit length scale and kept in turns (radians / 2π), so features are
-differentiable in the length scale, refitting needs no new draw, and reducing an angle to one turn is
-exact in floating point.
+differentiable in the length scale, refitting needs no new draw, and reducing an angle to a single
+turn is exact in floating point.
 """
 
 from collections.abc import Callable
@@ -113,7 +113,7 @@ def spread(key: Key, count: int, dim: int) -> Float[Array, "count dim"]:
 
 
 def _orthonormal(rows: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
-    """Gram-Schmidt; every row is cleared of the earlier ones twice, which is enough for rounding.
+    """Gram-Schmidt; every row is cleared of the earlier rows twice, which is enough for rounding.
 
     A library's QR would bring LAPACK into every compiled run, batched over whatever is mapped.
     """
@@ -222,7 +222,7 @@ class FourierFunction(eqx.Module):
         return dot(self.weights, phi(x))
 
     def expansion(self, x: Point) -> tuple[Scalar, Point, Curvature]:
-        """Value, gradient and Hessian at `x` from one evaluation of all cosines and sines."""
+        """Value, gradient and Hessian at `x` from a single evaluation of all cosines and sines."""
         phi = self.features
         if isinstance(phi, Nystrom):
             return expansion(self, x)
@@ -280,7 +280,7 @@ def cosine(
 ) -> Cosine:
     """`size` cosine features of `kernel`, random phases, normalized as in FTS, appendix A.
 
-    Raises `ValueError` for a size or dimension below one.
+    Raises `ValueError` for a size or dimension below 1.
     """
     kernel = spectral(kernel)
     frequency_key, phase_key = jr.split(key)
@@ -294,7 +294,7 @@ def sine_cosine(
 ) -> SineCosine:
     """`size` features of `kernel` (even: a sine and a cosine a frequency), as in EGP-TS, eq. 15.
 
-    Raises `ValueError` for an odd size, or a size or dimension below one.
+    Raises `ValueError` for an odd size, or a size or dimension below 1.
     """
     kernel = spectral(kernel)
     require(size % 2 == 0, f"sine_cosine needs an even size, got {size}.")
@@ -303,7 +303,9 @@ def sine_cosine(
 
 
 def with_kernel(features: FeatureMap, kernel: Kernel) -> FeatureMap:
-    """The same frequencies, or inducing points, under those of `kernel` (of the same form)."""
+    """The same frequencies, or inducing points, under the hyperparameters of `kernel` (of the same
+    form).
+    """
     if isinstance(features, Nystrom):
         return feature_map(kernel, features.z, jnp.arange(features.size) < features.count)
     kernel = spectral(kernel)

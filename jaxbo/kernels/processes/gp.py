@@ -7,9 +7,9 @@
     variance(x)  = k(x, x) - w(x)'w(x)
     log evidence = -|white|^2 / 2 - sum(log diag chol) - count / 2 log(2 pi)
 
-One observation more is one row more of `chol`: w(x), with the pivot sqrt(variance(x) + noise). Rows
-that hold no observation are rows of the identity, with x and y zero: they change nothing, and
-results are those of an exactly filled buffer.
+A further observation is a further row of `chol`: w(x), with the pivot sqrt(variance(x) + noise).
+Rows that hold no observation are rows of the identity, with x and y zero: they change nothing, and
+results are the same as for an exactly filled buffer.
 
 Precision. The squared pivot is kept at `noise` or above and the variance at the least value that
 `count` observations allow, which corrects nothing but rounding, so no result is NaN. Float32 errs
@@ -22,7 +22,7 @@ length scale 0.2 / 0.5, against float64):
     1e-4    3e-4 / 6e-4             1e-3 / 3e-3                            1e-2 / 3e-2
     1e-6    3e-2 / 0.3              0.1 / 1                                1 / 1
 
-Values of variance 1 or less; the worst of ten draws. Where `noise` is below 1e-4 of the kernel's
+Values of variance 1 or less; the worst of ten draws. If `noise` is below 1e-4 of the kernel's
 variance and the answer matters, use float64.
 """
 
@@ -40,10 +40,10 @@ from jaxbo.types import Count, Point, Scalar, as_pytree, floating, named
 
 
 class GP(eqx.Module):
-    """Hyperparameters, observations, and what follows from both; made by `empty` or `build`.
+    """Hyperparameters, observations, and the factors that follow from both; made by `empty` or `build`.
 
-    `kernel` is any k(x, z); `noise` is the variance of the observation noise, in squared units of y.
-    The prior mean is zero: subtract one from y, and scale y, before it comes here.
+    `kernel` is any k(x, z); `noise` is the variance of the observation noise, in squared units of
+    y. The prior mean is zero: subtract a mean from y, and scale y, before it comes here.
     """
 
     kernel: Covariance = eqx.field(converter=as_pytree)
@@ -61,7 +61,7 @@ class GP(eqx.Module):
 def empty(kernel: Covariance, noise: Scalar | float, capacity: int, dim: int) -> GP:
     """A process without observations and with room for `capacity` of them, in the kernel's dtype.
 
-    That of a function without one is JAX's default.
+    A function without a dtype has JAX's default.
 
     `ValueError` for a capacity or dimension below 1 or noise that is not positive.
     """
@@ -93,7 +93,7 @@ def build(
 
 
 def append(gp: GP, x: Point, y: Scalar) -> GP:
-    """The process given one more observation; O(capacity^2).
+    """The process given a further observation; O(capacity^2).
 
     A y that is not finite (a failed evaluation) leaves every array bit for bit as it was. So does
     a full buffer: where that can happen, the caller compares `gp.count` with the capacity first.
@@ -145,7 +145,7 @@ def log_evidence(gp: GP) -> Scalar:
 
 
 def least_variance(prior: Scalar, noise: Scalar, count: Count) -> Scalar:
-    """Of f(x) given `count` observations: no more can be known than if all had been at x itself."""
+    """The least variance of f(x) given `count` observations: as if all had been at x itself."""
     return prior * noise / (noise + count.astype(prior.dtype) * prior)
 
 

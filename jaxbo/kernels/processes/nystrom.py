@@ -10,17 +10,19 @@ sketched posterior of S-CEPE (Salgia, Vakili and Zhao, 2022, eq. 6, 7):
     variance(x) = k(x, x) - |φ(x)|² + |R'φ(x)|²,   noise times what eq. 7 prints, so that with every
                   observation inducing it is the exact variance (eq. 5)
 
-K_zz + noise⁻¹ K_zx K_xz is never formed, and L is found by pivoting: a point whose value follows from
-those before it, to within rounding, gets no feature. Float32 against float64, 150 observations of
-variance 1 at noise 1e-2: the mean errs by 2e-5 where inducing points are apart (60 of them, squared
-exponential kernel of length scale 0.1 in two dimensions), by 2e-2 where they are crowded (length scales
-0.2 and 0.5), which is a tenth of the deviation there. Use float64 where that matters.
+K_zz + noise⁻¹ K_zx K_xz is never formed, and L is found by pivoting: a point whose value follows
+from earlier points, to within rounding, gets no feature. Float32 against float64, 150 observations
+of variance 1 at noise 1e-2: the mean errs by 2e-5 where inducing points are apart (60 of them,
+squared exponential kernel of length scale 0.1 in two dimensions), by 2e-2 where they are crowded
+(length scales 0.2 and 0.5), which is a tenth of the deviation there. Use float64 where that
+matters.
 
 Which points: `draw`, each observation by itself with probability q₀ σ²(x) (Algorithm 2); `greedy`,
-always the one of the largest remaining variance; `random`, one drawn in proportion to it (randomly
-pivoted Cholesky; Chen, Epperly, Tropp and Webber, 2022). Root mean square difference from the exact mean
-with 20 / 40 / 80 of 300 observations (length scale 0.2 in two dimensions, noise 1e-2, median of 16 sets):
-greedy 0.062 / 0.022 / 0.0007, random 0.071 / 0.020 / 0.0009, draw 0.098 / 0.026 / 0.0020.
+always the point of the largest remaining variance; `random`, a point drawn in proportion to it
+(randomly pivoted Cholesky; Chen, Epperly, Tropp and Webber, 2022). Root mean square difference from
+the exact mean with 20 / 40 / 80 of 300 observations (length scale 0.2 in two dimensions, noise
+1e-2, median of 16 sets): greedy 0.062 / 0.022 / 0.0007, random 0.071 / 0.020 / 0.0009, draw 0.098 /
+0.026 / 0.0020.
 """
 
 from collections.abc import Callable
@@ -72,7 +74,7 @@ def greedy(
     size: int,
     used: Bool[Array, " points"] | None = None,
 ) -> Selection:
-    """Pivoted Cholesky: `size` points, each where the most variance is left by those before it.
+    """Pivoted Cholesky: `size` points, each where the earlier points leave the most variance.
 
     Fewer where nothing but rounding is left, and only such as are `used`. O(size² points), and
     O(size points) of memory: the matrix of all pairs is never formed. Deterministic, but for ties: the
@@ -155,8 +157,8 @@ class Inducing(eqx.Module):
 def draw(key: Key, probabilities: Float[Array, " points"], room: int | None = None) -> Inducing:
     """Every point by itself with its probability (Algorithm 2); above 1 counts as 1, and NaN as 0.
 
-    The buffer holds all points unless `room` says otherwise. Where more are drawn than it holds, the run
-    stops with an error: a part of the set would be a sketch of something else.
+    The buffer holds all points unless `room` says otherwise. If more are drawn than it holds, the
+    run stops with an error: a part of the set would be a sketch of something else.
     """
     points = probabilities.shape[0]
     room = points if room is None else room
@@ -182,7 +184,7 @@ def draw(key: Key, probabilities: Float[Array, " points"], room: int | None = No
 class Nystrom(eqx.Module):
     """φ(x) = L⁻¹ k(z, x) for the first `count` of the points z; made by `feature_map`.
 
-    `kernel` is any k(x, z). |φ(x)|² ≤ k(x, x): the rest is variance that these features lack.
+    `kernel` is any k(x, z). |φ(x)|² ≤ k(x, x): the rest is variance that the features lack.
     """
 
     kernel: Covariance = eqx.field(converter=as_pytree)
@@ -192,7 +194,7 @@ class Nystrom(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Number of features; those beyond `count` are 0."""
+        """Number of features; features beyond `count` are 0."""
         return self.z.shape[0]
 
     @property
@@ -214,7 +216,7 @@ def feature_map(
 ) -> Nystrom:
     """The features of the points z that are `used`, in the order of pivoting.
 
-    Points that follow from others to within rounding, such as repeated ones, are left out.
+    Points that follow from others to within rounding, such as repeated points, are left out.
     """
     used = _all(z) if used is None else used
     size = z.shape[0]
@@ -227,10 +229,11 @@ def feature_map(
 
 
 def basis(selector: Selector = greedy, candidates: int = 1000) -> Callable[..., Nystrom]:
-    """A basis for `Fixed`, like `features.sine_cosine`: inducing points among those that cover the cube.
+    """A basis for `Fixed`, like `features.sine_cosine`: inducing points among points that cover the cube.
 
-    Unlike Fourier features they have a variance of their own nowhere but near their points: a model on
-    them is as sure of the rest as of what it has seen. Where the kernel is smooth a few are exact.
+    Unlike Fourier features they have a variance of their own nowhere but near their points: a model
+    on them is as sure of the rest as of the points it has seen. If the kernel is smooth, a few are
+    exact.
     """
     whole("candidates", candidates, least=1)
 
@@ -270,7 +273,7 @@ def predict(phi: Nystrom, belief: Posterior, x: Point) -> tuple[Scalar, Scalar]:
 
 
 def weights(phi: Nystrom, belief: Posterior) -> Features:
-    """w with mean(x) = k(z, x)'w: what a client of S-CEPE sends with its inducing points."""
+    """w with mean(x) = k(z, x)'w: a client of S-CEPE sends it with its inducing points."""
     return dot(belief.mean, phi.inverse)
 
 
@@ -286,9 +289,10 @@ def split(
 ) -> tuple[Float[Array, "regions room dim"], Float[Array, "regions room"]]:
     """The observations in each region, and up to `margin` beyond it along every axis; NaN is none.
 
-    Where a domain is many length scales wide, a sketch for each region, one `vmap` over these, needs far
-    fewer inducing points apiece than one for all. A margin of two or three length scales hides the
-    borders. Where a region has more observations than `room`, the run stops with an error.
+    If a domain is many length scales wide, a sketch for each region, under a `vmap` over regions,
+    needs far fewer inducing points apiece than a common sketch. A margin of two or three length
+    scales hides the borders. If a region has more observations than `room`, the run stops with an
+    error.
     """
     whole("room", room, least=1)
     index = jnp.arange(regions.count)

@@ -2,7 +2,7 @@
 
     y = φ'w + e,   w ~ N(0, I),   e ~ N(0, noise);      Cov(w) = R R'
 
-One observation (Potter's square-root update):
+A single observation (Potter's square-root update):
 
     v = R'φ,   s = v'v + noise,   u = R v
     mean ← mean + u (y - φ'mean) / s
@@ -13,8 +13,8 @@ N(φ'mean, s), and the log evidence is the running sum of its logarithms. There 
 solve and no jitter: every division is by a number of at least `noise`, so float32 stays accurate down
 to a noise of 1e-6 where forming Φ'Φ loses everything. O(features²) an observation.
 
-The mean is linear in y and the covariance does not depend on y. So one root serves several outputs:
-`mean` may have leading axes, with a value for each in `condition`.
+The mean is linear in y and the covariance does not depend on y. So a single root serves several
+outputs: `mean` may have leading axes, with a value for each in `condition`.
 
 On accelerators both forms of the root have kernels (`accelerated.roots`) for many agents at once.
 """
@@ -37,7 +37,7 @@ from jaxbo.types import Features, Flag, Key, Scalar, floating
 
 
 class Told(NamedTuple):
-    """A root after one observation more, and u and s of its update."""
+    """A root after a further observation, and u and s of its update."""
 
     root: "AbstractRoot"
     u: Features
@@ -106,10 +106,10 @@ class DenseRoot(AbstractRoot):
 
 
 class ProductRoot(AbstractRoot):
-    """R = (I - v₁v₁'/shrink₁) (I - v₂v₂'/shrink₂) …, one vector v an observation.
+    """R = (I - v₁v₁'/shrink₁) (I - v₂v₂'/shrink₂) …, with a vector v for each observation.
 
-    O(observations so far · features) an operation. The factors are applied one after the other, which is
-    as accurate as the matrix: their sum, I - U V', would cancel. Unused rows are zero: factors of I.
+    O(observations so far · features) an operation. The factors are applied in turn, which is as
+    accurate as the matrix: their sum, I - U V', would cancel. Unused rows are zero: factors of I.
     Differentiable in reverse, and forward over reverse, in the features but not in the root.
     """
 
@@ -161,7 +161,7 @@ def _there_and_back(root: AbstractRoot, phi: Features) -> tuple[Features, Featur
 
 
 def _divisors(v: Features, noise: Scalar) -> tuple[Scalar, Scalar]:
-    """s, and what the root's update is divided by."""
+    """s, and the divisor of the root's update."""
     s = inner(v, v) + noise
     return s, s + jnp.sqrt(noise * s)
 
@@ -170,8 +170,8 @@ def _divisors(v: Features, noise: Scalar) -> tuple[Scalar, Scalar]:
 def _largest_of_batch(count: Int[Array, ""]) -> Int[Array, ""]:
     """The count itself; under `vmap` the largest of the batch, common to all of it.
 
-    Zero rows change nothing, so every member of a batch may use as many as the one with most needs, and
-    a loop of common length need not ask each member whether it has ended.
+    Zero rows change nothing, so every member of a batch may use as many as the member with most
+    needs, and a loop of common length need not ask each member whether it has ended.
     """
     return count
 
@@ -290,7 +290,7 @@ def prior(
     number of observations that will ever be made; when it is at most `size` the root is kept as
     a product of as many factors, which gives the same numbers for less.
 
-    Raises `ValueError` for a size or capacity below one or a noise that is not positive.
+    Raises `ValueError` for a size or capacity below 1 or a noise that is not positive.
     """
     require(size >= 1, f"a linear model needs at least one feature, got {size}.")
     require(capacity is None or capacity >= 1, f"capacity must be at least 1, got {capacity}.")
@@ -314,10 +314,10 @@ def prior(
 
 
 def condition(posterior: Posterior, phi: Features, y: Float[Array, "*outputs"]) -> Posterior:
-    """The posterior after one more observation `y` at features `phi`.
+    """The posterior after a further observation `y` at features `phi`.
 
-    An observation with a non-finite value leaves no mark: nothing changes, bit for bit. Nor does one
-    beyond the capacity: callers see to it that there is none.
+    An observation with a non-finite value leaves no mark: nothing changes, bit for bit. An
+    observation beyond the capacity changes nothing either: callers see to it that there is none.
     """
     _check_fits(posterior, phi)
     expected = posterior.mean.shape[:-1]
@@ -345,10 +345,10 @@ def condition_all(
     phis: Float[Array, "points features"],
     ys: Float[Array, " points *outputs"],
 ) -> Posterior:
-    """`condition` on a batch of points, one after the other.
+    """`condition` on a batch of points, in turn.
 
-    A block update would need the Cholesky factor of Φ R R'Φ' + noise I, which float32 loses at small
-    noise; the sequence of rank-one updates costs the same operations and keeps their accuracy.
+    A block update would need the Cholesky factor of Φ R R'Φ' + noise I, which float32 loses at
+    small noise; the sequence of rank-1 updates costs the same operations and keeps their accuracy.
     """
     step = lambda p, observation: (condition(p, *observation), None)  # noqa: E731
     return jax.lax.scan(step, posterior, (phis, ys))[0]
