@@ -164,18 +164,40 @@ class DPFTSDE(AbstractTwoModels):
         return False
 
     def explores(self, agent: Count) -> Count:
-        """Returns the region that an agent explores at the start, which all know."""
+        """Says which region an agent explores at the start, which all know.
+
+        Args:
+            agent: The number of the agent, from 0 on.
+
+        Returns:
+            The number of the region.
+        """
         return agent % self.regions.count
 
     def releasing(self, round: Count) -> Flag:
-        """Says whether the server releases anything in this round, the first round being 0."""
+        """Says whether the server releases anything in a round.
+
+        Args:
+            round: The number of the round, from 0 on.
+
+        Returns:
+            A truth value.
+        """
         return round.astype(self.releases.dtype) < self.releases
 
     def released(self, round: int) -> Mechanism | None:
         return self.mechanism if round < float(self.releases) else None
 
     def initial(self, key: Key, agent: Count) -> Point:
-        """Draws a point of the agent's own region, as line 2 of Algorithm 2 does."""
+        """Draws a point of the agent's own region, as line 2 of Algorithm 2 does.
+
+        Args:
+            key: Random key.
+            agent: The number of the agent, from 0 on.
+
+        Returns:
+            The point.
+        """
         if not self.distributed:
             return self.domain.sample(key, 1)[0]
         region = self.explores(agent)
@@ -216,7 +238,14 @@ class DPFTSDE(AbstractTwoModels):
         return DPFTSDEBroadcast(round, public, jnp.where(self.releasing(round), vectors, 0))
 
     def weights(self, round: Count) -> Float[Array, "regions agents"]:
-        """Returns φ_in of a round, the first round being 0: the weights are public."""
+        """Computes φ_in of a round, which is public.
+
+        Args:
+            round: The number of the round, from 0 on.
+
+        Returns:
+            The weight of each agent in each region.
+        """
         assigned = jax.vmap(self.explores)(jnp.arange(self.agents))
         return self.weighting(round + 1, assigned, self.regions.count)
 

@@ -114,13 +114,27 @@ class EXP3BO(AbstractAlgorithm):
         return state.model.told
 
     def probabilities(self, state: Exp3State) -> Float[Array, " experts"]:
-        """Returns the probability p of every arm."""
+        """Computes the probability p of every arm.
+
+        Args:
+            state: The state of this method.
+
+        Returns:
+            The probabilities.
+        """
         count = state.gains.size
         share = jnp.exp(self.gamma / count * (state.gains - jnp.max(state.gains)))
         return (1 - self.gamma) * share / jnp.sum(share) + self.gamma / count
 
     def arm(self, state: Exp3State) -> Count:
-        """Returns the expert of this round, which the state settles: so `tell` knows it too."""
+        """Picks the expert of this round, which the state settles: so `tell` knows it too.
+
+        Args:
+            state: The state of this method.
+
+        Returns:
+            The number of the expert.
+        """
         logits = jnp.log(self.probabilities(state))
         return jr.categorical(jr.fold_in(state.arms.key, state.model.round), logits)
 

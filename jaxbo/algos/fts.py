@@ -270,7 +270,15 @@ class FTS(AbstractTwoModels):
         return self.once and self.pooled is not None
 
     def settle(self, shared: SharedFeatures, client: FTSClient) -> FTSClient:
-        """Returns the client, whose only message has the evidence of all that came before the start."""
+        """Puts the evidence of all that came before the start into a client's only message.
+
+        Args:
+            shared: The result of `setup`.
+            client: The agent's client.
+
+        Returns:
+            The new client.
+        """
         del shared
         if not self.settles:
             return client

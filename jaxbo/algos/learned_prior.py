@@ -289,9 +289,17 @@ class LearnedPrior(AbstractFederated):
         return self.search(key, belief, past, broadcast.key, alone), ()
 
     def search(self, key: Key, belief: Doubt, past: History, common: Key, alone: Flag) -> Point:
-        """Returns the point that an agent of this belief queries.
+        """Chooses the point that an agent of this belief queries.
 
-        `common` is the key of all agents in this round.
+        Args:
+            key: The agent's random key.
+            belief: The agent's belief.
+            past: The agent's own evaluations.
+            common: The random key of all agents in this round.
+            alone: Whether the function comes from the agent's own values alone.
+
+        Returns:
+            The point.
         """
         function = self.policy(key, _Believed(), None, belief)
         candidates = self.domain.candidates(common, self.candidates)

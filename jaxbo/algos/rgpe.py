@@ -132,7 +132,18 @@ class RGPE(AbstractTransfer):
         messages: TransferMessage,
         others: Bool[Array, " agents"],
     ) -> tuple[Float[Array, " agents"], Scalar]:
-        """Returns the weights of the messages, and the weight of the agent's own model."""
+        """Weighs the models by how well their draws rank the agent's observations.
+
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            own: The belief of the agent's own process.
+            messages: The messages of all agents, all of them finite.
+            others: Whether the agent listens to each agent.
+
+        Returns:
+            The weights of the messages, and the weight of the agent's own model.
+        """
         own_key, key = jr.split(key)
         y, used, dtype = own.standardized, own.used, own.y.dtype
         phis = jax.vmap(shared.message)(own.x)

@@ -120,9 +120,14 @@ class TAF(AbstractTransfer):
     def weights(
         self, own: FittedBelief, predicted: Float[Array, "agents capacity"]
     ) -> Float[Array, " agents"]:
-        """Returns w_n of all agents, however they are heard.
+        """Computes w_n of all agents, however they are heard.
 
-        `predicted` has the predictions of each agent's model at the own model's points.
+        Args:
+            own: The belief of the agent's own process.
+            predicted: The predictions of each agent's model at the points of the agent's own model.
+
+        Returns:
+            The weights.
         """
         y, used = own.y, own.used
         count = jnp.maximum(jnp.sum(ranking.pairs(y, used), dtype=y.dtype), 1)

@@ -40,6 +40,9 @@ class TS(AbstractIndependent):
         outcomes: Numbers with bounds that an evaluation returns beside its value, as in `EGP`.
             Default: none.
 
+    Raises:
+        ValueError: A number is below 1, a part is of another class, or an outcome has a taken name.
+
     Example:
         >>> import jax.random as jr
         >>> import jaxbo
@@ -81,7 +84,15 @@ class TS(AbstractIndependent):
         return copies(belief, 1 + len(self.outcomes)) if self.outcomes else belief
 
     def models(self, shared: PyTree, client: PyTree) -> list[Model]:
-        """Returns the model of the objective, and the model of each outcome's slack."""
+        """Lists the model of the objective, and the model of each outcome's slack.
+
+        Args:
+            shared: The result of `setup`.
+            client: The agent's client.
+
+        Returns:
+            The models, with their beliefs.
+        """
         if not self.outcomes:
             return [Model(self.surrogate, shared, client)]
         beliefs = [

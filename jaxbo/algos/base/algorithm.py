@@ -102,7 +102,14 @@ class AbstractAlgorithm(Extensible):
         return None
 
     def room_for(self, observations: int | Count) -> int | Count:
-        """Returns the capacity of a surrogate that holds so many `observations` of an agent."""
+        """Converts a number of observations of an agent to the capacity of a surrogate.
+
+        Args:
+            observations: Number of observations of an agent.
+
+        Returns:
+            The capacity that holds so many.
+        """
         return observations
 
     @property
@@ -122,17 +129,28 @@ class AbstractAlgorithm(Extensible):
         return None
 
     def initial(self, key: Key, agent: Count) -> Point:
-        """Draws a point of an agent's initial design: uniform in the domain, unless a method says
-        otherwise.
+        """Draws a point of an agent's initial design.
+
+        It is uniform in the domain, unless a method says otherwise.
+
+        Args:
+            key: Random key.
+            agent: The number of the agent, from 0 on.
+
+        Returns:
+            The point.
         """
         del agent
         return self.domain.sample(key, 1)[0]
 
     def released(self, round: int) -> Mechanism | None:
-        """Returns the private release that `ask` makes in a round, which a ledger charges; None
-        without any.
+        """Says which private release `ask` makes in a round, for which a ledger charges.
 
-        The first round is 0.
+        Args:
+            round: The number of the round, from 0 on.
+
+        Returns:
+            The mechanism of the release; None without a release.
         """
         del round
         return None
@@ -163,20 +181,37 @@ class AbstractAlgorithm(Extensible):
 
     @abc.abstractmethod
     def init(self, key: Key, *, each: Each = jax.vmap) -> PyTree:
-        """Returns the state before any observation.
+        """Makes the state before any observation.
 
         Args:
             key: Random key.
             each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
+
+        Returns:
+            The state.
         """
 
     @abc.abstractmethod
     def round(self, state: PyTree) -> Count:
-        """Returns how many rounds a state was told."""
+        """Counts the rounds that a state was told.
+
+        Args:
+            state: The state of this method.
+
+        Returns:
+            The number of rounds.
+        """
 
     @abc.abstractmethod
     def told(self, state: PyTree) -> Count:
-        """Returns how many observations of an agent a state may hold."""
+        """Counts the observations of an agent that a state may hold.
+
+        Args:
+            state: The state of this method.
+
+        Returns:
+            The number of observations.
+        """
 
     @abc.abstractmethod
     def ask(
@@ -187,15 +222,19 @@ class AbstractAlgorithm(Extensible):
         *,
         each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
-        """Returns the next query of each target, and information about the queries.
-
-        It changes nothing.
+        """Draws the next query of each target, and changes nothing.
 
         Args:
             key: Random key.
-            state: The state of this algorithm.
+            state: The state of this method.
             present: Whether each agent's message arrives. None: all do.
             each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
+
+        Returns:
+            The queries, and information about them.
+
+        Raises:
+            ValueError: The method's workers send no messages, or `present` has another shape.
         """
 
     @abc.abstractmethod
@@ -209,29 +248,39 @@ class AbstractAlgorithm(Extensible):
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
-        """Returns the state after a row of observations, by default the observations of a round.
-
-        It draws nothing.
+        """Updates the state by a row of observations, by default the observations of a round; it draws
+        nothing.
 
         Args:
-            state: The state of this algorithm.
+            state: The state of this method.
             queries: The points that were evaluated.
             values: The values there, in JAX's precision. If the state has an `origin`, `run` and
                 `drive` subtract it from the objective's values, in float64, before float32 cuts
                 them. A caller who tells by hand must do so too. With `outcomes` there is a column
                 more for each: `Outcome.slack` of the observed number.
             stage: Whether the row was made before the first round. Default: in a round.
-            info: The information that `ask` returned with these queries, for methods that
-                `remember`. None: nothing is remembered.
+            info: The information that `ask` returned with the queries, for methods that `remember`.
+                None: nothing is remembered.
             each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
+
+        Returns:
+            The new state.
+
+        Raises:
+            ValueError: The arrays have another shape.
         """
 
     def predict(
         self, state: PyTree, x: Float[Array, "targets dim"]
     ) -> tuple[Float[Array, " targets"], Float[Array, " targets"]]:
-        """Returns mean and variance of each target's objective at a point of its own, by its model.
+        """Predicts each target's objective at a point of its own, by its model, without noise.
 
-        They are without noise, in units of the values, less the state's `origin` if it has any.
+        Args:
+            state: The state of this method.
+            x: A point for each target.
+
+        Returns:
+            Means and variances, in units of the values, less the state's `origin` if it has any.
 
         Raises:
             ValueError: The method has no such model.
@@ -242,15 +291,29 @@ class AbstractAlgorithm(Extensible):
         )
 
     def feasible(self, state: PyTree, x: Float[Array, "targets dim"]) -> Bool[Array, " targets"]:
-        """Says whether each target's outcomes are all expected to meet their bounds, at a point of its
-        own.
+        """Says whether each target's outcomes are all expected to meet their bounds.
+
+        Args:
+            state: The state of this method.
+            x: A point for each target.
+
+        Returns:
+            A truth value for each target.
         """
         del state
         return jnp.ones(x.shape[:1], bool)
 
     def known(self, given: Any) -> KnownRows:
-        """Returns results from outside in rows, checked, in whatever form they come
-        (`algos.base.known`).
+        """Reads results from outside, in whatever form they come (`algos.base.known`).
+
+        Args:
+            given: The results: points and values, dictionaries, or a table.
+
+        Returns:
+            The results in rows, checked.
+
+        Raises:
+            ValueError: The method learns nothing from results, or a result has no such form.
         """
         require(
             self.learns,
@@ -266,20 +329,23 @@ class AbstractAlgorithm(Extensible):
         *,
         each: Each = jax.vmap,
     ) -> PyTree:
-        """Returns the state after observations that were made before the first round: `tell`, row by row.
+        """Tells observations that were made before the first round, row by row.
 
         For float64 values of the host, `jaxbo.replay` subtracts the origin: give it a `Trace` that
         is all `initial`.
 
         Args:
-            state: The state of this algorithm, before the first round.
+            state: The state of this method, before the first round.
             queries: The points, of the targets alone or of all agents, as an array or lists. An
                 agent with fewer points than others has NaN in their place. All that `drive` takes
                 as `known` will do too, in the place of both arguments.
-            values: The values there, as in `tell`. A value that is NaN at a point that is not is a
-                failed evaluation. With `outcomes` they are a dictionary, {"value": ..., "latency":
-                ...}. None: `queries` has them.
+            values: The values there, as in `tell`. NaN at a point that is not NaN is a failed
+                evaluation. With `outcomes` they are a dictionary, {"value": ..., "latency": ...}.
+                None: `queries` has them.
             each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
+
+        Returns:
+            The state after the observations.
 
         Raises:
             ValueError: A point is outside of the domain, or there are more observations than there
@@ -347,5 +413,13 @@ class AbstractAlgorithm(Extensible):
         )
 
     def check_start(self, state: PyTree, values: Float[Array, "points agents"]) -> None:
-        """Raises a `ValueError` if there is no room for so many observations before the first round."""
+        """Checks that there is room for observations before the first round.
+
+        Args:
+            state: The state of this method.
+            values: The values of the observations.
+
+        Raises:
+            ValueError: There is no room for so many.
+        """
         del state, values

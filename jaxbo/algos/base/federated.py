@@ -81,6 +81,9 @@ class AbstractFederated(AbstractAlgorithm):
     and hold any number of observations, unless `targets` and `capacity` say otherwise. A subclass
     has the fields `domain` and `agents`, the number of agents.
 
+    Raises:
+        ValueError: The domain is no domain, or `agents` or `targets` is out of its range.
+
     Example:
         >>> import jax, jaxbo
         >>> method = jaxbo.FTS(jaxbo.Cube(1), agents=3, features=jaxbo.Fixed(size=10))
@@ -115,30 +118,41 @@ class AbstractFederated(AbstractAlgorithm):
     # ------------------------------------------------------------ what a method is
 
     def setup(self, key: Key) -> PyTree:
-        """Returns the part that all parties agree on before the start, such as features: by default
-        nothing.
+        """Draws the part that all parties agree on before the start, such as features.
+
+        Args:
+            key: Random key.
+
+        Returns:
+            The part: by default nothing.
         """
         del key
         return ()
 
     @abc.abstractmethod
     def join(self, key: Key, shared: PyTree, index: Count) -> PyTree:
-        """Returns the client of agent `index` before any observation.
+        """Makes the client of an agent before any observation.
 
         Args:
             key: The agent's random key.
             shared: The result of `setup`.
             index: The number of the agent, from 0 on.
+
+        Returns:
+            The client.
         """
 
     @abc.abstractmethod
     def message(self, key: Key, shared: PyTree, client: Any) -> PyTree:
-        """Returns all that leaves a client in this round.
+        """Makes an agent's message: all that leaves a client in this round.
 
         Args:
             key: The agent's random key.
             shared: The result of `setup`.
             client: The agent's client.
+
+        Returns:
+            The message.
         """
 
     @abc.abstractmethod
@@ -150,15 +164,17 @@ class AbstractFederated(AbstractAlgorithm):
         messages: PyTree,
         present: Bool[Array, " agents"],
     ) -> PyTree:
-        """Returns the broadcast, which the server sends to every client.
+        """Makes the broadcast, which the server sends to every client.
 
         Args:
             key: The server's random key.
             shared: The result of `setup`.
             round: The number of the round, from 0 on.
             messages: The messages of all agents.
-            present: Whether each agent's message has arrived. Messages that have not must not be
-                used.
+            present: Whether each agent's message has arrived. Other messages must not be used.
+
+        Returns:
+            The broadcast.
         """
 
     @abc.abstractmethod
@@ -171,7 +187,7 @@ class AbstractFederated(AbstractAlgorithm):
         message: PyTree,
         broadcast: PyTree,
     ) -> tuple[Point, PyTree]:
-        """Returns the query of a client, and its part of the `info`.
+        """Chooses the next query of a client.
 
         Args:
             key: The agent's random key.
@@ -180,11 +196,14 @@ class AbstractFederated(AbstractAlgorithm):
             past: The agent's own evaluations.
             message: The agent's own message.
             broadcast: The result of `aggregate`.
+
+        Returns:
+            The query, and the client's part of the `info`.
         """
 
     @abc.abstractmethod
     def learn(self, shared: PyTree, round: Count, client: Any, x: Point, value: Scalar) -> PyTree:
-        """Returns the client after an observation.
+        """Updates a client by an observation.
 
         Args:
             shared: The result of `setup`.
@@ -194,6 +213,9 @@ class AbstractFederated(AbstractAlgorithm):
             x: The point.
             value: The value there; with outcomes, the slacks follow it. A value that is not finite
                 must not change the client's beliefs.
+
+        Returns:
+            The new client.
         """
 
     # ------------------------------------------------------------ what few methods need
@@ -217,7 +239,14 @@ class AbstractFederated(AbstractAlgorithm):
         return False
 
     def usable(self, message: Any) -> Flag:
-        """Says whether an agent's message can be used: by default, if all its numbers are finite."""
+        """Says whether an agent's message can be used: by default, if all its numbers are finite.
+
+        Args:
+            message: The message of an agent.
+
+        Returns:
+            A truth value.
+        """
         numbers = [a for a in jax.tree.leaves(message) if jnp.issubdtype(a.dtype, jnp.inexact)]
         fine = jnp.ones((), bool)
         for array in numbers:
@@ -230,14 +259,28 @@ class AbstractFederated(AbstractAlgorithm):
         return type(self).revised is not AbstractFederated.revised
 
     def remembered(self, broadcast: Any) -> PyTree:
-        """Returns the arrays of a broadcast that all parties keep for the next round: by default none."""
+        """Picks the arrays of a broadcast that all parties keep for the next round.
+
+        Args:
+            broadcast: The result of `aggregate`.
+
+        Returns:
+            The arrays: by default none.
+        """
         del broadcast
         return ()
 
     def revised(self, shared: Any, remembered: Any) -> PyTree:
-        """Returns the new `shared` of all parties after a round, from the arrays that they remember.
+        """Revises the part that all parties share after a round, from the arrays that they remember.
 
-        It does not depend on any earlier round, which a party may have missed.
+        The result does not depend on any earlier round, which a party may have missed.
+
+        Args:
+            shared: The result of `setup`, or of an earlier revision.
+            remembered: The result of `remembered`.
+
+        Returns:
+            The new `shared`.
         """
         del remembered
         return shared
@@ -248,12 +291,29 @@ class AbstractFederated(AbstractAlgorithm):
         return type(self).settle is not AbstractFederated.settle
 
     def settle(self, shared: PyTree, client: Any) -> PyTree:
-        """Returns the client when the first round begins, after its earlier observations."""
+        """Settles a client when the first round begins, after its earlier observations.
+
+        Args:
+            shared: The result of `setup`.
+            client: The agent's client.
+
+        Returns:
+            The new client.
+        """
         del shared
         return client
 
     def expect(self, shared: PyTree, client: Any, x: Point) -> tuple[Scalar, Scalar]:
-        """Returns mean and variance of a client's objective at `x`, by its own model, without noise."""
+        """Predicts a client's objective by its own model, without noise.
+
+        Args:
+            shared: The result of `setup`.
+            client: The agent's client.
+            x: The point.
+
+        Returns:
+            Mean and variance at `x`.
+        """
         del shared, client
         return super().predict(None, x[None])  # which says that there is none
 
@@ -313,7 +373,16 @@ class AbstractFederated(AbstractAlgorithm):
         return jax.vmap(self.expect, in_axes=(None, 0, 0))(state.shared, clients, x)
 
     def messages(self, key: Key, state: FederatedState, *, each: Each = jax.vmap) -> PyTree:
-        """Returns the messages of all agents, with the agents axis."""
+        """Makes the messages of all agents.
+
+        Args:
+            key: The random key of all agents.
+            state: The state of this method.
+            each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
+
+        Returns:
+            The messages, with the agents axis.
+        """
         keys = agent_keys(key, jnp.arange(self.agents))
         return each(self.message, in_axes=(0, None, 0))(keys, state.shared, state.clients)
 
@@ -390,7 +459,18 @@ class AbstractFederated(AbstractAlgorithm):
         x: Point,
         value: Float[Array, "*numbers"],
     ) -> tuple[PyTree, History]:
-        """Applies `learn` to a client, and adds the evaluation to its past."""
+        """Applies `learn` to a client, and adds the evaluation to its past.
+
+        Args:
+            shared: The result of `setup`.
+            round: The number of the round, from 0 on.
+            known: The client and its past.
+            x: The point.
+            value: The value there; with outcomes, the slacks follow it.
+
+        Returns:
+            The new client and its new past.
+        """
         client, past = known
         past = history.add(past, x, split(self.outcomes, value)[0])
         # Where there was no evaluation, any point will do.

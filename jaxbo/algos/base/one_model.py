@@ -68,6 +68,9 @@ class AbstractOneModel(AbstractAlgorithm):
     Write `prepare`, `query` and `targets`, the number of workers. A subclass has the fields
     `domain` and `surrogate`, the model.
 
+    Raises:
+        ValueError: A part is of another class, or the capacity is too small for the workers.
+
     Example:
         >>> import jaxbo
         >>> model = jaxbo.Fitted(capacity=40)
@@ -91,13 +94,26 @@ class AbstractOneModel(AbstractAlgorithm):
 
     @abc.abstractmethod
     def prepare(self, key: Key) -> Points:
-        """Returns the candidates that all queries of a round have in common."""
+        """Draws the candidates that all queries of a round have in common.
+
+        Args:
+            key: Random key.
+
+        Returns:
+            The candidates.
+        """
 
     @abc.abstractmethod
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, PyTree]:
-        """Returns the next query and its info.
+        """Chooses the next query.
 
-        The state is the present state, or as it would be with more observations.
+        Args:
+            key: Random key.
+            state: The present state, or the state as it would be with more observations.
+            candidates: The result of `prepare`.
+
+        Returns:
+            The query and its info.
         """
 
     @property
@@ -122,25 +138,55 @@ class AbstractOneModel(AbstractAlgorithm):
     def predict(
         self, state: State, x: Float[Array, "points dim"]
     ) -> tuple[Float[Array, " points"], Float[Array, " points"]]:
-        """Returns mean and variance at any points, without noise."""
+        """Predicts the objective at any points, without noise.
+
+        Args:
+            state: The state of this method.
+            x: The points.
+
+        Returns:
+            Means and variances, in units of the values, less the state's `origin` if it has any.
+        """
         return jax.vmap(lambda x: self.surrogate.predict(state.shared, state.belief, x))(x)
 
     def feasible(self, state: State, x: Float[Array, "points dim"]) -> Bool[Array, " points"]:
-        """Says whether all outcomes are expected to meet their bounds, at any points."""
+        """Says whether all outcomes are expected to meet their bounds, at any points.
+
+        Args:
+            state: The state of this method.
+            x: The points.
+
+        Returns:
+            A truth value for each point.
+        """
         slacks = self.models(state)[1:]
         if not slacks:
             return jnp.ones(x.shape[:1], bool)
         return jax.vmap(lambda x: expected_feasible(slacks, x))(x)
 
     def models(self, state: State) -> tuple[Model, ...]:
-        """Returns the model of the objective, and the model of each outcome's slack."""
+        """Lists the model of the objective, and the model of each outcome's slack.
+
+        Args:
+            state: The state of this method.
+
+        Returns:
+            The models, with their beliefs.
+        """
         beliefs = [state.belief]
         for i in range(len(self.outcomes)):
             beliefs.append(jax.tree.map(lambda leaf, i=i: leaf[i], state.slacks))
         return tuple(Model(self.surrogate, state.shared, belief) for belief in beliefs)
 
     def setup(self, key: Key) -> Any:
-        """Returns the random part of the model, drawn before the first observation."""
+        """Draws the random part of the model, before the first observation.
+
+        Args:
+            key: Random key.
+
+        Returns:
+            The part.
+        """
         return self.surrogate.setup(key, self.domain.dim)
 
     def init(self, key: Key, *, each: Each = jax.vmap) -> State:
@@ -204,7 +250,17 @@ class AbstractOneModel(AbstractAlgorithm):
     def ask_one(
         self, key: Key, state: State, pending: Points, busy: Bool[Array, " points"]
     ) -> Point:
-        """Returns the next query while the `pending` queries that are `busy` are being evaluated."""
+        """Chooses the next query while other queries are being evaluated.
+
+        Args:
+            key: Random key.
+            state: The state of this method.
+            pending: The queries that may be out.
+            busy: Whether each of them is being evaluated.
+
+        Returns:
+            The query.
+        """
         prepare_key, query_key = jr.split(key)
         candidates = self.prepare(prepare_key)
 
@@ -259,7 +315,17 @@ class AbstractOneModel(AbstractAlgorithm):
     def tell_one(
         self, state: State, x: Point, value: Float[Array, "*numbers"], stage: Stage = IN_ROUND
     ) -> State:
-        """Returns the state after an evaluation of any worker; `stage` is as in `tell`."""
+        """Updates the state by an evaluation of any worker.
+
+        Args:
+            state: The state of this method.
+            x: The point.
+            value: The value there; with outcomes, the slacks follow it.
+            stage: Whether the evaluation was made before the first round. Default: in a round.
+
+        Returns:
+            The new state.
+        """
         x, value = jnp.asarray(x, float), jnp.asarray(value, float)
         return self._tell(state, x[None], value[None], stage)
 

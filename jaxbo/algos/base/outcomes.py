@@ -84,8 +84,13 @@ class Outcome(eqx.Module):
         )
 
     def slack(self, observed: Any) -> Any:
-        """Returns how far observed numbers are on the good side of the bound; beyond it they are
-        negative.
+        """Computes how far observed numbers are on the good side of the bound.
+
+        Args:
+            observed: A number, or an array of numbers.
+
+        Returns:
+            The slacks, negative beyond the bound.
         """
         bound: Any = self.at_least if self.at_most is None else self.at_most
         if isinstance(observed, np.ndarray | np.generic) and _is_known(bound):

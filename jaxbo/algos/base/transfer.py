@@ -106,9 +106,17 @@ class AbstractTransfer(AbstractTwoModels):
         messages: TransferMessage,
         others: Bool[Array, " agents"],
     ) -> tuple[Function, Float[Array, " agents"]]:
-        """Returns the function to maximize, and how much each agent's message counts in it.
+        """Makes the function to maximize.
 
-        `messages` are the finite messages of all agents, and `others` says whom to listen to.
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            own: The belief of the agent's own process.
+            messages: The messages of all agents, all of them finite.
+            others: Whether the agent listens to each agent.
+
+        Returns:
+            The function, and how much each agent's message counts in it.
         """
 
     @property
@@ -117,8 +125,15 @@ class AbstractTransfer(AbstractTwoModels):
         """Returns how many numbers the maximized function makes of a point on its way to a value."""
 
     def usable(self, message: TransferMessage) -> Flag:
-        """Says whether a message is finite; the incumbent of an agent without observations is the
-        least number.
+        """Says whether a message is finite.
+
+        The incumbent of an agent without observations is the least number that there is.
+
+        Args:
+            message: The message of an agent.
+
+        Returns:
+            A truth value.
         """
         fine = jnp.all(jnp.isfinite(message.mean)) & jnp.all(jnp.isfinite(message.factor))
         return fine if message.incumbent is None else fine & (message.incumbent < jnp.inf)

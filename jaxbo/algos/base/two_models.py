@@ -81,14 +81,32 @@ class AbstractTwoModels(AbstractFederated):
         return SharedFeatures(self.features.setup(message_key, dim), own)
 
     def start(self, shared: SharedFeatures) -> Beliefs:
-        """Returns an agent's beliefs before any observation."""
+        """Makes an agent's beliefs before any observation.
+
+        Args:
+            shared: The result of `setup`.
+
+        Returns:
+            The beliefs.
+        """
         own = None if self.own is None else self.own.start(shared.own)
         return Beliefs(self.features.start(shared.message), own)
 
     def observed(
         self, shared: SharedFeatures, round: Count, beliefs: Beliefs, x: Point, value: Scalar
     ) -> Beliefs:
-        """Returns an agent's beliefs after an evaluation."""
+        """Updates an agent's beliefs by an evaluation.
+
+        Args:
+            shared: The result of `setup`.
+            round: The number of the round, from 0 on.
+            beliefs: The agent's beliefs.
+            x: The point.
+            value: The value there.
+
+        Returns:
+            The new beliefs.
+        """
         message = self.features.observe(shared.message, beliefs.message, x, value, round)
         own = beliefs.own
         if self.own is not None:
@@ -96,11 +114,29 @@ class AbstractTwoModels(AbstractFederated):
         return Beliefs(message, own)
 
     def sampled(self, key: Key, shared: SharedFeatures, beliefs: Beliefs) -> Features:
-        """Draws the weights ω of a function from the posterior on the shared features."""
+        """Draws a function from the posterior on the shared features.
+
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            beliefs: The agent's beliefs.
+
+        Returns:
+            The weights ω of the function.
+        """
         return self.features.sample(key, shared.message, beliefs.message).weights
 
     def expect(self, shared: SharedFeatures, client: Any, x: Point) -> tuple[Scalar, Scalar]:
-        """Predicts by the agent's own model, or without such a model by the model of the messages."""
+        """Predicts by the agent's own model, or without such a model by the model of the messages.
+
+        Args:
+            shared: The result of `setup`.
+            client: The agent's client.
+            x: The point.
+
+        Returns:
+            Mean and variance at `x`, without noise.
+        """
         beliefs: Beliefs = client.beliefs
         if self.own is None:
             return self.features.predict(shared.message, beliefs.message, x)
@@ -109,7 +145,17 @@ class AbstractTwoModels(AbstractFederated):
     def own_function(
         self, key: Key, shared: SharedFeatures, beliefs: Beliefs, fresh: Features
     ) -> Function:
-        """Draws an agent's own sample; without `own` that is the function of `fresh` weights."""
+        """Draws an agent's own sample.
+
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            beliefs: The agent's beliefs.
+            fresh: Weights of a function on the shared features.
+
+        Returns:
+            The function; without `own` it is the function of `fresh` weights.
+        """
         if self.own is None:
             return FourierFunction(shared.message, fresh)
         return self.own.sample(key, shared.own, beliefs.own)

@@ -203,7 +203,19 @@ class Decomposed(AbstractSurrogate):
         return self.over(Cube(dim), key)
 
     def over(self, domain: AbstractDomain, key: Key) -> AdditiveShared:
-        """Does the same as `setup` for the variables of a domain, which need not be coordinates."""
+        """Does the same as `setup` for the variables of a domain, which need not be coordinates.
+
+        Args:
+            domain: The space to search.
+            key: Random key.
+
+        Returns:
+            The part that all agents share.
+
+        Raises:
+            ValueError: Regions or length scales do not fit the domain, or tables take too much
+                memory.
+        """
         dim, regions = domain.dim, self.regions
         require(
             regions is None or regions.dim == dim,
@@ -325,7 +337,14 @@ class Decomposed(AbstractSurrogate):
         return belief.whole.moments.count[0]
 
     def incumbent(self, belief: AdditiveBelief) -> Point:
-        """Returns the best point observed; the origin before there is such a point."""
+        """Finds the best point observed.
+
+        Args:
+            belief: The belief.
+
+        Returns:
+            The point; the origin before there is such a point.
+        """
         y = belief.whole.y[0]
         return belief.whole.x[0, jnp.argmax(jnp.where(jnp.isfinite(y), y, -jnp.inf))]
 
@@ -335,7 +354,16 @@ class Decomposed(AbstractSurrogate):
         return jax.tree.map(lambda leaf: leaf[chain], self.draw(key, belief, SIZE))
 
     def draw(self, key: Key, belief: AdditiveBelief, size: int) -> additive.Sample:
-        """Draws a function for standardized values from each chain, of `size` features a factor."""
+        """Draws a function for standardized values from each chain.
+
+        Args:
+            key: Random key.
+            belief: The belief.
+            size: Number of features a factor.
+
+        Returns:
+            The functions, with an axis of chains.
+        """
 
         def one(key: Key, belief: FittedBelief) -> additive.Sample:
             kernel, inverse = _additive(belief), belief.model.matrix
@@ -354,14 +382,31 @@ class Decomposed(AbstractSurrogate):
     def standardized(
         self, shared: AdditiveShared, belief: AdditiveBelief, x: Point
     ) -> tuple[Float[Array, " chains"], Float[Array, " chains"]]:
-        """Returns mean and variance of f for standardized values, for every chain."""
+        """Predicts f for standardized values, without noise.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+            x: The point.
+
+        Returns:
+            Mean and variance of every chain.
+        """
         one = lambda b: self._model.standardized(shared.none, b, x)  # noqa: E731
         return jax.vmap(one)(belief.whole)
 
     def parts(
         self, belief: AdditiveBelief, x: Point
     ) -> tuple[Float[Array, "chains factors"], Float[Array, "chains factors"]]:
-        """Returns mean and variance of every factor at a point, for standardized values (eq. 1)."""
+        """Predicts every factor at a point, for standardized values (eq. 1).
+
+        Args:
+            belief: The belief.
+            x: The point.
+
+        Returns:
+            Mean and variance of every factor of every chain.
+        """
 
         def one(belief: FittedBelief) -> tuple[Array, Array]:
             kernel, inverse = _additive(belief), belief.model.matrix
@@ -374,7 +419,14 @@ class Decomposed(AbstractSurrogate):
         return jax.vmap(one)(belief.whole)
 
     def grids(self, belief: AdditiveBelief) -> FactorGrid:
-        """Returns the beliefs about every factor on all grids, with axes [chains, boxes]."""
+        """Reads the beliefs about every factor on all grids.
+
+        Args:
+            belief: The belief.
+
+        Returns:
+            The beliefs, with axes [chains, boxes].
+        """
 
         def one(belief: AdditiveBelief) -> FactorGrid:
             moments = belief.whole.moments
@@ -385,9 +437,16 @@ class Decomposed(AbstractSurrogate):
     def around(
         self, shared: AdditiveShared, belief: AdditiveBelief, center: Point, share: Scalar | float
     ) -> FactorGrid:
-        """Returns the beliefs about every factor on another grid, with an axis of chains.
+        """Computes the beliefs about every factor on another grid, around a point.
 
-        The grid has that share of every axis, around a point of the domain.
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+            center: A point of the domain.
+            share: The share of every axis that the grid has.
+
+        Returns:
+            The beliefs, with an axis of chains.
         """
         points = self._within(shared, *_corners(center, share))
         return jax.vmap(lambda b: _read(b.moments, points, _made(b, points)))(belief.whole)
@@ -400,6 +459,12 @@ class Decomposed(AbstractSurrogate):
         A parameter of few values repeats the last, a place without a variable is the same
         everywhere, and boxes may differ in other variables only. Points on the border of two boxes
         are of both.
+
+        Args:
+            belief: The belief.
+
+        Returns:
+            A truth value for each point of each table.
         """
 
         def one(belief: AdditiveBelief) -> tuple[Bool[Array, "boxes _factors *_grid"], ...]:
@@ -414,7 +479,15 @@ class Decomposed(AbstractSurrogate):
     def scopes(
         self, shared: AdditiveShared, belief: AdditiveBelief
     ) -> Int[Array, "chains factors arity"]:
-        """Returns the variables of every factor of every chain."""
+        """Lists the variables of every factor of every chain.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The variables, -1 for empty places.
+        """
         axes = shared.domain.axes(self.grid)
         return jax.vmap(lambda b: _variables(axes, _additive(b)))(belief.whole)
 

@@ -73,20 +73,46 @@ class AbstractStructure(Extensible):
         return False
 
     def order(self, scopes: Scopes) -> Int[Array, " dim"] | None:
-        """Returns all variables, each after a variable that it shares a factor with, or None.
+        """Puts all variables in an order, each after a variable that it shares a factor with.
 
-        It is known if the scopes are known to be a tree whose factors have as many variables each.
+        Args:
+            scopes: The variables of every factor.
+
+        Returns:
+            The order, if the scopes are known to be a tree whose factors have as many variables
+            each; else None.
         """
         del scopes
         return None
 
     @abc.abstractmethod
     def start(self, key: Key, dim: int) -> Scopes:
-        """Returns the structure before any observation."""
+        """Makes the structure before any observation.
+
+        Args:
+            key: Random key.
+            dim: Number of variables.
+
+        Returns:
+            The variables of every factor, -1 for empty places.
+
+        Raises:
+            ValueError: The structure needs more variables.
+        """
 
     @abc.abstractmethod
     def update(self, key: Key, scopes: Scopes, dim: int, evidence: Evidence) -> Chain:
-        """Returns another structure given the data, with information about how it was found."""
+        """Finds another structure given the data.
+
+        Args:
+            key: Random key.
+            scopes: The variables of every factor.
+            dim: Number of variables.
+            evidence: The log evidence of a structure.
+
+        Returns:
+            The structure, and how it was found.
+        """
 
 
 class Given(AbstractStructure):

@@ -89,17 +89,40 @@ class AbstractPolicy(Extensible):
 
     @abc.abstractmethod
     def check(self, surrogate: AbstractSurrogate) -> None:
-        """Raises a `ValueError` for a surrogate that the policy cannot use."""
+        """Checks that a surrogate has all that the policy needs.
+
+        Args:
+            surrogate: The model of the objective.
+
+        Raises:
+            ValueError: The surrogate lacks something.
+        """
 
     def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
-        """Returns the function to maximize if outcomes have bounds; there is at least one slack's model.
+        """Makes the function to maximize if outcomes have bounds.
 
-        `ValueError` for a policy that has no rule for outcomes.
+        Args:
+            key: Random key.
+            model: The model of the objective, with its belief.
+            slacks: The models of the outcomes' slacks, not empty.
+
+        Returns:
+            The function.
+
+        Raises:
+            ValueError: The policy has no rule for outcomes.
         """
         raise ValueError(f"{type(self).__name__} has no rule for outcomes: give {_WITH_RULE}.")
 
     def check_constrained(self, surrogate: AbstractSurrogate) -> None:
-        """Raises a `ValueError` if this policy, or this surrogate, is not for outcomes."""
+        """Checks that this policy and a surrogate can take outcomes.
+
+        Args:
+            surrogate: The model of the objective.
+
+        Raises:
+            ValueError: The policy, or the surrogate, is not for outcomes.
+        """
         require(
             type(self).constrained is not AbstractPolicy.constrained,
             f"{type(self).__name__} has no rule for outcomes: give {_WITH_RULE}, or write constrained.",
@@ -175,6 +198,14 @@ class EI(AbstractPolicy):
 
         If no observed point is expected to be feasible, the probability of being feasible counts
         alone.
+
+        Args:
+            key: Random key.
+            model: The model of the objective, with its belief.
+            slacks: The models of the outcomes' slacks, not empty.
+
+        Returns:
+            The function to maximize.
         """
         del key
         chances = [_log_chance(slack) for slack in slacks]
@@ -275,7 +306,16 @@ class Drawn(AbstractPolicy):
         return self.policy(policy_key, *shared.pick(chosen, belief))
 
     def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
-        """Draws an expert for the objective and an expert for each outcome."""
+        """Draws an expert for the objective and an expert for each outcome.
+
+        Args:
+            key: Random key.
+            model: The model of the objective, with its belief.
+            slacks: The models of the outcomes' slacks, not empty.
+
+        Returns:
+            The function to maximize.
+        """
         expert_key, policy_key = jr.split(key)
         keys = jr.split(expert_key, 1 + len(slacks))
         experts = [_drawn(*pair) for pair in zip(keys, (model, *slacks), strict=True)]

@@ -172,7 +172,18 @@ class Ranked(eqx.Module):
         used: Bool[Array, " points"],
         others: Bool[Array, " peers"],
     ) -> Float[Array, " peers"]:
-        """Returns P_n of each peer, from its values at the agent's observations; 0 but for `others`."""
+        """Computes P_n of each peer.
+
+        Args:
+            scores: The values of each peer's function at the agent's observations.
+            strangers: The values of draws of the prior there.
+            y: The agent's own values.
+            used: Whether each row holds an observation.
+            others: Whether each peer is another agent who may be drawn.
+
+        Returns:
+            The probabilities; 0 but for `others`.
+        """
         effect = self.effect.astype(y.dtype)
         count = jnp.sum(pairs(y, used), dtype=y.dtype)
 

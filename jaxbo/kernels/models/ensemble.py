@@ -45,11 +45,28 @@ class AbstractEnsemble(AbstractSurrogate):
 
     @abc.abstractmethod
     def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
-        """Returns the log weights of all experts; the weights sum to 1."""
+        """Computes the log weights of all experts.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The log weights; the weights sum to 1.
+        """
 
     @abc.abstractmethod
     def draw(self, key: Key, shared: "Experts", belief: FittedBelief) -> Count:
-        """Draws the number of an expert."""
+        """Draws an expert.
+
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The number of the expert.
+        """
 
     @property
     def capacity(self) -> int:
@@ -72,23 +89,57 @@ class AbstractEnsemble(AbstractSurrogate):
         return belief.moments.count[0]
 
     def sample(self, key: Key, shared: "Experts", belief: FittedBelief) -> Function:
-        """Draws from the mixture, eq. 8: an expert by weight, then a function of its own."""
+        """Draws from the mixture, eq. 8: an expert by weight, then a function of its own.
+
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The function, in units of the values' standard deviation.
+        """
         expert_key, function_key = jr.split(key)
         chosen = self.draw(expert_key, shared, belief)
         expert, phi, one = shared.pick(chosen, belief)
         return expert.sample(function_key, phi, one)
 
     def predict(self, shared: "Experts", belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
-        """Returns mean and variance of the mixture, without noise, in units of the values."""
+        """Predicts the objective by the mixture, without noise.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+            x: The point.
+
+        Returns:
+            Mean and variance at `x`, in units of the values.
+        """
         means, variances = shared.map(lambda e, phi, b: e.predict(phi, b, x), belief)
         return mixed(jnp.exp(self.log_weights(shared, belief)), means, variances)
 
     def standard(self, belief: FittedBelief, y: Scalar) -> Scalar:
-        """Returns a value in the units of `sample`, which all experts have in common."""
+        """Converts a value to the units of `sample`, which all experts have in common.
+
+        Args:
+            belief: The belief.
+            y: A value.
+
+        Returns:
+            The value in deviations.
+        """
         return self.member.standard(first(belief), y)
 
     def mixture(self, shared: "Experts", belief: FittedBelief) -> Mixture:
-        """Returns all experts as they are weighed, for standardized values."""
+        """Makes the mixture of all experts as they are weighed, for standardized values.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The mixture.
+        """
 
         def predict(x: Point) -> tuple[Float[Array, " experts"], Float[Array, " experts"]]:
             return shared.map(lambda e, phi, b: e.standardized(phi, b, x), belief)
@@ -148,6 +199,9 @@ class Ensemble(AbstractEnsemble):
             dim: Number of coordinates of a point.
             capacity: The most observations, at least 1.
             options: Other arguments of `Fitted`.
+
+        Returns:
+            The ensemble.
         """
         given = {"inference": Exact(), "warp": True, "priors": Priors.scaled(dim)} | options
         return cls(covariance.forms(dim), Fitted(capacity, **given))
@@ -186,10 +240,16 @@ class Ensemble(AbstractEnsemble):
         return shared.map(lambda e, phi, b: e.refit(phi, b), belief)
 
     def log_weights(self, shared: "Experts", belief: FittedBelief) -> Float[Array, " experts"]:
-        """Returns the log weights of all experts, by Bayes' rule from equal weights; the weights sum
-        to 1.
+        """Computes the log weights of all experts, by Bayes' rule from equal weights.
 
         They are equal as long as the values tell nothing of a kernel.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The log weights; the weights sum to 1.
         """
         evidences: Array = shared.map(
             lambda e, phi, b: jnp.where(b.told, e.log_evidence(b), 0), belief
@@ -197,7 +257,16 @@ class Ensemble(AbstractEnsemble):
         return jax.nn.log_softmax(evidences)
 
     def draw(self, key: Key, shared: "Experts", belief: FittedBelief) -> Count:
-        """Draws the number of an expert, with its weight or `floor` if that is larger."""
+        """Draws an expert, with its weight or `floor` if that is larger.
+
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The number of the expert.
+        """
         weights = jnp.maximum(jnp.exp(self.log_weights(shared, belief)), self.floor)
         return jr.categorical(key, jnp.log(weights))
 

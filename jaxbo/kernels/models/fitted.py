@@ -108,31 +108,90 @@ class AbstractInference(Extensible):
 
     @abc.abstractmethod
     def basis(self, kernel: Kernel) -> Basis:
-        """Returns the function that draws the features, unless `Fitted` is told."""
+        """Chooses the function that draws the features, unless `Fitted` is told.
+
+        Args:
+            kernel: The kernel of the features.
+
+        Returns:
+            The function.
+        """
 
     @abc.abstractmethod
     def start(self, phi: FeatureMap, noise: Scalar, capacity: int) -> Any:
-        """Returns the model of no observations, which has `moments`."""
+        """Makes the model of no observations.
+
+        Args:
+            phi: The features.
+            noise: The noise variance.
+            capacity: The most observations.
+
+        Returns:
+            The model, which has `moments`.
+        """
 
     @abc.abstractmethod
     def add(self, phi: FeatureMap, belief: FittedBelief, x: Point, value: Scalar) -> Any:
-        """Returns the model after another value, which may be NaN; the belief is of the values before."""
+        """Adds a value to the model.
+
+        Args:
+            phi: The features.
+            belief: The belief of the values before.
+            x: The point.
+            value: The value there, which may be NaN.
+
+        Returns:
+            The new model.
+        """
 
     @abc.abstractmethod
     def rebuild(self, phi: FeatureMap, belief: FittedBelief) -> Any:
-        """Returns the model of all values of a belief whose hyperparameters or warping are new."""
+        """Makes the model of all values anew, after a change of hyperparameters or warping.
+
+        Args:
+            phi: The features.
+            belief: The belief.
+
+        Returns:
+            The model.
+        """
 
     @abc.abstractmethod
     def sample(self, key: Key, phi: FeatureMap, belief: FittedBelief) -> Function:
-        """Draws a function from the belief, for standardized values."""
+        """Draws a function from the belief, for standardized values.
+
+        Args:
+            key: Random key.
+            phi: The features.
+            belief: The belief.
+
+        Returns:
+            The function.
+        """
 
     @abc.abstractmethod
     def predict(self, phi: FeatureMap, belief: FittedBelief, x: Point) -> tuple[Scalar, Scalar]:
-        """Returns mean and variance at `x`, for standardized values."""
+        """Predicts f at a point, for standardized values.
+
+        Args:
+            phi: The features.
+            belief: The belief.
+            x: The point.
+
+        Returns:
+            Mean and variance at `x`.
+        """
 
     @abc.abstractmethod
     def log_evidence(self, belief: FittedBelief) -> Scalar:
-        """Returns the log marginal likelihood of the standardized values, in nats."""
+        """Computes the log marginal likelihood of the standardized values.
+
+        Args:
+            belief: The belief.
+
+        Returns:
+            The log marginal likelihood, in nats.
+        """
 
 
 class OnFeatures(AbstractInference):
@@ -432,8 +491,13 @@ class Fitted(AbstractSurrogate):
         return self.inference.bounds() if self.bounds is None else self.bounds
 
     def rewarped(self, belief: FittedBelief) -> FittedBelief:
-        """Returns the observations under a warping fitted anew; the model only becomes theirs by
-        `under`.
+        """Fits the warping of the observations anew; the model only becomes theirs by `under`.
+
+        Args:
+            belief: The belief.
+
+        Returns:
+            The belief with the new warping.
         """
         if belief.warping is None:
             return belief
@@ -443,7 +507,17 @@ class Fitted(AbstractSurrogate):
     def under(
         self, shared: FeatureMap, belief: FittedBelief, kernel: Kernel, noise: Scalar
     ) -> FittedBelief:
-        """Returns the belief of the same observations under other hyperparameters."""
+        """Conditions on the same observations under other hyperparameters.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+            kernel: The new kernel.
+            noise: The new noise variance.
+
+        Returns:
+            The new belief.
+        """
         belief = eqx.tree_at(lambda b: (b.kernel, b.noise), belief, (kernel, noise))
         model = self.inference.rebuild(_features(shared, belief), belief)
         return eqx.tree_at(lambda b: b.model, belief, model)
@@ -463,14 +537,31 @@ class Fitted(AbstractSurrogate):
     def standardized(
         self, shared: FeatureMap, belief: FittedBelief, x: Point
     ) -> tuple[Scalar, Scalar]:
-        """Does the same as `predict` for standardized values, in which `sample` draws functions."""
+        """Does the same as `predict` for standardized values, in which `sample` draws functions.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+            x: The point.
+
+        Returns:
+            Mean and variance at `x`.
+        """
         return self.inference.predict(_features(shared, belief), belief, x)
 
     def standard(self, belief: FittedBelief, y: Scalar) -> Scalar:
         return in_deviations(belief.moments, y if belief.warping is None else belief.warping(y))
 
     def mixture(self, shared: FeatureMap, belief: FittedBelief) -> "Mixture":
-        """Returns the model as a mixture of a single Gaussian, for standardized values."""
+        """Writes the model as a mixture of a single Gaussian, for standardized values.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The mixture.
+        """
 
         def predict(x: Point) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
             mean, variance = self.standardized(shared, belief, x)
@@ -480,10 +571,16 @@ class Fitted(AbstractSurrogate):
         return Mixture(jnp.zeros((1,), belief.y.dtype), predict, best(means, belief.used))
 
     def log_evidence(self, belief: FittedBelief) -> Scalar:
-        """Returns the log marginal likelihood of the standardized values under the kernel, in nats.
+        """Computes the log marginal likelihood of the standardized values under the kernel.
 
         On features it is the evidence of the linear model, which tends to the exact evidence as
         features grow.
+
+        Args:
+            belief: The belief.
+
+        Returns:
+            The log marginal likelihood, in nats.
         """
         return self.inference.log_evidence(belief)
 

@@ -101,12 +101,29 @@ class Marginal(AbstractEnsemble):
         return shared.map(lambda e, phi, b, theta: e.under(phi, b, *theta), belief, found)
 
     def log_weights(self, shared: Experts, belief: FittedBelief) -> Float[Array, " experts"]:
-        """Returns equal weights: samples of the posterior are as frequent as they are likely."""
+        """Weighs all experts equally: samples of the posterior are as frequent as they are likely.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The log weights; the weights sum to 1.
+        """
         del shared
         return jnp.full((self.samples,), -math.log(self.samples), belief.y.dtype)
 
     def draw(self, key: Key, shared: Experts, belief: FittedBelief) -> Count:
-        """Draws the number of any sample, all of them equally likely."""
+        """Draws any sample, all of them equally likely.
+
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The number of the sample.
+        """
         del shared, belief
         return jr.randint(key, (), 0, self.samples)
 

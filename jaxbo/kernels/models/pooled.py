@@ -85,7 +85,14 @@ class Pooled(eqx.Module):
         whole("settings", self.settings, least=1)
 
     def check(self, own: object) -> None:
-        """Raises a `ValueError` for a model whose hyperparameters it cannot set."""
+        """Checks that it can set a model's hyperparameters.
+
+        Args:
+            own: The agents' own model.
+
+        Raises:
+            ValueError: It cannot set them.
+        """
         if not isinstance(own, Fitted) or own.refit_every is not None or own.warp:
             raise ValueError(
                 f"pooled=Pooled() needs own=Fitted(..., refit_every=None, warp=False), to set its "
@@ -94,10 +101,18 @@ class Pooled(eqx.Module):
         _spectral(own.kernel)
 
     def evidence(self, own: Fitted, belief: FittedBelief) -> Float[Array, " settings"]:
-        """Returns the log evidence in nats of an agent's values under each setting, its largest 0.
+        """Computes the log evidence of an agent's values under each setting.
 
         A part that is common to all settings does not matter, and float32 has digits only for the
-        rest. All are 0 before there are values that differ by more than rounding.
+        rest.
+
+        Args:
+            own: The agents' own model.
+            belief: The agent's belief.
+
+        Returns:
+            The log evidences in nats, the largest 0. All are 0 before there are values that differ
+            by more than rounding.
         """
         problem = _problem(own, belief)
         one = lambda theta: restricted(problem, theta).log_evidence  # noqa: E731
@@ -107,8 +122,15 @@ class Pooled(eqx.Module):
     def agreed(
         self, own: Fitted, belief: FittedBelief, total: Float[Array, " settings"]
     ) -> tuple[AbstractKernel, Scalar]:
-        """Returns an agent's kernel and noise, by the sum of all agents' evidences and the priors of
-        `own`.
+        """Finds an agent's hyperparameters, by the sum of all agents' evidences and the priors of `own`.
+
+        Args:
+            own: The agents' own model.
+            belief: The agent's belief.
+            total: The sum of all agents' log evidences of each setting.
+
+        Returns:
+            The kernel and the noise variance.
         """
         problem = _problem(own, belief)
         points = self._points(own, problem)

@@ -128,44 +128,120 @@ class AbstractSurrogate(Extensible):
 
     @abc.abstractmethod
     def setup(self, key: Key, dim: int) -> Any:
-        """Draws features for points of `dim` coordinates."""
+        """Draws the features, which all agents share.
+
+        Args:
+            key: Random key.
+            dim: Number of coordinates of a point.
+
+        Returns:
+            The features.
+        """
 
     @abc.abstractmethod
     def start(self, shared: Any) -> Any:
-        """Returns the belief before any observation."""
+        """Makes the belief before any observation.
+
+        Args:
+            shared: The result of `setup`.
+
+        Returns:
+            The belief.
+        """
 
     @abc.abstractmethod
     def condition(self, shared: Any, belief: Any, x: Point, y: Scalar) -> Any:
-        """Returns the belief after observing `y` at `x`, under the hyperparameters it has.
+        """Conditions a belief on an observation, under the hyperparameters it has.
 
-        A non-finite `y` changes nothing, bit for bit. A value beyond the capacity changes nothing
-        either.
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+            x: The point.
+            y: The value there. A value that is not finite changes nothing, bit for bit. A value
+                beyond the capacity changes nothing either.
+
+        Returns:
+            The new belief.
         """
 
     @abc.abstractmethod
     def refit(self, shared: Any, belief: Any) -> Any:
-        """Returns the belief with hyperparameters that are fitted anew, if it has any."""
+        """Fits the hyperparameters of a belief anew, if it has any.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The new belief.
+        """
 
     @abc.abstractmethod
     def count(self, belief: Any) -> Count:
-        """Returns how many observations a belief is of."""
+        """Counts the observations of a belief.
+
+        Args:
+            belief: The belief.
+
+        Returns:
+            The number of observations.
+        """
 
     @abc.abstractmethod
     def sample(self, key: Key, shared: Any, belief: Any) -> Function:
-        """Draws a function from the belief, in units of the values' standard deviation."""
+        """Draws a function from the belief.
+
+        Args:
+            key: Random key.
+            shared: The result of `setup`.
+            belief: The belief.
+
+        Returns:
+            The function, in units of the values' standard deviation.
+        """
 
     @abc.abstractmethod
     def predict(self, shared: Any, belief: Any, x: Point) -> tuple[Scalar, Scalar]:
-        """Returns mean and variance of the objective at `x`, without noise, in units of the values."""
+        """Predicts the objective at a point, without noise.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+            x: The point.
+
+        Returns:
+            Mean and variance at `x`, in units of the values.
+        """
 
     def standard(self, belief: Any, y: Scalar) -> Scalar:
-        """Returns a value in the units of `sample`. `ValueError` for a surrogate that does not say."""
+        """Converts a value to the units of `sample`.
+
+        Args:
+            belief: The belief.
+            y: A value.
+
+        Returns:
+            The value in deviations.
+
+        Raises:
+            ValueError: The surrogate does not say its samples' units.
+        """
         raise ValueError(f"{type(self).__name__} does not say what its samples' units are.")
 
     def observe(self, shared: Any, belief: Any, x: Point, y: Scalar, round: Count) -> Any:
-        """Applies `condition` in round `round`, negative before the first; then `refit` when that is due.
+        """Applies `condition` in a round, and then `refit` when that is due.
 
         The first fit is to the observations of the first round and all before it.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief.
+            x: The point.
+            y: The value there.
+            round: The number of the round, from 0 on; negative before the first.
+
+        Returns:
+            The new belief.
         """
         told = self.condition(shared, belief, x, y)
         if self.period is None:

@@ -81,7 +81,15 @@ class AbstractKernel(Extensible):
     def with_hyperparameters(
         self, length_scale: Float[Array, "*scales"], variance: Float[Array, "*variances"]
     ) -> "AbstractKernel":
-        """Returns the kernel of the same form with other hyperparameters."""
+        """Makes the kernel of the same form with other hyperparameters.
+
+        Args:
+            length_scale: The new length scales.
+            variance: The new variance.
+
+        Returns:
+            The kernel.
+        """
         return eqx.tree_at(lambda k: (k.length_scale, k.variance), self, (length_scale, variance))
 
     @property
@@ -90,8 +98,13 @@ class AbstractKernel(Extensible):
         return 1
 
     def squares(self, X: Float[Array, "points dim"]) -> Float[Array, "scales points points"]:
-        """Returns squared distances, all that `of_squares` needs of the points, whatever the
-        hyperparameters.
+        """Computes squared distances, all that `of_squares` needs of the points.
+
+        Args:
+            X: The points.
+
+        Returns:
+            The squared distances, which do not depend on the hyperparameters.
         """
         squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
         return squares if self.length_scale.ndim else jnp.sum(squares, axis=0, keepdims=True)
@@ -99,7 +112,14 @@ class AbstractKernel(Extensible):
     def of_squares(
         self, squares: Float[Array, "scales points points"]
     ) -> Float[Array, "points points"]:
-        """Returns k of all pairs of points."""
+        """Computes k of all pairs of points.
+
+        Args:
+            squares: The result of `squares`.
+
+        Returns:
+            The matrix of k.
+        """
         weights = jnp.ravel(self.length_scale) ** -2
         s = jnp.zeros_like(squares[0])
         for weight, square in zip(weights, squares, strict=True):
@@ -108,11 +128,26 @@ class AbstractKernel(Extensible):
 
     @abc.abstractmethod
     def correlation(self, s: Scalar) -> Scalar:
-        """Returns k / variance as a function of the squared distance `s` in length scales."""
+        """Computes k / variance as a function of the squared distance.
+
+        Args:
+            s: The squared distance in length scales.
+
+        Returns:
+            The correlation.
+        """
 
     @abc.abstractmethod
     def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
-        """Returns `count` independent draws of the positive scale `tau` of a base frequency."""
+        """Draws the positive scale `tau` of base frequencies.
+
+        Args:
+            key: Random key.
+            count: Number of draws.
+
+        Returns:
+            Independent draws.
+        """
 
 
 class SquaredExponential(AbstractKernel):

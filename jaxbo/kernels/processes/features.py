@@ -278,9 +278,20 @@ def _weighted_outer(
 def cosine(
     key: Key, kernel: Kernel, dim: int, size: int, directions: Directions = spread
 ) -> Cosine:
-    """`size` cosine features of `kernel`, random phases, normalized as in FTS, appendix A.
+    """Draws cosine features of a kernel with random phases, normalized as in FTS, appendix A.
 
-    Raises `ValueError` for a size or dimension below 1.
+    Args:
+        key: Random key.
+        kernel: The kernel, with a spectral density.
+        dim: Number of coordinates of a point, at least 1.
+        size: Number of features, at least 1.
+        directions: The function that draws the directions of the frequencies. Default: `spread`.
+
+    Returns:
+        The feature map.
+
+    Raises:
+        ValueError: The size or the dimension is below 1, or the kernel has no spectral density.
     """
     kernel = spectral(kernel)
     frequency_key, phase_key = jr.split(key)
@@ -292,9 +303,21 @@ def cosine(
 def sine_cosine(
     key: Key, kernel: Kernel, dim: int, size: int, directions: Directions = spread
 ) -> SineCosine:
-    """`size` features of `kernel` (even: a sine and a cosine a frequency), as in EGP-TS, eq. 15.
+    """Draws features of a kernel: a sine and a cosine a frequency, as in EGP-TS, eq. 15.
 
-    Raises `ValueError` for an odd size, or a size or dimension below 1.
+    Args:
+        key: Random key.
+        kernel: The kernel, with a spectral density.
+        dim: Number of coordinates of a point, at least 1.
+        size: Number of features, an even number of at least 2.
+        directions: The function that draws the directions of the frequencies. Default: `spread`.
+
+    Returns:
+        The feature map.
+
+    Raises:
+        ValueError: The size is odd, the size or the dimension is too small, or the kernel has no
+            spectral density.
     """
     kernel = spectral(kernel)
     require(size % 2 == 0, f"sine_cosine needs an even size, got {size}.")

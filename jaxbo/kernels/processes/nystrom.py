@@ -74,11 +74,21 @@ def greedy(
     size: int,
     used: Bool[Array, " points"] | None = None,
 ) -> Selection:
-    """Pivoted Cholesky: `size` points, each where the earlier points leave the most variance.
+    """Picks points by pivoted Cholesky, each where the earlier points leave the most variance.
 
-    Fewer where nothing but rounding is left, and only such as are `used`. O(size² points), and
-    O(size points) of memory: the matrix of all pairs is never formed. Deterministic, but for ties: the
-    first is any point.
+    It takes O(size² points), and O(size points) of memory: the matrix of all pairs is never formed.
+    It is deterministic, but for ties: the first is any point.
+
+    Args:
+        key: Random key.
+        kernel: The kernel of the process.
+        points: The points to pick from.
+        size: Number of points to pick, at least 1. Fewer are picked if nothing but rounding is
+            left.
+        used: Whether each point may be picked. None: all may.
+
+    Returns:
+        The picked points.
     """
     used = _all(points) if used is None else used
     first = jr.categorical(key, jnp.where(used, 0.0, -jnp.inf))
@@ -96,7 +106,19 @@ def random(
     size: int,
     used: Bool[Array, " points"] | None = None,
 ) -> Selection:
-    """Randomly pivoted Cholesky: a point is drawn in proportion to the variance left at it."""
+    """Picks points by randomly pivoted Cholesky, each in proportion to the variance left at it.
+
+    Args:
+        key: Random key.
+        kernel: The kernel of the process.
+        points: The points to pick from.
+        size: Number of points to pick, at least 1. Fewer are picked if nothing but rounding is
+            left.
+        used: Whether each point may be picked. None: all may.
+
+    Returns:
+        The picked points.
+    """
 
     def pick(k: Count, residual: Float[Array, " points"]) -> Count:
         return jr.categorical(jr.fold_in(key, k), jnp.log(residual))

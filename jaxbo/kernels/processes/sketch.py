@@ -28,14 +28,29 @@ class AbstractSketch(Extensible):
 
     @abc.abstractmethod
     def size(self, observations: int) -> int:
-        """Returns the most inducing points that there may be."""
+        """Bounds the number of inducing points.
+
+        Args:
+            observations: Number of observations.
+
+        Returns:
+            The most that there may be.
+        """
 
     @abc.abstractmethod
     def draw(
         self, key: Key, kernel: Covariance, x: Points, variance: Float[Array, " points"]
     ) -> Inducing:
-        """Draws some of the points x, given the posterior variance there; it is 0 if x is no
-        observation.
+        """Draws inducing points among observations.
+
+        Args:
+            key: Random key.
+            kernel: The kernel of the process.
+            x: The points.
+            variance: The posterior variance at each point; 0 if it is no observation.
+
+        Returns:
+            The inducing points.
         """
 
 
