@@ -157,10 +157,8 @@ class Given(AbstractStructure):
 class RandomTree(AbstractStructure):
     """A tree of pairs that is drawn anew at every fit (RDUCB, Ziomek and Bou Ammar, 2023).
 
-    Nothing is learned. Messages find the maximum of its acquisition, as on any tree.
-
-    Raises:
-        ValueError: There are fewer than two variables.
+    Nothing is learned. Messages find the maximum of its acquisition, as on any tree. It needs at
+    least two variables.
 
     Example:
         >>> import jax.random as jr, jaxbo

@@ -281,11 +281,10 @@ class UCB(AbstractPolicy):
 class Drawn(AbstractPolicy):
     """Another policy for a single expert of an ensemble, drawn by weight.
 
+    It is for surrogates of several experts, `Ensemble` and `Marginal`.
+
     Args:
         policy: The policy for the drawn expert. Default: `EI()`.
-
-    Raises:
-        ValueError: The surrogate of the method has no experts.
 
     Example:
         >>> import jaxbo
