@@ -23,6 +23,8 @@ test test-%: export OPENBLAS_NUM_THREADS = 1
 test test-%: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
 test test-%: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0.3
 test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
+# Each lot starts workers anew: with the bytecode of the lot before, they have the tests sooner.
+test test-%: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo federation test test-all test-full test-float64 test-fast test-long check lint format docs clean
 .DEFAULT_GOAL := demo

@@ -38,6 +38,8 @@ KEY = jr.key(0)
 COST = Outcome("cost", at_most=1.0)
 SPACE = Space(a=Real(0, 1), b=Real(0, 1))
 ONE = Stroll(SPACE, 1, Fixed(size=8), outcomes=[COST, Outcome("b2", at_least=0.01)])
+#: A method whose arithmetic is that of the package: that of `Stroll` may be rounded in two ways.
+DRAWN = EGP(SPACE, Fixed(size=8), Thompson(), candidates=16, outcomes=ONE.outcomes)
 AGENTS = TS(SPACE, 2, Fixed(size=8), candidates=16, outcomes=ONE.outcomes)
 METHODS = pytest.mark.parametrize("method", [ONE, AGENTS], ids=["one model", "agents"])
 quiet = functools.partial(drive, progress=False)
@@ -170,7 +172,7 @@ def test_a_compiled_objective_is_checked_before_work_starts(loop, result):
 # ---------------------------------------------------------------- compiled
 
 
-@METHODS
+@pytest.mark.parametrize("method", [DRAWN, AGENTS], ids=["one model", "agents"])
 @pytest.mark.bitwise
 def test_run_and_drive_agree_in_every_bit(method):
     state, trace = run(method, compiled, 4, KEY, initial=2)
