@@ -30,6 +30,10 @@ KERNEL = SquaredExponential(0.3)
 FEATURES = Fixed(KERNEL, size=M, noise=NOISE)
 
 
+#: Of what both methods do by the same code, RGPE is the quicker test.
+LISTENING = pytest.mark.parametrize("kind", [RGPE, pytest.param(TAF, marks=pytest.mark.full)])
+
+
 def own(capacity=20, **options):
     return Fitted(capacity, KERNEL, noise=NOISE, refit_every=None, inference=Exact(), **options)
 
@@ -193,7 +197,7 @@ def test_a_message_is_the_posterior_and_no_more(kind, data, key):
             assert float(messages.incumbent[n]) == pytest.approx(best, abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", [RGPE, TAF])
+@LISTENING
 def test_a_capacity_changes_no_message(kind, data, key):
     dense = told(make(kind), data, jr.key(1))
     few = Fixed(KERNEL, size=M, noise=NOISE, capacity=POINTS)
@@ -205,7 +209,7 @@ def test_a_capacity_changes_no_message(kind, data, key):
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", [RGPE, TAF])
+@LISTENING
 def test_a_broken_message_is_not_listened_to(kind, data, key):
     @jax.jit
     def asked(number, present):
@@ -232,7 +236,7 @@ def test_a_broken_message_is_not_listened_to(kind, data, key):
                 np.testing.assert_array_equal(np.asarray(ours)[keep], np.asarray(theirs)[keep])
 
 
-@pytest.mark.parametrize("kind", [RGPE, TAF])
+@LISTENING
 def test_one_message_is_of_what_came_before_the_start(kind, data, key):
     algorithm = make(kind, once=True)
     state = told(algorithm, data, jr.key(1))
@@ -246,7 +250,7 @@ def test_one_message_is_of_what_came_before_the_start(kind, data, key):
     jax.tree.map(np.testing.assert_array_equal, before, sent(algorithm, later, key))
 
 
-@pytest.mark.parametrize("kind", [RGPE, TAF])
+@LISTENING
 def test_alone_it_is_expected_improvement(kind, data, key):
     algorithm = make(kind)
     state = told(algorithm, data, jr.key(1))
@@ -346,7 +350,7 @@ def test_a_pair_of_agents_takes_little_memory(kind, of_a_pair):
     assert bytes_of(many) - bytes_of(few) * many / few < of_a_pair * number * many**2
 
 
-@pytest.mark.parametrize("kind", [RGPE, TAF])
+@LISTENING
 def test_only_those_named_are_listened_to(kind, data, key):
     state = told(make(kind), data, jr.key(1))
     rows = ~np.eye(AGENTS, dtype=bool)
@@ -431,7 +435,7 @@ def test_nobody_is_listened_to_where_all_rank_badly(once):
     assert (source == 0).mean() > 0.85  # by p_t alone it would be half
 
 
-@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("once", [pytest.param(False, marks=pytest.mark.full), True])
 def test_whom_not_to_listen_to_can_be_known_before(once):
     start = np.array([1.0, 0.0, 1.0, 1.0, 1.0])
     start = np.tile(start, (5, 1)) if once else start
