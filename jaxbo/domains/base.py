@@ -61,30 +61,67 @@ class AbstractDomain(Extensible):
 
     @abstractmethod
     def sample(self, key: Key, count: int) -> Points:
-        """`count` independent uniform draws."""
+        """Draws independent uniform points.
+
+        Args:
+            key: Random key.
+            count: Number of points.
+
+        Returns:
+            The points.
+        """
 
     @abstractmethod
     def candidates(self, key: Key, count: int) -> Points:
-        """Starting points for a maximizer that cover the domain evenly.
+        """Gives points that cover the domain evenly, from which a maximizer starts.
 
-        Where neighbors in their list are neighbors along the first axis, equal shares are slabs.
+        If neighbors in this list are neighbors along the first axis, equal shares of the list are
+        slabs.
+
+        Args:
+            key: Random key.
+            count: Number of points.
+
+        Returns:
+            The points.
         """
 
     @abstractmethod
     def project(self, x: Point) -> Point:
-        """The point of the domain nearest to `x`; some point of the domain if `x` is not finite."""
+        """Gives the nearest point of the domain.
+
+        Args:
+            x: A point. If it is not finite, the result is any point of the domain.
+
+        Returns:
+            A point of the domain.
+        """
 
     @abstractmethod
     def contains(self, x: Point) -> Flag:
-        """Whether `x` is in the domain."""
+        """Says whether a point is in the domain.
+
+        Args:
+            x: A point.
+
+        Returns:
+            Whether it is.
+        """
 
     @property
     def constrained(self) -> bool:
-        """Whether some points that `project` gives are not in the domain: `allows` says which."""
+        """Whether `project` may give points that are not in the domain. `allows` then says which."""
         return False
 
     def allows(self, x: Point) -> Flag:
-        """Whether a point that `project` gives is in the domain."""
+        """Says whether a point that `project` gave is in the domain.
+
+        Args:
+            x: A point that `project` gave.
+
+        Returns:
+            Whether it is.
+        """
         del x
         return jnp.ones((), bool)
 
@@ -94,13 +131,37 @@ class AbstractDomain(Extensible):
         return self
 
     def axes(self, grid: int) -> Axes:
-        """A grid of `grid` points for every variable: here each coordinate is one, evenly cut."""
+        """Gives a grid for every variable.
+
+        Here each coordinate is a variable, evenly cut.
+
+        Args:
+            grid: Number of points for each variable.
+
+        Returns:
+            The variables with their grids.
+        """
         points = jnp.broadcast_to(jnp.linspace(0, 1, grid), (self.dim, grid))
         return Axes(np.arange(self.dim)[:, None], points, np.ones(self.dim, bool))
 
 
 class Cube(AbstractDomain):
-    """The unit cube [0, 1]^dim."""
+    """The unit cube [0, 1]^dim.
+
+    Args:
+        dim: Number of coordinates, at least 1.
+
+    Raises:
+        ValueError: `dim` is not a positive whole number.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> square = jaxbo.Cube(2)
+        >>> square.sample(jax.random.key(0), 5).shape
+        (5, 2)
+        >>> square.project(jax.numpy.array([0.5, 7.0])).tolist()
+        [0.5, 1.0]
+    """
 
     dim: int = eqx.field(static=True)
 
@@ -108,17 +169,32 @@ class Cube(AbstractDomain):
         _natural("dim", self.dim)
 
     def sample(self, key: Key, count: int) -> Points:
-        """`count` independent uniform draws."""
+        """Draws independent uniform points.
+
+        Args:
+            key: Random key.
+            count: Number of points, at least 1.
+
+        Returns:
+            The points.
+        """
         _natural("count", count)
         return jr.uniform(key, (count, self.dim), dtype=float)
 
     def candidates(self, key: Key, count: int) -> Points:
-        """`count` points that cover the cube evenly; each by itself is uniform.
+        """Gives points that cover the cube evenly, each of which is uniform by itself.
 
-        A randomly shifted golden lattice up to dimension 3, digitally shifted Sobol points up to
-        20, where they cover better (their table is a constant of the compiled program), and
-        independent draws beyond, where neither is better. Up to 20 they are in order along the first
-        axis before they are shifted: the list begins somewhere else on it.
+        Up to dimension 3 they are a golden lattice with a random shift. Up to 20 they are Sobol points
+        with a digital shift, which cover better there; their table is a constant of the compiled
+        program. Beyond 20 they are independent draws, because neither is better. Up to 20 they are in
+        order along the first axis before the shift, which moves the place where the list begins.
+
+        Args:
+            key: Random key.
+            count: Number of points, at least 1.
+
+        Returns:
+            The points.
         """
         _natural("count", count)
         if self.dim > SOBOL_DIM:
@@ -130,11 +206,25 @@ class Cube(AbstractDomain):
         return _unit_interval(jnp.asarray(_in_order(index * _golden(self.dim))) + shift)
 
     def project(self, x: Point) -> Point:
-        """`x` clipped to the cube; coordinates that are not numbers become 0."""
+        """Clips a point to the cube.
+
+        Args:
+            x: A point. A coordinate that is NaN becomes 0.
+
+        Returns:
+            The nearest point of the cube.
+        """
         return clip(jnp, x, jnp.zeros_like(x), jnp.ones_like(x))
 
     def contains(self, x: Point) -> Flag:
-        """Whether `x` is in the closed cube."""
+        """Says whether a point is in the closed cube.
+
+        Args:
+            x: A point.
+
+        Returns:
+            True inside and on the border.
+        """
         return jnp.all((x >= 0) & (x <= 1))
 
 
