@@ -13,7 +13,7 @@ import textwrap
 
 #: A line of these begins a section, whose lines are indented.
 SECTIONS = ("Args", "Returns", "Raises", "Example")
-SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:[ \t]*\n|[ ]{{4}}.*\n)*)", flags=re.M)
+SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:[ \t]*\n|[ ]+.*\n)*)", flags=re.M)
 #: The first line of an entry of `Args` or `Raises`.
 ENTRY = re.compile(r"(?P<name>\S+): (?P<text>.*)")
 #: Nothing, on a line of its own. On the first line of `Returns`, or of a property, Napoleon takes the

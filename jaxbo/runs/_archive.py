@@ -13,7 +13,13 @@ from jaxbo._check import require, shown
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: corrupt, or of another run, algorithm or version."""
+    """A checkpoint that cannot be used: it is corrupt, or of another run, algorithm or version.
+
+    Example:
+        >>> import jaxbo
+        >>> issubclass(jaxbo.CheckpointError, ValueError)
+        True
+    """
 
 
 class DamagedError(CheckpointError):
