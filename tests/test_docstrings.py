@@ -57,8 +57,9 @@ def entries(thing, section):
 
 
 def begins_with_a_sentence(thing):
-    first = re.split(r"\n\s*\n", sections(thing)[""])[0]
-    return re.match(r"[A-Z`\dα-ωΑ-Ω≥(].*?\S[.:](\s|$)", first, flags=re.S) is not None
+    """Not with the signature that dataclasses have, nor with a word in lower case."""
+    first = re.split(r"\n\s*\n", sections(thing)[""].strip())[0]
+    return re.search(r"\.\s|[.:]$", first) is not None and not re.match(r"[a-z]|\w+\(", first)
 
 
 def parameters(thing):

@@ -85,13 +85,32 @@ class AbstractSampling(Extensible):
 
     @abc.abstractmethod
     def draw(self, key: Key, agents: int) -> Bool[Array, " agents"]:
-        """Whether each of `agents` agents is drawn."""
+        """Draws agents, whoever is present.
+
+        Args:
+            key: Random key.
+            agents: Number of agents on the roster.
+
+        Returns:
+            Whether each agent is drawn.
+        """
 
 
 class Poisson(AbstractSampling):
-    """Every agent by itself with probability q: the paper's sampling.
+    """Draws every agent by itself with the same probability: the paper's sampling.
 
-    Exactly, with q rounded down to a multiple of 2^-32. `ValueError` for q outside (0, 1].
+    The probability is rounded down to a multiple of 2^-32.
+
+    Args:
+        probability: q, in (0, 1].
+
+    Raises:
+        ValueError: q lies outside (0, 1].
+
+    Example:
+        >>> import jax, jaxbo
+        >>> jaxbo.Poisson(1.0).draw(jax.random.key(0), agents=3).tolist()
+        [True, True, True]
     """
 
     relation = Relation.ZERO_OUT
@@ -116,13 +135,24 @@ class Poisson(AbstractSampling):
 
 
 class FixedSize(AbstractSampling):
-    """`count` of `agents` agents without replacement: the paper's variant for Rényi accounting.
+    """Draws a fixed number of agents without replacement: the paper's variant for Rényi accounting.
 
-    Of all agents on the roster, so that fewer than `count` may be present among those drawn. The
-    known bound compares samples in which one agent stands for another, so it is for
-    `Relation.REPLACE`, under which a release has twice the sensitivity.
+    Agents are drawn from the whole roster, so fewer than `count` of them may be present. The known
+    bound compares samples in which one agent stands for another. So it is for `Relation.REPLACE`, under
+    which a release has twice the sensitivity.
 
-    `ValueError` for a count below 1 or above `agents`.
+    Args:
+        count: Number of agents that are drawn, from 1 to `agents`.
+        agents: Number of agents on the roster.
+
+    Raises:
+        ValueError: `count` is below 1 or above `agents`.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> drawn = jaxbo.FixedSize(2, agents=5).draw(jax.random.key(0), agents=5)
+        >>> int(drawn.sum())
+        2
     """
 
     relation = Relation.REPLACE
@@ -145,6 +175,18 @@ class FixedSize(AbstractSampling):
         return self.count.astype(float) / self.agents
 
     def draw(self, key: Key, agents: int) -> Bool[Array, " agents"]:
+        """Draws agents, whoever is present.
+
+        Args:
+            key: Random key.
+            agents: Number of agents on the roster, which is that of the sampling.
+
+        Returns:
+            Whether each agent is drawn.
+
+        Raises:
+            ValueError: The number is another.
+        """
         require(
             agents == self.agents,
             f"expected the {self.agents} agents of the sampling, got messages of {agents}; "
@@ -155,17 +197,30 @@ class FixedSize(AbstractSampling):
 
 
 class Mechanism(eqx.Module):
-    """One private release; the module's docstring says what it guarantees and to whom.
+    """A private release: the sum of clipped and weighted messages of a random sample, with Gaussian
+    noise.
 
-    `z` is the noise's standard deviation over the sensitivity; `S` bounds the norm of the vectors of
-    all regions together, before weights. Both, and q, are array leaves: a sweep over them is one
-    vmapped program. `z` = 0 is no privacy, and only then `S` may be infinite, which is no clipping:
-    DP-FTS-DE then is FTS-DE. Accountants refuse it.
+    The docstring of `jaxbo.privacy.mechanism` says what it guarantees, and to whom. z, S and q are
+    array leaves: a sweep over them is one vmapped program. Without noise nothing is private, and
+    accountants refuse the mechanism.
 
-    `exact` takes the sensitivity of the weights at hand in place of the paper's bound on it. The
-    guarantee is that of the same z, with less noise.
+    Args:
+        z: Standard deviation of the noise over the sensitivity, at least 0.
+        S: Bound on the norm of the vectors of all regions together, before weights. It may be infinite
+            if z is 0, which is no clipping: DP-FTS-DE is then FTS-DE.
+        sampling: The agents that are drawn, such as `Poisson(q)`.
+        exact: Whether to take the sensitivity of the weights at hand in place of the paper's bound on
+            it. The guarantee is that of the same z, with less noise.
 
-    `ValueError` for a negative z, or an S that is not positive, or an infinite one with noise.
+    Raises:
+        ValueError: z is negative, S is not positive, or S is infinite with noise.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.5))
+        >>> mean = jnp.full((1, 10), 0.1)
+        >>> round(float(mechanism.sensitivity(mean)), 3), round(float(mechanism.deviation(mean)), 3)
+        (0.2, 0.4)
     """
 
     z: Scalar = eqx.field(converter=named("z"))
@@ -193,18 +248,43 @@ class Mechanism(eqx.Module):
     def included(
         self, key: Key, messages: Float[Array, "agents features"], present: Bool[Array, " agents"]
     ) -> Bool[Array, " agents"]:
-        """Whose message `release` with this key adds up: drawn, present and finite. Not private."""
+        """Says whose message `release` adds up with the same key: drawn, present and finite. This is not
+        private.
+
+        Args:
+            key: The key of the release.
+            messages: The message of each agent.
+            present: Whether each message arrived.
+
+        Returns:
+            Whether each message is in the sum.
+        """
         sample_key, _ = jr.split(key)
         return self.sampling.draw(sample_key, messages.shape[0]) & present & _finite(messages)
 
     def clipped(
         self, messages: Float[Array, "agents features"], regions: int
     ) -> Bool[Array, " agents"]:
-        """Which messages are longer than `S` / √`regions`. Not private."""
+        """Says which messages are longer than `S` / √`regions`. This is not private.
+
+        Args:
+            messages: The message of each agent.
+            regions: Number of regions.
+
+        Returns:
+            Whether each message is longer.
+        """
         return _excess(messages, self._bound(regions, messages.dtype)) > 1
 
     def sensitivity(self, weights: Float[Array, "regions agents"]) -> Scalar:
-        """Δ, the longest joint vector by which one agent's presence can move the sum."""
+        """Gives Δ, the longest joint vector by which the presence of one agent can move the sum.
+
+        Args:
+            weights: The weight of each agent in each region.
+
+        Returns:
+            Δ.
+        """
         if self.exact:
             bound = self._bound(weights.shape[0], weights.dtype)
             return jnp.max(jnp.linalg.norm(weights, axis=0)) * bound / self._q(weights.dtype)
@@ -212,7 +292,14 @@ class Mechanism(eqx.Module):
         return largest * self.S.astype(weights.dtype) / self._q(weights.dtype)
 
     def deviation(self, weights: Float[Array, "regions agents"]) -> Scalar:
-        """Standard deviation of the noise in every entry of the broadcast; 0 for `z` = 0."""
+        """Gives the standard deviation of the noise in every entry of the broadcast. It is 0 for `z` = 0.
+
+        Args:
+            weights: The weight of each agent in each region.
+
+        Returns:
+            The standard deviation.
+        """
         z = self.z.astype(weights.dtype)
         return z * jnp.where(z > 0, self.sensitivity(weights), 0)  # 0 also where S is infinite
 
@@ -223,9 +310,19 @@ class Mechanism(eqx.Module):
         weights: Float[Array, "regions agents"],
         present: Bool[Array, " agents"],
     ) -> Float[Array, "regions features"]:
-        """The broadcast of one round. Charge for it first, and never use a key for two releases.
+        """Makes the broadcast of a round. Charge for it first, and never use a key for two releases.
 
-        `ValueError` for shapes that do not fit.
+        Args:
+            key: Secret random key.
+            messages: The message of each agent.
+            weights: The weight of each agent in each region.
+            present: Whether each message arrived.
+
+        Returns:
+            A noised sum for each region.
+
+        Raises:
+            ValueError: Shapes do not fit.
         """
         agents = messages.shape[0]
         require(
@@ -297,16 +394,28 @@ def region_weights(
 
 
 class Weighting(eqx.Module):
-    """Round and regions explored → weights: the paper's adaptive softmax, and settings of it.
+    """The weight of each agent in each region by round: the paper's adaptive softmax.
 
         T_t = a / (a_t - 1),   a_t = a + 1 for t ≤ hold, then linear in `decay` rounds to 1
 
-    with a_t = a + 1 in the first of those rounds and 1 in the last, so that all agents count alike
-    from round hold + decay on (appendix B). The defaults are the synthetic experiments'; the real
-    ones have `hold` 10 and `decay` 30. An infinite `hold` is the fixed weighting of appendix B.2.5,
-    T_t = 1, and `emphasis` 0 counts all agents alike from the start.
+    a_t is a + 1 in the first of these rounds and 1 in the last, so all agents count alike from round
+    hold + decay on (appendix B). The defaults are those of the synthetic experiments. The real
+    experiments have `hold` 10 and `decay` 30.
 
-    `ValueError` for a negative emphasis or hold, or a decay below 1.
+    Args:
+        emphasis: a, finite and at least 0. With 0 all agents count alike from the start.
+        hold: Number of rounds before the decay, at least 0. Infinite is the fixed weighting of appendix
+            B.2.5, T_t = 1.
+        decay: Number of rounds of the decay, at least 1.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> weighting, assigned = jaxbo.Weighting(), jnp.array([0, 1])
+        >>> weighting(jnp.array(100), assigned, regions=2).tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
     """
 
     emphasis: Scalar = eqx.field(converter=named("emphasis"), default=EMPHASIS)
@@ -325,13 +434,29 @@ class Weighting(eqx.Module):
         )
 
     def temperature(self, t: Count) -> Scalar:
-        """T_t; rounds count from 1."""
+        """Gives T_t.
+
+        Args:
+            t: The round, from 1.
+
+        Returns:
+            T_t.
+        """
         return 1 / (1 - self._progress(t))
 
     def __call__(
         self, t: Count, assigned: Int[Array, " agents"], regions: int
     ) -> Float[Array, "regions agents"]:
-        """The weights in round t; rounds count from 1."""
+        """Gives the weights in a round.
+
+        Args:
+            t: The round, from 1.
+            assigned: The region that each agent explores.
+            regions: Number of regions.
+
+        Returns:
+            The weight of each agent in each region.
+        """
         return region_weights(assigned, regions, self.temperature(t), self.emphasis)
 
     def _progress(self, t: Count) -> Scalar:
