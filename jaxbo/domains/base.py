@@ -1,11 +1,11 @@
-"""Where queries live: a cube, a finite set, and the boxes of a cube.
+"""The places of queries: a cube, a finite set, and the boxes of a cube.
 
     Cube      x in [0, 1]^dim
     Finite    x in {points_1, ..., points_n}
     Regions   region r is the box [c_j / splits_j, (c_j + 1) / splits_j) over j, closed at x_j = 1
 
-Everything is written for one point and works under `jit` and `vmap`. Domains without arrays have
-only static fields: equal ones do not retrace. `space.Space` is the domain of named parameters.
+Everything is written for a single point and works under `jit` and `vmap`. Domains without arrays have
+only static fields: equal domains do not retrace. `space.Space` is the domain of named parameters.
 """
 
 import functools
@@ -39,7 +39,7 @@ SOBOL_DIM: Final = 20
 class Axes(NamedTuple):
     """The variables of a domain, each with a grid of its own, for searches variable by variable.
 
-    A variable has one coordinate or, a choice, several.
+    A variable has a single coordinate or, a choice, several.
     """
 
     columns: Int[np.ndarray, "variables width"]  # its coordinates, -1 fills up
@@ -505,7 +505,7 @@ class Regions(eqx.Module):
 
 
 def clip(xp: Any, x: Any, lower: Any, upper: Any) -> Any:
-    """Clipped to the bounds; what is not a number becomes the lower one."""
+    """Clipped to the bounds; NaN becomes the lower bound."""
     return xp.where(xp.isnan(x), lower, xp.clip(x, lower, upper))
 
 

@@ -274,8 +274,8 @@ class Integer(AbstractParameter):
         return [self.cells()[1][cell] if self.log else (cell + 0.5) / self.size]
 
     def spread(self, grid: int) -> np.ndarray:
-        """Gives coordinates to look at. They are those of all numbers, if the grid has room, and the last
-        is repeated.
+        """Gives coordinates to look at. They are the coordinates of all numbers, if the grid has room,
+        and the last is repeated.
 
         Args:
             grid: Number of coordinates.
@@ -324,7 +324,7 @@ class Integer(AbstractParameter):
 
 @dataclass(frozen=True, init=False)
 class AbstractChoice(AbstractParameter):
-    """One of several choices, which may be any hashable objects.
+    """A choice among several, which may be any hashable objects.
 
     Choices that Python takes for equal, such as 1, 1.0 and True, cannot stand beside each other.
     Neither can None and NaN: a table has a single sign for both.
@@ -413,7 +413,7 @@ class AbstractChoice(AbstractParameter):
 
 
 class Categorical(AbstractChoice):
-    """One of several choices without an order.
+    """A choice among several without an order.
 
     It takes a coordinate for each choice, one-hot. So every two choices are equally far apart. Choices
     that Python takes for equal, such as 1, 1.0 and True, cannot stand beside each other. Neither can
@@ -459,10 +459,10 @@ class Categorical(AbstractChoice):
 
 
 class Ordinal(AbstractChoice):
-    """One of several choices in their order, in a single coordinate.
+    """A choice among several in their order, in a single coordinate.
 
     Neighbors in the list are near each other. Take it for sizes such as 16, 32, 64, 128, and for words
-    such as "low", "middle", "high". Choices may be what the choices of a `Categorical` may be.
+    such as "low", "middle", "high". Choices may be any that a `Categorical` may have.
 
     Args:
         choices: The choices, in their order.
@@ -489,8 +489,8 @@ class Ordinal(AbstractChoice):
         return [(self.cell(value) + 0.5) / self.size]
 
     def spread(self, grid: int) -> np.ndarray:
-        """Gives coordinates to look at. They are those of all choices, if the grid has room, and the last
-        is repeated.
+        """Gives coordinates to look at. They are the coordinates of all choices, if the grid has room,
+        and the last is repeated.
 
         Args:
             grid: Number of coordinates.
@@ -548,7 +548,7 @@ class Context:
 class ConstantParameter:
     """A value that a space adds to every point: it has no coordinate.
 
-    Constants are equal if their values and the types of these are.
+    Constants are equal if their values and the types of the values are.
     """
 
     def __init__(self, value: Any) -> None:
@@ -560,13 +560,13 @@ class ConstantParameter:
         return isinstance(self.value, int | float)
 
     def unpacked(self, dtype: Any) -> jax.Array:
-        """The number, one that is not whole in the precision of other values."""
+        """The number. If it is not whole, it has the precision of other values."""
         whole = isinstance(self.value, int) and -(2**31) <= self.value < 2**31
         kind = np.bool_ if isinstance(self.value, bool) else np.int32 if whole else dtype
         return jnp.asarray(self.value, kind)
 
     def means(self, value: Any) -> bool:
-        """Whether `value` is this one, as far as a table or JSON can tell."""
+        """Whether `value` is this constant, as far as a table or JSON can tell."""
         try:
             return AbstractChoice(self.value).cell(value) == 0
         except ValueError:

@@ -422,7 +422,7 @@ class Space(AbstractDomain):
         return jax.vmap(self._place)(unit)
 
     def _place(self, unit: Float[Array, " parameters"]) -> Point:
-        """One coordinate a parameter to the point: a choice owns one k-th of its coordinate."""
+        """Makes a point of a coordinate for each parameter: a choice owns a k-th of its coordinate."""
         return self.project(_tables.placed(jnp, self._tables, unit))
 
     def _reals(self, x: Point) -> Point:
@@ -439,7 +439,7 @@ class Space(AbstractDomain):
 
     @property
     def _everywhere(self) -> "Space":
-        """Without arrays: what points mean, wherever they are."""
+        """The space without arrays, for the meaning of points anywhere."""
         return _with(self, given=None, constraint=None)
 
     def must_be_given(self) -> None:
@@ -451,7 +451,7 @@ class Space(AbstractDomain):
         )
 
     def _drawn(self, key: Key) -> Point:
-        """A draw that is allowed, or after many in vain one of the examples."""
+        """A draw that is allowed or, after many in vain, an example."""
         held = self.constraint
         assert held is not None
         pick_key, key = jr.split(key)
@@ -489,7 +489,7 @@ class Space(AbstractDomain):
         return _tables.snap(np, tables, self._settled(np, _tables.placed(np, tables, unit)))
 
     def _asked(self, held: Constraint, X: np.ndarray) -> np.ndarray:
-        """Whether each of these points of the space may be asked, decided on the host."""
+        """Whether each of the points of the space may be asked, decided on the host."""
         everywhere = self._everywhere
         if held.compiled:
             with jax.ensure_compile_time_eval():
@@ -561,7 +561,7 @@ def _conditions(parameters: dict[str, Parameter], parts: dict[str, object]) -> _
 def _condition(
     name: str, parent: str, parameters: dict[str, Parameter], values: tuple[Any, ...]
 ) -> tuple[int, tuple[int, ...]]:
-    """The number of a parent, and its cells for these values."""
+    """The number of a parent, and its cells for the values."""
     names = list(parameters)
     before = names[: names.index(name)]
     if parent not in before:

@@ -53,7 +53,7 @@ NOBODY = "a reply of nobody's"
 def releases_of(
     algorithm: AbstractFederated, rounds: int, key: Key, initial: int, ledger: Ledger | None
 ) -> list[Mechanism | None]:
-    """What each round releases; `ValueError` for what no server can be made of."""
+    """The release of each round; `ValueError` for a method that no server can be made of."""
     check(algorithm)
     check_key(key)
     whole("rounds", rounds, least=1)
@@ -76,18 +76,19 @@ class Coordinator:
             for reply in …: coordinator.hear(reply)        RefusedError: say so, and go on
             coordinator.close()
 
-    The first request invites owners to join and to evaluate `initial` points, the others are broadcasts.
-    All of them go to every owner there is, whether heard before or not: one that comes late joins, and
-    one that comes back goes on. `checkpoint` is a file that makes a server that was stopped go on where
-    it was: give it the same arguments. One server at a time has it, until it is stopped.
+    The first request invites owners to join and to evaluate `initial` points, the others are
+    broadcasts. All of them go to every owner there is, whether heard before or not: an owner that comes
+    late joins, and an owner that comes back goes on. `checkpoint` is a file that makes a server that
+    was stopped go on where it was: give it the same arguments. A single server at a time has it, until
+    it is stopped.
 
-    `key` is what all that is random here comes from, features included; of what owners draw, only if they
-    have been given it. `ledger` is charged for every private release, and both are saved before it is
-    sent; the noise then comes from random words of the operating system, new ones each time. No release
-    is made twice: the file beside it, `PATH.released`, counts them, and a checkpoint that was removed or
-    is an older copy is refused. A method whose releases are private must have a ledger. With a ledger
-    every round ends with a release, whether anybody was heard or not. Then let a clock say when to call
-    `close`: a round that ends with the last answer would tell who takes part.
+    `key` is the source of all that is random here, features included. It is the source of the owners'
+    draws only if they have been given it. `ledger` is charged for every private release, and both are
+    saved before it is sent. The noise then comes from random words of the operating system, new each
+    time. No release is made twice: the file beside it, `PATH.released`, counts them, and a checkpoint
+    that was removed or is an older copy is refused. A method whose releases are private must have a
+    ledger. With a ledger every round ends with a release, whether anybody was heard or not. Then let a
+    clock say when to call `close`: a round that ends with the last answer would tell who takes part.
 
     `ValueError` where sizes do not fit, for a method that has no such parts, or whose releases are
     private where there is no ledger; `BudgetError` if the budget does not pay for all rounds;
@@ -146,12 +147,12 @@ class Coordinator:
 
     @property
     def ledger(self) -> Ledger | None:
-        """With what has been charged so far."""
+        """The ledger with the charges so far."""
         return self._memory.ledger
 
     @property
     def present(self) -> Bool[np.ndarray, "rounds agents"]:
-        """Whose messages each broadcast so far was made of: what `run` takes."""
+        """The agents whose messages each broadcast so far was made of, as `run` takes them."""
         return np.reshape(np.asarray(self._memory.present, bool), (-1, self.algorithm.agents))
 
     @property
@@ -160,14 +161,14 @@ class Coordinator:
         return metrics.bytes_of(self._shapes)
 
     def request(self) -> Request:
-        """What to send to every owner; the same until `close`."""
+        """The request for every owner; the same until `close`."""
         memory = self._memory
         setup = np.asarray(jr.key_data(self._setup_key))
         broadcast = None if self.round == BEFORE_FIRST_ROUND else memory.broadcast
         return Request(memory.federation, self._digest, self.round, self.initial, setup, broadcast)
 
     def hear(self, reply: Reply | RefusedError, sender: str | None = None) -> None:
-        """Keeps an owner's message. `RefusedError`, with the owner's name, for one of no use.
+        """Keeps an owner's message. `RefusedError`, with the owner's name, for a message of no use.
 
         `sender` is the owner's name if whoever carries the replies knows it; else the reply says which
         agent it is of. A reply that nobody could read is the `RefusedError` that says why. Anything else
@@ -192,7 +193,7 @@ class Coordinator:
         self._messages[reply.agent] = message
 
     def _message(self, reply: Reply | RefusedError) -> PyTree:
-        """The message in it. Raises for one that cannot be used."""
+        """The message in it. Raises for a message that cannot be used."""
         if isinstance(reply, RefusedError):
             raise reply
         if not isinstance(reply, Reply):
@@ -212,7 +213,7 @@ class Coordinator:
         return message
 
     def _name(self, reply: object) -> tuple[str, str]:
-        """Which agent it is of, for `refused`, and what it says of that, for a person."""
+        """The agent that it is of, for `refused`, and a text about that, for a person."""
         agent = reply.agent if isinstance(reply, Reply) else None
         # Python refuses to write numbers of thousands of digits.
         if type(agent) is not int or abs(agent) >= 2**63:
@@ -221,7 +222,7 @@ class Coordinator:
         return (said if agent in range(self.algorithm.agents) else NOBODY), said
 
     def close(self) -> Bool[np.ndarray, " agents"]:
-        """Ends the round and says who was heard; what `request` then returns is saved before.
+        """Ends the round and says who was heard. The next `request` is saved before.
 
         With a ledger a round in which nobody was ends like any other, with a release of noise that is
         charged: that there is none would tell that a certain owner is away. Without a ledger
@@ -245,7 +246,7 @@ class Coordinator:
         return heard
 
     def _following(self, heard: Bool[np.ndarray, " agents"]) -> "_ServerMemory":
-        """With the broadcast of the next round, charged for what it releases."""
+        """The server after the broadcast of the next round, charged for its release."""
         memory, round = self._memory, self.round + 1
         ledger, release = memory.ledger, self._releases[round]
         if ledger is not None and release is not None:
@@ -276,7 +277,7 @@ class Coordinator:
 
 @dataclasses.dataclass(frozen=True)
 class _ServerMemory:
-    """The server's file: the broadcast that is out, who it came from, what releases have cost."""
+    """The server's file: the broadcast that is out, the agents heard before it, the costs of releases."""
 
     path: Path
     identity: Identity
@@ -289,7 +290,7 @@ class _ServerMemory:
 
     @classmethod
     def open(cls, path: Path, identity: Identity, ledger: Ledger | None) -> "_ServerMemory":
-        """What was saved, or a new federation; `ledger` is what the run began with."""
+        """The saved server, or a new federation; `ledger` is the ledger that the run began with."""
         released = None if ledger is None else Released(path)
         try:
             saved = cls.load(path, identity, ledger) if path.exists() else None

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnerError(RuntimeError):
-    """An owner's own trouble. Its text may travel: what it comes from is for the owner's log alone."""
+    """An owner's own trouble. Its text may travel. Its cause is for the owner's log alone."""
 
 
 class Observations(eqx.Module):
@@ -71,7 +71,7 @@ class Observations(eqx.Module):
         return cls(np.zeros(0, int), np.zeros((0, dim)), np.zeros(0))
 
     def and_also(self, round: int, x: Float[np.ndarray, " dim"], value: float) -> "Observations":
-        """These and one more."""
+        """The observations and one more."""
         return Observations(
             np.append(self.rounds, round),
             np.concatenate([self.queries, x[None]]),
@@ -88,7 +88,7 @@ KEPT = "remembered"
 
 
 def observations(path: str | PathLike) -> Observations:
-    """Those in an owner's file. `CheckpointError` for another file."""
+    """The observations in an owner's file. `CheckpointError` for another file."""
     require(isinstance(path, str | PathLike), f"path must be that of a file, got {shown(path)}.")
     return _OwnerMemory.load(Path(path)).known
 
@@ -99,7 +99,7 @@ def check_owners(
     key: Key | None,
     catch: type[Exception] | tuple[type[Exception], ...],
 ) -> None:
-    """`ValueError` for what no owner can be made of."""
+    """`ValueError` for a method that no owner can be made of."""
     check(algorithm)
     check_key(jr.key(0) if key is None else key)
     check_python(objective)
@@ -109,12 +109,11 @@ def check_owners(
 class Owner:
     """Agent number `agent` of a federation.
 
-    `objective(agent, x)`, or `objective(x)`, is that of `drive`. An exception of the types `catch` is
-    a failed evaluation, logged and survived. The log also says once if float32 cuts the values. For
-    each federation there will be a file in `folder`, readable by the owner alone (`observations` reads
-    it). What the owner draws comes from random numbers of its machine's that nobody else knows; with
-    `key`, the
-    `Coordinator`'s, from that: its queries are those of `run`, if there is no ledger.
+    `objective(agent, x)`, or `objective(x)`, is that of `drive`. An exception of the types `catch` is a
+    failed evaluation, logged and survived. The log also says once if float32 cuts the values. For each
+    federation there will be a file in `folder`, readable by the owner alone (`observations` reads it).
+    The owner's draws come from random numbers of its machine that nobody else knows. With `key`, the
+    `Coordinator`'s, they come from that: its queries are the queries of `run`, if there is no ledger.
 
     If it is asked for two rounds at the same time, by whatever processes, it does one after the other.
     `ValueError` for an agent that the algorithm does not have, or no such folder.
@@ -146,7 +145,7 @@ class Owner:
         self.folder, self.key, self.catch = found, key, catch
 
     def answer(self, request: Request) -> Reply:
-        """Does what is asked unless it has been done, and returns the message that follows.
+        """Does the request unless it has been done, and returns the message that follows.
 
         `RefusedError`, and nothing done, for a request of another algorithm or for a round before the
         owner's own; `CheckpointError` for a file that is damaged or was made with other arguments;
@@ -166,7 +165,7 @@ class Owner:
         return Reply(request.federation, request.algorithm, request.round, self.agent, message)
 
     def _check(self, request: Request) -> None:
-        """`RefusedError` for what no server of this algorithm asks."""
+        """`RefusedError` for a request that no server of this algorithm makes."""
         check_fields(request)
         if type(request.setup) is not np.ndarray:
             raise RefusedError("the server's setup is no key.")
@@ -194,7 +193,7 @@ class Owner:
             )
 
     def _memory(self, path: Path, request: Request) -> "_OwnerMemory":
-        """What this owner has of the federation. Raises for what does not fit the request."""
+        """This owner's part of the federation. Raises for a part that does not fit the request."""
         mine = identity(
             agent=self.agent,
             algorithm=request.algorithm,
@@ -220,7 +219,7 @@ class Owner:
 
 @dataclasses.dataclass
 class _OwnerMemory:
-    """An owner's file: its random words, the last round it did, its client, what it has evaluated."""
+    """An owner's file: its random words, its last round, its client, its evaluations."""
 
     path: Path
     identity: Identity
@@ -257,7 +256,7 @@ class _OwnerMemory:
 
 
 class _Visit:
-    """What an owner does with one request. Every evaluation is saved with what follows from it."""
+    """The work of an owner on a request. Every evaluation is saved with its consequences."""
 
     def __init__(self, owner: Owner, request: Request, memory: _OwnerMemory):
         self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
@@ -324,7 +323,7 @@ class _Visit:
             self.shared = _sides.revised(self.algorithm, self.shared, remembered)
 
     def message(self, round: int) -> PyTree:
-        """What is sent for a round."""
+        """The message of a round."""
         key = self._own(self._ask_keys(round).message)
         return _sides.message(self.algorithm, key, self.shared, self.client)
 
@@ -338,7 +337,7 @@ class _Visit:
         self.memory.save((self.client, self.past))
 
     def _observe(self, round: int, x: Array | np.ndarray, value: float) -> None:
-        """Tells the client what `drive` would tell it of a value."""
+        """Tells the client of a value as `drive` would."""
         told = _origin.difference(np.float64(value), self._offset())
         known = self.client, self.past
         row = jnp.asarray(round), known, jnp.asarray(x, float), told

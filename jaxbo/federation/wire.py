@@ -1,4 +1,4 @@
-"""What owners and the server exchange: arrays by name, and whose they are."""
+"""The exchange of owners and the server: arrays by name, and whose they are."""
 
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
@@ -36,10 +36,10 @@ def check_fields(record: "Request | Reply") -> None:
 
 
 class Request(NamedTuple):
-    """What the server sends to all owners: the broadcast of `round`, or none to invite them to join.
+    """The server's request to all owners: the broadcast of `round`, or none to invite them to join.
 
-    `federation` is the name of the run, `algorithm` a digest of what it runs. An owner that joins makes
-    of `setup`, a key's data, what all share, and evaluates `initial` points.
+    `federation` is the name of the run, `algorithm` a digest of its method. An owner that joins makes the
+    common part of `setup`, a key's data, and evaluates `initial` points.
     """
 
     federation: str
@@ -87,7 +87,9 @@ def check_key(key: Key) -> None:
 
 
 def digest(algorithm: AbstractFederated) -> str:
-    """What the two sides must have in common: the method and its numbers, precision, random bits."""
+    """The things that the two sides must have in common: the method and its numbers, precision, random
+    bits.
+    """
     # What a key means is a matter of JAX's version and settings, but its bits not of the machine.
     draw = jr.bits(jr.key(0), (64,))
     return whole(identity(algorithm=algorithm, draw=draw, format=FORMAT))
@@ -100,7 +102,7 @@ def pack(tree: PyTree) -> Packed:
 
 
 def unpack(arrays: Packed, like: PyTree) -> PyTree:
-    """The tree of which these are the arrays; `like` has its shapes. `RefusedError` if they differ."""
+    """The tree of the arrays; `like` has its shapes. `RefusedError` if they differ."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     names = [_name(path) for path, _ in leaves]
     if not isinstance(arrays, dict):

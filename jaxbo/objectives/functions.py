@@ -2,8 +2,8 @@
 
     TestFunction    x -> formula(lower + (upper - lower) x)
 
-They live on the unit cube and are maximized: functions that are usually minimized are negated here,
-and those that the papers maximize as they stand are not.
+They live on the unit cube and are maximized. Functions that are usually minimized are negated here,
+unless the papers maximize them as they stand.
 """
 
 import math

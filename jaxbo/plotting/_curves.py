@@ -1,4 +1,5 @@
-"""Curves over rounds with bands, posteriors in one and two dimensions, and what all pictures share.
+"""Curves over rounds with bands, posteriors in one and two dimensions, and the common parts of all
+pictures.
 
 best so far   bₜ = max over τ ≤ t of values_τ
 band          x̄ ± q s / √runs,    q = 1 (standard error) or Student's t (95 % confidence)

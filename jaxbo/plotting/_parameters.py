@@ -1,8 +1,9 @@
-"""Pictures of what parameters do: slices of a model, its contours, importance, parallel coordinates.
+"""Pictures of the effects of parameters: slices of a model, its contours, importance, parallel
+coordinates.
 
-A picture is of a `Trace`, with `domain=`, or of a `Desk`. It shows one `agent`, by default the first, or
-all workers where they share an objective. Where it shows a model, this is
-an exact Gaussian process, fitted to the observations by maximum evidence. So it serves every method.
+A picture is of a `Trace`, with `domain=`, or of a `Desk`. It shows an `agent`, by default the first, or
+all workers where they share an objective. A model that it shows is an exact Gaussian process, fitted to
+the observations by maximum evidence. So it serves every method.
 """
 
 from collections.abc import Callable, Sequence
@@ -192,7 +193,7 @@ def _on_domain(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
 
 
 def _through(seen: Observed, model: Modeled, at: Any, *variables: int) -> np.ndarray:
-    """The point of a slice along these variables: `at`, or else the best one where all are active."""
+    """The point of a slice along the variables: `at`, or else the best where all are active."""
     points = model.ranked if at is None else at[None]
     fits = active(seen.domain, _on_domain(seen.domain, points))[:, variables].all(axis=1)
     if not fits.any():
@@ -350,7 +351,7 @@ def _variable(domain: AbstractDomain, parameter: str | int) -> int:
 
 
 def _column(domain: AbstractDomain, parameter: str | int) -> int:
-    """The coordinate of a parameter that has one."""
+    """The coordinate of a parameter, unless it has several."""
     variable = _variable(domain, parameter)
     if not isinstance(domain, Space):
         return variable

@@ -1,4 +1,4 @@
-"""What a private run has spent, and the noise that a budget needs: on the host, in float64.
+"""The privacy loss of a run, and the noise that a budget needs: on the host, in float64.
 
     (ε, δ):    P(what was released ∈ A) ≤ e^ε P'(what was released ∈ A) + δ
     moments    ε = min over λ = 1, ..., 32 of (Σ α_λ(q, z) - log δ) / λ,  summed over all releases,
@@ -8,13 +8,13 @@
                below 0.1 %; infinite for δ below 1e-15, where `renyi` still has a figure
 
 for any two runs that `jaxbo.privacy.mechanism` calls neighbors. Each accountant is an upper bound;
-`tightest` is the sharpest one that is valid. `moments` is the paper's (Abadi et al., 2016; it gives
-the privacy losses printed in DP-FTS-DE) and needs nothing but SciPy. The other two are Google's
+`tightest` is the sharpest that is valid. `moments` is the paper's (Abadi et al., 2016; it gives the
+privacy losses printed in DP-FTS-DE) and needs nothing but SciPy. The other two are Google's
 `dp-accounting`, which the extra `privacy` installs.
 
-z, q and how agents are sampled are read off the mechanism that draws and adds the noise. For every
-round they must be settled before the run (a schedule is): losses of noise that was chosen after
-seeing what earlier releases gave do not add up like this. S may follow earlier releases.
+z, q and how agents are sampled are read off the mechanism that draws and adds the noise. For every round
+they must be settled before the run (a schedule is). If noise is chosen after earlier releases have been
+seen, losses do not add up like this. S may follow earlier releases.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A ledger of private releases: charged before each of them, and saved with what was released."""
+"""A ledger of private releases: charged before each release, and saved with it."""
 
 import bisect
 import dataclasses
@@ -233,7 +233,7 @@ class Ledger:
 
 
 def check_budget(ledger: Ledger | None, releases: Sequence[Mechanism | None]) -> None:
-    """`BudgetError` unless a ledger pays for all of a run's rounds, None being one without a release.
+    """`BudgetError` unless a ledger pays for all of a run's rounds. None is a round without a release.
 
     `ValueError` for a ledger of a method that releases nothing private.
     """
@@ -257,7 +257,7 @@ def check_budget(ledger: Ledger | None, releases: Sequence[Mechanism | None]) ->
 
 
 def _affords(ledger: Ledger, mechanisms: Sequence[Mechanism]) -> bool:
-    """Whether all of them can be charged; alike ones at once."""
+    """Whether all of them can be charged; equal releases at once."""
     counts: dict[Event, tuple[Mechanism, int]] = {}
     for mechanism in mechanisms:
         alike = event(mechanism)
@@ -275,7 +275,7 @@ def _kind(charged: Event) -> tuple[Relation, float, float]:
 
 
 def _append(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
-    """Equal releases are counted in one event, wherever it stands: the order does not matter."""
+    """Equal releases are counted in the same event, wherever it stands: the order does not matter."""
     if new.count == 0:
         return events
     for i, old in enumerate(events):

@@ -1,19 +1,19 @@
-"""The private sum: sample agents, clip what they sent, weigh it for each region, add Gaussian noise.
+"""The private sum: sample agents, clip their messages, weigh them for each region, add Gaussian noise.
 
     clip(w)      = w min(1, S / (√regions |w|))
     broadcast_i  = Σ_{n in sample} φ_in clip(w_n) / q + N(0, (z Δ)² I),    Δ = φ_max S / q
 
 for regions i and agents n, φ_max the largest of all φ_in: lines 5 to 11 of Algorithm 1 of DP-FTS-DE
-(Dai, Low and Jaillet, 2021). The vectors of all regions together are one subsampled Gaussian
-mechanism. `Mechanism` is that mechanism, and what an accountant charges for is read off it.
+(Dai, Low and Jaillet, 2021). The vectors of all regions together are one subsampled Gaussian mechanism.
+`Mechanism` is that mechanism, and accountants read off it what to charge for.
 
-Neighbors. How many agents there are, which region each explores, the weights, z, q and S are
-public; so is S when it is a function of earlier private releases. The private data of an agent are
-all its messages. Two runs are neighbors if they differ in one agent: under `Relation.ZERO_OUT` in one
-of them it never takes part, under `Relation.REPLACE` it sends other messages, or none, in one of
-them. Weights belong to the roster, not to who takes part: if they were normalized over those
-present, one agent's absence would change the share of every other, which Δ does not cover. This is
-where adding or removing an agent, in the paper's words, is made precise.
+Neighbors. How many agents there are, which region each explores, the weights, z, q and S are public; so
+is S when it is a function of earlier private releases. The private data of an agent are all its
+messages. Two runs are neighbors if they differ in one agent. Under `Relation.ZERO_OUT` the agent never
+takes part in the second run. Under `Relation.REPLACE` it sends other messages there, or none. Weights
+belong to the roster, and do not depend on who takes part. If they were normalized over the agents who
+are present, the absence of an agent would change the share of every other, which Δ does not cover. This
+is where adding or removing an agent, in the paper's words, is made precise.
 
 Sensitivity. Agent n contributes the joint vector (φ_in clip(w_n) / q)_i, whose norm is
 
@@ -24,13 +24,13 @@ last step is an equality only if an agent has weight φ_max in every region: an 
 its own region alone contributes Δ / √regions. With `exact` Δ is the middle term at its largest over
 agents, and the same z asks for up to √regions times less noise. That is not in the paper.
 
-Absence. An agent that is absent, or whose message is not finite, contributes 0, which is what its
-neighbor without it does: absence is one of the two cases that the guarantee compares. Each agent's
-chance to be drawn does not depend on who is present, and nobody is drawn in the place of an absent
-agent. The noise is the server's and does not depend on the sample: an empty one gives pure noise.
-So absence leaves the guarantee of everybody as it is; only the sum is smaller. That holds as long
-as one agent's taking part does not decide who else does, other than through what was broadcast, nor
-whether and when there is a release: a sum of nobody's messages is released, and charged, like any other.
+Absence. An agent that is absent, or whose message is not finite, contributes 0, as its neighbor without
+it does: absence is one of the two cases that the guarantee compares. Each agent's chance to be drawn
+does not depend on who is present, and nobody is drawn in the place of an absent agent. The noise is the
+server's and does not depend on the sample: an empty sample gives pure noise. So absence leaves the
+guarantee of everybody as it is; only the sum is smaller. That holds under a condition: taking part must
+not decide who else does, other than through the broadcast, nor whether and when there is a release. A
+sum of nobody's messages is released, and charged, like any other.
 
 Trust. The server sees all messages, who is present and who was drawn; it must draw the sample and the
 noise as written, keep both secret and broadcast nothing else. Agents may pool all that they know.
@@ -81,7 +81,7 @@ class AbstractSampling(Extensible):
     @property
     @abc.abstractmethod
     def q(self) -> Scalar:
-        """The probability of any one agent."""
+        """The probability that an agent is drawn."""
 
     @abc.abstractmethod
     def draw(self, key: Key, agents: int) -> Bool[Array, " agents"]:
@@ -138,7 +138,7 @@ class FixedSize(AbstractSampling):
     """Draws a fixed number of agents without replacement: the paper's variant for Rényi accounting.
 
     Agents are drawn from the whole roster, so fewer than `count` of them may be present. The known
-    bound compares samples in which one agent stands for another. So it is for `Relation.REPLACE`, under
+    bound compares samples in which an agent stands for another. So it is for `Relation.REPLACE`, under
     which a release has twice the sensitivity.
 
     Args:
@@ -361,8 +361,8 @@ def _finite(messages: Float[Array, "agents features"]) -> Bool[Array, " agents"]
 def clip(vector: Features, bound: Scalar) -> Features:
     """`vector`, shortened to the norm `bound` where it is longer; unchanged, to the bit, where not.
 
-    Line 9 of Algorithm 1. The norm is exact to rounding: it may exceed `bound` by that much. What is so
-    much longer that the square of the ratio overflows becomes 0.
+    Line 9 of Algorithm 1. The norm is exact to rounding: it may exceed `bound` by that much. A vector
+    that is so much longer that the square of the ratio overflows becomes 0.
     """
     return vector * _shortening(_excess(vector, bound))
 
@@ -398,8 +398,8 @@ class Weighting(eqx.Module):
 
         T_t = a / (a_t - 1),   a_t = a + 1 for t ≤ hold, then linear in `decay` rounds to 1
 
-    a_t is a + 1 in the first of these rounds and 1 in the last, so all agents count alike from round
-    hold + decay on (appendix B). The defaults are those of the synthetic experiments. The real
+    a_t is a + 1 in the first round of the decay and 1 in the last, so all agents count alike from round
+    hold + decay on (appendix B). The defaults are the settings of the synthetic experiments. The real
     experiments have `hold` 10 and `decay` 30.
 
     Args:
@@ -476,8 +476,8 @@ class AdaptiveClip(eqx.Module):
 
     (Andrew, Thakkar, McMahan and Ramaswamy, 2021). An agent's message to `mechanism` is ±1/2: whether
     its norm is within the bound. The release draws a sample and noise of its own: it is a second
-    mechanism, to be charged like the first one. Its sample must not be that of the sum, or the two
-    would not compose as two subsampled mechanisms. Absent agents pull b towards 1/2.
+    mechanism, to be charged like the first. Its sample must not be that of the sum, or the two would
+    not compose as two subsampled mechanisms. Absent agents pull b towards 1/2.
 
     The paper has S fixed in advance. `ValueError` for a quantile outside (0, 1) or a rate that is not
     positive.

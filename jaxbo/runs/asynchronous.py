@@ -43,14 +43,14 @@ def drive_async(
     """Runs a Python objective by workers who are kept busy.
 
     As soon as an evaluation ends, its result is learned and the next query is asked.
-    `algorithm.targets` evaluations run at the same time. Without an `executor` they run here, one at a
-    time. So do those of an objective in JAX, `f(key, worker, x)`.
+    `algorithm.targets` evaluations run at the same time. Without an `executor` they run here, in turn.
+    An objective in JAX, `f(key, worker, x)`, runs here too.
 
     A stopped run that is started again with the same arguments loses the evaluations in flight and
     nothing else. An objective may fail in all of its first evaluations: as many as `initial`, as
-    workers, and at least three. It then ends the run as it does in `drive`, and these evaluations are
-    not kept. Any other error is raised after all evaluations under way have ended, and their results
-    are kept. `help(jaxbo.runs.driver)` says more of most arguments.
+    workers, and at least three. It then ends the run as it does in `drive`, and none of them are kept.
+    Any other error is raised after all evaluations under way have ended, and their results are kept.
+    `help(jaxbo.runs.driver)` says more of most arguments.
 
     Args:
         algorithm: The method, whose workers share the objective.

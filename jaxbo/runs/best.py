@@ -2,10 +2,10 @@
 
     x* = argmax mean(x),    x asked, and its evaluation did not fail
 
-Where outcomes have bounds, those points alone that are expected to meet them.
+If outcomes have bounds, points count only if they are expected to meet them.
 
-The largest of noisy values is large by luck. A posterior mean weighs all values near a point, so what it
-promises is nearer to what is there.
+The largest of noisy values is large by luck. A posterior mean weighs all values near a point, so its
+promise is nearer to the truth.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from jaxbo.types import on_device
 
 
 class Best(NamedTuple):
-    """A point of each agent, and what its model expects there.
+    """A point of each agent, and the model's prediction there.
 
     All are NaN for an agent without a value.
 
@@ -57,9 +57,10 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
     except for a `Desk`: `jit` it, or `vmap` it over runs. `space.decode(best.x[0])` has parameters by
     name.
 
-    `TS`, `BO`, `EGP`, `DECHBO` and `EXP3BO` expect what their surrogate does. `FTS`, `DPFTSDE`, `RGPE`
-    and `TAF` expect what an agent's own model does (`own`, else `features`), whatever others have sent.
-    `LearnedPrior` and `DPLearnedPrior` expect what an agent does under the prior of the last round.
+    `TS`, `BO`, `EGP`, `DECHBO` and `EXP3BO` expect the mean of their surrogate. `FTS`, `DPFTSDE`,
+    `RGPE` and `TAF` expect the mean of an agent's own model (`own`, else `features`), whatever others
+    have sent. `LearnedPrior` and `DPLearnedPrior` expect the mean of an agent under the prior of the
+    last round.
 
     Args:
         algorithm: The method of the run. `CEPE` and `RandomSearch` have no such mean.
@@ -98,7 +99,7 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
 
 
 def _where(some: Bool[Array, " agents"], part: Float[Array, "agents ..."]) -> Array:
-    """NaN for agents without a value; put in here, as `jax_debug_nans` stops for what is compiled."""
+    """NaN for agents without a value; put in here, as `jax_debug_nans` stops for NaN in compiled code."""
     if isinstance(some, jax.core.Tracer) or isinstance(part, jax.core.Tracer):
         return jnp.where(jnp.reshape(some, (-1, *[1] * (part.ndim - 1))), part, jnp.nan)
     found = np.array(part)

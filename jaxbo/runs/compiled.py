@@ -1,4 +1,4 @@
-"""The one loop: init, then ask → evaluate → tell, round after round, compiled with its objective.
+"""The loop: init, then ask → evaluate → tell, round after round, compiled with its objective.
 
 `run` makes all rounds one program, laid out over agents as its `mesh` and `chunk` say.
 `jaxbo.runs.driver` runs the same parts around a Python objective.
@@ -190,7 +190,7 @@ def check_sizes(
     *,
     grows: bool = True,
 ) -> None:
-    """`ValueError` where these do not fit the algorithm or each other; `known` are earlier results.
+    """`ValueError` if the arguments do not fit the algorithm or each other; `known` are earlier results.
 
     `grows` says whether a checkpoint goes on with a larger capacity.
     """
@@ -222,7 +222,7 @@ def check_sizes(
 def check_room(
     algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: int, grows: bool
 ) -> None:
-    """`ValueError` that says what to write if the method cannot hold so many observations."""
+    """`ValueError` with the line to write if the method cannot hold so many observations."""
     most, rows = algorithm.capacity, held + initial + rounds
     unit = "observations"
     if algorithm.clients < algorithm.targets:  # workers share a model
@@ -258,7 +258,7 @@ def check_queries(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim
 def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> Compiled:
     """The objective as `f(key, agent, x)`, with outcomes as `Stacked`.
 
-    `ValueError` unless it returns one number, for as many agents as are asked.
+    `ValueError` unless it returns a single number, for as many agents as are asked.
     """
     objective = compiled(objective)
     point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)

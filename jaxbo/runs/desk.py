@@ -1,9 +1,9 @@
 """Queries handed out by number, whose results are taken back in any order.
 
 This is Algorithm 2 of EGP-TS (Thompson sampling by an ensemble of Gaussian processes). Each result is
-told as it comes, and then one new query is asked. Query t comes from its own key, whatever order results
-arrive in. With a single worker, a desk asks the same queries as `run`. The state is a function of the key
-and of the results in their order.
+told as it comes, and then a new query is asked. Query t comes from its own key, whatever order results
+arrive in. With a single worker, a desk asks the same queries as `run`. The state is a function of the
+key and of the results in their order.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
@@ -60,7 +60,9 @@ class Ticket(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """The record of a desk and the state after it: one field of the desk, so both change together."""
+    """The record of a desk and the state after it: a single field of the desk, so both change
+    together.
+    """
 
     tickets: Tickets
     state: State
@@ -373,7 +375,7 @@ class Desk:
             warn(f"query {number} failed at x = {self._ticket(self._now.tickets, number).x}: {why}")
 
     def _learn(self, tickets: Tickets, number: int, numbers: np.ndarray, why: str | None) -> None:
-        """Takes one result more; nothing has changed unless it is saved."""
+        """Takes a result more; nothing has changed unless it is saved."""
         entry = tickets.entries[number]
         seconds = time.time() - entry.start
         result = entry._replace(numbers=numbers, error=why, seconds=seconds)
@@ -382,7 +384,7 @@ class Desk:
         self._now = after
 
     def _learned(self, now: _Moment, number: int, result: Entry) -> _Moment:
-        """The moment after one result more."""
+        """The moment after a result more."""
         state, tickets = now.state, now.tickets.with_result(number, result)
         count = self._begin.told + self.initial
         if self._has_begun(now.tickets):
@@ -394,7 +396,7 @@ class Desk:
         return _Moment(tickets, state)
 
     def _replayed(self, tickets: Tickets) -> _Moment:
-        """The moment of these, with all results told anew in their order."""
+        """The moment of the tickets, with all results told anew in their order."""
         state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
         now = _Moment(tickets.blank(), state)
         for number in tickets.order:
@@ -412,7 +414,7 @@ class Desk:
         return self._told_before(state, tickets)
 
     def _told_before(self, state: State, tickets: Tickets) -> State:
-        """The state with these results, all of which came before the model was asked."""
+        """The state with the results of the tickets, all of which came before the model was asked."""
         for row, number in enumerate(tickets.order):
             state = self._told(
                 state, tickets.entries[number], _steps.stage(row, len(tickets.order))
@@ -420,7 +422,7 @@ class Desk:
         return state
 
     def _has_begun(self, tickets: Tickets) -> bool:
-        """Whether these results are all that come before the model is asked."""
+        """Whether the tickets have all results that come before the model is asked."""
         others = len(tickets.order) - tickets.answered
         return tickets.answered >= self.initial and others >= self._begin.told
 

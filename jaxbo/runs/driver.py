@@ -79,12 +79,12 @@ Progress. `progress`: a bar of `tqdm` or `rich`, whichever is installed. Without
 Ledgers. `ledger`: the costs of private releases so far. It needs a `checkpoint`, so that no charge is
     lost. Each release is charged, and the charge is saved with its queries before any of them is
     evaluated. A run that continues must be given the ledger that it began with. It goes on with its own
-    charges, and never releases again what it has released. Noise must never be guessed, nor be added to
-    two sums. So a round is asked with random words of the operating system, not with `key`. They are
-    drawn anew each time and kept nowhere. A file beside the checkpoint, `PATH.released`, has all charges
-    and only grows. It gives away a checkpoint that was removed or is an older copy: a `CheckpointError`.
-    The run that follows begins with `Trace.ledger`. Without a ledger, private releases are simulated,
-    and a `SimulationWarning` says so once.
+    charges, and never makes a release twice. Noise must never be guessed, nor be added to two sums. So
+    a round is asked with random words of the operating system, not with `key`. They are drawn anew each
+    time and kept nowhere. A file beside the checkpoint, `PATH.released`, has all charges and only
+    grows. It gives away a checkpoint that was removed or is an older copy: a `CheckpointError`. The run
+    that follows begins with `Trace.ledger`. Without a ledger, private releases are simulated, and a
+    `SimulationWarning` says so once.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
@@ -156,7 +156,7 @@ def _told(
     stage: Stage,
     info: PyTree = None,
 ) -> PyTree:
-    """The state after one row more; it takes the memory of the state before."""
+    """The state after a row more; it takes the memory of the state before."""
     state, told = outcomes.told(algorithm.outcomes, state, values, observed)
     return _tell((algorithm, on_device(queries), told, stage, info), state)
 
@@ -198,46 +198,38 @@ def drive(
 ) -> tuple[PyTree, Trace]:
     """Runs a method for some rounds around an objective in Python, which may be slow and fail.
 
-    An objective compiled by JAX gives the trace of `run`. `help(jaxbo.runs.driver)` says more of each
-    argument. A run that ends early has a trace of the complete rows, and says why in the log. An
-    objective that never succeeds ends the run with the error that it raised.
+    `help(jaxbo.runs.driver)` says more of each argument. An objective compiled by JAX gives the trace
+    of `run`. A run that ends early has a trace of the complete rows. An objective that never succeeds
+    ends the run with the error that it raised.
 
     Args:
         algorithm: The method.
-        objective: `f(x)` or `f(agent, x)`. `x` is an array of NumPy, or on a `Space` a dictionary of
-            parameters by name. If the method has `outcomes`, the objective returns a dictionary. It may
-            also be a function `f(key, agent, x)` in JAX, or an `AbstractObjective`.
+        objective: `f(x)`, `f(agent, x)` or, in JAX, `f(key, agent, x)`. `x` is an array, or on a
+            `Space` a dictionary of parameters by name. With `outcomes` it returns a dictionary.
         rounds: Number of rounds, at least 0.
         key: Random key.
         initial: Number of points of the method's initial design, asked before the first round.
-        known: Results from before: (points, values), a list of dictionaries such as `Trace.table`, or a
-            DataFrame. They are not in the trace.
+        known: Results from before, as (points, values) or a table. They are not in the trace.
         first: Points, such as a guess, that are asked before the `initial` points.
-        executor: A number of processes, or a pool that evaluates a round's queries at the same time.
-            Default: evaluations run here, in turn.
+        executor: A number of processes, or a pool, for the queries of a round. Default: here, in turn.
         checkpoint: A file from which the same call goes on, however the run stopped.
         catch: Types of exceptions that are failed evaluations, which the run survives.
-        timeout: Seconds that an evaluation may take. Then it has failed. Default: any time.
+        timeout: Seconds that an evaluation may take; then it has failed. Default: any time.
         deadline: Seconds after which nothing more begins. Default: none.
-        stop: A function of the trace so far that says whether to end (`jaxbo.stopping`). Default:
-            never.
-        direction: "minimize" if small values are good. The trace keeps the user's sign, and the method
-            and its `state` have the negative.
-        progress: Whether a bar of `tqdm` or `rich` is shown. Without them the log has a line every few
-            seconds.
+        stop: A function of the trace so far that ends the run (`jaxbo.stopping`). Default: none.
+        direction: "minimize" if small values are good. The trace keeps the user's sign.
+        progress: Whether a bar is shown, or else a line in the log every few seconds.
         present: Whether an agent's message arrives in a round. Default: all do.
         state: Where to start instead of `algorithm.init`, for instance after `warm_start`.
-        ledger: Is charged for every private release, which has secret noise. It needs a `checkpoint`.
-            Default: releases are simulated.
+        ledger: Is charged for private releases, with secret noise; needs a `checkpoint`. Default:
+            releases are simulated.
 
     Returns:
         The last state and the trace.
 
     Raises:
-        ValueError: Sizes do not fit, or the method asks a query outside of the domain, which is not
-            evaluated.
-        CheckpointError: The checkpoint is corrupt, of another run or in use. Nothing has been
-            evaluated.
+        ValueError: Sizes do not fit, or a query is outside of the domain, before it is evaluated.
+        CheckpointError: The checkpoint is corrupt, of another run or in use. Nothing is evaluated.
         BudgetError: The ledger's budget does not pay for all releases.
 
     Example:
@@ -320,7 +312,7 @@ def drive(
 
 
 class _Loop:
-    """The rows of a run: asked, evaluated and told one after the other, until it ends."""
+    """The rows of a run: asked, evaluated and told in turn, until it ends."""
 
     def __init__(
         self,
@@ -428,7 +420,7 @@ def _identity(
     ledger: Ledger | None,
     direction: Direction,
 ) -> Identity:
-    """What makes a run this one, as far as it can be seen."""
+    """The identity of a run, as far as it can be seen."""
     return identity(
         version=_version.__version__,
         algorithm=algorithm,

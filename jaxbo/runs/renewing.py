@@ -1,7 +1,7 @@
 """An executor that outlives its workers.
 
-A pool of processes breaks for good when one of them dies: out of memory, killed, crashed. `Renewing`
-makes another, and asks what was under way again.
+A pool of processes breaks for good when a process of it dies: out of memory, killed, crashed.
+`Renewing` makes another pool, and asks again the evaluations that were under way.
 """
 
 import functools
@@ -32,9 +32,9 @@ class Renewing(Executor):
     """An executor whose pool is made anew when a worker of it dies.
 
     `make` is called at once, and again after each death. Evaluations that were under way are then asked
-    again, once. They run one after the other, each alone in a pool of its own. So an evaluation that
-    kills its worker is not mistaken for the others beside it. Evaluations that had not begun are given
-    to the next pool. If the worker dies again, the future raises `LostWorkerError`.
+    again, once. They run in turn, each alone in a pool of its own. So an evaluation that kills its
+    worker is not mistaken for the others beside it. Evaluations that had not begun are given to the
+    next pool. If the worker dies again, the future raises `LostWorkerError`.
 
     A future can be cancelled until it is sent to a worker, and while it waits to be asked again.
 
@@ -111,7 +111,7 @@ class Renewing(Executor):
             threading.Thread(target=self._end, args=(left,), daemon=True).start()
 
     def _end(self, left: "list[_Evaluation]") -> None:
-        """Waits for what is left, and for every worker."""
+        """Waits for the calls that are left, and for every worker."""
         futures.wait(left)
         with self._lock:
             menders = list(self._menders)
@@ -161,9 +161,9 @@ class Renewing(Executor):
             self._finish(evaluation, value)
 
     def _renew(self, pool: Executor) -> None:
-        """After a worker of `pool` died. That one evaluation says so is enough: others may never.
+        """After a worker of `pool` died. A single evaluation that says so is enough: others may never.
 
-        Called by threads of the pool, perhaps while it is locked: so others do what is to be done.
+        Called by threads of the pool, perhaps while it is locked: so others do the work.
         """
         with self._lock:
             mine = [one for one in self._open if one.pool is pool and not one.survived]
@@ -239,7 +239,7 @@ class Renewing(Executor):
 
 
 class _Evaluation(Future):
-    """What was asked for, whichever pool it is in."""
+    """An evaluation that was asked for, whichever pool it is in."""
 
     def __init__(self, executor: Renewing, call: "_Call"):
         super().__init__()
@@ -266,10 +266,10 @@ class _Evaluation(Future):
 
 
 class _Call:
-    """What a pool is given; nothing, if it was dropped before the pool came to it.
+    """The call that a pool is given; nothing, if it was dropped before the pool came to it.
 
-    A pool's own futures are left alone: Python 3.11's pool of processes hangs for ever where a worker
-    dies while a cancelled one waits (`InvalidStateError` in the thread that should say so).
+    A pool's own futures are left alone: Python 3.11's pool of processes hangs for ever if a worker dies
+    while a cancelled future waits (`InvalidStateError` in the thread that should say so).
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):

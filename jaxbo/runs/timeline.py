@@ -1,7 +1,7 @@
-"""Workers with random durations: each is asked anew as it ends, in one compiled program.
+"""Workers with random durations: each is asked anew as it ends, in a single compiled program.
 
-EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arrive in: with one worker
-it asks what `run` asks.
+EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arrive in: with a single
+worker it asks the queries of `run`.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
@@ -59,7 +59,7 @@ class Timeline(Shown):
 
 
 class _Desks(NamedTuple):
-    """What each worker is at."""
+    """The query of each worker."""
 
     x: Float[Array, "workers dim"]
     ticket: Int[Array, " workers"]
@@ -76,7 +76,7 @@ def simulate(
     *,
     initial: int = 0,
 ) -> tuple[State, Timeline]:
-    """Simulates `algorithm.targets` workers who work side by side, as one compiled program.
+    """Simulates `algorithm.targets` workers who work side by side, as a single compiled program.
 
     Each worker is asked a new query as it ends. With one worker the queries are those of `run`. The
     function is pure: `vmap` it over keys.
@@ -120,7 +120,7 @@ def simulate(
 
 
 def _check_duration(algorithm: AbstractOneModel, duration: Duration) -> None:
-    """`ValueError` unless it is a function of a key, a worker and a point that returns one number."""
+    """`ValueError` unless it is a function of a key, a worker and a point that returns a number."""
     form = "duration must be a function f(key, worker, x) of one number"
     function = callable(duration) and not isinstance(duration, type)
     require(function, f"{form}, got {duration!r}.")

@@ -1,4 +1,4 @@
-"""What a run tells of its rounds: all of it, or what is made of each round while it runs."""
+"""The record of a run: all of its rounds, or a summary of each that is made while it runs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -39,8 +39,8 @@ class Failure(NamedTuple):
 class Trace(Shown):
     """The queries of a run and their values. The first `initial` rows are the initial design.
 
-    If `every` is more than 1, the trace does not have all rounds, and it cannot say what is best or
-    summed up so far.
+    If `every` is more than 1, the trace does not have all rounds, and it cannot say which value is best
+    so far.
 
     Args:
         queries: The points asked.
@@ -51,7 +51,7 @@ class Trace(Shown):
         failures: The failed evaluations of a Python objective.
         ledger: The ledger given to `drive`, with all its charges.
         every: The last of each `every` rounds is there.
-        direction: Whether large values are good, or small ones.
+        direction: Whether large or small values are good.
         times: For a Python objective, when each evaluation was handed over, in seconds since 1970, and
             its duration in seconds.
         shared: Whether the columns are workers who evaluate the same objective.
@@ -135,7 +135,7 @@ class Round(Shown):
         best: Each target's best value so far, the initial design included. With `outcomes` only values
             count where all outcomes met their bounds. Before the first success it is -inf, or inf to
             minimize.
-        direction: Whether large values are good, or small ones.
+        direction: Whether large or small values are good.
         outcomes: The outcomes of the method, by name.
 
     Example:
