@@ -10,10 +10,10 @@ for regions i and agents n, φ_max the largest of all φ_in: lines 5 to 11 of Al
 Neighbors. How many agents there are, which region each explores, the weights, z, q and S are public; so
 is S when it is a function of earlier private releases. The private data of an agent are all its
 messages. Two runs are neighbors if they differ in one agent. Under `Relation.ZERO_OUT` the agent never
-takes part in the second run. Under `Relation.REPLACE` it sends other messages there, or none. Weights
-belong to the roster, and do not depend on who takes part. If they were normalized over the agents who
-are present, the absence of an agent would change the share of every other, which Δ does not cover. This
-is where adding or removing an agent, in the paper's words, is made precise.
+takes part in one of the two. Under `Relation.REPLACE` it sends other messages in one of them, or none.
+Weights belong to the roster, and do not depend on who takes part. If they were normalized over the
+agents who are present, the absence of an agent would change the share of every other, which Δ does not
+cover. This is where adding or removing an agent, in the paper's words, is made precise.
 
 Sensitivity. Agent n contributes the joint vector (φ_in clip(w_n) / q)_i, whose norm is
 
