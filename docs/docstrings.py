@@ -16,9 +16,6 @@ SECTIONS = ("Args", "Returns", "Raises", "Example")
 SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:[ \t]*\n|[ ]+.*\n)*)", flags=re.M)
 #: The first line of an entry of `Args` or `Raises`.
 ENTRY = re.compile(r"(?P<name>\S+): (?P<text>.*)")
-#: Nothing, on a line of its own. On the first line of `Returns`, or of a property, Napoleon takes the
-#: text before a colon for a type.
-NOTHING = "\\\n"
 ITEM = re.compile(r"[-*] |\d+\. ")
 ARGUMENT = re.compile(r"`\w+`(, `\w+`)*: ")
 #: Where types come from, which goes without saying, and types as their aliases are written out.
@@ -36,7 +33,7 @@ def process(app, what, name, obj, options, lines):
     """An event of autodoc: changes `lines` in place."""
     text = converted("\n".join(lines))
     if what in ("attribute", "data", "property"):
-        text = NOTHING + text
+        text = untyped(text)
     lines[:] = text.splitlines()
 
 
@@ -71,10 +68,15 @@ def section(name, body):
     if name == "Example":  # shown as it stands
         text = body.strip("\n")
     elif name == "Returns":
-        text = NOTHING + paragraphs(body)
+        text = untyped(paragraphs(body))
     else:
         text = "\n".join(entries(body))
     return f"{name}:\n{textwrap.indent(text, '    ')}"
+
+
+def untyped(text):
+    """Napoleon takes the text before a colon on the first line for a type: so this line is empty."""
+    return "\\\n" + text if ":" in text.partition("\n")[0] else text
 
 
 def entries(body):

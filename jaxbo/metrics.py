@@ -1,4 +1,4 @@
-"""What a run achieved, and what it sent.
+"""The results of a run, and the size of its messages.
 
     best_so_far          bₜ = max over τ ≤ t of the finite values_τ
     simple_regret        optimum - bₜ,  or to minimize bₜ - optimum; so too below

@@ -1,4 +1,5 @@
-"""Round -> a number, for rounds t = 1, 2, ...: mostly the probability pₜ ∈ (0, 1] of one's own sample.
+"""Round -> a number, for rounds t = 1, 2, ...: mostly the probability pₜ ∈ (0, 1] of an agent's own
+sample.
 
     Constant         pₜ = probability
     InverseSqrt      pₜ = 1 - 1/√t
@@ -10,8 +11,8 @@
     Confidence       βₜ = 2 log(points π² t² / 6δ), of upper bounds that hold together
     Continuous       the same on a continuous domain
 
-Round t = 1 is the first one after the initial points. Theorem 1 of FTS (Dai, Low and Jaillet,
-2020) bounds the regret when pₜ never falls, tends to 1, and, for every t > 1,
+Round t = 1 is the first after the initial points. Theorem 1 of FTS (Dai, Low and Jaillet, 2020) bounds
+the regret when pₜ never falls, tends to 1, and, for every t > 1,
 
     (1 - pₜ) cₜ ≤ (1 - p₁) c₁,    cₜ = βₜ (1 + √(2 log(n t²))),    n the points of the domain.
 
@@ -108,7 +109,7 @@ class InverseSqrt(AbstractSchedule):
     """The probabilities pₜ = 1 - 1/√t, with p₁ = p₂, of the synthetic experiments of FTS and DP-FTS-DE.
 
     Theorem 1's condition fails in round 2, and holds from round 3 on if the domain has at least 21
-    points. `Power` says what that means. The bound on the regret is of order √T.
+    points. `Power` says more. The bound on the regret is of order √T.
 
     Example:
         >>> import jax.numpy as jnp, jaxbo
@@ -124,7 +125,7 @@ class Inverse(AbstractSchedule):
     """The probabilities pₜ = 1 - 1/t, with p₁ = p₂, of the real experiments of DP-FTS-DE.
 
     Theorem 1's condition fails in round 2, and holds from round 3 on if the domain has at least 3
-    points. `Power` says what that means.
+    points. `Power` says more.
 
     Example:
         >>> import jax.numpy as jnp, jaxbo
@@ -141,7 +142,7 @@ class InverseSquare(AbstractSchedule):
     heard in few rounds only.
 
     Theorem 1's condition fails in round 2, and holds from round 3 on if the domain has at least 2
-    points. `Power` says what that means.
+    points. `Power` says more.
 
     Example:
         >>> import jax.numpy as jnp, jaxbo
@@ -200,7 +201,7 @@ class Power(AbstractSchedule):
 
 
 class Table(AbstractSchedule):
-    """Any probabilities, one a round. The last goes on for ever.
+    """Any probabilities, one for each round. The last goes on for ever.
 
     Theorem 1 covers a table that never falls, ends in 1, and meets the condition in the module's
     docstring at every entry. Any other table is a heuristic.

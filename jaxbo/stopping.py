@@ -1,12 +1,12 @@
 """When a run has found enough: rules for `drive(stop=)` and `drive_async(stop=)`.
 
 A rule is a function of the trace so far, or of the desk, that says whether to end. Both have `values`, in
-the user's own sign, a `direction`, and `feasible`, which says what did not fail and met all bounds: the
-rules here pass over the others. A lambda is a rule too:
+the user's own sign, a `direction`, and `feasible`, which says which evaluations did not fail and met all
+bounds: the rules here pass over the others. A lambda is a rule too:
 
     stop=lambda trace: np.nanmax(trace.values) > 0.9
 
-Where other threads tell a desk, too, `desk.results` has all of one moment.
+If other threads tell a desk, too, `desk.results` has all of one moment.
 """
 
 import math

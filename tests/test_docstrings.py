@@ -16,7 +16,7 @@ import textwrap
 import pytest
 
 import jaxbo
-from jaxbo import _check
+from jaxbo import _check, federation
 from tests.arguments.test_all_names import public
 
 PACKAGE = pathlib.Path(jaxbo.__file__).parent
@@ -26,10 +26,10 @@ CHECKS -= {"shown", "takes"}
 
 
 def documented():
-    """Names with the function or class of each: those of `jaxbo`, and those of its public modules."""
+    """Names with the function or class of each: of `jaxbo`, of its public modules and of `federation`."""
     found = {}
-    for name in jaxbo.__all__:
-        thing = getattr(jaxbo, name)
+    for name in (*jaxbo.__all__, "federation"):
+        thing = federation if name == "federation" else getattr(jaxbo, name)
         if inspect.ismodule(thing):
             found |= {f"{name}.{inner}": getattr(thing, inner) for inner in sorted(public(thing))}
         elif callable(thing):

@@ -22,7 +22,13 @@ Packed: TypeAlias = dict[str, np.ndarray]
 
 
 class RefusedError(ValueError):
-    """A request or a reply that cannot be used."""
+    """A request or a reply that cannot be used.
+
+    Example:
+        >>> import jaxbo.federation
+        >>> issubclass(jaxbo.federation.RefusedError, ValueError)
+        True
+    """
 
 
 def check_fields(record: "Request | Reply") -> None:
@@ -36,10 +42,20 @@ def check_fields(record: "Request | Reply") -> None:
 
 
 class Request(NamedTuple):
-    """The server's request to all owners: the broadcast of `round`, or none to invite them to join.
+    """The server's request to all owners.
 
-    `federation` is the name of the run, `algorithm` a digest of its method. An owner that joins makes the
-    common part of `setup`, a key's data, and evaluates `initial` points.
+    Args:
+        federation: Name of the run.
+        algorithm: A digest of its method.
+        round: The round.
+        initial: Number of points that an owner that joins evaluates.
+        setup: A key's data, of which an owner that joins makes the common part.
+        broadcast: The broadcast of the round. None invites owners to join.
+
+    Example:
+        >>> import jaxbo.federation
+        >>> jaxbo.federation.Request._fields[:3]
+        ('federation', 'algorithm', 'round')
     """
 
     federation: str
@@ -51,7 +67,20 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """All that leaves an owner: its message for the round after `round`."""
+    """All that leaves an owner: its message for the next round.
+
+    Args:
+        federation: Name of the run.
+        algorithm: A digest of its method.
+        round: The round of the request.
+        agent: Number of the agent.
+        message: The message for the round after it.
+
+    Example:
+        >>> import jaxbo.federation
+        >>> jaxbo.federation.Reply._fields[2:]
+        ('round', 'agent', 'message')
+    """
 
     federation: str
     algorithm: str
