@@ -1,7 +1,8 @@
 """The papers' experiments and the speed measurements: `python -m bench NAME`.
 
-One file an experiment, with an `EXPERIMENT` (`runner.Experiment`), in the room of what it is about. What
-two of them share is in a module that is none: of their room, of `bench.common` or of `bench.tasks`.
+A file for each experiment, with an `EXPERIMENT` (`runner.Experiment`), in the room of its subject. Parts
+that two of them share are in a module that is no experiment: of their room, of `bench.common` or of
+`bench.tasks`.
 """
 
 #: Where each experiment is, by the name that it is run and its results are kept under.

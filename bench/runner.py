@@ -2,7 +2,7 @@
 
     Options -> run -> Result -> table, {"experiment", "source", "settings", "methods", "checks", ...}
 
-An experiment is one file: a module that `bench.EXPERIMENTS` names, with
+An experiment is a single file: a module that `bench.EXPERIMENTS` names, with
 
     def run(options: Options) -> Result: ...
     EXPERIMENT = Experiment(source="FTS, Fig. 1", about="one line", time="1 min", run=run)
@@ -48,7 +48,7 @@ warnings.simplefilter("ignore", jaxbo.SimulationWarning)
 
 
 class ElsewhereError(Exception):
-    """Another process is computing what is left, and will report: which part that is."""
+    """Another process is computing the part that is left, and will report: the name of that part."""
 
 
 #: Rounds of a curve that are written; of longer ones every second, third, ... is.
@@ -80,7 +80,9 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for; `runs` and `rounds` are None, `only` empty, where it did not."""
+    """The options of the command line; `runs` and `rounds` are None, `only` empty, if they were not
+    given.
+    """
 
     out: Path = Path("out")
     seed: int = 0
@@ -142,14 +144,14 @@ def ratio_at_most(mean: float, error: float, theirs: float, other: float, times:
 
 @dataclass
 class Result:
-    """What an experiment found.
+    """The result of an experiment.
 
     `curves` has a matrix [runs rounds] for each method, in the paper's own unit, named by `unit`; a
-    method's final figure is its last column, or its vector [runs] in `finals`. `headers` and `rows`
-    are the table to print; without them it is made of the final figures. `details` are written and not
-    printed. `figure` is the picture; without one, all curves are drawn in one. `earlier` are the seconds
-    that went into it before this process, which continued an interrupted one, and `scratch` the folder
-    that made this possible, which is removed when all is written.
+    method's final figure is its last column, or its vector [runs] in `finals`. `headers` and `rows` are
+    the table to print; without them it is made of the final figures. `details` are written and not
+    printed. `figure` is the picture; without it, all curves are drawn in the same axes. `earlier` are
+    the seconds that went into it before this process, which continued an interrupted process. `scratch`
+    is the folder that made this possible, which is removed when all is written.
     """
 
     settings: dict[str, Any]
@@ -167,9 +169,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table. `about` is one line and `time` roughly what it takes on two cores.
+    """A figure or a table. `about` is a line and `time` roughly its duration on two cores.
 
-    `problems` are what --only can choose from, of an experiment that is several side by side.
+    `problems` are the choices for --only, of an experiment that is several side by side.
     """
 
     source: str
@@ -180,7 +182,7 @@ class Experiment:
 
 
 def load(name: str) -> Experiment | None:
-    """The experiment of that name, if there is one."""
+    """The experiment of that name, if there is any."""
     where = bench.EXPERIMENTS.get(name)
     return None if where is None else importlib.import_module(where).EXPERIMENT
 
@@ -195,7 +197,7 @@ def kept(path: Path, compute: Callable[[], Any]) -> Any:
     """The array in the file `path`, or the tuple of several; computed and written there, in one step, if
     there is none yet.
 
-    Beside it is how many seconds that took. `ElsewhereError` while another process computes it.
+    The seconds that it took are kept beside it. `ElsewhereError` while another process computes it.
     """
     if not path.exists():
         try:
@@ -218,7 +220,7 @@ def _keep(path: Path, compute: Callable[[], Any]) -> None:
 
 
 def scratch(options: Options, name: str, size: Sequence[object]) -> Path:
-    """The folder for what an experiment of that version, seed and size has finished."""
+    """The folder for the finished parts of an experiment of that version, seed and size."""
     stamp = "-".join(str(item) for item in (jaxbo.__version__, options.seed, *size, *options.only))
     folder = options.out / f"{name}.parts-{stamp}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -231,11 +233,11 @@ def parts(
     size: Sequence[object],
     measures: dict[str, Callable[[], Any]],
 ) -> tuple[dict[str, Any], Path]:
-    """What is measured, arrays or tuples of them, by its name, and the folder that keeps each as it ends.
+    """The measured numbers, arrays or tuples of them, by name, and the folder that keeps each as it ends.
 
     An experiment that was interrupted goes on where it was, if version, seed and size are the same.
-    Processes that were started alike share the work: none computes what another does. In all but the
-    last of them `ElsewhereError`.
+    Processes that were started alike share the work: none does the work of another. In all but the last
+    of them `ElsewhereError`.
     """
     folder = scratch(options, name, size)
     paths = {label: folder / f"{label}.npz".replace("/", "-") for label in measures}
@@ -258,7 +260,7 @@ def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterab
 
 
 def report(name: str, experiment: Experiment, result: Result, seconds: float) -> dict[str, Any]:
-    """The content of NAME.json. What is not a finite number becomes null."""
+    """The content of NAME.json. A number that is not finite becomes null."""
     spent = _spent(result.scratch)
     return {
         "experiment": name,
@@ -327,7 +329,7 @@ def device() -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages that matter; null where one is not installed."""
+    """Versions of Python and of the packages that matter; null for a package that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -348,7 +350,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def picture(result: Result) -> "Figure | None":
-    """The result's own picture, or its curves in one."""
+    """The result's own picture, or its curves in common axes."""
     if result.figure is not None or not result.curves:
         return result.figure
     axes: Any = plotting.regret(result.curves, ylabel=result.unit)
@@ -359,7 +361,7 @@ def picture(result: Result) -> "Figure | None":
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell; the first one to the left, the others to the right."""
+    """Columns as wide as their widest cell; the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -370,7 +372,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def text(content: Mapping[str, Any], result: Result) -> str:
-    """What is printed of a result."""
+    """The printed text of a result."""
     headers, rows = result.headers, result.rows
     if not rows:
         headers = ("method", result.unit, "s.e.", "runs")
@@ -394,7 +396,7 @@ def _verdict(claim: str, check: Mapping[str, Any]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits; a dash for what is not a number."""
+    """Four significant digits; a dash for NaN and other things that are no numbers."""
     return "-" if value is None else f"{value:.4g}"
 
 

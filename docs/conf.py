@@ -2,7 +2,7 @@
 
 Pages are Markdown (MyST), and three things happen on the way. Docstrings, which are plain text, become
 reStructuredText (`docstrings.py`). A page of `api` gets the names that belong on it (`names.py`). Links
-are made that pages do not spell out (`links.py`).
+are made that pages do not spell out (`links.py`). Napoleon makes lists of a docstring's sections.
 
 Optax and BlackJAX use Sphinx, MyST and this theme, too. MkDocs has had no release since 2024, and its
 theme Material calls itself inactive.
@@ -26,7 +26,13 @@ import jaxbo  # noqa: E402
 project = author = "jaxbo"
 release = jaxbo.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 templates_path = ["_templates"]
 exclude_patterns = ["_static", "_templates"]
 myst_heading_anchors = 4
@@ -35,6 +41,7 @@ autodoc_inherit_docstrings = False  # a method of a class is told of where its c
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
+napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 90
 add_module_names = False
 highlight_language = "text"
@@ -59,7 +66,8 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", docstrings.process)
+    # Before Napoleon, whose priority is 500.
+    app.connect("autodoc-process-docstring", docstrings.process, priority=400)
     app.connect("autodoc-process-signature", docstrings.sign)
     app.connect("autodoc-skip-member", docstrings.skip)
     app.connect("source-read", names.add)

@@ -1,13 +1,21 @@
 """Docstrings as reStructuredText. They are plain text: paragraphs, lists, indented formulas, `code`.
 
-A block that is indented is a formula or an example, and is shown as it stands. Lines that begin with
+A block that is indented is a formula or code, and is shown as it stands. Lines that begin with
 arguments are a list. Elsewhere, lines are joined, and characters that mean something in reStructuredText
 are escaped.
+
+Sections are those of Google's style (`SECTIONS`). They stay as they are, and only their text is
+converted: `sphinx.ext.napoleon` runs after this module and makes lists of them.
 """
 
 import re
 import textwrap
 
+#: A line of these begins a section, whose lines are indented.
+SECTIONS = ("Args", "Returns", "Raises", "Example")
+SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:[ \t]*\n|[ ]+.*\n)*)", flags=re.M)
+#: The first line of an entry of `Args` or `Raises`.
+ENTRY = re.compile(r"(?P<name>\S+): (?P<text>.*)")
 ITEM = re.compile(r"[-*] |\d+\. ")
 ARGUMENT = re.compile(r"`\w+`(, `\w+`)*: ")
 #: Where types come from, which goes without saying, and types as their aliases are written out.
@@ -23,7 +31,10 @@ TOKEN = re.compile(r"(?P<role>:[\w:]+:`[^`]+`)|`(?P<code>[^`]+)`|(?P<special>[\\
 
 def process(app, what, name, obj, options, lines):
     """An event of autodoc: changes `lines` in place."""
-    lines[:] = converted("\n".join(lines)).splitlines()
+    text = converted("\n".join(lines))
+    if what in ("attribute", "data", "property"):
+        text = untyped(text)
+    lines[:] = text.splitlines()
 
 
 def skip(app, what, name, obj, skipped, options):
@@ -45,8 +56,43 @@ def short(types):
 
 
 def converted(text):
-    blocks = re.split(r"\n[ \t]*\n", textwrap.dedent(text).strip("\n"))
-    return "\n\n".join(block(b) for b in blocks if b.strip()) + "\n"
+    """A docstring, without its indentation."""
+    parts = SECTION.split(textwrap.dedent(text).strip("\n") + "\n")
+    found = [paragraphs(parts[0])]
+    for name, body, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        found += [section(name, textwrap.dedent(body)), paragraphs(rest)]
+    return "\n\n".join(part for part in found if part) + "\n"
+
+
+def section(name, body):
+    if name == "Example":  # shown as it stands
+        text = body.strip("\n")
+    elif name == "Returns":
+        text = untyped(paragraphs(body))
+    else:
+        text = "\n".join(entries(body))
+    return f"{name}:\n{textwrap.indent(text, '    ')}"
+
+
+def untyped(text):
+    """Napoleon takes the text before a colon on the first line for a type: so this line is empty."""
+    return "\\\n" + text if ":" in text.partition("\n")[0] else text
+
+
+def entries(body):
+    """Each name with its text; further paragraphs of it are indented below."""
+    for entry in re.split(r"\n(?=\S)", body.strip("\n")):
+        first, _, rest = entry.partition("\n")
+        found = ENTRY.fullmatch(first)
+        if found is None:
+            raise ValueError(f"expected 'name: text', got {first!r}")
+        text = paragraphs(f"{found['text']}\n{textwrap.dedent(rest)}")
+        yield f"{found['name']}: {textwrap.indent(text, '    ').lstrip()}"
+
+
+def paragraphs(text):
+    blocks = re.split(r"\n[ \t]*\n", text.strip("\n"))
+    return "\n\n".join(block(b) for b in blocks if b.strip())
 
 
 def block(text):

@@ -4,6 +4,7 @@ A new name of jaxbo is on the page of its module without anything being done. `p
 below, without the public names.
 """
 
+import importlib
 import inspect
 from pathlib import Path
 
@@ -97,8 +98,16 @@ def directive(name):
 
 
 def part(module):
-    known = ", ".join(name for name in jaxbo.__all__ if defining(name) == module)
+    here = [name for name in jaxbo.__all__ if defining(name) == module]
+    known = ", ".join([*here, *offered(module)])
     return f"{titled(module)}.. automodule:: {module}\n   :members:\n   :exclude-members: {known}\n"
+
+
+def offered(module):
+    """The names of a module that its package offers: they are documented with the package."""
+    package = importlib.import_module(module.rpartition(".")[0])
+    names = getattr(package, "__all__", ())
+    return [n for n in names if getattr(getattr(package, n), "__module__", None) == module]
 
 
 def titled(name):

@@ -37,7 +37,7 @@ FULL, QUICK = (8, 37, 20), (2, 7, 20)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command and returns the exit status; `arguments` are the process's by default."""
+    """Runs a command and returns the exit status; `arguments` are the process's by default."""
     options = _parser().parse_args(arguments)
     try:
         return options.command(options)

@@ -1,4 +1,4 @@
-"""Bad input gets one clear error before any work starts."""
+"""Bad input gets a single clear error before any work starts."""
 
 import inspect
 from numbers import Real
@@ -37,7 +37,7 @@ def positive(name: str, value: object) -> None:
 
 
 def positive_number(name: str, value: object) -> None:
-    """`ValueError` unless `value` is one number, positive and finite."""
+    """`ValueError` unless `value` is a single number, positive and finite."""
     fine = eqx.is_array(value) or (
         isinstance(value, Real | np.generic) and eqx.is_array_like(value)
     )
@@ -46,7 +46,7 @@ def positive_number(name: str, value: object) -> None:
 
 
 def reals(name: str, given: Any) -> Float[np.ndarray, "..."]:
-    """`given` in float64. `ValueError` for what is no array of real numbers."""
+    """`given` in float64. `ValueError` for anything but an array of real numbers."""
     try:
         array = np.asarray(given)
         real = array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating)
@@ -119,7 +119,7 @@ def whole(name: str, number: object, least: int = 0, most: float = MOST) -> None
 
 
 def seconds(name: str, value: object) -> None:
-    """`ValueError` unless `value` is a time: one real number, positive and finite."""
+    """`ValueError` unless `value` is a time: a real number, positive and finite."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     require(
         real and 0 < value < float("inf"),  # type: ignore[operator]
@@ -128,7 +128,9 @@ def seconds(name: str, value: object) -> None:
 
 
 def takes(function: object, count: int) -> bool:
-    """Whether it can be called with so many arguments; True for one that does not say, written in C."""
+    """Whether it can be called with so many arguments; True for a function written in C that does not
+    say.
+    """
     if not callable(function):
         return False
     try:

@@ -1,4 +1,6 @@
-"""Classes that users subclass: one error says what a subclass still lacks, and where a guide is."""
+"""Classes that users subclass. A single error says which methods a subclass still lacks, and where a
+guide is.
+"""
 
 import inspect
 

@@ -21,7 +21,7 @@ _OLD = (2,), (4,)
 
 
 def check_key(key: Any) -> None:
-    """`ValueError` unless it is one random key, of the new kind or of the old."""
+    """`ValueError` unless it is a random key, of the new kind or of the old."""
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         raise ValueError(f"key must be a random key of JAX, got {key}: give jax.random.key({key}).")
     dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
@@ -66,7 +66,7 @@ _ASIDE = 2**31 - 1
 
 
 def aside(key: Key) -> Key:
-    """A key that no split of this one gives: for draws beside those that were there before."""
+    """A key that no split of this key gives: for draws beside earlier draws."""
     return jr.fold_in(key, _ASIDE)
 
 

@@ -73,7 +73,7 @@ MOST_OWNERS = 40
 
 
 class Writer(NamedTuple):
-    """What one owner keeps to itself: images as rows of 64 pixels in [0, 1], and their digits."""
+    """The data that an owner keeps to itself: images as rows of 64 pixels in [0, 1], and their digits."""
 
     images: Float[np.ndarray, "samples 64"]
     digits: np.ndarray
@@ -93,7 +93,7 @@ def dealt(
 
 @functools.cache
 def owners(count: int) -> tuple[Writer, ...]:
-    """The digits shared out unevenly, always in the same way; every sample has one owner."""
+    """The digits shared out unevenly, always in the same way; every sample has a single owner."""
     images, digits = map(np.asarray, load_digits(return_X_y=True))
     rng = np.random.default_rng(0)
     size = rng.dirichlet(np.full(count, EVENNESS))
@@ -102,12 +102,12 @@ def owners(count: int) -> tuple[Writer, ...]:
 
 
 def accuracy(count: int, owner: int, parameters: Mapping[str, Any]) -> float:
-    """Validation accuracy of the SVM of one of `count` owners, on its own samples."""
+    """Validation accuracy of the SVM of an owner, among `count`, on its own samples."""
     return validated(*owners(count)[owner], owner, parameters)
 
 
 def validated(X: np.ndarray, y: np.ndarray, seed: int, parameters: Mapping[str, Any]) -> float:
-    """The share that an SVM gets right on one random half, trained on the other; mean of `HALVES`."""
+    """The share of correct answers on a random half by an SVM trained on the other; mean of `HALVES`."""
     rng = np.random.default_rng(seed)
     right = []
     for _ in range(HALVES):
@@ -121,7 +121,7 @@ def validated(X: np.ndarray, y: np.ndarray, seed: int, parameters: Mapping[str, 
 
 
 def methods(count: int, rounds: int) -> dict[str, AbstractFederated]:
-    """What is compared in so many rounds, by name."""
+    """The methods that are compared in so many rounds, by name."""
     # The objective has no noise; the small one stands for steps of the accuracy.
     surrogate = Fixed(kernel=SquaredExponential(0.2), noise=1e-3)
     learned = functools.partial(LearnedPrior, SPACE, count, INITIAL + rounds, features=surrogate)
@@ -135,7 +135,7 @@ def methods(count: int, rounds: int) -> dict[str, AbstractFederated]:
 
 
 def floats_sent(algorithm: AbstractAlgorithm, rounds: int) -> int:
-    """How many numbers one agent sends in `rounds` rounds."""
+    """How many numbers an agent sends in `rounds` rounds."""
     if not isinstance(algorithm, AbstractFederated):
         return 0
     if isinstance(algorithm, LearnedPrior) and float(algorithm.trust) == 0:
@@ -150,7 +150,7 @@ def floats_sent(algorithm: AbstractAlgorithm, rounds: int) -> int:
 
 
 class Comparison(NamedTuple):
-    """One method: accuracies, seconds of all seeds together, floats that one owner sent."""
+    """A method: accuracies, seconds of all seeds together, floats that an owner sent."""
 
     values: Float[np.ndarray, "seeds evaluations owners"]
     seconds: float
@@ -205,14 +205,14 @@ def table(outcomes: Mapping[str, Comparison]) -> str:
 
 
 def _mean_and_error(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Over seeds; one of them has no error: NaN."""
+    """The mean over seeds, and its error, which is NaN for a single seed."""
     if len(curves) == 1:
         return curves[0], np.full_like(curves[0], np.nan)
     return metrics.mean_and_error(curves)
 
 
 def picture(outcomes: Mapping[str, Comparison]) -> Figure:
-    """Left the accuracy as evaluations go on, right what it lacks; mean over owners and seeds."""
+    """Left the accuracy as evaluations go on, right its distance below the owner's best known."""
     from matplotlib.figure import Figure
 
     seeds, total, count = next(iter(outcomes.values())).values.shape
@@ -284,7 +284,7 @@ def _ready(count: int) -> None:
 
 
 def check(seeds: int, rounds: int, count: int) -> None:
-    """`ValueError` unless `run` can do what is asked."""
+    """`ValueError` unless `run` can do the job."""
     require(seeds >= 2, f"a standard error needs at least 2 seeds, got {seeds}.")
     require(rounds >= 1, f"rounds must be at least 1, got {rounds}.")
     require(2 <= count <= MOST_OWNERS, f"owners must be 2 to {MOST_OWNERS}, got {count}.")

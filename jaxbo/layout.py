@@ -1,15 +1,15 @@
-"""How a function of one agent becomes one of all: at once, in chunks, and over devices.
+"""How a function of a single agent becomes a function of all: at once, in chunks, and over devices.
 
-Methods are written for one agent, and take `each`, which maps over agents; `jax.vmap` is the simplest. A
-`Layout` is another one:
+Methods are written for a single agent, and take `each`, which maps over agents; `jax.vmap` is the
+simplest. A `Layout` is another:
 
     mesh     agents are split over all devices of a mesh; each device maps its own, and what belongs to
              one agent does not leave its device
     chunk    at most so many agents of a device are computed at the same time, one chunk after the other
 
-What agents have in common is on every device, and an aggregate over agents is left to the compiler,
-which makes an all-reduce of a sum and an all-gather of what all are to know. Where the devices do not
-divide the agents, rows of zeros are added, computed and dropped. Where only the first agents query
+The common data of agents are on every device, and an aggregate over agents is left to the compiler. It
+makes an all-reduce of a sum, and an all-gather of messages that all are to know. If the devices do not
+divide the agents, rows of zeros are added, computed and dropped. If only the first agents query
 (`targets` of some methods), their states are brought together to be asked and told, and sent back.
 """
 
@@ -31,7 +31,7 @@ Each: TypeAlias = Callable[..., Callable[..., Any]]
 
 
 class Layout(NamedTuple):
-    """Maps a function of one agent over all agents."""
+    """Maps a function of a single agent over all agents."""
 
     mesh: Mesh | None = None
     chunk: int | None = None
@@ -118,9 +118,9 @@ def _count(own: PyTree) -> int:
 def _in_chunks(
     of_all: Callable[[PyTree, list[PyTree]], PyTree], size: int
 ) -> Callable[[PyTree, list[PyTree]], PyTree]:
-    """A function of what is common and what agents have, for `size` agents after the other.
+    """A function of common and of agents' arguments, for `size` agents after the other.
 
-    Results of the form of an argument, such as the clients after what they learned, are written over it.
+    Results of the form of an argument, such as the clients after they learned, are written over it.
     """
 
     def mapped(common: PyTree, own: list[PyTree]) -> PyTree:
@@ -159,7 +159,7 @@ def _rows(tree: PyTree, first: Count, size: int) -> PyTree:
 
 
 def _alike(one: PyTree, other: PyTree) -> bool:
-    """Whether these are trees of the same arrays, but for what is in them."""
+    """Whether all trees have the same arrays, but for the numbers in them."""
     if jax.tree.structure(one) != jax.tree.structure(other):
         return False
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
@@ -167,7 +167,9 @@ def _alike(one: PyTree, other: PyTree) -> bool:
 
 
 def _resized(tree: PyTree, count: int) -> PyTree:
-    """The first `count` agents, or these and zeros. Unlike other ways this crosses no device."""
+    """The first `count` agents, with zeros if they are fewer. Unlike other ways this crosses no
+    device.
+    """
 
     def resized(leaf: jax.Array) -> jax.Array:
         if count <= leaf.shape[0]:

@@ -1,4 +1,4 @@
-"""What a run achieved, and what it sent.
+"""The results of a run, and the size of its messages.
 
     best_so_far          bₜ = max over τ ≤ t of the finite values_τ
     simple_regret        optimum - bₜ,  or to minimize bₜ - optimum; so too below
@@ -30,10 +30,26 @@ Numbers: TypeAlias = Float[Array, "..."] | Float[np.ndarray, "..."] | float | in
 def best_so_far(
     values: Values, direction: Direction = "maximize"
 ) -> Float[np.ndarray, "*runs rounds agents"]:
-    """The best value each agent has had by each round: the largest or, to minimize, the smallest.
+    """The best value that each agent has had by each round.
 
-    Values that are not finite are failed evaluations and are passed over; -inf before an agent's
-    first success, or inf.
+    Failed evaluations, whose values are not finite, are passed over. Before an agent's first success
+    its best value is -inf, or inf to minimize.
+
+    Args:
+        values: Values of agents in rounds. None is NaN.
+        direction: "maximize" takes the largest value, "minimize" the smallest.
+
+    Returns:
+        The best values, in float64.
+
+    Raises:
+        ValueError: `values` has fewer than two axes, or `direction` is another word.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> values = np.array([[1.0], [np.nan], [3.0], [2.0]])
+        >>> jaxbo.metrics.best_so_far(values).ravel().tolist()
+        [1.0, 1.0, 3.0, 3.0]
     """
     check_direction(direction)
     rows = rows_of("values", values)
@@ -45,10 +61,27 @@ def best_so_far(
 def simple_regret(
     values: Values, optimum: Numbers, direction: Direction = "maximize"
 ) -> Float[np.ndarray, "*runs rounds agents"]:
-    """How much worse than the optimum the best value so far is; infinite before the first success.
+    """How much worse than the optimum the best value so far is.
 
-    `values` are the noiseless values at the queried points. `optimum` is one number, one for each
-    agent, or anything else that broadcasts to the values. To minimize, it is the smallest value.
+    It is infinite before an agent's first success.
+
+    Args:
+        values: Values without noise at the queried points, of agents in rounds.
+        optimum: The largest value of the objective, or to minimize the smallest. One number, one for
+            each agent, or any shape that broadcasts to the values.
+        direction: "maximize" or "minimize".
+
+    Returns:
+        The regret of each agent by each round, in float64.
+
+    Raises:
+        ValueError: Shapes do not fit, or `direction` is another word.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> values = np.array([[1.0], [3.0], [2.0]])
+        >>> jaxbo.metrics.simple_regret(values, 5.0).ravel().tolist()
+        [4.0, 2.0, 2.0]
     """
     return _shortfall(best_so_far(values, direction), optimum, direction)
 
@@ -56,9 +89,27 @@ def simple_regret(
 def cumulative_regret(
     values: Values, optimum: Numbers, direction: Direction = "maximize"
 ) -> Float[np.ndarray, "*runs rounds agents"]:
-    """The sum over rounds of how much worse than the optimum each value is; as `simple_regret`.
+    """The sum over rounds of how much worse than the optimum each value is.
 
-    A failed evaluation has no regret to add: its round and those after it are not finite.
+    A failed evaluation has no regret to add. The sum is not finite from its round on.
+
+    Args:
+        values: Values without noise at the queried points, of agents in rounds.
+        optimum: The largest value of the objective, or to minimize the smallest. One number, one for
+            each agent, or any shape that broadcasts to the values.
+        direction: "maximize" or "minimize".
+
+    Returns:
+        The sum for each agent by each round, in float64.
+
+    Raises:
+        ValueError: Shapes do not fit, or `direction` is another word.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> values = np.array([[1.0], [3.0], [2.0]])
+        >>> jaxbo.metrics.cumulative_regret(values, 5.0).ravel().tolist()
+        [4.0, 6.0, 9.0]
     """
     check_direction(direction)
     return np.cumsum(_shortfall(rows_of("values", values), optimum, direction), axis=-2)
@@ -78,9 +129,23 @@ def _shortfall(values: np.ndarray, optimum: Numbers, direction: Direction) -> np
 def mean_and_error(
     x: Numbers, axis: int = 0
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-    """The mean over independent runs and its standard error.
+    """The mean over independent runs, and its standard error.
 
-    `axis` is the axis of runs. `ValueError` for fewer than two of them: one run has no spread.
+    Args:
+        x: Numbers of several runs.
+        axis: The axis of runs.
+
+    Returns:
+        The mean and the standard error, in float64.
+
+    Raises:
+        ValueError: There are fewer than two runs, which have no spread, or `x` has no such axis.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> mean, error = jaxbo.metrics.mean_and_error(np.array([1.0, 2.0, 3.0]))
+        >>> float(mean), round(float(error), 4)
+        (2.0, 0.5774)
     """
     x = reals_or_none("x", x)
     fine = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
@@ -96,10 +161,26 @@ def mean_and_error(
 def confidence_interval(
     x: Numbers, axis: int = 0, level: float = 0.95
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-    """The ends of Student's interval for the mean over independent runs; `axis` as above.
+    """Student's interval for the mean over independent runs.
 
-    Exact for normal runs, close for a few dozen of any kind. `ValueError` for fewer than two runs
-    or a level outside (0, 1).
+    It is exact for normal runs, and close for a few dozen runs of any distribution.
+
+    Args:
+        x: Numbers of several runs.
+        axis: The axis of runs.
+        level: Probability that the interval holds the mean, in (0, 1).
+
+    Returns:
+        The lower and the upper end, in float64.
+
+    Raises:
+        ValueError: There are fewer than two runs, or `level` lies outside (0, 1).
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> low, high = jaxbo.metrics.confidence_interval(np.array([1.0, 2.0, 3.0]))
+        >>> round(float(low), 3), round(float(high), 3)
+        (-0.484, 4.484)
     """
     from scipy import stats  # takes longer to import than this package
 
@@ -112,12 +193,42 @@ def confidence_interval(
 
 
 def floats(message: PyTree[Any]) -> int:
-    """How many numbers a message holds: of arrays, or of their `jax.ShapeDtypeStruct`s."""
+    """How many numbers a message holds.
+
+    Args:
+        message: A tree of arrays, or of their `jax.ShapeDtypeStruct`.
+
+    Returns:
+        The number of entries of all arrays.
+
+    Raises:
+        ValueError: `message` is not a tree of arrays.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> jaxbo.metrics.floats((jnp.zeros(3), jnp.zeros((2, 2))))
+        7
+    """
     return sum(math.prod(leaf.shape) for leaf in _leaves(message))
 
 
 def bytes_of(message: PyTree[Any]) -> int:
-    """How many bytes the numbers of a message take, in the precision that JAX holds them in."""
+    """How many bytes the numbers of a message take, in the precision in which JAX holds them.
+
+    Args:
+        message: A tree of arrays, or of their `jax.ShapeDtypeStruct`.
+
+    Returns:
+        The number of bytes of all arrays.
+
+    Raises:
+        ValueError: `message` is not a tree of arrays.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> jaxbo.metrics.bytes_of(jnp.zeros(3, jnp.float32))
+        12
+    """
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in _leaves(message))
 
 

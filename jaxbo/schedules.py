@@ -1,4 +1,5 @@
-"""Round -> a number, for rounds t = 1, 2, ...: mostly the probability pₜ ∈ (0, 1] of one's own sample.
+"""Round -> a number, for rounds t = 1, 2, ...: mostly the probability pₜ ∈ (0, 1] of an agent's own
+sample.
 
     Constant         pₜ = probability
     InverseSqrt      pₜ = 1 - 1/√t
@@ -10,8 +11,8 @@
     Confidence       βₜ = 2 log(points π² t² / 6δ), of upper bounds that hold together
     Continuous       the same on a continuous domain
 
-Round t = 1 is the first one after the initial points. Theorem 1 of FTS (Dai, Low and Jaillet,
-2020) bounds the regret when pₜ never falls, tends to 1, and, for every t > 1,
+Round t = 1 is the first after the initial points. Theorem 1 of FTS (Dai, Low and Jaillet, 2020) bounds
+the regret when pₜ never falls, tends to 1, and, for every t > 1,
 
     (1 - pₜ) cₜ ≤ (1 - p₁) c₁,    cₜ = βₜ (1 + √(2 log(n t²))),    n the points of the domain.
 
@@ -66,7 +67,13 @@ def _probabilities(values: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
 
 
 class AbstractSchedule(Extensible):
-    """A number for every round."""
+    """A number for every round.
+
+    Example:
+        >>> import jaxbo
+        >>> issubclass(jaxbo.schedules.Constant, jaxbo.schedules.AbstractSchedule)
+        True
+    """
 
     @abc.abstractmethod
     def __call__(self, t: Count) -> Scalar:
@@ -76,10 +83,19 @@ class AbstractSchedule(Extensible):
 class Constant(AbstractSchedule):
     """The same probability in every round.
 
-    Theorem 1 covers only the probability 1, which is Thompson sampling without help from others;
-    below 1 this is a heuristic, whose regret may grow linearly where agents differ.
+    Theorem 1 covers only the probability 1, which is Thompson sampling without help from others. Below
+    1 this is a heuristic, whose regret may grow linearly where agents differ.
 
-    `ValueError` for a probability outside (0, 1].
+    Args:
+        probability: The probability, in (0, 1].
+
+    Raises:
+        ValueError: The probability lies outside (0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> float(jaxbo.schedules.Constant(0.5)(jnp.array(7)))
+        0.5
     """
 
     probability: Scalar = eqx.field(converter=about("probability", _probability))
@@ -90,10 +106,15 @@ class Constant(AbstractSchedule):
 
 
 class InverseSqrt(AbstractSchedule):
-    """pₜ = 1 - 1/√t and p₁ = p₂: FTS's and DP-FTS-DE's synthetic experiments.
+    """The probabilities pₜ = 1 - 1/√t, with p₁ = p₂, of the synthetic experiments of FTS and DP-FTS-DE.
 
-    Theorem 1's condition fails in round 2 and holds from round 3 on where the domain has at least
-    21 points; see `Power` for what that means. The bound on the regret is of order √T.
+    Theorem 1's condition fails in round 2, and holds from round 3 on if the domain has at least 21
+    points. `Power` says more. The bound on the regret is of order √T.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> float(jaxbo.schedules.InverseSqrt()(jnp.array(16)))
+        0.75
     """
 
     def __call__(self, t: Count) -> Scalar:
@@ -101,10 +122,15 @@ class InverseSqrt(AbstractSchedule):
 
 
 class Inverse(AbstractSchedule):
-    """pₜ = 1 - 1/t and p₁ = p₂: DP-FTS-DE's real experiments.
+    """The probabilities pₜ = 1 - 1/t, with p₁ = p₂, of the real experiments of DP-FTS-DE.
 
-    Theorem 1's condition fails in round 2 and holds from round 3 on where the domain has at least
-    3 points; see `Power` for what that means.
+    Theorem 1's condition fails in round 2, and holds from round 3 on if the domain has at least 3
+    points. `Power` says more.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> float(jaxbo.schedules.Inverse()(jnp.array(4)))
+        0.75
     """
 
     def __call__(self, t: Count) -> Scalar:
@@ -112,10 +138,16 @@ class Inverse(AbstractSchedule):
 
 
 class InverseSquare(AbstractSchedule):
-    """pₜ = 1 - 1/t² and p₁ = p₂: FTS's real experiments; others are heard in few rounds only.
+    """The probabilities pₜ = 1 - 1/t², with p₁ = p₂, of the real experiments of FTS, where others are
+    heard in few rounds only.
 
-    Theorem 1's condition fails in round 2 and holds from round 3 on where the domain has at least
-    2 points; see `Power` for what that means.
+    Theorem 1's condition fails in round 2, and holds from round 3 on if the domain has at least 2
+    points. `Power` says more.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> float(jaxbo.schedules.InverseSquare()(jnp.array(4)))
+        0.9375
     """
 
     def __call__(self, t: Count) -> Scalar:
@@ -123,22 +155,33 @@ class InverseSquare(AbstractSchedule):
 
 
 class Power(AbstractSchedule):
-    """pₜ = 1 - max(t + shift, 2)^(-exponent): others' samples are used ever more rarely.
+    """The probabilities pₜ = 1 - max(t + shift, 2)^(-exponent): samples of others are used ever more
+    rarely.
 
-    `InverseSqrt`, `Inverse` and `InverseSquare` are the exponents 1/2, 1 and 2 with `shift` 0; here
+    `InverseSqrt`, `Inverse` and `InverseSquare` are the exponents 1/2, 1 and 2 with `shift` 0. Here
     both are numbers to sweep over.
 
-    `shift` 0: the schedule never falls and tends to 1, but since p₁ = p₂ < 1 and c₂ > c₁ the last
-    condition of Theorem 1 fails in round 2, for every exponent and domain. It holds from round 3
-    on for the exponents 1/2, 1 and 2 if the domain has at least 21, 3 and 2 points. The proof uses
-    the condition only for ψₜ ≤ ψ₁ + O(√log t), which the one round changes by a constant: the
-    order of the bound stands, its printed statement does not.
+    With `shift` 0 the schedule never falls and tends to 1. But p₁ = p₂ < 1 and c₂ > c₁, so the last
+    condition of Theorem 1 fails in round 2, for every exponent and domain. For the exponents 1/2, 1 and
+    2 it holds from round 3 on if the domain has at least 21, 3 and 2 points. The proof uses the
+    condition only for ψₜ ≤ ψ₁ + O(√log t), which a single round changes by a constant: the order of the
+    bound stands, its printed statement does not.
 
-    `shift` 1 (the same schedule one round ahead): Theorem 1 covers the exponents 1/2, 1 and 2 as
-    printed if the domain has at least 6, 2 and 2 points. Other exponents are a heuristic until
-    the condition is checked for them: a small one asks for a very large domain.
+    With `shift` 1 the same schedule is one round ahead. Theorem 1 then covers the exponents 1/2, 1 and
+    2 as printed if the domain has at least 6, 2 and 2 points. Any other exponent is a heuristic until
+    the condition is checked for it: a small exponent asks for a very large domain.
 
-    `ValueError` for an exponent that is not positive or a negative shift.
+    Args:
+        exponent: The exponent, positive.
+        shift: A number of rounds, finite and at least 0.
+
+    Raises:
+        ValueError: The exponent is not positive, or the shift is negative.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> float(jaxbo.schedules.Power(1.0, shift=1)(jnp.array(1)))
+        0.5
     """
 
     exponent: Scalar = eqx.field(converter=named("exponent"))
@@ -158,12 +201,22 @@ class Power(AbstractSchedule):
 
 
 class Table(AbstractSchedule):
-    """Any probabilities, one a round; the last one goes on for ever.
+    """Any probabilities, one for each round. The last goes on for ever.
 
     Theorem 1 covers a table that never falls, ends in 1, and meets the condition in the module's
-    docstring at every entry; any other table is a heuristic.
+    docstring at every entry. Any other table is a heuristic.
 
-    `ValueError` for an empty table or a probability outside (0, 1].
+    Args:
+        probabilities: The probabilities, in (0, 1].
+
+    Raises:
+        ValueError: The table is empty, or a probability lies outside (0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> table = jaxbo.schedules.Table([0.25, 0.5, 1.0])
+        >>> [float(table(jnp.array(t))) for t in (1, 2, 9)]
+        [0.25, 0.5, 1.0]
     """
 
     probabilities: Float[Array, " rounds"] = eqx.field(converter=about("probabilities", _table))
@@ -173,10 +226,21 @@ class Table(AbstractSchedule):
 
 
 class OfRound(AbstractSchedule):
-    """A function of the round t = 1, 2, …, which is traced: written with `jax.numpy`.
+    """A function of the round t = 1, 2, …, written with `jax.numpy`.
 
-    The caller sees to it that probabilities lie in (0, 1]. Arrays of a module or bound by a
-    `functools.partial` are data, all else is part of the program.
+    The round is traced. The caller sees to it that probabilities lie in (0, 1]. Arrays of a module, or
+    bound by a `functools.partial`, are data. All else is part of the program.
+
+    Args:
+        function: The function.
+
+    Raises:
+        ValueError: It is not a function.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> float(jaxbo.schedules.OfRound(lambda t: 1 - 1 / t**2)(jnp.array(2)))
+        0.75
     """
 
     function: Callable[[Count], Scalar] = eqx.field(converter=as_pytree)
@@ -192,9 +256,21 @@ class OfRound(AbstractSchedule):
 def as_schedule(
     value: AbstractSchedule | Callable[[Count], Scalar] | ArrayLike,
 ) -> AbstractSchedule:
-    """A schedule as it is, a function as `OfRound`, a number as `Constant`.
+    """Makes a schedule of a number or a function.
 
-    `ValueError` for anything else, such as a list (`Table`), or a number outside (0, 1].
+    Args:
+        value: A schedule stays as it is, a function becomes an `OfRound`, and a number a `Constant`.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        ValueError: It is anything else, such as a list (take `Table`), or a number outside (0, 1].
+
+    Example:
+        >>> import jaxbo
+        >>> type(jaxbo.schedules.as_schedule(0.5)).__name__
+        'Constant'
     """
     if isinstance(value, AbstractSchedule):
         return value
@@ -209,13 +285,24 @@ def as_schedule(
 
 
 class Confidence(AbstractSchedule):
-    """βₜ = 2 log(points π² t² / 6 δ): with probability 1 - δ, mean + √βₜ std bounds every one of
-    `points` values in all rounds (Srinivas et al., 2010).
+    """The numbers βₜ = 2 log(points π² t² / 6δ): with probability 1 - δ, mean + √βₜ std bounds all values
+    in all rounds.
 
-    For DEC-HBO's Theorem 1, `points` is the size of the domain times the number of factors. Its union
-    need only go over the points of each factor's own grid, Σ_I grid^|I|, which is far less.
+    This is Srinivas et al. (2010). For DEC-HBO's Theorem 1, `points` is the size of the domain times
+    the number of factors. Its union need only go over the points of each factor's own grid, Σ_I
+    grid^|I|, which is far less.
 
-    `ValueError` for points below 1 or a delta outside (0, 1).
+    Args:
+        points: Number of values, at least 1.
+        delta: Probability that a bound fails, in (0, 1).
+
+    Raises:
+        ValueError: `points` is below 1, or `delta` lies outside (0, 1).
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> round(float(jaxbo.schedules.Confidence(points=100)(jnp.array(1))), 2)
+        14.81
     """
 
     points: int | float = eqx.field(static=True)
@@ -233,16 +320,30 @@ class Confidence(AbstractSchedule):
 
 
 class Continuous(AbstractSchedule):
-    """βₜ = 2 log(4 F π² t² / 6δ) + 2 d log(d t² b r √log(4 F a / δ)) of DEC-HBO's Theorem 3.
+    """The numbers βₜ = 2 log(4 F π² t² / 6δ) + 2 d log(d t² b r √log(4 F a / δ)) of DEC-HBO's Theorem 3.
 
-    With it the sum of the factors' deviations bounds f (`UpperBound(joint=False)`) at every query and, up
-    to 1/t², on [0, r]^d, for F factors, if |f(x) - f(z)| ≤ L |x - z|₁ everywhere with probability
-    1 - a F exp(-L² / b²), for any L: a and b are of the kernel, on which they depend, b in deviations of
-    the values, to which models are fitted; r is 1 on the unit cube. The second logarithm is of the points
-    of a grid along each axis, and no less than 0.
+    With it the sum of the factors' deviations bounds f (`UpperBound(joint=False)`) at every query and,
+    up to 1/t², on [0, r]^d, for F factors. The condition is |f(x) - f(z)| ≤ L |x - z|₁ everywhere with
+    probability 1 - a F exp(-L² / b²), for any L. The second logarithm is of the points of a grid along
+    each axis, and no less than 0.
 
-    `ValueError` for less than one factor or dimension, numbers that are not positive, a delta outside
-    (0, 1), and an `a` so small that 4 F a ≤ δ.
+    Args:
+        factors: F, at least 1.
+        dim: d, at least 1.
+        a: A positive number that depends on the kernel, with 4 F a > δ.
+        b: A positive number that depends on the kernel, in deviations of the values, to which models
+            are fitted.
+        r: The width of the domain, which is 1 on the unit cube.
+        delta: δ, the probability that a bound fails, in (0, 1).
+
+    Raises:
+        ValueError: A number is out of range, or `a` is so small that 4 F a ≤ δ.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> beta = jaxbo.schedules.Continuous(factors=3, dim=2, a=1.0, b=1.0)
+        >>> bool(beta(jnp.array(2)) > beta(jnp.array(1)))
+        True
     """
 
     factors: int = eqx.field(static=True)
@@ -277,12 +378,24 @@ def _own(rounds: Scalar, exponent: Scalar | float) -> Scalar:
 
 
 def explores(numbers: ArrayLike | Sequence[float]) -> np.ndarray:
-    """Whether CEPE explores in round t = 1, 2, …: if it has explored fewer than N_t times (Algorithm 1).
+    """Says in which rounds CEPE explores: if it has explored fewer than N_t times before (Algorithm 1).
 
-    `numbers` are N_t for every round, not decreasing. Host side. (Salgia, Vakili and Zhao, 2022; their
-    section 3.1 says "at most N_t" once, their algorithm and their example "fewer".)
+    It is computed on the host. (Salgia, Vakili and Zhao, 2022: their section 3.1 says "at most N_t"
+    once, their algorithm and their example "fewer".)
 
-    `ValueError` for numbers that decrease, are not finite, or do not even explore once.
+    Args:
+        numbers: N_t for every round t = 1, 2, …, not decreasing.
+
+    Returns:
+        Whether each round explores.
+
+    Raises:
+        ValueError: The numbers decrease, are not finite, or do not even explore once.
+
+    Example:
+        >>> import jaxbo
+        >>> jaxbo.schedules.explores([1.0, 1.0, 2.0, 2.0]).tolist()
+        [True, False, True, False]
     """
     # On the host, also within a `jit`.
     numbers = about("numbers", lambda given: np.asarray(given, np.float64))(numbers)
@@ -309,7 +422,24 @@ def explores(numbers: ArrayLike | Sequence[float]) -> np.ndarray:
 
 
 def growing(rounds: int, exponent: float = 2 / 3, scale: float = 1.0) -> np.ndarray:
-    """N_t = scale t^exponent for every round: the example of CEPE's section 3.1.1."""
+    """N_t = scale t^exponent for every round: the example of CEPE's section 3.1.1.
+
+    Args:
+        rounds: Number of rounds, at least 1.
+        exponent: The exponent, positive.
+        scale: The factor, positive.
+
+    Returns:
+        N_t for every round, for `explores`.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import jaxbo
+        >>> jaxbo.schedules.growing(4, exponent=0.5).round(2).tolist()
+        [1.0, 1.41, 1.73, 2.0]
+    """
     whole("rounds", rounds, least=1)
     positive_number("exponent", exponent)
     positive_number("scale", scale)
@@ -320,8 +450,23 @@ def growing(rounds: int, exponent: float = 2 / 3, scale: float = 1.0) -> np.ndar
 def optimal(rounds: int, kappa: float, delta: float, scale: float = 1.0) -> np.ndarray:
     """N_t = scale t^(2 / (3 - κ)) log(t / δ)^(1/3) for every round: the order in Theorem 3.1 of CEPE.
 
-    κ: the information gain of the kernel grows like t^κ, so d / (2ν + d) for a Matern kernel of
-    smoothness ν and 0, but for logarithms, for the squared exponential. The theorem leaves `scale` open.
+    Args:
+        rounds: Number of rounds, at least 1.
+        kappa: κ in [0, 1]. The information gain of the kernel grows like t^κ. So κ is d / (2ν + d) for
+            a Matern kernel of smoothness ν and, but for logarithms, 0 for the squared exponential.
+        delta: δ in (0, 1).
+        scale: The factor, positive. The theorem leaves it open.
+
+    Returns:
+        N_t for every round, for `explores`.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import jaxbo
+        >>> jaxbo.schedules.optimal(3, kappa=0.0, delta=0.1).round(2).tolist()
+        [1.32, 2.29, 3.13]
     """
     whole("rounds", rounds, least=1)
     require(
@@ -338,6 +483,21 @@ def optimal(rounds: int, kappa: float, delta: float, scale: float = 1.0) -> np.n
 
 
 def first(rounds: int) -> np.ndarray:
-    """N_t with which the first `rounds` rounds explore and no others: S-CEPE's."""
+    """N_t with which the first rounds explore and no others, as in S-CEPE.
+
+    Args:
+        rounds: Number of rounds that explore, at least 1.
+
+    Returns:
+        N_t for these rounds, for `explores`.
+
+    Raises:
+        ValueError: `rounds` is less than 1.
+
+    Example:
+        >>> import jaxbo
+        >>> jaxbo.schedules.first(2).tolist()
+        [2.0, 2.0]
+    """
     whole("rounds", rounds, least=1)
     return np.full(rounds, float(rounds))

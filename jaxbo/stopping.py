@@ -1,12 +1,12 @@
 """When a run has found enough: rules for `drive(stop=)` and `drive_async(stop=)`.
 
 A rule is a function of the trace so far, or of the desk, that says whether to end. Both have `values`, in
-the user's own sign, a `direction`, and `feasible`, which says what did not fail and met all bounds: the
-rules here pass over the others. A lambda is a rule too:
+the user's own sign, a `direction`, and `feasible`, which says which evaluations did not fail and met all
+bounds: the rules here pass over the others. A lambda is a rule too:
 
     stop=lambda trace: np.nanmax(trace.values) > 0.9
 
-Where other threads tell a desk, too, `desk.results` has all of one moment.
+If other threads tell a desk, too, `desk.results` has all of one moment.
 """
 
 import math
@@ -23,7 +23,20 @@ from jaxbo.runs.desk import Desk
 
 @dataclass(frozen=True)
 class Target:
-    """Ends once each agent's best value is as good as `value`. `ValueError` for no finite number."""
+    """Ends a run once the best value of each agent is as good as a target.
+
+    Args:
+        value: The target, a finite number.
+
+    Raises:
+        ValueError: The target is not a finite number.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> trace = jaxbo.Trace(jnp.zeros((2, 1, 1)), jnp.array([[0.2], [0.7]]), None)
+        >>> jaxbo.stopping.Target(0.5)(trace), jaxbo.stopping.Target(0.9)(trace)
+        (True, False)
+    """
 
     value: float
 
@@ -39,10 +52,23 @@ class Target:
 
 @dataclass(frozen=True)
 class NoProgress:
-    """Ends once no agent's best value has become better by more than `least` in the last `count`.
+    """Ends a run once the best value of no agent has become better for some time.
 
-    These are rows of a trace, the initial design included, or results of a desk. Before the first success
-    there is no progress to miss. `ValueError` for a `count` below 1 or a negative `least`.
+    Time is counted in rows of a trace, the initial design included, or in results of a desk. Before the
+    first success there is no progress to miss.
+
+    Args:
+        count: The number of last rows or results that are looked at, at least 1.
+        least: A value is better if it is so by more than this, at least 0.
+
+    Raises:
+        ValueError: `count` is below 1, or `least` is negative.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> trace = jaxbo.Trace(jnp.zeros((3, 1, 1)), jnp.array([[0.7], [0.2], [0.7]]), None)
+        >>> jaxbo.stopping.NoProgress(2)(trace), jaxbo.stopping.NoProgress(3)(trace)
+        (True, False)
     """
 
     count: int

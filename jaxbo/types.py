@@ -1,6 +1,6 @@
 """Axis words and array aliases for the annotations.
 
-Every annotation in the package names its axes with these words:
+Every annotation in the package names its axes with the following words:
 
     agents      who optimizes: owners, clients, workers (always the leading axis)
     rounds      one query per agent each
@@ -10,8 +10,8 @@ Every annotation in the package names its axes with these words:
     capacity    room for observations; a count says how much of it is used
     outputs     several value columns that share one covariance
 
-Floating arrays are float32 unless the caller's own are float64; no function here changes the
-precision of what it is given.
+Floating arrays are float32 unless the caller's own are float64; no function here changes the precision of
+its arguments.
 """
 
 import functools
@@ -43,7 +43,7 @@ def floating(value: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
     """`value` as a strongly typed floating array.
 
     Floating arrays keep their precision; Python numbers and integers take JAX's default. `ValueError` for
-    a number that this precision takes for infinite or for 0, and for what is no number.
+    a number that this precision takes for infinite or for 0, and for things that are no number.
     """
     if isinstance(value, str | bytes):  # JAX would look for a type of this name
         raise ValueError(f"expected a number, or an array of them, got {value!r}.")
@@ -92,8 +92,8 @@ def on_device(numbers: ArrayLike) -> Float[Array, "..."]:
 def as_pytree(function: Callable) -> Callable:
     """`function` as a pytree, so that whatever holds it passes through `jax.vmap` and `jax.jit`.
 
-    Modules are pytrees already. What is bound by a `functools.partial` becomes leaves, and a plain
-    function or closure becomes part of the structure.
+    Modules are pytrees already. Values bound by a `functools.partial` become leaves, and a plain function
+    or closure becomes part of the structure.
     """
     if isinstance(function, functools.partial):
         return jax.tree_util.Partial(function.func, *function.args, **function.keywords)
@@ -102,7 +102,7 @@ def as_pytree(function: Callable) -> Callable:
 
 
 def _on_host(value: ArrayLike | Sequence[float]) -> ArrayLike | Sequence[float]:
-    """Python's numbers, one or several, in float64: JAX would cut them before they are looked at.
+    """Python's numbers in float64: JAX would cut them before they are looked at.
 
     Anything else comes back as it is, for JAX to refuse.
     """

@@ -189,6 +189,51 @@ def test_a_docstring_keeps_its_formulas_lists_and_characters():
     assert items == ["an item of two lines"]
 
 
+SECTIONS = """Does x.
+
+Args:
+    x: A number of |x|
+        in two lines.
+
+        More of w_.
+    y_: Another: default 1.
+
+Returns:
+    A pair: a_ and `b`.
+
+Raises:
+    ValueError: `x` is
+        negative.
+
+Example:
+    >>> f(1) * 2
+    a_
+"""
+CONVERTED = r"""Does x.
+
+Args:
+    x: A number of \|x\| in two lines.
+
+        More of w\_.
+    y_: Another: default 1.
+
+Returns:
+    \
+    A pair: a\_ and \ ``b``\ .
+
+Raises:
+    ValueError: \ ``x``\  is negative.
+
+Example:
+    >>> f(1) * 2
+    a_
+"""
+
+
+def test_a_docstring_keeps_its_sections_and_its_examples():
+    assert module("docstrings").converted(SECTIONS) == CONVERTED
+
+
 @pytest.mark.full
 def test_with_the_cache_that_it_describes_a_second_process_compiles_nothing_and_is_silent(tmp_path):
     (line,) = re.findall(

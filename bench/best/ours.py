@@ -8,5 +8,5 @@ NAME = "jaxbo"
 
 
 def method(domain: AbstractDomain, evaluations: int) -> AbstractAlgorithm:
-    """The method that users are advised to take, for so many evaluations with the initial ones."""
+    """The method that users are advised to take, for so many evaluations with the initial points."""
     return BO(domain, evaluations)

@@ -1,11 +1,11 @@
-"""CEPE's rivals: agents share every observation, and each follows an index of what it wants itself.
+"""CEPE's rivals: agents share every observation, and each follows an index of its own wish.
 
     f_i = α_i h_i + (1 - α_i) Σ_j w_j h_j = Σ_j c_ij h_j
     x_i = argmax index(mean_i, std_i),   mean_i = Σ_j c_ij mean_j,   std_i² = Σ_j c_ij² variance_j
 
-IGP-UCB, EI and PI as in section 6.2 and appendix D of Salgia, Vakili and Zhao (2022). Nobody explores for
-others: h_j is learned where agent j looks for the maximum of f_j. Appendix A bounds what is known of f_i
-by std_i = Σ_j c_ij std_j instead, which is larger: `joint=False`.
+IGP-UCB, EI and PI as in section 6.2 and appendix D of Salgia, Vakili and Zhao (2022). Nobody explores
+for others: h_j is learned where agent j looks for the maximum of f_j. Appendix A bounds the deviation
+of f_i by std_i = Σ_j c_ij std_j instead, which is larger: `joint=False`.
 """
 
 import abc
@@ -34,7 +34,7 @@ class AbstractIndex(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, t: Count, mean: Scalar, std: Scalar, best: Scalar) -> Scalar:
-        """The index of one point."""
+        """The index of a point."""
 
 
 class IGPUCB(AbstractIndex):
@@ -90,7 +90,7 @@ class GridBelief(eqx.Module):
 
 
 class CollaborativeClient(eqx.Module):
-    """One agent: what all know of its function, where it has been, and when it last succeeded."""
+    """An agent: the shared knowledge of its function, its last place, and its last success."""
 
     index: Count
     belief: GridBelief
@@ -99,7 +99,7 @@ class CollaborativeClient(eqx.Module):
 
 
 class CollaborativeMessage(eqx.Module):
-    """What receivers compute from the observations of an agent."""
+    """The part that receivers compute from the observations of an agent."""
 
     mean: Float[Array, " points"]
     variance: Float[Array, " points"]
@@ -115,15 +115,16 @@ class CollaborativeBroadcast(eqx.Module):
 
 
 class Collaborative(AbstractFederated):
-    """Every observation is sent to all, whatever the round; `index` says what an agent then queries.
+    """Every observation is sent to all, whatever the round; `index` then says which point an agent
+    queries.
 
-    `alpha` and `weights` are those of `CEPE`, on a finite domain; so are prior mean and values. `joint`
-    has the deviation of a sum of independent processes, its contrary the paper's bound. Processes
-    are exact as far as `size` features tell points apart (`nystrom.greedy`): with a squared
-    exponential kernel of a fifth of a square, 128 leave 1e-6 of the variance. Memory size² + points an
-    agent, for any number of rounds. Of points that look equally good an agent takes any, so that agents
-    who know nothing yet begin apart; the paper does not say. Where its own evaluations fail an agent does
-    not look again.
+    `alpha` and `weights` are as in `CEPE`, on a finite domain; so are prior mean and values. `joint`
+    has the deviation of a sum of independent processes, its contrary the paper's bound. Processes are
+    exact as far as `size` features tell points apart (`nystrom.greedy`): with a squared exponential
+    kernel of a fifth of a square, 128 leave 1e-6 of the variance. Memory size² + points an agent, for
+    any number of rounds. If several points look equally good, an agent takes any of them, so that
+    agents who know nothing yet begin apart; the paper does not say. An agent does not look again at a
+    place where its own evaluations fail.
     """
 
     domain: Finite
@@ -175,7 +176,7 @@ class Collaborative(AbstractFederated):
 
     @property
     def _power(self) -> int:
-        """Of the standard deviations that add up."""
+        """The power of the standard deviations that add up."""
         return 2 if self.joint else 1
 
     @property
@@ -266,7 +267,7 @@ def _observed(
     i: Count,
     y: Scalar,
 ) -> GridBelief:
-    """Potter's update (`kernels.processes.posterior`) of the root, and of what it means at all points."""
+    """Potter's update (`kernels.processes.posterior`) of the root, and of its effect at all points."""
     noise = method.noise
     v = dot(phi[i], belief.root)
     s = inner(v, v) + noise

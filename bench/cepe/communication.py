@@ -4,11 +4,11 @@
     x: numbers that CEPE sends over those that S-CEPE sends;   y: regret of S-CEPE over CEPE's
 
 q_0 makes the inducing sets larger or smaller. As in the paper CEPE's exploration is interleaved, here
-with N_t = 64 (t / T)^(2/3), and S-CEPE's comes first. "CEPE, first" explores first too, so that it knows
-what S-CEPE knows. S-CEPE's agents send until all have sent everything. "own mean" is S-CEPE with an
-agent's exact mean in the place of its own sketch of it, which costs nothing to send; "greedy" and
-"random" pick inducing points by pivoted Cholesky instead of drawing each by itself. "alone" is CEPE with
-alpha = 1, for which nobody needs to send anything.
+with N_t = 64 (t / T)^(2/3), and S-CEPE's comes first. "CEPE, first" explores first too, so that it has
+the knowledge of S-CEPE. S-CEPE's agents send until all have sent everything. "own mean" is S-CEPE with
+an agent's exact mean in the place of its own sketch of it, which costs nothing to send; "greedy" and
+"random" pick inducing points by pivoted Cholesky instead of drawing each by itself. "alone" is CEPE
+with alpha = 1, for which nobody needs to send anything.
 """
 
 import functools

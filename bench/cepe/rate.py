@@ -4,10 +4,10 @@
                                    κ = d / (2ν + d) for a Matern kernel
 
 The setting of `cepe` on Branin, with N_t = t^(2/3), or the theorem's t^(2 / (3 - κ)) log(t / δ)^(1/3)
-for a Matern kernel, which do not depend on the horizon: one run is all horizons up to its own. Slopes of
-log R over log T are those of a line through the last three doublings. Exploration alone has that of N_t,
-which is given; what agents lose while they exploit must grow no faster. Agents a thousand in number are
-beyond the paper.
+for a Matern kernel, which do not depend on the horizon: a run has all shorter horizons in it. Slopes of
+log R over log T are slopes of a line through the last three doublings. Exploration alone has the slope
+of N_t, which is given. The loss of agents while they exploit must grow no faster. Agents a thousand in
+number are beyond the paper.
 """
 
 import functools
@@ -81,7 +81,7 @@ def _run(options: Options) -> Result:
 
 
 def slope(curves: np.ndarray) -> np.ndarray:
-    """Of log R over log T by least squares, for every run."""
+    """The slope of log R over log T by least squares, for every run."""
     last = curves.shape[1]
     T = np.unique(np.geomspace(last / 2**DOUBLINGS, last, 50).astype(int))
     log_T = np.log(T) - np.log(T).mean()

@@ -1,4 +1,4 @@
-"""CEPE, Fig. 1b and 1c: fifty agents who want mixtures of what all of them see.
+"""CEPE, Fig. 1b and 1c: fifty agents who want mixtures of the functions that all of them see.
 
     h(x) = Λ(x₁^i, x₂^j), i and j drawn from 1, 2, 3 for each agent;   y = h(x) + N(0, 0.01)
     f = α h + (1 - α) mean of all h,   α uniform in [0.1, 0.9];   900 points of the unit square
@@ -8,10 +8,11 @@
 it is also brought to mean 0 and variance 1. The rivals are told every observation of everybody, in every
 round. Every run has powers and alphas of its own, which all methods share.
 
-What the paper leaves open is tried both ways: N_t = t^(2/3), its example, and N_t = 64 (t / T)^(2/3), so
-that N_T is its number; rivals with its deviation of f (appendix A), the weighted sum of those of all h,
-and with that of a sum of independent processes. f* of EI and PI is the largest mean at a point that the
-agent itself has queried, and an agent takes any of the points that look equally good.
+Points that the paper leaves open are tried both ways: N_t = t^(2/3), its example, and N_t = 64 (t /
+T)^(2/3), so that N_T is its number. Rivals have its deviation of f (appendix A), the weighted sum of
+the deviations of all h, or the deviation of a sum of independent processes. f* of EI and PI is the
+largest mean at a point that the agent itself has queried, and an agent takes any of the points that
+look equally good.
 """
 
 import functools
@@ -51,7 +52,7 @@ RIVALS = (*INDICES, *(f"{name}, independent" for name in INDICES))
 
 
 def methods(rounds: int) -> dict[str, tuple[AbstractFederated, float]]:
-    """By name, each with the alpha that agents are given, or NaN for what they want."""
+    """The methods by name, each with the alpha that agents are given, or NaN for their own wish."""
     ours, kernel = cepe(schedules.growing(rounds)), SquaredExponential(LENGTH_SCALE)
 
     def rival(index: type, joint: bool) -> Collaborative:

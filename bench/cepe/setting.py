@@ -1,4 +1,5 @@
-"""Agents who want mixtures of what all of them see: what CEPE's experiments run on, and what they find.
+"""Agents who want mixtures of the functions that all of them see: the setting of CEPE's experiments, and
+their results.
 
 h(x) = Λ(x₁^i, x₂^j), i and j drawn from 1, 2, 3 for each agent;   y = h(x) + N(0, 0.01)
 f = α h + (1 - α) mean of all h,   α uniform in [0.1, 0.9];   900 points of the unit square
@@ -37,7 +38,9 @@ SHORT = 64
 
 
 class Federation(eqx.Module):
-    """What one run's agents see, each of them at all points, and how much they want it alone."""
+    """The functions of the agents of a run, each at all points, and how much they want their own
+    alone.
+    """
 
     function: TestFunction
     offset: float
@@ -55,7 +58,7 @@ class Federation(eqx.Module):
         return self.value(self.powers[agent], x) + noise
 
     def regret(self, queries: Float[Array, "rounds agents 2"]) -> Float[Array, "rounds agents"]:
-        """Of every query, without noise."""
+        """The value of every query, without noise."""
         own = jax.vmap(lambda p: jax.vmap(lambda x: self.value(p, x))(grid()))(self.powers)
         alpha = self.alpha[:, None]
         wanted = alpha * own + (1 - alpha) * jnp.mean(own, axis=0, keepdims=True)
@@ -72,7 +75,7 @@ def grid() -> Points:
 
 
 def federation(key: Key, name: str, agents: int = AGENTS) -> Federation:
-    """Drawn for one run."""
+    """The functions drawn for a run."""
     power_key, alpha_key = jr.split(key)
     powers = jr.randint(power_key, (agents, 2), POWERS[0], POWERS[1] + 1).astype(float)
     alpha = jr.uniform(alpha_key, (agents,), minval=ALPHAS[0], maxval=ALPHAS[1])
@@ -87,12 +90,12 @@ def cepe(numbers: np.ndarray, agents: int = AGENTS, **options: Any) -> CEPE:
 
 
 def shorter(rounds: int) -> np.ndarray:
-    """N_t with N_T = `SHORT`, interleaved as in the longer one."""
+    """N_t with N_T = `SHORT`, interleaved as in the longer run."""
     return schedules.growing(rounds, scale=min(SHORT / rounds ** (2 / 3), 1.0))
 
 
 class Totals(NamedTuple):
-    """Of every round: regret of all agents, and numbers that they sent."""
+    """The regret of all agents in every round, and the numbers that they sent."""
 
     regret: Float[Array, "*runs rounds"]
     scalars: Float[Array, "*runs rounds"]
@@ -106,7 +109,7 @@ def outcomes(
     rounds: int,
     keys: Array,
 ) -> Totals:
-    """One run for each key, one after the other: memory is that of one."""
+    """A run for each key, in turn: memory is that of a single run."""
 
     def one(key: Key) -> Totals:
         draw_key, run_key = jr.split(key)
@@ -127,7 +130,7 @@ def cumulative(regret: Array | np.ndarray) -> Float[np.ndarray, "runs rounds"]:
 
 
 def settings(runs: int, rounds: int) -> dict[str, Any]:
-    """What all experiments of the paper have in common."""
+    """The common parts of all experiments of the paper."""
     return {
         "runs": runs,
         "rounds": rounds,

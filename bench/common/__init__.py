@@ -1,1 +1,1 @@
-"""What experiments of several rooms share, beside their objectives (`bench.tasks`)."""
+"""Parts that experiments of several rooms share, beside their objectives (`bench.tasks`)."""

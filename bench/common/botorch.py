@@ -1,4 +1,4 @@
-"""BoTorch's LogEI with its default model, refitted every time: what a user would pick instead."""
+"""BoTorch's LogEI with its default model, refitted every time: the choice of most users."""
 # pyright: reportMissingImports=false
 
 import importlib.util

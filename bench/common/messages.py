@@ -1,4 +1,4 @@
-"""What messages of FTS and DP-FTS-DE are drawn from, as the authors have it."""
+"""The features that messages of FTS and DP-FTS-DE are drawn from, as the authors have it."""
 
 from typing import Any
 
@@ -17,6 +17,6 @@ def random_cosines(key: Key, kernel: AbstractKernel, dim: int, size: int) -> Cos
 
 
 def model(features: int, **options: Any) -> Fixed:
-    """Of a real objective."""
+    """The features for a real objective."""
     kernel = SquaredExponential(LENGTH_SCALE)
     return Fixed(kernel=kernel, size=features, noise=NOISE, basis=random_cosines, **options)

@@ -11,7 +11,7 @@ from jaxbo import metrics, plotting
 def rows(
     curves: dict[str, np.ndarray], methods: tuple[str, ...], names: tuple[str, ...]
 ) -> list[tuple[str, ...]]:
-    """Where each method ended, mean and standard error, where it ran."""
+    """The end of each method that ran, mean and standard error."""
 
     def cell(curve: np.ndarray | None) -> str:
         if curve is None:
@@ -30,7 +30,7 @@ def figure(
     names: tuple[str, ...],
     **options: Any,
 ) -> Any:
-    """A panel for each name, with those of the methods that ran; options are `plotting.regret`'s."""
+    """A panel for each name, with the methods that ran; options are `plotting.regret`'s."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(6.5 * len(names), 5), dpi=plotting.DPI, layout="constrained")

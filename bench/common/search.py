@@ -1,4 +1,4 @@
-"""A search for the maximum of one objective: random points, then evaluations, and what is best so far.
+"""A search for the maximum of an objective: random points, then evaluations, and the best so far.
 
 Every run has initial points of its own, the same for all methods.
 """
@@ -48,12 +48,12 @@ def _regret(algorithm: AbstractAlgorithm, objective: Same, keys: Array, rounds: 
 def traced(
     algorithm: AbstractAlgorithm, objective: Any, rounds: int, key: Key
 ) -> tuple[Float[Array, "points dim"], Float[Array, " points"]]:
-    """Every point of one run, the initial ones first, and its value."""
+    """Every point of a run, the initial points first, and its value."""
     _, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
     return trace.queries[:, 0], trace.values[:, 0]
 
 
 def incumbents(values: Float[Array, " points"]) -> np.ndarray:
-    """Which is the best of those up to each."""
+    """The best of the points up to each."""
     told = np.nan_to_num(np.asarray(values), nan=-np.inf)
     return np.array([int(np.argmax(told[: t + 1])) for t in range(len(told))])

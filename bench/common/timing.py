@@ -1,5 +1,6 @@
-"""What measurements of speed share: a figure with its goal, times taken side by side, processes of their
-own."""
+"""Parts that measurements of speed share: a figure with its goal, times taken side by side, processes of
+their own.
+"""
 
 import json
 import os
@@ -18,7 +19,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement. `ratio` says how many times better it is than what ran `beside` it.
+    """One measurement. `ratio` says how many times better it is than the program `beside` it.
 
     `holds` is whether `goal` is met, None where there is none. `values` are all repeats behind `value`.
     """
@@ -33,7 +34,7 @@ class Figure:
     values: tuple[float, ...] = ()
 
     def deciding(self) -> float:
-        """What the goal is about: the ratio where it is one, else the figure."""
+        """The number that the goal is about: the ratio if there is one, else the figure."""
         return self.value if self.ratio is None or not self.goal.endswith("x") else self.ratio
 
     def cells(self) -> tuple[str, ...]:
@@ -57,9 +58,9 @@ def at_least(goal: float, figure: float) -> dict[str, Any]:
 
 
 def race(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
-    """Seconds of every call, `repeats` times in turn, after one that does not count.
+    """Seconds of every call, `repeats` times in turn, after a call that does not count.
 
-    In turn, so that what else the machine does falls on all of them alike.
+    In turn, so that other work of the machine falls on all of them alike.
     """
     for call in calls.values():
         jax.block_until_ready(call())
@@ -79,20 +80,20 @@ def best(call: Callable[[], Any], repeats: int) -> float:
 
 
 def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    """The compiled program for these arguments, and the seconds of tracing and compiling it."""
+    """The compiled program for the arguments, and the seconds of tracing and compiling it."""
     start = time.perf_counter()
     program = jax.jit(function).lower(*arguments).compile()
     return program, time.perf_counter() - start
 
 
 def held(program: Any) -> int:
-    """Bytes that a compiled program holds at once: arguments, results, and what lies between."""
+    """Bytes that a compiled program holds at once: arguments, results, and intermediate arrays."""
     sizes = program.memory_analysis()
     return sizes.temp_size_in_bytes + sizes.argument_size_in_bytes + sizes.output_size_in_bytes
 
 
 def elsewhere(module: str, *arguments: str, flags: str = "") -> Any:
-    """What `python -m module arguments` prints last, as JSON, in a process of its own.
+    """The last output, as JSON, of `python -m module arguments` in a process of its own.
 
     `flags` are added to XLA's.
     """

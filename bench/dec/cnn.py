@@ -2,11 +2,11 @@
 
     learning rate, three dropout rates, batch size, epochs     (tasks/cifar.py says what is smaller here)
 
-The method sees the share of wrong validation images; shown is that of the test images for what is best on
-the validation images so far. Every evaluation trains a network, inside of the compiled program. Every
-run has 10 random points of its own, the same for all methods. Factors are all pairs, or all triples, of
-the six. Neither random search is in the paper nor the plain process with one length scale a coordinate
-and the prior of `Priors.scaled`.
+The method sees the share of wrong validation images. The figure shows the share of wrong test images at
+the best point on the validation images so far. Every evaluation trains a network, inside of the
+compiled program. Every run has 10 random points of its own, the same for all methods. Factors are all
+pairs, or all triples, of the six. Neither random search is in the paper nor the plain process with a
+length scale for each coordinate and the prior of `Priors.scaled`.
 """
 
 import functools

@@ -2,13 +2,13 @@
 
     2 variances + 9 length scales + 200 x 9 coordinates = 1811 hyperparameters    (bench.tasks.sparse_gp)
 
-The objective is the mean RMSE over five folds of all 45730 proteins; shown is the RMSE on the test rows,
-of what is best on the folds so far. Every run has 10 random points of its own, the same for all methods
-but REMBO, whose are in its subspace.
-The paper does not give its graph: here the hyperparameters of the kernel are a chain, and so are the
-coordinates of each inducing input, cut into overlapping factors of one, two or three. REMBO is EI of a
-plain process in a random subspace of 20 dimensions. Random search is not in the paper, nor is the plain
-process with one length scale a coordinate and the prior of `Priors.scaled`.
+The objective is the mean RMSE over five folds of all 45730 proteins. The figure shows the RMSE on the
+test rows, at the best point on the folds so far. Every run has 10 random points of its own, the same
+for all methods but REMBO, whose are in its subspace. The paper does not give its graph: here the
+hyperparameters of the kernel are a chain, and so are the coordinates of each inducing input, cut into
+overlapping factors of size 1, 2 or 3. REMBO is EI of a plain process in a random subspace of 20
+dimensions. Random search is not in the paper, nor is the plain process with a length scale for each
+coordinate and the prior of `Priors.scaled`.
 """
 
 import functools

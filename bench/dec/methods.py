@@ -1,4 +1,4 @@
-"""What DEC-HBO's experiments share: sums of factors on a grid, and the plain processes beside them.
+"""Parts that DEC-HBO's experiments share: sums of factors on a grid, and the plain processes beside them.
 
 All processes are exact, and fitted to the initial points and then every 10 evaluations.
 """
@@ -33,7 +33,7 @@ CANDIDATES = 100
 def decomposed(
     structure: Any, evaluations: int, grid: int, *, noise: float = NOISE, **options: Any
 ) -> Decomposed:
-    """A sum of factors: their scopes, or what learns these."""
+    """A sum of factors: their scopes, or a model that learns the scopes."""
     options = {"refit_every": REFIT, "warp": True} | options
     return Decomposed(structure, INITIAL + evaluations, noise=noise, grid=grid, **options)
 
@@ -52,13 +52,13 @@ def chains(
 
 
 def scaled(domain: AbstractDomain, evaluations: int, noise: float = NOISE) -> EGP:
-    """EI of a plain process with one length scale a coordinate and a prior scaled by dimension."""
+    """EI of a plain process with a length scale for each coordinate and a prior scaled by dimension."""
     kernel = SquaredExponential(np.full(domain.dim, 0.3))
     return EGP(domain, _process(kernel, evaluations, noise, Priors.scaled(domain.dim)), EI())
 
 
 def plain(policy: AbstractPolicy) -> Method:
-    """A plain process with one length scale."""
+    """A plain process with a single length scale."""
     return lambda dim, evaluations: EGP(
         Cube(dim), _process(SquaredExponential(0.3), evaluations, NOISE, None), policy
     )

@@ -1,23 +1,24 @@
-"""Whether a structure that is there is found, and what knowing it is worth: in 20, 50 and 100 dimensions.
+"""Whether a structure that is there is found, and the worth of knowing it: in 20, 50 and 100 dimensions.
 
     f(x) = Σ_v f_v(x_v) + Σ_{(i, j) ∈ tree} f_ij(x_i, x_j),    all drawn from GP(0, exp(-|.|² / 2 scale²))
     regret_t = max f - max over evaluations up to t of f, in deviations of f
 
 Appendix B of the paper learns the factors but has no experiment of it. Every run has its own function:
-a random tree of dim / 4 pairs on variables drawn at random, which overlap in every variable that is not a
-leaf, and one factor for each variable; pairs have half of the prior variance. Its maximum is exact on a
+a random tree of dim / 4 pairs on variables drawn at random, which overlap in every variable that is not
+a leaf, and a factor for each variable; pairs have half of the prior variance. Its maximum is exact on a
 grid, by messages on the tree; a few steps of Newton's method go on from there. The initial points are
-the same for all methods. A model shares its variance evenly, so the true graph has every pair four times.
+the same for all methods. A model shares its variance evenly, so the true graph has every pair four
+times.
 
     found    of the pairs in the tree, how many share a factor, mean over chains
     false    of the pairs that share a factor, how many are not in the tree
 
-Chains take 1000 steps at every fit. "Random first" has half of its evaluations at uniform points, for the
-structure's sake: a search for the maximum tells little of it. "At random points" has the same model
-learn from uniform points instead of a method's own. "One each" knows of no pairs, and ADD-GP-UCB sums up
-deviations beside. All processes are exact and fitted every 10 evaluations. The plain one is that of
-`dec-synthetic`: one length scale a coordinate with the prior of `Priors.scaled`, EI, and, which none of
-the others has, warped values.
+Chains take 1000 steps at every fit. "Random first" has half of its evaluations at uniform points, for
+the structure's sake: a search for the maximum tells little of it. "At random points" has the same model
+learn from uniform points instead of a method's own. "One each" knows of no pairs, and ADD-GP-UCB sums
+up deviations beside. All processes are exact and fitted every 10 evaluations. The plain process is as
+in `dec-synthetic`: a length scale for each coordinate with the prior of `Priors.scaled`, EI, and,
+unlike the others, warped values.
 """
 
 import functools
@@ -255,7 +256,7 @@ def _title(dim: int, name: str) -> str:
 def _searching(
     key: Key, dim: int, name: str, rounds: int
 ) -> tuple[Float[Array, " rounds"], Float[Array, "2 fits"]]:
-    """Regret after every evaluation; what was found and what of it is false after every fit."""
+    """Regret after every evaluation; the share of pairs found and of false pairs after every fit."""
     function_key, key = jr.split(key)
     function = draw(function_key, dim)
     blind = rounds // 2 // REFIT * REFIT if name == RANDOM_FIRST else 0
@@ -282,14 +283,16 @@ def _searched(
 
 
 def _pairs(algorithm: AbstractAlgorithm, state: Any, function: Sum, dim: int) -> Float[Array, "2"]:
-    """What is found and what is false; NaN where no model has a structure."""
+    """The share of pairs found and of false pairs; NaN where no model has a structure."""
     if not isinstance(algorithm, DECHBO):
         return jnp.full((2,), jnp.nan)
     return held(algorithm.surrogate.scopes(state.shared, state.belief), function, dim)
 
 
 def held(scopes: Int[Array, "chains factors arity"], function: Sum, dim: int) -> Float[Array, "2"]:
-    """Of the function's pairs how many share a factor, and of those that do how many are not its."""
+    """How many of the function's pairs share a factor, and how many pairs that share a factor are not the
+    function's.
+    """
     share = jnp.mean(jax.vmap(lambda s: structure.shared(s, dim))(scopes), axis=0)
     pairs, total = structure.shared(function.scopes, dim), jnp.sum(share)
     right = jnp.sum(share * pairs)
@@ -298,7 +301,7 @@ def held(scopes: Int[Array, "chains factors arity"], function: Sum, dim: int) ->
 
 
 def _watching(key: Key, dim: int, name: str, rounds: int) -> Float[Array, "2 fits"]:
-    """What was found and what of it is false after every fit, from as many uniform points."""
+    """The share of pairs found and of false pairs after every fit, from as many uniform points."""
     del name
     function_key, key = jr.split(key)
     model = _model(_learning(), rounds)
@@ -330,7 +333,7 @@ def _learned(
 def checks(
     curves: dict[str, np.ndarray], found: dict[str, np.ndarray], dims: tuple[int, ...]
 ) -> dict[str, Check]:
-    """What learning gains over chance, and what the method gains over the plain process."""
+    """The gain of learning over chance, and of the method over the plain process."""
     claims: dict[str, Check] = {}
     for dim in dims:
         ends = {

@@ -4,13 +4,13 @@
     regret_t = max f - max over evaluations up to t of f
 
 Every run has initial points of its own, the same for all methods but REMBO, whose are in its subspace.
-All processes are exact, their hyperparameters fitted to the initial points and then every 10 evaluations,
-values warped but where it says not. Random trees are drawn anew, and all fitted, at every evaluation
-(RDUCB). ADD-GP-UCB and "as in the paper" maximize an upper bound with the sum of the factors' deviations;
-the other upper bounds have the deviation of f, "exploring" more of it. The plain process has one length
-scale a coordinate with the prior of `Priors.scaled`. BoTorch, where it is installed, is LogEI with its
-default model, fitted at every evaluation. REMBO (Wang et al., 2013) is EI of a plain process in a random
-subspace of half the dimension, drawn anew in every run.
+All processes are exact, their hyperparameters fitted to the initial points and then every 10
+evaluations, values warped but where it says not. Random trees are drawn anew, and all fitted, at every
+evaluation (RDUCB). ADD-GP-UCB and "as in the paper" maximize an upper bound with the sum of the
+factors' deviations; the other upper bounds have the deviation of f, "exploring" more of it. The plain
+process has a length scale for each coordinate with the prior of `Priors.scaled`. BoTorch, where it is
+installed, is LogEI with its default model, fitted at every evaluation. REMBO (Wang et al., 2013) is EI
+of a plain process in a random subspace of half the dimension, drawn anew in every run.
 """
 
 import functools

@@ -1,13 +1,13 @@
-"""An audit of the private sum: how well can a best distinguisher tell whether one agent took part?
+"""An audit of the private sum: how well can a best distinguisher tell whether an agent took part?
 
     two runs:  the worst-case agent sends a vector longer than allowed, or never takes part;
                all others send nothing
     statistic: the log likelihood ratio of what was broadcast, which no other test beats
     bound:     epsilon >= log((P[A | one] - delta) / P[A | other])  for any set A of outcomes
 
-The set is a threshold chosen on one half of the runs; both probabilities are bounded by
-Clopper-Pearson on the other half, 95 % together. The bound must stay below the epsilon that is
-claimed. Broken mechanisms, which claim the same, must be caught: it is a test of the test.
+The set is a threshold chosen on half of the runs; both probabilities are bounded by Clopper-Pearson on
+the other half, 95 % together. The bound must stay below the epsilon that is claimed. Broken mechanisms,
+which claim the same, must be caught: it is a test of the test.
 """
 
 from functools import partial
@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 class HalfTheNoise(Mechanism):
-    """Broken: what a forgotten factor would do."""
+    """Broken: the effect of a forgotten factor."""
 
     def deviation(self, weights: Float[Array, "regions agents"]) -> Scalar:
         return Mechanism.deviation(self, weights) / 2

@@ -1,6 +1,7 @@
 """DP-FTS-DE, Fig. 3c, f: a network for 50 people's handwritten digits, three hyperparameters.
 
-See `privacy_curve` for what is compared, `tasks.digits` for what is tuned: a stand-in for the paper's.
+See `privacy_curve` for the comparison and `tasks.digits` for the tuned network: a stand-in for the
+paper's.
 """
 
 from bench.dp.privacy_curve import PrivateProblem, measure

@@ -1,6 +1,6 @@
 """DP-FTS-DE, Fig. 3b, e, 8, 9, 10 and 12b: logistic regression for 30 people's movements (`tasks.har`).
 
-Three hyperparameters. See `privacy_curve` for what is compared, `tasks.logistic` for what is tuned.
+Three hyperparameters. See `privacy_curve` for the comparison and `tasks.logistic` for the tuned model.
 """
 
 from bench.dp import privacy_curve

@@ -1,8 +1,8 @@
 """DP-FTS-DE, Fig. 3a, d and 11: the SVMs of 29 landmine fields (`tasks.landmine`), two hyperparameters.
 
-See `privacy_curve` for what is compared. Of the two scores of an SVM it is the clean one; the authors'
-own is the noisy one. The domain is a grid of 51 x 51 points: all SVMs there are trained beforehand, and
-a run looks its values up, so that all rounds of all settings are compiled.
+See `privacy_curve` for the comparison. An SVM has two scores: here it is the clean score; the authors'
+own is the noisy score. The domain is a grid of 51 x 51 points: all SVMs there are trained beforehand,
+and a run looks its values up, so that all rounds of all settings are compiled.
 """
 
 import functools

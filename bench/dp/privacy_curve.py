@@ -1,15 +1,15 @@
-"""DP-FTS-DE, Fig. 3: what privacy costs on a real objective. The parts of `dp-landmine` and its kin.
+"""DP-FTS-DE, Fig. 3: the price of privacy on a real objective. The parts of `dp-landmine` and its kin.
 
     z in {1, 1.6, 2, 3, 4} at q = 0.35,   q in {0.1, 0.15, 0.2, 0.25, 0.35} at z = 1
     P = 4,  S = 22,  M = 100,  1 - p_t = 1/t;  10 initial points, then 60 rounds;  δ = 1 / N^1.1
     figure of a run: 1 - best value so far, noise included, mean over the agents
 
-Beside them, without privacy: FTS-DE, FTS (one region) and TS; and by problem one region under privacy
-(Fig. 8, S = 11), other weights and other numbers of regions (Fig. 9, 10), samples of a fixed size
-(Fig. 11) and weights that do not adapt (Fig. 12b). As the authors have it, messages are on
-features of length scale 0.01 with noise 1e-6 and of values as they are, and the agents' own samples have
-hyperparameters fitted by maximum evidence, a length scale for each coordinate. Every setting of as many
-regions is the same program: z, q and S are numbers.
+Other methods are without privacy: FTS-DE, FTS (a single region) and TS; and by problem a single region
+under privacy (Fig. 8, S = 11), other weights and other numbers of regions (Fig. 9, 10), samples of a
+fixed size (Fig. 11) and weights that do not adapt (Fig. 12b). As the authors have it, messages are on
+features of length scale 0.01 with noise 1e-6 and of values as they are, and the agents' own samples
+have hyperparameters fitted by maximum evidence, a length scale for each coordinate. Every setting of as
+many regions is the same program: z, q and S are numbers.
 """
 
 import functools
@@ -54,7 +54,7 @@ SMALL = 10.0
 
 
 class PrivacySetting(NamedTuple):
-    """One point of the picture: no regions is TS, z = 0 is without privacy."""
+    """A point of the picture: no regions is TS, z = 0 is without privacy."""
 
     regions: int = REGIONS
     z: float = 0.0
@@ -191,7 +191,7 @@ def _described(problem: PrivateProblem, runs: int, rounds: int) -> dict[str, Any
 
 
 def training_seconds(problem: PrivateProblem) -> dict[str, float]:
-    """Of one round, all agents in one program, and one program called for each agent in turn."""
+    """The seconds of a round, all agents in one program, and a program called for each agent in turn."""
     key, agents = jr.key(0), jnp.arange(problem.agents)
     points = problem.domain.sample(key, problem.agents)
     keys = jr.split(key, problem.agents)
@@ -331,7 +331,7 @@ def _figure(
 
 
 def _draw_ends(ax: Any, curves: dict[str, np.ndarray], names: Sequence[str], unit: str) -> None:
-    """Where each setting ended, with its standard error."""
+    """The end of each setting, with its standard error."""
     for place, name in enumerate(reversed(names)):
         mean, error = metrics.mean_and_error(curves[name][:, -1])
         ax.errorbar(mean, place, xerr=error, fmt="o", color=plotting.BLUE, capsize=3)
@@ -347,7 +347,7 @@ def _draw_trade_off(
     losses: dict[str, Loss],
     unit: str,
 ) -> None:
-    """Loss against utility, by the paper's accountant (open) and the tight one (filled)."""
+    """Loss against utility, by the paper's accountant (open) and the tight accountant (filled)."""
     from matplotlib import ticker
 
     for group, label, color in (

@@ -1,4 +1,4 @@
-"""What a run of a mechanism costs, by every accountant and at two δ: columns of the tables."""
+"""The loss of a run of a mechanism, by every accountant and at two δ: columns of the tables."""
 
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +14,7 @@ COLUMNS = ("ε, moments", "ε, Rényi", "ε, PLD", f"ε, PLD, δ = {STRICT:g}", 
 class Loss(NamedTuple):
     """ε by the paper's accountant, by Rényi and by PLD at the paper's δ, and by PLD at `STRICT`.
 
-    `noise` is the z that costs by PLD what the mechanism costs by the paper's accountant.
+    `noise` is the z whose loss by PLD is the mechanism's loss by the paper's accountant.
     """
 
     moments: float | None = None
@@ -30,7 +30,9 @@ def delta(agents: int) -> float:
 
 
 def loss(mechanism: Mechanism, agents: int, rounds: int) -> Loss:
-    """Of a whole run; without noise there is none to state, of samples of a fixed size only Rényi's."""
+    """The losses of a whole run. Without noise there is none to state, and samples of a fixed size have
+    only Rényi's.
+    """
     if mechanism.z == 0:
         return Loss()
     cost = partial(accounting.epsilon, mechanism, rounds)

@@ -4,11 +4,11 @@
     agent n:  f ± 0.02, the sign drawn at every point; 10 initial points, then 40 rounds
     regret_t = max f_n - max over queries up to round t of f_n, without the noise; mean over agents
 
-Every run has functions and initial points of its own; all methods share the functions. Losses are at
-δ = 1 / N^1.1, by the paper's moments accountant and the tighter ones. The agents' own model has 300
-features, messages are on cosines of independent frequencies, as in `fts-synthetic`; values are taken as
-they are, in [0, 1], since agents that standardized theirs alone would make the regions incomparable:
-the last panel shows what that costs.
+Every run has functions and initial points of its own; all methods share the functions. Losses are at δ
+= 1 / N^1.1, by the paper's moments accountant and the tighter accountants. The agents' own model has
+300 features, messages are on cosines of independent frequencies, as in `fts-synthetic`; values are
+taken as they are, in [0, 1], since agents that standardized theirs alone would make the regions
+incomparable: the last panel shows the price of that.
 
 Heterogeneous agents (Fig. 7) are 50, agent n with alpha f_n + (1 - alpha) f of independent draws.
 """
@@ -71,7 +71,7 @@ class SyntheticSetting(NamedTuple):
 
 
 def private(q: float = 0.25, z: float = 1.0, S: float = 11.0, regions: int = 2) -> SyntheticSetting:
-    """DP-FTS-DE as in Fig. 2b to d, but for what is given."""
+    """DP-FTS-DE as in Fig. 2b to d, except for the given settings."""
     return SyntheticSetting(regions, z, q, S)
 
 
@@ -178,7 +178,7 @@ def _described(runs: int, rounds: int) -> dict[str, Any]:
 
 
 class _Numbers(eqx.Module):
-    """What differs between settings that share one program."""
+    """The numbers that differ between settings of the same program."""
 
     z: Scalar
     q: Scalar
@@ -190,7 +190,7 @@ class _Numbers(eqx.Module):
 
 
 class _Sizes(NamedTuple):
-    """What is compiled anew. No regions: TS."""
+    """The settings that need another program. No regions: TS."""
 
     regions: int
     agents: int
@@ -244,7 +244,7 @@ def _regret(
     keys: Array,
     rounds: int,
 ) -> Float[Array, "runs rounds"]:
-    """Of every run, the mean over its agents. Of its draws the first is the base."""
+    """The mean over the agents of every run. The first of its draws is the base."""
 
     def one(item: tuple[Array, Key]) -> Array:
         functions, key = item

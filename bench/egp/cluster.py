@@ -137,7 +137,7 @@ def _workers() -> Iterator[Executor]:
 
 
 def _ready() -> float:
-    """What a first evaluation would compile."""
+    """The program that a first evaluation would compile."""
     return float(HARTMANN(jnp.zeros(HARTMANN.dim)))
 
 

@@ -1,12 +1,12 @@
-"""What features lose: the weights of an ensemble and its variance, beside the exact process.
+"""The loss by features: the weights of an ensemble and its variance, beside the exact process.
 
     w_m ∝ evidence of kernel m, on 2 D features or exact        total variation between the two
     variance of f at random points, on features / exact          1 is what it should be
 
 The paper's dictionary; random points of drop-wave. First with length scales of 0.3 and nothing fitted,
 then as the methods do it: hyperparameters of maximum (exact) evidence, within the same bounds. Once
-observations outnumber what features can tell apart, a model on features is sure of what it cannot
-know: samples of it no longer explore. A sample corrected through the data (`Exact`) keeps its variance.
+there are more observations than features can tell apart, a model on features is sure without knowing:
+samples of it no longer explore. A sample corrected through the data (`Exact`) keeps its variance.
 """
 
 import itertools
@@ -75,7 +75,7 @@ def compared(
 ) -> tuple[Float[Array, "runs counts"], Float[Array, "runs counts"]]:
     """Total variation between the weights, and the geometric mean of the ratio of variances.
 
-    Under the kernels' own hyperparameters, or under those of maximum evidence.
+    Under the kernels' own hyperparameters, or under hyperparameters of maximum evidence.
     """
 
     def one(key: Key) -> tuple[Array, Array]:
@@ -112,7 +112,7 @@ def _told(model: Ensemble, shared: Experts, X: Array, y: Array) -> FittedBelief:
 
 
 def checks(distance: dict[str, np.ndarray], ratio: dict[str, np.ndarray]) -> dict[str, Check]:
-    """Of the largest number of observations."""
+    """The claims about the largest number of observations."""
     names = [name for name in distance if "fitted" not in name]
     apart = [float(distance[name][:, -1].mean()) for name in names]
     found = {

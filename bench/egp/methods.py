@@ -1,11 +1,12 @@
-"""The methods of EGP-TS's experiments, and what the paper claims of them.
+"""The methods of EGP-TS's experiments, and the paper's claims about them.
 
 Thompson sampling is on 100 features (D = 50 frequencies), as in the paper, but where it says exact. All
-methods fit their hyperparameters to the initial points and then every 5 evaluations; the paper's ensemble
-does so every 50, its others every time. GP-EI has one length scale where the paper's has one for each
-coordinate; hyperparameters that are sampled are flat in the logarithm, where the paper's are uniform.
-"Warped" are settings of ours: the exact process, one length scale a coordinate with the prior of
-`Priors.scaled`, values warped. BoTorch, where it is installed, is LogEI with its default model.
+methods fit their hyperparameters to the initial points and then every 5 evaluations; the paper's
+ensemble does so every 50, its others every time. GP-EI has a single length scale, and the paper's has
+one for each coordinate. Hyperparameters that are sampled are flat in the logarithm, where the paper's
+are uniform. "Warped" are settings of ours: the exact process, a length scale for each coordinate with
+the prior of `Priors.scaled`, values warped. BoTorch, where it is installed, is LogEI with its default
+model.
 """
 
 from typing import Any
@@ -41,7 +42,7 @@ SCALES = tuple(10.0**c for c in range(-4, 7))
 
 
 def papers(dim: int) -> tuple[AbstractKernel, ...]:
-    """The dictionary of Fig. 1: four forms, one of them with a length scale for each coordinate."""
+    """The dictionary of Fig. 1: four forms. One of them has a length scale for each coordinate."""
     wide = SquaredExponential(np.full(dim, START))
     return SquaredExponential(START), wide, Matern32(START), Matern52(START)
 
@@ -127,7 +128,7 @@ CLAIMS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 
 
 def claims(name: str, ends: dict[str, np.ndarray]) -> dict[str, Check]:
-    """Those of `CLAIMS` about methods that ran, from where each run ended."""
+    """The `CLAIMS` about methods that ran, from the end of each run."""
     found: dict[str, Check] = {}
     for ours, rivals in CLAIMS:
         for rival in rivals:

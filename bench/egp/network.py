@@ -3,7 +3,7 @@
     value = share of the validation rows that are classified right, mean of 10 trainings
     the dictionary of 11 length scales; 10 random points, then 50 evaluations
 
-Every evaluation trains networks, inside the compiled program: a run of an optimizer is one program, and
+Every evaluation trains networks, inside the compiled program: a run of an optimizer is a program, and
 runs are mapped over. The curve is the best share so far. On images a training takes hundreds of times
 longer than on flowers, so the two large sets have fewer runs, and fewer trainings an evaluation.
 """

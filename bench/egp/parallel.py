@@ -129,7 +129,7 @@ def at_times(
     ended: Float[np.ndarray, "runs evaluations"],
     times: Float[np.ndarray, " times"],
 ) -> Float[np.ndarray, "runs times"]:
-    """The regret of what has ended by then; before the first end, NaN."""
+    """The regret of the evaluations that have ended by then; before the first end, NaN."""
     rows = []
     for curve, ends in zip(curves, ended, strict=True):
         done = np.searchsorted(ends, times, side="right")

@@ -3,9 +3,9 @@
     value = -(distance of the object from the goal, at rest),    no noise
     3-D: where the hand starts, how long it pushes; 4-D: and the angle.    10 random points, then 100
 
-Ten goals, three runs each, where the paper has one. The least distance is as good as 0 everywhere, so
-the distance is the regret. The world is the one without noise, of which the data's values are known.
-Methods are those of `egp.methods`.
+Ten goals with three runs each; the paper has a single run. The least distance is as good as 0
+everywhere, so the distance is the regret. The world is without noise, and the data's values are of it.
+Methods are as in `egp.methods`.
 """
 
 import functools
@@ -66,7 +66,7 @@ def _run(options: Options) -> Result:
 
 
 def regret(method: Method, dim: int, run: int, rounds: int, seed: int) -> np.ndarray:
-    """The least distance so far, after the initial points, of one run."""
+    """The least distance so far in a run, after the initial points."""
     push = Pushing(dim, clean=True, seed=seed)
     key = jr.fold_in(jr.key(seed), run)
 

@@ -1,12 +1,12 @@
-"""FTS, Fig. 2b, c, 3b, c, 6 and 7: what 30 people's classifiers lose by tuning alone (`rivals`).
+"""FTS, Fig. 2b, c, 3b, c, 6 and 7: the loss of 30 people's classifiers by tuning alone (`rivals`).
 
     figure of a target: 1 - max over the initial points and rounds up to t of the share that is right
 
-The objective is a JAX function: a run with all its training is one program. A run is one initialization
-of all people; all methods share its initial points, and the peers of a run are that run's own TS runs
-of the others, their first 50 observations. What is best is what was observed, noise included, as in the
-paper. Beside the paper's four methods: FTS that learns whom to listen to. Fig. 3 has seconds where ours
-has rounds; `fts-agents` has what a query takes.
+The objective is a JAX function: a run with all its training is a single program. A run is an
+initialization of all people. All methods share its initial points, and the peers of a run are that
+run's own TS runs of the others, their first 50 observations. The best value is an observed value, noise
+included, as in the paper. There is a fifth method beside the paper's four: FTS that learns which agents
+to listen to. Fig. 3 has seconds where ours has rounds; `fts-agents` has the time of a query.
 """
 
 import functools
@@ -104,7 +104,7 @@ Past = tuple[Float[Array, "runs rows owners dim"], Float[Array, "runs rows owner
 
 @eqx.filter_jit
 def past_of(problem: FederatedProblem, objective: Compiled, rounds: int, keys: Array) -> Past:
-    """What every person asked and saw by TS of its own."""
+    """The queries and values of every person by TS alone."""
     algorithm = rivals.alone(problem, rounds)
 
     def one(key: Key) -> tuple[Array, Array]:
@@ -124,7 +124,7 @@ def values_of(
     keys: Array,
     past: Past,
 ) -> Float[Array, "runs rows targets"]:
-    """What the targets observed, in a federation with everybody's past."""
+    """The observations of the targets, in a federation with everybody's past."""
     algorithm = rivals.federated(problem, *method, rounds)
 
     def one(given: tuple[Key, Past]) -> Array:
@@ -153,7 +153,7 @@ def reached(
     keys: Array,
     past: Callable[[], Past],
 ) -> Float[np.ndarray, "runs targets rounds"]:
-    """By one method; the past is only asked for where the result is not there yet."""
+    """By a single method; the past is only asked for if the result is not there yet."""
     if not method[1]:
         return errors_of(past()[1][:, :, :TARGETS])
     return errors_of(values_of(problem, objective, method, rounds, keys, past()))
@@ -188,7 +188,9 @@ def _row(method: Method, errors: np.ndarray, sent: int) -> tuple[str, ...]:
 
 
 def _figure(found: Found, sent: dict[Method, int]) -> Any:
-    """Means over all targets; what each method sends and reaches (Fig. 2); each target (Fig. 3, 6, 7)."""
+    """Means over all targets; the messages and the result of each method (Fig. 2); each target (Fig. 3,
+    6, 7).
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 12), dpi=plotting.DPI, layout="constrained")

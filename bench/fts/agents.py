@@ -2,9 +2,10 @@
 
     N = 10, 100, 1000, 10000;   M = 100;   one message a peer, sent before the start (`rivals`)
 
-One compiled query in two dimensions: it takes in all messages and maximizes the target's function; what
-the agents know is given and only the query comes back. No program's time depends on what messages say,
-so these are the agents' as they are before any observation. Least of some repeats, the methods in turn.
+A compiled query in two dimensions: it takes in all messages and maximizes the target's function. The
+agents' knowledge is given, and only the query comes back. No program's time depends on the numbers in
+messages, so the messages are the agents' as they are before any observation. Least of some repeats, the
+methods in turn.
 """
 
 import functools

@@ -26,7 +26,7 @@ PROBLEM = FederatedProblem(FIELDS, dim=2)
 
 
 class DrivenRun(NamedTuple):
-    """All rows of one driven run, the seconds that it took, and whether in an earlier process.
+    """All rows of a driven run, the seconds that it took, and whether in an earlier process.
 
     The seconds are NaN if it was interrupted.
     """
@@ -59,7 +59,7 @@ def driven(
     state: Any,
     initial: int = INITIAL,
 ) -> DrivenRun:
-    """One driven run: from its file if it has ended before, continued if it has begun."""
+    """A driven run: from its file if it has ended before, continued if it has begun."""
     if path.exists():
         with np.load(path) as saved:
             return DrivenRun(saved["queries"], saved["values"], float(saved["seconds"]), True)

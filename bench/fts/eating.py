@@ -1,6 +1,6 @@
 """FTS, Fig. 2b, 3b and 6, on a stand-in: whether 30 people are eating (`tasks.eating`).
 
-See `activity` for what is compared, `tasks.logistic` for what is tuned.
+See `activity` for the comparison, `tasks.logistic` for the tuned model.
 """
 
 from bench.fts.activity import measure

@@ -1,4 +1,4 @@
-"""FTS, Fig. 4: peers that keep observing and send every round, or one message before the start.
+"""FTS, Fig. 4: peers that keep observing and send every round, or a single message before the start.
 
     one message      ω_n of 50 observations, drawn before the first round, used once
     peers go on      a new ω_n before every round, of 50, 51, 52, ... observations of the peer's own TS
@@ -65,12 +65,12 @@ def _run(options: Options) -> Result:
 
 
 def label(problem: str, kind: str) -> str:
-    """What a curve is called."""
+    """The name of a curve."""
     return f"{problem}: {kind}"
 
 
 def _landmine(folder: Path, kind: str, runs: int, rounds: int, seed: int) -> np.ndarray:
-    """As `fts-landmine` has it; the runs are saved one by one, TS is first."""
+    """As `fts-landmine` has it; the runs are saved in turn, TS is first."""
     with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn")) as executor:
         values = [_one(folder, kind, run, rounds, seed, executor) for run in range(runs)]
     return activity.errors_of(np.stack(values))
@@ -101,7 +101,7 @@ def _one(
 
 
 def checks(errors: dict[str, np.ndarray]) -> dict[str, Check]:
-    """The paper's claims: both below TS, and going on comparable to one message or better."""
+    """The paper's claims: both below TS, and going on comparable to a single message or better."""
     found = {}
     for problem in UNIT:
         if label(problem, ALONE) not in errors:

@@ -1,6 +1,6 @@
 """FTS, Fig. 2c, 3c and 7: logistic regression for 30 people's movements (`tasks.har`).
 
-See `activity` for what is compared, `tasks.logistic` for what is tuned.
+See `activity` for the comparison, `tasks.logistic` for the tuned model.
 """
 
 from bench.fts.activity import measure

@@ -3,11 +3,11 @@
     best_t = max of the AUC over the initial points and rounds 1, ..., t
 
 Once for each of two objectives (`tasks.landmine`): `predict_proba` is the authors', noisy and often
-upside down, and their published figures belong to it alone; `decision_function` is the clean one.
+upside down, and their published figures belong to it alone; `decision_function` is the clean objective.
 
-A run is one initialization of all fields; all methods share its initial points and, at equal points, the
+A run is an initialization of all fields; all methods share its initial points and, at equal points, the
 noise. The peers of a run are that run's own TS runs of the other fields, their first 50 observations.
-An evaluation's best AUC is what was observed, noise included, as in the paper.
+An evaluation's best AUC is an observed value, noise included, as in the paper.
 
 Every part is saved as it goes: an interrupted run, started again, continues.
 """
@@ -56,7 +56,7 @@ PUBLISHED_SECONDS = {"TS": 59 / 50, "FTS": 50 / 50, "RGPE": 7378 / 50, "TAF": 42
 
 
 class Method(NamedTuple):
-    """On one objective; M is 0 for TS, which sends nothing."""
+    """On a single objective; M is 0 for TS, which sends nothing."""
 
     objective: str
     kind: str
@@ -139,7 +139,7 @@ def _best(parts: list[DrivenRun]) -> tuple[np.ndarray, float]:
 
 
 def _curves(found: Found) -> dict[str, np.ndarray]:
-    """All runs of all targets; and of each target, at one M."""
+    """All runs of all targets; and the runs of each target, at a single M."""
     curves = {str(method): _flat(best) for method, (best, _) in found.items()}
     for method, (best, _) in found.items():
         if method.features in (0, SHOWN):
@@ -179,7 +179,7 @@ def checks(found: Found, rounds: int) -> dict[str, Check]:
 
 
 def _floats(method: Method) -> tuple[bool, int]:
-    """What one message holds: whether that is what it should be, and how much."""
+    """The content of a message: whether it is as it should be, and its size."""
     sent, M = rivals.sent(PROBLEM, method.kind, method.features), method.features
     return sent == {"FTS": M, "RGPE": M + M**2, "TAF": M + M**2 + 1}[method.kind], sent
 
@@ -222,7 +222,7 @@ def _draw_curves(ax: Any, found: Found, objective: str) -> None:
 
 
 def _draw_messages(ax: Any, found: Found, objective: str, rounds: int) -> None:
-    """Fig. 2a: what is reached against what is sent."""
+    """Fig. 2a: the result against the size of messages."""
     methods = [method for method in found if method.objective == objective]
     comparable = objective == AUTHORS and rounds == PUBLISHED_ROUNDS
     rivals.draw_messages(

@@ -1,4 +1,4 @@
-"""FTS among strangers, beyond the paper: P_N uniform, or learned from how peers rank what was seen.
+"""FTS among strangers, beyond the paper: P_N uniform, or learned from how peers rank the observed points.
 
     the target and peers of `fts-synthetic` (1000 points, SE 0.03, 40 observations a peer, M = 100)
     a share of the peers is alike (d_n = 0.02); of the others each has
@@ -63,7 +63,7 @@ class Mixed(eqx.Module):
 
 
 def name(kind: str, share: float, peers: str) -> str:
-    """What a curve is called."""
+    """The name of a curve."""
     return f"{peers}, {share:.0%} alike, others {kind}"
 
 

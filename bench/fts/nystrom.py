@@ -1,12 +1,12 @@
-"""Beyond the papers: FTS whose messages are functions on Nystrom features instead of Fourier ones.
+"""Beyond the papers: FTS whose messages are functions on Nystrom features instead of Fourier features.
 
     f ~ GP(0, SE(length_scale)) on 1000 points of [0, 1]^D; the rest as in `fts-synthetic`: 50 peers with
     100 observations each of f ± 0.02, a target with one, p_t = 1 - 1/√t
 
-A message is M numbers on either kind. Fourier features have the kernel's variance everywhere and err
-in its correlations; Nystrom features, whose inducing points are common to all and picked without any
-data, are right near their points and have no variance far from them. The target's own samples come from
-one model of 300 Fourier features, alone and in FTS, so that nothing but the messages differs.
+A message is M numbers on either kind. Fourier features have the kernel's variance everywhere and err in
+its correlations; Nystrom features, whose inducing points are common to all and picked without any data,
+are right near their points and have no variance far from them. The target's own samples come from a
+model of 300 Fourier features, alone and in FTS, so that nothing but the messages differs.
 """
 
 import functools

@@ -39,7 +39,7 @@ BATCH = 10
 
 
 class PeerSetting(NamedTuple):
-    """One curve of the figure: FTS with `features` numbers a message."""
+    """A curve of the figure: FTS with `features` numbers a message."""
 
     observations: int
     features: int
@@ -60,7 +60,7 @@ MESSAGES = PeerSetting(OBSERVATIONS[0], features=100)
 
 
 def described(runs: int, rounds: int) -> dict[str, Any]:
-    """What a result with these says of how it was made."""
+    """The settings that a result with them states."""
     return {
         "runs": runs,
         "rounds": rounds,
@@ -72,7 +72,7 @@ def described(runs: int, rounds: int) -> dict[str, Any]:
 
 
 def message_model(features: int) -> Fixed:
-    """What messages are drawn from."""
+    """The features that messages are drawn from."""
     kernel, noise = SquaredExponential(LENGTH_SCALE), NOISE / VALUES_VARIANCE
     return Fixed(kernel=kernel, size=features, noise=noise, basis=random_cosines)
 
@@ -116,7 +116,7 @@ def values_of(
     relatives: Relatives | None = None,
     observations: int = 0,
 ) -> Float[Array, "runs rows"]:
-    """At what the target queries, without noise; alone, or with `peers` who have seen so much."""
+    """The values at the target's queries, without noise; alone, or with `peers` who have seen so much."""
 
     def one(item: tuple[Array, Key]) -> Array:
         function, key = item
@@ -135,7 +135,7 @@ def values_of(
 
 
 def _keys(key: Key) -> tuple[Key, Key, Key]:
-    """Of the run itself, which TS has too; of the features; of the peers."""
+    """The keys of the run itself, which TS has too; of the features; of the peers."""
     run_key, other = jr.split(key)
     init_key, peer_key = jr.split(other)
     return run_key, init_key, peer_key
@@ -144,8 +144,8 @@ def _keys(key: Key) -> tuple[Key, Key, Key]:
 def start(peers: FTS, algorithm: FTS, key: Key, queries: Array, values: Array) -> FederatedState:
     """The state before the first round, as `algorithm.warm_start` has it; `peers` do the learning.
 
-    Where these have no `own`, agents learn nothing for their own models: peers' are never asked, and
-    teaching them would be most of the work.
+    Without an `own` in the settings, agents learn nothing for their own models: peers' are never asked,
+    and teaching them would be most of the work.
     """
     state = algorithm.init(key)
     if peers.own is not None:
@@ -173,7 +173,7 @@ def peers_data(
     relatives: Relatives,
     observations: int,
 ) -> tuple[Float[Array, "observations agents dim"], Float[Array, "observations agents"]]:
-    """What the agents know before the start: the peers their observations, the target nothing."""
+    """The agents' knowledge before the start: the peers their observations, the target nothing."""
     function_key, place_key, noise_key = jr.split(key, 3)
     values = relatives(function_key, function)
     places = jax.vmap(lambda k: jr.choice(k, len(points), (observations,), replace=False))(

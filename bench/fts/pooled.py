@@ -6,10 +6,10 @@
         its own    refitted after every fifth round, by maximum evidence of what the target has seen
         pooled     agreed on before every query, by the evidence of the target and all peers
 
-The peers' functions are the target's own but for ±d_n: their evidences are of one function, not of
-independent ones. Fits begin at a length scale of 0.2. Messages are the same in all three, on M = 100
-features of the true kernel, once; p_t = 1 - 1/t², so the target goes mostly by its own model. TS alone
-has no peers. Regret is averaged over the rounds.
+The peers' functions are the target's own but for ±d_n: their evidences are of the same function, not of
+independent functions. Fits begin at a length scale of 0.2. Messages are the same in all three, on M =
+100 features of the true kernel, once; p_t = 1 - 1/t², so the target goes mostly by its own model. TS
+alone has no peers. Regret is averaged over the rounds.
 """
 
 import functools
@@ -47,7 +47,7 @@ ALONE_KNOWN, ALONE_OWN = f"TS, {KNOWN}", f"TS, {OWN}"
 
 
 def name(kind: str) -> str:
-    """What a curve is called."""
+    """The name of a curve."""
     return f"FTS, {kind}"
 
 

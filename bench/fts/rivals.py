@@ -1,4 +1,4 @@
-"""FTS and its rivals on real objectives: what `fts-landmine`, `fts-har` and their kin share.
+"""FTS and its rivals on real objectives: the common parts of `fts-landmine`, `fts-har` and their kin.
 
     target f in {0, ..., 5}:  3 initial points, then rounds of TS, FTS, RGPE or TAF;   p_t = 1 - 1/t²
     peer n ≠ f:  one message after 50 observations of its own TS: M numbers to FTS, M + M² to the others
@@ -56,7 +56,7 @@ class FederatedProblem(NamedTuple):
 
 
 def described(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """What a result says of how it was made."""
+    """The settings that a result states."""
     return {
         "initializations": runs,
         "rounds": rounds,
@@ -84,7 +84,7 @@ def alone(problem: FederatedProblem, rounds: int) -> TS:
 
 
 def federated(problem: FederatedProblem, kind: str, features: int, rounds: int) -> FTS | RGPE | TAF:
-    """FTS, one of its variants here, or a rival."""
+    """FTS, a variant of it, or a rival."""
     domain, agents = Cube(problem.dim), problem.targets + problem.owners
     own = own_model(problem, rounds)
     common = {"features": messages.model(features), "once": True, "targets": problem.targets}
@@ -115,10 +115,10 @@ def informed(
     queries: Float[Array, "rows owners dim"],
     values: Float[Array, "rows owners"],
 ) -> FederatedState:
-    """The state before the first round: peers know the first of these observations, targets nothing.
+    """The state before the first round: peers know the first of their observations, targets nothing.
 
-    Where peers go on targets are agents like others: they know their initial points, and all own models
-    have hyperparameters of what they know.
+    If peers go on, targets are agents like others: they know their initial points, and all own models
+    have hyperparameters fitted to their knowledge.
     """
     queries, values = queries[:OBSERVATIONS], values[:OBSERVATIONS]
     targets = algorithm.agents - queries.shape[1]
@@ -161,7 +161,7 @@ def draw_messages(
     published: Mapping[tuple[str, int], float],
     unit: str,
 ) -> None:
-    """Fig. 2: what is reached, by method and M, against what is sent; squares are the authors'."""
+    """Fig. 2: the result, by method and M, against the size of messages; squares are the authors'."""
     for kind, color in COLORS.items():
         methods = [method for method in ends if method[0] == kind]
         floats = [sent[method] for method in methods]

@@ -1,11 +1,11 @@
-"""FTS, Fig. 1: one target learns from fifty peers whose functions are like its own, or are not.
+"""FTS, Fig. 1: a target learns from fifty peers whose functions are like its own, or are not.
 
     f ~ GP(0, SE(0.03)) on 1000 points of [0, 1], scaled to [0, 1];   y = f(x) + N(0, 0.01)
     peer n:  f ± d_n, the sign drawn at every point;   t_n observations at random points
     regret_t = 1 - max over queries up to round t of f, without the noise
 
-Every run has a function, peers and an initial point of its own; all methods share them. What the
-paper leaves open is chosen here as follows.
+Every run has a function, peers and an initial point of its own; all methods share them. Points that the
+paper leaves open are chosen here as follows.
 
 - Values are standardized by each agent, so noise is 0.01 over the variance of the functions' values,
   which is 0.05. Raw values under a kernel of variance 1, and a noise too small by twenty times, give
@@ -13,7 +13,7 @@ paper leaves open is chosen here as follows.
 - The target's own samples, alone and in FTS, come from a model of 300 features of the default kind,
   near enough to the exact process: only the messages depend on M.
 - Messages are on the features of appendix A: cosines of frequencies that are drawn independently.
-- M is 20, 50, 100. The faster p_t is the one of the paper's real experiments.
+- M is 20, 50, 100. The faster p_t is that of the paper's real experiments.
 - For d_n = 1.2 peers have 100 observations and 100 features: as sure of themselves as they get.
 """
 
@@ -111,7 +111,7 @@ def alone(rounds: int) -> TS:
 
 
 def federated(setting: PeerSetting, own: Fixed | None) -> FTS:
-    """The target, agent 0, and its peers. Without `own`, what the peers need."""
+    """The target, agent 0, and its peers. Without `own`, the parts that the peers need."""
     return target_and_peers(grid(), message_model(setting.features), own, setting.exponent)
 
 

@@ -1,4 +1,4 @@
-"""Functions that agents have in common, more or less: draws of one process, SE(0.2) on the square.
+"""Functions that agents have in common, more or less: draws of a common process, SE(0.2) on the square.
 
 alike        0.9 common + 0.1 own
 half         0.5 common + 0.5 own
@@ -24,7 +24,7 @@ FAMILIES = {
 
 
 def weights(key: Key, family: Float[Array, "3"], agents: int) -> Float[Array, "agents features"]:
-    """Of the functions of so many agents of a family, on `DRAWN` features."""
+    """The functions of so many agents of a family, on `DRAWN` features."""
     common_key, own_key = jr.split(key)
     share, rest, turned = family
     odd = jnp.arange(agents) % 2 == 1

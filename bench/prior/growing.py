@@ -1,9 +1,9 @@
-"""What agents that have finished are worth to one that begins, by one message before its start.
+"""The worth of finished agents to an agent that begins, by a single message before its start.
 
     n agents      20 evaluations each, by expected improvement alone
     newcomers     nothing, then five queries
 
-The families are those of `prior.families`; the tasks are tabulated. Newcomers do not hear each other.
+The families are as in `prior.families`; the tasks are tabulated. Newcomers do not hear each other.
 
     learned prior    (m, S) after `STEPS` steps of expectation-maximization among the n
     FTS, TAF         what each of the n sends, once
@@ -94,7 +94,7 @@ class Draws(AbstractObjective):
 
 
 class GrowingProblem(NamedTuple):
-    """Where functions are looked for, how many agents finish, and the functions that numbers stand for.
+    """The domain, the number of agents that finish, and the functions that numbers stand for.
 
     Families have the same `kind`, and so the same programs.
     """
@@ -164,7 +164,7 @@ def measured(
 
 @functools.cache
 def begun(name: str, runs: int, seed: int) -> tuple[Array, Array, Past]:
-    """Keys and functions of all runs, and the past of those who finish."""
+    """Keys and functions of all runs, and the past of the finished agents."""
     draw_key, past_key, key = jr.split(jr.key(seed), 3)
     functions = jax.lax.map(problem(name).drawn, jr.split(draw_key, runs))
     past = past_of(_like(name))(jr.split(past_key, runs), functions)
@@ -189,7 +189,7 @@ def learning(name: str, agents: int, **options: Any) -> LearnedPrior:
 
 @functools.cache
 def past_of(name: str) -> Callable[[Array, Array], Past]:
-    """Each searches by expected improvement; location and scale are those of all values."""
+    """Each searches by expected improvement; location and scale are taken from all values."""
     algorithm = learning(name, max(problem(name).finished), rank=0, trust=0.0)
 
     def one(given: tuple[Key, Array]) -> tuple[Array, Array]:
@@ -246,7 +246,7 @@ def _learned(
     finished: Bool[Array, " agents"],
     before: Past,
 ) -> Float[Array, "queries newcomers"]:
-    """By what the finished learn among themselves; with EI alone no more than location and scale."""
+    """Newcomers have the prior that the finished agents learn; with EI alone its location and scale."""
     init_key, run_key = jr.split(key)
     rank, trust = RANKS.get(method, 0), 0.0 if method == EI else 0.5
     algorithm = learning(name, finished.size, rank=rank)
@@ -274,7 +274,7 @@ def _listening(
     finished: Bool[Array, " agents"],
     before: Past,
 ) -> Float[Array, "queries newcomers"]:
-    """By one message of each that has finished; they come behind the newcomers."""
+    """Newcomers hear a message of each finished agent. Finished agents come behind the newcomers."""
     del steps
     init_key, run_key = jr.split(key)
     domain, agents = problem(name).domain, NEWCOMERS + finished.size
@@ -334,7 +334,7 @@ def _run(options: Options) -> Result:
 
 
 def label(name: str, method: str, n: int, steps: int = STEPS) -> str:
-    """What a curve is called."""
+    """The name of a curve."""
     after = "" if steps == STEPS else f", {steps} step{'s' * (steps > 1)}"
     return f"{name}, {method}" if method == EI else f"{name}, {method}, n = {n}{after}"
 

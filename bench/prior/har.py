@@ -1,6 +1,6 @@
 """The gain of a prior that agents learn together, for the movements of 30 people.
 
-`prior-tuning` on one task more: logistic regression of each person's data, in the ranges of DP-FTS-DE
+`prior-tuning` on another task: logistic regression of each person's data, in the ranges of DP-FTS-DE
 (`tasks.har`). A value is the share of the other half that is right, the mean over shuffles.
 """
 

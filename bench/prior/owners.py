@@ -44,7 +44,7 @@ AHEAD = dict.fromkeys(AFTER, 1.0) | TIMES
 
 
 def lone(kind: str, objective: OnGrid) -> EGP:
-    """One owner's search by a model that is fitted to its own observations."""
+    """An owner's search by a model that is fitted to its own observations."""
     domain = tabulated.domain(objective)
     model = (
         Fitted(TOTAL, inference=Exact())
@@ -112,7 +112,7 @@ RIVALS = (*ALONE, *FITTED, "FTS", *TRANSFER)
 
 
 def compared(options: Options, experiment: str, names: tuple[str, ...]) -> Result:
-    """All methods on the tasks of these names."""
+    """All methods on the tasks of the given names."""
     runs = options.runs_or(30, 2)
     keys = jr.split(jr.key(options.seed), runs)
     measures = {

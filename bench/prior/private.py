@@ -225,7 +225,7 @@ def kept(alone: np.ndarray, learned: np.ndarray, private: np.ndarray, share: flo
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
-    """The private form keeps most of the gain of the learned prior, and of what it has without noise."""
+    """The private form keeps most of the gain of the learned prior, and of its own without noise."""
     found = {}
     for (agents, epsilon), share in KEPT.items():
         if f"{agents} agents, alone" not in curves:

@@ -1,4 +1,4 @@
-"""How many evaluations fail, and what that costs, where a part of the domain cannot be evaluated.
+"""How many evaluations fail, and the price, if a part of the domain cannot be evaluated.
 
     ridge     rises to x_1 = 0.97, fails beyond 0.9: the best is on the border
     slope     rises to (0.8, 0.8), fails beyond x_1 = 0.6: a wide part fails
@@ -51,7 +51,7 @@ CHANCE = 0.2
 
 
 class FailingProblem(NamedTuple):
-    """Its number, the largest x_1 that does not fail, its best value there and its worst one."""
+    """Its number, the largest x_1 that does not fail, its best value there and its worst."""
 
     number: int
     border: float
@@ -69,7 +69,7 @@ WAYS = ("told", "forgetful", "imputed", "penalty", "informed")
 
 
 def value(number: Count | int, x: Point) -> Scalar:
-    """Of that problem, where nothing fails."""
+    """The value of that problem if nothing fails."""
     ridge = -((x[0] - 0.97) ** 2) - (x[1] - 0.4) ** 2
     slope = -jnp.sum((x - 0.8) ** 2)
     return jnp.stack([ridge, slope, BRANIN(x)])[number]
@@ -128,7 +128,7 @@ class Imputing(AbstractAlgorithm):
         return self.method.tell(inner, queries, told, stage, info, each=each), worst
 
     def instead(self, values: Array, worst: Array) -> Array:
-        """What is told. A failure stays one while nothing has succeeded."""
+        """What is told. A failure stays a failure while nothing has succeeded."""
         return jnp.where(jnp.isnan(values) & jnp.isfinite(worst), worst, values)
 
 
@@ -160,7 +160,7 @@ def methods() -> dict[str, AbstractAlgorithm]:
 
 @contextlib.contextmanager
 def tolerating(risk: float) -> Iterator[None]:
-    """Every risk up to that is taken by what is traced here."""
+    """The traced program takes every risk up to that."""
     before = history.TOLERATED
     history.TOLERATED = risk
     try:
@@ -170,7 +170,7 @@ def tolerating(risk: float) -> Iterator[None]:
 
 
 class Found(NamedTuple):
-    """Of every run: the share of evaluations that fail after the first ones, and the last regret."""
+    """The share of evaluations that fail after the first, and the last regret, for every run."""
 
     failed: np.ndarray
     regret: np.ndarray

@@ -39,7 +39,7 @@ NOISES: dict[str, Callable[[Point], Scalar]] = {
 
 @functools.cache
 def deviation() -> float:
-    """Of the function's values over the square."""
+    """The standard deviation of the function's values over the square."""
     return float(jnp.std(jax.vmap(BRANIN)(Cube(2).candidates(jr.key(0), 10_000))))
 
 
@@ -51,7 +51,7 @@ class BestRegrets(NamedTuple):
 
 
 def methods() -> dict[str, EGP | TS]:
-    """Whose runs they are."""
+    """The methods of the runs."""
     cube, fitted = Cube(2), Fitted(INITIAL + ROUNDS, size=200)
     return {"EGP, EI": EGP(cube, fitted, EI(), candidates=500), "TS": TS(cube, 1, fitted)}
 

@@ -6,7 +6,7 @@
     noise    the hill, with noise of deviation 0.01 on all values
 
 in 2, 4 and 8 dimensions, at a place drawn for each run. The number of evaluations until the best level
-is met is compared. A run that does not meet it counts one evaluation more than there are.
+is met is compared. A run that does not meet it counts an evaluation more than there are.
 """
 
 import functools
@@ -59,7 +59,7 @@ SHAPES = {
 
 
 def values(key: Key, x: Point) -> Float[Array, " shapes"]:
-    """Of all shapes at one point, where their places follow from the key."""
+    """The value of every shape at a point, where their places follow from the key."""
     hill_key, decoy_key, steps_key = jr.split(key, 3)
     hill = jnp.where(_inside(hill_key, x, HILL), 1.0, 0.2)
     away = jnp.linalg.norm(x - jr.uniform(steps_key, x.shape)) / _radius(x.size)
@@ -78,13 +78,13 @@ def _inside(key: Key, x: Point, share: float) -> Bool[Array, ""]:
 
 @functools.cache
 def _radius(dim: int) -> float:
-    """Of 2 % of all points around another one, both drawn."""
+    """The radius around a point that holds 2 % of all points, both drawn."""
     draws = np.random.default_rng(0).random((2, 100_000, dim))
     return float(np.quantile(np.linalg.norm(draws[0] - draws[1], axis=1), HILL))
 
 
 def methods(dim: int) -> dict[str, AbstractAlgorithm]:
-    """What is compared, with length scales that begin at a fifth of the cube's diagonal."""
+    """The methods compared, with length scales that begin at a fifth of the cube's diagonal."""
     cube, room, kernel = Cube(dim), INITIAL + ROUNDS, SquaredExponential(0.2 * dim**0.5)
     exact = Fitted(room, kernel, inference=Exact())
     sizes = {"candidates": 500}

@@ -2,8 +2,8 @@
 
     variance error = median |v - v64| / v64,   mean error = max |m - m64| / max |m64|
 
-over points of the square, after t observations. What runs beside it is what one would write down:
-the Cholesky factor of Phi'Phi + noise I, and `jnp.cos`.
+over points of the square, after t observations. The program beside it is the plain formula: the Cholesky
+factor of Phi'Phi + noise I, and `jnp.cos`.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ DIM, OTHERS = 2, 500
 
 
 class PosteriorSetting(NamedTuple):
-    """Of a posterior; the last two are the errors to be reached."""
+    """The errors of a posterior; the last two are the errors to be reached."""
 
     scale: float
     noise: float

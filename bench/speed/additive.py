@@ -65,12 +65,12 @@ def figures(repeats: int, sizes: tuple[Size, ...] = SIZES) -> list[Figure]:
 
 
 def growth(rounds: dict[Size, float], smaller: Size, share: float) -> float:
-    """The power of what is `share` as large, by which an iteration of `WHOLE` takes longer."""
+    """The power of `share` by which an iteration of the smaller problem takes less than `WHOLE`."""
     return math.log(rounds[smaller] / rounds[WHOLE]) / math.log(share)
 
 
 def each(seconds: np.ndarray) -> float:
-    """Of an evaluation, on average."""
+    """The seconds of an evaluation, on average."""
     query, observation, fit = seconds
     return float(query + observation + fit / REFIT)
 

@@ -1,4 +1,4 @@
-"""The same work in BoTorch, for one agent: an optional extra.
+"""The same work in BoTorch, for a single agent: an optional extra.
 
 A round of Thompson sampling is a draw from the posterior (`draw_matheron_paths`) and its maximization
 (`optimize_posterior_samples`) with as many candidates and refined points as ours. Building the model
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Calls(NamedTuple):
-    """What one agent does in a round, and in a refit."""
+    """The work of an agent in a round, and in a refit."""
 
     version: str
     round: Callable[[], Any]

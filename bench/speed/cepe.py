@@ -1,4 +1,4 @@
-"""CEPE: a whole run beside Algorithm 1 in NumPy, and sketched posteriors beside exact ones.
+"""CEPE: a whole run beside Algorithm 1 in NumPy, and sketched posteriors beside exact posteriors.
 
 50 agents, 900 points, 2000 rounds of which 159 explore. The plain implementation factorizes every agent's
 matrix after every exploration, in float64, and looks up its table of means in the rounds between.
@@ -38,7 +38,7 @@ WIDE, SHORT_SCALE, REGIONS = 4000, 0.05, Regions((4, 4))
 
 
 def figures(key: Key, repeats: int, quick: bool) -> list[Figure]:
-    """Of runs, of memory and of sketches."""
+    """The figures of runs, of memory and of sketches."""
     rounds = ROUNDS // 10 if quick else ROUNDS
     found = _runs(key, rounds, repeats)
     if not quick:
@@ -82,7 +82,7 @@ def _runs(key: Key, rounds: int, repeats: int) -> list[Figure]:
 
 
 def _memory(key: Key) -> list[Figure]:
-    """Of the whole program but its results, for horizons with the same exploration."""
+    """The bytes of the whole program but its results, for horizons with the same exploration."""
     numbers = np.minimum(schedules.growing(max(HORIZONS)), 159.0)
     sizes = []
     for rounds in HORIZONS:
@@ -167,7 +167,7 @@ def _sketches(key: Key, numbers: tuple[int, ...], repeats: int) -> list[Figure]:
 
 
 def _regions(key: Key) -> list[Figure]:
-    """A wide domain: a sketch for each of its sub-regions beside one for all."""
+    """A wide domain: a sketch for each of its sub-regions beside a single sketch."""
     x_key, noise_key, pick_key, test_key = jr.split(jr.fold_in(key, WIDE), 4)
     x, tested = jr.uniform(x_key, (WIDE, 2)), jr.uniform(test_key, (TESTED, 2))
     y = jnp.sin(30 * x[:, 0]) * jnp.cos(25 * x[:, 1]) + NOISE**0.5 * jr.normal(noise_key, (WIDE,))
@@ -211,7 +211,7 @@ def _regions(key: Key) -> list[Figure]:
 def sketch(
     key: Key, kernel: SquaredExponential, x: Array, y: Array
 ) -> tuple[nystrom.Nystrom, Posterior]:
-    """Features of greedy inducing points, and what the observations say of their weights."""
+    """Features of greedy inducing points, and the posterior of their weights given the observations."""
     size = min(INDUCING, x.shape[0])
     chosen = nystrom.greedy(key, kernel, x, size, jnp.isfinite(y))
     phi = nystrom.feature_map(kernel, x[chosen.indices], jnp.arange(size) < chosen.count)

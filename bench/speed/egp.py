@@ -1,11 +1,12 @@
 """An ensemble of eleven kernels: an iteration, its update and a refit of all, beside other libraries.
 
 Two dimensions, 100 features (D = 50), 1000 candidates, refined; 30 observations. Independent
-optimizations are mapped over. BoTorch maximizes LogEI of its default model, which has one kernel, and
-fits it; the time of a fit is taken once for each of our kernels. scikit-learn, which the paper used,
-draws one kernel's process at 1000 points, without refinement, and fits each kernel from four starts.
-The eleven keep their length scales, in scikit-learn too. The four of `Ensemble.warped` are fitted whole,
-as BoTorch's: one length scale or one for each coordinate, variance, noise, and the warping.
+optimizations are mapped over. BoTorch maximizes LogEI of its default model, which has a single kernel,
+and fits it; the time of a fit is taken once for each of our kernels. scikit-learn, which the paper
+used, draws a kernel's process at 1000 points, without refinement, and fits each kernel from four
+starts. The eleven keep their length scales, in scikit-learn too. The four of `Ensemble.warped` are
+fitted whole, as BoTorch's: length scales (a common one or one for each coordinate), variance, noise,
+and the warping.
 """
 # pyright: reportMissingImports=false
 
@@ -39,7 +40,7 @@ GOAL, REFIT_GOAL = 1000.0, 50.0
 
 
 def figures(key: Key, repeats: int, numbers: tuple[int, ...] = NUMBERS) -> list[Figure]:
-    """Of every number of optimizations; what ran beside is one of them."""
+    """The figures of every number of optimizations; a rival runs a single optimization."""
     algorithm = method()
     X, y = data(key)
     theirs = {
@@ -85,7 +86,7 @@ def _whole(
 def _figures(
     label: str, name: str, each: np.ndarray, theirs: dict[str, dict[str, float]]
 ) -> list[Figure]:
-    """One beside every library that does the same, or one alone."""
+    """A figure beside every library that does the same, or a figure alone."""
     best, values = float(np.min(each)), tuple(1e6 * each)
     beside = {library: calls[name] for library, calls in theirs.items() if name in calls}
     found = []
@@ -125,14 +126,14 @@ def _all(part: Callable[..., Any], keys: Array, states: State) -> Any:
 
 
 def _iteration(algorithm: EGP, key: Key, state: State) -> Any:
-    """Ask, evaluate, tell; what the next one needs is returned, so that nothing is left out."""
+    """Ask, evaluate, tell; the input of the next step is returned, so that nothing is left out."""
     queries, _ = algorithm.ask(key, state)
     state = algorithm.tell(state, queries, jax.vmap(branin_rescaled())(queries))
     return queries, _weights(algorithm, state)
 
 
 def _observed(algorithm: EGP, key: Key, state: State) -> Any:
-    """Every expert told of one value, and the weights by Bayes' rule."""
+    """Every expert told of a value, and the weights by Bayes' rule."""
     state = algorithm.tell_one(state, jr.uniform(key, (DIM,)), jnp.zeros(()))
     return state.belief, _weights(algorithm, state)
 

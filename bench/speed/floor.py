@@ -2,11 +2,12 @@
 
     floor of an agent and round = max(bytes / bandwidth, operations / rate)
 
-`moved` is what an agent has observed by then, on features, half of its capacity on average, read once to
-ask and once to tell. `operations` are those of the sampled function at all candidates (where DP-FTS-DE
-follows the broadcast that is one function for all), and of value, gradient and products with the
-Hessian at every point that the search for its maximum visits; random numbers and cosines are not
-counted. The rate is that of a product of matrices like the first, measured in the same process.
+`moved` are the bytes of an agent's observations by then, on features, half of its capacity on average,
+read once to ask and once to tell. `operations` are the operations of the sampled function at all
+candidates (where DP-FTS-DE follows the broadcast that is one function for all), and of value, gradient
+and products with the Hessian at every point that the search for its maximum visits; random numbers and
+cosines are not counted. The rate is that of a product of matrices like the first, measured in the same
+process.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One size; `chunk` agents of a device are computed at the same time."""
+    """A size; `chunk` agents of a device are computed at the same time."""
 
     kind: str = "FTS"
     agents: int = 1000
@@ -60,7 +61,7 @@ def algorithm(case: Case) -> FTS | DPFTSDE:
 
 
 def rounds(case: Case, mesh: Mesh | None = None) -> tuple[Callable[..., Summary], Array]:
-    """All rounds as one program of a key and of the agents' optima, the objective inside; and optima."""
+    """All rounds as a program of a key and of the agents' optima, the objective inside; and optima."""
     method = algorithm(case)
 
     def program(key: Key, optima: Float[Array, "agents dim"]) -> Summary:
@@ -75,7 +76,7 @@ def rounds(case: Case, mesh: Mesh | None = None) -> tuple[Callable[..., Summary]
 
 
 def seconds(case: Case, read: float, fastest: float) -> float:
-    """The floor of all rounds on one device that reads and computes so much a second."""
+    """The floor of all rounds on a device that reads and computes so much a second."""
     each = max(moved(case) / read, operations(case) / fastest)
     return case.rounds * case.agents * each
 
@@ -96,12 +97,12 @@ def operations(case: Case) -> float:
 
 
 def at_candidates(case: Case) -> float:
-    """Operations of one function at all candidates."""
+    """Operations of a function at all candidates."""
     return 2.0 * CANDIDATES * case.features
 
 
 def in_search(case: Case) -> float:
-    """Operations of the search for one function's maximum."""
+    """Operations of the search for a function's maximum."""
     # Phases, gradient, and two for every product with the Hessian; half of the features are frequencies.
     products = 2 + 2 * min(case.dim, maximize.PRODUCTS)
     return visited(case) * products * 2.0 * case.dim * case.features / 2
@@ -121,7 +122,7 @@ def visited(case: Case) -> int:
 def rate(case: Case) -> float:
     """Operations a second of the product that is the functions of many agents at all candidates.
 
-    On a GPU of a large square product: the other one would measure how fast it writes.
+    On a GPU it is a large square product: the other product would measure how fast it writes.
     """
     rows, inner, columns = CANDIDATES, case.features, 4096
     if jax.devices()[0].platform == "gpu":

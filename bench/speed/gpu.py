@@ -1,4 +1,4 @@
-"""Kernels of our own on one GPU, and whole rounds: beside the plain programs and the device's floor.
+"""Kernels of our own on a GPU, and whole rounds: beside the plain programs and the device's floor.
 
     floor = max(bytes / bandwidth, operations / rate), both measured here
 
@@ -82,13 +82,13 @@ class Device(NamedTuple):
 
     @property
     def platform(self) -> str:
-        """Whose programs hold kernels where they are switched on."""
+        """The methods whose programs hold kernels if they are switched on."""
         return "cuda" if self.gpu else "cpu"
 
 
 @contextlib.contextmanager
 def switched(*platforms: str) -> Iterator[None]:
-    """Programs that are traced inside hold kernels for these platforms and for no others."""
+    """Programs that are traced inside hold kernels for the given platforms and for no others."""
     before, choice.PLATFORMS = choice.PLATFORMS, platforms
     jax.clear_caches()
     try:
@@ -102,7 +102,7 @@ def switched(*platforms: str) -> Iterator[None]:
 
 
 class Task(NamedTuple):
-    """What one kernel does for all agents, and its floor in bytes and operations."""
+    """The work of a kernel for all agents, and its floor in bytes and operations."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -180,7 +180,7 @@ def both(task: Task, device: Device) -> dict[str, Callable[[], Any]]:
 
 
 def errors(key: Key, device: Device, shape: tuple[int, int, int]) -> list[Figure]:
-    """How far numbers are from those of the plain programs, as a share of the largest."""
+    """The distance of numbers from the plain programs' numbers, as a share of the largest."""
     found = []
     for name, make in tasks(key, *shape, steps=1).items():
         calls = both(make(), device)

@@ -1,9 +1,9 @@
 """How often the maximizer finds the maximum of a sampled function, with its defaults.
 
 A maximum is found if the value is no more than `CLOSE` standard deviations of the function below the
-truth: the best of a dense grid, where there can be one, and of refining from very many starts. Prior
-draws are the hardest: nothing is known, and every maximum is as good as any. Posterior samples are
-what is maximized in the rounds.
+truth: the best of a dense grid, if a grid is possible, and of refining from very many starts. Prior
+draws are the hardest: nothing is known, and every maximum is as good as any. Rounds maximize posterior
+samples.
 """
 
 from functools import partial
@@ -57,7 +57,9 @@ SETTINGS = tuple(
 
 
 class FoundMaximum(NamedTuple):
-    """Of one function: the value found, the truth, and the standard deviation over the domain."""
+    """The results for a function: the value found, the truth, and the standard deviation over the
+    domain.
+    """
 
     found: Scalar
     truth: Scalar
@@ -89,7 +91,7 @@ def _figures(setting: FunctionSetting, result: FoundMaximum) -> list[Figure]:
 
 @partial(jax.jit, static_argnums=(1, 2))
 def outcomes(key: Key, setting: FunctionSetting, runs: int) -> FoundMaximum:
-    """One outcome for each of `runs` functions that share their features and candidates."""
+    """An outcome for each of `runs` functions that share their features and candidates."""
     map_key, data_key, candidate_key, truth_key = jr.split(key, 4)
     domain = Cube(setting.dim)
     phi = features.sine_cosine(map_key, SquaredExponential(setting.scale), setting.dim, SIZE)
@@ -113,7 +115,7 @@ def outcomes(key: Key, setting: FunctionSetting, runs: int) -> FoundMaximum:
 
 
 def _weights(key: Key, phi: FeatureMap, setting: FunctionSetting) -> Float[Array, " features"]:
-    """Of a prior draw, or of a posterior sample after noisy observations of another draw."""
+    """The weights of a prior draw, or of a posterior sample after noisy observations of another draw."""
     prior_key, point_key, noise_key, sample_key = jr.split(key, 4)
     w = jr.normal(prior_key, (SIZE,))
     if not setting.points:

@@ -1,8 +1,8 @@
 """Max-sum: an iteration beside reading its tables once, and its answers beside the exact maximum.
 
 The floor of an iteration is the bytes of all tables over the bandwidth with which an array that no
-cache holds is read on the same machine. Answers are compared with those of toulbar2, an exact solver
-of weighted constraint networks, where `pytoulbar2` is installed.
+cache holds is read on the same machine. Answers are compared with the answers of toulbar2, an exact
+solver of weighted constraint networks, if `pytoulbar2` is installed.
 """
 # pyright: reportMissingImports=false
 
@@ -35,7 +35,7 @@ DIGIT = 1e-4
 
 
 def _graph(key: Key, shape: tuple[int, int, int, int]) -> tuple[FactorGraph, Tables]:
-    """Random scopes, every variable in at least one of them where there are enough, and tables."""
+    """Random scopes, every variable in at least one of them if there are enough, and tables."""
     factors, arity, variables, points = shape
     rng = np.random.default_rng(np.asarray(jr.key_data(key)))
     scopes = []
@@ -49,7 +49,7 @@ def _graph(key: Key, shape: tuple[int, int, int, int]) -> tuple[FactorGraph, Tab
 
 
 def iteration_figures(key: Key, repeats: int) -> list[Figure]:
-    """Of every shape, a damped iteration without looking whether it has settled."""
+    """A damped iteration of every shape, without looking whether it has settled."""
     found, rate = [], bandwidth(repeats)
     for name, shape in SHAPES.items():
         graph, tables = _graph(key, shape)

@@ -1,4 +1,4 @@
-"""What a run of each method costs before it does anything useful: compiling it, and memory.
+"""The cost of a run of each method before it does anything useful: compiling it, and memory.
 
     first       seconds of a process's first call of `run`: tracing, compiling, running
     cached      the same in a second process, with JAX's persistent compilation cache
@@ -8,14 +8,14 @@
     state       bytes of an agent's state
     peak        bytes that the compiled program and its results hold at once, an agent
 
-Where the time of `run` goes: tracing it in Python, lowering it, XLA's passes, writing its kernels for
-LLVM, and LLVM, which compiles them on all cores. Beside it are how many instructions and kernels are left
-after all passes.
+The parts of the time of `run`: tracing it in Python, lowering it, XLA's passes, writing its kernels for
+LLVM, and LLVM, which compiles them on all cores. The numbers of instructions and kernels that are left
+after all passes are beside it.
 
-Bytes are those that an agent more takes, between 10 and 30 agents; where workers share a model, those of
-one worker and the model. Each is a process of its own,
-`python -m bench.speed.methods METHOD FOLDER PART`.
-Agents are those of a small federation, as a user would begin with: defaults but for what has none.
+Bytes are the bytes that an agent more takes, between 10 and 30 agents; if workers share a model, they
+are of a worker and the model. Each is a process of its own, `python -m bench.speed.methods METHOD
+FOLDER PART`. Agents are a small federation, as a user would begin with: defaults, except for settings
+without a default.
 """
 
 import itertools
@@ -88,7 +88,7 @@ METHODS: dict[str, Callable[[int], AbstractAlgorithm]] = {
 
 
 class Cost(NamedTuple):
-    """Seconds of the first call, and bytes of the state and of the program: of one agent more."""
+    """Seconds of the first call, and bytes of the state and of the program for an agent more."""
 
     first: float
     state: float
@@ -96,7 +96,7 @@ class Cost(NamedTuple):
 
 
 class Where(NamedTuple):
-    """Seconds of a first call, and what is compiled."""
+    """Seconds of a first call, and the compiled program."""
 
     tracing: float
     lowering: float
@@ -133,7 +133,7 @@ def _whole(algorithm: AbstractAlgorithm, key: Key) -> Any:
 
 
 def where(name: str) -> Where:
-    """Where the time of a first call goes, by JAX's profiler."""
+    """The parts of the time of a first call, by JAX's profiler."""
     algorithm, start = METHODS[name](AGENTS), time.perf_counter()
     traced = jax.jit(partial(_whole, algorithm)).trace(jr.key(0))
     tracing, start = time.perf_counter() - start, time.perf_counter()

@@ -1,7 +1,7 @@
-"""What privacy costs in time: rounds of DP-FTS-DE beside FTS's, and the sum beside reading its terms.
+"""The price of privacy in time: rounds of DP-FTS-DE beside FTS's, and the sum beside reading its terms.
 
-200 agents, M = 50, P = 4, two dimensions, 1000 candidates, 40 rounds: seeds x settings of z and q, all
-in one program.
+200 agents, M = 50, P = 4, two dimensions, 1000 candidates, 40 rounds: seeds x settings of z and q, all in
+one program.
 """
 
 import itertools
@@ -39,7 +39,7 @@ MESSAGES, NUMBERS = 200_000, 100
 
 
 def figures(key: Key, seeds: int, repeats: int) -> list[Figure]:
-    """Of the whole curve; `seeds` runs a setting."""
+    """The figures of the whole curve; `seeds` runs a setting."""
     few = jr.split(key, 2)
     objective = Shifted(
         function=branin(), shifts=jr.uniform(key, (AGENTS, 2), minval=-SHIFT, maxval=SHIFT)
@@ -84,7 +84,7 @@ def algorithm(z: Scalar, q: Scalar) -> DPFTSDE:
 
 
 def reference() -> AbstractFederated:
-    """What it is measured beside."""
+    """The program that it is measured beside."""
     return FTS(Cube(2), AGENTS, features=_features())
 
 
@@ -93,7 +93,7 @@ def _features() -> Fixed:
 
 
 def _sum(key: Key, repeats: int) -> list[Figure]:
-    """One release of very many messages; the floor is to read them once."""
+    """A release of very many messages; the floor is to read them once."""
     messages = jr.normal(key, (MESSAGES, NUMBERS))
     weights = jnp.full((REGIONS, MESSAGES), 1 / MESSAGES)
     present = jnp.ones((MESSAGES,), bool)

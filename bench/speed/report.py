@@ -1,7 +1,8 @@
 """Accuracy and speed: each figure by itself, and as a ratio to something that ran beside it.
 
-Times are the best of repeats, taken in turn with what they are compared to, after warming up and with
-compilation apart. They mean little on a machine that does something else: say so where you quote them.
+Times are the best of repeats, taken in turn with the times that they are compared to, after warming up
+and with compilation apart. They mean little on a machine that does something else: say so where you quote
+them.
 """
 
 from collections.abc import Callable

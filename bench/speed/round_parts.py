@@ -1,12 +1,12 @@
-"""Where the time of an FTS round goes: each part beside what no other program could do without.
+"""The parts of the time of an FTS round: each beside the least work of any program.
 
     floor of a part = bytes / bandwidth or operations / rate + its random numbers + its cosines
 
-A federation halfway through, as in `scaling`. Bytes and operations are those of `floor`; of the two
-those count that a part takes longer for. Random numbers and cosines are measured: a program that does
-nothing else. `message` draws from the posterior of every agent, `candidates` finds the best candidate
-of every slab, `search` goes on from there, `learn` updates the posterior. What a kernel of our own
-could gain is what a part takes beyond its floor.
+A federation halfway through, as in `scaling`. Bytes and operations are counted as in `floor`; of the
+two the slower counts for a part. Random numbers and cosines are measured: a program that does nothing
+else. `message` draws from the posterior of every agent, `candidates` finds the best candidate of every
+slab, `search` goes on from there, `learn` updates the posterior. The possible gain of a kernel of our
+own is the time of a part beyond its floor.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,7 +70,7 @@ def measured(case: Case, repeats: int) -> dict[str, RoundPart]:
         return FourierFunction(basis, weights)
 
     def best(weights: Any) -> Any:
-        """Of each slab, as `maximize` begins."""
+        """The best point of each slab, as `maximize` begins."""
         found: Any = of_all(functions(weights), spread)
         first = maximize._best_of_shares(found, maximize.default_starts(case.dim))
         return spread[first], found[first]
@@ -121,7 +121,7 @@ def _each(
 
 
 def _run(options: Options) -> Result:
-    """One case; --runs is how often each part is timed."""
+    """A case; --runs is how often each part is timed."""
     case = Case(agents=100) if options.quick else Case()
     parts = measured(case, options.runs_or(full=20, quick=2))
     return Result(

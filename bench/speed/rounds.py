@@ -1,7 +1,7 @@
 """Rounds of FTS for few and many agents: time an agent and round, compile time, memory.
 
 Every agent is a target and sends a message every round; M = 100 features, two dimensions, 1000
-candidates, the best 4 refined. `python -m bench.speed.rounds AGENTS ROUNDS` runs one in a process of
+candidates, the best 4 refined. `python -m bench.speed.rounds AGENTS ROUNDS` runs a case in a process of
 its own and prints the peak of its memory.
 """
 
@@ -62,7 +62,7 @@ def algorithm(agents: int, rounds: int, *, dense: bool = False, fitted: bool = F
 
 
 def timed(method: FTS, rounds: int, key: Key) -> Timed:
-    """All rounds as one program, the objective included."""
+    """All rounds as a single program, the objective included."""
     shifts = jr.uniform(key, (method.agents, DIM), minval=-SHIFT, maxval=SHIFT)
     objective = Shifted(function=branin(), shifts=shifts)
 
@@ -79,7 +79,9 @@ def timed(method: FTS, rounds: int, key: Key) -> Timed:
 def figures(
     key: Key, rounds: int, repeats: int, numbers: tuple[int, ...] = AGENTS
 ) -> tuple[list[Figure], str | None]:
-    """Of all numbers of agents, beside BoTorch where it is installed; and a line where it is not."""
+    """The figures of all numbers of agents, beside BoTorch if it is installed; and a line if it is
+    not.
+    """
     X, y = _data(key, rounds // 2)
     reference = botorch.calls(X, y, NOISE, SCALE, CANDIDATES, STARTS, seed=0)
     line = None if reference else "BoTorch is not installed: nothing ran beside the rounds."
@@ -136,7 +138,7 @@ def _rounds(
 
 
 def _refit(key: Key, rounds: int, repeats: int, reference: botorch.Calls | None) -> Figure:
-    """One refit of all agents, halfway: half of the capacity is in use."""
+    """A refit of all agents, halfway: half of the capacity is in use."""
     agents = AGENTS[0]
     half = rounds // 2
     sets = [_data(jr.fold_in(key, i), half) for i in range(agents)]
@@ -158,7 +160,7 @@ def _refit(key: Key, rounds: int, repeats: int, reference: botorch.Calls | None)
 
 
 def _data(key: Key, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points and standardized values of one agent in the middle of a run."""
+    """Points and standardized values of an agent in the middle of a run."""
     function = branin()
     X = jr.uniform(key, (points, DIM))
     y = np.asarray(jax.vmap(function)(X), np.float64)

@@ -1,9 +1,9 @@
 """How rounds scale: agents, devices, features, dimensions; each beside its machine's floor (`floor`).
 
 Each measurement is a process of its own, `python -m bench.speed.scaling CASE`: FTS and DP-FTS-DE, every
-agent a target, all rounds one program with the objective inside, and of each round a `summary` recorded.
-Bandwidth, and the rate of a product of matrices, are measured in the same process.
-Devices of a CPU are simulated: they share its cores, so that more of them show what laying out costs.
+agent a target, all rounds one program with the objective inside, and a `summary` of each round
+recorded. Bandwidth, and the rate of a product of matrices, are measured in the same process. Devices of
+a CPU are simulated: they share its cores, so that more of them show the price of laying out.
 """
 
 import json
@@ -178,7 +178,7 @@ def _name(case: Case) -> str:
 
 
 def _botorch() -> float | None:
-    """Microseconds of one agent's round in BoTorch, halfway through, where it is installed."""
+    """Microseconds of an agent's round in BoTorch, halfway through, if it is installed."""
     X = np.random.default_rng(0).random((Case.rounds // 2, Case.dim))
     y = -np.sum((X - 0.5) ** 2, axis=1)
     y = (y - y.mean()) / y.std()

@@ -9,8 +9,8 @@ The structure is that of the example of keras which the paper takes. It trains f
 2000 images of 16 x 16, the mean of 2 x 2 pixels, a fourth of the channels or less, 5 to 20 epochs, and
 batches of 20 to 200. Validation and test are the 1000 images each of `cifar10_7000.npz`.
 
-The objective is a JAX function: a run of an optimizer, training included, is one program. The slope of a
-batch of any size is a sum over pieces of 20 images; those beyond its own have no weight.
+The objective is a JAX function: a run of an optimizer, training included, is a program. The slope of a
+batch of any size is a sum over pieces of 20 images; images beyond its own have no weight.
 """
 
 import functools
@@ -69,7 +69,7 @@ class Cifar(eqx.Module):
         return self.shares(key, x)[0]
 
     def shares(self, key: Key, x: Point) -> tuple[Scalar, Scalar]:
-        """Of the validation images and of the test images, how many are right."""
+        """How many of the validation images and of the test images are right."""
         start_key, train_key = jr.split(key)
         theta = trained(train_key, start(start_key, self.train.X.shape[1], x), self.train, x)
         return right(theta, self.validate), right(theta, self.test)
@@ -133,7 +133,7 @@ def _convolved(
 
 
 def _pooled(X: Float[Array, "images side side channels"]) -> Float[Array, "images _ _ channels"]:
-    """The largest of every square; what does not fill one is left out."""
+    """The largest of every square; a rest that does not fill a square is left out."""
     count, side, _, channels = X.shape
     side = side // POOL
     X = X[:, : side * POOL, : side * POOL]
@@ -151,7 +151,7 @@ def _dropped(
 
 
 def trained(key: Key, theta: PyTree, pictures: Pictures, x: Point) -> PyTree:
-    """`theta` after all epochs, on `batch` images a step; the last step of an epoch has what is left."""
+    """`theta` after all epochs, on `batch` images a step; the last step of an epoch has the rest."""
     chosen = SPACE.unpack(x)
     rates = [chosen["first"], chosen["second"], chosen["third"]]
     batch, count = chosen["batch"], pictures.y.shape[0]
@@ -190,7 +190,7 @@ def trained(key: Key, theta: PyTree, pictures: Pictures, x: Point) -> PyTree:
 
 @functools.cache
 def cifar(training: int = TRAINING) -> Cifar:
-    """The images at half their side, and `training` of those to train on. `DataMissingError` likewise."""
+    """The images at half their side, and `training` of them to train on. `DataMissingError` likewise."""
     data = load("cifar10_7000.npz")
     images = data["images"].astype(np.float32) / 255
     count, side = images.shape[:2]

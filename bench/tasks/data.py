@@ -53,11 +53,11 @@ SOURCES = {
 
 
 class DataMissingError(Exception):
-    """A data set is not on this machine: which, what it holds, where it comes from."""
+    """A data set is not on this machine: its name, its content, its source."""
 
 
 def folder() -> Path:
-    """Where the data sets are expected."""
+    """The folder in which the data sets are expected."""
     default = Path(__file__).resolve().parents[3] / "shared" / "data"
     return Path(os.environ.get("JAXBO_DATA") or default)
 

@@ -1,12 +1,12 @@
-"""A convolutional network for one writer's digits, tuned: x in [0, 1]³ -> share of the test images right.
+"""A convolutional network for a writer's digits, tuned: x in [0, 1]³ -> share of the test images right.
 
     learning rate η = low + (0.02 - low) x₁,   its decay likewise x₂,   L2 likewise x₃,   low = 1e-7
     step t: Adam on 32 images with rate η / (1 + decay t), of cross-entropy + L2 |weights|²;   60 steps
 
 50 writers of MNIST images, a stand-in for federated EMNIST's. 5 x 5 convolution of 8 channels on every
-second pixel, ReLU, mean of 2 x 2, and one dense layer to 10 classes: the papers do not say how large
+second pixel, ReLU, mean of 2 x 2, and a dense layer to 10 classes: the papers do not say how large
 theirs is, nor how long it trains. The objective is a JAX function: a round of all writers, training
-included, is one program. With the images cut into patches in advance, training is matrix products.
+included, is a program. With the images cut into patches in advance, training is matrix products.
 """
 
 import functools
@@ -30,7 +30,9 @@ LOWEST, HIGHEST = 1e-7, 0.02
 
 
 class Images(eqx.Module):
-    """Of each writer, cut into patches and filled up to as many images as the busiest wrote."""
+    """The images of each writer, cut into patches and filled up to as many images as the busiest
+    wrote.
+    """
 
     patches: Float[Array, "writers images places pixels"]
     y: Int[Array, "writers images"]

@@ -1,9 +1,9 @@
 """Whether 30 people are eating, minute by minute, from a phone's and a watch's 57 features.
 
 ExtraSensory, a stand-in for the GLEAM data of FTS, which cannot be had: a quarter of the minutes kept
-of each person are positive, and the signal is weak. What is tuned is the paper's (`logistic`), but half
-of the minutes validate, 48 to 1184, where it has 100 windows of each person. Of the person with fewest
-48 train, so that larger batches are all of them.
+of each person are positive, and the signal is weak. The tuned numbers are the paper's (`logistic`), but
+half of the minutes validate, 48 to 1184, where it has 100 windows of each person. The person with
+fewest has 48 to train on, so that larger batches are all of them.
 """
 
 import functools

@@ -1,4 +1,6 @@
-"""30 people's movements, and what the papers tune on them (`logistic`): 6 activities, 561 features."""
+"""30 people's movements, and the numbers that the papers tune on them (`logistic`): 6 activities, 561
+features.
+"""
 
 import functools
 from collections.abc import Callable

@@ -3,9 +3,9 @@
     C = 0.0001 + 9.9999 x₁,   gamma = 0.01 + 9.99 x₂
 
 Two scores of the same SVM. The authors' ranks by `predict_proba` of `SVC(probability=True)`, whose
-Platt scaling splits the data at random and, with so few mines, turns the ranking upside down in about
-a quarter of the fits: noisy, of two modes. The clean one ranks by `decision_function`. Neither NumPy
-nor scikit-learn needs JAX: worker processes that import this file start fast.
+Platt scaling splits the data at random and, with so few mines, turns the ranking upside down in about a
+quarter of the fits: noisy, of two modes. The clean objective ranks by `decision_function`. Neither
+NumPy nor scikit-learn needs JAX: worker processes that import this file start fast.
 """
 
 import functools
@@ -26,7 +26,7 @@ LOWEST, WIDTH = np.array([1e-4, 0.01]), np.array([10 - 1e-4, 10 - 0.01])
 
 
 class Field(NamedTuple):
-    """Training and validation half of one field."""
+    """Training and validation half of a field."""
 
     X: np.ndarray
     y: np.ndarray

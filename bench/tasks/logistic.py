@@ -1,14 +1,14 @@
-"""Logistic regression on one person's data, tuned: x in [0, 1]³ -> share of the other half right.
+"""Logistic regression on a person's data, tuned: x in [0, 1]³ -> share of the other half right.
 
     batch, L2 and learning rate η = lowest + x (highest - lowest)
     W <- (W - η ∇ mean cross-entropy over the batch) / (1 + η L2),   50 times from 0
 
-Which windows are the training half, and how long training takes, the papers do not say: a shuffle with
-a fixed seed, and 50 steps on batches taken in turn from one shuffle an evaluation. The step in the L2
-term is implicit, since an explicit one diverges in most of the papers' ranges. A batch is at most the
-whole half. Features are standardized by the training half.
+The papers do not say which windows are the training half, nor how long training takes: here it is a
+shuffle with a fixed seed, and 50 steps on batches taken in turn from a shuffle for each evaluation. The
+step in the L2 term is implicit, since an explicit step diverges in most of the papers' ranges. A batch
+is at most the whole half. Features are standardized by the training half.
 
-Training is JAX: a round of all people, training included, is one program.
+Training is JAX: a round of all people, training included, is a program.
 """
 
 from typing import NamedTuple
@@ -88,7 +88,7 @@ class Training(eqx.Module):
 def training(
     people: list[tuple[np.ndarray, np.ndarray]], classes: int, ranges: Ranges, products: bool
 ) -> Training:
-    """Of windows and labels of each person; a shuffle with a fixed seed splits them in halves."""
+    """The windows and labels of each person; a shuffle with a fixed seed splits them in halves."""
     random = np.random.default_rng(0)
     halves: list[list[tuple[np.ndarray, np.ndarray]]] = [[], []]
     for X, y in people:

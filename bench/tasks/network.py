@@ -3,14 +3,14 @@
     scores = max(0, max(0, X W₁ + b₁) W₂ + b₂) W₃ + b₃
     20 epochs of Adam on mean cross-entropy, ⌈rows / batch⌉ steps each;   mean of 10 independent runs
 
-Neurons of the first and of the second layer, learning rate and batch size are tuned (`SPACE`). The
-data sets are the paper's: MNIST (6000 + 1500 images), breast cancer (Ljubljana), iris and wine. For
-its Transportation set, of which it tells a site's address alone, highway traffic in Minnesota stands
-in. How weights start, how columns are scaled and which rows validate, it does not say: He's start,
-numbers of mean 0 and variance 1 over the training rows (pixels from 0 to 1, categories one-hot), and
-a shuffle with a fixed seed.
+Neurons of the first and of the second layer, learning rate and batch size are tuned (`SPACE`). The data
+sets are the paper's: MNIST (6000 + 1500 images), breast cancer (Ljubljana), iris and wine. For its
+Transportation set, of which it tells a site's address alone, highway traffic in Minnesota stands in. It
+does not say how weights start, how columns are scaled and which rows validate: here it is He's start,
+numbers of mean 0 and variance 1 over the training rows (pixels from 0 to 1, categories one-hot), and a
+shuffle with a fixed seed.
 
-The objective is a JAX function of all four numbers: a run of an optimizer, training included, is one
+The objective is a JAX function of all four numbers: a run of an optimizer, training included, is a
 program. A network has room for 100 neurons a layer, a batch for a power of two.
 """
 
@@ -58,7 +58,7 @@ class LabeledRows(eqx.Module):
 
 
 class DataSet(eqx.Module):
-    """A data set: the rows that are trained on, and those that validate."""
+    """A data set: the rows for training, and the rows for validation."""
 
     train: LabeledRows
     test: LabeledRows
@@ -117,12 +117,12 @@ def shuffle(key: Key, epoch: Count, count: int) -> Int[Array, " rows"]:
 
 
 def trained(key: Key, theta: PyTree, rows: LabeledRows, rate: Scalar, batch: Count) -> PyTree:
-    """`theta` after all epochs, on `batch` rows a step; the last step of an epoch has what is left.
+    """`theta` after all epochs, on `batch` rows a step; the last step of an epoch has the rest.
 
-    An epoch has as many steps as it needs: a loop of fixed length would have those of the smallest
+    An epoch has as many steps as it needs: a loop of fixed length would have the steps of the smallest
     batch, sixteen times as many as the largest needs, and nothing is differentiated through it. Each
     room has its own loop, which has no steps unless it is the tightest that the batch fits in. Under
-    `vmap` a loop runs until the last is done, and holds those that are.
+    `vmap` a loop runs until the last is done, and holds the others.
     """
     count = rows.y.shape[0]
     steps = (count + batch - 1) // batch

@@ -67,7 +67,7 @@ class Pushing:
 
 
 def goals(seed: int) -> Float[np.ndarray, "goals 2"]:
-    """Where the object should stop, uniform on the square."""
+    """The place where the object should stop, uniform on the square."""
     return np.random.default_rng(seed).uniform(-REACH, REACH, (GOALS, 2))
 
 
@@ -83,7 +83,9 @@ def push(
     speed: float,
     noise: Float[np.ndarray, "2"],
 ) -> tuple[float, float]:
-    """Where the object stops. A hand that starts exactly at the origin aims nowhere: `noise` alone."""
+    """The place where the object stops. A hand that starts exactly at the origin aims nowhere: `noise`
+    alone.
+    """
     box2d = _box2d()
     world = box2d.b2World(gravity=(0, 0), doSleep=True)
     # The table lies under everything and collides with nothing, since bodies that a joint connects

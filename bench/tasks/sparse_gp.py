@@ -9,12 +9,13 @@ With A = L⁻¹ K_m·, L L' = K_mm, and g = (I + A Λ⁻¹ A')⁻¹ A Λ⁻¹ y:
 
 so nothing larger than a block or the inducing inputs is ever factored. 5 % of the rows test; the others
 are cut into 5 folds, each of which is predicted from the other four: the objective is the mean RMSE over
-these, in angstrom. The kernel is a squared exponential of attributes and sizes of mean 0 and variance 1.
+the folds, in angstrom. The kernel is a squared exponential of attributes and sizes of mean 0 and variance
+1.
 
-The paper does not say in which box it searches, nor how it cuts blocks. Here variances and length scales
-are on log scales, coordinate u of an inducing input is the quantile u of that attribute, and blocks are
-the leaves of a tree of medians over all inputs. A row never helps to predict itself: within a block,
-those of the fold are left out.
+The paper does not say in which box it searches, nor how it cuts blocks. Here variances and length
+scales are on log scales, coordinate u of an inducing input is the quantile u of that attribute, and
+blocks are the leaves of a tree of medians over all inputs. A row never helps to predict itself: within
+a block, the rows of the fold are left out.
 """
 
 import functools
@@ -63,7 +64,7 @@ def scopes(inducing: int, size: int) -> list[tuple[int, ...]]:
 
 
 class Hyperparameters(NamedTuple):
-    """Of the kernel, and the inducing inputs."""
+    """The hyperparameters of the kernel, and the inducing inputs."""
 
     signal: Scalar
     noise: Scalar
@@ -174,7 +175,9 @@ def predicted(
     y: Float[Array, "blocks size"],
     train: Bool[Array, "blocks size"],
 ) -> Float[Array, "blocks size"]:
-    """The mean at every row given those that `train`; A and `rest` = K - Q as `conditionals` has them."""
+    """The mean at every row given the rows that `train`; A and `rest` = K - Q as `conditionals` has
+    them.
+    """
 
     def factored(block: tuple[Array, ...]) -> tuple[Array, ...]:
         A, rest, y, train = block

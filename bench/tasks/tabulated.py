@@ -4,7 +4,7 @@
 
 The points are a Sobol sequence. A value is the score of an owner's learner on the owner's own data. The
 owners of a task differ in their data alone. A method that looks for the best of the points can be run a
-thousand times in the time of one fit.
+thousand times in the time of a single fit.
 """
 
 import argparse
@@ -91,7 +91,7 @@ TASKS: dict[str, TuningTask] = {
 
 
 def points(name: str) -> Float[np.ndarray, "points dim"]:
-    """The points of a task's table, or those that a new table will have."""
+    """The points of a task's table, or the points that a new table will have."""
     if (path := FOLDER / f"{name}.npz").is_file():
         with np.load(path, allow_pickle=False) as archive:
             return archive["points"]
@@ -133,7 +133,7 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def _row(job: tuple[str, int]) -> tuple[int, Float[np.ndarray, " points"]]:
-    """All values of one owner."""
+    """All values of an owner."""
     name, owner = job
     task = TASKS[name]
     rows = [task.space.decode(x) for x in points(name)]

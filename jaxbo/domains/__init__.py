@@ -1,1 +1,1 @@
-"""Where the arguments of objectives come from: points of a cube, finite sets, named parameters."""
+"""The domains of objectives: points of a cube, finite sets, named parameters."""

@@ -70,7 +70,7 @@ def tabulate(
 
 
 def _among(parent: Parameter, cells: tuple[int, ...]) -> np.ndarray:
-    """A truth value for every cell of a parameter: whether it is one of these."""
+    """A truth value for every cell of a parameter: whether it is among `cells`."""
     return np.isin(np.arange(_size(parent)), cells)
 
 
@@ -79,7 +79,7 @@ def _cell_count(parameter: Parameter) -> int:
 
 
 def _size(parameter: Parameter) -> int:
-    """How many values there are; one for a real, which has no cells."""
+    """The number of values: 1 for a real, which has no cells."""
     return 1 if isinstance(parameter, Real) else parameter.size
 
 
@@ -113,7 +113,7 @@ def active(xp: Any, tables: Tables, x: Any) -> Any:
 
 
 def settled(xp: Any, tables: Tables, x: Any, given: Any) -> Any:
-    """With what is `given` in its place, and the middle where a parameter is not active."""
+    """The point with the `given` values in their places, and with inactive parameters in their middle."""
     if given is not None:
         x = xp.where(tables.given, given.astype(x.dtype), x)
     if not tables.branches:
@@ -122,7 +122,9 @@ def settled(xp: Any, tables: Tables, x: Any, given: Any) -> Any:
 
 
 def placed(xp: Any, tables: Tables, unit: Any) -> Any:
-    """One coordinate a parameter to a point of the cube: a choice owns one k-th of its coordinate."""
+    """Makes a point of the cube of a coordinate for each parameter: a choice owns a k-th of its
+    coordinate.
+    """
     x = unit[tables.owner]
     hot = xp.floor(x * tables.cells.astype(x.dtype)).astype(np.int32) == tables.position
     return xp.where(tables.categorical, hot.astype(x.dtype), x)

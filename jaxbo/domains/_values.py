@@ -1,6 +1,6 @@
 """Values as people and tables give them: NumPy's numbers, signs for nothing, rounded floats, lists.
 
-Whatever width or type a value has been through on its way, it means what was given.
+Whatever width or type a value has been through on its way, its meaning stays.
 """
 
 import math
@@ -59,7 +59,7 @@ def precision_of(value: Any, otherwise: np.dtype) -> np.dtype:
 
 
 def rounds_to(value: Any, choice: Any, precision: np.dtype) -> bool:
-    """Whether `value` is what this precision makes of the number `choice`."""
+    """Whether `value` is the number `choice` in this precision."""
     if not (isinstance(value, float) and isinstance(choice, float | int)):
         return False
     # A table may have been written with few digits. A whole number needs none behind the point.

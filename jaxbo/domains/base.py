@@ -1,11 +1,11 @@
-"""Where queries live: a cube, a finite set, and the boxes of a cube.
+"""The places of queries: a cube, a finite set, and the boxes of a cube.
 
     Cube      x in [0, 1]^dim
     Finite    x in {points_1, ..., points_n}
     Regions   region r is the box [c_j / splits_j, (c_j + 1) / splits_j) over j, closed at x_j = 1
 
-Everything is written for one point and works under `jit` and `vmap`. Domains without arrays have
-only static fields: equal ones do not retrace. `space.Space` is the domain of named parameters.
+Everything is written for a single point and works under `jit` and `vmap`. Domains without arrays have
+only static fields: equal domains do not retrace. `space.Space` is the domain of named parameters.
 """
 
 import functools
@@ -39,7 +39,7 @@ SOBOL_DIM: Final = 20
 class Axes(NamedTuple):
     """The variables of a domain, each with a grid of its own, for searches variable by variable.
 
-    A variable has one coordinate or, a choice, several.
+    A variable has a single coordinate or, a choice, several.
     """
 
     columns: Int[np.ndarray, "variables width"]  # its coordinates, -1 fills up
@@ -61,30 +61,67 @@ class AbstractDomain(Extensible):
 
     @abstractmethod
     def sample(self, key: Key, count: int) -> Points:
-        """`count` independent uniform draws."""
+        """Draws independent uniform points.
+
+        Args:
+            key: Random key.
+            count: Number of points.
+
+        Returns:
+            The points.
+        """
 
     @abstractmethod
     def candidates(self, key: Key, count: int) -> Points:
-        """Starting points for a maximizer that cover the domain evenly.
+        """Gives points that cover the domain evenly, from which a maximizer starts.
 
-        Where neighbors in their list are neighbors along the first axis, equal shares are slabs.
+        If neighbors in this list are neighbors along the first axis, equal shares of the list are
+        slabs.
+
+        Args:
+            key: Random key.
+            count: Number of points.
+
+        Returns:
+            The points.
         """
 
     @abstractmethod
     def project(self, x: Point) -> Point:
-        """The point of the domain nearest to `x`; some point of the domain if `x` is not finite."""
+        """Gives the nearest point of the domain.
+
+        Args:
+            x: A point. If it is not finite, the result is any point of the domain.
+
+        Returns:
+            A point of the domain.
+        """
 
     @abstractmethod
     def contains(self, x: Point) -> Flag:
-        """Whether `x` is in the domain."""
+        """Says whether a point is in the domain.
+
+        Args:
+            x: A point.
+
+        Returns:
+            Whether it is.
+        """
 
     @property
     def constrained(self) -> bool:
-        """Whether some points that `project` gives are not in the domain: `allows` says which."""
+        """Whether `project` may give points that are not in the domain. `allows` then says which."""
         return False
 
     def allows(self, x: Point) -> Flag:
-        """Whether a point that `project` gives is in the domain."""
+        """Says whether a point that `project` gave is in the domain.
+
+        Args:
+            x: A point that `project` gave.
+
+        Returns:
+            Whether it is.
+        """
         del x
         return jnp.ones((), bool)
 
@@ -94,13 +131,37 @@ class AbstractDomain(Extensible):
         return self
 
     def axes(self, grid: int) -> Axes:
-        """A grid of `grid` points for every variable: here each coordinate is one, evenly cut."""
+        """Gives a grid for every variable.
+
+        Here each coordinate is a variable, evenly cut.
+
+        Args:
+            grid: Number of points for each variable.
+
+        Returns:
+            The variables with their grids.
+        """
         points = jnp.broadcast_to(jnp.linspace(0, 1, grid), (self.dim, grid))
         return Axes(np.arange(self.dim)[:, None], points, np.ones(self.dim, bool))
 
 
 class Cube(AbstractDomain):
-    """The unit cube [0, 1]^dim."""
+    """The unit cube [0, 1]^dim.
+
+    Args:
+        dim: Number of coordinates, at least 1.
+
+    Raises:
+        ValueError: `dim` is not a positive whole number.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> square = jaxbo.Cube(2)
+        >>> square.sample(jax.random.key(0), 5).shape
+        (5, 2)
+        >>> square.project(jax.numpy.array([0.5, 7.0])).tolist()
+        [0.5, 1.0]
+    """
 
     dim: int = eqx.field(static=True)
 
@@ -108,17 +169,32 @@ class Cube(AbstractDomain):
         _natural("dim", self.dim)
 
     def sample(self, key: Key, count: int) -> Points:
-        """`count` independent uniform draws."""
+        """Draws independent uniform points.
+
+        Args:
+            key: Random key.
+            count: Number of points, at least 1.
+
+        Returns:
+            The points.
+        """
         _natural("count", count)
         return jr.uniform(key, (count, self.dim), dtype=float)
 
     def candidates(self, key: Key, count: int) -> Points:
-        """`count` points that cover the cube evenly; each by itself is uniform.
+        """Gives points that cover the cube evenly, each of which is uniform by itself.
 
-        A randomly shifted golden lattice up to dimension 3, digitally shifted Sobol points up to
-        20, where they cover better (their table is a constant of the compiled program), and
-        independent draws beyond, where neither is better. Up to 20 they are in order along the first
-        axis before they are shifted: the list begins somewhere else on it.
+        Up to dimension 3 they are a golden lattice with a random shift. Up to 20 they are Sobol points
+        with a digital shift, which cover better there; their table is a constant of the compiled
+        program. Beyond 20 they are independent draws, because neither is better. Up to 20 they are in
+        order along the first axis before the shift, which moves the place where the list begins.
+
+        Args:
+            key: Random key.
+            count: Number of points, at least 1.
+
+        Returns:
+            The points.
         """
         _natural("count", count)
         if self.dim > SOBOL_DIM:
@@ -130,19 +206,46 @@ class Cube(AbstractDomain):
         return _unit_interval(jnp.asarray(_in_order(index * _golden(self.dim))) + shift)
 
     def project(self, x: Point) -> Point:
-        """`x` clipped to the cube; coordinates that are not numbers become 0."""
+        """Clips a point to the cube.
+
+        Args:
+            x: A point. A coordinate that is NaN becomes 0.
+
+        Returns:
+            The nearest point of the cube.
+        """
         return clip(jnp, x, jnp.zeros_like(x), jnp.ones_like(x))
 
     def contains(self, x: Point) -> Flag:
-        """Whether `x` is in the closed cube."""
+        """Says whether a point is in the closed cube.
+
+        Args:
+            x: A point.
+
+        Returns:
+            True inside and on the border.
+        """
         return jnp.all((x >= 0) & (x <= 1))
 
 
 class Finite(AbstractDomain):
-    """The rows of `points`: any finite numbers, though maximizers expect the unit cube's scale.
+    """The rows of a matrix of points.
 
-    Rows may be equal. Raises `ValueError` for an array that is not a matrix, is empty or not finite, and
-    for different rows that JAX's precision makes equal.
+    The numbers may be any finite numbers, but maximizers expect the scale of the unit cube. Rows may be
+    equal.
+
+    Args:
+        points: The points.
+
+    Raises:
+        ValueError: `points` is not a matrix, is empty or not finite, or JAX's precision makes different
+            rows equal.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> grid = jaxbo.Finite(jax.numpy.array([[0.0], [0.5], [1.0]]))
+        >>> grid.project(jax.numpy.array([0.6])).tolist()
+        [0.5]
     """
 
     points: Points
@@ -159,17 +262,40 @@ class Finite(AbstractDomain):
         self.dim = points.shape[1]
 
     def sample(self, key: Key, count: int) -> Points:
-        """`count` rows drawn uniformly, with replacement."""
+        """Draws rows uniformly, with replacement.
+
+        Args:
+            key: Random key.
+            count: Number of points, at least 1.
+
+        Returns:
+            The points.
+        """
         _natural("count", count)
         return self.points[jr.randint(key, (count,), 0, self.points.shape[0])]
 
     def candidates(self, key: Key, count: int) -> Points:
-        """All points, whatever `count` says."""
+        """Gives all points.
+
+        Args:
+            key: Not used.
+            count: Not used.
+
+        Returns:
+            The points.
+        """
         del key, count
         return self.points
 
     def project(self, x: Point) -> Point:
-        """The nearest row in Euclidean distance, the first of equals."""
+        """Gives the nearest row in Euclidean distance, and the first of rows that are as near.
+
+        Args:
+            x: A point.
+
+        Returns:
+            The row.
+        """
         offset = jnp.abs(self.points - x[None, :])
         # Divided by the largest offset, so that squares neither overflow nor vanish.
         scale = jnp.max(offset, axis=1, keepdims=True)
@@ -179,11 +305,18 @@ class Finite(AbstractDomain):
 
     @property
     def product(self) -> Cube:
-        """The cube: its rows may be anywhere."""
+        """The cube, because the rows may be anywhere."""
         return Cube(self.dim)
 
     def contains(self, x: Point) -> Flag:
-        """Whether `x` equals one of the rows exactly."""
+        """Says whether a point equals a row exactly.
+
+        Args:
+            x: A point.
+
+        Returns:
+            Whether it does.
+        """
         return jnp.any(jnp.all(self.points == x[None, :], axis=1))
 
 
@@ -203,10 +336,24 @@ def _must_differ(given: ArrayLike, points: Points) -> None:
 
 
 class Regions(eqx.Module):
-    """The unit cube cut into equal boxes, `splits[j]` of them along axis j, numbered row by row.
+    """The unit cube cut into equal boxes, numbered row by row.
 
-    Boxes are half open and the last along an axis is closed, so every point of the cube is in
-    exactly one. A region is a number from 0 to `count` - 1 and may be traced.
+    A box is half open, and closed at the end of an axis. So every point of the cube is in exactly one
+    box. A region is a number from 0 to `count` - 1, which may be traced.
+
+    Args:
+        splits: Number of boxes along each axis, at most 2^20, and fewer than 2^31 in all.
+
+    Raises:
+        ValueError: `splits` is empty, has an entry below 1, or makes too many regions.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> regions = jaxbo.Regions((2, 2))
+        >>> int(regions.assign(jax.numpy.array([0.2, 0.7])))
+        1
+        >>> jaxbo.Regions.of(dim=3, count=4).splits
+        (2, 2, 1)
     """
 
     splits: tuple[int, ...] = eqx.field(static=True, converter=about("splits", tuple))
@@ -224,8 +371,18 @@ class Regions(eqx.Module):
 
     @classmethod
     def of(cls, dim: int, count: int) -> "Regions":
-        """`count` regions in `dim` dimensions, as even as possible: of all splits with this
-        product the ones with the smallest sum, the first axes cut most."""
+        """Cuts the cube into boxes that are as even as possible.
+
+        The splits have the smallest sum among all splits with this product. The first axes are cut
+        most.
+
+        Args:
+            dim: Number of coordinates, at least 1.
+            count: Number of regions, at least 1.
+
+        Returns:
+            The regions.
+        """
         _natural("dim", dim)
         _natural("count", count)
         # A product of more than log2(count) factors has some equal to 1.
@@ -234,40 +391,67 @@ class Regions(eqx.Module):
 
     @property
     def dim(self) -> int:
-        """Coordinates of a point."""
+        """The number of coordinates of a point."""
         return len(self.splits)
 
     @property
     def count(self) -> int:
-        """How many regions there are."""
+        """The number of regions."""
         return math.prod(self.splits)
 
     @property
     def lower(self) -> Float[Array, "regions dim"]:
-        """The least corner of each region, which belongs to it."""
+        """The least corner of each region. It belongs to the region."""
         return jnp.asarray(self._indices() / np.asarray(self.splits)[None, :], float)
 
     @property
     def upper(self) -> Float[Array, "regions dim"]:
-        """The greatest corner of each region, which belongs to it only on the cube's border."""
+        """The greatest corner of each region. It belongs to the region on the cube's border alone."""
         return jnp.asarray((self._indices() + 1) / np.asarray(self.splits)[None, :], float)
 
     def assign(self, x: Point) -> Count:
-        """The region of `x`; points outside the cube go to the nearest box's along each axis."""
+        """Gives the region of a point.
+
+        Args:
+            x: A point. Outside of the cube it belongs to the nearest box along each axis.
+
+        Returns:
+            The number of the region.
+        """
         # Compared with the very numbers that `project` clips to: floor(x n) can miss by one.
         lower, _ = self._boxes(x.dtype)
         cells = jnp.sum(x[:, None] >= lower[:, 1:], axis=1, dtype=int)
         return jnp.sum(cells * self._strides())
 
     def sample(self, key: Key, region: Region, count: int) -> Points:
-        """`count` independent uniform draws from one region."""
+        """Draws independent uniform points of a region.
+
+        Args:
+            key: Random key.
+            region: Number of the region.
+            count: Number of points, at least 1.
+
+        Returns:
+            The points.
+        """
         _natural("count", count)
         draws = jr.uniform(key, (count, self.dim), dtype=float)
         lower, last = (edge[None, :] for edge in self.box(region, draws.dtype))
         return clip(jnp, lower + draws * (last - lower), lower, last)
 
     def box(self, region: Region, dtype: Any = float) -> tuple[Point, Point]:
-        """The least and the greatest point of one region, both in it, in the precision `dtype`."""
+        """Gives the least and the greatest point of a region, which are both in it.
+
+        Args:
+            region: Number of the region.
+            dtype: The precision of the points.
+
+        Returns:
+            The two points.
+
+        Raises:
+            ValueError: There is no such region.
+        """
         region = jnp.asarray(region, int)
         require(
             (region >= 0) & (region < self.count),
@@ -280,11 +464,27 @@ class Regions(eqx.Module):
         return lower, last
 
     def project(self, region: Region, x: Point) -> Point:
-        """The point of the region nearest to `x`: `assign` of it is `region`, to the last bit."""
+        """Gives the nearest point of a region, to which `assign` gives this region to the last bit.
+
+        Args:
+            region: Number of the region.
+            x: A point.
+
+        Returns:
+            A point of the region.
+        """
         return clip(jnp, x, *self.box(region, x.dtype))
 
     def contains(self, region: Region, x: Point) -> Flag:
-        """Whether `x` is in the region."""
+        """Says whether a point is in a region.
+
+        Args:
+            region: Number of the region.
+            x: A point.
+
+        Returns:
+            Whether it is.
+        """
         lower, last = self.box(region, x.dtype)
         return jnp.all((x >= lower) & (x <= last))
 
@@ -305,7 +505,7 @@ class Regions(eqx.Module):
 
 
 def clip(xp: Any, x: Any, lower: Any, upper: Any) -> Any:
-    """Clipped to the bounds; what is not a number becomes the lower one."""
+    """Clipped to the bounds; NaN becomes the lower bound."""
     return xp.where(xp.isnan(x), lower, xp.clip(x, lower, upper))
 
 

@@ -1,7 +1,7 @@
 """A known constraint: a function that says which points of a space may be asked.
 
-A Python function is asked on the host with a point's values by name (`jax.pure_callback`). One under
-`jax.jit` is compiled into the search, with what `Space.unpack` gives.
+A Python function is asked on the host with a point's values by name (`jax.pure_callback`). A function
+under `jax.jit` is compiled into the search, and takes the values of `Space.unpack`.
 """
 
 import inspect
@@ -51,7 +51,7 @@ class Constraint(eqx.Module):
         return cls(predicate, jnp.zeros((EXAMPLES, 0)), compiled, 1.0)
 
     def having(self, examples: Points, share: float) -> "Constraint":
-        """The constraint with these examples, and the share of all points that it allows."""
+        """The constraint with the given examples, and the share of all points that it allows."""
         return Constraint(self.predicate, examples, self.compiled, share)
 
     def draws(self, count: int) -> int:
@@ -62,7 +62,7 @@ class Constraint(eqx.Module):
 def check_compiled(
     predicate: Callable[[Values], Any], unpack: Callable[[Point], Values], dim: int
 ) -> None:
-    """`ValueError` unless a compiled predicate returns one truth value."""
+    """`ValueError` unless a compiled predicate returns a single truth value."""
     x = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
     try:
         answer = jax.eval_shape(lambda x: predicate(unpack(x)), x)
@@ -114,7 +114,7 @@ def examples(
 ) -> tuple[np.ndarray, float]:
     """`EXAMPLES` points that are allowed, repeated where fewer are found, and the share that is.
 
-    `ValueError` if none is found; `among` says of what. The same in every process.
+    `ValueError` if none is found; `among` names the points for the message. The same in every process.
     """
     generator, found, tried = np.random.default_rng(0), [], 0
     while sum(map(len, found)) < EXAMPLES and tried < MOST:

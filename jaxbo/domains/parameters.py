@@ -44,20 +44,44 @@ class AbstractParameter:
     """The methods that all kinds of parameters have."""
 
     def when(self, mapping: Mapping[str, Any] | None = None, /, **values: Any) -> "Conditional":
-        """This parameter, active only where the parameters named here have the values given.
+        """Makes the parameter active only where others have certain values.
 
-        A list, a set or a range holds several values, of which any will do. All names must agree.
+        All names must agree.
 
-        >>> Real(1e-3, 1e3, log=True).when(model="svm", kernel=["rbf", "poly"])
+        Args:
+            mapping: The values by name, for names that Python does not allow.
+            values: The value of each parameter that this one depends on. A list, a set or a range holds
+                several values, of which any will do.
+
+        Returns:
+            The parameter with its conditions, for a `Space`.
+
+        Example:
+            >>> import jaxbo
+            >>> scale = jaxbo.Real(1e-3, 1e3, log=True).when(model="svm", kernel=["rbf", "poly"])
+            >>> [name for name, values in scale.conditions]
+            ['model', 'kernel']
         """
         return Conditional(self, _conditions({**(mapping or {}), **values}))
 
 
 @dataclass(frozen=True, init=False)
 class Real(AbstractParameter):
-    """A real number from `lower` to `upper`, both included; `log`: evenly spread in its log.
+    """A real number between two bounds, both included.
 
-    Equal bounds make a constant. Float32 must hold both bounds and numbers between them.
+    Equal bounds make a constant. Float32 must hold both bounds and numbers between them. A `Space`
+    checks the bounds.
+
+    Args:
+        lower: The least value.
+        upper: The largest value.
+        log: Whether values are spread evenly in their logarithm. Both bounds are then positive.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> space = jaxbo.Space(rate=jaxbo.Real(1e-4, 1.0, log=True))
+        >>> round(space.decode(np.array([0.5]))["rate"], 6)
+        0.01
     """
 
     lower: float | int
@@ -70,7 +94,7 @@ class Real(AbstractParameter):
         set_fields(self, lower=lower, upper=upper, log=log)
 
     def problem(self) -> str:
-        """Why this is no parameter, or nothing."""
+        """Says why this is not a parameter; an empty text if it is."""
         if problem := _log_problem(self.log):
             return problem
         bounds = self.lower, self.upper
@@ -96,22 +120,39 @@ class Real(AbstractParameter):
 
     @property
     def constant(self) -> bool:
-        """Whether there is one value only; its point is then in the middle, as an integer's is."""
+        """Whether there is a single value. Its point is then in the middle, as that of an integer is."""
         return self.lower == self.upper
 
     def ends(self) -> tuple[float, float]:
-        """The bounds on the scale that x is linear in."""
+        """Gives the bounds on the scale that the coordinate is linear in."""
         low, high = float(self.lower), float(self.upper)
         return (math.log(low), math.log(high)) if self.log else (low, high)
 
     def decode(self, x: float) -> float:
-        """The value at coordinate `x`, exact at both ends."""
+        """Gives the value at a coordinate, exact at both ends.
+
+        Args:
+            x: The coordinate, from 0 to 1.
+
+        Returns:
+            The value.
+        """
         low, high = float(self.lower), float(self.upper)
         value = low ** (1 - x) * high**x if self.log else low * (1 - x) + high * x
         return min(max(value, low), high)
 
     def encode(self, value: Any) -> list[float]:
-        """The coordinate of `value`."""
+        """Gives the coordinate of a value.
+
+        Args:
+            value: A number within the bounds.
+
+        Returns:
+            The coordinate, in a list.
+
+        Raises:
+            ValueError: The value is no number or outside of the bounds.
+        """
         number = clipped(as_number(value), self.lower, self.upper)
         if number is None:
             raise ValueError(f"{value!r} is not in [{self.lower}, {self.upper}]")
@@ -121,17 +162,37 @@ class Real(AbstractParameter):
         return [((math.log(number) if self.log else number) - low) / (high - low)]
 
     def spread(self, grid: int) -> np.ndarray:
-        """So many coordinates to look at, evenly; a constant repeats its point."""
+        """Gives coordinates to look at, spread evenly. A constant repeats its point.
+
+        Args:
+            grid: Number of coordinates.
+
+        Returns:
+            The coordinates.
+        """
         return np.full(grid, 0.5) if self.constant else np.linspace(0, 1, grid)
 
 
 @dataclass(frozen=True, init=False)
 class Integer(AbstractParameter):
-    """A whole number from `lower` to `upper`, both included, in steps of `step`.
+    """A whole number between two bounds, both included.
 
-    The unit interval is cut into one cell a number, of equal length; `log`: number k owns the
-    logs from k - 1/2 to k + 1/2 and its point is log k. At most 2^20 numbers within int32; on a
-    log scale, fewer than float32 can tell apart (1 to 500 000, say), and all of them.
+    The unit interval is cut into cells of equal length, one for each number. On a log scale, number k
+    owns the logarithms from k - 1/2 to k + 1/2, and its point is log k. There are at most 2^20 numbers,
+    within int32. On a log scale there are fewer: float32 must tell all of them apart, as it does from 1
+    to 500 000. A `Space` checks all this.
+
+    Args:
+        lower: The least number.
+        upper: The largest number. Steps from `lower` must reach it.
+        log: Whether numbers are spread evenly in their logarithm. `lower` is then at least 1.
+        step: The distance of neighbors, at least 1. On a log scale it is 1.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> space = jaxbo.Space(units=jaxbo.Integer(16, 64, step=16))
+        >>> [space.decode(np.array([x]))["units"] for x in (0.0, 0.3, 1.0)]
+        [16, 32, 64]
     """
 
     lower: int
@@ -150,7 +211,7 @@ class Integer(AbstractParameter):
         set_fields(self, lower=lower, upper=upper, log=log, step=step)
 
     def problem(self) -> str:
-        """Why this is no parameter, or nothing."""
+        """Says why this is not a parameter; an empty text if it is."""
         if problem := _log_problem(self.log):
             return problem
         try:
@@ -186,14 +247,24 @@ class Integer(AbstractParameter):
         return ""
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
-        """On a log scale: where one number's cell ends and the next begins; each one's point."""
+        """Gives the borders between the cells of a log scale, and the point of each number."""
         numbers = np.arange(self.lower, self.upper + 1)
         edges = np.log(np.append(numbers, self.upper + 1) - 0.5)
         width = edges[-1] - edges[0]
         return (edges[1:-1] - edges[0]) / width, (np.log(numbers) - edges[0]) / width
 
     def encode(self, value: Any) -> list[float]:
-        """The coordinate of `value`."""
+        """Gives the coordinate of a number.
+
+        Args:
+            value: A whole number within the bounds.
+
+        Returns:
+            The coordinate, in a list.
+
+        Raises:
+            ValueError: The value is not a whole number of this parameter.
+        """
         number = as_number(value)
         if not (self.lower <= number <= self.upper and number == int(number)):
             raise ValueError(f"{value!r} is no whole number in [{self.lower}, {self.upper}]")
@@ -203,7 +274,15 @@ class Integer(AbstractParameter):
         return [self.cells()[1][cell] if self.log else (cell + 0.5) / self.size]
 
     def spread(self, grid: int) -> np.ndarray:
-        """So many coordinates to look at: of all numbers, if they are no more; the last one repeated."""
+        """Gives coordinates to look at. They are the coordinates of all numbers, if the grid has room,
+        and the last is repeated.
+
+        Args:
+            grid: Number of coordinates.
+
+        Returns:
+            The coordinates.
+        """
         if self.size > grid:
             return np.linspace(0, 1, grid)
         values = [self.encode(self.value(i))[0] for i in range(self.size)]
@@ -211,15 +290,29 @@ class Integer(AbstractParameter):
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The number of values."""
         return (self.upper - self.lower) // self.step + 1
 
     def value(self, cell: int) -> int:
-        """The number of a cell, the first being 0."""
+        """Gives the number of a cell.
+
+        Args:
+            cell: The cell, from 0.
+
+        Returns:
+            The number.
+        """
         return self.lower + self.step * cell
 
     def cell(self, value: Any) -> int:
-        """The cell of a number; `ValueError` for one that is not among them."""
+        """Gives the cell of a number.
+
+        Args:
+            value: A number of this parameter. Another is a `ValueError`.
+
+        Returns:
+            The cell, from 0.
+        """
         self.encode(value)
         return (int(as_number(value)) - self.lower) // self.step
 
@@ -231,10 +324,10 @@ class Integer(AbstractParameter):
 
 @dataclass(frozen=True, init=False)
 class AbstractChoice(AbstractParameter):
-    """One of `choices`, which may be any hashable objects.
+    """A choice among several, which may be any hashable objects.
 
     Choices that Python takes for equal, such as 1, 1.0 and True, cannot stand beside each other.
-    Neither can None and NaN: a table has one sign for both.
+    Neither can None and NaN: a table has a single sign for both.
     """
 
     choices: tuple[Any, ...]
@@ -244,11 +337,11 @@ class AbstractChoice(AbstractParameter):
 
     @property
     def size(self) -> int:
-        """How many choices there are."""
+        """The number of choices."""
         return len(self.choices)
 
     def problem(self) -> str:
-        """Why this is no parameter, or nothing."""
+        """Says why this is not a parameter; an empty text if it is."""
         if not self.choices:
             return f"no choices, expected {type(self).__name__}(first, second, ...)"
         seen: dict[Hashable, Any] = {}
@@ -270,13 +363,28 @@ class AbstractChoice(AbstractParameter):
         return ""
 
     def value(self, cell: int) -> Any:
-        """The choice of a cell, the first being 0."""
+        """Gives the choice of a cell.
+
+        Args:
+            cell: The cell, from 0.
+
+        Returns:
+            The choice.
+        """
         return self.choices[cell]
 
     def cell(self, value: Any) -> int:
-        """The number of the choice equal to `value`, or else of the choice equal in float32.
+        """Gives the number of the choice that equals a value, or else equals it in float32.
 
-        A table's NaN means None, its floating numbers mean whole ones, and JSON's list means a tuple.
+        Args:
+            value: A choice. NaN, as tables have it, means None. A floating number means a whole number,
+                and a list, as JSON has it, means a tuple.
+
+        Returns:
+            The number of the choice, from 0.
+
+        Raises:
+            ValueError: The value is not a choice, or may be several.
         """
         meant = self._meant(value)
         if not meant:
@@ -305,41 +413,91 @@ class AbstractChoice(AbstractParameter):
 
 
 class Categorical(AbstractChoice):
-    """One of `choices` without an order, in as many coordinates, one-hot: every two choices are
-    equally far apart.
+    """A choice among several without an order.
 
-    Choices may be any hashable objects. Those that Python takes for equal, such as 1, 1.0 and True,
-    cannot stand beside each other. Neither can None and NaN: a table has one sign for both.
+    It takes a coordinate for each choice, one-hot. So every two choices are equally far apart. Choices
+    that Python takes for equal, such as 1, 1.0 and True, cannot stand beside each other. Neither can
+    None and NaN: a table has a single sign for both. A `Space` checks this.
+
+    Args:
+        choices: The choices, any hashable objects.
+
+    Example:
+        >>> import jaxbo
+        >>> space = jaxbo.Space(loss=jaxbo.Categorical("l1", "l2", None))
+        >>> space.dim, space.encode({"loss": "l2"}).tolist()
+        (3, [0.0, 1.0, 0.0])
     """
 
     def encode(self, value: Any) -> list[float]:
-        """The coordinates of the choice that `value` means."""
+        """Gives the coordinates of the choice that a value means.
+
+        Args:
+            value: A choice.
+
+        Returns:
+            The coordinates.
+        """
         cell = self.cell(value)
         return [float(cell == i) for i in range(self.size)]
 
     def spread(self, grid: int) -> np.ndarray:
-        """All choices, the last one repeated: where each is if a choice counts as one coordinate."""
+        """Gives all choices as places on a single coordinate, the last repeated.
+
+        Args:
+            grid: Number of places.
+
+        Returns:
+            The places.
+
+        Raises:
+            ValueError: There are more choices than places.
+        """
         if self.size > grid:
             raise ValueError(f"{self.size} choices are more than a grid of {grid}")
         return (np.minimum(np.arange(grid), self.size - 1) + 0.5) / self.size
 
 
 class Ordinal(AbstractChoice):
-    """One of `choices` in their order, in one coordinate: neighbors in the list are near each other.
+    """A choice among several in their order, in a single coordinate.
 
-    For sizes such as 16, 32, 64, 128, and for words such as "low", "middle", "high". Choices may be
-    what those of a `Categorical` may be.
+    Neighbors in the list are near each other. Take it for sizes such as 16, 32, 64, 128, and for words
+    such as "low", "middle", "high". Choices may be any that a `Categorical` may have.
+
+    Args:
+        choices: The choices, in their order.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> space = jaxbo.Space(size=jaxbo.Ordinal(16, 32, 64, 128))
+        >>> space.dim, space.decode(np.array([0.3]))
+        (1, {'size': 32})
     """
 
     def _too_many(self) -> str:
         return "" if self.size <= MOST_CELLS else f"{self.size} choices are too many"
 
     def encode(self, value: Any) -> list[float]:
-        """The coordinate of the choice that `value` means."""
+        """Gives the coordinate of the choice that a value means.
+
+        Args:
+            value: A choice.
+
+        Returns:
+            The coordinate, in a list.
+        """
         return [(self.cell(value) + 0.5) / self.size]
 
     def spread(self, grid: int) -> np.ndarray:
-        """So many coordinates to look at: of all choices, if they are no more; the last one repeated."""
+        """Gives coordinates to look at. They are the coordinates of all choices, if the grid has room,
+        and the last is repeated.
+
+        Args:
+            grid: Number of coordinates.
+
+        Returns:
+            The coordinates.
+        """
         if self.size > grid:
             return np.linspace(0, 1, grid)
         return (np.minimum(np.arange(grid), self.size - 1) + 0.5) / self.size
@@ -353,17 +511,35 @@ class Conditional:
     conditions: tuple[tuple[str, tuple[Any, ...]], ...]
 
     def when(self, mapping: Mapping[str, Any] | None = None, /, **values: Any) -> "Conditional":
-        """The parameter with more conditions, which must all hold."""
+        """Adds conditions, which must all hold.
+
+        Args:
+            mapping: The values by name, for names that Python does not allow.
+            values: The value of each parameter that this one depends on.
+
+        Returns:
+            The parameter with more conditions.
+        """
         more = _conditions({**(mapping or {}), **values})
         return Conditional(self.parameter, (*self.conditions, *more))
 
 
 @dataclass(frozen=True)
 class Context:
-    """A parameter that is given with every question, and not chosen: `Desk.ask(context={...})`.
+    """A parameter that is given with every question and never chosen: `Desk.ask(context={...})`.
 
-    The model learns how the objective depends on it, such as on a load, a price or a data set. Take
-    `Thompson` or `UCB` for the policy: expected improvement is over the best of all contexts.
+    The model learns how the objective depends on it: on a load, a price or a data set. Take `Thompson`
+    or `UCB` for the policy. Expected improvement is over the best of all contexts.
+
+    Args:
+        parameter: A `Real`, an `Integer`, a `Categorical` or an `Ordinal`.
+
+    Example:
+        >>> import jaxbo
+        >>> load = jaxbo.Context(jaxbo.Real(0.0, 1.0))
+        >>> space = jaxbo.Space(threads=jaxbo.Integer(1, 8), load=load)
+        >>> space.context, space.names
+        (('load',), ('threads', 'load'))
     """
 
     parameter: Any
@@ -372,7 +548,7 @@ class Context:
 class ConstantParameter:
     """A value that a space adds to every point: it has no coordinate.
 
-    Constants are equal if their values and the types of these are.
+    Constants are equal if their values and the types of the values are.
     """
 
     def __init__(self, value: Any) -> None:
@@ -384,13 +560,13 @@ class ConstantParameter:
         return isinstance(self.value, int | float)
 
     def unpacked(self, dtype: Any) -> jax.Array:
-        """The number, one that is not whole in the precision of other values."""
+        """The number. If it is not whole, it has the precision of other values."""
         whole = isinstance(self.value, int) and -(2**31) <= self.value < 2**31
         kind = np.bool_ if isinstance(self.value, bool) else np.int32 if whole else dtype
         return jnp.asarray(self.value, kind)
 
     def means(self, value: Any) -> bool:
-        """Whether `value` is this one, as far as a table or JSON can tell."""
+        """Whether `value` is this constant, as far as a table or JSON can tell."""
         try:
             return AbstractChoice(self.value).cell(value) == 0
         except ValueError:

@@ -35,42 +35,42 @@ _TRIES = 64
 class Space(AbstractDomain):
     """Named parameters, in order, as a domain in the unit cube.
 
-    A real, an integer or an ordinal takes one coordinate, k choices take k. A number, a string, a truth
-    value or None stands for itself at every point, and takes none. Raises `ValueError` that names
-    the parameter where bounds, scale or choices are impossible.
+    A real number, an integer or an ordinal takes a single coordinate. A `Categorical` of k choices
+    takes k. A number, a string, a truth value or None stands for itself at every point, and takes none.
 
-    >>> from jaxbo import Categorical, Integer, Real, Space
-    >>> penalty = Real(0.01, 100.0, log=True)
-    >>> space = Space(C=penalty, depth=Integer(1, 8), loss=Categorical("l1", "l2"))
-    >>> space.dim
-    4
-    >>> x = space.encode({"C": 1.0, "depth": 3, "loss": "l2"})
-    >>> x.tolist()
-    [0.5, 0.3125, 0.0, 1.0]
-    >>> space.decode(x)["depth"], space.decode(x)["loss"]
-    (3, 'l2')
+    `decode` and `encode` are for Python objectives, `unpack` for compiled objectives. They agree with
+    `project` on integers and choices to the last bit: the surrogate and the objective see the same
+    rounded point. Reals are rounded to multiples of 2^-24, below which float32 cannot tell two points
+    near 1 apart. So `encode` is the exact inverse of `decode`. The derivative of a real coordinate
+    passes through the rounding.
 
-    `decode` and `encode` are for Python objectives, `unpack` for compiled ones. All three and
-    `project` agree on integers and choices to the last bit: whoever evaluates, the surrogate
-    and the objective see the same rounded point. Reals are rounded to multiples of 2^-24, below
-    which float32 cannot tell two points near 1 apart; that makes `encode` the exact inverse of
-    `decode`. The derivative of a real coordinate passes through the rounding.
+    A parameter may be active only where a parameter before it has certain values (`Real.when`).
+    Elsewhere `decode` has no key for it, and its coordinates are in the middle (a choice: the first).
+    To the model all such points are the same. A `Context` is given with every question and never
+    chosen.
 
-    A parameter may be active only where one before it has certain values (`when`). Where it is not,
-    `decode` has no key for it, and its coordinates are those of its middle (a choice: its first): to
-    the model all such points are one.
+    Args:
+        mapping: The parameters by name, for names that Python does not allow.
+        where: A function of a point's values by name, as `decode` gives them, that says whether it may
+            be asked. Searches call it on the host for some thousand points a round. Under `jax.jit` it
+            is compiled instead, and takes the values of `unpack`, with the precision of float32.
+            Searches look at up to sixteen times as many points as they need. If fewer are allowed, the
+            points cover them more thinly. Default: all may be asked.
+        parameters: The parameters by name.
 
-    >>> space = Space(model=Categorical("tree", "svm"), C=penalty.when(model="svm"), seed=7)
-    >>> space.decode(space.encode({"model": "tree"}))
-    {'model': 'tree', 'seed': 7}
+    Raises:
+        ValueError: Bounds, scale or choices of a parameter are impossible, or `where` allows none of
+            16384 points.
 
-    `where` says which points may be asked: a function of a point's values by name, as `decode` gives
-    them, that returns True or False. Searches call it on the host for some thousand points a round. A
-    function under `jax.jit` is compiled instead: it takes what `unpack` gives, and on the border answers
-    as precisely as float32 does. Searches look at up to sixteen times as many points as they need; where
-    fewer are allowed, they cover these more thinly. `ValueError` if none of 16384 points is allowed.
-
-    A `Context` is given with every question and never chosen: `Desk.ask(context={...})`.
+    Example:
+        >>> from jaxbo import Categorical, Integer, Real, Space
+        >>> penalty = Real(0.01, 100.0, log=True).when(model="svm")
+        >>> space = Space(model=Categorical("tree", "svm"), C=penalty, depth=Integer(1, 8), seed=7)
+        >>> x = space.encode({"model": "tree", "depth": 3})
+        >>> space.dim, x.tolist()
+        (4, [1.0, 0.0, 0.5, 0.3125])
+        >>> space.decode(x)
+        {'model': 'tree', 'depth': 3, 'seed': 7}
     """
 
     parameters: tuple[tuple[str, Parameter], ...] = eqx.field(static=True)
@@ -120,14 +120,30 @@ class Space(AbstractDomain):
             self.constraint = self.constraint.having(*self._examples("of the whole space"))
 
     def sample(self, key: Key, count: int) -> Points:
-        """`count` independent draws, every integer and choice as likely as the next."""
+        """Draws independent points, in which every integer and every choice is as likely as the next.
+
+        Args:
+            key: Random key.
+            count: Number of points.
+
+        Returns:
+            The points.
+        """
         self.must_be_given()
         if self.constraint is None:
             return self._points(Cube(len(self.parameters)).sample(key, count))
         return jax.vmap(self._drawn)(jr.split(key, count))
 
     def candidates(self, key: Key, count: int) -> Points:
-        """`count` points of the space that cover it evenly; some coincide if nothing is real."""
+        """Gives points that cover the space evenly. Some coincide if no parameter is real.
+
+        Args:
+            key: Random key.
+            count: Number of points.
+
+        Returns:
+            The points.
+        """
         self.must_be_given()
         cube, held = Cube(len(self.parameters)), self.constraint
         if held is None:
@@ -137,9 +153,16 @@ class Space(AbstractDomain):
         return constraint.spread_evenly(even, jax.vmap(self.allows)(even), examples, count)
 
     def project(self, x: Point) -> Point:
-        """Reals clipped, integers to their cell's point, choices to the largest (first) one.
+        """Gives the point of the space that a point of the cube stands for. `where` is not asked.
 
-        Inactive parameters go to their middle, and a context to what is given. `where` is not asked.
+        Reals are clipped. Integers go to the point of their cell, choices to the largest coordinate
+        (the first of equals), inactive parameters to their middle, and a context to its given value.
+
+        Args:
+            x: A point.
+
+        Returns:
+            A point of the space.
         """
         inside = self._settled(jnp, Cube(self.dim).project(x))
         snapped = _tables.snap(jnp, self._tables, inside)
@@ -147,19 +170,32 @@ class Space(AbstractDomain):
         return jnp.where(self._tables.real, passed, snapped)
 
     def contains(self, x: Point) -> Flag:
-        """Whether `x` is in the cube, its integers and choices are already rounded, what is inactive or
-        given is in its place, and `where` allows it."""
+        """Says whether a point is in the cube, is already rounded, and is allowed by `where`.
+
+        Args:
+            x: A point.
+
+        Returns:
+            Whether it is, with inactive and given parameters in their places.
+        """
         within = (x >= 0) & (x <= 1)
         free = self._tables.real & (self._settled(jnp, x) == x)
         return jnp.all(within & (free | (x == self.project(x)))) & self.allows(x)
 
     @property
     def constrained(self) -> bool:
-        """Whether it has a `where`."""
+        """Whether the space has a `where`."""
         return self.constraint is not None
 
     def allows(self, x: Point) -> Flag:
-        """Whether `where` is True at the values that `x` stands for."""
+        """Says whether `where` is True at the values of a point.
+
+        Args:
+            x: A point that `project` gave.
+
+        Returns:
+            Whether it is.
+        """
         held = self.constraint
         if held is None:
             return jnp.ones((), bool)
@@ -169,14 +205,20 @@ class Space(AbstractDomain):
 
     @property
     def product(self) -> "Space":
-        """All combinations of values of the parameters, each active, chosen and allowed."""
+        """The space of all combinations of the parameters' values, each active, chosen and allowed."""
         return Space(dict(self.parameters))
 
     def at(self, context: Mapping[str, Any]) -> "Space":
-        """The part of the space where its context has these values.
+        """Gives the part of the space where its context has certain values.
 
-        `ValueError` for values that are missing, unknown or impossible, and if `where` allows nothing
-        there.
+        Args:
+            context: The values by name.
+
+        Returns:
+            The part.
+
+        Raises:
+            ValueError: Values are missing, unknown or impossible, or `where` allows nothing there.
         """
         if set(context) != set(self.context):
             raise ValueError(
@@ -196,12 +238,21 @@ class Space(AbstractDomain):
 
     @property
     def somewhere(self) -> "Space":
-        """At some context: what is compiled for it serves for any other."""
+        """The space at some context. A program that is compiled for it serves for any other."""
         return _with(self, given=jnp.zeros(self.dim)) if self.context else self
 
     def axes(self, grid: int) -> Axes:
-        """Every parameter is a variable: all of its values if they are no more than `grid`, else an
-        even choice. `ValueError` for more choices than that."""
+        """Gives a grid for every parameter: all of its values if the grid has room, else an even choice.
+
+        Args:
+            grid: Number of points for each parameter.
+
+        Returns:
+            The parameters with their grids.
+
+        Raises:
+            ValueError: A parameter has more choices than that.
+        """
         tables = self._tables
         values = np.zeros((len(self.parameters), grid))
         for row, (name, parameter) in enumerate(self.parameters):
@@ -215,19 +266,32 @@ class Space(AbstractDomain):
         return Axes(columns, points, ~tables.categorical)
 
     def all_points(self, sizes: Sequence[int]) -> Float[np.ndarray, "points dim"]:
-        """Every point of a space without reals, on the host; the parameters have so many values."""
+        """Gives every point of a space without reals, on the host.
+
+        Args:
+            sizes: The number of values of each parameter.
+
+        Returns:
+            The points.
+        """
         values = [p.spread(size) for (_, p), size in zip(self.parameters, sizes, strict=True)]
         units = np.asarray(list(itertools.product(*values)), _precision())
         X = np.unique([self._placed_on_host(unit) for unit in units], axis=0)
         return X if self.constraint is None else X[self._asked(self.constraint, X)]
 
     def unpack(self, x: Point) -> dict[str, Scalar | Count | Flag]:
-        """Values by name for compiled objectives: reals, int32 integers, int32 choice numbers.
+        """Gives the values of a point by name, for compiled objectives.
 
-        Reals are in the precision of `x`, bounds rounded inward; a compiled and a Python
-        objective see the same value to a few units of that precision (on a log scale, times
-        the size of the log). An inactive parameter has the value of its middle: `active` tells.
-        Constants are there if they are numbers.
+        Reals are in the precision of `x`, with bounds rounded inward. A compiled and a Python objective
+        see the same value to a few units of that precision (on a log scale, times the size of the
+        logarithm). Constants are there if they are numbers.
+
+        Args:
+            x: A point.
+
+        Returns:
+            Real numbers, int32 integers, and int32 numbers of choices. An inactive parameter has the
+            value of its middle: `active` tells.
         """
         x = self.project(x)
         tables, reals = self._tables, self._reals(x)
@@ -240,15 +304,30 @@ class Space(AbstractDomain):
         return {name: values[name] for name in self.names if name in values}
 
     def active(self, x: Point) -> dict[str, Flag]:
-        """By name, whether a parameter has a value at `x`: see `when`."""
+        """Says which parameters have a value at a point (`Real.when`).
+
+        Args:
+            x: A point.
+
+        Returns:
+            Whether each is active, by name.
+        """
         found = _tables.active(jnp, self._tables, self.project(x))
         return {name: found[i] for i, (name, _) in enumerate(self.parameters)}
 
     def decode(self, x: Float[ArrayLike, " dim"]) -> dict[str, Any]:
-        """Values by name, on the host, as Python numbers and the choices themselves.
+        """Gives the values of a point by name, on the host.
 
-        In float64 whatever the precision of `x`; never outside the bounds. Constants are there,
-        inactive parameters are not.
+        Real numbers are in float64 whatever the precision of `x`, and never outside the bounds.
+
+        Args:
+            x: A point.
+
+        Returns:
+            Python numbers and the choices themselves, with constants and without inactive parameters.
+
+        Raises:
+            ValueError: `x` is not a single point.
         """
         x = np.asarray(x)
         if x.shape != (self.dim,):
@@ -271,11 +350,18 @@ class Space(AbstractDomain):
         return {name: values[name] for name in self.names if name in values}
 
     def encode(self, values: Mapping[str, Any]) -> Float[np.ndarray, " dim"]:
-        """The point with these values, in JAX's default precision.
+        """Gives the point with certain values, in JAX's default precision.
 
-        Constants may be left out; what is inactive must be, or be None or NaN as in a table. Raises
-        `ValueError` naming the parameter that is missing, unknown, out of range, not among its
-        choices or inactive, and where `where` does not allow the point.
+        Args:
+            values: The values by name. Constants may be left out. Inactive parameters must be left out,
+                or be None or NaN as in a table.
+
+        Returns:
+            The point.
+
+        Raises:
+            ValueError: A parameter is missing, unknown, out of range, not among its choices or
+                inactive, or `where` does not allow the point.
         """
         values = _by_name(values)
         x = self._encoded(values)
@@ -336,7 +422,7 @@ class Space(AbstractDomain):
         return jax.vmap(self._place)(unit)
 
     def _place(self, unit: Float[Array, " parameters"]) -> Point:
-        """One coordinate a parameter to the point: a choice owns one k-th of its coordinate."""
+        """Makes a point of a coordinate for each parameter: a choice owns a k-th of its coordinate."""
         return self.project(_tables.placed(jnp, self._tables, unit))
 
     def _reals(self, x: Point) -> Point:
@@ -353,11 +439,11 @@ class Space(AbstractDomain):
 
     @property
     def _everywhere(self) -> "Space":
-        """Without arrays: what points mean, wherever they are."""
+        """The space without arrays, for the meaning of points anywhere."""
         return _with(self, given=None, constraint=None)
 
     def must_be_given(self) -> None:
-        """`ValueError` where a context is still to be given."""
+        """Checks that a context has been given, which is a `ValueError` otherwise."""
         require(
             not self.context or self.given is not None,
             f"parameters {list(self.context)} are context, which is given with each question: take a "
@@ -365,7 +451,7 @@ class Space(AbstractDomain):
         )
 
     def _drawn(self, key: Key) -> Point:
-        """A draw that is allowed, or after many in vain one of the examples."""
+        """A draw that is allowed or, after many in vain, an example."""
         held = self.constraint
         assert held is not None
         pick_key, key = jr.split(key)
@@ -403,7 +489,7 @@ class Space(AbstractDomain):
         return _tables.snap(np, tables, self._settled(np, _tables.placed(np, tables, unit)))
 
     def _asked(self, held: Constraint, X: np.ndarray) -> np.ndarray:
-        """Whether each of these points of the space may be asked, decided on the host."""
+        """Whether each of the points of the space may be asked, decided on the host."""
         everywhere = self._everywhere
         if held.compiled:
             with jax.ensure_compile_time_eval():
@@ -475,7 +561,7 @@ def _conditions(parameters: dict[str, Parameter], parts: dict[str, object]) -> _
 def _condition(
     name: str, parent: str, parameters: dict[str, Parameter], values: tuple[Any, ...]
 ) -> tuple[int, tuple[int, ...]]:
-    """The number of a parent, and its cells for these values."""
+    """The number of a parent, and its cells for the values."""
     names = list(parameters)
     before = names[: names.index(name)]
     if parent not in before:

@@ -1,4 +1,4 @@
-"""A federated method on machines of their own: the owners' side, the server's, what they exchange.
+"""A federated method on machines of their own: the owners' side, the server's, and their exchange.
 
     request = coordinator.request()        the broadcast of a round, or an invitation to join
     reply = owner.answer(request)          choose → evaluate → learn, then the next message
@@ -6,16 +6,16 @@
     coordinator.close()                    who was not heard is absent from the next round
 
 Whatever carries requests and replies, such as `jaxbo.federation.flower`, needs no more than this. Both
-sides are made of the functions that `run` composes: with one key for all, owners query what `run` does.
-A process compiles them once, for all its owners and for a server: later rounds trace nothing.
-Both keep what they know in a file that is written whole or not at all, so that either may be killed at
-any time: an owner loses the evaluation in flight, the server what it has heard in the open round, for
-which it asks again. Every request may be sent again.
+sides are made of the functions that `run` composes: with a common key for all, owners ask the queries
+of `run`. A process compiles them once, for all its owners and for a server: later rounds trace nothing.
+Each keeps its knowledge in a file that is written whole or not at all, so that either may be killed at
+any time. An owner then loses the evaluation in flight. The server loses the messages of the open round,
+for which it asks again. Every request may be sent again.
 
 Besides the private sums an observer must learn nothing that depends on who takes part. So with a ledger
 every round ends with a release, empty ones too; requests are the same for all owners and name nobody;
-refusals are the server's alone; the numbers of rounds and releases are settled before. When a round ends
-is up to whoever calls `close`: a clock must say it, not an answer. What remains, such as the server's
+refusals are the server's alone; the numbers of rounds and releases are settled before. When a round
+ends is up to whoever calls `close`: a clock must say it, not an answer. The rest, such as the server's
 log and the traffic, is listed in federation/README.md, "What an observer learns besides the sums".
 """
 

@@ -53,7 +53,7 @@ NOBODY = "a reply of nobody's"
 def releases_of(
     algorithm: AbstractFederated, rounds: int, key: Key, initial: int, ledger: Ledger | None
 ) -> list[Mechanism | None]:
-    """What each round releases; `ValueError` for what no server can be made of."""
+    """The release of each round; `ValueError` for a method that no server can be made of."""
     check(algorithm)
     check_key(key)
     whole("rounds", rounds, least=1)
@@ -69,30 +69,49 @@ def releases_of(
 
 
 class Coordinator:
-    """The server of `rounds` rounds. `done` when the last of them is.
+    """The server of a federation.
 
         while not coordinator.done:
             request = coordinator.request()
             for reply in …: coordinator.hear(reply)        RefusedError: say so, and go on
             coordinator.close()
 
-    The first request invites owners to join and to evaluate `initial` points, the others are broadcasts.
-    All of them go to every owner there is, whether heard before or not: one that comes late joins, and
-    one that comes back goes on. `checkpoint` is a file that makes a server that was stopped go on where
-    it was: give it the same arguments. One server at a time has it, until it is stopped.
+    The first request invites owners to join and to evaluate their initial points, the others are
+    broadcasts. All of them go to every owner there is, whether heard before or not: an owner that comes
+    late joins, and an owner that comes back goes on.
 
-    `key` is what all that is random here comes from, features included; of what owners draw, only if they
-    have been given it. `ledger` is charged for every private release, and both are saved before it is
-    sent; the noise then comes from random words of the operating system, new ones each time. No release
-    is made twice: the file beside it, `PATH.released`, counts them, and a checkpoint that was removed or
-    is an older copy is refused. A method whose releases are private must have a ledger. With a ledger
-    every round ends with a release, whether anybody was heard or not. Then let a clock say when to call
-    `close`: a round that ends with the last answer would tell who takes part.
+    No release is made twice: the file beside the checkpoint, `PATH.released`, counts them, and a
+    checkpoint that was removed or is an older copy is refused. With a ledger every round ends with a
+    release, whether anybody was heard or not. Then let a clock say when to call `close`: a round that
+    ends with the last answer would tell who takes part.
 
-    `ValueError` where sizes do not fit, for a method that has no such parts, or whose releases are
-    private where there is no ledger; `BudgetError` if the budget does not pay for all rounds;
-    `CheckpointError` for a checkpoint of another run, or that another server has; `close` raises that
-    too, once this one has been stopped.
+    Args:
+        algorithm: The method. All of its agents query, and they observe values alone.
+        rounds: Number of rounds, at least 0.
+        key: The source of all that is random here, features included. It is the source of the owners'
+            draws only if they have been given it.
+        checkpoint: A file with which a server that was stopped goes on: give it the same arguments. A
+            single server at a time has it, until it is stopped.
+        initial: Number of points that an owner evaluates before the first round.
+        ledger: Is charged for every private release, and both are saved before it is sent. The noise
+            then comes from random words of the operating system, new each time. A method whose releases
+            are private must have a ledger.
+
+    Raises:
+        ValueError: Sizes do not fit, the method has no such parts, or its releases are private and
+            there is no ledger.
+        BudgetError: The budget does not pay for all rounds.
+        CheckpointError: The checkpoint is of another run, or another server has it. `close` raises it
+            too, once this server has been stopped.
+
+    Example:
+        >>> import tempfile, jax, jaxbo.federation
+        >>> method, key = jaxbo.RandomSearch(jaxbo.Cube(1), 1), jax.random.key(0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     server = jaxbo.federation.Coordinator(method, 2, key, f"{folder}/server.npz")
+        ...     server.stop()
+        >>> server.round, server.done
+        (-1, False)
     """
 
     def __init__(
@@ -136,7 +155,7 @@ class Coordinator:
 
     @property
     def round(self) -> int:
-        """The round of the request that is out: -1 for the invitation."""
+        """The round of the request that is out. It is -1 for the invitation."""
         return self._memory.round
 
     @property
@@ -146,12 +165,12 @@ class Coordinator:
 
     @property
     def ledger(self) -> Ledger | None:
-        """With what has been charged so far."""
+        """The ledger with the charges so far."""
         return self._memory.ledger
 
     @property
     def present(self) -> Bool[np.ndarray, "rounds agents"]:
-        """Whose messages each broadcast so far was made of: what `run` takes."""
+        """The agents whose messages each broadcast so far was made of, as `run` takes them."""
         return np.reshape(np.asarray(self._memory.present, bool), (-1, self.algorithm.agents))
 
     @property
@@ -160,18 +179,26 @@ class Coordinator:
         return metrics.bytes_of(self._shapes)
 
     def request(self) -> Request:
-        """What to send to every owner; the same until `close`."""
+        """The request for every owner; the same until `close`."""
         memory = self._memory
         setup = np.asarray(jr.key_data(self._setup_key))
         broadcast = None if self.round == BEFORE_FIRST_ROUND else memory.broadcast
         return Request(memory.federation, self._digest, self.round, self.initial, setup, broadcast)
 
     def hear(self, reply: Reply | RefusedError, sender: str | None = None) -> None:
-        """Keeps an owner's message. `RefusedError`, with the owner's name, for one of no use.
+        """Keeps an owner's message.
 
-        `sender` is the owner's name if whoever carries the replies knows it; else the reply says which
-        agent it is of. A reply that nobody could read is the `RefusedError` that says why. Anything else
-        than a reply is refused like that too. `refused` counts them all.
+        `refused` counts all refused replies by the name of the owner.
+
+        Args:
+            reply: The owner's reply. A reply that nobody could read is the `RefusedError` that says
+                why.
+            sender: The owner's name, if whoever carries the replies knows it. Default: the reply says
+                which agent it is of.
+
+        Raises:
+            RefusedError: The message is of no use, or it is no reply. The error has the owner's name.
+            ValueError: `sender` is not a text.
         """
         require(
             sender is None or isinstance(sender, str),
@@ -192,7 +219,7 @@ class Coordinator:
         self._messages[reply.agent] = message
 
     def _message(self, reply: Reply | RefusedError) -> PyTree:
-        """The message in it. Raises for one that cannot be used."""
+        """The message in it. Raises for a message that cannot be used."""
         if isinstance(reply, RefusedError):
             raise reply
         if not isinstance(reply, Reply):
@@ -212,7 +239,7 @@ class Coordinator:
         return message
 
     def _name(self, reply: object) -> tuple[str, str]:
-        """Which agent it is of, for `refused`, and what it says of that, for a person."""
+        """The agent that it is of, for `refused`, and a text about that, for a person."""
         agent = reply.agent if isinstance(reply, Reply) else None
         # Python refuses to write numbers of thousands of digits.
         if type(agent) is not int or abs(agent) >= 2**63:
@@ -221,11 +248,11 @@ class Coordinator:
         return (said if agent in range(self.algorithm.agents) else NOBODY), said
 
     def close(self) -> Bool[np.ndarray, " agents"]:
-        """Ends the round and says who was heard; what `request` then returns is saved before.
+        """Ends the round and says who was heard. The next `request` is saved before.
 
-        With a ledger a round in which nobody was ends like any other, with a release of noise that is
-        charged: that there is none would tell that a certain owner is away. Without a ledger
-        `RuntimeError`, and the round stays open.
+        With a ledger a round in which nobody was heard ends like any other, with a release of noise
+        that is charged: if there were none, that would tell that a certain owner is away. Without a
+        ledger it is a `RuntimeError`, and the round stays open.
         """
         if not self._messages and self.ledger is None:
             raise RuntimeError(
@@ -245,7 +272,7 @@ class Coordinator:
         return heard
 
     def _following(self, heard: Bool[np.ndarray, " agents"]) -> "_ServerMemory":
-        """With the broadcast of the next round, charged for what it releases."""
+        """The server after the broadcast of the next round, charged for its release."""
         memory, round = self._memory, self.round + 1
         ledger, release = memory.ledger, self._releases[round]
         if ledger is not None and release is not None:
@@ -276,7 +303,7 @@ class Coordinator:
 
 @dataclasses.dataclass(frozen=True)
 class _ServerMemory:
-    """The server's file: the broadcast that is out, who it came from, what releases have cost."""
+    """The server's file: the broadcast that is out, the agents heard before it, the costs of releases."""
 
     path: Path
     identity: Identity
@@ -289,7 +316,7 @@ class _ServerMemory:
 
     @classmethod
     def open(cls, path: Path, identity: Identity, ledger: Ledger | None) -> "_ServerMemory":
-        """What was saved, or a new federation; `ledger` is what the run began with."""
+        """The saved server, or a new federation; `ledger` is the ledger that the run began with."""
         released = None if ledger is None else Released(path)
         try:
             saved = cls.load(path, identity, ledger) if path.exists() else None

@@ -53,13 +53,28 @@ log = logging.getLogger(__name__)
 
 
 class OwnerError(RuntimeError):
-    """An owner's own trouble. Its text may travel: what it comes from is for the owner's log alone."""
+    """An owner's own trouble. Its text may travel. Its cause is for the owner's log alone.
+
+    Example:
+        >>> import jaxbo.federation
+        >>> issubclass(jaxbo.federation.OwnerError, RuntimeError)
+        True
+    """
 
 
 class Observations(eqx.Module):
-    """The evaluations of an owner, in order. Evaluations of the initial design have the round -1.
+    """The evaluations of an owner, in order.
 
-    Values are NaN where an evaluation failed.
+    Args:
+        rounds: The round of each evaluation, -1 for the initial design.
+        queries: The points.
+        values: The values, NaN for failed evaluations.
+
+    Example:
+        >>> import jaxbo.federation, numpy as np
+        >>> known = jaxbo.federation.Observations.none(dim=2)
+        >>> known.and_also(0, np.zeros(2), 1.5).values.tolist()
+        [1.5]
     """
 
     rounds: Int[np.ndarray, " evaluations"]
@@ -68,10 +83,27 @@ class Observations(eqx.Module):
 
     @classmethod
     def none(cls, dim: int) -> "Observations":
+        """No observations.
+
+        Args:
+            dim: Number of coordinates of a point.
+
+        Returns:
+            The empty record.
+        """
         return cls(np.zeros(0, int), np.zeros((0, dim)), np.zeros(0))
 
     def and_also(self, round: int, x: Float[np.ndarray, " dim"], value: float) -> "Observations":
-        """These and one more."""
+        """The observations and one more.
+
+        Args:
+            round: The round of the evaluation.
+            x: The point.
+            value: The value.
+
+        Returns:
+            The longer record.
+        """
         return Observations(
             np.append(self.rounds, round),
             np.concatenate([self.queries, x[None]]),
@@ -88,7 +120,27 @@ KEPT = "remembered"
 
 
 def observations(path: str | PathLike) -> Observations:
-    """Those in an owner's file. `CheckpointError` for another file."""
+    """Reads the observations in an owner's file.
+
+    Args:
+        path: The file, in the owner's folder.
+
+    Returns:
+        The observations.
+
+    Raises:
+        ValueError: `path` is no path. For a file of another kind it is a `CheckpointError`.
+
+    Example:
+        >>> import glob, tempfile, jax, jaxbo.federation
+        >>> method, key = jaxbo.RandomSearch(jaxbo.Cube(1), 1), jax.random.key(0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     server = jaxbo.federation.Coordinator(method, 1, key, f"{folder}/s.npz", initial=2)
+        ...     owner = jaxbo.federation.Owner(method, lambda x: 1.0, 0, folder)
+        ...     name = owner.answer(server.request()).federation
+        ...     jaxbo.federation.observations(f"{folder}/{name}.npz").values.tolist()
+        [1.0, 1.0]
+    """
     require(isinstance(path, str | PathLike), f"path must be that of a file, got {shown(path)}.")
     return _OwnerMemory.load(Path(path)).known
 
@@ -99,7 +151,7 @@ def check_owners(
     key: Key | None,
     catch: type[Exception] | tuple[type[Exception], ...],
 ) -> None:
-    """`ValueError` for what no owner can be made of."""
+    """`ValueError` for a method that no owner can be made of."""
     check(algorithm)
     check_key(jr.key(0) if key is None else key)
     check_python(objective)
@@ -107,17 +159,34 @@ def check_owners(
 
 
 class Owner:
-    """Agent number `agent` of a federation.
+    """An agent of a federation.
 
-    `objective(agent, x)`, or `objective(x)`, is that of `drive`. An exception of the types `catch` is
-    a failed evaluation, logged and survived. The log also says once if float32 cuts the values. For
-    each federation there will be a file in `folder`, readable by the owner alone (`observations` reads
-    it). What the owner draws comes from random numbers of its machine's that nobody else knows; with
-    `key`, the
-    `Coordinator`'s, from that: its queries are those of `run`, if there is no ledger.
+    For each federation there will be a file in `folder`, readable by the owner alone (`observations`
+    reads it). The log says of each failed evaluation, and says once if float32 cuts the values. If the
+    owner is asked for two rounds at the same time, by whatever processes, it does one after the other.
 
-    If it is asked for two rounds at the same time, by whatever processes, it does one after the other.
-    `ValueError` for an agent that the algorithm does not have, or no such folder.
+    Args:
+        algorithm: The method, the same as the server's.
+        objective: `f(x)` or `f(agent, x)`, as for `drive`.
+        agent: Number of the agent, from 0.
+        folder: The folder for the owner's files.
+        key: The key of the `Coordinator`, for simulations. The owner's queries are then the queries of
+            `run`, if there is no ledger. Default: draws come from random numbers of its machine that
+            nobody else knows.
+        catch: Types of exceptions that are failed evaluations, logged and survived.
+
+    Raises:
+        ValueError: The algorithm does not have that agent, or there is no such folder.
+
+    Example:
+        >>> import tempfile, jax, jaxbo.federation
+        >>> method, key = jaxbo.RandomSearch(jaxbo.Cube(1), 1), jax.random.key(0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     server = jaxbo.federation.Coordinator(method, 1, key, f"{folder}/server.npz")
+        ...     owner = jaxbo.federation.Owner(method, lambda x: float(x[0]), 0, folder)
+        ...     server.hear(owner.answer(server.request()))
+        ...     server.close().tolist()
+        [True]
     """
 
     def __init__(
@@ -146,11 +215,19 @@ class Owner:
         self.folder, self.key, self.catch = found, key, catch
 
     def answer(self, request: Request) -> Reply:
-        """Does what is asked unless it has been done, and returns the message that follows.
+        """Does the request unless it has been done, and returns the message that follows.
 
-        `RefusedError`, and nothing done, for a request of another algorithm or for a round before the
-        owner's own; `CheckpointError` for a file that is damaged or was made with other arguments;
-        `OwnerError` where the objective raises something else than `catch` or returns no number.
+        Args:
+            request: The server's request.
+
+        Returns:
+            The reply.
+
+        Raises:
+            RefusedError: The request is of another algorithm, or for a round before the owner's own.
+                Nothing is done.
+            CheckpointError: The owner's file is damaged, or was made with other arguments.
+            OwnerError: The objective raises something else than `catch`, or returns no number.
         """
         if not isinstance(request, Request):
             raise RefusedError(f"expected a request, got {type(request).__name__}.")
@@ -166,7 +243,7 @@ class Owner:
         return Reply(request.federation, request.algorithm, request.round, self.agent, message)
 
     def _check(self, request: Request) -> None:
-        """`RefusedError` for what no server of this algorithm asks."""
+        """`RefusedError` for a request that no server of this algorithm makes."""
         check_fields(request)
         if type(request.setup) is not np.ndarray:
             raise RefusedError("the server's setup is no key.")
@@ -194,7 +271,7 @@ class Owner:
             )
 
     def _memory(self, path: Path, request: Request) -> "_OwnerMemory":
-        """What this owner has of the federation. Raises for what does not fit the request."""
+        """This owner's part of the federation. Raises for a part that does not fit the request."""
         mine = identity(
             agent=self.agent,
             algorithm=request.algorithm,
@@ -220,7 +297,7 @@ class Owner:
 
 @dataclasses.dataclass
 class _OwnerMemory:
-    """An owner's file: its random words, the last round it did, its client, what it has evaluated."""
+    """An owner's file: its random words, its last round, its client, its evaluations."""
 
     path: Path
     identity: Identity
@@ -257,7 +334,7 @@ class _OwnerMemory:
 
 
 class _Visit:
-    """What an owner does with one request. Every evaluation is saved with what follows from it."""
+    """The work of an owner on a request. Every evaluation is saved with its consequences."""
 
     def __init__(self, owner: Owner, request: Request, memory: _OwnerMemory):
         self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
@@ -324,7 +401,7 @@ class _Visit:
             self.shared = _sides.revised(self.algorithm, self.shared, remembered)
 
     def message(self, round: int) -> PyTree:
-        """What is sent for a round."""
+        """The message of a round."""
         key = self._own(self._ask_keys(round).message)
         return _sides.message(self.algorithm, key, self.shared, self.client)
 
@@ -338,7 +415,7 @@ class _Visit:
         self.memory.save((self.client, self.past))
 
     def _observe(self, round: int, x: Array | np.ndarray, value: float) -> None:
-        """Tells the client what `drive` would tell it of a value."""
+        """Tells the client of a value as `drive` would."""
         told = _origin.difference(np.float64(value), self._offset())
         known = self.client, self.past
         row = jnp.asarray(round), known, jnp.asarray(x, float), told

@@ -1,4 +1,4 @@
-"""What owners and the server exchange: arrays by name, and whose they are."""
+"""The exchange of owners and the server: arrays by name, and whose they are."""
 
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
@@ -22,7 +22,13 @@ Packed: TypeAlias = dict[str, np.ndarray]
 
 
 class RefusedError(ValueError):
-    """A request or a reply that cannot be used."""
+    """A request or a reply that cannot be used.
+
+    Example:
+        >>> import jaxbo.federation
+        >>> issubclass(jaxbo.federation.RefusedError, ValueError)
+        True
+    """
 
 
 def check_fields(record: "Request | Reply") -> None:
@@ -36,10 +42,20 @@ def check_fields(record: "Request | Reply") -> None:
 
 
 class Request(NamedTuple):
-    """What the server sends to all owners: the broadcast of `round`, or none to invite them to join.
+    """The server's request to all owners.
 
-    `federation` is the name of the run, `algorithm` a digest of what it runs. An owner that joins makes
-    of `setup`, a key's data, what all share, and evaluates `initial` points.
+    Args:
+        federation: Name of the run.
+        algorithm: A digest of its method.
+        round: The round.
+        initial: Number of points that an owner that joins evaluates.
+        setup: A key's data, of which an owner that joins makes the common part.
+        broadcast: The broadcast of the round. None invites owners to join.
+
+    Example:
+        >>> import jaxbo.federation
+        >>> jaxbo.federation.Request._fields[:3]
+        ('federation', 'algorithm', 'round')
     """
 
     federation: str
@@ -51,7 +67,20 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """All that leaves an owner: its message for the round after `round`."""
+    """All that leaves an owner: its message for the next round.
+
+    Args:
+        federation: Name of the run.
+        algorithm: A digest of its method.
+        round: The round of the request.
+        agent: Number of the agent.
+        message: The message for the round after it.
+
+    Example:
+        >>> import jaxbo.federation
+        >>> jaxbo.federation.Reply._fields[2:]
+        ('round', 'agent', 'message')
+    """
 
     federation: str
     algorithm: str
@@ -87,7 +116,9 @@ def check_key(key: Key) -> None:
 
 
 def digest(algorithm: AbstractFederated) -> str:
-    """What the two sides must have in common: the method and its numbers, precision, random bits."""
+    """The things that the two sides must have in common: the method and its numbers, precision, random
+    bits.
+    """
     # What a key means is a matter of JAX's version and settings, but its bits not of the machine.
     draw = jr.bits(jr.key(0), (64,))
     return whole(identity(algorithm=algorithm, draw=draw, format=FORMAT))
@@ -100,7 +131,7 @@ def pack(tree: PyTree) -> Packed:
 
 
 def unpack(arrays: Packed, like: PyTree) -> PyTree:
-    """The tree of which these are the arrays; `like` has its shapes. `RefusedError` if they differ."""
+    """The tree of the arrays; `like` has its shapes. `RefusedError` if they differ."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     names = [_name(path) for path, _ in leaves]
     if not isinstance(arrays, dict):

@@ -1,4 +1,4 @@
-"""What agents maximize: families of objectives, and the field's test functions."""
+"""The objectives that agents maximize: families of objectives, and the field's test functions."""
 
 from jaxbo.objectives.families import (
     AbstractObjective,

@@ -33,34 +33,70 @@ _RANK_TOLERANCE = 16
 
 
 class AbstractObjective(Extensible):
-    """What every agent maximizes: the interface that `run` compiles and regret is measured by.
+    """The values that every agent maximizes: `run` compiles it, and regret is measured by it.
 
-    `noise` is the standard deviation of an evaluation around the noiseless value.
+    A subclass has `noise`, the standard deviation of an evaluation around the value without noise.
+
+    Example:
+        >>> import jaxbo
+        >>> objective = jaxbo.objectives.Same(jaxbo.functions.sphere(), noise=0.1)
+        >>> isinstance(objective, jaxbo.objectives.AbstractObjective)
+        True
     """
 
     noise: eqx.AbstractVar[Scalar]
 
     @property
     def agents(self) -> int | None:
-        """For how many agents there are functions; None for any number."""
+        """The number of agents that have functions; None for any number."""
         return None
 
     @abc.abstractmethod
     def noiseless(self, agent: Count, x: Point) -> Scalar:
-        """The value of agent number `agent` at x, without noise."""
+        """The value of an agent at a point, without noise.
+
+        Args:
+            agent: Number of the agent, from 0.
+            x: The point.
+
+        Returns:
+            The value.
+        """
 
     @abc.abstractmethod
     def optimum(self, agent: Count) -> Scalar:
-        """The largest noiseless value of agent number `agent`."""
+        """The largest value of an agent, without noise.
+
+        Args:
+            agent: Number of the agent, from 0.
+
+        Returns:
+            The value.
+        """
 
     def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
-        """One evaluation. The noise depends on the key alone: pass every agent its own."""
+        """An evaluation. The noise depends on the key alone: pass every agent its own."""
         value = self.noiseless(agent, x)
         return value + self.noise.astype(value.dtype) * jr.normal(key, dtype=value.dtype)
 
 
 class Same(AbstractObjective):
-    """Every agent has the same function. `ValueError` for a negative noise."""
+    """The same function for every agent.
+
+    Args:
+        function: The function.
+        noise: Standard deviation of the noise, at least 0.
+
+    Raises:
+        ValueError: `function` is not a `TestFunction`, or `noise` is negative.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> objective = jaxbo.objectives.Same(jaxbo.functions.sphere())
+        >>> value = objective(jax.random.key(0), jax.numpy.array(1), jax.numpy.array([0.5, 0.5]))
+        >>> abs(float(value)), float(objective.optimum(jax.numpy.array(1)))
+        (0.0, 0.0)
+    """
 
     function: TestFunction
     noise: Scalar = eqx.field(converter=named("noise"), default=0.0)
@@ -79,15 +115,28 @@ class Same(AbstractObjective):
 
 
 class Shifted(AbstractObjective):
-    """Agent n has the function with its (first) maximizer moved by `shifts[n]`, in cube units.
+    """A function for every agent, with its first maximizer moved.
 
-    Nothing is cut off, wrapped around or looked up outside the cube: each coordinate is
-    stretched on one side of the maximizer and compressed on the other, both linearly, so that
-    the faces of the cube stay where they are. Every value is still attained, so the optimum is
-    the function's own. A coordinate whose maximizer lies on a face cannot be moved in this way.
+    Each coordinate is stretched on one side of the maximizer and compressed on the other, both
+    linearly. The faces of the cube stay where they are, and nothing is cut off, wrapped around or
+    looked up outside of the cube. Every value is still attained, so the optimum is that of the
+    function. A coordinate whose maximizer lies on a face cannot be moved in this way.
 
-    `ValueError` for a negative noise, a shift that takes a maximizer to a face or beyond, or one
-    that is not 0 where the maximizer lies on a face.
+    Args:
+        function: The function.
+        shifts: The move of each agent's maximizer, in units of the cube.
+        noise: Standard deviation of the noise, at least 0.
+
+    Raises:
+        ValueError: `noise` is negative, a shift takes a maximizer to a face or beyond, or a shift is
+            not 0 in a coordinate where the maximizer lies on a face.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> shifts = jnp.array([[0.0, 0.0], [0.25, 0.0]])
+        >>> objective = jaxbo.objectives.Shifted(jaxbo.functions.sphere(), shifts)
+        >>> abs(float(objective.noiseless(jnp.array(1), jnp.array([0.75, 0.5]))))
+        0.0
     """
 
     function: TestFunction
@@ -125,10 +174,23 @@ class Shifted(AbstractObjective):
 
 
 class OnGrid(AbstractObjective):
-    """Functions known on finitely many points; elsewhere the value of the nearest one.
+    """Functions known at finitely many points. Elsewhere the value is that of the nearest point.
 
-    At a point of `points` the value is exactly the one given (for a repeated point, the first).
-    `ValueError` for a negative noise, values that are not finite, or shapes that do not fit.
+    At a known point the value is exactly the given number; at a repeated point, the first number.
+
+    Args:
+        values: The values of each agent at each point.
+        points: The points.
+        noise: Standard deviation of the noise, at least 0.
+
+    Raises:
+        ValueError: `noise` is negative, a value is not finite, or shapes do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> objective = jaxbo.objectives.OnGrid(jnp.array([[1.0, 3.0]]), jnp.array([[0.0], [1.0]]))
+        >>> float(objective.noiseless(jnp.array(0), jnp.array([0.9])))
+        3.0
     """
 
     values: Float[Array, "agents points"] = eqx.field(converter=named("values"))
@@ -151,6 +213,18 @@ class OnGrid(AbstractObjective):
         return self.values.shape[0]
 
     def noiseless(self, agent: Count, x: Point) -> Scalar:
+        """The value of an agent at the nearest known point, without noise.
+
+        Args:
+            agent: Number of the agent, from 0.
+            x: The point.
+
+        Returns:
+            The value.
+
+        Raises:
+            ValueError: `x` has another number of coordinates than the points.
+        """
         require(
             x.shape == self.points.shape[1:],
             f"the points have {self.points.shape[1]} coordinates, x has shape {x.shape}.",
@@ -166,10 +240,29 @@ class OnGrid(AbstractObjective):
 def gp_draws(
     key: Key, kernel: Covariance, points: Points, count: int
 ) -> Float[Array, "draws points"]:
-    """`count` independent draws of a zero-mean Gaussian process at `points`.
+    """Independent draws of a Gaussian process of mean zero.
 
-    By an eigendecomposition, since the matrix of a smooth kernel on a fine grid has no Cholesky
-    factor; directions below the rounding error are left out. O(points³).
+    They are made by an eigendecomposition, in O(points³): the matrix of a smooth kernel on a fine grid
+    has no Cholesky factor. Directions below the rounding error are left out.
+
+    Args:
+        key: Random key.
+        kernel: The covariance function.
+        points: The points at which the process is drawn.
+        count: Number of draws, at least 1.
+
+    Returns:
+        The draws.
+
+    Raises:
+        ValueError: `kernel` does not return one number for two points, or shapes do not fit.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> points = jax.numpy.linspace(0.0, 1.0, 5)[:, None]
+        >>> kernel = jaxbo.SquaredExponential(0.3)
+        >>> jaxbo.objectives.gp_draws(jax.random.key(0), kernel, points, count=2).shape
+        (2, 5)
     """
     check_key(key)
     whole("count", count, least=1)
@@ -187,7 +280,22 @@ def gp_draws(
 
 
 def unit_range(values: Float[Array, "*batch points"]) -> Float[Array, "*batch points"]:
-    """Each row scaled to minimum 0 and, up to rounding, maximum 1; a constant row becomes 0."""
+    """Scales each row to minimum 0 and, up to rounding, maximum 1. A constant row becomes 0.
+
+    Args:
+        values: The rows.
+
+    Returns:
+        The scaled rows.
+
+    Raises:
+        ValueError: `values` has no numbers.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> jaxbo.objectives.unit_range(jnp.array([[1.0, 3.0, 2.0]])).tolist()
+        [[0.0, 1.0, 0.5]]
+    """
     values = named("values")(values)
     require(
         values.ndim > 0 and values.size > 0,
@@ -201,10 +309,29 @@ def unit_range(values: Float[Array, "*batch points"]) -> Float[Array, "*batch po
 def perturbed(
     key: Key, values: Float[Array, " points"], distance: ArrayLike, agents: int
 ) -> Float[Array, "agents points"]:
-    """`values`, with +distance or -distance added at every point, independently for each agent.
+    """Adds a distance to every value of every agent, with a random sign.
 
-    FTS, appendix D.1, where `distance` is dₙ, and DP-FTS-DE, appendix B.1.1. An agent's signs do
-    not depend on how many agents there are. `ValueError` for a negative distance.
+    This is FTS, appendix D.1, where `distance` is dₙ, and DP-FTS-DE, appendix B.1.1. The signs of an
+    agent do not depend on how many agents there are.
+
+    Args:
+        key: Random key.
+        values: The common values.
+        distance: The distance, finite and at least 0.
+        agents: Number of agents, at least 1.
+
+    Returns:
+        The values of each agent.
+
+    Raises:
+        ValueError: `distance` is negative or not finite, or `agents` is less than 1.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> values = jax.numpy.zeros(3)
+        >>> found = jaxbo.objectives.perturbed(jax.random.key(0), values, 0.5, agents=2)
+        >>> abs(found).tolist()
+        [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
     """
     check_key(key)
     whole("agents", agents, least=1)
@@ -218,11 +345,27 @@ def perturbed(
 def mixtures(
     base: Float[Array, " points"], own: Float[Array, "agents points"], alpha: ArrayLike
 ) -> Float[Array, "agents points"]:
-    """alpha own + (1 - alpha) base: alike at alpha = 0, independent of the base at alpha = 1.
+    """Mixes a common function with a function of each agent: alpha own + (1 - alpha) base.
 
-    DP-FTS-DE, appendix B.1 (robustness against heterogeneous agents): `base` and the rows of `own`
-    are independent draws of the same process, each scaled by `unit_range` before they are mixed.
-    `ValueError` for an alpha outside [0, 1].
+    Agents are alike at alpha = 0, and independent of the base at alpha = 1. In DP-FTS-DE, appendix B.1
+    (robustness against heterogeneous agents), `base` and the rows of `own` are independent draws of the
+    same process, each scaled by `unit_range` before they are mixed.
+
+    Args:
+        base: The common values.
+        own: The values of each agent.
+        alpha: Weight of the agent's own values, in [0, 1].
+
+    Returns:
+        The mixed values of each agent.
+
+    Raises:
+        ValueError: `alpha` lies outside [0, 1], or shapes differ.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> jaxbo.objectives.mixtures(jnp.zeros(2), jnp.ones((1, 2)), 0.25).tolist()
+        [[0.25, 0.25]]
     """
     base, own, alpha = _array("base", base, 1), _array("own", own, 2), named("alpha")(alpha)
     require(

@@ -2,8 +2,8 @@
 
     TestFunction    x -> formula(lower + (upper - lower) x)
 
-They live on the unit cube and are maximized: functions that are usually minimized are negated here,
-and those that the papers maximize as they stand are not.
+They live on the unit cube and are maximized. Functions that are usually minimized are negated here,
+unless the papers maximize them as they stand.
 """
 
 import math
@@ -19,15 +19,28 @@ from jaxbo.types import Function, Point, Points, Scalar, named
 
 
 class TestFunction(eqx.Module):
-    """A function of a box, on the unit cube, with what is known of its maximum.
+    """A function of a box, on the unit cube, with its known maximum.
 
-    `formula` takes a point in original units, inside `lower` and `upper`, and returns the value
-    to maximize; a function defined at module level keeps `jit` from retracing. `maximum` is its
-    largest value and `maximizers`, points of the unit cube, are where it is attained (all of
-    them, or some where there are many).
+    Args:
+        name: Its name, for messages.
+        formula: A function of a point in original units, inside `lower` and `upper`, that gives the
+            value to maximize. Define it at module level: `jit` then does not trace it again.
+        lower: The lower ends of the box.
+        upper: The upper ends of the box.
+        maximum: The largest value.
+        maximizers: Points of the unit cube with this value: all of them, or some of many.
 
-    `ValueError` for reversed or non-finite bounds, shapes that differ, or maximizers outside the
-    cube.
+    Raises:
+        ValueError: Bounds are reversed or not finite, shapes differ, or a maximizer lies outside of the
+            cube.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> square = lambda x: -jnp.sum(x**2)
+        >>> box = {"lower": [-2.0], "upper": [2.0], "maximizers": jnp.array([[0.5]])}
+        >>> f = jaxbo.functions.TestFunction("square", square, **box, maximum=0)
+        >>> float(f(jnp.array([1.0])))
+        -4.0
     """
 
     __test__: ClassVar[bool] = False  # pytest would collect a class of this name
@@ -79,10 +92,19 @@ class TestFunction(eqx.Module):
 
 
 def ackley5() -> TestFunction:
-    """Ackley in [0, 1]^5, maximized as it stands (EGP-TS, Table 1). Maximum 4.710965.
+    """Ackley in [0, 1]^5, maximized as it stands (EGP-TS, Table 1).
 
-    Ten maximizers: two coordinates at 1, three at 0.576666. The paper prints 4.6930, a local
-    maximum; regret against it goes negative.
+    Its maximum is 4.710965, at ten points: two coordinates at 1, three at 0.576666. The paper prints
+    4.6930, a local maximum. Regret against it goes negative.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.ackley5()
+        >>> function.dim, round(float(function.maximum), 3)
+        (5, 4.711)
     """
     inner, places = 0.5766656189752691, range(5)
     maximizers = [
@@ -92,47 +114,135 @@ def ackley5() -> TestFunction:
 
 
 def zakharov(dim: int = 4) -> TestFunction:
-    """Negated Zakharov in [-5, 10]^dim (EGP-TS, where dim = 4). Maximum 0 at the origin."""
+    """Negated Zakharov in [-5, 10]^dim (EGP-TS, with dim = 4).
+
+    Its maximum is 0, at the origin.
+
+    Args:
+        dim: Number of coordinates, at least 1.
+
+    Returns:
+        The function, on the unit cube.
+
+    Raises:
+        ValueError: `dim` is less than 1.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.zakharov()
+        >>> function.dim, round(float(function.maximum), 3)
+        (4, 0.0)
+    """
     whole("dim", dim, least=1)
     return _on_box("zakharov", _zakharov, [-5] * dim, [10] * dim, 0, [[0] * dim])
 
 
 def dropwave() -> TestFunction:
-    """Negated drop-wave in [-5.12, 5.12]^2 (EGP-TS). Maximum 1 at the origin."""
+    """Negated drop-wave in [-5.12, 5.12]^2 (EGP-TS).
+
+    Its maximum is 1, at the origin.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.dropwave()
+        >>> function.dim, round(float(function.maximum), 3)
+        (2, 1.0)
+    """
     return _on_box("dropwave", _dropwave, [-5.12] * 2, [5.12] * 2, 1, [[0, 0]])
 
 
 def eggholder() -> TestFunction:
-    """Negated eggholder in [-512, 512]^2 (EGP-TS). Maximum 959.6407, on the edge x₁ = 512."""
+    """Negated eggholder in [-512, 512]^2 (EGP-TS).
+
+    Its maximum is 959.6407, on the edge x₁ = 512.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.eggholder()
+        >>> function.dim, round(float(function.maximum), 2)
+        (2, 959.64)
+    """
     best = [[512, 404.2318051201336]]
     return _on_box("eggholder", _eggholder, [-512] * 2, [512] * 2, 959.6406627208507, best)
 
 
 def hartmann3() -> TestFunction:
-    """Negated Hartmann function in [0, 1]^3. Maximum 3.86278."""
+    """Negated Hartmann function in [0, 1]^3.
+
+    Its maximum is 3.86278.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.hartmann3()
+        >>> function.dim, round(float(function.maximum), 3)
+        (3, 3.863)
+    """
     best = [[0.11458887012795324, 0.5556488949542697, 0.8525469845266573]]
     return _on_box("hartmann3", _hartmann3, [0] * 3, [1] * 3, 3.862779787332663, best)
 
 
 def hartmann6() -> TestFunction:
-    """Negated Hartmann function in [0, 1]^6 (DEC-HBO). Maximum 3.32237."""
+    """Negated Hartmann function in [0, 1]^6 (DEC-HBO).
+
+    Its maximum is 3.32237.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.hartmann6()
+        >>> function.dim, round(float(function.maximum), 3)
+        (6, 3.322)
+    """
     best = [0.20168950910655, 0.1500106900645928, 0.47687397779107643, 0.2753324307905754]
     best += [0.31165161859162804, 0.6573005330913106]
     return _on_box("hartmann6", _hartmann6, [0] * 6, [1] * 6, 3.3223680114155147, [best])
 
 
 def shekel4() -> TestFunction:
-    """Negated Shekel function in [0, 10]^4 with ten peaks (DEC-HBO). Maximum 10.5364.
+    """Negated Shekel function in [0, 10]^4 with ten peaks (DEC-HBO).
 
-    The seventh peak is at (5, 3, 5, 3), as in today's libraries; older collections put it at
-    (5, 5, 3, 3), which changes the maximum by 3e-5. The paper does not print its constants.
+    Its maximum is 10.5364. The seventh peak is at (5, 3, 5, 3), as in today's libraries. Older
+    collections have it at (5, 5, 3, 3), which changes the maximum by 3e-5. The paper does not print its
+    constants.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.shekel4()
+        >>> function.dim, round(float(function.maximum), 3)
+        (4, 10.536)
     """
     best = [[4.000746868845845, 3.9995094815629673, 4.000746868845845, 3.9995094815629673]]
     return _on_box("shekel4", _shekel4, [0] * 4, [10] * 4, 10.536443153483528, best)
 
 
 def michalewicz10() -> TestFunction:
-    """Negated Michalewicz function in [0, π]^10, steepness m = 10 (DEC-HBO). Maximum 9.66015."""
+    """Negated Michalewicz function in [0, π]^10, steepness m = 10 (DEC-HBO).
+
+    Its maximum is 9.66015.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.michalewicz10()
+        >>> function.dim, round(float(function.maximum), 2)
+        (10, 9.66)
+    """
     half = math.pi / 2
     best = [2.2029055199529126, half, 1.284991570272413, 1.9230584696163617, 1.7204697722211917]
     best += [half, 1.454413971098677, 1.756086520760216, 1.6557174165475732, half]
@@ -142,39 +252,125 @@ def michalewicz10() -> TestFunction:
 
 
 def branin() -> TestFunction:
-    """Negated Branin function in [-5, 10] x [0, 15]. Maximum -0.397887 at three points."""
+    """Negated Branin function in [-5, 10] x [0, 15].
+
+    Its maximum is -0.397887, at three points.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.branin()
+        >>> function.dim, round(float(function.maximum), 3)
+        (2, -0.398)
+    """
     return _on_box("branin", _branin, [-5, 0], [10, 15], -0.39788735772973816, _BRANIN_BEST)
 
 
 def branin_rescaled() -> TestFunction:
-    """Branin as CEPE's appendix D scales it: negated, mean about 0 and variance
-    about 1. Maximum 1.04739."""
+    """Branin as CEPE's appendix D scales it: negated, with mean about 0 and variance about 1.
+
+    Its maximum is 1.04739, at three points.
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.branin_rescaled()
+        >>> function.dim, round(float(function.maximum), 3)
+        (2, 1.047)
+    """
     best = (54.81 - 0.39788735772973816) / 51.95
     return _on_box("branin_rescaled", _branin_rescaled, [-5, 0], [10, 15], best, _BRANIN_BEST)
 
 
 def sobester() -> TestFunction:
-    """(6x - 2)² sin(12x - 4), summed over [0, 1]^2 (CEPE, appendix D), maximized as it stands.
+    """(6x - 2)² sin(12x - 4), summed over [0, 1]^2, maximized as it stands (CEPE, appendix D).
 
-    Maximum 31.6595 in the corner (1, 1).
+    Its maximum is 31.6595, in the corner (1, 1).
+
+    Returns:
+        The function, on the unit cube.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.sobester()
+        >>> function.dim, round(float(function.maximum), 2)
+        (2, 31.66)
     """
     return _on_box("sobester", _sobester, [0, 0], [1, 1], 32 * math.sin(8), [[1, 1]])
 
 
 def rosenbrock(dim: int = 2) -> TestFunction:
-    """Negated Rosenbrock function in [-5, 10]^dim, dim ≥ 2. Maximum 0 at (1, ..., 1)."""
+    """Negated Rosenbrock function in [-5, 10]^dim.
+
+    Its maximum is 0, at (1, ..., 1).
+
+    Args:
+        dim: Number of coordinates, at least 2.
+
+    Returns:
+        The function, on the unit cube.
+
+    Raises:
+        ValueError: `dim` is less than 2.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.rosenbrock()
+        >>> function.dim, round(float(function.maximum), 3)
+        (2, 0.0)
+    """
     whole("dim", dim, least=2)
     return _on_box("rosenbrock", _rosenbrock, [-5] * dim, [10] * dim, 0, [[1] * dim])
 
 
 def sphere(dim: int = 2) -> TestFunction:
-    """Negated sum of squares in [-5.12, 5.12]^dim. Maximum 0 in the center."""
+    """Negated sum of squares in [-5.12, 5.12]^dim.
+
+    Its maximum is 0, in the center.
+
+    Args:
+        dim: Number of coordinates, at least 1.
+
+    Returns:
+        The function, on the unit cube.
+
+    Raises:
+        ValueError: `dim` is less than 1.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.sphere()
+        >>> function.dim, round(float(function.maximum), 3)
+        (2, 0.0)
+    """
     whole("dim", dim, least=1)
     return _on_box("sphere", _sphere, [-5.12] * dim, [5.12] * dim, 0, [[0] * dim])
 
 
 def levy(dim: int = 2) -> TestFunction:
-    """Negated Levy function in [-10, 10]^dim. Maximum 0 at (1, ..., 1)."""
+    """Negated Levy function in [-10, 10]^dim.
+
+    Its maximum is 0, at (1, ..., 1).
+
+    Args:
+        dim: Number of coordinates, at least 1.
+
+    Returns:
+        The function, on the unit cube.
+
+    Raises:
+        ValueError: `dim` is less than 1.
+
+    Example:
+        >>> import jaxbo
+        >>> function = jaxbo.functions.levy()
+        >>> function.dim, round(float(function.maximum), 3)
+        (2, 0.0)
+    """
     whole("dim", dim, least=1)
     return _on_box("levy", _levy, [-10] * dim, [10] * dim, 0, [[1] * dim])
 

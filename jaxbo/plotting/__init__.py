@@ -1,4 +1,4 @@
-"""Pictures of runs: curves over rounds, posteriors, and what parameters do.
+"""Pictures of runs: curves over rounds, posteriors, and the effects of parameters.
 
 Every function draws on the axes given and returns them; without axes it makes a figure of its own,
 outside of pyplot's global state, so it works without a display and in threads. `save` writes the

@@ -1,4 +1,5 @@
-"""Curves over rounds with bands, posteriors in one and two dimensions, and what all pictures share.
+"""Curves over rounds with bands, posteriors in one and two dimensions, and the common parts of all
+pictures.
 
 best so far   bₜ = max over τ ≤ t of values_τ
 band          x̄ ± q s / √runs,    q = 1 (standard error) or Student's t (95 % confidence)
@@ -49,12 +50,31 @@ def regret(
     band: Band = "confidence",
     log: bool = False,
 ) -> Axes:
-    """Mean over runs of each curve [runs rounds] with its band, labeled at the line's end.
+    """Draws the mean over runs of each curve with its band, labeled at the line's end.
 
-    Works for any value a round, regret or best so far. `band` is the 95 % t-interval of the mean
-    ("confidence") or one standard error ("error"); a single run has none. Rounds count from 1.
-    Where the value of a run is not finite, the line has a gap. `log` makes the value axis
-    logarithmic.
+    It works for any value a round, regret or best so far. Rounds count from 1. The line has a gap at
+    values that are not finite in some run.
+
+    Args:
+        curves: The values [runs rounds] of each curve by name.
+        ax: Where to draw. Default: a new figure.
+        xlabel: Label of the axis of rounds.
+        ylabel: Label of the axis of values.
+        band: "confidence" is the 95 % t-interval of the mean, "error" one standard error. A single run
+            has no band.
+        log: Whether the axis of values is logarithmic.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: There are no curves, or an argument is of another kind.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> ax = jaxbo.plotting.regret({"TS": np.array([[3.0, 1.0], [2.0, 1.0]])})
+        >>> len(ax.lines), ax.get_ylabel()
+        (1, 'simple regret')
     """
     if not isinstance(curves, Mapping):
         raise ValueError(
@@ -86,11 +106,30 @@ def posterior_1d(
     samples: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Posterior mean and its central 95 % (mean ± 1.96 std) at `xs` [points].
+    """Draws a posterior mean and its central 95 % (mean ± 1.96 std).
 
-    `observations` are the points, [points] or [points 1], and their values; failed ones are
-    crosses at the bottom. `truth` [points] is the function itself and `samples` [samples points]
-    are posterior draws.
+    Args:
+        xs: Points [points].
+        mean: The mean at each point.
+        std: The standard deviation at each point.
+        observations: Points, [points] or [points 1], and their values. Failed evaluations are crosses
+            at the bottom. Default: none.
+        truth: The function itself at each point. Default: not drawn.
+        samples: Draws of the posterior [samples points]. Default: none.
+        ax: Where to draw. Default: a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: Shapes do not fit, or a point is not finite.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> x = np.array([0.0, 1.0])
+        >>> ax = jaxbo.plotting.posterior_1d(x, mean=2 * x, std=1 + x)
+        >>> ax.lines[-1].get_ydata().tolist()
+        [0.0, 2.0]
     """
     xs, mean, std = reals("xs", xs), reals_or_none("mean", mean), reals_or_none("std", std)
     if xs.ndim != 1 or not xs.size or mean.shape != xs.shape or std.shape != xs.shape:
@@ -134,11 +173,30 @@ def posterior_2d(
     label: str = "posterior mean",
     direction: Direction = "maximize",
 ) -> Axes:
-    """`mean` [rows columns] over `ys` [rows] and `xs` [columns], with the queries on top.
+    """Draws a surface over two coordinates, with the queries on top.
 
-    `observations` are the points [points 2] and their values: evaluated points are dots, failed
-    ones crosses, the best one a star. `direction` says whether it is the largest or the smallest.
-    `label` names the color bar, for other surfaces such as a variance or an acquisition function.
+    Args:
+        xs: First coordinates [columns].
+        ys: Second coordinates [rows].
+        mean: The surface [rows columns].
+        observations: Points [points 2] and their values. Evaluated points are dots, failed evaluations
+            are crosses, and the best point is a star. Default: none.
+        ax: Where to draw. Default: a new figure.
+        label: Label of the color bar, for other surfaces such as a variance or an acquisition function.
+        direction: Whether the best value is the largest or the smallest.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: Shapes do not fit, or there is nothing finite to draw.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> x = np.array([0.0, 1.0])
+        >>> ax = jaxbo.plotting.posterior_2d(x, x, mean=np.array([[0.0, 1.0], [1.0, 2.0]]))
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('x₁', 'x₂')
     """
     check_direction(direction)
     require(isinstance(label, str), f"label must be text, got {shown(label)}.")
@@ -174,13 +232,30 @@ def progress(
     xlabel: str | None = None,
     ylabel: str = "best value so far",
 ) -> Axes:
-    """Every agent's best so far from its observed `values` [rounds agents], and their median.
+    """Draws the best value so far of every agent, and their median.
 
-    A trace or a desk has them, and says whether small values are good; a vector is of one agent.
-    Workers who share an objective are one agent, and each evaluation counts by itself.
+    Workers who share an objective are a single agent, and each evaluation counts by itself. A failed
+    evaluation, whose value is not finite, leaves the agent's line where it was. It has a cross on the
+    line, or at the bottom while the agent has no value.
 
-    A value that is not finite is a failed evaluation: it leaves the agent's line where it was and
-    gets a cross on it (at the bottom while the agent has no value at all).
+    Args:
+        values: A trace or a desk, or observed values [rounds agents]. A vector is of a single agent.
+        ax: Where to draw. Default: a new figure.
+        xlabel: Label of the axis of rounds. Default: "round", or "evaluation" if workers share an
+            objective.
+        ylabel: Label of the axis of values.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: There are no values, or an argument is of another kind.
+
+    Example:
+        >>> import jaxbo, numpy as np
+        >>> ax = jaxbo.plotting.progress(np.array([1.0, 3.0, 2.0]))
+        >>> ax.lines[0].get_ydata().tolist()
+        [1.0, 3.0, 3.0]
     """
     direction = direction_of(values)
     require(
@@ -206,9 +281,26 @@ def progress(
 
 
 def save(figure: Axes | Figure, path: str | os.PathLike) -> Path:
-    """Writes the figure (or the figure of the axes) to `path`, in the format of its suffix.
+    """Writes a figure to a file, in the format of its suffix.
 
     The file appears whole or not at all: it is written under another name and then renamed.
+
+    Args:
+        figure: The figure, or its axes.
+        path: The path of the file.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: The path has no suffix, or `figure` is no figure.
+
+    Example:
+        >>> import tempfile, jaxbo, numpy as np
+        >>> ax = jaxbo.plotting.progress(np.array([1.0, 3.0, 2.0]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jaxbo.plotting.save(ax, f"{folder}/progress.svg").name
+        'progress.svg'
     """
     _matplotlib()
     from matplotlib.figure import Figure as Root

@@ -1,8 +1,9 @@
-"""Pictures of what parameters do: slices of a model, its contours, importance, parallel coordinates.
+"""Pictures of the effects of parameters: slices of a model, its contours, importance, parallel
+coordinates.
 
-A picture is of a `Trace`, with `domain=`, or of a `Desk`. It shows one `agent`, by default the first, or
-all workers where they share an objective. Where it shows a model, this is
-an exact Gaussian process, fitted to the observations by maximum evidence. So it serves every method.
+A picture is of a `Trace`, with `domain=`, or of a `Desk`. It shows an `agent`, by default the first, or
+all workers where they share an objective. A model that it shows is an exact Gaussian process, fitted to
+the observations by maximum evidence. So it serves every method.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,12 +55,33 @@ def slice_1d(
     agent: int | None = None,
     at: Float[Values, " dim"] | Sequence[float] | None = None,
 ) -> Axes:
-    """The posterior along one parameter, its mean and central 95 %, through the point `at`.
+    """Draws the posterior along a parameter, its mean and central 95 %, through a point.
 
-    The point is by default the one observed whose posterior mean is best, of those where the parameter
-    is active. Observations are drawn at their own values of the parameter, wherever they are otherwise;
-    but not where it is not active. `parameter` is a name, or a number where there are none. The axis is
-    that of the unit cube. `ValueError` for a point where the parameter is not active.
+    The axis is that of the unit cube. Observations are drawn at their own values of the parameter,
+    wherever they are otherwise, if it is active there.
+
+    Args:
+        run: A trace or a desk.
+        parameter: Its name, or its number if there are no names.
+        ax: Where to draw. Default: a new figure.
+        domain: The domain of a trace. A desk has its own.
+        agent: Number of the agent of a trace. Default: the first, or all workers who share an
+            objective.
+        at: The point. Default: the observed point with the best posterior mean, among points where the
+            parameter is active.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The parameter is not active at the point, or there are fewer than three values.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> x = jnp.eye(4)[:, None, :2]
+        >>> trace = jaxbo.Trace(x, x.sum(-1), None)
+        >>> jaxbo.plotting.slice_1d(trace, 0, domain=jaxbo.Cube(2)).get_xlabel()
+        'x₁'
     """
     seen = observed(run, domain, agent)
     (variable,), (column,) = _variables(seen.domain, parameter=parameter)
@@ -86,9 +108,34 @@ def contour(
     agent: int | None = None,
     at: Float[Values, " dim"] | Sequence[float] | None = None,
 ) -> Axes:
-    """The posterior mean over two parameters, through the point `at`, as in `slice_1d`.
+    """Draws the posterior mean over two parameters, through a point, as in `slice_1d`.
 
-    It is blank where one of them is not active because of the other.
+    It is blank where a parameter is not active because of the other.
+
+    Args:
+        run: A trace or a desk.
+        first: Name or number of the first parameter.
+        second: Name or number of the second parameter.
+        ax: Where to draw. Default: a new figure.
+        domain: The domain of a trace. A desk has its own.
+        agent: Number of the agent of a trace. Default: the first, or all workers who share an
+            objective.
+        at: The point. Default: the observed point with the best posterior mean, among points where both
+            parameters are active.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The two parameters are the same or not active at the point, or there are fewer than
+            three values.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> x = jnp.eye(4)[:, None, :2]
+        >>> trace = jaxbo.Trace(x, x.sum(-1), None)
+        >>> jaxbo.plotting.contour(trace, 0, 1, domain=jaxbo.Cube(2)).get_ylabel()
+        'x₂'
     """
     seen = observed(run, domain, agent)
     variables, columns = _variables(seen.domain, first=first, second=second)
@@ -146,7 +193,7 @@ def _on_domain(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
 
 
 def _through(seen: Observed, model: Modeled, at: Any, *variables: int) -> np.ndarray:
-    """The point of a slice along these variables: `at`, or else the best one where all are active."""
+    """The point of a slice along the variables: `at`, or else the best where all are active."""
     points = model.ranked if at is None else at[None]
     fits = active(seen.domain, _on_domain(seen.domain, points))[:, variables].all(axis=1)
     if not fits.any():
@@ -167,10 +214,31 @@ def importance(
     agent: int | None = None,
     count: int = 4096,
 ) -> Axes:
-    """The Sobol indices of the posterior mean: the share of its variance that is due to each parameter.
+    """Draws the Sobol indices of the posterior mean: each parameter's share of its variance.
 
-    A bar for what a parameter does alone and with others, and one within it for what it does alone.
-    From `count` points for each (`kernels.models.sensitivity`). A context is a parameter too.
+    A bar is the share of a parameter alone and with others, and a bar within it the share of the
+    parameter alone. A context is a parameter too.
+
+    Args:
+        run: A trace or a desk.
+        ax: Where to draw. Default: a new figure.
+        domain: The domain of a trace. A desk has its own.
+        agent: Number of the agent of a trace. Default: the first, or all workers who share an
+            objective.
+        count: Number of points for each parameter (`kernels.models.sensitivity`).
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: There are fewer than three values, or an argument is of another kind.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> x = jnp.eye(4)[:, None, :2]
+        >>> trace = jaxbo.Trace(x, x.sum(-1), None)
+        >>> len(jaxbo.plotting.importance(trace, domain=jaxbo.Cube(2), count=8).patches)
+        4
     """
     seen = observed(run, domain, agent)
     _check_axes(ax)
@@ -195,10 +263,31 @@ def parallel(
     domain: AbstractDomain | None = None,
     agent: int | None = None,
 ) -> Axes:
-    """Every evaluation as a line through its parameters, colored by its value; the best one is thick.
+    """Draws every evaluation as a line through its parameters, colored by its value. The best is thick.
 
     Evaluations that failed or missed a bound are dashed lines. An axis goes from the lower to the upper
-    end of its parameter. A line has a gap where a parameter is not active.
+    end of its parameter. A line has a gap at a parameter that is not active.
+
+    Args:
+        run: A trace or a desk.
+        ax: Where to draw. Default: a new figure.
+        domain: The domain of a trace. A desk has its own.
+        agent: Number of the agent of a trace. Default: the first, or all workers who share an
+            objective.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: There are no evaluations, or fewer than two parameters.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> x = jnp.eye(4)[:, None, :2]
+        >>> trace = jaxbo.Trace(x, x.sum(-1), None)
+        >>> ax = jaxbo.plotting.parallel(trace, domain=jaxbo.Cube(2))
+        >>> [label.get_text() for label in ax.get_xticklabels()]
+        ['x₁', 'x₂']
     """
     seen = observed(run, domain, agent)
     names, heights = names_of(seen.domain), _heights(seen.domain, seen.x)
@@ -262,7 +351,7 @@ def _variable(domain: AbstractDomain, parameter: str | int) -> int:
 
 
 def _column(domain: AbstractDomain, parameter: str | int) -> int:
-    """The coordinate of a parameter that has one."""
+    """The coordinate of a parameter, unless it has several."""
     variable = _variable(domain, parameter)
     if not isinstance(domain, Space):
         return variable

@@ -25,7 +25,7 @@ MOST = 512
 
 
 class Observed(NamedTuple):
-    """Points and values of one agent, or of all workers who share an objective, in their order."""
+    """Points and values of an agent, or of all workers who share an objective, in their order."""
 
     domain: AbstractDomain
     x: Float[np.ndarray, "points dim"]
@@ -42,7 +42,7 @@ class Observed(NamedTuple):
 class Modeled(NamedTuple):
     """A model's mean and standard deviation at points of the domain.
 
-    `ranked` are the points observed, the one where its mean is best first.
+    `ranked` are the points observed, the point with the best mean first.
     """
 
     predict: Callable[[Float[Array, "points dim"]], tuple[np.ndarray, np.ndarray]]
@@ -53,9 +53,9 @@ class Modeled(NamedTuple):
 def observed(
     run: Trace | Desk, domain: AbstractDomain | None, agent: int | None = None
 ) -> Observed:
-    """The observations of one agent of a trace, the first by default, or of all workers.
+    """The observations of an agent of a trace, the first by default, or of all workers.
 
-    Workers share an objective: those of a desk, and those of a trace of such a method.
+    The workers of a desk share an objective, and so do the columns of a trace of such a method.
     `ValueError` for another thing, for a trace without its domain, and for an agent that there is not.
     """
     if isinstance(run, Desk):
@@ -95,7 +95,8 @@ def _must_be_one(run: Trace) -> None:
 
 
 def values_of(run: Any) -> np.ndarray:
-    """Values [rounds agents] of a trace, or as they are given; workers who share one are one agent.
+    """Values [rounds agents] of a trace, or as they are given. Workers who share an objective are a
+    single agent.
 
     NaN where an outcome missed its bound, as for an evaluation that failed.
     """
@@ -114,7 +115,7 @@ def shared(run: Any) -> bool:
 
 
 def direction_of(run: Any) -> Direction:
-    """Whether large or small values of a run are good; large ones where values alone are given."""
+    """Whether large or small values of a run are good. They are large if values alone are given."""
     return run.direction if isinstance(run, Trace | Desk) else "maximize"
 
 

@@ -1,4 +1,4 @@
-"""What a private run has spent, and the noise that a budget needs: on the host, in float64.
+"""The privacy loss of a run, and the noise that a budget needs: on the host, in float64.
 
     (ε, δ):    P(what was released ∈ A) ≤ e^ε P'(what was released ∈ A) + δ
     moments    ε = min over λ = 1, ..., 32 of (Σ α_λ(q, z) - log δ) / λ,  summed over all releases,
@@ -8,13 +8,13 @@
                below 0.1 %; infinite for δ below 1e-15, where `renyi` still has a figure
 
 for any two runs that `jaxbo.privacy.mechanism` calls neighbors. Each accountant is an upper bound;
-`tightest` is the sharpest one that is valid. `moments` is the paper's (Abadi et al., 2016; it gives
-the privacy losses printed in DP-FTS-DE) and needs nothing but SciPy. The other two are Google's
+`tightest` is the sharpest that is valid. `moments` is the paper's (Abadi et al., 2016; it gives the
+privacy losses printed in DP-FTS-DE) and needs nothing but SciPy. The other two are Google's
 `dp-accounting`, which the extra `privacy` installs.
 
-z, q and how agents are sampled are read off the mechanism that draws and adds the noise. For every
-round they must be settled before the run (a schedule is): losses of noise that was chosen after
-seeing what earlier releases gave do not add up like this. S may follow earlier releases.
+z, q and how agents are sampled are read off the mechanism that draws and adds the noise. For every round
+they must be settled before the run (a schedule is). If noise is chosen after earlier releases have been
+seen, losses do not add up like this. S may follow earlier releases.
 """
 
 import contextlib
@@ -50,10 +50,24 @@ _MOST_CELLS = 2.0**26
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """`count` releases with noise of `z` sensitivities, each agent drawn with probability `q`.
+    """Several equal releases.
 
-    The sensitivity is one agent's contribution, whatever the relation. `ValueError` for q outside
-    (0, 1], z that is not positive and finite, or a negative count.
+    Args:
+        relation: The two runs that must be hard to tell apart.
+        q: The probability that an agent is drawn, in (0, 1].
+        z: Standard deviation of the noise over the sensitivity, positive. The sensitivity is the
+            contribution of one agent, whatever the relation.
+        count: Number of releases, at least 0.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.5))
+        >>> event = jaxbo.accounting.event(mechanism, rounds=10)
+        >>> event.q, event.z, event.count
+        (0.5, 2.0, 10)
     """
 
     relation: Relation
@@ -78,7 +92,24 @@ Accountant: TypeAlias = Callable[[Sequence[Event], float], float]
 
 
 def event(mechanism: Mechanism, rounds: int = 1) -> Event:
-    """What `rounds` releases of a mechanism cost. `ValueError` if its numbers are arrays."""
+    """The releases of a mechanism, as accountants take them.
+
+    Args:
+        mechanism: The mechanism, whose numbers are not arrays.
+        rounds: Number of releases, at least 0.
+
+    Returns:
+        The event.
+
+    Raises:
+        ValueError: A number of the mechanism is an array, or out of range.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.5))
+        >>> jaxbo.accounting.event(mechanism).count
+        1
+    """
     is_a("mechanism", mechanism, Mechanism)
     whole("rounds", rounds, most=math.inf)
     relation, q = _sampling(mechanism.sampling)
@@ -91,7 +122,24 @@ def event(mechanism: Mechanism, rounds: int = 1) -> Event:
 def moments(events: Sequence[Event], delta: float) -> float:
     """ε by the paper's accountant: whole moments 1 to 32, Poisson sampling.
 
-    It cannot report less than log(1/δ) / 32. `ValueError` for sampling of a fixed size.
+    It cannot report less than log(1/δ) / 32.
+
+    Args:
+        events: All releases.
+        delta: δ, in (0, 1).
+
+    Returns:
+        An upper bound on ε.
+
+    Raises:
+        ValueError: Sampling is of a fixed size, or `delta` is out of range.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.1))
+        >>> event = jaxbo.accounting.event(mechanism, rounds=10)
+        >>> round(jaxbo.accounting.moments([event], delta=1e-5), 3)
+        1.203
     """
     check_delta(delta)
     _only_zero_out(events, "moments")
@@ -102,10 +150,27 @@ def moments(events: Sequence[Event], delta: float) -> float:
 
 
 def renyi(events: Sequence[Event], delta: float) -> float:
-    """ε by Rényi differential privacy; the only one here for sampling of a fixed size.
+    """ε by Rényi differential privacy, the only accountant here for sampling of a fixed size.
 
-    Where both kinds of sampling are used, for `Relation.ZERO_OUT`, which either implies. Needs the
-    extra `privacy`.
+    If both kinds of sampling are used, ε is for `Relation.ZERO_OUT`, which either relation implies. It
+    needs the extra `privacy`.
+
+    Args:
+        events: All releases.
+        delta: δ, in (0, 1).
+
+    Returns:
+        An upper bound on ε.
+
+    Raises:
+        ValueError: `delta` is out of range.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.1))
+        >>> event = jaxbo.accounting.event(mechanism, rounds=10)
+        >>> round(jaxbo.accounting.renyi([event], delta=1e-5), 2)
+        0.94
     """
     check_delta(delta)
     _check_events(events)
@@ -120,8 +185,25 @@ def renyi(events: Sequence[Event], delta: float) -> float:
 def pld(events: Sequence[Event], delta: float) -> float:
     """ε by the distribution of the privacy loss, rounded up; Poisson sampling.
 
-    `ValueError` for sampling of a fixed size, and for so many rounds, or so little noise, that the
-    distribution takes gigabytes. Needs the extra `privacy`.
+    It needs the extra `privacy`.
+
+    Args:
+        events: All releases.
+        delta: δ, in (0, 1).
+
+    Returns:
+        An upper bound on ε.
+
+    Raises:
+        ValueError: Sampling is of a fixed size, or the distribution would take gigabytes, because there
+            are so many rounds or so little noise.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.1))
+        >>> event = jaxbo.accounting.event(mechanism, rounds=10)
+        >>> round(jaxbo.accounting.pld([event], delta=1e-5), 2)
+        0.8
     """
     check_delta(delta)
     _only_zero_out(events, "pld")
@@ -144,7 +226,23 @@ BY_NAME: dict[str, Accountant] = {"moments": moments, "renyi": renyi, "pld": pld
 
 
 def tightest(events: Sequence[Event]) -> Accountant:
-    """`pld`, or `renyi` where agents are sampled without replacement. Its `__name__` names it."""
+    """The sharpest accountant that is valid: `pld`, or `renyi` if agents are sampled without replacement.
+
+    Args:
+        events: All releases.
+
+    Returns:
+        The accountant. Its `__name__` names it.
+
+    Raises:
+        ValueError: `events` is not a sequence of events.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.FixedSize(10, agents=100))
+        >>> jaxbo.accounting.tightest([jaxbo.accounting.event(mechanism)]).__name__
+        'renyi'
+    """
     _check_events(events)
     return pld if all(e.relation is Relation.ZERO_OUT for e in events) else renyi
 
@@ -249,9 +347,26 @@ def _dp_accounting(accountant: str) -> Any:
 def epsilon(
     mechanism: Mechanism, rounds: int, delta: float, accountant: Accountant | None = None
 ) -> float:
-    """The privacy loss of `rounds` releases; by `tightest` unless an accountant is given.
+    """The privacy loss ε of several releases of a mechanism.
 
-    `ValueError` for δ outside (0, 1), a mechanism without noise or with arrays for numbers.
+    Args:
+        mechanism: The mechanism.
+        rounds: Number of releases, at least 0.
+        delta: δ, in (0, 1).
+        accountant: The accountant. Default: `tightest`.
+
+    Returns:
+        ε.
+
+    Raises:
+        ValueError: δ is out of range, or the mechanism has no noise or arrays for numbers.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.1))
+        >>> moments = jaxbo.accounting.moments
+        >>> round(jaxbo.accounting.epsilon(mechanism, 10, 1e-5, moments), 3)
+        1.203
     """
     whole("rounds", rounds)
     return loss(accountant, (event(mechanism, rounds),), delta)
@@ -264,11 +379,29 @@ def noise_for(
     rounds: int,
     accountant: Accountant | None = None,
 ) -> float:
-    """The least z whose loss over `rounds` releases is at most `epsilon`, to five digits.
+    """The least noise z whose privacy loss stays within a budget, to five digits.
 
-    A number that float32 holds, and for q as float32 holds it: `Mechanism` spends no more than was
-    asked for. In place of q a sampling may be given. `ValueError` for numbers out of range, or if no
-    noise up to a million sensitivities is enough.
+    It is a number that float32 holds, and for q as float32 holds it. So `Mechanism` spends no more than
+    was asked for.
+
+    Args:
+        epsilon: The budget ε, positive.
+        delta: δ, in (0, 1).
+        q: Probability that an agent is drawn, in (0, 1], or a sampling.
+        rounds: Number of releases, at least 1.
+        accountant: The accountant. Default: `tightest`.
+
+    Returns:
+        z, the standard deviation of the noise over the sensitivity.
+
+    Raises:
+        ValueError: A number is out of range, or no noise up to a million sensitivities is enough.
+
+    Example:
+        >>> import jaxbo
+        >>> moments = jaxbo.accounting.moments
+        >>> round(jaxbo.accounting.noise_for(1.0, 1e-5, 0.1, 10, moments), 3)
+        2.256
     """
     _check_epsilon(epsilon)
     check_delta(delta)
@@ -300,7 +433,26 @@ def noise_for(
 def rounds_for(
     mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant | None = None
 ) -> int:
-    """How many releases stay within `epsilon`; 0 if not even one does, 10^7 at most."""
+    """The number of releases whose privacy loss stays within a budget.
+
+    Args:
+        mechanism: The mechanism.
+        epsilon: The budget ε, positive.
+        delta: δ, in (0, 1).
+        accountant: The accountant. Default: `tightest`.
+
+    Returns:
+        The number: 0 if not even one release does, and 10^7 at most.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.1))
+        >>> jaxbo.accounting.rounds_for(mechanism, 1.0, 1e-5, jaxbo.accounting.moments)
+        5
+    """
     _check_epsilon(epsilon)
     one = event(mechanism)
 
@@ -352,7 +504,21 @@ def _sampling(q: float | AbstractSampling) -> tuple[Relation, float]:
 
 
 def number_of_releases(events: Sequence[Event]) -> int:
-    """In all of them together."""
+    """The number of releases of several events together.
+
+    Args:
+        events: The events.
+
+    Returns:
+        The number.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.1))
+        >>> event = jaxbo.accounting.event(mechanism, rounds=10)
+        >>> jaxbo.accounting.number_of_releases([event, event])
+        20
+    """
     return sum(e.count for e in events)
 
 
@@ -381,7 +547,24 @@ def _only_zero_out(events: Sequence[Event], accountant: str) -> None:
 
 
 def loss(accountant: Accountant | None, events: Sequence[Event], delta: float) -> float:
-    """ε of the events by the accountant, or by `tightest`. `ValueError` for one that gives no number."""
+    """ε of several events.
+
+    Args:
+        accountant: The accountant. None: `tightest`.
+        events: All releases.
+        delta: δ, in (0, 1).
+
+    Returns:
+        ε.
+
+    Raises:
+        ValueError: The accountant does not return a number.
+
+    Example:
+        >>> import jaxbo
+        >>> jaxbo.accounting.loss(jaxbo.accounting.moments, [], 1e-5)
+        0.0
+    """
     check_accountant(accountant)
     found = (accountant or tightest(events))(events, delta)
     one = isinstance(found, Real) or getattr(found, "shape", None) == ()
@@ -390,7 +573,18 @@ def loss(accountant: Accountant | None, events: Sequence[Event], delta: float) -
 
 
 def check_accountant(accountant: Accountant | None) -> None:
-    """`ValueError` for what is no function of events and delta."""
+    """Checks that an accountant is a function of events and delta.
+
+    Args:
+        accountant: The accountant; None stands for `tightest`.
+
+    Raises:
+        ValueError: It is not.
+
+    Example:
+        >>> import jaxbo
+        >>> jaxbo.accounting.check_accountant(jaxbo.accounting.moments)
+    """
     require(
         accountant is None or (takes(accountant, 2) and not isinstance(accountant, type)),
         f"accountant must be one of accounting's {', '.join(BY_NAME)}, or another function of events and "
@@ -399,7 +593,18 @@ def check_accountant(accountant: Accountant | None) -> None:
 
 
 def check_delta(delta: float) -> None:
-    """`ValueError` for a delta that is no number in (0, 1)."""
+    """Checks that δ is a number in (0, 1).
+
+    Args:
+        delta: The number.
+
+    Raises:
+        ValueError: It is not.
+
+    Example:
+        >>> import jaxbo
+        >>> jaxbo.accounting.check_delta(1e-5)
+    """
     require(
         isinstance(delta, Real) and 0 < delta < 1,
         f"delta must lie in (0, 1), got {delta!r}: it is a probability.",

@@ -1,4 +1,4 @@
-"""A ledger of private releases: charged before each of them, and saved with what was released."""
+"""A ledger of private releases: charged before each release, and saved with it."""
 
 import bisect
 import dataclasses
@@ -25,25 +25,45 @@ FORMAT = 1
 
 
 class BudgetError(ValueError):
-    """A release that would exceed the budget. It has not been charged and must not be made."""
+    """A release would exceed the budget. It has not been charged and must not be made.
+
+    Example:
+        >>> import jaxbo
+        >>> issubclass(jaxbo.BudgetError, ValueError)
+        True
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-    """What has been released so far, and a budget that no release may exceed. Immutable.
+    """All private releases so far, and a budget that no release may exceed. It is immutable.
 
-    Charge before the release, keep the new ledger before the result is used:
+    Charge before the release, and keep the new ledger before the result is used:
 
         ledger = ledger.charge(mechanism)       BudgetError: do not release
         broadcast = mechanism.release(secret, ...)
 
-    with a `secret` key that nobody knows and that is used for nothing else, ever: noise that is added
-    to two sums is the difference of the sums. A run that is resumed goes on with its ledger,
-    `from_json`, and releases nothing twice: a broadcast that was released is stored and used again
-    without a charge. An older copy of a saved ledger has forgotten charges: `covers` tells.
+    Nobody may know the `secret` key, and it must be used for nothing else, ever: noise that is added to
+    two sums is the difference of the sums. A run that is resumed goes on with its ledger, `from_json`,
+    and releases nothing twice: a broadcast that was released is stored, and used again without a
+    charge. An older copy of a saved ledger has forgotten charges: `covers` tells.
 
-    `budget` is an ε at `delta`, infinite for none. `accountant` is `tightest` unless given; a ledger
-    with an accountant of one's own cannot be saved.
+    Args:
+        delta: δ, in (0, 1).
+        budget: The largest ε that is allowed at `delta`. Infinite: any.
+        accountant: The accountant. A ledger with an accountant of your own cannot be saved. Default:
+            `tightest`.
+        events: The releases so far.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.1))
+        >>> ledger = jaxbo.Ledger(1e-5, budget=1.0, accountant=jaxbo.accounting.moments)
+        >>> ledger.charge(mechanism, rounds=5).releases, ledger.affords(mechanism, rounds=6)
+        (5, False)
     """
 
     delta: float
@@ -65,15 +85,33 @@ class Ledger:
 
     @property
     def releases(self) -> int:
-        """How many there have been."""
+        """The number of releases so far."""
         return number_of_releases(self.events)
 
     def epsilon(self, delta: float | None = None) -> float:
-        """The privacy loss so far, at the ledger's own `delta` or another one."""
+        """The privacy loss so far.
+
+        Args:
+            delta: Another δ than the ledger's. Default: the ledger's.
+
+        Returns:
+            ε.
+        """
         return loss(self.accountant, self.events, self.delta if delta is None else delta)
 
     def charge(self, mechanism: Mechanism, rounds: int = 1) -> "Ledger":
-        """The ledger after `rounds` more releases; `BudgetError` if they exceed the budget."""
+        """Charges releases before they are made.
+
+        Args:
+            mechanism: The mechanism that releases.
+            rounds: Number of releases.
+
+        Returns:
+            The ledger after them.
+
+        Raises:
+            BudgetError: They exceed the budget.
+        """
         charged = dataclasses.replace(self, events=_append(self.events, event(mechanism, rounds)))
         if self.budget < math.inf and (after := charged.epsilon()) > self.budget:
             raise BudgetError(
@@ -84,7 +122,15 @@ class Ledger:
         return charged
 
     def affords(self, mechanism: Mechanism, rounds: int = 1) -> bool:
-        """Whether `charge` would accept them."""
+        """Says whether `charge` would accept releases.
+
+        Args:
+            mechanism: The mechanism that releases.
+            rounds: Number of releases.
+
+        Returns:
+            Whether it would.
+        """
         try:
             self.charge(mechanism, rounds)
         except BudgetError:
@@ -92,7 +138,9 @@ class Ledger:
         return True
 
     def to_json(self) -> str:
-        """One line of text that `from_json` reads. `ValueError` for an accountant of one's own."""
+        """The ledger as a line of text that `from_json` reads. `ValueError` for an accountant of your
+        own.
+        """
         name = None if self.accountant is None else getattr(self.accountant, "__name__", "")
         require(
             name is None or BY_NAME.get(name) is self.accountant,
@@ -112,23 +160,53 @@ class Ledger:
         return json.dumps({"format": FORMAT, **fields}, allow_nan=False)
 
     def covers(self, other: "Ledger") -> bool:
-        """Whether this one has all the charges of `other`, and perhaps more."""
+        """Says whether this ledger has all charges of another, and perhaps more.
+
+        Args:
+            other: The other ledger.
+
+        Returns:
+            Whether it has.
+
+        Raises:
+            ValueError: `other` is not a ledger.
+        """
         is_a("other", other, Ledger)
         mine = {_kind(e): e.count for e in self.events}
         return all(mine.get(_kind(e), 0) >= e.count for e in other.events)
 
     def charges(self) -> str:
-        """What has been charged, as text for `charged`; not what is allowed."""
+        """All charges as text for `charged`, without the budget."""
         return Ledger(self.delta, events=self.events).to_json()
 
     def charged(self, charges: str) -> "Ledger":
-        """This ledger with the `charges` of a run that it began, instead of its own."""
+        """This ledger with the charges of a run that it began, instead of its own.
+
+        Args:
+            charges: The charges, as `charges` writes them.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            ValueError: It is not such a text.
+        """
         require(isinstance(charges, str), f"charges must be text, got {shown(charges)}.")
         return dataclasses.replace(self, events=Ledger.from_json(charges).events)
 
     @classmethod
     def from_json(cls, text: str) -> "Ledger":
-        """The ledger that was saved. `ValueError` for anything else, never an empty ledger."""
+        """Reads a ledger that was saved.
+
+        Args:
+            text: The text that `to_json` wrote.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            ValueError: It is any other text. The result is never an empty ledger.
+        """
         require(
             isinstance(text, str | bytes | bytearray),
             f"text must be a saved ledger, as to_json writes it, got {shown(text)}.",
@@ -155,7 +233,7 @@ class Ledger:
 
 
 def check_budget(ledger: Ledger | None, releases: Sequence[Mechanism | None]) -> None:
-    """`BudgetError` unless a ledger pays for all of a run's rounds, None being one without a release.
+    """`BudgetError` unless a ledger pays for all of a run's rounds. None is a round without a release.
 
     `ValueError` for a ledger of a method that releases nothing private.
     """
@@ -179,7 +257,7 @@ def check_budget(ledger: Ledger | None, releases: Sequence[Mechanism | None]) ->
 
 
 def _affords(ledger: Ledger, mechanisms: Sequence[Mechanism]) -> bool:
-    """Whether all of them can be charged; alike ones at once."""
+    """Whether all of them can be charged; equal releases at once."""
     counts: dict[Event, tuple[Mechanism, int]] = {}
     for mechanism in mechanisms:
         alike = event(mechanism)
@@ -197,7 +275,7 @@ def _kind(charged: Event) -> tuple[Relation, float, float]:
 
 
 def _append(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
-    """Equal releases are counted in one event, wherever it stands: the order does not matter."""
+    """Equal releases are counted in the same event, wherever it stands: the order does not matter."""
     if new.count == 0:
         return events
     for i, old in enumerate(events):

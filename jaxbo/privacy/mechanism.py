@@ -1,19 +1,19 @@
-"""The private sum: sample agents, clip what they sent, weigh it for each region, add Gaussian noise.
+"""The private sum: sample agents, clip their messages, weigh them for each region, add Gaussian noise.
 
     clip(w)      = w min(1, S / (√regions |w|))
     broadcast_i  = Σ_{n in sample} φ_in clip(w_n) / q + N(0, (z Δ)² I),    Δ = φ_max S / q
 
 for regions i and agents n, φ_max the largest of all φ_in: lines 5 to 11 of Algorithm 1 of DP-FTS-DE
-(Dai, Low and Jaillet, 2021). The vectors of all regions together are one subsampled Gaussian
-mechanism. `Mechanism` is that mechanism, and what an accountant charges for is read off it.
+(Dai, Low and Jaillet, 2021). The vectors of all regions together are one subsampled Gaussian mechanism.
+`Mechanism` is that mechanism, and accountants read off it what to charge for.
 
-Neighbors. How many agents there are, which region each explores, the weights, z, q and S are
-public; so is S when it is a function of earlier private releases. The private data of an agent are
-all its messages. Two runs are neighbors if they differ in one agent: under `Relation.ZERO_OUT` in one
-of them it never takes part, under `Relation.REPLACE` it sends other messages, or none, in one of
-them. Weights belong to the roster, not to who takes part: if they were normalized over those
-present, one agent's absence would change the share of every other, which Δ does not cover. This is
-where adding or removing an agent, in the paper's words, is made precise.
+Neighbors. How many agents there are, which region each explores, the weights, z, q and S are public; so
+is S when it is a function of earlier private releases. The private data of an agent are all its
+messages. Two runs are neighbors if they differ in one agent. Under `Relation.ZERO_OUT` the agent never
+takes part in one of the two. Under `Relation.REPLACE` it sends other messages in one of them, or none.
+Weights belong to the roster, and do not depend on who takes part. If they were normalized over the
+agents who are present, the absence of an agent would change the share of every other, which Δ does not
+cover. This is where adding or removing an agent, in the paper's words, is made precise.
 
 Sensitivity. Agent n contributes the joint vector (φ_in clip(w_n) / q)_i, whose norm is
 
@@ -24,13 +24,13 @@ last step is an equality only if an agent has weight φ_max in every region: an 
 its own region alone contributes Δ / √regions. With `exact` Δ is the middle term at its largest over
 agents, and the same z asks for up to √regions times less noise. That is not in the paper.
 
-Absence. An agent that is absent, or whose message is not finite, contributes 0, which is what its
-neighbor without it does: absence is one of the two cases that the guarantee compares. Each agent's
-chance to be drawn does not depend on who is present, and nobody is drawn in the place of an absent
-agent. The noise is the server's and does not depend on the sample: an empty one gives pure noise.
-So absence leaves the guarantee of everybody as it is; only the sum is smaller. That holds as long
-as one agent's taking part does not decide who else does, other than through what was broadcast, nor
-whether and when there is a release: a sum of nobody's messages is released, and charged, like any other.
+Absence. An agent that is absent, or whose message is not finite, contributes 0, as its neighbor without
+it does: absence is one of the two cases that the guarantee compares. Each agent's chance to be drawn
+does not depend on who is present, and nobody is drawn in the place of an absent agent. The noise is the
+server's and does not depend on the sample: an empty sample gives pure noise. So absence leaves the
+guarantee of everybody as it is; only the sum is smaller. That holds under a condition: taking part must
+not decide who else does, other than through the broadcast, nor whether and when there is a release. A
+sum of nobody's messages is released, and charged, like any other.
 
 Trust. The server sees all messages, who is present and who was drawn; it must draw the sample and the
 noise as written, keep both secret and broadcast nothing else. Agents may pool all that they know.
@@ -81,17 +81,36 @@ class AbstractSampling(Extensible):
     @property
     @abc.abstractmethod
     def q(self) -> Scalar:
-        """The probability of any one agent."""
+        """The probability that an agent is drawn."""
 
     @abc.abstractmethod
     def draw(self, key: Key, agents: int) -> Bool[Array, " agents"]:
-        """Whether each of `agents` agents is drawn."""
+        """Draws agents, whoever is present.
+
+        Args:
+            key: Random key.
+            agents: Number of agents on the roster.
+
+        Returns:
+            Whether each agent is drawn.
+        """
 
 
 class Poisson(AbstractSampling):
-    """Every agent by itself with probability q: the paper's sampling.
+    """Draws every agent by itself with the same probability: the paper's sampling.
 
-    Exactly, with q rounded down to a multiple of 2^-32. `ValueError` for q outside (0, 1].
+    The probability is rounded down to a multiple of 2^-32.
+
+    Args:
+        probability: q, in (0, 1].
+
+    Raises:
+        ValueError: q lies outside (0, 1].
+
+    Example:
+        >>> import jax, jaxbo
+        >>> jaxbo.Poisson(1.0).draw(jax.random.key(0), agents=3).tolist()
+        [True, True, True]
     """
 
     relation = Relation.ZERO_OUT
@@ -116,13 +135,24 @@ class Poisson(AbstractSampling):
 
 
 class FixedSize(AbstractSampling):
-    """`count` of `agents` agents without replacement: the paper's variant for Rényi accounting.
+    """Draws a fixed number of agents without replacement: the paper's variant for Rényi accounting.
 
-    Of all agents on the roster, so that fewer than `count` may be present among those drawn. The
-    known bound compares samples in which one agent stands for another, so it is for
-    `Relation.REPLACE`, under which a release has twice the sensitivity.
+    Agents are drawn from the whole roster, so fewer than `count` of them may be present. The known
+    bound compares samples in which an agent stands for another. So it is for `Relation.REPLACE`, under
+    which a release has twice the sensitivity.
 
-    `ValueError` for a count below 1 or above `agents`.
+    Args:
+        count: Number of agents that are drawn, from 1 to `agents`.
+        agents: Number of agents on the roster.
+
+    Raises:
+        ValueError: `count` is below 1 or above `agents`.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> drawn = jaxbo.FixedSize(2, agents=5).draw(jax.random.key(0), agents=5)
+        >>> int(drawn.sum())
+        2
     """
 
     relation = Relation.REPLACE
@@ -145,6 +175,18 @@ class FixedSize(AbstractSampling):
         return self.count.astype(float) / self.agents
 
     def draw(self, key: Key, agents: int) -> Bool[Array, " agents"]:
+        """Draws agents, whoever is present.
+
+        Args:
+            key: Random key.
+            agents: Number of agents on the roster, which is that of the sampling.
+
+        Returns:
+            Whether each agent is drawn.
+
+        Raises:
+            ValueError: The number is another.
+        """
         require(
             agents == self.agents,
             f"expected the {self.agents} agents of the sampling, got messages of {agents}; "
@@ -155,17 +197,30 @@ class FixedSize(AbstractSampling):
 
 
 class Mechanism(eqx.Module):
-    """One private release; the module's docstring says what it guarantees and to whom.
+    """A private release: the sum of clipped and weighted messages of a random sample, with Gaussian
+    noise.
 
-    `z` is the noise's standard deviation over the sensitivity; `S` bounds the norm of the vectors of
-    all regions together, before weights. Both, and q, are array leaves: a sweep over them is one
-    vmapped program. `z` = 0 is no privacy, and only then `S` may be infinite, which is no clipping:
-    DP-FTS-DE then is FTS-DE. Accountants refuse it.
+    The docstring of `jaxbo.privacy.mechanism` says what it guarantees, and to whom. z, S and q are
+    array leaves: a sweep over them is one vmapped program. Without noise nothing is private, and
+    accountants refuse the mechanism.
 
-    `exact` takes the sensitivity of the weights at hand in place of the paper's bound on it. The
-    guarantee is that of the same z, with less noise.
+    Args:
+        z: Standard deviation of the noise over the sensitivity, at least 0.
+        S: Bound on the norm of the vectors of all regions together, before weights. It may be infinite
+            if z is 0, which is no clipping: DP-FTS-DE is then FTS-DE.
+        sampling: The agents that are drawn, such as `Poisson(q)`.
+        exact: Whether to take the sensitivity of the weights at hand in place of the paper's bound on
+            it. The guarantee is that of the same z, with less noise.
 
-    `ValueError` for a negative z, or an S that is not positive, or an infinite one with noise.
+    Raises:
+        ValueError: z is negative, S is not positive, or S is infinite with noise.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> mechanism = jaxbo.Mechanism(z=2.0, S=1.0, sampling=jaxbo.Poisson(0.5))
+        >>> mean = jnp.full((1, 10), 0.1)
+        >>> round(float(mechanism.sensitivity(mean)), 3), round(float(mechanism.deviation(mean)), 3)
+        (0.2, 0.4)
     """
 
     z: Scalar = eqx.field(converter=named("z"))
@@ -193,18 +248,43 @@ class Mechanism(eqx.Module):
     def included(
         self, key: Key, messages: Float[Array, "agents features"], present: Bool[Array, " agents"]
     ) -> Bool[Array, " agents"]:
-        """Whose message `release` with this key adds up: drawn, present and finite. Not private."""
+        """Says whose message `release` adds up with the same key: drawn, present and finite. This is not
+        private.
+
+        Args:
+            key: The key of the release.
+            messages: The message of each agent.
+            present: Whether each message arrived.
+
+        Returns:
+            Whether each message is in the sum.
+        """
         sample_key, _ = jr.split(key)
         return self.sampling.draw(sample_key, messages.shape[0]) & present & _finite(messages)
 
     def clipped(
         self, messages: Float[Array, "agents features"], regions: int
     ) -> Bool[Array, " agents"]:
-        """Which messages are longer than `S` / √`regions`. Not private."""
+        """Says which messages are longer than `S` / √`regions`. This is not private.
+
+        Args:
+            messages: The message of each agent.
+            regions: Number of regions.
+
+        Returns:
+            Whether each message is longer.
+        """
         return _excess(messages, self._bound(regions, messages.dtype)) > 1
 
     def sensitivity(self, weights: Float[Array, "regions agents"]) -> Scalar:
-        """Δ, the longest joint vector by which one agent's presence can move the sum."""
+        """Gives Δ, the longest joint vector by which the presence of one agent can move the sum.
+
+        Args:
+            weights: The weight of each agent in each region.
+
+        Returns:
+            Δ.
+        """
         if self.exact:
             bound = self._bound(weights.shape[0], weights.dtype)
             return jnp.max(jnp.linalg.norm(weights, axis=0)) * bound / self._q(weights.dtype)
@@ -212,7 +292,14 @@ class Mechanism(eqx.Module):
         return largest * self.S.astype(weights.dtype) / self._q(weights.dtype)
 
     def deviation(self, weights: Float[Array, "regions agents"]) -> Scalar:
-        """Standard deviation of the noise in every entry of the broadcast; 0 for `z` = 0."""
+        """Gives the standard deviation of the noise in every entry of the broadcast. It is 0 for `z` = 0.
+
+        Args:
+            weights: The weight of each agent in each region.
+
+        Returns:
+            The standard deviation.
+        """
         z = self.z.astype(weights.dtype)
         return z * jnp.where(z > 0, self.sensitivity(weights), 0)  # 0 also where S is infinite
 
@@ -223,9 +310,19 @@ class Mechanism(eqx.Module):
         weights: Float[Array, "regions agents"],
         present: Bool[Array, " agents"],
     ) -> Float[Array, "regions features"]:
-        """The broadcast of one round. Charge for it first, and never use a key for two releases.
+        """Makes the broadcast of a round. Charge for it first, and never use a key for two releases.
 
-        `ValueError` for shapes that do not fit.
+        Args:
+            key: Secret random key.
+            messages: The message of each agent.
+            weights: The weight of each agent in each region.
+            present: Whether each message arrived.
+
+        Returns:
+            A noised sum for each region.
+
+        Raises:
+            ValueError: Shapes do not fit.
         """
         agents = messages.shape[0]
         require(
@@ -264,8 +361,8 @@ def _finite(messages: Float[Array, "agents features"]) -> Bool[Array, " agents"]
 def clip(vector: Features, bound: Scalar) -> Features:
     """`vector`, shortened to the norm `bound` where it is longer; unchanged, to the bit, where not.
 
-    Line 9 of Algorithm 1. The norm is exact to rounding: it may exceed `bound` by that much. What is so
-    much longer that the square of the ratio overflows becomes 0.
+    Line 9 of Algorithm 1. The norm is exact to rounding: it may exceed `bound` by that much. A vector
+    that is so much longer that the square of the ratio overflows becomes 0.
     """
     return vector * _shortening(_excess(vector, bound))
 
@@ -297,16 +394,28 @@ def region_weights(
 
 
 class Weighting(eqx.Module):
-    """Round and regions explored → weights: the paper's adaptive softmax, and settings of it.
+    """The weight of each agent in each region by round: the paper's adaptive softmax.
 
         T_t = a / (a_t - 1),   a_t = a + 1 for t ≤ hold, then linear in `decay` rounds to 1
 
-    with a_t = a + 1 in the first of those rounds and 1 in the last, so that all agents count alike
-    from round hold + decay on (appendix B). The defaults are the synthetic experiments'; the real
-    ones have `hold` 10 and `decay` 30. An infinite `hold` is the fixed weighting of appendix B.2.5,
-    T_t = 1, and `emphasis` 0 counts all agents alike from the start.
+    a_t is a + 1 in the first round of the decay and 1 in the last, so all agents count alike from round
+    hold + decay on (appendix B). The defaults are the settings of the synthetic experiments. The real
+    experiments have `hold` 10 and `decay` 30.
 
-    `ValueError` for a negative emphasis or hold, or a decay below 1.
+    Args:
+        emphasis: a, finite and at least 0. With 0 all agents count alike from the start.
+        hold: Number of rounds before the decay, at least 0. Infinite is the fixed weighting of appendix
+            B.2.5, T_t = 1.
+        decay: Number of rounds of the decay, at least 1.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> weighting, assigned = jaxbo.Weighting(), jnp.array([0, 1])
+        >>> weighting(jnp.array(100), assigned, regions=2).tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
     """
 
     emphasis: Scalar = eqx.field(converter=named("emphasis"), default=EMPHASIS)
@@ -325,13 +434,29 @@ class Weighting(eqx.Module):
         )
 
     def temperature(self, t: Count) -> Scalar:
-        """T_t; rounds count from 1."""
+        """Gives T_t.
+
+        Args:
+            t: The round, from 1.
+
+        Returns:
+            T_t.
+        """
         return 1 / (1 - self._progress(t))
 
     def __call__(
         self, t: Count, assigned: Int[Array, " agents"], regions: int
     ) -> Float[Array, "regions agents"]:
-        """The weights in round t; rounds count from 1."""
+        """Gives the weights in a round.
+
+        Args:
+            t: The round, from 1.
+            assigned: The region that each agent explores.
+            regions: Number of regions.
+
+        Returns:
+            The weight of each agent in each region.
+        """
         return region_weights(assigned, regions, self.temperature(t), self.emphasis)
 
     def _progress(self, t: Count) -> Scalar:
@@ -351,8 +476,8 @@ class AdaptiveClip(eqx.Module):
 
     (Andrew, Thakkar, McMahan and Ramaswamy, 2021). An agent's message to `mechanism` is ±1/2: whether
     its norm is within the bound. The release draws a sample and noise of its own: it is a second
-    mechanism, to be charged like the first one. Its sample must not be that of the sum, or the two
-    would not compose as two subsampled mechanisms. Absent agents pull b towards 1/2.
+    mechanism, to be charged like the first. Its sample must not be that of the sum, or the two would
+    not compose as two subsampled mechanisms. Absent agents pull b towards 1/2.
 
     The paper has S fixed in advance. `ValueError` for a quantile outside (0, 1) or a rate that is not
     positive.

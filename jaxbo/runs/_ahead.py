@@ -17,12 +17,12 @@ from jaxbo.types import Key
 
 
 class Ahead:
-    """Compiles steps one after the other, in a thread of its own, from `start` on.
+    """Compiles steps in turn, in a thread of its own, from `start` on.
 
-    Each of `steps` is a function under `eqx.filter_jit`, and makes its arguments of a state. A later call
-    with arguments of the same shapes finds it compiled. An error is left to that call. JAX's settings for
-    one thread, such as `with jax.enable_x64()`, do not reach the other one: the call then compiles anew.
-    A process that is interrupted ends when the step in hand is compiled.
+    Each of `steps` is a function under `eqx.filter_jit`, and makes its arguments of a state. A later
+    call with arguments of the same shapes finds it compiled. An error is left to that call. JAX's
+    settings for a thread, such as `with jax.enable_x64()`, do not reach another thread: the call then
+    compiles anew. A process that is interrupted ends when the step in hand is compiled.
     """
 
     def __init__(self, *steps: tuple[Any, Callable[[PyTree], tuple]]):

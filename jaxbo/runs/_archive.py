@@ -13,7 +13,13 @@ from jaxbo._check import require, shown
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: corrupt, or of another run, algorithm or version."""
+    """A checkpoint that cannot be used: it is corrupt, or of another run, algorithm or version.
+
+    Example:
+        >>> import jaxbo
+        >>> issubclass(jaxbo.CheckpointError, ValueError)
+        True
+    """
 
 
 class DamagedError(CheckpointError):
@@ -130,7 +136,7 @@ def check_format(path: Path, manifest: Mapping[str, Any], kind: str, mine: int) 
 
 
 def damaged(path: Path, error: Exception) -> DamagedError:
-    """What to raise for a file without what it must have."""
+    """The error to raise for a file without the parts that it must have."""
     return DamagedError(
         f"{path} is not a readable checkpoint ({error!r}); "
         "restore it from a copy, or remove it to start again."

@@ -1,4 +1,4 @@
-"""Checks of the first arguments of a run, each with one clear error: algorithm, objective and key."""
+"""Checks of the first arguments of a run, each with a clear error: algorithm, objective and key."""
 
 from typing import Any
 
@@ -23,7 +23,9 @@ def check_arguments(
     objective: Any = callable,
     kind: type[AbstractAlgorithm] = AbstractAlgorithm,
 ) -> None:
-    """`ValueError` unless these are an algorithm of the `kind`, a key and, if given, an objective."""
+    """`ValueError` unless the arguments are an algorithm of the `kind`, a key and, if given, an
+    objective.
+    """
     check_algorithm(algorithm, kind)
     require(
         callable(objective) and not isinstance(objective, AbstractAlgorithm),
@@ -47,7 +49,9 @@ def check_algorithm(algorithm: Any, kind: type[AbstractAlgorithm] = AbstractAlgo
 
 
 def check_precision(algorithm: AbstractAlgorithm) -> None:
-    """`ValueError` for an algorithm that was made in another precision and cannot work in this one."""
+    """`ValueError` for an algorithm that was made in another precision, if it cannot work in the present
+    precision.
+    """
     default = jnp.zeros(()).dtype
     numbers = jax.tree.leaves(eqx.filter(algorithm, eqx.is_inexact_array))
     other = [leaf.dtype for leaf in numbers if leaf.dtype != default]

@@ -1,7 +1,7 @@
-"""What a driven run needs to survive a kill: one file a round, one line an evaluation.
+"""The files with which a driven run survives a kill: a file for each round, a line for each evaluation.
 
 `PATH` is a NumPy archive with a manifest: the rows told so far, and the queries of the row that is
-being evaluated. It is written to a temporary name and renamed. `PATH.open`, its journal, gets one line
+being evaluated. It is written to a temporary name and renamed. `PATH.open`, its journal, gets a line
 for each evaluation of that row as it ends. So a kill loses the evaluations in flight and nothing else.
 The run that has the two files holds a lock.
 """
@@ -26,11 +26,11 @@ FORMAT = 6
 
 
 class Rows(eqx.Module):
-    """The first `told` rows are complete; one more may have queries only.
+    """The first `told` rows are complete. The row after them may have queries only.
 
-    `times` has when each evaluation began, and its seconds; NaN where that is not known. `ledger` is what
-    the queries have cost, those of the open row included; `info` has a leaf more, `present`, where that
-    was given.
+    `times` has when each evaluation began, and its seconds; NaN where that is not known. `ledger` has the
+    costs of the queries, with the costs of the open row. `info` has a leaf more, `present`, if it was
+    given.
     """
 
     told: int
@@ -43,7 +43,9 @@ class Rows(eqx.Module):
 
 
 class Checkpoint:
-    """The two files of one run. `kind` says of what, and `identity` which one: others are refused."""
+    """The two files of a run. `kind` says of which kind of run, and `identity` of which run. Other files
+    are refused.
+    """
 
     def __init__(self, path: str | os.PathLike, kind: str, identity: Identity):
         self.kind = kind
@@ -133,7 +135,9 @@ class Checkpoint:
         error: str | None,
         times: Sequence[float],
     ) -> None:
-        """One evaluation has ended, which began and took as `times` say: its value, then its outcomes."""
+        """Records that an evaluation has ended: its value, then its outcomes. `times` are its beginning
+        and its duration.
+        """
         self.must_hold()
         value, *outcomes = [number.hex() for number in numbers]
         line = {"save": self._save, "row": row, "agent": agent, "value": value}
@@ -155,7 +159,7 @@ class Checkpoint:
         return {line["agent"]: (_numbers_of(line), line["error"]) for line in self._of(row)}
 
     def times(self, row: int) -> dict[int, list[float]]:
-        """When each of these began, and for how many seconds."""
+        """The beginning and the seconds of each evaluation."""
         return {line["agent"]: [*map(float.fromhex, line["times"])] for line in self._of(row)}
 
     def _of(self, row: int) -> list[dict[str, Any]]:
@@ -185,7 +189,7 @@ def _numbers_of(line: dict[str, Any]) -> np.ndarray:
 
 
 def _sealed(text: bytes) -> bytes:
-    """A line with its sum, which tells a line that a kill cut off from one that is damaged."""
+    """A line with its sum, which tells a line that a kill cut off from a damaged line."""
     return b"%08x %b" % (zlib.crc32(text), text)
 
 

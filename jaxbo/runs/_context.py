@@ -1,4 +1,4 @@
-"""A method that is asked on a part of its domain: where the context is what it is now."""
+"""A method that is asked on a part of its domain: the part with the present context."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def over(algorithm: AbstractOneModel, domain: AbstractDomain) -> AbstractOneMode
 
 
 def placed(domain: AbstractDomain, x: np.ndarray) -> np.ndarray:
-    """A point in the context that was asked for, if the domain has one."""
+    """A point in the context of the question, if the domain has one."""
     if not isinstance(domain, Space) or not domain.context:
         return x
     return np.asarray(domain.project(jnp.asarray(x, float)))

@@ -1,4 +1,4 @@
-"""Workers who evaluate the queries of a desk, and are given the next one as they end."""
+"""Workers who evaluate the queries of a desk, and who are given the next query as they end."""
 
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,7 @@ class Crew:
             self.fatal.append(error)
 
     def _look(self, new: int = 1) -> None:
-        """At what is known now, so many results of it new: shows it, and ends the run if it is enough."""
+        """Shows the results so far, of which so many are new, and ends the run if they are enough."""
         known = self.desk.results
         best = np.where(known.feasible, known.values, np.nan)
         self.bar.advance_to(best, self.desk.direction, new)

@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 class Ending:
     """Knows whether a run is to end.
 
-    Within a `with` in the main thread it hears interrupts at the keyboard. The first one ends the run
-    after the evaluations under way, the second one at once, by a `KeyboardInterrupt`. A handler of
+    Within a `with` in the main thread it hears interrupts at the keyboard. The first interrupt ends the
+    run after the evaluations under way, the second at once, by a `KeyboardInterrupt`. A handler of
     interrupts that is not Python's own stays as it is. `deadline` is in seconds from now; `stop` is a
     function of a trace or a desk, or None.
     """
@@ -78,7 +78,7 @@ class Ending:
         return self.why is not None
 
     def _says(self, known: Callable[[], Any]) -> bool:
-        """Whether the rule says so; what it raises names the argument."""
+        """Whether the rule says so. An error of the rule names the argument."""
         if self.stop is None:
             return False
         try:

@@ -1,4 +1,4 @@
-"""Evaluations of a Python objective, one after the other or in an executor; failures are survived."""
+"""Evaluations of a Python objective, in turn or in an executor; failures are survived."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future
@@ -92,7 +92,7 @@ class Evaluator:
         return self.ending.interrupted and isinstance(error, KeyboardInterrupt)
 
     def _put(self, row: int, agent: int, outcome: Future) -> BaseException | None:
-        """Records one evaluation; returns the exception if it failed."""
+        """Records an evaluation; returns the exception if it failed."""
         numbers, error = outcome_of(outcome, self.outcomes)
         if error is None:
             self.record.put(row, agent, numbers, None)
@@ -108,7 +108,9 @@ class Evaluator:
     def _outcomes(
         self, row: int, agents: list[int], fatal: list[BaseException]
     ) -> Iterator[tuple[int, Future]]:
-        """The evaluations as they end. When the run ends, those that have not begun are left out."""
+        """The evaluations as they end. When the run ends, evaluations that have not begun are left
+        out.
+        """
         waiting: list[int] = list(agents)
         refused: list[Exception] = []
 
@@ -162,13 +164,13 @@ class NotFiniteError(ValueError):
 def tries(initial: int, evaluations: int) -> int:
     """How many evaluations must fail, none having succeeded, to end a run of so many.
 
-    `initial` are those of the initial design.
+    `initial` are the evaluations of the initial design.
     """
     return min(max(TRIES, initial), evaluations)
 
 
 def check_catch(catch: Any) -> None:
-    """`ValueError` unless these are types of exceptions."""
+    """`ValueError` unless all of them are types of exceptions."""
     kinds = catch if isinstance(catch, tuple) else (catch,)
     require(
         all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds),
@@ -177,7 +179,9 @@ def check_catch(catch: Any) -> None:
 
 
 def check_way(algorithm: AbstractAlgorithm, objective: Any, executor: Any, timeout: Any) -> bool:
-    """Whether the objective is compiled. `ValueError` for what cannot be evaluated in this way."""
+    """Whether the objective is compiled. `ValueError` for an objective that cannot be evaluated in this
+    way.
+    """
     if arguments_of(objective, USUAL) != COMPILED:
         check_executor(executor, objective, timeout)
         _warn_if_idle(algorithm, executor)
@@ -192,7 +196,7 @@ def check_way(algorithm: AbstractAlgorithm, objective: Any, executor: Any, timeo
 
 
 def _warn_if_idle(algorithm: AbstractAlgorithm, executor: Any) -> None:
-    """One warning for more processes than evaluations at the same time."""
+    """A warning for more processes than evaluations at the same time."""
     most = algorithm.targets
     if isinstance(executor, int | np.integer) and executor > most:
         warn(
@@ -228,7 +232,7 @@ def outcome_of(
 
 
 def finite_numbers(result: Any, outcomes: Sequence[Outcome]) -> Float[np.ndarray, " numbers"]:
-    """The value that an objective returned, then its outcomes. Errors are those of `finite_number`."""
+    """The value that an objective returned, then its outcomes. Errors are as in `finite_number`."""
     try:
         numbers = numbers_of(outcomes, result)
     except ValueError as error:
@@ -239,9 +243,9 @@ def finite_numbers(result: Any, outcomes: Sequence[Outcome]) -> Float[np.ndarray
 
 
 def number(value: Any, name: str = "") -> float:
-    """What an objective returned, as a number; infinite where float64 has none so large.
+    """The result of an objective, as a number; infinite if float64 has none so large.
 
-    NaN for a value that is masked, such as the mean of nothing but masked ones.
+    NaN for a masked value, such as the mean of masked values alone.
     """
     try:
         if isinstance(value, Real) and not isinstance(value, np.generic):  # NumPy counts durations
@@ -263,7 +267,7 @@ def _as(name: str) -> str:
 
 
 def _is_real(dtype: np.dtype) -> bool:
-    """Whether its numbers are real, such as JAX's narrow ones, which are no kind of NumPy's."""
+    """Whether its numbers are real, such as JAX's narrow types, which are no kind of NumPy's."""
     return dtype.kind in "biuf" or jax.dtypes.issubdtype(dtype, np.floating)
 
 

@@ -44,7 +44,7 @@ GUARD = 'if __name__ == "__main__":'
 def _begin_worker() -> None:
     """Run first in each process. An interrupt at the keyboard is for the process that has the run.
 
-    A process ends when that one has died, or it would wait for work for ever.
+    A process ends when its parent has died, or it would wait for work for ever.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -1,7 +1,7 @@
 """Whether a run knows every point of a finite domain, so that there is nothing left to ask.
 
-A repetition shows whether there is noise: a run that has every point, and some again with the same value,
-would learn nothing more. Where a value differs, more of them are worth having.
+A repetition shows whether there is noise: a run that has every point, and some again with the same
+value, would learn nothing more. If a value differs, more of them are worth having.
 """
 
 import math
@@ -41,7 +41,8 @@ def nothing_left(
 def count_of(domain: AbstractDomain) -> int | None:
     """How many points a domain has at most; None if it has a continuous variable.
 
-    Those of a space are all combinations of values, whether they are points or not: see `points_of`.
+    For a space it is the number of all combinations of values, whether they are points or not: see
+    `points_of`.
     """
     if isinstance(domain, Finite):
         return len(np.unique(np.asarray(domain.points), axis=0))
@@ -50,10 +51,10 @@ def count_of(domain: AbstractDomain) -> int | None:
 
 
 def points_of(domain: AbstractDomain, most: int) -> int | None:
-    """How many of `most` combinations are points; None if these are too many to look at.
+    """How many of `most` combinations are points; None if there are too many to look at.
 
-    Branches make one point of several combinations, and `where` and a context that is given leave some
-    of them only.
+    Branches make a single point of several combinations, and `where` and a given context leave only some
+    of them.
     """
     if not isinstance(domain, Space):
         return most
@@ -64,7 +65,7 @@ def points_of(domain: AbstractDomain, most: int) -> int | None:
 
 
 def _sizes(domain: Space) -> list[int] | None:
-    """How many values each parameter has; None if one is continuous."""
+    """How many values each parameter has; None if any is continuous."""
     sizes = [_size(parameter) for _, parameter in domain.parameters]
     known = [size for size in sizes if size is not None]
     return known if len(known) == len(sizes) else None
@@ -79,7 +80,7 @@ def _size(parameter: Any) -> int | None:
 
 
 def _asked(queries: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """An agent's own rows: one with fewer results than the others has rows without a point."""
+    """An agent's own rows. An agent with fewer results than the others has rows without a point."""
     own = ~np.isnan(queries).any(axis=1)
     return queries[own], values[own]
 

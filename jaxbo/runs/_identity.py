@@ -5,8 +5,8 @@
 
 A digest is made of classes, numbers, texts and the code of functions, and never of how something prints
 itself: addresses, the order of a set and the seed of Python's hashes are in none. So it is the same in
-every process. Only a function of one's own is compared by its compiled code, which other versions of
-Python write differently; functions of this package go by their names.
+every process. Only a user's own function is compared by its compiled code, which other versions of
+Python write differently. Functions of this package go by their names.
 
 How many observations a model has room for is no part of a run: it may be given more.
 """
@@ -39,12 +39,12 @@ NAMED = 3
 
 
 def identity(**parts: Any) -> Identity:
-    """The identity of a run with these parts."""
+    """The identity of a run with the given parts."""
     return {name: dict(_fields(part, "", ())) for name, part in parts.items()}
 
 
 def whole(identity: Identity) -> str:
-    """One digest of all of it."""
+    """A digest of all of it."""
     text = [f"{name} {path} {value}" for name, at in identity.items() for path, value in at.items()]
     return _hashed("\n".join(text).encode())
 
@@ -73,12 +73,12 @@ def _another(name: str, mine: dict[str, str], theirs: Any) -> str:
 
 
 def _within(path: str, other: str) -> bool:
-    """Whether `other` is a place that holds this one."""
+    """Whether `other` is a place that holds this place."""
     return path != other and (not other or path.startswith((f"{other}.", f"{other}[")))
 
 
 def _fields(part: Any, path: str, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """The places in a part, and a digest of what is there."""
+    """The places in a part, with a digest of each."""
     inner = _inner(part)
     if inner is None or id(part) in above:
         yield path, _digest(part, above)
@@ -115,7 +115,7 @@ def _is_room(part: Any, name: str) -> bool:
 
 
 def _is_pair(item: Any) -> bool:
-    """Whether it is a name and what has it, as the parameters of a space are."""
+    """Whether it is a name with its thing, as the parameters of a space are."""
     return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
 
 
@@ -205,14 +205,14 @@ def _is_ours(part: Any) -> bool:
 
 
 def _text(part: Any, above: tuple[int, ...]) -> bytes:
-    """One digest of all fields of it."""
+    """A digest of all its fields."""
     return _hashed(
         *(f"{path} {value}".encode() for path, value in _fields(part, "", above))
     ).encode()
 
 
 def _class(part: Any) -> bytes:
-    """The name of its class, which for whole numbers and for JAX's arrays is one for all of a kind."""
+    """The name of its class. Whole numbers have a common name, and so have JAX's arrays."""
     kinds = (bool | np.bool_, "bool"), (numbers.Integral, "int"), (jax.Array, "array")
     for kind, name in kinds:
         if isinstance(part, kind):

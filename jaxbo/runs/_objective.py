@@ -26,7 +26,7 @@ def arguments_of(objective: Any, otherwise: int) -> int:
     """The number of arguments of an objective: the last so many of (key, agent, x).
 
     `otherwise` is for a signature that does not say: `f(*arguments)`, or some that are written in C.
-    `ValueError` for what cannot be called in any of the three ways.
+    `ValueError` for an objective that cannot be called in any of the three ways.
     """
     require(
         callable(objective) and not isinstance(objective, type),
@@ -81,7 +81,7 @@ def compiled(objective: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Fewer(eqx.Module):
-    """An objective that needs no key, and perhaps no agent. Equal ones have one program."""
+    """An objective that needs no key, and perhaps no agent. Equal objectives have one program."""
 
     objective: Callable[..., Any]
     count: int = eqx.field(static=True)

@@ -1,11 +1,11 @@
-"""The one loop as a compiled program: init, then ask → evaluate → tell, row after row.
+"""The loop as a compiled program: init, then ask → evaluate → tell, row after row.
 
     Plan     the arguments of a run
     start    its state before the first row
     loop     empty tables for records, and the step from one row to the next
     end      its result
 
-`compiled.run` runs all rows as one program; `_segments` runs the same step some rows at a time.
+`compiled.run` runs all rows as a single program. `_segments` runs the same step some rows at a time.
 """
 
 import functools
@@ -62,10 +62,10 @@ class Plan(eqx.Module):
     def loop(
         self, keys: RunKeys, state: State
     ) -> tuple[Tables, Callable[[Count, tuple[State, Tables]], tuple[State, Tables]]]:
-        """Two empty tables, and what a row makes of the state and the tables.
+        """Two empty tables, and the step from a state and its tables to the next.
 
-        Both tables have a row of each `every`-th round, the first one those before the first round, too.
-        Where there is a `record` the first one is empty.
+        Both tables have a row of each `every`-th round, and the first table has the rows before the
+        first round, too. With a `record` the first table is empty.
         """
         initial, every, record = self.initial, self.every, self.record
         step = _traced_once(functools.partial(self._row, keys), jnp.zeros((), int), state)
@@ -103,7 +103,7 @@ class Plan(eqx.Module):
         return before + rounds, rounds
 
     def retell(self, rows: Count, state: PyTree, tables: Tables) -> PyTree:
-        """The method's state after so many rows of tables that have every one, from that before them."""
+        """The method's state after so many rows of complete tables, from the state before them."""
         (queries, values, observed), infos = tables
 
         def body(row: Count, state: PyTree) -> PyTree:
@@ -116,7 +116,7 @@ class Plan(eqx.Module):
         return jax.lax.fori_loop(0, rows, body, state)
 
     def end(self, count: int, state: State, tables: Tables) -> tuple[PyTree, Any]:
-        """The method's state after `count` rows, and the trace or what was recorded of them."""
+        """The method's state after `count` rows, and the trace or the records of these rows."""
         asked, rows = tables
         if self.record is None:
             (queries, values, observed), initial = asked, min(count, self.initial)
@@ -206,7 +206,7 @@ def _traced_once(step: Callable[..., Any], *examples: PyTree) -> Callable[..., A
 
 
 def _written(rows: PyTree, place: Count, row: Callable[[], PyTree], due: Flag | bool) -> PyTree:
-    """The rows with a new one in its place, if it is due: only then is it made."""
+    """The rows with a new row in its place, if it is due: only then is it made."""
 
     def write(rows: PyTree) -> PyTree:
         # Unlike `.at`, without checks of bounds, which are compiled for each array.

@@ -1,7 +1,7 @@
 """How far a run is: a bar of tqdm or rich, whichever is installed, else lines in the log.
 
-The log is `logging`'s, under the name `jaxbo`, at the level INFO. Where no log has been set up, the lines
-go to the standard error, as bars do.
+The log is `logging`'s, under the name `jaxbo`, at the level INFO. If no log has been set up, the lines go
+to the standard error, as bars do.
 """
 
 import logging
@@ -58,7 +58,7 @@ class Progress:
             self.bar.advance(count, words)
 
     def advance_to(self, values: np.ndarray, direction: Direction, count: int = 1) -> None:
-        """`count` more parts are done, after which these values are known."""
+        """Shows that `count` more parts are done, and the values known since."""
         if self.bar is not None:
             self.advance(count, **_facts(values, direction))
 

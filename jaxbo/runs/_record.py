@@ -92,7 +92,9 @@ class Record:
             self.forget()  # a kill came between the last save and the journal's end
 
     def _check(self, saved: Checkpoint, rows: Rows) -> None:
-        """`OtherRunError` for the rows of another run, `ValueError` for more than this one asks for."""
+        """`OtherRunError` for the rows of another run, `ValueError` for more rows than this run asks
+        for.
+        """
         asked = rows.queries.shape[0]
         require(
             asked <= self.queries.shape[0],
@@ -129,7 +131,7 @@ class Record:
         self.ledger = saved or self.ledger
 
     def _info(self, asked: int) -> list[np.ndarray]:
-        """What is known of the first `asked` rows; the initial design has no info."""
+        """The info of the first `asked` rows; the initial design has none."""
         return [leaf[: max(asked - self.initial, 0)] for leaf in self.info + self.present]
 
     def ask(
@@ -138,7 +140,7 @@ class Record:
         asking: Callable[[], tuple[Array | np.ndarray, PyTree]],
         release: Mechanism | None = None,
     ) -> None:
-        """Queries of a row that has none yet, charged for what is released to find them."""
+        """Queries of a row that has none yet, charged for the release that finds them."""
         if row < self.asked:
             return
         if self.ledger is not None and release is not None:
@@ -155,7 +157,7 @@ class Record:
 
     @property
     def _kept(self) -> np.ndarray:
-        """What a checkpoint has as values."""
+        """The values as a checkpoint has them."""
         return self.numbers if self.outcomes else self.values
 
     def ended(self, row: int) -> dict[int, tuple[np.ndarray, str | None]]:
@@ -169,7 +171,7 @@ class Record:
     def put(
         self, row: int, agent: int, numbers: np.ndarray, error: str | None, *, new: bool = True
     ) -> None:
-        """One evaluation has ended; `error` says why it failed, if it did."""
+        """An evaluation has ended; `error` says why it failed, if it did."""
         self.numbers[row, agent] = numbers if np.isfinite(numbers).all() else np.nan
         if error is not None:
             self.failures.append(Failure(row, agent, error))
@@ -201,7 +203,7 @@ class Record:
     def observations(
         self, rows: int | slice
     ) -> tuple[Array, Array | np.ndarray, dict[str, Array | np.ndarray]]:
-        """Queries, values, and outcomes by name; those of a Python objective are NumPy's."""
+        """Queries, values, and outcomes by name. They are NumPy's for a Python objective."""
         numbers = self._kept[rows].copy()
         values, observed = split(self.outcomes, jnp.asarray(numbers) if self.compiled else numbers)
         return jnp.asarray(self.queries[rows]), values, observed

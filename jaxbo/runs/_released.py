@@ -23,9 +23,9 @@ class Released:
         self.path, self.counter = path, path.with_name(path.name + ".released")
 
     def open(self, begun: Ledger, saved: Ledger | None) -> None:
-        """`CheckpointError` if there have been more charges than `saved`, those of the checkpoint.
+        """`CheckpointError` if there have been more charges than `saved`, the charges in the checkpoint.
 
-        `begun` is what the run began with, and `saved` is None where there is no checkpoint.
+        `begun` are the charges that the run began with, and `saved` is None without a checkpoint.
         """
         counted, mine = self._counted(), saved or begun
         if counted is None and not begun.covers(mine):
@@ -52,7 +52,7 @@ class Released:
         )
 
     def unusable(self, error: DamagedError | OtherRunError) -> CheckpointError:
-        """What to raise in place of `error`, which knows of no ledger."""
+        """The error to raise in place of `error`, which knows of no ledger."""
         if isinstance(error, DamagedError):
             return self.lost("cannot be read")
         return CheckpointError(
@@ -81,6 +81,6 @@ class Released:
 
 
 def _sealed(ledger: Ledger) -> str:
-    """Its charges as a text that `Ledger.charged` reads, with their sum: a change of one is noticed."""
+    """Its charges as a text that `Ledger.charged` reads, with their sum: any change is noticed."""
     charges = ledger.charges()
     return json.dumps(json.loads(charges) | {"sum": zlib.crc32(charges.encode())})

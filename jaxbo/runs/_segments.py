@@ -179,7 +179,8 @@ class _File:
         self._saved, self._took = time.monotonic(), 0.0
 
     def resumed(self, carry: tuple[State, Tables]) -> tuple[int, tuple[State, Tables]]:
-        """The row to go on from, with its state and tables; `carry` has those of a new run.
+        """The row to go on from, with its state and tables; `carry` has the state and tables of a new
+        run.
 
         `CheckpointError` if the file is in use, damaged or of another run.
         """
@@ -212,7 +213,7 @@ class _File:
     ) -> tuple[State, Tables]:
         """`carry` with the arrays of the file, laid out in the same way.
 
-        Where the method has another capacity, its state is told again what the tables have.
+        If the method has another capacity, its state is told again the observations in the tables.
         """
         cut = carry[0], _cut(self.plan, row, carry[1])
         if _shapes(found) == _shapes(jax.tree.leaves(unwrap(cut))):
@@ -230,7 +231,7 @@ class _File:
         return (_retold(self.plan, jnp.asarray(row), state, tables), best), tables
 
     def _check_recorded(self) -> None:
-        """`OtherRunError` where a state of another capacity cannot be told again what was observed."""
+        """`OtherRunError` if a state of another capacity cannot be told again the observations."""
         if self.plan.record is not None or self.plan.every != 1:
             raise OtherRunError(
                 f"{self.path} belongs to a run of a method with another capacity, and has not all rounds "

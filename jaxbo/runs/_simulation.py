@@ -11,9 +11,15 @@ from jaxbo.privacy.mechanism import Mechanism
 
 
 class SimulationWarning(UserWarning):
-    """Releases are simulated: whoever knows the key knows their noise, and nothing is charged.
+    """Says once a process that private releases are simulated.
 
-    Shown once a process. Where this is meant, `warnings.simplefilter("ignore", jaxbo.SimulationWarning)`.
+    Whoever knows the key knows their noise, and nothing is charged. If you mean this, ignore the
+    warning.
+
+    Example:
+        >>> import warnings, jaxbo
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", jaxbo.SimulationWarning)
     """
 
 

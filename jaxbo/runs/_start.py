@@ -92,7 +92,7 @@ class Start(NamedTuple):
 
 
 def beginning(algorithm: AbstractAlgorithm, known: Any, first: Any, initial: int) -> Start:
-    """`ValueError` for what the method cannot be told or asked."""
+    """`ValueError` for points and results that the method cannot be told or asked."""
     whole("initial", initial)
     shared = isinstance(algorithm, AbstractOneModel)
     workers = algorithm.targets if shared else 1

@@ -1,8 +1,8 @@
 """The steps of a run. A process traces each once for the same shapes, whichever program holds it.
 
-A loop with another objective, a driver and a desk find what the first of them has traced. A step is
-compiled as a part of the program that calls it. A method that is patched later is not read again, nor is
-a global that it reads, before `jax.clear_caches()`.
+A loop with another objective, a driver and a desk find the steps that the first of them has traced. A
+step is compiled as a part of the program that calls it. A method that is patched later is not read
+again, nor is a global that it reads, before `jax.clear_caches()`.
 """
 
 import equinox as eqx
@@ -77,7 +77,8 @@ def tell_one(
 def stage(row: Count | int, initial: int) -> Stage:
     """The stage of a row of a run with `initial` rows before the first round.
 
-    Its flags are arrays, so that all rows have one program. A run without such rows has a smaller one.
+    Its flags are arrays, so that all rows have the same program. A run without such rows has a smaller
+    program.
     """
     if not initial:
         return IN_ROUND

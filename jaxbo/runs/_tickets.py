@@ -102,7 +102,7 @@ class Tickets:
         return kept
 
     def own(self, numbers: Iterable[int]) -> int:
-        """How many of these numbers are of the desk's own queries, and not of results from elsewhere."""
+        """How many of the numbers belong to the desk's own queries, and not to results from elsewhere."""
         return sum(self.entries[number].origin != ELSEWHERE for number in numbers)
 
     def count(self, origin: int) -> int:

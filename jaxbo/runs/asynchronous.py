@@ -40,18 +40,49 @@ def drive_async(
     direction: Direction = "maximize",
     progress: bool = True,
 ) -> Desk:
-    """`evaluations` of a Python objective, and the `initial` ones before, by workers kept busy.
+    """Runs a Python objective by workers who are kept busy.
 
-    `objective(worker, x)`, or `objective(x)`, runs in `executor`, `algorithm.targets` at the same
-    time. As soon as one ends, its result is learned and the next query asked. Without an `executor`,
-    and where it is a compiled `objective(key, worker, x)`, it is evaluated here, one at a time.
-    Returns the `Desk` with all results. `known` and `first` are those of a `Desk`. `stop` is a function
-    of the Desk, asked after each result. All others are those of `drive` (`help(jaxbo.runs.driver)`):
-    a run that is stopped, started again with the same arguments, loses the evaluations in flight and
-    nothing else. The Desk is closed: another call goes on. Raises `ValueError` where sizes do not
-    fit. An objective that has not succeeded once in its first evaluations, as many as `initial`, as
-    workers and at least three, ends the run as it does `drive`: these are not kept. Any other error
-    is raised after all evaluations under way have ended, and their results are kept.
+    As soon as an evaluation ends, its result is learned and the next query is asked.
+    `algorithm.targets` evaluations run at the same time. Without an `executor` they run here, in turn.
+    An objective in JAX, `f(key, worker, x)`, runs here too.
+
+    A stopped run that is started again with the same arguments loses the evaluations in flight and
+    nothing else. An objective may fail in all of its first evaluations: as many as `initial`, as
+    workers, and at least three. It then ends the run as it does in `drive`, and none of them are kept.
+    Any other error is raised after all evaluations under way have ended, and their results are kept.
+    `help(jaxbo.runs.driver)` says more of most arguments.
+
+    Args:
+        algorithm: The method, whose workers share the objective.
+        objective: `f(x)` or `f(worker, x)`. `x` is an array of NumPy, or on a `Space` a dictionary.
+        evaluations: Number of evaluations after the initial ones, at least 0.
+        key: Random key.
+        executor: A number of processes, or a pool. Default: evaluations run here, in turn.
+        initial: Number of points of the method's initial design.
+        known: Results from before, which are among the results of the desk.
+        first: Points that are asked before all others.
+        checkpoint: A file from which the same call goes on, with more evaluations too.
+        catch: Types of exceptions that are failed evaluations, which the run survives.
+        timeout: Seconds that an evaluation may take. Then it has failed. Default: any time.
+        deadline: Seconds after which nothing more begins. Default: none.
+        stop: A function of the `Desk`, asked after each result, that says whether to end. Default:
+            never.
+        direction: "minimize" if small values are good.
+        progress: Whether a bar is shown.
+
+    Returns:
+        The desk with all results. It is closed: another call goes on.
+
+    Raises:
+        ValueError: Sizes do not fit.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.EGP(jaxbo.Cube(1), jaxbo.Fixed(size=4), candidates=5)
+        >>> settings = {"initial": 2, "progress": False}
+        >>> desk = jaxbo.drive_async(method, lambda x: -x[0], 1, jax.random.key(0), **settings)
+        >>> desk.told, desk.best[1] == float(max(desk.values))
+        (3, True)
     """
     check_arguments(algorithm, key, objective, AbstractOneModel)
     check_none(algorithm.domain)

@@ -2,10 +2,10 @@
 
     x* = argmax mean(x),    x asked, and its evaluation did not fail
 
-Where outcomes have bounds, those points alone that are expected to meet them.
+If outcomes have bounds, points count only if they are expected to meet them.
 
-The largest of noisy values is large by luck. A posterior mean weighs all values near a point, so what it
-promises is nearer to what is there.
+The largest of noisy values is large by luck. A posterior mean weighs all values near a point, so its
+promise is nearer to the truth.
 """
 
 from typing import NamedTuple
@@ -28,9 +28,20 @@ from jaxbo.types import on_device
 
 
 class Best(NamedTuple):
-    """A point of each agent, and what its model expects there; NaN where there is none.
+    """A point of each agent, and the model's prediction there.
 
-    `mean` is in units of the values, and `deviation` that of the objective without noise.
+    All are NaN for an agent without a value.
+
+    Args:
+        x: The points.
+        mean: The model's mean, in units of the values.
+        deviation: The model's standard deviation of the objective without noise.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> found = jaxbo.Best(jnp.zeros((1, 2)), jnp.ones(1), jnp.zeros(1))
+        >>> found.x[0].tolist(), float(found.mean[0])
+        ([0.0, 0.0], 1.0)
     """
 
     x: Float[Array, "agents dim"]
@@ -39,17 +50,35 @@ class Best(NamedTuple):
 
 
 def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Best:
-    """The point with the best posterior mean among those in `trace`, of each agent that is asked.
+    """The point with the best posterior mean among the points of a run, of each agent that is asked.
 
-    Workers who share a model have one. `state` is what the run returned with the trace, or that of the
-    desk. Pure, but for a `Desk`: `jit` it, or `vmap` it over runs. `space.decode(best.x[0])` has
-    parameters by name. For an objective without noise the best value observed is better.
+    Workers who share a model have a single point. Take it for a noisy objective: the largest of noisy
+    values is large by luck. Without noise the best value observed is better. The function is pure,
+    except for a `Desk`: `jit` it, or `vmap` it over runs. `space.decode(best.x[0])` has parameters by
+    name.
 
-    `TS`, `EGP`, `DECHBO` and `EXP3BO` expect what their surrogate does. `FTS`, `DPFTSDE`, `RGPE` and
-    `TAF` expect what an agent's own model does (`own`, else `features`), whatever others have sent.
-    `LearnedPrior` and `DPLearnedPrior` expect what an agent does under the prior of the last round.
-    `ValueError` for another method, such as `CEPE` and `RandomSearch`, and for a trace without rows or of
-    other sizes.
+    `TS`, `BO`, `EGP`, `DECHBO` and `EXP3BO` expect the mean of their surrogate. `FTS`, `DPFTSDE`,
+    `RGPE` and `TAF` expect the mean of an agent's own model (`own`, else `features`), whatever others
+    have sent. `LearnedPrior` and `DPLearnedPrior` expect the mean of an agent under the prior of the
+    last round.
+
+    Args:
+        algorithm: The method of the run. `CEPE` and `RandomSearch` have no such mean.
+        state: The state that the run returned with the trace, or the desk's.
+        trace: The points and values.
+
+    Returns:
+        The points, with mean and standard deviation.
+
+    Raises:
+        ValueError: The method predicts nothing, or the trace has no rows or other sizes.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.EGP(jaxbo.Cube(1), jaxbo.Fixed(size=4), candidates=5)
+        >>> state, trace = jaxbo.run(method, lambda x: -x[0], 0, jax.random.key(0), initial=3)
+        >>> jaxbo.best(method, state, trace).x.shape
+        (1, 1)
     """
     is_a("algorithm", algorithm, AbstractAlgorithm)
     require(
@@ -70,7 +99,7 @@ def best(algorithm: AbstractAlgorithm, state: PyTree, trace: Trace | Desk) -> Be
 
 
 def _where(some: Bool[Array, " agents"], part: Float[Array, "agents ..."]) -> Array:
-    """NaN for agents without a value; put in here, as `jax_debug_nans` stops for what is compiled."""
+    """NaN for agents without a value; put in here, as `jax_debug_nans` stops for NaN in compiled code."""
     if isinstance(some, jax.core.Tracer) or isinstance(part, jax.core.Tracer):
         return jnp.where(jnp.reshape(some, (-1, *[1] * (part.ndim - 1))), part, jnp.nan)
     found = np.array(part)

@@ -1,4 +1,4 @@
-"""The one loop: init, then ask → evaluate → tell, round after round, compiled with its objective.
+"""The loop: init, then ask → evaluate → tell, round after round, compiled with its objective.
 
 `run` makes all rounds one program, laid out over agents as its `mesh` and `chunk` say.
 `jaxbo.runs.driver` runs the same parts around a Python objective.
@@ -64,58 +64,73 @@ def run(
     progress: bool = False,
     checkpoint: str | PathLike | None = None,
 ) -> tuple[PyTree, Any]:
-    """`rounds` rounds as one compiled program; returns the last state and the trace.
+    """Runs a method for some rounds, compiled with its objective into one program.
 
-    `objective(key, agent, x)` is a JAX function or an `objectives.AbstractObjective`; one without
-    noise may be `f(agent, x)` or `f(x)`. Where the method has `outcomes`, it returns a dictionary,
-    {"value": y, "latency": t}. Before the first round every target evaluates `initial`
-    points of the method's initial design: drawn uniformly from the domain and the same under the same
-    key, unless the method explores in its own way. `present` says whose messages arrive each round.
-    `state`, if given, is where to start instead of
-    `algorithm.init`, for instance after `warm_start`.
+    The program is compiled once for each structure. A new lambda as `objective` or `record` compiles it
+    again. `run` is pure: `vmap` it over keys, or over methods that differ in numbers. Derivatives are
+    taken forward (`jax.jvp`, `jax.jacfwd`). Reverse mode (`jax.grad`) has no rule for this loop: scan
+    `ask` and `tell` for it.
 
-    For a population: of every `every` rounds the last one is recorded, and `record` says what of it,
-    such as `summary`; what it returns comes back with an axis of rounds, in the place of the trace.
-    `mesh` lays the agents over all devices of a `jax.sharding.Mesh`, and `chunk` is how many of them a
-    device computes at the same time (`jaxbo.layout`): the results are those of one device up to rounding,
-    which may decide between two queries that are as good. They come back laid out in the same way if
-    the devices divide the agents (rows: the targets too) evenly, else whole on each device. Where
-    workers share one model every device computes it, and only evaluations are spread.
+    Memory holds the agents' state, which a method's docstring describes. Each agent that is asked takes
+    about 8 bytes for each candidate, and as much for each feature of each start of the search. An agent
+    with features of its own also takes 8 bytes for each feature of 256 candidates. `chunk` bounds all
+    of this.
 
-    Memory: the agents' state (a method's docstring says how much that is), and of each agent that is
-    asked some 8 bytes for each candidate, for each feature of each start of the search and, where
-    features are the agent's own, of each of 256 candidates (`choosing.maximize`), which `chunk` bounds.
-    A `state` that is given is kept: donate it to the `jit` that `run` is called in, if it is not needed
-    any more.
+    Values keep the precision of the objective. A model that standardizes subtracts the first value from
+    all. Digits that the objective has rounded away do not come back. So leave out a large constant, or
+    use float64.
 
-    Pure: `vmap` it over keys, or over algorithms that differ in numbers. It is compiled once for each
-    structure: an `objective` or `record` that is a new lambda each time is compiled each time. A run that
-    goes on from a `state` takes a new key: with the old one it would draw the same numbers again.
+    A query outside of the domain is a failed evaluation, for which `drive` raises an error. Only a
+    method of your own can ask it. Private releases are simulated: they are not charged, and whoever
+    knows the key knows their noise. A `SimulationWarning` says so once. `drive` with a ledger draws
+    secret noise and charges for it.
 
-    Derivatives through a run are taken forward (`jax.jvp`, `jax.jacfwd`). Reverse mode (`jax.grad`) has
-    no rule for a loop whose number of rounds the compiler does not know: scan `ask` and `tell` for it.
+    Args:
+        algorithm: The method.
+        objective: A function `f(key, agent, x)` in JAX, or an `objectives.AbstractObjective`. A
+            function without noise may be `f(agent, x)` or `f(x)`. If the method has `outcomes`, it
+            returns a dictionary such as {"value": y, "latency": t}.
+        rounds: Number of rounds, at least 0.
+        key: Random key. A run that goes on from a `state` takes a new key: the old one would draw the
+            same numbers again.
+        initial: Number of points that each target evaluates before the first round, at least 0. They
+            are the method's initial design, as a rule uniform draws that depend on the key alone.
+        present: Whether an agent's message arrives in a round. Default: all do.
+        state: Where to start instead of `algorithm.init`, for instance after `warm_start`. It is kept.
+            If you do not need it any more, donate it to the `jit` that `run` is called in. If it comes
+            from `drive`, the method is told values less `state.origin`, and the trace has the values
+            themselves.
+        every: The last round of each `every` rounds is recorded.
+        record: A function of a `Round`, such as `summary`, whose results are recorded. They are
+            returned with an axis of rounds in place of the trace. Default: everything, as a `Trace`.
+        mesh: Lays the agents over all devices of this mesh (`jaxbo.layout`). The results are equal to
+            the results of one device up to rounding, which may decide between two queries that are as
+            good. They stay laid out if the devices divide the agents (and the targets) evenly.
+            Otherwise each device has the whole. If workers share one model, only evaluations are
+            spread.
+        chunk: How many agents a device computes at the same time. Default: all.
+        direction: "minimize" if small values are good. Values and best values keep the user's sign, and
+            the method and its `state` have their negative.
+        progress: Whether a bar is shown, with the numbers that `record` gives of a round.
+        checkpoint: A file from which the same call goes on where it stopped, bit for bit. The program
+            then runs a few rows at a time. A first interrupt at the keyboard ends the run after the
+            rows in hand, which are returned, and a second one is a `KeyboardInterrupt`. The file may go
+            on with more rounds. If the trace has every round, it may also go on with a larger capacity.
+            Not under `jit` or `vmap`, nor over several processes; so too for `progress`.
 
-    `direction="minimize"`: small values are good. Values and best values are the objective's own; the
-    method, and so `state`, is told their negative.
+    Returns:
+        The last state and the trace.
 
-    For long simulations: `progress` shows a bar, as that of `drive`, with the numbers that `record` gives
-    of a round, and `checkpoint` is a file that makes the run continue where it stopped, bit for bit. The
-    same program then runs a few rows at a time, and state and records are saved between. An interrupt at
-    the keyboard ends such a run after the rows in hand, and what it returns has fewer rows; a second one
-    is a `KeyboardInterrupt`. It may go on with more rounds and, if the trace has every round, with a
-    larger capacity. Not under `jit` or `vmap`, nor over several processes.
+    Raises:
+        ValueError: Sizes do not fit, or the objective does not return one number.
 
-    Private releases are simulated: whoever knows the key knows their noise, and nothing is charged. A
-    `SimulationWarning` says so once; `drive` with a ledger draws secret noise and charges for it.
-
-    Values are in the objective's own precision. Models that standardize subtract the first one from all,
-    but digits that the objective has rounded away do not come back: let it leave out constants beside
-    which its values hardly differ, or use float64. Where `state` comes from `drive`, the method is told
-    values less `state.origin`; the trace has the values themselves.
-
-    A query outside of the domain, which only a method of one's own can ask, is a failed evaluation here;
-    `drive` raises an error for it. Raises `ValueError` where sizes do not fit or the objective does not
-    return one number.
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.RandomSearch(jaxbo.Cube(1), 2)
+        >>> objective = lambda agent, x: -((x[0] - 0.3) ** 2)
+        >>> state, trace = jaxbo.run(method, objective, 3, jax.random.key(0))
+        >>> trace.queries.shape, trace.values.shape
+        ((3, 2, 1), (3, 2))
     """
     check_arguments(algorithm, key, objective)
     check_direction(direction)
@@ -175,7 +190,7 @@ def check_sizes(
     *,
     grows: bool = True,
 ) -> None:
-    """`ValueError` where these do not fit the algorithm or each other; `known` are earlier results.
+    """`ValueError` if the arguments do not fit the algorithm or each other; `known` are earlier results.
 
     `grows` says whether a checkpoint goes on with a larger capacity.
     """
@@ -207,7 +222,7 @@ def check_sizes(
 def check_room(
     algorithm: AbstractAlgorithm, held: Any, initial: int, rounds: int, grows: bool
 ) -> None:
-    """`ValueError` that says what to write if the method cannot hold so many observations."""
+    """`ValueError` with the line to write if the method cannot hold so many observations."""
     most, rows = algorithm.capacity, held + initial + rounds
     unit = "observations"
     if algorithm.clients < algorithm.targets:  # workers share a model
@@ -243,7 +258,7 @@ def check_queries(algorithm: AbstractAlgorithm, queries: Float[Any, "targets dim
 def check_objective(algorithm: AbstractAlgorithm, objective: Compiled) -> Compiled:
     """The objective as `f(key, agent, x)`, with outcomes as `Stacked`.
 
-    `ValueError` unless it returns one number, for as many agents as are asked.
+    `ValueError` unless it returns a single number, for as many agents as are asked.
     """
     objective = compiled(objective)
     point = jax.ShapeDtypeStruct((algorithm.domain.dim,), jnp.zeros(()).dtype)

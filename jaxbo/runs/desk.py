@@ -1,9 +1,9 @@
 """Queries handed out by number, whose results are taken back in any order.
 
 This is Algorithm 2 of EGP-TS (Thompson sampling by an ensemble of Gaussian processes). Each result is
-told as it comes, and then one new query is asked. Query t comes from its own key, whatever order results
-arrive in. With a single worker, a desk asks the same queries as `run`. The state is a function of the key
-and of the results in their order.
+told as it comes, and then a new query is asked. Query t comes from its own key, whatever order results
+arrive in. With a single worker, a desk asks the same queries as `run`. The state is a function of the
+key and of the results in their order.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
@@ -60,41 +60,56 @@ class Ticket(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """The record of a desk and the state after it: one field of the desk, so both change together."""
+    """The record of a desk and the state after it: a single field of the desk, so both change
+    together.
+    """
 
     tickets: Tickets
     state: State
 
 
 class Desk:
-    """Queries handed out one by one, results taken back in any order.
+    """Hands out queries one by one, and takes back results in any order.
 
-        desk = Desk(EGP(domain, surrogate, workers=4), jr.key(0), initial=10)
-        number, x = desk.ask()
-        desk.tell(number, value)
+    At most `algorithm.targets` queries are out at the same time. The first queries are of the initial
+    design, until `initial` results are in. A result from elsewhere is told by `tell_new`. Nothing is
+    compiled again, whatever the order. Threads may share a desk: each call is a single step, and
+    `results` are of one moment.
 
-    A domain in the place of a method stands for `BO(domain)`, and `initial` is then `first_design`'s.
+    A value that is NaN, infinite or more than JAX's precision holds is a failed evaluation, with a
+    warning. `failures` lists them. Values stay float64. `state` is of their differences to
+    `state.origin`, as in `drive`. If the space declares a `Context`, `ask(context={...})` gives its
+    values, and the query has them.
 
-    Where the space declares a `Context`, `ask(context={...})` gives its values, and the query has them.
+    A desk keeps its checkpoint to itself until `close`, the end of a `with`, or until nothing refers to
+    the desk. If a call raises an error, nothing changes. That includes an `OSError` because the file
+    cannot be written, for example on a full disk: repeat the call later.
 
-    At most `algorithm.targets` queries are out at the same time. The first ones are of the initial
-    design, until `initial` results are in. `known` are results from before, in any form that `drive`
-    takes, and are among the desk's results; `first` are points that are asked before all others,
-    besides the `initial` ones. A result from elsewhere that comes later is told by `tell_new`. Nothing
-    is compiled again, whatever the order. A value that is NaN, infinite or more than JAX's precision
-    holds is a failed evaluation, with a warning: `failures` says which. Values stay float64; `state` is
-    of their differences to `state.origin`, as in `drive`. With `direction="minimize"` small values are
-    good, and `state` is of their negative. `checkpoint` is a file that holds all of it after every
-    call: a Desk made anew with the same arguments, or a larger capacity, goes on, and hands the queries
-    that were out out again. Threads may share it: each call is one step, and `results` are of one
-    moment. A Desk keeps its file to itself until `close`, the end of a `with`, or until nothing refers
-    to the Desk.
+    Args:
+        algorithm: The method. A domain stands for `BO(domain)`.
+        key: Random key.
+        initial: Number of points of the initial design. Default: 0, or for a domain `first_design` of
+            it.
+        known: Results from before, in any form that `drive` takes. They are among the desk's results.
+        first: Points that are asked before all others, besides the `initial` ones.
+        checkpoint: A file that holds everything after every call. A desk made anew with the same
+            arguments, or a larger capacity, goes on with it, and hands out again the queries that were
+            out.
+        direction: "minimize" if small values are good. `state` is then of their negative.
 
-    `ValueError`, and nothing changes, for a number that is not out: told already, or never handed out;
-    for more queries than workers; for more results than the surrogate can hold; for a value that is
-    not a number; and for a file that is damaged, of another run or in use (`CheckpointError`). Nothing
-    changes either if the file cannot be written (`OSError`, for example of a full disk): repeat the
-    call when it can be.
+    Raises:
+        ValueError: A number is not out, because it was told already or never handed out. There are more
+            queries than workers, or more results than the surrogate can hold. A value is not a number.
+        CheckpointError: The file is damaged, of another run or in use.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.EGP(jaxbo.Cube(1), jaxbo.Fixed(size=4), candidates=5)
+        >>> desk = jaxbo.Desk(method, jax.random.key(0), initial=2)
+        >>> number, x = desk.ask()
+        >>> desk.tell(number, 1.5)
+        >>> desk.told, desk.values.tolist()
+        (1, [1.5])
     """
 
     def __init__(
@@ -149,32 +164,52 @@ class Desk:
         self.close()
 
     def close(self) -> None:
-        """Leaves the checkpoint to others. Results can still be read. Without a checkpoint, no change."""
+        """Leaves the checkpoint to others. Results can still be read. Without a checkpoint nothing
+        changes.
+        """
         with self._lock:
             if self._saved is not None:
                 self._saved.close()
 
     @property
     def out(self) -> tuple[int, ...]:
-        """The numbers of the queries whose results have not come."""
+        """The numbers of the queries that wait for a result."""
         return self._now.tickets.out
 
     @property
     def told(self) -> int:
-        """How many results have come."""
+        """The number of results that have come."""
         return len(self._now.tickets.order)
 
     @property
     def answered(self) -> int:
-        """How many results of the desk's own queries have come."""
+        """The number of results that are of the desk's own queries."""
         return self._now.tickets.answered
 
     def own(self, numbers: Iterable[int]) -> int:
-        """How many of these numbers are of the desk's own queries, and not of results from elsewhere."""
+        """Counts the numbers that belong to the desk's own queries, and not to results from elsewhere.
+
+        Args:
+            numbers: Numbers of queries.
+
+        Returns:
+            How many they are.
+        """
         return self._now.tickets.own(numbers)
 
     def ask(self, *, context: Mapping[str, Any] | None = None) -> Ticket:
-        """The next query and its number, for the values of the space's context, if it has any."""
+        """Hands out the next query.
+
+        Args:
+            context: Values of the space's context by name. Default: the space has none.
+
+        Returns:
+            The query and its number.
+
+        Raises:
+            ValueError: All workers are busy, the surrogate is full, or the context does not fit the
+                space.
+        """
         algorithm = at(self.algorithm, context)
         with self._lock:
             self._must_hold()
@@ -228,7 +263,14 @@ class Desk:
             self._saved.must_hold()
 
     def noise_key(self, number: int) -> Key:
-        """The key of the noise of this query's evaluation, for a compiled objective."""
+        """The key of the noise of a query's evaluation, for a compiled objective.
+
+        Args:
+            number: Number of the query.
+
+        Returns:
+            A random key.
+        """
         tickets = self._now.tickets
         tickets.must_be(number)
         row = tickets.row(number)
@@ -264,17 +306,28 @@ class Desk:
         return _steps.ask_one(algorithm, key, self._now.state, jnp.asarray(pending, float), busy)
 
     def tell(self, number: int, value: Any) -> None:
-        """The result of a query that is out; NaN if it failed.
+        """Takes the result of a query that is out.
 
-        Where the method has outcomes, a dictionary, `{"value": y, "latency": t}`.
+        Args:
+            number: Number of the query.
+            value: The result, NaN if the evaluation failed. If the method has outcomes, a dictionary
+                such as `{"value": y, "latency": t}`.
         """
         self._tell(number, *self._read(value))
 
     def tell_new(self, x: Any, value: Any) -> int:
-        """A result from elsewhere, NaN if it failed; returns the number that it gets.
+        """Takes a result from elsewhere.
 
-        `x` is a point of the domain, or on a `Space` a dictionary of parameters. `ValueError`, and
-        nothing changes, for one outside of the domain, and for more results than the surrogate can hold.
+        Args:
+            x: A point of the domain, or on a `Space` a dictionary of parameters by name.
+            value: The result, as for `tell`.
+
+        Returns:
+            The number that it gets.
+
+        Raises:
+            ValueError: The point is outside of the domain, or the surrogate can hold no more results.
+                Nothing has changed.
         """
         found = point(x, self.algorithm.domain)
         with self._lock:
@@ -288,7 +341,12 @@ class Desk:
         return number
 
     def fail(self, number: int, error: Exception | str) -> None:
-        """A query that is out has failed: why, `failures` will say, and a warning does."""
+        """Records that the evaluation of a query failed, with a warning. `failures` has the reason.
+
+        Args:
+            number: Number of the query.
+            error: The reason.
+        """
         self._tell(number, self._nan, error if isinstance(error, str) else repr(error))
 
     @property
@@ -317,7 +375,7 @@ class Desk:
             warn(f"query {number} failed at x = {self._ticket(self._now.tickets, number).x}: {why}")
 
     def _learn(self, tickets: Tickets, number: int, numbers: np.ndarray, why: str | None) -> None:
-        """Takes one result more; nothing has changed unless it is saved."""
+        """Takes a result more; nothing has changed unless it is saved."""
         entry = tickets.entries[number]
         seconds = time.time() - entry.start
         result = entry._replace(numbers=numbers, error=why, seconds=seconds)
@@ -326,7 +384,7 @@ class Desk:
         self._now = after
 
     def _learned(self, now: _Moment, number: int, result: Entry) -> _Moment:
-        """The moment after one result more."""
+        """The moment after a result more."""
         state, tickets = now.state, now.tickets.with_result(number, result)
         count = self._begin.told + self.initial
         if self._has_begun(now.tickets):
@@ -338,7 +396,7 @@ class Desk:
         return _Moment(tickets, state)
 
     def _replayed(self, tickets: Tickets) -> _Moment:
-        """The moment of these, with all results told anew in their order."""
+        """The moment of the tickets, with all results told anew in their order."""
         state = _steps.init(self.algorithm, self._keys.init, jax.vmap)
         now = _Moment(tickets.blank(), state)
         for number in tickets.order:
@@ -347,14 +405,16 @@ class Desk:
 
     @property
     def state(self) -> State:
-        """The method's state with all results; made anew each time before the initial ones are in."""
+        """The method's state with all results. Before the initial results are in, it is made anew each
+        time.
+        """
         tickets, state = self._now
         if self._has_begun(tickets) or not tickets.order:
             return state
         return self._told_before(state, tickets)
 
     def _told_before(self, state: State, tickets: Tickets) -> State:
-        """The state with these results, all of which came before the model was asked."""
+        """The state with the results of the tickets, all of which came before the model was asked."""
         for row, number in enumerate(tickets.order):
             state = self._told(
                 state, tickets.entries[number], _steps.stage(row, len(tickets.order))
@@ -362,7 +422,7 @@ class Desk:
         return state
 
     def _has_begun(self, tickets: Tickets) -> bool:
-        """Whether these results are all that come before the model is asked."""
+        """Whether the tickets have all results that come before the model is asked."""
         others = len(tickets.order) - tickets.answered
         return tickets.answered >= self.initial and others >= self._begin.told
 
@@ -378,7 +438,9 @@ class Desk:
 
     @property
     def results(self) -> Results:
-        """All results of this moment; each property below is of its own, where other threads tell."""
+        """All results of this moment. Each property below is of a moment of its own if other threads
+        tell.
+        """
         now = self._now.tickets
         return Results(
             tickets=np.asarray(now.order, int),
@@ -392,32 +454,36 @@ class Desk:
 
     @property
     def queries(self) -> Float[Array, "evaluations dim"]:
-        """Of all results, in the order in which they came."""
+        """The points of all results, in the order in which they came."""
         return jnp.asarray(self._now.tickets.queries, float)
 
     @property
     def values(self) -> Float[np.ndarray, " evaluations"]:
-        """Of all results, in the order in which they came; NaN where one failed."""
+        """The values of all results, in the order in which they came. They are NaN for failed
+        evaluations.
+        """
         return self._now.tickets.values
 
     @property
     def outcomes(self) -> dict[str, Float[np.ndarray, " evaluations"]]:
-        """Those of the method by name, of all results in the order in which they came."""
+        """The outcomes of all results by name, in the order in which they came."""
         return self._now.tickets.observed
 
     @property
     def feasible(self) -> Bool[np.ndarray, " evaluations"]:
-        """Which results did not fail, and meet the bounds of all outcomes."""
+        """Whether a result did not fail and meets the bounds of all outcomes."""
         return self._now.tickets.feasible
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The queries that failed, in that order, and why."""
+        """The queries that failed, in that order, with the reason of each."""
         return self._now.tickets.failures
 
     @property
     def best(self) -> tuple[Any, float]:
-        """The best result that meets all bounds, and its query. `ValueError` where there is none."""
+        """The query with the best result that meets all bounds, and its value. `ValueError` if there is
+        none.
+        """
         tickets = self._now.tickets
         values, feasible = tickets.values, tickets.feasible
         bounds = " that meets the bounds of all outcomes" if self.algorithm.outcomes else ""
@@ -426,10 +492,10 @@ class Desk:
         return self._ticket(tickets, tickets.order[row]).x, float(values[row])
 
     def table(self) -> Trials:
-        """A dictionary for each query, by its number; `known=` takes it back.
+        """A dictionary for each query, by its number; `known=` takes the table back.
 
-        Queries of the model count rounds from 0; those of the initial design and results from elsewhere
-        are in round -1.
+        Queries of the model count rounds from 0. Queries of the initial design and results from
+        elsewhere are in round -1.
         """
         return self._now.tickets.table(self.algorithm.domain)
 

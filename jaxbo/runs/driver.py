@@ -79,12 +79,12 @@ Progress. `progress`: a bar of `tqdm` or `rich`, whichever is installed. Without
 Ledgers. `ledger`: the costs of private releases so far. It needs a `checkpoint`, so that no charge is
     lost. Each release is charged, and the charge is saved with its queries before any of them is
     evaluated. A run that continues must be given the ledger that it began with. It goes on with its own
-    charges, and never releases again what it has released. Noise must never be guessed, nor be added to
-    two sums. So a round is asked with random words of the operating system, not with `key`. They are
-    drawn anew each time and kept nowhere. A file beside the checkpoint, `PATH.released`, has all charges
-    and only grows. It gives away a checkpoint that was removed or is an older copy: a `CheckpointError`.
-    The run that follows begins with `Trace.ledger`. Without a ledger, private releases are simulated,
-    and a `SimulationWarning` says so once.
+    charges, and never makes a release twice. Noise must never be guessed, nor be added to two sums. So
+    a round is asked with random words of the operating system, not with `key`. They are drawn anew each
+    time and kept nowhere. A file beside the checkpoint, `PATH.released`, has all charges and only
+    grows. It gives away a checkpoint that was removed or is an older copy: a `CheckpointError`. The run
+    that follows begins with `Trace.ledger`. Without a ledger, private releases are simulated, and a
+    `SimulationWarning` says so once.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
@@ -156,7 +156,7 @@ def _told(
     stage: Stage,
     info: PyTree = None,
 ) -> PyTree:
-    """The state after one row more; it takes the memory of the state before."""
+    """The state after a row more; it takes the memory of the state before."""
     state, told = outcomes.told(algorithm.outcomes, state, values, observed)
     return _tell((algorithm, on_device(queries), told, stage, info), state)
 
@@ -196,25 +196,49 @@ def drive(
     state: PyTree | None = None,
     ledger: Ledger | None = None,
 ) -> tuple[PyTree, Trace]:
-    """`rounds` rounds around an objective in Python; returns the last state and the trace.
+    """Runs a method for some rounds around an objective in Python, which may be slow and fail.
 
-    `objective`: `f(x)` or `f(agent, x)`. `x` is a NumPy array, or on a `Space` a dictionary by name.
-    `initial`, `first`, `known`: points of the initial design, points asked before, earlier results.
-    `state`, `present`: where to start instead of `algorithm.init`; whose messages arrive each round.
-    `executor`, `timeout`: processes, or a pool of them; the seconds that an evaluation may take.
-    `catch`: types of exceptions that are failed evaluations, which the run survives.
-    `checkpoint`: a file from which the same call goes on, however the run stopped.
-    `deadline`, `stop`: the seconds of the whole run; a rule that ends it (`jaxbo.stopping`).
-    `direction`: "minimize" where small values are good. Traces have the user's own sign.
-    `progress`: a bar of `tqdm` or `rich`, or else a line in the log every few seconds.
-    `ledger`: charged for every private release, with secret noise; needs a `checkpoint`.
+    `help(jaxbo.runs.driver)` says more of each argument. An objective compiled by JAX gives the trace
+    of `run`. A run that ends early has a trace of the complete rows. An objective that never succeeds
+    ends the run with the error that it raised.
 
-    `help(jaxbo.runs.driver)` says more of each. An objective compiled by JAX gives the trace of `run`.
+    Args:
+        algorithm: The method.
+        objective: `f(x)`, `f(agent, x)` or, in JAX, `f(key, agent, x)`. `x` is an array, or on a
+            `Space` a dictionary of parameters by name. With `outcomes` it returns a dictionary.
+        rounds: Number of rounds, at least 0.
+        key: Random key.
+        initial: Number of points of the method's initial design, asked before the first round.
+        known: Results from before, as (points, values) or a table. They are not in the trace.
+        first: Points, such as a guess, that are asked before the `initial` points.
+        executor: A number of processes, or a pool, for the queries of a round. Default: here, in turn.
+        checkpoint: A file from which the same call goes on, however the run stopped.
+        catch: Types of exceptions that are failed evaluations, which the run survives.
+        timeout: Seconds that an evaluation may take; then it has failed. Default: any time.
+        deadline: Seconds after which nothing more begins. Default: none.
+        stop: A function of the trace so far that ends the run (`jaxbo.stopping`). Default: none.
+        direction: "minimize" if small values are good. The trace keeps the user's sign.
+        progress: Whether a bar is shown, or else a line in the log every few seconds.
+        present: Whether an agent's message arrives in a round. Default: all do.
+        state: Where to start instead of `algorithm.init`, for instance after `warm_start`.
+        ledger: Is charged for private releases, with secret noise; needs a `checkpoint`. Default:
+            releases are simulated.
 
-    Raises `ValueError` where sizes do not fit, and for a query outside of the domain, instead of
-    evaluating it; `CheckpointError` (a `ValueError`) for a checkpoint that is corrupt, of another run or
-    in use, before anything is evaluated; `BudgetError` if the ledger's budget does not pay for all
-    releases. An objective that never succeeds ends the run with what it raised.
+    Returns:
+        The last state and the trace.
+
+    Raises:
+        ValueError: Sizes do not fit, or a query is outside of the domain, before it is evaluated.
+        CheckpointError: The checkpoint is corrupt, of another run or in use. Nothing is evaluated.
+        BudgetError: The ledger's budget does not pay for all releases.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.RandomSearch(jaxbo.Cube(1), 2)
+        >>> objective = lambda x: -((float(x[0]) - 0.3) ** 2)
+        >>> _, trace = jaxbo.drive(method, objective, 3, jax.random.key(0), progress=False)
+        >>> trace.values.shape, trace.values.dtype
+        ((3, 2), dtype('float64'))
     """
     check_arguments(algorithm, key, objective)
     check_direction(direction)
@@ -288,7 +312,7 @@ def drive(
 
 
 class _Loop:
-    """The rows of a run: asked, evaluated and told one after the other, until it ends."""
+    """The rows of a run: asked, evaluated and told in turn, until it ends."""
 
     def __init__(
         self,
@@ -396,7 +420,7 @@ def _identity(
     ledger: Ledger | None,
     direction: Direction,
 ) -> Identity:
-    """What makes a run this one, as far as it can be seen."""
+    """The identity of a run, as far as it can be seen."""
     return identity(
         version=_version.__version__,
         algorithm=algorithm,
@@ -421,11 +445,30 @@ def replay(
     state: PyTree | None = None,
     known: Any = None,
 ) -> PyTree:
-    """The state after all rows of `trace`, rebuilt from the key and the observations.
+    """Rebuilds the state after all rows of a trace, from the key and the observations.
 
-    The `key` and, if they were given, the `state` and what was `known`, that the run began with. NumPy's
-    values are told as `drive` tells them, JAX's as they are. `ValueError` for a trace that does not have
-    all rounds.
+    Values of NumPy are told as `drive` tells them, and values of JAX as they are.
+
+    Args:
+        algorithm: The method of the run.
+        trace: All rows of the run.
+        key: The key that the run began with.
+        state: The state that the run began with. Default: it began with `algorithm.init`.
+        known: The results from before that the run was given. Default: none.
+
+    Returns:
+        The state.
+
+    Raises:
+        ValueError: The trace does not have all rounds, or does not fit the method.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method, key = jaxbo.RandomSearch(jaxbo.Cube(1), 2), jax.random.key(0)
+        >>> _, trace = jaxbo.drive(method, lambda x: float(x[0]), 3, key, progress=False)
+        >>> state = jaxbo.replay(method, trace, key)
+        >>> int(method.round(state))
+        3
     """
     check_arguments(algorithm, key)
     is_a("trace", trace, Trace)

@@ -31,19 +31,37 @@ def minimize(
     seed: int = 0,
     **options: Any,
 ) -> Desk:
-    """A desk with the results of so many evaluations. Its `best` is the point of the least value.
+    """Minimizes a Python function in a single line.
 
-        desk = minimize(f, Space(rate=Real(1e-5, 1e-1, log=True), depth=Integer(1, 8)), 50)
-        x, value = desk.best
+    The method is `BO`. The first evaluations are random points. `maximize` is the same where large
+    values are good.
 
-    `objective(x)` takes a dictionary of parameters on a `Space`, else an array. The method is `BO`. The
-    first evaluations are `initial` random points, by default as many as `first_design` says.
-    `executor=4` evaluates in four processes. For an executor that is no number, `workers` is the number
-    of evaluations at the same time. `BO` takes `outcomes`. All that is drawn comes from `seed`.
-    `drive_async` takes the other `options`: `known`, `first`, `checkpoint`, `catch`, `timeout`,
-    `deadline`, `stop` and `progress`. A checkpoint goes on, with more evaluations too.
+    Args:
+        objective: `f(x)`. On a `Space`, `x` is a dictionary of parameters by name, else an array.
+        domain: The points that may be asked.
+        evaluations: Number of evaluations in all, at least 1.
+        executor: A number of processes, or a pool. Default: evaluations run here, in turn.
+        workers: Number of evaluations at the same time. Default: that of `executor` if it is a number,
+            else 1.
+        initial: Number of random points at the beginning. Default: `first_design` of the domain.
+        outcomes: Other numbers with bounds that the objective returns, which `BO` takes.
+        seed: All that is drawn comes from this number.
+        options: Further arguments of `drive_async`: `known`, `first`, `checkpoint`, `catch`, `timeout`,
+            `deadline`, `stop` and `progress`. A checkpoint goes on, with more evaluations too.
 
-    `ValueError` for what `BO` or `drive_async` refuse.
+    Returns:
+        A desk with all results. Its `best` is the point with the least value, and the value.
+
+    Raises:
+        ValueError: `BO` or `drive_async` refuse an argument.
+
+    Example:
+        >>> import jaxbo
+        >>> space = jaxbo.Space(rate=jaxbo.Real(1e-5, 1e-1, log=True))
+        >>> desk = jaxbo.minimize(lambda p: p["rate"], space, 3, progress=False)
+        >>> point, value = desk.best
+        >>> point["rate"] == value == float(min(desk.values))
+        True
     """
     return _optimize(
         "minimize",
@@ -60,7 +78,27 @@ def minimize(
 
 
 def maximize(objective: BlackBox, domain: AbstractDomain, evaluations: int, **options: Any) -> Desk:
-    """The same as `minimize`, with the same options, where large values are good."""
+    """Maximizes a Python function in a single line. Otherwise it is the same as `minimize`.
+
+    Args:
+        objective: `f(x)`. On a `Space`, `x` is a dictionary of parameters by name, else an array.
+        domain: The points that may be asked.
+        evaluations: Number of evaluations in all, at least 1.
+        options: The other arguments of `minimize`.
+
+    Returns:
+        A desk with all results. Its `best` is the point with the largest value, and the value.
+
+    Raises:
+        ValueError: `BO` or `drive_async` refuse an argument.
+
+    Example:
+        >>> import jaxbo
+        >>> space = jaxbo.Space(rate=jaxbo.Real(1e-5, 1e-1, log=True))
+        >>> desk = jaxbo.maximize(lambda p: -p["rate"], space, 3, progress=False)
+        >>> desk.told, desk.best[1] == float(max(desk.values))
+        (3, True)
+    """
     return _optimize("maximize", objective, domain, evaluations, **options)
 
 

@@ -1,7 +1,7 @@
 """An executor that outlives its workers.
 
-A pool of processes breaks for good when one of them dies: out of memory, killed, crashed. `Renewing`
-makes another, and asks what was under way again.
+A pool of processes breaks for good when a process of it dies: out of memory, killed, crashed.
+`Renewing` makes another pool, and asks again the evaluations that were under way.
 """
 
 import functools
@@ -17,23 +17,41 @@ T = TypeVar("T")
 
 
 class LostWorkerError(RuntimeError):
-    """The worker that evaluated it died, and so did the one that was asked again."""
+    """The worker of an evaluation died, and so did the worker that was asked again.
+
+    To `drive` and `drive_async` it is a failed evaluation like any other.
+
+    Example:
+        >>> import jaxbo
+        >>> issubclass(jaxbo.LostWorkerError, RuntimeError)
+        True
+    """
 
 
 class Renewing(Executor):
     """An executor whose pool is made anew when a worker of it dies.
 
-        with Renewing(lambda: ProcessPoolExecutor(8, get_context("spawn"))) as pool:
-            jaxbo.drive(algorithm, objective, 50, key, executor=pool)
+    `make` is called at once, and again after each death. Evaluations that were under way are then asked
+    again, once. They run in turn, each alone in a pool of its own. So an evaluation that kills its
+    worker is not mistaken for the others beside it. Evaluations that had not begun are given to the
+    next pool. If the worker dies again, the future raises `LostWorkerError`.
 
-    `make()` returns an executor that breaks (`BrokenExecutor`) when a worker dies. It is called at once,
-    and again after each death. Evaluations that were under way are then asked again, once, one after the
-    other and each alone in a pool of its own: one that kills its worker is not mistaken for the innocent
-    ones beside it. Those that had not begun are given to the next pool. Where the worker dies again, the
-    future raises `LostWorkerError`, to `drive` and `drive_async` a failed evaluation like any other.
+    A future can be cancelled until it is sent to a worker, and while it waits to be asked again.
 
-    A future can be cancelled until a worker is sent it, and while it waits to be asked again.
-    `ValueError` for a `make` that is not callable or returns something else than an `Executor`.
+    Args:
+        make: A function without arguments that returns an executor. This executor must break
+            (`BrokenExecutor`) when a worker dies, as `lambda: ProcessPoolExecutor(8,
+            get_context("spawn"))` does.
+
+    Raises:
+        ValueError: `make` is not such a function, or returns something else than an `Executor`.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> import jaxbo
+        >>> with jaxbo.Renewing(lambda: ThreadPoolExecutor(2)) as pool:
+        ...     pool.submit(pow, 2, 3).result()
+        8
     """
 
     def __init__(self, make: Callable[[], Executor]):
@@ -49,6 +67,19 @@ class Renewing(Executor):
         self._pool: Executor | None = self._new()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Gives a call to the pool.
+
+        Args:
+            fn: The function to call.
+            args: Its arguments.
+            kwargs: Its named arguments.
+
+        Returns:
+            The future of its result.
+
+        Raises:
+            RuntimeError: The executor has been shut down.
+        """
         evaluation = _Evaluation(self, _Call(fn, args, kwargs))
         with self._lock:
             if self._closed:
@@ -62,6 +93,12 @@ class Renewing(Executor):
         return evaluation
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no more calls, and ends the pool after the calls that are left.
+
+        Args:
+            wait: Whether to return only when all workers have ended.
+            cancel_futures: Whether to cancel the calls that have not begun.
+        """
         with self._lock:
             self._closed = True
             left = list(self._open)
@@ -74,7 +111,7 @@ class Renewing(Executor):
             threading.Thread(target=self._end, args=(left,), daemon=True).start()
 
     def _end(self, left: "list[_Evaluation]") -> None:
-        """Waits for what is left, and for every worker."""
+        """Waits for the calls that are left, and for every worker."""
         futures.wait(left)
         with self._lock:
             menders = list(self._menders)
@@ -124,9 +161,9 @@ class Renewing(Executor):
             self._finish(evaluation, value)
 
     def _renew(self, pool: Executor) -> None:
-        """After a worker of `pool` died. That one evaluation says so is enough: others may never.
+        """After a worker of `pool` died. A single evaluation that says so is enough: others may never.
 
-        Called by threads of the pool, perhaps while it is locked: so others do what is to be done.
+        Called by threads of the pool, perhaps while it is locked: so others do the work.
         """
         with self._lock:
             mine = [one for one in self._open if one.pool is pool and not one.survived]
@@ -202,7 +239,7 @@ class Renewing(Executor):
 
 
 class _Evaluation(Future):
-    """What was asked for, whichever pool it is in."""
+    """An evaluation that was asked for, whichever pool it is in."""
 
     def __init__(self, executor: Renewing, call: "_Call"):
         super().__init__()
@@ -229,10 +266,10 @@ class _Evaluation(Future):
 
 
 class _Call:
-    """What a pool is given; nothing, if it was dropped before the pool came to it.
+    """The call that a pool is given; nothing, if it was dropped before the pool came to it.
 
-    A pool's own futures are left alone: Python 3.11's pool of processes hangs for ever where a worker
-    dies while a cancelled one waits (`InvalidStateError` in the thread that should say so).
+    A pool's own futures are left alone: Python 3.11's pool of processes hangs for ever if a worker dies
+    while a cancelled future waits (`InvalidStateError` in the thread that should say so).
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):

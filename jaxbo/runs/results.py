@@ -1,4 +1,4 @@
-"""The results of a desk at one moment."""
+"""The results of a desk at a moment."""
 
 from collections.abc import Mapping
 
@@ -12,11 +12,11 @@ from jaxbo.runs.trace import Failure
 
 
 class Results(Shown):
-    """All results of a desk at one moment, in the order in which they came. Later results are not in it.
+    """All results of a desk at a moment, in the order in which they came. Later results are not in it.
 
-    `tickets` are the numbers of the queries. `values` are NaN where an evaluation failed, and `feasible`
-    says which did not fail and met the bounds of all `outcomes`. `direction` says whether large values
-    are good or small ones; they are the user's own either way.
+    `tickets` are the numbers of the queries. `values` are NaN where an evaluation failed, and
+    `feasible` says which did not fail and met the bounds of all `outcomes`. `direction` says whether
+    large or small values are good; they are the user's own either way.
     """
 
     tickets: Int[np.ndarray, " evaluations"]

@@ -25,10 +25,10 @@ OBSERVED, FAILED, KNOWN = "observed", "failed", "known"
 class Trials(list[dict[str, Any]]):
     """A list of dictionaries: agent, round, parameters, value, outcomes, status, error, start, seconds.
 
-    `round` is -1 before the first. On a `Space` parameters come by name, None where one is not active,
-    else as x0, x1, …. `value` is None where there is none, and `status` is observed, failed, known or
-    running. `start` is when the evaluation was handed over, in seconds since 1970, and `seconds` are
-    from then to its end; None where they were not measured.
+    `round` is -1 before the first. On a `Space` parameters come by name, None for an inactive
+    parameter, else as x0, x1, …. `value` is None where there is none, and `status` is observed, failed,
+    known or running. `start` is when the evaluation was handed over, in seconds since 1970, and
+    `seconds` are from then to its end; None where they were not measured.
     """
 
     def to_csv(self, path: str | PathLike | None = None) -> str:
@@ -64,7 +64,9 @@ def row(
     seconds: float = math.nan,
     outcomes: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """One evaluation; a value that is NaN has failed, unless the `status` says something else."""
+    """An evaluation as a dictionary; a value that is NaN has failed, unless the `status` says something
+    else.
+    """
     status = status or (FAILED if math.isnan(value) else OBSERVED)
     return {
         AGENT: agent,
@@ -80,7 +82,7 @@ def row(
 
 
 def parameters(domain: AbstractDomain | None, x: np.ndarray) -> Mapping[str, Any]:
-    """A point's parameters by name; None where one is not active: all rows have the same columns."""
+    """A point's parameters by name, None for an inactive parameter: all rows have the same columns."""
     if not isinstance(domain, Space):
         return {f"x{i}": float(number) for i, number in enumerate(x)}
     taken = [name for name in domain.names if name in (AGENT, VALUE, *ABOUT)]

@@ -1,7 +1,7 @@
-"""Workers with random durations: each is asked anew as it ends, in one compiled program.
+"""Workers with random durations: each is asked anew as it ends, in a single compiled program.
 
-EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arrive in: with one worker
-it asks what `run` asks.
+EGP-TS, Algorithm 2. Query t comes from its own key, whatever order results arrive in: with a single
+worker it asks the queries of `run`.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
@@ -30,9 +30,24 @@ Duration: TypeAlias = Callable[[Key, Count, Point], Scalar]
 
 
 class Timeline(Shown):
-    """What was evaluated, in the order in which it ended; times count from the first query.
+    """Evaluations in the order in which they ended. Times count from the first query.
 
-    `tickets` are the numbers in the order of asking. The initial design is in neither.
+    The initial design is not among them.
+
+    Args:
+        queries: The points.
+        values: The values, NaN for failed evaluations.
+        workers: The worker of each evaluation.
+        tickets: The numbers of the evaluations in the order of asking.
+        started: When each evaluation began.
+        ended: When each evaluation ended.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> who, when = jnp.zeros(1, int), jnp.zeros(1)
+        >>> line = jaxbo.Timeline(jnp.zeros((1, 2)), jnp.ones(1), who, who, when, when + 2.5)
+        >>> float(line.ended[0] - line.started[0])
+        2.5
     """
 
     queries: Float[Array, "evaluations dim"]
@@ -44,7 +59,7 @@ class Timeline(Shown):
 
 
 class _Desks(NamedTuple):
-    """What each worker is at."""
+    """The query of each worker."""
 
     x: Float[Array, "workers dim"]
     ticket: Int[Array, " workers"]
@@ -61,11 +76,34 @@ def simulate(
     *,
     initial: int = 0,
 ) -> tuple[State, Timeline]:
-    """`evaluations` by `algorithm.targets` that work side by side, as one compiled program.
+    """Simulates `algorithm.targets` workers who work side by side, as a single compiled program.
 
-    `duration(key, worker, x)` says how long an evaluation takes; NaN is for ever, less than 0 no time at
-    all. Before the clock starts, `initial` points of the initial design are evaluated. Pure: `vmap` it
-    over keys. With one worker it asks what `run` asks. Raises `ValueError` where sizes do not fit.
+    Each worker is asked a new query as it ends. With one worker the queries are those of `run`. The
+    function is pure: `vmap` it over keys.
+
+    Args:
+        algorithm: The method, without outcomes.
+        objective: A function `f(key, agent, x)`, `f(agent, x)` or `f(x)` in JAX, or an
+            `AbstractObjective`.
+        duration: A function of a key, a worker and a point: the time that the evaluation takes. NaN is
+            for ever, and less than 0 is no time at all.
+        evaluations: Number of evaluations after the initial ones, at least 1.
+        key: Random key.
+        initial: Number of points of the initial design, evaluated before the clock starts.
+
+    Returns:
+        The last state and the timeline.
+
+    Raises:
+        ValueError: Sizes do not fit, or the method has outcomes.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.EGP(jaxbo.Cube(1), jaxbo.Fixed(size=4), candidates=5)
+        >>> takes = lambda key, worker, x: 1.0 + x[0]
+        >>> _, line = jaxbo.simulate(method, lambda x: -x[0], takes, 2, jax.random.key(0))
+        >>> line.values.shape, bool(line.ended[0] <= line.ended[1])
+        ((2,), True)
     """
     check_arguments(algorithm, key, objective, AbstractOneModel)
     check_precision(algorithm)
@@ -82,7 +120,7 @@ def simulate(
 
 
 def _check_duration(algorithm: AbstractOneModel, duration: Duration) -> None:
-    """`ValueError` unless it is a function of a key, a worker and a point that returns one number."""
+    """`ValueError` unless it is a function of a key, a worker and a point that returns a number."""
     form = "duration must be a function f(key, worker, x) of one number"
     function = callable(duration) and not isinstance(duration, type)
     require(function, f"{form}, got {duration!r}.")

@@ -1,4 +1,4 @@
-"""What a run tells of its rounds: all of it, or what is made of each round while it runs."""
+"""The record of a run: all of its rounds, or a summary of each that is made while it runs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -25,10 +25,10 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class Failure(NamedTuple):
-    """An evaluation in Python that failed: its row of the trace, its agent, and what it raised.
+    """An evaluation in Python that failed: its row of the trace, its agent, and the error that it raised.
 
-    One that returned no finite number has raised a `NotFiniteError`. Of a `Desk`, `row` is the number of
-    the query, and there is one agent, 0.
+    An evaluation that returned no finite number has raised a `NotFiniteError`. For a `Desk`, `row` is
+    the number of the query, and the only agent is 0.
     """
 
     row: int
@@ -37,16 +37,32 @@ class Failure(NamedTuple):
 
 
 class Trace(Shown):
-    """What was asked and observed. The first `initial` rows are the initial design.
+    """The queries of a run and their values. The first `initial` rows are the initial design.
 
-    `values` is NaN where an evaluation failed. Those of a Python objective are NumPy's, in float64.
-    `info` is what the algorithm tells about each of its rounds, without the initial design. Of the rounds
-    every `every`-th is there: where that is not every one, what is best or summed up so far is not to be
-    had from them. `ledger` is the one given to `drive`, with all its charges. `direction` says whether
-    large values are good or small ones; they are the user's own either way. `times` are, of a Python
-    objective, when each evaluation was handed over, in seconds since 1970, and for how many seconds.
-    `shared` says that the columns are workers who evaluate one objective. `outcomes` are those of the
-    method, by name, and `met` says where all of them met their bounds.
+    If `every` is more than 1, the trace does not have all rounds, and it cannot say which value is best
+    so far.
+
+    Args:
+        queries: The points asked.
+        values: Their values in the user's sign, NaN for failed evaluations. Values of a Python
+            objective are NumPy's, in float64.
+        info: The algorithm's notes on each round, without the initial design.
+        initial: Number of rows of the initial design.
+        failures: The failed evaluations of a Python objective.
+        ledger: The ledger given to `drive`, with all its charges.
+        every: The last of each `every` rounds is there.
+        direction: Whether large or small values are good.
+        times: For a Python objective, when each evaluation was handed over, in seconds since 1970, and
+            its duration in seconds.
+        shared: Whether the columns are workers who evaluate the same objective.
+        outcomes: The outcomes of the method, by name.
+        met: Whether an evaluation succeeded and all outcomes met their bounds. None without outcomes.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> trace = jaxbo.Trace(jnp.zeros((1, 2, 1)), jnp.array([[1.0, jnp.nan]]), None)
+        >>> trace.feasible.tolist(), [row["status"] for row in trace.table()]
+        ([[True, False]], ['observed', 'failed'])
     """
 
     queries: Float[Array, "*rows targets dim"]
@@ -64,13 +80,21 @@ class Trace(Shown):
 
     @property
     def feasible(self) -> Bool[Values, "*rows targets"]:
-        """Where an evaluation succeeded, and all outcomes met their bounds."""
+        """Whether an evaluation succeeded, and all outcomes met their bounds."""
         return feasible((), self.values, {}) if self.met is None else self.met
 
     def table(self, domain: AbstractDomain | None = None) -> Trials:
-        """A dictionary for each evaluation, row by row; with the `domain`, parameters by name.
+        """A dictionary for each evaluation, row by row; `known=` takes the table back.
 
-        `known=` takes it back. `ValueError` for the traces of several runs at once.
+        Args:
+            domain: The domain of the run's method. With a `Space`, parameters come by name. Default: as
+                x0, x1, …
+
+        Returns:
+            The table.
+
+        Raises:
+            ValueError: The trace is of several runs, or the domain has another dimension.
         """
         _check_domain(domain, np.shape(self.queries)[-1])
         require(
@@ -102,11 +126,25 @@ def _check_domain(domain: Any, dim: int) -> None:
 
 
 class Round(Shown):
-    """One round, as `run` gives it to `record`.
+    """A round, as `run` gives it to `record`.
 
-    `best` is each target's best value so far in this run, its initial design included: -inf before the
-    first that did not fail, or inf where values are minimized (`direction`). With `outcomes`, by name, it
-    is the best where all met their bounds.
+    Args:
+        queries: The point of each target.
+        values: Its value, NaN if the evaluation failed.
+        info: The algorithm's notes on the round.
+        best: Each target's best value so far, the initial design included. With `outcomes` only values
+            count where all outcomes met their bounds. Before the first success it is -inf, or inf to
+            minimize.
+        direction: Whether large or small values are good.
+        outcomes: The outcomes of the method, by name.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.RandomSearch(jaxbo.Cube(1), 2)
+        >>> best = lambda round: round.best.max()
+        >>> _, found = jaxbo.run(method, lambda x: x[0], 3, jax.random.key(0), record=best)
+        >>> found.shape
+        (3,)
     """
 
     queries: Float[Array, "targets dim"]
@@ -118,10 +156,22 @@ class Round(Shown):
 
 
 class Summary(Shown):
-    """How the targets do after a round: of the best value each has had so far.
+    """How the targets do after a round: statistics of the best value that each has had so far.
 
-    Targets whose evaluations all failed are passed over: NaN if there is no other. `best` is that of the
-    best target, and `failed` is how many evaluations of this round failed.
+    Targets whose evaluations all failed are passed over. If there are no others, the numbers are NaN.
+
+    Args:
+        mean: The mean over targets.
+        best: The value of the best target.
+        quantiles: The quantiles at the levels 0.05, 0.25, 0.5, 0.75 and 0.95.
+        failed: The number of evaluations of this round that failed.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxbo
+        >>> values = jnp.array([1.0, 3.0])
+        >>> found = jaxbo.summary(jaxbo.Round(jnp.zeros((2, 1)), values, None, values))
+        >>> float(found.mean), float(found.best), int(found.failed)
+        (2.0, 3.0, 0)
     """
 
     mean: Float[Array, "*rows"]
@@ -131,9 +181,26 @@ class Summary(Shown):
 
 
 def summary(round: Round) -> Summary:
-    """A few numbers of a round, however many agents there are; the levels are `QUANTILES`.
+    """A few numbers of a round, however many agents there are.
 
-    Over devices, quantiles take the best value of every agent to each of them.
+    If agents are laid over devices, quantiles take the best value of every agent to each device.
+
+    Args:
+        round: The round, as `run(record=summary)` gives it.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        ValueError: `round` is not a `Round`.
+
+    Example:
+        >>> import jax, jaxbo
+        >>> method = jaxbo.RandomSearch(jaxbo.Cube(1), 2)
+        >>> key, each = jax.random.key(0), jaxbo.summary
+        >>> _, found = jaxbo.run(method, lambda x: x[0], 3, key, record=each)
+        >>> found.mean.shape, found.quantiles.shape
+        ((3,), (3, 5))
     """
     is_a("round", round, Round)
     known = jnp.where(jnp.isfinite(round.best), round.best, jnp.nan)

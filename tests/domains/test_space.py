@@ -1,6 +1,5 @@
 """Named parameters: what a point means, there and back without loss."""
 
-import doctest
 import json
 import math
 from collections import namedtuple
@@ -16,7 +15,6 @@ import pandas
 import pytest
 from hypothesis import example, given, settings
 
-import jaxbo.domains.space
 from jaxbo.domains.parameters import AbstractChoice, Categorical, Integer, Real
 from jaxbo.domains.space import Space
 
@@ -85,11 +83,6 @@ def expected_values(x):
 
 
 class TestSpace:
-    def test_the_example_of_its_docstring_is_true(self):
-        result = doctest.testmod(jaxbo.domains.space)
-        assert result.attempted >= 5
-        assert result.failed == 0
-
     @often
     @given(x=in_cube)
     @example(x=np.zeros(SPACE.dim, DTYPE))

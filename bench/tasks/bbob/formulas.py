@@ -1,4 +1,4 @@
-"""BBOB's formulas, f(x) - f_opt at one point of [-5, 5]^dim, for NumPy's arrays and for JAX's.
+"""BBOB's formulas, f(x) - f_opt at a point of [-5, 5]^dim, for NumPy's arrays and for JAX's.
 
     d = x - x_opt;    T_osz oscillates, T_asy is asymmetric, Λ(α) = diag(α^(i / 2(dim - 1)))
 
@@ -144,7 +144,7 @@ def katsuura(p: Instance, x: Vector) -> Value:
 
 
 def lunacek(p: Instance, x: Vector) -> Value:
-    """Two bowls, one about `LUNACEK`, and the waves of Rastrigin's function."""
+    """Two bowls, the second about `LUNACEK`, and the waves of Rastrigin's function."""
     xp, s = _namespace(x), 1 - 0.5 / (math.sqrt(x.size + 20) - 4.1)
     other, shift = -math.sqrt((LUNACEK**2 - 1) / s), 2 * xp.sign(p.optimum) * (x - p.optimum)
     bowl = xp.minimum(_sum_of_squares(shift), x.size + s * _sum_of_squares(shift + LUNACEK - other))

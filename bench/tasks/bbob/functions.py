@@ -65,7 +65,8 @@ def excess(known: Instance, x: Float[np.ndarray, " dim"]) -> float:
 class BBOB(eqx.Module):
     """An instance on the unit cube, to be maximized.
 
-    All its leaves are numbers: one compiled program takes all functions and instances of a dimension.
+    All its leaves are numbers: the same compiled program takes all functions and instances of a
+    dimension.
     """
 
     known: Instance

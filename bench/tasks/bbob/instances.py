@@ -1,6 +1,6 @@
-"""The arrays of one instance of a BBOB function.
+"""The arrays of an instance of a BBOB function.
 
-All functions of a dimension have arrays of the same shapes, so one program takes any of them.
+All functions of a dimension have arrays of the same shapes, so the same program takes any of them.
 """
 
 import math

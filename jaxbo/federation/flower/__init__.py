@@ -36,14 +36,14 @@ def client_app(
     key: Key | None = None,
     catch: type[Exception] | tuple[type[Exception], ...] = Exception,
 ) -> ClientApp:
-    """The app of all owners; the arguments are those of `federation.Owner`.
+    """The app of all owners; its arguments are as in `federation.Owner`.
 
     An owner's SuperNode says who it is and where its file is to be:
 
         python -m jaxbo.federation.flower.node --node-config 'partition-id=0 folder="/home/owner/jaxbo"' …
 
-    `partition-id` is the agent's number. Whatever goes wrong here travels as one sentence without data;
-    the SuperNode's log has the rest.
+    `partition-id` is the agent's number. An error here travels as a single sentence without data; the
+    SuperNode's log has the rest.
     """
     check_owners(algorithm, objective, key, catch)
     app = ClientApp()
@@ -78,13 +78,13 @@ def server_app(
     ledger: Ledger | None = None,
     deadline: float = 3600.0,
 ) -> ServerApp:
-    """The app of the server; the arguments are those of `federation.Coordinator`.
+    """The app of the server; its arguments are as in `federation.Coordinator`.
 
     It waits for as many SuperNodes as there are agents, and then round by round for their answers, each
-    time up to `deadline` seconds: who has not answered by then is absent from the next round, and goes on
-    when it is back. An owner that comes while a round is open is asked as well. An answer that cannot be
-    used is refused with its reason in the log, and counts as absent. Where nobody answers the run ends
-    with an error; started again, it goes on where it was.
+    time up to `deadline` seconds: who has not answered by then is absent from the next round, and goes
+    on when it is back. An owner that comes while a round is open is asked as well. An answer that
+    cannot be used is refused with its reason in the log, and counts as absent. If nobody answers, the
+    run ends with an error. Started again, it goes on where it was.
 
     With a `ledger` nothing may tell who takes part. So a round takes `deadline` seconds, however many
     owners have answered: give it as long as an evaluation takes, and some seconds more. The server then

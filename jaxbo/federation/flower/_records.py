@@ -81,7 +81,7 @@ def _packed(record: ArrayRecord) -> Packed:
 
 
 def _unpacked(array: Array) -> np.ndarray:
-    """The array of these bytes, without a copy. Raises an error if they are no array."""
+    """The array of the bytes, without a copy. Raises an error if they are no array."""
     if array.stype != BYTES or len(array.dtype) > LONGEST:
         raise TypeError("an array that is not of jaxbo's.")
     stored = np.dtype(array.dtype).newbyteorder("<")
