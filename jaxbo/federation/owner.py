@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._check import require, shown, whole
+from jaxbo._version import __version__
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
@@ -148,9 +149,10 @@ class Owner:
     def answer(self, request: Request) -> Reply:
         """Does what is asked unless it has been done, and returns the message that follows.
 
-        `RefusedError`, and nothing done, for a request of another algorithm or for a round before the
-        owner's own; `CheckpointError` for a file that is damaged or was made with other arguments;
-        `OwnerError` where the objective raises something else than `catch` or returns no number.
+        `RefusedError`, and nothing done, for a request of another version of jaxbo, of another algorithm,
+        or for a round before the owner's own; `CheckpointError` for a file that is damaged or was made
+        with other arguments; `OwnerError` where the objective raises something else than `catch` or
+        returns no number.
         """
         if not isinstance(request, Request):
             raise RefusedError(f"expected a request, got {type(request).__name__}.")
@@ -168,6 +170,11 @@ class Owner:
     def _check(self, request: Request) -> None:
         """`RefusedError` for what no server of this algorithm asks."""
         check_fields(request)
+        if request.version != __version__:
+            raise RefusedError(
+                f"the server runs jaxbo {request.version[:40]}, this owner {__version__}: both need the "
+                "same version."
+            )
         if type(request.setup) is not np.ndarray:
             raise RefusedError("the server's setup is no key.")
         if not re.fullmatch(r"[0-9a-f]{8,64}", request.federation):

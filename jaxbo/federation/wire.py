@@ -16,7 +16,7 @@ from jaxbo.runs._identity import identity, whole
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 4
+FORMAT = 5
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.
 Packed: TypeAlias = dict[str, np.ndarray]
 
@@ -38,11 +38,13 @@ def check_fields(record: "Request | Reply") -> None:
 class Request(NamedTuple):
     """What the server sends to all owners: the broadcast of `round`, or none to invite them to join.
 
-    `federation` is the name of the run, `algorithm` a digest of what it runs. An owner that joins makes
-    of `setup`, a key's data, what all share, and evaluates `initial` points.
+    `federation` is the name of the run, `version` that of the server's jaxbo, `algorithm` a digest of
+    what it runs. An owner that joins makes of `setup`, a key's data, what all share, and evaluates
+    `initial` points.
     """
 
     federation: str
+    version: str
     algorithm: str
     round: int
     initial: int
