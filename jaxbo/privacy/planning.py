@@ -115,29 +115,41 @@ class PrivacyPlan:
 
 def planned(**known: Any) -> PrivacyPlan:
     """The plan with these fields, and the others computed from them."""
-    owners, regions, q = known["owners"], known["regions"], known["q"]
-    counts = np.full(regions, owners // regions) + (np.arange(regions) < owners % regions)
-    begun, alike = _weights(counts, EMPHASIS), _weights(counts, 0.0)
-    squares = np.sum(begun**2 * counts, axis=1)
+    regions, q, exact = known["regions"], known["q"], known["exact"]
+    begun, alike = (_Weights(known["owners"], regions, a) for a in (EMPHASIS, 0.0))
     noise = known["z"] / q
     return PrivacyPlan(
         **known,
         signal=regions**-0.5,
-        noise=noise * _largest(alike[:, counts > 0], known["exact"]),
-        first=noise * _largest(begun[:, counts > 0], known["exact"]),
-        sampling=float(np.sqrt((1 - q) / q * np.max(squares))),
+        noise=noise * alike.sensitivity(exact),
+        first=noise * begun.sensitivity(exact),
+        sampling=((1 - q) / q * begun.squares()) ** 0.5,
     )
 
 
-def _weights(counts: np.ndarray, emphasis: float) -> np.ndarray:
-    """φ_in of an owner who explores the region of each column, as in `mechanism.region_weights`."""
-    other = np.exp(-emphasis)
-    own = np.eye(len(counts), dtype=bool)
-    return np.where(own, 1.0, other) / (counts + (np.sum(counts) - counts) * other)[:, None]
+class _Weights:
+    """φ of `mechanism.region_weights`, in float64. Regions have two sizes at most, one owner apart.
 
+    `own` is how an owner counts in its own region, of either size, and `other` in another region.
+    """
 
-def _largest(weights: np.ndarray, exact: bool) -> float:
-    """The sensitivity over S / q, as in `Mechanism.sensitivity`."""
-    if not exact:
-        return float(np.max(weights))
-    return float(np.max(np.linalg.norm(weights, axis=0)) / len(weights) ** 0.5)
+    def __init__(self, owners: int, regions: int, emphasis: float):
+        size, more = divmod(owners, regions)
+        sizes, count = np.asarray([size + 1.0, size]), np.asarray([more, regions - more], float)
+        elsewhere, less = owners - sizes, np.exp(-emphasis)
+        there = count > 0
+        self.sizes, self.elsewhere, self.count = sizes[there], elsewhere[there], count[there]
+        self.own = 1 / (self.sizes + self.elsewhere * less)
+        self.other = less * self.own
+
+    def sensitivity(self, exact: bool) -> float:
+        """That of the mechanism, over S / q."""
+        own, other = (weights[self.sizes > 0] for weights in (self.own, self.other))
+        if not exact:
+            return float(max(np.max(own), np.max(self.other)))
+        norms = own**2 - other**2 + np.sum(self.count * self.other**2)
+        return float(np.sqrt(np.max(norms) / np.sum(self.count)))
+
+    def squares(self) -> float:
+        """The largest Σ_n φ_in²."""
+        return float(np.max(self.sizes * self.own**2 + self.elsewhere * self.other**2))
