@@ -358,7 +358,7 @@ def plan(
     exact: bool = False,
     accountant: Accountant | None = None,
 ) -> PrivacyPlan:
-    """What a private federation of so many owners can learn, before anybody sends anything.
+    """A guide before a federation: the noise that a privacy loss takes, and whether only noise is left.
 
     The noise is the least that meets ε at δ over all releases. The signal is a message that all owners
     share, as long as clipping lets it (`jaxbo.privacy.planning` has the formulas). `ratio` is signal over

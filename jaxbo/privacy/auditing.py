@@ -1,13 +1,13 @@
-"""A lower bound on ε from runs: how well can a best attacker tell whether one owner took part?
+"""A lower bound on ε from runs: how well can the best attacker tell whether an owner took part?
 
     two worlds   the owner sends a message longer than allowed, or never takes part
                  (`Relation.REPLACE`: it sends that message, or its opposite)
-    statistic    the log likelihood ratio of all that was released, which no other test beats
+    statistic    the log likelihood ratio of all releases, which no other test beats
     bound        ε ≥ log((P[A | one] - δ) / P[A | other])   for any set A of outcomes
 
 The set is a threshold. It is chosen on one half of the runs. Both probabilities are bounded by
-Clopper-Pearson on the other half, and both worlds are tried in the place of the other. All bounds hold
-together at the confidence that is stated. `jaxbo.privacy.audit` makes the runs.
+Clopper-Pearson on the other half. Each world is tried in the place of the other. All bounds hold
+together at the stated confidence. `jaxbo.privacy.audit` makes the runs.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _LEAST = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """How much of the claimed privacy loss an attack proves. `print` shows one sentence.
+    """The part of a claimed privacy loss that an attack proves. `print` shows it in a sentence.
 
     `lower` is the bound on ε at `delta`, at the `confidence`, from `runs` runs with the owner and as many
     without. `most` is the largest bound that so many runs can give.
@@ -49,7 +49,7 @@ class Audit:
 
     @property
     def sentence(self) -> str:
-        """What was found, for a person."""
+        """The result in words."""
         runs = f"{self.runs} runs of {self.rounds} rounds with one owner and {self.runs} without"
         found = f"In {runs}, an attack proves an epsilon of {self.lower:.3g} at least"
         sure = f"with {self.confidence:.4g} confidence, at delta {self.delta:.2g}"
@@ -70,9 +70,10 @@ def log_ratio(
     added: Float[Array, "regions size"],
     deviation: Scalar,
 ) -> Scalar:
-    """Of a release less what others added to it: its density in one world over that in the other.
+    """The log of a release's density in the first world over its density in the second.
 
-    `added` is what the owner adds where it is drawn, and `deviation` that of the noise.
+    `released` is the release without the part of the other owners. `added` is the owner's part where it
+    is drawn, and `deviation` is the deviation of the noise.
     """
     q = mechanism.sampling.q
 
@@ -93,7 +94,7 @@ def bound(
     delta: float,
     confidence: float = 0.95,
 ) -> float:
-    """The largest ε that two samples of the statistic rule out everything below of; 0 at least."""
+    """The largest ε such that two samples of the statistic rule out all smaller ones; 0 at least."""
     # Two probabilities, each in two directions of the test: a quarter of the risk each.
     risk = (1 - confidence) / 4
     directions = ((one, other), (-other, -one))

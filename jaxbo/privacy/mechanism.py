@@ -32,9 +32,9 @@ So absence leaves the guarantee of everybody as it is; only the sum is smaller. 
 as one agent's taking part does not decide who else does, other than through what was broadcast, nor
 whether and when there is a release: a sum of nobody's messages is released, and charged, like any other.
 
-Trust. The server sees every message, who is present and who was drawn. It is trusted to keep them, to
-draw the sample and the noise as written, to keep both secret, and to release nothing else. Agents may
-pool all that they know. docs/explanations/privacy.md has a table of all parties.
+Trust. The server sees every message, who is present and who was drawn. It is trusted to keep them to
+itself, to draw the sample and the noise as written, to keep both secret, and to release nothing else.
+Agents may pool all that they know. docs/explanations/privacy.md has a table of all parties.
 
 Not covered: a dishonest server; attacks on floating-point noise, whose values are not all reachable
 and whose tails end near 5.4 deviations in float32, and sums that rounding takes past Δ; time,

@@ -1,4 +1,4 @@
-"""How much of a signal a private mean keeps, known before a federation begins.
+"""The share of a signal that a private mean keeps, known before a federation begins.
 
     signal     all N owners send the same message, as long as clipping lets it: |u| = S / √P in each
                of P regions
@@ -26,11 +26,11 @@ _SEEN = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyPlan:
-    """The noise that a privacy loss asks for, and what it leaves of a signal; `print` shows it in words.
+    """The noise that a privacy loss takes, and the signal beside it. `print` shows both in words.
 
     `noise` is the deviation of each number of a released mean when all owners count alike, and `first`
-    that of the first round, in which each counts in its own region. Both, and `signal`, are multiples
-    of the clipping bound S.
+    that of the first round, in which each owner counts in its own region. They and `signal` are
+    multiples of the clipping bound S.
     """
 
     owners: int
@@ -66,7 +66,7 @@ class PrivacyPlan:
 
     @property
     def verdict(self) -> str:
-        """One sentence about what the noise leaves."""
+        """The result in a sentence."""
         who = f"{self.owners} owner{'s' * (self.owners > 1)} at epsilon {self.epsilon:.3g}"
         if self.only_noise:
             return f"{who}: only noise is left."

@@ -1,13 +1,13 @@
-"""An attack on a private method in whole runs: is more learned of one owner than is claimed?
+"""An attack on a private method in whole runs: does it leak more of an owner than it claims?
 
-One owner sends the worst message there is, or never takes part. All others do as in any run: they send,
-query, evaluate and learn, and now and then one is absent. The attacker knows all that others send and,
-under Poisson sampling, which of them were drawn. Their draws are independent of the owner's. So the
+An owner sends the worst message there is, or never takes part. All others do as in any run: they send,
+query, evaluate and learn, and now and then an owner is absent. The attacker knows all that others send
+and, under Poisson sampling, which of them were drawn. Their draws are independent of the owner's. So the
 guarantee holds against this attacker, too. The rest of a release is the owner's part and the noise. The
 attacker adds up the log likelihood ratios of all rounds (`jaxbo.privacy.auditing`).
 
-Where a fixed number of owners is drawn, the draws of the others tell of the owner's. Then the attacker
-does not know them, and takes away the sum that is expected of the others.
+If a fixed number of owners is drawn, the draws of the others tell about the owner's draw. Then the
+attacker does not know them, and takes away the sum that is expected of the others.
 """
 
 from typing import Any, TypeAlias
@@ -54,7 +54,7 @@ def audit(
     confidence: float = 0.95,
     accountant: accounting.Accountant | None = None,
 ) -> Audit:
-    """A lower bound on the privacy loss of a method, by an attack in whole runs, beside the claimed one.
+    """A lower bound on the privacy loss of a method, by an attack in whole runs, beside its claim.
 
     The owner that counts the most sends the worst message there is, or never takes part. An attacker
     who knows everything but that owner and the noise tells the two apart as well as possible. The bound
@@ -79,7 +79,7 @@ def audit(
         accountant: The accountant of the claim, as in `accounting.epsilon`. By default the tightest.
 
     Returns:
-        A frozen `Audit` with `lower`, `claimed` and `broken`. `print` shows one sentence.
+        A frozen `Audit` with `lower`, `claimed` and `broken`. `print` shows it in a sentence.
 
     Raises:
         ValueError: The method is not private, has no noise or no release in these rounds, or a number
@@ -134,7 +134,7 @@ def audit(
 
 
 class _Attack(eqx.Module):
-    """What all runs have in common."""
+    """The arguments that all runs share."""
 
     algorithm: AbstractPrivate
     objective: Any
@@ -153,7 +153,7 @@ def _most_heard(algorithm: AbstractPrivate, rounds: int) -> int:
 def _ratios(
     attack: _Attack, key: Key, takes_part: bool, dropout: float, runs: int
 ) -> Float[np.ndarray, " runs"]:
-    """The statistic of all runs in one of the worlds; both are one program, whatever their number."""
+    """The statistic of all runs in a world. Both worlds share a program, whatever the number of runs."""
     parts = -(-runs // _AT_ONCE)
     known = jnp.asarray(takes_part), jnp.asarray(dropout)
     keys = jr.split(key, (parts, _AT_ONCE))
@@ -166,7 +166,7 @@ def _some(attack: _Attack, keys: Array, takes_part: Flag, dropout: Scalar) -> Fl
 
 
 def _ratio(attack: _Attack, key: Key, takes_part: Flag, dropout: Scalar) -> Scalar:
-    """The statistic of one run."""
+    """The statistic of a run."""
     begin_key, key = jr.split(key)
     nothing = lambda round: ()  # noqa: E731
     begin = Plan(
@@ -209,7 +209,7 @@ def _round(
     present: Bool[Array, " agents"],
     takes_part: Flag,
 ) -> tuple[FederatedState, Scalar]:
-    """A round as in `ask` and `tell`, in which the owner's message is the worst, and its log ratio."""
+    """A round as in `ask` and `tell`, with the worst message of the owner, and its log ratio."""
     algorithm, keys, round = attack.algorithm, ask_keys(ask_key), state.round
     messages = algorithm.messages(keys.message, state)
     sign = jnp.where(takes_part, 1.0, -1.0)
@@ -232,7 +232,7 @@ def _round(
 
 
 def _with_worst(attack: _Attack, messages: PyTree, sign: Scalar) -> PyTree:
-    """The messages, with one of all equal numbers in the owner's place, longer than allowed."""
+    """The messages, with equal numbers in the owner's place, longer than allowed."""
     algorithm = attack.algorithm
     numbers, rest = eqx.partition(messages, eqx.is_inexact_array)
     ones = jax.tree.map(lambda a: jnp.ones(a.shape[1:], a.dtype), numbers)

@@ -135,12 +135,11 @@ def test_a_bound_is_above_the_truth_no_more_often_than_it_says(key):
     assert np.mean(found) > 0.6 * truth
 
 
-def test_an_audit_of_a_run_is_of_what_the_run_does(key):
-    """The released sums of the attacked run are those of `ask`: the statistic sees all of them."""
+def test_nothing_of_the_others_is_left_in_the_statistic(key):
     algorithm = murmur(Mechanism(1e-3, 2.0, EVERYBODY), releases=1)
     attack = _Attack(algorithm, compiled(objective), 1, ROUNDS, 1)
     one, other = (_ratios(attack, key, world, 0.5, 100) for world in (True, False))
-    # With hardly any noise nothing of the others is left in either world, and one release counts.
+    # With hardly any noise a rest of theirs would show; of three rounds, one has a release.
     expected = 1 / (2 * 1e-3**2)
     np.testing.assert_allclose(one, expected, rtol=0.02)
     np.testing.assert_allclose(other, -expected, rtol=0.02)

@@ -1,12 +1,12 @@
-"""How a private method is written: all that agents are told follows from one release a round.
+"""A private method: each broadcast follows from one release and from public numbers.
 
-    vector(message) → v                               what is clipped as a whole, and summed up
+    vector(message) → v                               clipped as a whole, and summed up
     weights(round) → φ                                how agents count in each region: public
     release = mechanism.release(v of all, φ, present)
     broadcast(public key, shared, round, release) → broadcast
 
-`AbstractPrivate` composes `aggregate` from these. So a broadcast has nothing else of the messages, and an
-accountant, a ledger and an audit (`jaxbo.privacy.audit`) speak of the mechanism that runs.
+`AbstractPrivate` composes `aggregate` from these parts. So a broadcast has nothing else of the messages.
+Accountants, ledgers and audits (`jaxbo.privacy.audit`) read the mechanism that runs.
 """
 
 import abc
@@ -24,9 +24,9 @@ from jaxbo.types import Count, Features, Flag, Key, Scalar
 
 
 class Release(NamedTuple):
-    """What the server has of a round. It tells `sums` to all, and keeps who is `included`.
+    """The server's result of a round. It tells `sums` to all agents, and keeps `included` secret.
 
-    `public` is a key that all may know.
+    `included` are the agents in the sums, and `public` is a key that all may know.
     """
 
     sums: Float[Array, "regions released"]
@@ -35,7 +35,7 @@ class Release(NamedTuple):
 
 
 class AbstractPrivate(AbstractFederated):
-    """A method whose server releases one private sum in each of the first `releases` rounds.
+    """A method whose server releases a private sum in each of the first `releases` rounds.
 
     Write `vector`, `weights` and `broadcast`, and `join`, `message`, `choose` and `learn` as in
     `AbstractFederated`.
@@ -54,7 +54,7 @@ class AbstractPrivate(AbstractFederated):
 
     @abc.abstractmethod
     def vector(self, message: Any) -> Features:
-        """The numbers of one agent's message that are clipped as a whole, and summed up."""
+        """The numbers of an agent's message that are clipped as a whole, and summed up."""
 
     @abc.abstractmethod
     def weights(self, round: Count) -> Float[Array, "regions agents"]:
@@ -64,7 +64,7 @@ class AbstractPrivate(AbstractFederated):
     def broadcast(
         self, key: Key, shared: PyTree, round: Count, release: Float[Array, "regions released"]
     ) -> PyTree:
-        """What all agents are told, from the release and public numbers alone.
+        """The message to all agents, from the release and public numbers alone.
 
         In a round without a release (`releasing`) it must not depend on `release`. The key is public.
         """
@@ -81,7 +81,7 @@ class AbstractPrivate(AbstractFederated):
         return self.mechanism if round < float(self.releases) else None
 
     def vectors(self, messages: PyTree) -> Float[Array, "agents released"]:
-        """Those of all agents."""
+        """The vectors of all agents."""
         return jax.vmap(self.vector)(messages)
 
     def release(
