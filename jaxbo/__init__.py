@@ -4,6 +4,7 @@ from jaxbo import (
     metrics,
     objectives,
     plotting,
+    privacy,
     schedules,
     stopping,
 )
@@ -12,6 +13,7 @@ from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.federated import AbstractFederated, AbstractIndependent
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import Outcome
+from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.algos.bo import BO
 from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
@@ -73,6 +75,7 @@ __all__ = [
     "AbstractFederated",
     "AbstractIndependent",
     "AbstractOneModel",
+    "AbstractPrivate",
     "Best",
     "BudgetError",
     "Categorical",
@@ -136,6 +139,7 @@ __all__ = [
     "minimize",
     "objectives",
     "plotting",
+    "privacy",
     "replay",
     "run",
     "schedules",

@@ -2,12 +2,10 @@
 
     two runs:  the worst-case agent sends a vector longer than allowed, or never takes part;
                all others send nothing
-    statistic: the log likelihood ratio of what was broadcast, which no other test beats
-    bound:     epsilon >= log((P[A | one] - delta) / P[A | other])  for any set A of outcomes
 
-The set is a threshold chosen on half of the runs; both probabilities are bounded by Clopper-Pearson on
-the other half, 95 % together. The bound must stay below the epsilon that is claimed. Broken mechanisms,
-which claim the same, must be caught: it is a test of the test.
+Statistic and bound are those of `jaxbo.privacy.audit` (`jaxbo.privacy.auditing`), without a method around
+the mechanism: so there are many more runs. The bound must stay below the epsilon that is claimed.
+Broken mechanisms, which claim the same, must be caught: it is a test of the test.
 """
 
 from functools import partial
@@ -19,11 +17,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
-from scipy import stats
 
 from bench.runner import Check, Experiment, Options, Result, number, progress
 from jaxbo import plotting
-from jaxbo.privacy import accounting
+from jaxbo.privacy import accounting, auditing
 from jaxbo.privacy.mechanism import Mechanism, Poisson, Weighting
 from jaxbo.types import Key, Scalar
 
@@ -70,7 +67,8 @@ def _run(options: Options) -> Result:
         q, z = SETTINGS[setting]
         kind, broken = MECHANISMS[name]
         claimed = accounting.epsilon(Mechanism(z, 1.0, Poisson(q)), rounds, DELTA)
-        found = bound(*ratios(kind(z, 1.0, Poisson(q)), rounds, runs, jr.fold_in(key, i)), DELTA)
+        samples = ratios(kind(z, 1.0, Poisson(q)), rounds, runs, jr.fold_in(key, i))
+        found = auditing.bound(*samples, DELTA, CONFIDENCE)
         bounds[setting, name, rounds] = claimed, found
         verdict = "caught" if found > claimed else "not caught"
         rows.append((f"{setting}, {name}", str(rounds), number(claimed), number(found), verdict))
@@ -123,42 +121,16 @@ def _ratios(
     present = jnp.ones(AGENTS, bool).at[0].set(takes_part)
     # What the agent adds to the vectors of all regions, where it is drawn.
     adds = weights[:, 0][:, None] * longest[None, :] / mechanism.sampling.q
-    variance = honest.deviation(weights) ** 2
-    q = mechanism.sampling.q
+    deviation = honest.deviation(weights)
 
     def ratio(key: Key) -> Scalar:
         y = mechanism.release(key, messages, weights, present)
-        exponent = (2 * jnp.sum(y * adds) - jnp.sum(adds**2)) / (2 * variance)
-        drawn = jnp.log(q) + exponent
-        return jnp.where(q < 1, jnp.logaddexp(jnp.log1p(-jnp.minimum(q, 1 - 1e-7)), drawn), drawn)
+        return auditing.log_ratio(honest, y, adds, deviation)
 
     def run(key: Key) -> Scalar:
         return jnp.sum(jax.vmap(ratio)(jr.split(key, rounds)))
 
     return jax.lax.map(run, keys, batch_size=5000)
-
-
-def bound(one: np.ndarray, other: np.ndarray, delta: float) -> float:
-    """The largest epsilon that the two samples of the statistic rule out everything below of."""
-    return max(_one_sided(one, other, delta), _one_sided(-other, -one, delta), 0.0)
-
-
-def _one_sided(likely: np.ndarray, unlikely: np.ndarray, delta: float) -> float:
-    """From the event that the statistic is above a threshold."""
-    half = len(likely) // 2
-    thresholds = np.quantile(likely[:half], np.linspace(0, 0.999, 300))
-    guesses = [_epsilon(likely[:half], unlikely[:half], t, delta) for t in thresholds]
-    return _epsilon(likely[half:], unlikely[half:], thresholds[int(np.argmax(guesses))], delta)
-
-
-def _epsilon(likely: np.ndarray, unlikely: np.ndarray, threshold: float, delta: float) -> float:
-    above = int(np.sum(likely > threshold)), int(np.sum(unlikely > threshold))
-    # Two bounds, each in two directions of the test: a quarter of the risk each.
-    risk = (1 - CONFIDENCE) / 4
-    least = stats.beta.ppf(risk, above[0], len(likely) - above[0] + 1) if above[0] else 0.0
-    below = len(unlikely) - above[1]
-    most = stats.beta.ppf(1 - risk, above[1] + 1, below) if below else 1.0
-    return float(np.log((least - delta) / most)) if least > delta else -np.inf
 
 
 def _figure(bounds: dict[tuple[str, str, int], tuple[float, float]]) -> Any:

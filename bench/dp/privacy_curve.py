@@ -228,6 +228,7 @@ def method(
         features=messages.model(FEATURES, standardize=False),
         own=own,
         mixing=Power(1.0),
+        releases=jnp.inf,
     )
 
 

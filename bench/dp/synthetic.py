@@ -226,6 +226,7 @@ def method(sizes: _Sizes, n: _Numbers, rounds: int) -> Any:
         features=Fixed(size=FEATURES, basis=random_cosines, **alike),
         own=own,
         mixing=Power(n.exponent),
+        releases=jnp.inf,
         distributed=sizes.distributed,
     )
 

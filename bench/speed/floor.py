@@ -57,7 +57,8 @@ def algorithm(case: Case) -> FTS | DPFTSDE:
     if case.kind == "FTS":
         return FTS(domain, case.agents, features=features, candidates=CANDIDATES)
     mechanism = Mechanism(1.0, 11.0, Poisson(0.25))
-    return DPFTSDE(domain, case.agents, mechanism, features=features, candidates=CANDIDATES)
+    sums = {"candidates": CANDIDATES, "releases": jnp.inf}
+    return DPFTSDE(domain, case.agents, mechanism, features=features, **sums)
 
 
 def rounds(case: Case, mesh: Mesh | None = None) -> tuple[Callable[..., Summary], Array]:

@@ -73,7 +73,7 @@ METHODS: dict[str, Callable[[int], AbstractAlgorithm]] = {
     "TS": lambda n: jaxbo.TS(DOMAIN, n),
     "FTS": lambda n: jaxbo.FTS(DOMAIN, n),
     "FTS, own models": lambda n: jaxbo.FTS(DOMAIN, n, own=jaxbo.Fitted(ROWS)),
-    "DPFTSDE": lambda n: jaxbo.DPFTSDE(DOMAIN, n),
+    "DPFTSDE": lambda n: jaxbo.DPFTSDE(DOMAIN, n, releases=jnp.inf),
     "DPLearnedPrior": lambda n: jaxbo.DPLearnedPrior(DOMAIN, n),
     "CEPE": lambda n: jaxbo.CEPE(
         DOMAIN, n, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL

@@ -80,7 +80,8 @@ def algorithm(z: Scalar, q: Scalar) -> DPFTSDE:
     """What is measured."""
     mechanism = Mechanism(z, 11.0, Poisson(q))
     regions = Regions.of(2, REGIONS)
-    return DPFTSDE(Cube(2), AGENTS, mechanism, regions=regions, features=_features())
+    sums = {"regions": regions, "releases": jnp.inf}
+    return DPFTSDE(Cube(2), AGENTS, mechanism, features=_features(), **sums)
 
 
 def reference() -> AbstractFederated:

@@ -12,7 +12,8 @@ and two numbers. The norm of a clipped message is at most `mechanism.S`, so an a
 moves the sum by S / q at most. An agent adds 0 while it is absent or not drawn, or if its message
 is not finite.
 
-The server sends the prior and a public key. Both follow from releases and from public numbers: the
+The server sees every message, and is trusted to release nothing but the sum. It sends the prior and a
+public key. Both follow from releases and from public numbers: the
 M-step counts all agents of the roster, present or not. An empty round releases noise. It costs as much
 as any other round.
 
@@ -26,10 +27,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Float
 
-from jaxbo._check import is_a, positive, require, whole
-from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo._check import positive, require, whole
+from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.algos.learned_prior import LearnedPrior, LearnedPriorBroadcast, LearnedPriorShared
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
@@ -39,10 +40,10 @@ from jaxbo.kernels.models.private_prior import Departure
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.privacy.mechanism import Mechanism, Poisson
-from jaxbo.types import Count, Flag, Key, Point, Scalar, named
+from jaxbo.types import Count, Features, Key, Point, Scalar, named
 
 
-class DPLearnedPrior(AbstractFederated):
+class DPLearnedPrior(AbstractPrivate):
     """Agents learn a prior together through a differentially private sum.
 
     An agent sends M + 3 floats to the server, and the server sends M + 5 back: M is the number of
@@ -112,10 +113,8 @@ class DPLearnedPrior(AbstractFederated):
     candidates: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):
-        is_a("mechanism", self.mechanism, Mechanism)
         positive("scale", self.scale)
         require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
-        require(self.releases >= 0, f"releases must be a number of rounds, got {self.releases}.")
         whole("agents", self.agents, least=1)
         _ = self.open  # which refuses what it cannot work with
 
@@ -135,15 +134,8 @@ class DPLearnedPrior(AbstractFederated):
         )
 
     @property
-    def gathers(self) -> bool:
-        return False
-
-    @property
     def random(self) -> bool:
         return self.policy.random()
-
-    def released(self, round: int) -> Mechanism | None:
-        return self.mechanism if round < float(self.releases) else None
 
     def setup(self, key: Key) -> LearnedPriorShared:
         feature_key, basis_key = jr.split(key)
@@ -162,26 +154,25 @@ class DPLearnedPrior(AbstractFederated):
         belief = shared_prior.believed(shared.features, shared.prior, noise, client)
         return private_prior.departure(belief)
 
-    def aggregate(
+    def vector(self, message: Departure) -> Features:
+        return message.vector
+
+    def weights(self, round: Count) -> Float[Array, "regions agents"]:
+        del round
+        return jnp.ones((1, self.agents), self.features.noise.dtype)
+
+    def broadcast(
         self,
         key: Key,
         shared: LearnedPriorShared,
         round: Count,
-        messages: Departure,
-        present: Bool[Array, " agents"],
+        release: Float[Array, "regions released"],
     ) -> LearnedPriorBroadcast:
-        secret, public = jr.split(key)
-        vectors = jax.vmap(lambda message: message.vector)(messages)
-        everyone = jnp.ones((1, self.agents), vectors.dtype)
-        total = self.mechanism.release(secret, vectors, everyone, present)[0]
-        known = self.mechanism.deviation(everyone), self.agents, self.shrink
-        learned = private_prior.updated(shared.prior, total, *known)
-        releasing = self._releasing(round)
+        known = self.mechanism.deviation(self.weights(round)), self.agents, self.shrink
+        learned = private_prior.updated(shared.prior, release[0], *known)
+        releasing = self.releasing(round)
         prior = jax.tree.map(lambda a, b: jnp.where(releasing, a, b), learned, shared.prior)
-        return LearnedPriorBroadcast(public, prior)
-
-    def _releasing(self, round: Count) -> Flag:
-        return round.astype(self.releases.dtype) < self.releases
+        return LearnedPriorBroadcast(key, prior)
 
     def choose(
         self,

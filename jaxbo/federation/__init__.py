@@ -12,6 +12,7 @@ Each keeps its knowledge in a file that is written whole or not at all, so that 
 any time. An owner then loses the evaluation in flight. The server loses the messages of the open round,
 for which it asks again. Every request may be sent again.
 
+The server sees every message, and is trusted with it: docs/explanations/privacy.md, "Who trusts whom".
 Besides the private sums an observer must learn nothing that depends on who takes part. So with a ledger
 every round ends with a release, empty ones too; requests are the same for all owners and name nobody;
 refusals are the server's alone; the numbers of rounds and releases are settled before. When a round

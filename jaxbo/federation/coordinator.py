@@ -17,6 +17,7 @@ from jaxtyping import Bool, PyTree
 from jaxbo import metrics
 from jaxbo._check import require, shown, whole
 from jaxbo._keys import fresh
+from jaxbo._version import __version__
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
 from jaxbo.federation import _sides
@@ -183,7 +184,8 @@ class Coordinator:
         memory = self._memory
         setup = np.asarray(jr.key_data(self._setup_key))
         broadcast = None if self.round == BEFORE_FIRST_ROUND else memory.broadcast
-        return Request(memory.federation, self._digest, self.round, self.initial, setup, broadcast)
+        asked = self._digest, self.round, self.initial, setup, broadcast
+        return Request(memory.federation, __version__, *asked)
 
     def hear(self, reply: Reply | RefusedError, sender: str | None = None) -> None:
         """Keeps an owner's message.

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._check import require, shown, whole
+from jaxbo._version import __version__
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
@@ -224,8 +225,8 @@ class Owner:
             The reply.
 
         Raises:
-            RefusedError: The request is of another algorithm, or for a round before the owner's own.
-                Nothing is done.
+            RefusedError: The request is of another version of jaxbo, of another algorithm, or for a
+                round before the owner's own. Nothing is done.
             CheckpointError: The owner's file is damaged, or was made with other arguments.
             OwnerError: The objective raises something else than `catch`, or returns no number.
         """
@@ -245,6 +246,11 @@ class Owner:
     def _check(self, request: Request) -> None:
         """`RefusedError` for a request that no server of this algorithm makes."""
         check_fields(request)
+        if request.version != __version__:
+            raise RefusedError(
+                f"the server runs jaxbo {request.version[:40]}, this owner {__version__}: both need the "
+                "same version."
+            )
         if type(request.setup) is not np.ndarray:
             raise RefusedError("the server's setup is no key.")
         if not re.fullmatch(r"[0-9a-f]{8,64}", request.federation):

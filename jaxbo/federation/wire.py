@@ -16,7 +16,7 @@ from jaxbo.runs._identity import identity, whole
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 4
+FORMAT = 5
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.
 Packed: TypeAlias = dict[str, np.ndarray]
 
@@ -46,6 +46,7 @@ class Request(NamedTuple):
 
     Args:
         federation: Name of the run.
+        version: Version of the server's jaxbo.
         algorithm: A digest of its method.
         round: The round.
         initial: Number of points that an owner that joins evaluates.
@@ -55,10 +56,11 @@ class Request(NamedTuple):
     Example:
         >>> import jaxbo.federation
         >>> jaxbo.federation.Request._fields[:3]
-        ('federation', 'algorithm', 'round')
+        ('federation', 'version', 'algorithm')
     """
 
     federation: str
+    version: str
     algorithm: str
     round: int
     initial: int

@@ -29,8 +29,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special
 
-from jaxbo._check import is_a, require, shown, takes, whole
+from jaxbo._check import flag, is_a, require, shown, takes, whole
 from jaxbo.privacy.mechanism import AbstractSampling, FixedSize, Mechanism, Relation
+from jaxbo.privacy.planning import PrivacyPlan, planned
 
 #: λ of the paper's moments accountant.
 MOMENTS = range(1, 33)
@@ -46,6 +47,8 @@ _ROSTER = 10**12
 _MOST_ROUNDS = 10**7
 #: The largest grid of the privacy loss that `pld` makes: 3 gigabytes, and ten seconds.
 _MOST_CELLS = 2.0**26
+#: δ of all owners together, unless another one is given.
+_TOGETHER = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -468,6 +471,111 @@ def rounds_for(
         middle = (low + high) // 2
         low, high = (middle, high) if within(middle) else (low, middle)
     return low
+
+
+def delta_for(owners: int) -> float:
+    """The δ that `plan` takes by default: a thousandth, shared among the owners.
+
+    A mechanism that publishes all that one owner sent, with probability δ for each owner, still is
+    (0, δ)-private. So δ must be far below 1 / `owners`. With this δ, the probability that the promise
+    of ε fails for anyone at all is at most 0.001.
+
+    Args:
+        owners: How many owners there are, 1 or more.
+
+    Returns:
+        0.001 / `owners`.
+
+    Raises:
+        ValueError: `owners` is no whole number, or below 1.
+
+    Example:
+        >>> from jaxbo import accounting
+        >>> accounting.delta_for(50)
+        2e-05
+    """
+    whole("owners", owners, least=1, most=math.inf)
+    return _TOGETHER / owners
+
+
+def plan(
+    owners: int,
+    rounds: int,
+    epsilon: float,
+    delta: float | None = None,
+    *,
+    q: float = 1.0,
+    size: int = 100,
+    regions: int = 1,
+    exact: bool = False,
+    accountant: Accountant | None = None,
+) -> PrivacyPlan:
+    """A guide before a federation: the noise that a privacy loss takes, and whether only noise is left.
+
+    The noise is the least that meets ε at δ over all releases. The signal is a message that all owners
+    share, as long as clipping lets it (`jaxbo.privacy.planning` has the formulas). `ratio` is signal over
+    noise for the best reading of a released mean: below 2, only noise is left. `whole` is that of the
+    whole vector.
+
+    For `DPFTSDE`, `size` is the number of features, and `regions` that of its regions, by default 4. In
+    its first rounds each owner counts in its own region alone, and the mean of few owners has more
+    noise. For `DPLearnedPrior`, `size` is the number of features and 3, and `regions` is 1.
+
+    Args:
+        owners: How many owners there are, 1 or more. Absent ones are counted: they add nothing.
+        rounds: How many rounds have a release, 1 or more: `releases` of a method.
+        epsilon: The largest privacy loss ε of all releases together, positive.
+        delta: The probability δ with which the promise may fail, below 1 / `owners`. By default
+            `delta_for(owners)`, which is 0.001 / `owners`.
+        q: The probability with which an owner is drawn in a round, in (0, 1]. A smaller q sends fewer
+            messages and never gives a clearer mean. By default 1: everybody.
+        size: Numbers in a message, 1 or more. By default 100.
+        regions: Sub-regions of distributed exploration, 1 or more. By default 1, which is none.
+        exact: As in `Mechanism`: by default False, the paper's bound on the sensitivity.
+        accountant: As in `noise_for`: by default the tightest.
+
+    Returns:
+        A frozen `PrivacyPlan`: z, the noise, the ratios. `print` shows it in words, and its method
+        `mechanism(S)` makes the mechanism to use.
+
+    Raises:
+        ValueError: A number is out of its range, δ is not below 1 / `owners`, or no noise up to a
+            million sensitivities is enough.
+
+    Example:
+        >>> from jaxbo import accounting
+        >>> found = accounting.plan(3, 3, 2.0, accountant=accounting.moments)
+        >>> print(found.verdict)
+        3 owners at epsilon 2: only noise is left.
+        >>> accounting.plan(200, 3, 2.0, accountant=accounting.moments).only_noise
+        False
+    """
+    whole("owners", owners, least=1, most=math.inf)
+    whole("size", size, least=1, most=math.inf)
+    whole("regions", regions, least=1, most=math.inf)
+    flag("exact", exact)
+    require(isinstance(q, Real) and 0 < q <= 1, f"q must lie in (0, 1], got {shown(q)}.")
+    delta = delta_for(owners) if delta is None else delta
+    check_delta(delta)
+    require(
+        delta * owners < 1,
+        f"delta must be below 1 / {owners} owners, got {delta!r}: else it allows to publish all that one "
+        f"of them sent. The default is {delta_for(owners):.3g}.",
+    )
+    z = noise_for(epsilon, delta, q, rounds, accountant)
+    used = accountant or tightest([Event(Relation.ZERO_OUT, q, z, rounds)])
+    return planned(
+        owners=int(owners),
+        rounds=int(rounds),
+        epsilon=float(epsilon),
+        delta=float(delta),
+        q=float(q),
+        z=z,
+        size=int(size),
+        regions=int(regions),
+        exact=exact,
+        accountant=getattr(used, "__name__", "an accountant of one's own"),
+    )
 
 
 def _close(moments: Callable[[float], float], epsilon: float, delta: float) -> float:

@@ -32,8 +32,9 @@ guarantee of everybody as it is; only the sum is smaller. That holds under a con
 not decide who else does, other than through the broadcast, nor whether and when there is a release. A
 sum of nobody's messages is released, and charged, like any other.
 
-Trust. The server sees all messages, who is present and who was drawn; it must draw the sample and the
-noise as written, keep both secret and broadcast nothing else. Agents may pool all that they know.
+Trust. The server sees every message, who is present and who was drawn. It is trusted to keep them to
+itself, to draw the sample and the noise as written, to keep both secret, and to release nothing else.
+Agents may pool all that they know. docs/explanations/privacy.md has a table of all parties.
 
 Not covered: a dishonest server; attacks on floating-point noise, whose values are not all reachable
 and whose tails end near 5.4 deviations in float32, and sums that rounding takes past Δ; time,

@@ -84,7 +84,13 @@ def private(domain, agents):
     mechanism = Mechanism(0.2, 8.0, Poisson(0.8))
     regions = Regions.of(domain.dim, 2)
     return DPFTSDE(
-        domain, agents, mechanism, regions=regions, features=fixed(domain), candidates=128
+        domain,
+        agents,
+        mechanism,
+        regions=regions,
+        releases=jnp.inf,
+        features=fixed(domain),
+        candidates=128,
     )
 
 

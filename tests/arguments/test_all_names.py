@@ -31,7 +31,7 @@ WITHOUT = {
         "Desk.close", "Ledger.charges", "Ledger.to_json",
     },
     "made by what runs": {
-        "Best", "Round", "Summary", "Timeline", "Trace", "Observations", "Reply", "Request",
+        "Audit", "Best", "Round", "Summary", "Timeline", "Trace", "Observations", "Reply", "Request",
     },
     "raised": {
         "BudgetError", "CheckpointError", "LostWorkerError", "OwnerError", "RefusedError",
@@ -39,7 +39,7 @@ WITHOUT = {
     },
     "for subclasses, which CONTRIBUTING.md is about": {
         "AbstractAlgorithm", "AbstractFederated", "AbstractIndependent", "AbstractObjective",
-        "AbstractOneModel", "AbstractSchedule",
+        "AbstractOneModel", "AbstractPrivate", "AbstractSchedule",
     },
     "for other modules of the package": {
         "check_accountant", "check_delta", "loss", "number_of_releases", "Desk.own",

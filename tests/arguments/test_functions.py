@@ -16,6 +16,9 @@ pytestmark = pytest.mark.usefixtures("as_users_have_it")
 KEY, VALUES, POINTS = jr.key(0), np.zeros((3, 2)), np.eye(2)
 KERNEL, BRANIN = jaxbo.SquaredExponential(0.3), functions.branin()
 MECHANISM = jaxbo.Mechanism(1.0, 1.0, jaxbo.Poisson(0.5))
+PRIVATE = jaxbo.DPFTSDE(
+    jaxbo.Finite(POINTS), 2, MECHANISM, features=jaxbo.Fixed(size=4), candidates=4
+)
 EVENTS = (accounting.event(MECHANISM, 2),)
 SPENT = jaxbo.Ledger(1e-5, events=EVENTS)
 TRACE = jaxbo.Trace(jnp.zeros((3, 2, 2)), VALUES, ())
@@ -96,6 +99,15 @@ PRIVACY = {
     "rounds_for": of(
         accounting.rounds_for, mechanism=MECHANISM, epsilon=1.0, delta=1e-5,
         accountant=accounting.moments,
+    ),
+    "delta_for": of(accounting.delta_for, owners=20),
+    "plan": of(
+        accounting.plan, owners=20, rounds=2, epsilon=1.0, delta=1e-5, q=0.5, size=10, regions=2,
+        exact=False, accountant=accounting.moments,
+    ),
+    "audit": of(
+        jaxbo.privacy.audit, algorithm=PRIVATE, objective=bowl, rounds=1, key=KEY, runs=100,
+        delta=1e-5, initial=0, dropout=0.1, confidence=0.95, accountant=accounting.moments,
     ),
     "Ledger": of(jaxbo.Ledger, delta=1e-5, budget=3.0, accountant=None, events=()),
     "Ledger.epsilon": of(SPENT.epsilon, delta=1e-5),

@@ -748,7 +748,7 @@ NOT_EVEN = {
 
 
 def server_request():
-    return Request("00", "", -1, 0, np.zeros(2, np.uint32), None)
+    return Request("00", jaxbo.__version__, "", -1, 0, np.zeros(2, np.uint32), None)
 
 
 @pytest.fixture(scope="module")
@@ -970,6 +970,10 @@ def test_an_owner_refuses_another_algorithm_and_the_past(tmp_path):
         Owner(METHODS["FTS"], measured, 0, tmp_path / "0").answer(server.request())
     with pytest.raises(RefusedError, match="another key"):
         world.owner(0, key=jr.key(1)).answer(server.request())
+    with pytest.raises(
+        RefusedError, match=rf"jaxbo 0.0.1, this owner {jaxbo.__version__}: both need"
+    ):
+        world.owner(0).answer(server.request()._replace(version="0.0.1"))
     with pytest.raises(RefusedError, match="name of the federation"):
         world.owner(0).answer(server.request()._replace(federation="../0"))
     with pytest.raises(RefusedError, match="expected the arrays"):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import ErrorCode
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
@@ -22,7 +24,7 @@ from flwr.supernode.cli.flower_supernode import SuperNodeLifespanConfig
 
 import jaxbo
 from jaxbo.federation import Coordinator, RefusedError, flower
-from jaxbo.federation.flower import _records, _worker, node
+from jaxbo.federation.flower import _pinned, _records, _worker, node
 from jaxbo.federation.flower._worker import Job
 from jaxbo.federation.flower.node import Node, Server, Workers
 from tests.federation import answering
@@ -153,6 +155,76 @@ def test_an_app_that_nobody_trusted_has_signed_is_not_given_to_the_worker(tmp_pa
     link.ask(RecordDict())
     staying.once()
     assert link.answer().error.code == ErrorCode.INVALID_FAB
+
+
+#: Flower reads patterns of names in a way that is deprecated.
+OLD = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+
+
+def bundle(folder, objective="one", version="1.0.0", **files):
+    """An app in a folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nname = "digits"\nversion = "{version}"\ndescription = ""\n'
+        '[tool.flwr.app]\npublisher = "us"\n[tool.flwr.app.components]\n'
+        'serverapp = "app:server"\nclientapp = "app:client"\n'
+    )
+    for name, text in {"app": f"client = {objective!r}", **files}.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def asked_with(link, app, mine):
+    """What the worker is given, and the node's answer, where the server has this app."""
+    jobs = []
+
+    class Noting(InThisProcess):
+        def answer(self, job):
+            jobs.append(job)
+            return Message(RecordDict(), reply_to=job.message)
+
+    theirs = app if isinstance(app, bytes) else build_fab_from_disk(app)
+    server = link.server._replace(fab=lambda name, number: Fab("their hash", theirs, {}))
+    link.ask(RecordDict())
+    Node(server, link.config, Noting(None), mine).once()
+    return jobs, link.answer()
+
+
+@OLD
+def test_an_owner_with_a_copy_of_the_app_runs_that_copy_alone(tmp_path):
+    mine = _pinned.read(str(bundle(tmp_path / "mine")))
+    link = Link(folder=tmp_path)
+    (job,), _ = asked_with(link, bundle(tmp_path / "theirs"), mine)
+    assert (job.app, job.version, job.fab) == ("us/digits", "1.0.0", mine.fab)
+    jobs, answer = asked_with(link, bundle(tmp_path / "new", "other", "2.0.0"), mine)
+    assert not jobs
+    assert answer.error.code == ErrorCode.INVALID_FAB
+    assert answer.error.reason == (
+        "the server's app is us/digits 2.0.0, this owner runs us/digits 1.0.0 alone: app.py, "
+        "pyproject.toml differ."
+    )
+    for theirs in (bundle(tmp_path / "more", extra=""), b"no bundle"):
+        jobs, answer = asked_with(link, theirs, mine)
+        assert not jobs
+        assert "this owner runs us/digits 1.0.0 alone" in answer.error.reason
+
+
+@OLD
+def test_a_copy_of_the_app_may_be_a_folder_or_a_bundle_packed_in_any_way(tmp_path):
+    folder = bundle(tmp_path / "mine")
+    packed = tmp_path / "mine.fab"
+    packed.write_bytes(build_fab_from_disk(folder))
+    again = tmp_path / "again.fab"
+    with zipfile.ZipFile(packed) as old, zipfile.ZipFile(again, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    assert again.read_bytes() != packed.read_bytes()
+    for path in (folder, packed):
+        assert _pinned.read(str(path)).refusal(again.read_bytes()) is None
+    with pytest.raises(ValueError, match="--app must be your copy"):
+        _pinned.read(str(tmp_path / "nothing"))
+    with pytest.raises(ValueError, match="is no app of Flower's"):
+        _pinned.read(str(tmp_path))
 
 
 def test_a_node_goes_on_after_what_it_cannot_read_and_after_a_run_that_has_ended(monkeypatch):

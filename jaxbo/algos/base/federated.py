@@ -357,7 +357,19 @@ class AbstractFederated(AbstractAlgorithm):
         keys = ask_keys(key)
         messages = self.messages(keys.message, state, each=each)
         broadcast = self.aggregate(keys.server, state.shared, state.round, messages, present)
-        own = agent_keys(keys.choice, jnp.arange(self.targets))
+        return self.respond(keys.choice, state, messages, broadcast, each=each)
+
+    def respond(
+        self,
+        key: Key,
+        state: FederatedState,
+        messages: PyTree,
+        broadcast: PyTree,
+        *,
+        each: Each = jax.vmap,
+    ) -> tuple[Float[Array, "targets dim"], PyTree]:
+        """The end of `ask`: what all targets query after a broadcast, and what `info` has of it."""
+        own = agent_keys(key, jnp.arange(self.targets))
         first = self._first(self.targets, (state.clients, state.past, messages))
         # What all agents share is not mapped, so that what follows from it is computed once.
         choose = each(self.choose, in_axes=(0, None, 0, 0, 0, None))

@@ -1,6 +1,6 @@
 """An owner's SuperNode that imports and compiles once.
 
-    python -m jaxbo.federation.flower.node [--every SECONDS] --node-config 'partition-id=0 folder="…"' …
+    python -m jaxbo.federation.flower.node [--app COPY] [--every SECONDS] --node-config '…' …
 
 It takes the arguments of `flower-supernode` and does the same: it asks the server for messages, and gives
 them to the app. But `flower-supernode` starts Python for each message, which imports JAX and compiles
@@ -11,6 +11,11 @@ Another app gets another worker, and the two apps that were asked for last keep 
 died is replaced, and all are when jaxbo has been installed anew. If a worker dies of a message, the
 answer is an error, and the owner's file has all evaluations before it. Workers end with their parent,
 even in the middle of an evaluation.
+
+The server sends the app, and the worker runs it. With `--app`, the owner's own copy of it, a folder or
+a `.fab` file, the node runs this copy and nothing else. If the server's app has other files, the answer
+is a refusal that names both. Without it the node runs whatever the server sends, and says so when it
+starts.
 
 `--every` is how often the server is asked, by default every three seconds, like Flower's. Dependencies of
 an app are not installed. Flower's API for processes and its report of health are not served.
@@ -51,7 +56,8 @@ from flwr.supernode.cli.flower_supernode import (
 from flwr.supernode.start_client_internal import _init_connection, _verify_fab
 
 from jaxbo._check import require, seconds
-from jaxbo.federation.flower import _worker
+from jaxbo.federation.flower import _pinned, _worker
+from jaxbo.federation.flower._pinned import PinnedApp
 from jaxbo.federation.flower._worker import Job
 
 #: Seconds between two questions to the server: Flower's.
@@ -170,8 +176,14 @@ class Server(NamedTuple):
 class Node:
     """Takes messages from the server, and gives it the workers' answers."""
 
-    def __init__(self, server: Server, config: SuperNodeLifespanConfig, workers: Workers):
-        self._server, self._config, self._workers = server, config, workers
+    def __init__(
+        self,
+        server: Server,
+        config: SuperNodeLifespanConfig,
+        workers: Workers,
+        app: PinnedApp | None = None,
+    ):
+        self._server, self._config, self._workers, self._app = server, config, workers, app
         #: Runs and their apps, by number, of the last few.
         self._known: dict[int, tuple[Run, Fab]] = {}
 
@@ -226,9 +238,15 @@ class Node:
             log.error("the server's app is signed by none of the trusted entities")
             error = Error(ErrorCode.INVALID_FAB, "The app could not be verified.")
             return Message(error, reply_to=message)
+        name, version = run.fab_id, run.fab_version
+        if self._app is not None:
+            if refusal := self._app.refusal(fab.content):
+                log.error("refused: %s", refusal)
+                return Message(Error(ErrorCode.INVALID_FAB, refusal), reply_to=message)
+            name, version, fab = self._app
         config, options = self._config.node_config, get_fused_config_from_fab(fab.content, run)
         context = Context(run.run_id, self._server.node, config, RecordDict(), options)
-        reply = self._workers.answer(Job(message, context, run.fab_id, run.fab_version, fab))
+        reply = self._workers.answer(Job(message, context, name, version, fab))
         if reply is None:
             log.error("the worker died of a message; another one is started")
             error = Error(ErrorCode.CLIENT_APP_CRASHED, "The owner's process died.")
@@ -249,8 +267,12 @@ class Node:
 def main() -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--every", type=float, default=EVERY)
+    parser.add_argument("--app")
     options, rest = parser.parse_known_args()
     seconds("--every", options.every)
+    app = None if options.app is None else _pinned.read(options.app)
+    if app is None:
+        log.warning("this node runs any app that the server sends; --app COPY runs yours alone")
     sys.argv = ["flower-supernode", *rest]
     config = _parse_supernode_lifespan_config()
     require(
@@ -264,7 +286,7 @@ def main() -> None:
         while True:
             with _init_connection(**{name: getattr(config, name) for name in CONNECTION}) as server:
                 log.info("SuperNode %d asks every %g s", server[0], options.every)
-                Node(Server(*server), config, workers).serve(options.every)
+                Node(Server(*server), config, workers, app).serve(options.every)
             time.sleep(options.every)  # Flower has logged why the connection ended
     finally:
         workers.end()

@@ -5,20 +5,20 @@ import pytest
 from scipy import stats
 
 from bench.dp import audit
-from jaxbo.privacy import accounting
+from jaxbo.privacy import accounting, auditing
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 
 
 def test_equal_samples_rule_out_nothing():
     rng = np.random.default_rng(0)
-    assert audit.bound(rng.normal(size=20_000), rng.normal(size=20_000), 1e-3) < 0.2
+    assert auditing.bound(rng.normal(size=20_000), rng.normal(size=20_000), 1e-3) < 0.2
 
 
 def test_the_bound_is_a_bound_for_a_known_pair_and_near_it():
     # N(1, 1) against N(0, 1): the statistic is x itself, and the best epsilon is known in closed form.
     rng, delta = np.random.default_rng(0), 1e-2
     found = [
-        audit.bound(1 + rng.normal(size=100_000), rng.normal(size=100_000), delta)
+        auditing.bound(1 + rng.normal(size=100_000), rng.normal(size=100_000), delta)
         for _ in range(10)
     ]
     epsilon = np.linspace(0, 6, 10_001)
@@ -36,4 +36,4 @@ def test_the_mechanism_passes_and_broken_ones_are_caught(name, key):
     q, z, rounds = 0.5, 3.0, 1
     claimed = accounting.epsilon(Mechanism(z, 1.0, Poisson(q)), rounds, audit.DELTA)
     samples = audit.ratios(kind(z, 1.0, Poisson(q)), rounds, 100_000, key)
-    assert (audit.bound(*samples, audit.DELTA) > claimed) == broken
+    assert (auditing.bound(*samples, audit.DELTA) > claimed) == broken
