@@ -30,8 +30,22 @@ _LEAST = 1e-7
 class Audit:
     """The part of a claimed privacy loss that an attack proves. `print` shows it in a sentence.
 
-    `lower` is the bound on ε at `delta`, at the `confidence`, from `runs` runs with the owner and as many
-    without. `most` is the largest bound that so many runs can give.
+    Args:
+        lower: The lower bound on ε.
+        claimed: The claimed ε.
+        delta: The δ of both.
+        confidence: The probability with which the bound holds.
+        runs: Number of runs with the owner, and of as many without.
+        rounds: Rounds of a run.
+        most: The largest bound that so many runs can give.
+
+    Example:
+        >>> from jaxbo.privacy import Audit
+        >>> found = Audit(0.8, 2.0, 1e-5, 0.95, 400, 3, 3.7)
+        >>> found.broken
+        False
+        >>> print(found.sentence[-37:])
+        is claimed: the claim is not refuted.
     """
 
     lower: float

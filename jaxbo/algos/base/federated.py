@@ -368,7 +368,18 @@ class AbstractFederated(AbstractAlgorithm):
         *,
         each: Each = jax.vmap,
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
-        """The end of `ask`: what all targets query after a broadcast, and what `info` has of it."""
+        """Ends `ask`: chooses the queries of all targets after a broadcast.
+
+        Args:
+            key: Random key, the part of the round's that is for choices.
+            state: The state before the round.
+            messages: The messages of all agents.
+            broadcast: The server's broadcast.
+            each: How a function of one agent is mapped over all. Default: `jax.vmap`.
+
+        Returns:
+            A query for each target, and the information about it.
+        """
         own = agent_keys(key, jnp.arange(self.targets))
         first = self._first(self.targets, (state.clients, state.past, messages))
         # What all agents share is not mapped, so that what follows from it is computed once.

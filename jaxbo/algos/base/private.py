@@ -39,6 +39,17 @@ class AbstractPrivate(AbstractFederated):
 
     Write `vector`, `weights` and `broadcast`, and `join`, `message`, `choose` and `learn` as in
     `AbstractFederated`.
+
+    Raises:
+        ValueError: `mechanism` is none, or `releases` is no number or negative.
+
+    Example:
+        >>> import jaxbo
+        >>> method = jaxbo.DPLearnedPrior(jaxbo.Cube(1), 50, 20, releases=3)
+        >>> isinstance(method, jaxbo.AbstractPrivate), method.gathers
+        (True, False)
+        >>> method.released(2) is method.mechanism, method.released(3)
+        (True, None)
     """
 
     mechanism: eqx.AbstractVar[Mechanism]
@@ -54,19 +65,42 @@ class AbstractPrivate(AbstractFederated):
 
     @abc.abstractmethod
     def vector(self, message: Any) -> Features:
-        """The numbers of an agent's message that are clipped as a whole, and summed up."""
+        """Takes the numbers that are clipped as a whole, and summed up, from a message.
+
+        Args:
+            message: An agent's message.
+
+        Returns:
+            The numbers, as one vector.
+        """
 
     @abc.abstractmethod
     def weights(self, round: Count) -> Float[Array, "regions agents"]:
-        """How much each agent counts in each region, in a round, the first being 0. Public."""
+        """Computes how much each agent counts in each region, which is public.
+
+        Args:
+            round: The number of the round, from 0 on.
+
+        Returns:
+            The weight of each agent in each region.
+        """
 
     @abc.abstractmethod
     def broadcast(
         self, key: Key, shared: PyTree, round: Count, release: Float[Array, "regions released"]
     ) -> PyTree:
-        """The message to all agents, from the release and public numbers alone.
+        """Makes the broadcast from the release and from public numbers alone.
 
-        In a round without a release (`releasing`) it must not depend on `release`. The key is public.
+        In a round without a release (`releasing`) the broadcast must not depend on `release`.
+
+        Args:
+            key: Random key of the round, which is public.
+            shared: The result of `setup`.
+            round: The number of the round, from 0 on.
+            release: The private sum of each region.
+
+        Returns:
+            The broadcast.
         """
 
     @property
@@ -74,20 +108,44 @@ class AbstractPrivate(AbstractFederated):
         return False
 
     def releasing(self, round: Count) -> Flag:
-        """Whether the server releases anything in this round, the first being 0."""
+        """Says whether the server releases anything in a round.
+
+        Args:
+            round: The number of the round, from 0 on.
+
+        Returns:
+            A truth value.
+        """
         return round.astype(self.releases.dtype) < self.releases
 
     def released(self, round: int) -> Mechanism | None:
         return self.mechanism if round < float(self.releases) else None
 
     def vectors(self, messages: PyTree) -> Float[Array, "agents released"]:
-        """The vectors of all agents."""
+        """Takes the `vector` of each agent's message.
+
+        Args:
+            messages: The messages of all agents.
+
+        Returns:
+            A vector for each agent.
+        """
         return jax.vmap(self.vector)(messages)
 
     def release(
         self, key: Key, round: Count, messages: PyTree, present: Bool[Array, " agents"]
     ) -> Release:
-        """The private sum of a round, with the server's key of that round."""
+        """Makes the private sum of a round.
+
+        Args:
+            key: The server's random key of the round, which is secret.
+            round: The number of the round, from 0 on.
+            messages: The messages of all agents.
+            present: Whether each agent's message arrived.
+
+        Returns:
+            The sums, the agents that are in them, and a key that all may know.
+        """
         secret, public = jr.split(key)
         vectors = self.vectors(messages)
         sums = self.mechanism.release(secret, vectors, self.weights(round), present)
