@@ -40,6 +40,7 @@ from jaxbo.kernels.models.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.models.marginal import Marginal
 from jaxbo.kernels.models.pooled import Pooled
 from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.models.widened import Widened
 from jaxbo.kernels.processes.covariance import Matern12, Matern32, Matern52, SquaredExponential
 from jaxbo.kernels.processes.sketch import Pivoted, Sketch
 from jaxbo.objectives import functions
@@ -128,6 +129,7 @@ __all__ = [
     "Trace",
     "UpperBound",
     "Weighting",
+    "Widened",
     "__version__",
     "accounting",
     "best",

@@ -1,15 +1,17 @@
-"""Round -> a number, for rounds t = 1, 2, ...: mostly the probability pₜ ∈ (0, 1] of an agent's own
-sample.
+"""Round -> a number, for rounds t = 1, 2, ...: mostly the probability pₜ of an agent's own sample.
 
     Constant         pₜ = probability
     InverseSqrt      pₜ = 1 - 1/√t
-    Inverse          pₜ = 1 - 1/t         each with p₁ = p₂
+    Inverse          pₜ = 1 - 1/t         each with p₁ = p₂, as FTS has it
     InverseSquare    pₜ = 1 - 1/t²
     Power            pₜ = 1 - max(t + shift, 2)^(-exponent)
     Table            pₜ = probabilities[min(t, length) - 1]
     OfRound          pₜ = function(t)
     Confidence       βₜ = 2 log(points π² t² / 6δ), of upper bounds that hold together
     Continuous       the same on a continuous domain
+
+DP-FTS-DE prints p₁ = 0, with which all first queries are made from the broadcast: `OfRound` of
+`lambda t: 1 - t**-0.5`, or a `Table`.
 
 Round t = 1 is the first after the initial points. Theorem 1 of FTS (Dai, Low and Jaillet, 2020) bounds
 the regret when pₜ never falls, tends to 1, and, for every t > 1,
@@ -37,7 +39,7 @@ from jaxbo._check import positive_number, require, shown, whole
 from jaxbo._extensible import Extensible
 from jaxbo.types import Count, Scalar, about, as_pytree, floating, named
 
-#: 1 - 1/t is 0 at t = 1, no probability of (0, 1], so the paper sets p₁ = p₂.
+#: 1 - 1/t is 0 at t = 1, which FTS's p_t may not be: it sets p₁ = p₂. DP-FTS-DE's may be 0.
 _FIRST = 2
 
 
@@ -59,9 +61,8 @@ def _table(values: ArrayLike | Sequence[float]) -> Float[Array, " rounds"]:
 def _probabilities(values: ArrayLike | Sequence[float]) -> Float[Array, "..."]:
     values = floating(values)
     require(
-        (values > 0) & (values <= 1),
-        f"probabilities must lie in (0, 1], got {values}: 1 is one's own sample always, and 0, "
-        "never one's own, is not allowed.",
+        (values >= 0) & (values <= 1),
+        f"probabilities must lie in [0, 1], got {values}: 1 is one's own sample always, and 0 never.",
     )
     return values
 
@@ -87,10 +88,10 @@ class Constant(AbstractSchedule):
     1 this is a heuristic, whose regret may grow linearly where agents differ.
 
     Args:
-        probability: The probability, in (0, 1].
+        probability: The probability, in [0, 1].
 
     Raises:
-        ValueError: The probability lies outside (0, 1].
+        ValueError: The probability lies outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp, jaxbo
@@ -207,10 +208,10 @@ class Table(AbstractSchedule):
     docstring at every entry. Any other table is a heuristic.
 
     Args:
-        probabilities: The probabilities, in (0, 1].
+        probabilities: The probabilities, in [0, 1].
 
     Raises:
-        ValueError: The table is empty, or a probability lies outside (0, 1].
+        ValueError: The table is empty, or a probability lies outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp, jaxbo
@@ -228,7 +229,7 @@ class Table(AbstractSchedule):
 class OfRound(AbstractSchedule):
     """A function of the round t = 1, 2, …, written with `jax.numpy`.
 
-    The round is traced. The caller sees to it that probabilities lie in (0, 1]. Arrays of a module, or
+    The round is traced. The caller sees to it that probabilities lie in [0, 1]. Arrays of a module, or
     bound by a `functools.partial`, are data. All else is part of the program.
 
     Args:
@@ -265,7 +266,7 @@ def as_schedule(
         The schedule.
 
     Raises:
-        ValueError: It is anything else, such as a list (take `Table`), or a number outside (0, 1].
+        ValueError: It is anything else, such as a list (take `Table`), or a number outside [0, 1].
 
     Example:
         >>> import jaxbo

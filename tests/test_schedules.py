@@ -97,14 +97,20 @@ def test_the_value_is_one_number_of_the_default_precision(schedule, x64):
     assert not value.weak_type
 
 
-@pytest.mark.parametrize("probability", [0.0, -0.1, 1.1, float("nan"), [0.5, 0.5]])
-def test_a_constant_outside_the_half_open_interval_is_refused(probability):
+def test_dp_fts_de_s_schedule_begins_with_zero():
+    printed = OfRound(lambda t: 1 - t.astype(float) ** -0.5)
+    np.testing.assert_allclose(values(printed), 1 - ROUNDS**-0.5, atol=1e-6)
+    np.testing.assert_array_equal(values(Table([0.0, 0.5]))[:2], [0, 0.5])
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan"), [0.5, 0.5]])
+def test_a_constant_that_is_no_probability_is_refused(probability):
     with pytest.raises(ValueError, match="probabilit"):
         Constant(probability)
 
 
 @pytest.mark.parametrize(
-    "probabilities", [[], [0.5, 0.0], [1.5], [0.5, float("nan")], 0.5, np.full((1, 1), 0.5)]
+    "probabilities", [[], [0.5, -0.1], [1.5], [0.5, float("nan")], 0.5, np.full((1, 1), 0.5)]
 )
 def test_a_table_that_is_empty_or_holds_no_probabilities_is_refused(probabilities):
     with pytest.raises(ValueError, match="probabilit"):
@@ -205,7 +211,7 @@ def test_a_number_is_a_schedule():
     assert isinstance(as_schedule(0.5), Constant)
     np.testing.assert_array_equal(values(as_schedule(0.5)), 0.5)
     with pytest.raises(ValueError, match="must lie in"):
-        as_schedule(0)
+        as_schedule(-1)
 
 
 @pytest.mark.parametrize(

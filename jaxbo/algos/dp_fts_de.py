@@ -110,8 +110,9 @@ class DPFTSDE(AbstractPrivate, AbstractTwoModels):
             Default: `Fixed()`.
         own: The agents' private model for their own samples. None: the model of the messages
             serves, as in `FTS`.
-        mixing: Probability p_t of an own sample in round t = 1, 2, …: a schedule or a number in (0,
-            1]. Default: `InverseSqrt()`.
+        mixing: Probability p_t of an own sample in round t = 1, 2, …: a schedule or a number in [0,
+            1]. The paper's is `lambda t: 1 - t**-0.5`, which is 0 in the first round. Default:
+            `InverseSqrt()`, the same but for p_1 = p_2.
         releases: Number of rounds with a release, such as `accounting.rounds_for` gives for a
             budget. Afterwards all agents go on with their own samples. Default: 10, the rounds of
             distributed exploration by the default `weighting`.

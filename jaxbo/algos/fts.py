@@ -98,7 +98,7 @@ class FTS(AbstractTwoModels):
 
     Differs from the paper in three defaults. Values are standardized by each agent's running mean
     and deviation. Features are `sine_cosine`; the paper's are `Fixed(basis=features.cosine)`. β_t
-    is 1, as in the paper's experiments.
+    is 1, as in the paper's experiments; `own=Widened(Fixed(), beta)` has another.
 
     Memory: M² + O(M) floats an agent, or O(capacity M) with a `capacity` up to M. With `once` a
     round takes some `targets` × `agents` numbers more, to put the peers in order. Measured in a run
@@ -112,7 +112,7 @@ class FTS(AbstractTwoModels):
         own: The agents' private model for their own samples, such as `Fitted`. None: the model of
             the messages serves. An agent's own sample is then the very function that it sent, a
             fresh draw every round, with the same law.
-        mixing: Probability p_t of an own sample in round t = 1, 2, …: a schedule or a number in (0,
+        mixing: Probability p_t of an own sample in round t = 1, 2, …: a schedule or a number in [0,
             1]. Default: `Power(0.5, shift=1)`.
         peers: P_N up to scale: a weight for each agent, or a row of weights for each target. A
             target's own weight is ignored. None: the uniform distribution. `Ranked()` learns it:

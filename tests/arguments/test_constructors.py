@@ -143,6 +143,7 @@ CONSTRUCTORS = {
         {"kernels": [jaxbo.SquaredExponential(0.3)], "expert": FITTED, "floor": 1e-4},
     ),
     "Marginal": (jaxbo.Marginal, {"expert": FITTED, "samples": 8, "warmup": 20}),
+    "Widened": (jaxbo.Widened, {"model": FITTED, "beta": 2.0}),
     "Pooled": (jaxbo.Pooled, {"settings": 8}),
     "Decomposed": (
         jaxbo.Decomposed,

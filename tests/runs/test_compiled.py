@@ -874,7 +874,7 @@ BAD_PARTS = {
     "an own surrogate that is none": (lambda: FTS(Cube(2), 2, own=0.1), "own"),
     "a list as schedule": (lambda: FTS(Cube(2), 2, mixing=[0.5]), "or a schedule such as"),
     "0 as schedule": (lambda: FTS(Cube(2), 2, mixing=0), r"\(0, 1\], got 0"),
-    "a probability of 0": (lambda: Constant(0), r"\(0, 1\], got 0"),
+    "a probability below 0": (lambda: Constant(-0.1), r"\[0, 1\], got -0.1"),
     "a probability above 1": (lambda: Constant(1.5), r"\(0, 1\], got 1.5"),
     "too few weights": (lambda: FTS(Cube(2), 3, peers=[1.0, 1.0]), r"shape .*got \(2,\)"),
     "a weight below 0": (lambda: FTS(Cube(2), 3, peers=[1.0, -1.0, 1.0]), "at least 0, got"),

@@ -162,5 +162,8 @@ class AbstractTwoModels(AbstractFederated):
 
 
 def is_own(mixing: AbstractSchedule, key: Key, round: Count) -> Flag:
-    """r ≤ p_t in the round, the first being 0: settled for all rounds by the key an agent joins with."""
-    return jr.uniform(jr.fold_in(key, round)) <= mixing(round + 1)
+    """r < p_t in the round, the first being 0: settled for all rounds by the key an agent joins with.
+
+    The draw r is from [0, 1). So 0 is never, and 1 always.
+    """
+    return jr.uniform(jr.fold_in(key, round)) < mixing(round + 1)

@@ -20,6 +20,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
+from jaxbo._beta import Beta, as_beta, beta_at, check_beta
 from jaxbo._check import whole
 from jaxbo._extensible import Extensible
 from jaxbo.kernels.additive import kernel as additive
@@ -31,7 +32,6 @@ from jaxbo.kernels.additive.decomposed import (
     FactorGrid,
 )
 from jaxbo.kernels.choosing import acquisition
-from jaxbo.kernels.choosing.policy import Beta, as_beta, beta_at, check_beta
 from jaxbo.kernels.factors.graph import Tables
 from jaxbo.types import Count, Function, Key, Point, Points, Scalar
 

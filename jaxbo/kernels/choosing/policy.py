@@ -18,40 +18,23 @@ If outcomes have bounds, a model each says how far they are on the good side, th
 import abc
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
+from jaxbo._beta import Beta, as_beta, beta_at, check_beta
 from jaxbo._check import is_a, require
 from jaxbo._extensible import Extensible
 from jaxbo.kernels.choosing import acquisition
 from jaxbo.kernels.models.ensemble import AbstractEnsemble, first, mixed
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
-from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, named
-
-#: A squared number of standard deviations, or one for each t: a function such as `schedules.Confidence`.
-Beta: TypeAlias = Scalar | Callable[[Count], Scalar]
-
-
-def as_beta(value: ArrayLike | Callable[[Count], Scalar]) -> Beta:
-    """A function as it is, a number as an array."""
-    return value if callable(value) else named("beta")(value)
-
-
-def check_beta(beta: Beta) -> None:
-    """`ValueError` for a number below 0."""
-    require(callable(beta) or beta >= 0, f"beta must be at least 0, got {beta}.")
-
-
-def beta_at(beta: Beta, t: Count) -> Scalar:
-    """Its value at t."""
-    return beta(t) if callable(beta) else beta
+from jaxbo.types import Flag, Function, Key, Point, Scalar
 
 
 class Model(NamedTuple):
