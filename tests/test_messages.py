@@ -297,7 +297,7 @@ def test_a_rule_that_cannot_be_asked_is_refused_before_work_starts(stop):
 def test_arguments_that_are_made_into_numbers_are_named():
     cube = jaxbo.Cube(2)
     refused(lambda: jaxbo.FTS(cube, 2, peers="a"), "peers", "'a'")
-    refused(lambda: jaxbo.FTS(cube, 2, mixing=2.0), "mixing", "(0, 1]")
+    refused(lambda: jaxbo.FTS(cube, 2, mixing=2.0), "mixing", "[0, 1]")
     refused(lambda: jaxbo.CEPE(cube, 2, [1, 1], noise="a"), "noise", "'a'")
     refused(lambda: jaxbo.Ledger(1e-5, "a"), "budget", "'a'")
     refused(lambda: jaxbo.LearnedPrior(cube, 2, trust="a"), "trust", "'a'")
