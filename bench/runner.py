@@ -414,8 +414,11 @@ def interval(values: np.ndarray) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status of `python -m bench`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["report"]:
+        return importlib.import_module("bench.report").main(words[1:])
     parser = _parser()
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(words)
     if given.list:
         print(_listing())
         return 0
@@ -472,7 +475,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="The papers' experiments, one by name. What is interrupted goes on with the "
-        "same command; a long one, started twice at the same time, shares the work.",
+        "same command; a long one, started twice at the same time, shares the work. `report` makes the "
+        "page of all claims from the results, and the tables of the site.",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="which experiment")
     parser.add_argument(

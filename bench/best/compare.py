@@ -82,7 +82,11 @@ class LogRatio(NamedTuple):
 def ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> LogRatio:
     """The comparison over several problems, each with log regrets of ours and of the peer."""
     means = np.array([ours.mean() - theirs.mean() for ours, theirs in pairs])
-    errors = np.array([np.hypot(_error(ours), _error(theirs)) for ours, theirs in pairs])
+    return over(means, np.array([np.hypot(_error(o), _error(t)) for o, t in pairs]))
+
+
+def over(means: np.ndarray, errors: np.ndarray | float = math.inf) -> LogRatio:
+    """The same from log-ratios of problems, whose standard errors tell wins and losses from ties."""
     wins, losses = means < -ERRORS * errors, means > ERRORS * errors
     return LogRatio(
         float(means.mean()),

@@ -30,7 +30,7 @@ ROUNDS = (1, 40)
 #: How much longer than allowed: clipping is on trial, too.
 LONGER = 3.0
 #: How a figure was made.
-BOUND = "a bound of 95 % confidence"
+BOUND = "bound"
 #: Of the two bounds together.
 CONFIDENCE = 0.95
 #: Losses small enough to be exceeded provably by so many runs.

@@ -41,7 +41,7 @@ OURS = SHOWN[0]
 #: "No worse" allows so many more rows in a hundred.
 SAME = 0.01
 #: How the interval of a number of data sets was made.
-COUNTED = "counted: from those that are surely so to those that may be"
+COUNTED = "counted"
 #: Runs, and trainings an evaluation: of small data sets and of the two large ones.
 SMALL, LARGE = (10, 10), {"MNIST": (2, 1), "traffic": (4, 2)}
 

@@ -231,6 +231,7 @@ def _run(options: Options) -> Result:
         },
         finals={", ".join(kind): one.regret for kind, one in found.items()},
         checks=checks(found),
+        details={"failed after ten": {", ".join(k): one.failed.mean() for k, one in found.items()}},
         headers=("problem", "method", "told by", "failed after ten", "regret"),
         rows=[
             (*kind, f"{100 * one.failed.mean():.0f} %", interval(one.regret))
