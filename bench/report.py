@@ -71,13 +71,9 @@ def _counts(results: Results) -> str:
         return [name, *(str(outcomes.count(one)) for one in SYMBOLS), str(len(outcomes))]
 
     shown = {name: result for name, result in results.items() if result.get("checks")}
-    rows = [row(f"[{name}](#{_anchor(name)})", result) for name, result in shown.items()]
+    rows = [row(f"[{name}](#{name})", result) for name, result in shown.items()]
     head = ["experiment", *(f"{sign} {outcome}" for outcome, sign in SYMBOLS.items()), "claims"]
     return markdown([head, row("all", *shown.values()), *rows])
-
-
-def _anchor(name: str) -> str:
-    return f"claims-of-{name}"
 
 
 def _experiment(name: str, result: Mapping[str, Any]) -> str:
@@ -86,7 +82,7 @@ def _experiment(name: str, result: Mapping[str, Any]) -> str:
     head = ["claim", "margin", "figure", "95 % interval", "", "runs", "how"]
     return "\n\n".join(
         [
-            f"({_anchor(name)})=\n\n## {name}",
+            f"## {name}",
             f"{result['source']}; {seconds:.0f} seconds on {device}. "
             f"[Result](../../bench/results/{name}.json)",
             markdown([head, *rows]),

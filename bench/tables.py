@@ -10,6 +10,7 @@ and NAME is one of `TABLES`. A mean has its standard error in brackets, of which
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ def percent(value: float) -> str:
 
 def markdown(rows: Rows) -> str:
     """The first row is the head."""
-    head, *rest = (f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
+    head, *rest = (re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(row)} |") for row in rows)
     return "\n".join([head, "|" + " --- |" * len(rows[0]), *rest])
 
 
@@ -357,6 +358,83 @@ def plateaus(results: Results) -> Rows:
     return [["", *methods], *rows]
 
 
+def round_parts(results: Results) -> Rows:
+    """Microseconds an agent of each part of a round, and its floor."""
+    labels = {
+        "message": "a draw from the posterior",
+        "candidates": "the best of 1000 candidates, of each slab",
+        "search": "Newton's method from there",
+        "learn": "one observation more",
+    }
+    kinds = {"bytes or products": "work", "random numbers": "random", "cosines": "cosines"}
+    parts = results["round-parts"]["settings"]["parts"]
+
+    def row(label: str, part: Mapping[str, float]) -> list[str]:
+        least = (f"{part[kind]:.2f}" if part[kind] else "" for kind in kinds.values())
+        return [label, f"{part['took']:.2f}", *least, f"{part['took'] / part['floor']:.1f}"]
+
+    rows = [row(label, parts[part]) for part, label in labels.items()]
+    return [["", "takes", *kinds, "times the floor"], *rows]
+
+
+def gpu(results: Results) -> Rows:
+    """Times on a GPU by the plain programs and by the kernels."""
+    figures = results["gpu"]["settings"]["figures"]
+    # The first of a name is beside its floor.
+    found = {figure["name"]: figure["value"] for figure in reversed(figures)}
+    slab, matrix, product, draw = (
+        "the best of every slab",
+        "10 observations, the root a matrix",
+        "10 observations, the root a product",
+        "a draw, the root a product",
+    )
+    whole = "DP-FTS-DE, 1000000 agents, 60 rounds, in chunks of 100000"
+    tasks = {
+        f"{slab}, 100 000 agents": (f"{slab}: 100000 agents", "kernel", 1.0, "ms"),
+        f"ten{matrix[2:]}, 100 000 agents": (f"{matrix}: 100000 agents", "kernel", 1.0, "ms"),
+        f"ten{product[2:]}, 100 000 agents": (f"{product}: 100000 agents", "kernel", 1.0, "ms"),
+        f"{draw}, 100 000 agents": (f"{draw}: 100000 agents", "kernel", 1.0, "ms"),
+        "an FTS round of 1000 agents": ("FTS, 1000 agents, 20 rounds", "kernels", 1.0, "ms"),
+        "an FTS round of 100 000 agents": ("FTS, 100000 agents, 20 rounds", "kernels", 100.0, "ms"),
+        "a DP-FTS-DE round of 100 000 agents": (
+            "DP-FTS-DE, 100000 agents, 20 rounds",
+            "kernels",
+            100.0,
+            "ms",
+        ),
+        "an FTS round of a million agents": (
+            "FTS, 1000000 agents, 20 rounds",
+            "kernels",
+            1000.0,
+            "ms",
+        ),
+        "60 rounds of DP-FTS-DE, a million agents in chunks of 100 000": (
+            whole,
+            "in all",
+            1.0,
+            "s",
+        ),
+        "compiling these 60 rounds": (whole, "compilation", 1.0, "s"),
+    }
+
+    def row(label: str, name: str, kind: str, times: float, unit: str) -> list[str]:
+        names = (f"{name}, plain", f"{name}, {kind}")
+        if unit == "s":
+            names = (f"{name}, plain: {kind}", f"{name}, kernels: {kind}")
+        plain, ours = (found.get(one) for one in names)
+        shown = [f"{digits(times * one, 3)} {unit}" if one else "" for one in (plain, ours)]
+        return [label, *shown, f"{plain / ours:.1f}" if plain and ours else ""]
+
+    ensembles = 100 * found["11 kernels, 100 optimizations: an iteration"] / 1000
+    sums = found["max-sum, 1811 pairs of 1811 variables on 32 points: 30 iterations"]
+    return [
+        ["on one H100", "plain", "kernels", "times as fast"],
+        *(row(label, *task) for label, task in tasks.items()),
+        ["100 ensembles of 11 kernels: an iteration of all", f"{digits(ensembles)} ms", "", ""],
+        ["30 iterations of max-sum, 1811 pairs on 32 points", f"{digits(sums)} ms", "", ""],
+    ]
+
+
 TABLES: dict[str, Callable[[Results], Rows]] = {
     "best": best,
     "dec-structure": dec_structure,
@@ -365,9 +443,11 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "egp-synthetic": egp_synthetic,
     "failures": failures,
     "fts-landmine": fts_landmine,
+    "gpu": gpu,
     "noise": noise,
     "plateaus": plateaus,
     "prior-har": prior_har,
     "prior-synthetic": prior_synthetic,
     "prior-tuning": prior_tuning,
+    "round-parts": round_parts,
 }
