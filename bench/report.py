@@ -22,7 +22,7 @@ REGION = re.compile(r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)", flags=re.S)
 
 HEAD = f"""# All claims
 
-This page is made from the [results](../../bench/results) by `python -m bench report`.
+This page is made from the files of `bench/results` by `python -m bench report`.
 
 A claim has a margin that is stated beforehand. Its figure has a 95 % interval, which decides:
 
