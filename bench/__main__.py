@@ -1,4 +1,4 @@
-"""`python -m bench NAME`, or `--list`; `--help` shows the other options."""
+"""`python -m bench NAME`, `--list` or `report`; `--help` shows the other options."""
 
 # Worker processes import this module under another name: nothing may happen then, and soon.
 if __name__ == "__main__":

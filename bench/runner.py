@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import importlib
 import json
-import math
 import os
 import platform
 import shutil
@@ -27,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
@@ -35,6 +34,7 @@ from filelock import FileLock, Timeout
 
 import bench
 import jaxbo
+from bench.claims import LEGEND, SYMBOLS, Check, Outcome
 from bench.tasks.data import DataMissingError
 from jaxbo import metrics, plotting
 
@@ -102,44 +102,6 @@ class Options:
     def problems_or(self, full: Iterable[str], quick: Iterable[str]) -> tuple[str, ...]:
         """Which problems of several, likewise."""
         return self.only or tuple(quick if self.quick else full)
-
-
-class Check(NamedTuple):
-    """Whether a claim holds, and the figure that decided; None where the runs are too few to say."""
-
-    holds: bool | None
-    figure: float
-
-
-def below(ours: np.ndarray, rival: np.ndarray) -> Check:
-    """Whether ours is smaller, by the 95 % interval of the runs' differences; by how much."""
-    low, _ = metrics.confidence_interval(rival - ours)
-    return Check(bool(low > 0), float(np.mean(rival - ours)))
-
-
-def no_worse(ours: np.ndarray, rival: np.ndarray) -> Check:
-    """Whether ours is not larger, by the 95 % interval of the runs' differences; by how much it is."""
-    low, _ = metrics.confidence_interval(ours - rival)
-    return Check(bool(low <= 0), float(np.mean(ours - rival)))
-
-
-def at_most(ours: np.ndarray, rival: np.ndarray, times: float) -> Check:
-    """Whether our mean is at most so many times the rival's, by the 95 % interval of their ratio.
-
-    The interval is that of two independent means, to first order in their errors.
-    """
-    (mean, error), (theirs, other) = _mean_and_error(ours), _mean_and_error(rival)
-    return ratio_at_most(float(mean), float(error), float(theirs), float(other), times)
-
-
-def ratio_at_most(mean: float, error: float, theirs: float, other: float, times: float) -> Check:
-    """`at_most`, from means and standard errors."""
-    if theirs == 0:
-        return Check(mean == 0, math.inf if mean else 1.0)
-    ratio = mean / theirs
-    extent = 1.96 * math.hypot(error, ratio * other) / theirs
-    decided = ratio + extent <= times or ratio - extent > times
-    return Check(ratio <= times if decided else None, ratio)
 
 
 @dataclass
@@ -267,7 +229,7 @@ def report(name: str, experiment: Experiment, result: Result, seconds: float) ->
         "source": experiment.source,
         "settings": _plain(result.settings),
         "methods": _methods(result),
-        "checks": {claim: _plain(check._asdict()) for claim, check in result.checks.items()},
+        "checks": {claim: _plain(check.content()) for claim, check in result.checks.items()},
         "seconds": round(max(result.earlier + seconds, sum(spent.values())), 3),
         **({"details": _plain(result.details)} if result.details else {}),
         **({"seconds of parts": spent} if spent else {}),
@@ -350,11 +312,24 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def picture(result: Result) -> "Figure | None":
-    """The result's own picture, or its curves in common axes."""
-    if result.figure is not None or not result.curves:
-        return result.figure
-    axes: Any = plotting.regret(result.curves, ylabel=result.unit)
-    return axes.figure
+    """The result's own picture, or its curves in one; below it how many claims had which outcome."""
+    figure = result.figure
+    if figure is None and result.curves:
+        axes: Any = plotting.regret(result.curves, ylabel=result.unit)
+        figure = axes.figure
+    if figure is not None and result.checks:
+        figure.text(1, 0, counted(c.outcome for c in result.checks.values()), **CORNER)
+    return figure
+
+
+#: How the outcomes are set into a picture: small, in the lower right corner.
+CORNER: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 7, "color": plotting.SOFT}
+
+
+def counted(outcomes: Iterable[Outcome]) -> str:
+    """How many claims had which outcome, by symbol."""
+    every = list(outcomes)
+    return "claims: " + "   ".join(f"{sign} {every.count(of)}" for of, sign in SYMBOLS.items())
 
 
 # ---------------------------------------------------------------- what a person sees
@@ -385,14 +360,42 @@ def text(content: Mapping[str, Any], result: Result) -> str:
     if rows:
         parts.append(table(headers, rows))
     if content["checks"]:
-        parts.append("\n".join(map(_verdict, content["checks"], content["checks"].values())))
+        verdicts = map(_verdict, content["checks"], content["checks"].values())
+        parts.append("\n".join([*verdicts, "", LEGEND]))
     parts.append(f"{content['seconds']:.1f} s on {content['device']}")
     return "\n\n".join(parts)
 
 
 def _verdict(claim: str, check: Mapping[str, Any]) -> str:
-    said = {True: "holds", False: "FAILS", None: "undecided"}[check["holds"]]
-    return f"{said}  {claim}: {number(check['figure'])}"
+    cells = span(*check["interval"]) if check["interval"] else "", margin(*check["margin"])
+    said = ", ".join(cell for cell in (*cells, wanting(check)) if cell)
+    return f"{SYMBOLS[Outcome(check['outcome'])]}  {claim}: {number(check['figure'])} ({said})"
+
+
+def margin(least: float | None, most: float | None) -> str:
+    """In words, what a figure is to be."""
+    if least is None:
+        return f"at most {number(most)}"
+    return (
+        f"at least {number(least)}" if most is None else f"from {number(least)} to {number(most)}"
+    )
+
+
+def span(low: float | None, high: float | None) -> str:
+    """An interval; an end that is none is infinite."""
+    ends = "-∞" if low is None else number(low), "∞" if high is None else number(high)
+    return f"{ends[0]} to {ends[1]}"
+
+
+def wanting(check: Mapping[str, Any]) -> str:
+    """Of what is undecided, the runs that would decide or why nothing does."""
+    if check["outcome"] != Outcome.UNDECIDED:
+        return ""
+    if check["interval"] is None:
+        return str(check["how"])
+    if check["needed"] is None:
+        return ""
+    return "no number of runs" if check["needed"] == "hopeless" else f"{check['needed']} runs"
 
 
 def number(value: float | None) -> str:
@@ -411,8 +414,11 @@ def interval(values: np.ndarray) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status of `python -m bench`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["report"]:
+        return importlib.import_module("bench.report").main(words[1:])
     parser = _parser()
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(words)
     if given.list:
         print(_listing())
         return 0
@@ -469,7 +475,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="The papers' experiments, one by name. What is interrupted goes on with the "
-        "same command; a long one, started twice at the same time, shares the work.",
+        "same command; a long one, started twice at the same time, shares the work. `report` makes the "
+        "page of all claims from the results, and the tables of the site.",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="which experiment")
     parser.add_argument(

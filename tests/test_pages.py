@@ -112,7 +112,8 @@ def test_every_make_target_they_name_exists():
 
 
 def test_the_figures_of_every_experiment_are_on_a_page():
-    named = "\n".join(TEXTS[page] for page in PAGES[1:])
+    # The page of all claims is made from the results, so that it names them all.
+    named = "\n".join(TEXTS[page] for page in PAGES[1:] if page.name != "claims.md")
     results = {path.stem for path in (ROOT / "bench" / "results").glob("*.json")}
     missing = {name for name in results if f"bench/results/{name}." not in named}
     assert not missing

@@ -25,7 +25,8 @@ from bench.best.compare import LogRatio, Median
 from bench.best.peers import PEERS
 from bench.best.problems import INITIAL, CubeProblem
 from bench.best.search import Runs, of_ours, of_peer, regrets
-from bench.runner import Check, Experiment, Options, Result, number, parts
+from bench.claims import Check
+from bench.runner import Experiment, Options, Result, number, parts
 
 BUDGETS = (20, 50, 100, 200)
 QUICK = ("odd", "2d", "i1", "f01", "f03", "random")
@@ -161,7 +162,7 @@ def compared(
 def checks(ratios: Ratios, budget: int) -> dict[str, Check]:
     """Claims about the largest budget: less regret than each peer, in the mean over a kind's problems."""
     return {
-        f"{group}: less regret than {peer}, ratio": Check(one.better, one.figure)
+        f"{group}: less regret than {peer}, ratio": one.check()
         for (group, at, peer), one in ratios.items()
         if at == budget and "," not in group
     }

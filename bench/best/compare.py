@@ -8,17 +8,22 @@ A regret counts at least `FLOOR` times the interquartile range of the problem's 
 problem is solved.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import binom
+from scipy.stats import binom, t
+
+from bench.claims import Check, decided
 
 FLOOR = 1e-6
 #: Standard errors of a difference that decide a win or a loss.
 ERRORS = 2.0
 COVERAGE = 0.95
+#: How the interval of a ratio was made, and what is counted as its runs.
+PROBLEMS = "over problems"
 
 
 def log_regrets(regrets: Float[np.ndarray, " runs"], scale: float) -> Float[np.ndarray, " runs"]:
@@ -59,20 +64,29 @@ class LogRatio(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its 95 % interval, over problems."""
-        return 10 ** (self.mean - 1.96 * self.error), 10 ** (self.mean + 1.96 * self.error)
+        """Its 95 % interval, Student's over problems."""
+        half = self.error * float(t.ppf((1 + COVERAGE) / 2, self.problems - 1))
+        return 10 ** (self.mean - half), 10 ** (self.mean + half)
 
     @property
-    def better(self) -> bool | None:
-        """Whether the interval lies below 1; None where 1 is in it."""
-        low, high = self.interval
-        return True if high < 1 else False if low > 1 else None
+    def problems(self) -> int:
+        """How many they are."""
+        return self.wins + self.ties + self.losses
+
+    def check(self) -> Check:
+        """Whether the ratio is below 1. `runs` are problems; one says nothing of others."""
+        ends = self.interval if self.problems > 1 else None
+        return decided(self.figure, ends, -math.inf, 1.0, self.problems, PROBLEMS)
 
 
 def ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> LogRatio:
     """The comparison over several problems, each with log regrets of ours and of the peer."""
     means = np.array([ours.mean() - theirs.mean() for ours, theirs in pairs])
-    errors = np.array([np.hypot(_error(ours), _error(theirs)) for ours, theirs in pairs])
+    return over(means, np.array([np.hypot(_error(o), _error(t)) for o, t in pairs]))
+
+
+def over(means: np.ndarray, errors: np.ndarray | float = math.inf) -> LogRatio:
+    """The same from log-ratios of problems, whose standard errors tell wins and losses from ties."""
     wins, losses = means < -ERRORS * errors, means > ERRORS * errors
     return LogRatio(
         float(means.mean()),

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench import claims
+from bench.claims import Check
+
 
 @dataclass(frozen=True)
 class Figure:
     """One measurement. `ratio` says how many times better it is than the program `beside` it.
 
-    `holds` is whether `goal` is met, None where there is none. `values` are all repeats behind `value`.
+    `goal` is what the figure, or the ratio where it ends in x, is to be at most or at least. `values` are
+    all repeats behind `value`; they are a sample of something random where `sample` says how it is summed
+    up: by mean, median or share, in percent.
     """
 
     name: str
@@ -30,31 +35,48 @@ class Figure:
     beside: str = ""
     ratio: float | None = None
     goal: str = ""
-    holds: bool | None = None
     values: tuple[float, ...] = ()
+    sample: str = ""
 
-    def deciding(self) -> float:
-        """The number that the goal is about: the ratio if there is one, else the figure."""
-        return self.value if self.ratio is None or not self.goal.endswith("x") else self.ratio
+    def check(self) -> Check:
+        """Whether the goal is met."""
+        sign, words = self.goal.split(" ")[0], self.goal.split(" ", 1)[1]
+        goal = float(words.removesuffix("x"))
+        ends = {"most" if sign == "<=" else "least": goal}
+        if words.endswith("x"):
+            return claims.met(self.value if self.ratio is None else self.ratio, **ends)
+        values = np.asarray(self.values)
+        if self.sample == claims.SHARE:
+            found = claims.share(values > 0, **dict.fromkeys(ends, goal / 100))
+            return found._replace(**_percent(found))
+        if self.sample == claims.MEDIAN:
+            return claims.median(values, **ends)
+        return claims.on_average(values, **ends) if self.sample else claims.met(self.value, **ends)
 
     def cells(self) -> tuple[str, ...]:
         """A row of the table."""
         ratio = "" if self.ratio is None else f"{self.ratio:.3g} x"
-        met = "" if self.holds is None else ("met" if self.holds else "NOT MET")
+        met = claims.SYMBOLS[self.check().outcome] if self.goal else ""
         return (self.name, f"{self.value:.3g}", self.unit, ratio, self.beside, self.goal, met)
 
 
+def _percent(check: Check) -> dict[str, Any]:
+    """A check of a share, in percent."""
+    low, high = check.interval or claims.EVERYWHERE
+    least, most = check.margin
+    return {
+        "figure": 100 * check.figure,
+        "interval": (100 * low, 100 * high),
+        "margin": (100 * least, 100 * most),
+    }
+
+
+def checked(figures: Iterable[Figure]) -> dict[str, Check]:
+    """The checks of those that have a goal."""
+    return {f"{figure.name}, {figure.goal}": figure.check() for figure in figures if figure.goal}
+
+
 HEADERS = ("measurement", "figure", "unit", "better by", "than", "goal", "")
-
-
-def at_most(goal: float, figure: float) -> dict[str, Any]:
-    """The goal that a figure stays at or below."""
-    return {"goal": f"<= {goal:g}", "holds": bool(figure <= goal)}
-
-
-def at_least(goal: float, figure: float) -> dict[str, Any]:
-    """The goal that a figure reaches."""
-    return {"goal": f">= {goal:g}", "holds": bool(figure >= goal)}
 
 
 def race(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:

@@ -19,9 +19,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
+from bench.claims import BY, Check, within
 from bench.common.search import INITIAL, incumbents, traced
 from bench.dec.methods import GRIDS, PLAIN, REFIT, decomposed, scaled
-from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
+from bench.runner import Experiment, Options, Result, number, parts
 from bench.tasks import cifar
 from bench.tasks.cifar import SPACE, Cifar
 from jaxbo import metrics, plotting
@@ -123,9 +124,7 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
     found: dict[str, Check] = {}
     for method, rival in itertools.product(OURS, ("ADD-GP-UCB", PLAIN, "random search")):
         if method in ends and rival in ends:
-            found[f"{method} no worse than {rival}, difference"] = no_worse(
-                ends[method], ends[rival]
-            )
+            found[f"{method} no worse than {rival} {BY}, ratio"] = within(ends[method], ends[rival])
     return found
 
 

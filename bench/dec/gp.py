@@ -22,9 +22,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
+from bench.claims import Check, on_average, within
 from bench.common.search import INITIAL, incumbents, traced
 from bench.dec.methods import PLAIN, REFIT, REMBO, chains, plain, scaled
-from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
+from bench.runner import Experiment, Options, Result, number, parts
 from bench.tasks import sparse_gp
 from bench.tasks.embedding import Embedded, embedded
 from bench.tasks.sparse_gp import INDUCING, PIC, FoldedRows, dimensions
@@ -36,6 +37,8 @@ from jaxbo.kernels.additive.policy import UpperBound
 from jaxbo.kernels.choosing.policy import EI
 from jaxbo.types import Key, Point, Scalar
 
+#: "No worse" allows so much: most points of the ranges have nearly the same error.
+MARGIN = 0.01
 #: The best of Table 2.
 PAPER = 4.0437
 #: Dimensions of the random subspace.
@@ -120,13 +123,11 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
     ends = {method: curve[:, -1] for method, curve in curves.items()}
     found: dict[str, Check] = {}
     for method in OURS:
-        mean = float(ends[method].mean())
-        found[f"{method}: test RMSE at or below {PAPER}, the best of Table 2"] = Check(
-            mean <= PAPER, mean
-        )
+        claim = f"{method}: test RMSE below {PAPER}, the best of Table 2"
+        found[claim] = on_average(ends[method], most=PAPER)
         for rival in ("ADD-GP-UCB", REMBO, PLAIN, "random search"):
-            claim = f"{method} no worse than {rival}, difference"
-            found[claim] = no_worse(ends[method], ends[rival])
+            claim = f"{method} no worse than {rival} by more than {100 * MARGIN:g} %, ratio"
+            found[claim] = within(ends[method], ends[rival], MARGIN)
     return found
 
 

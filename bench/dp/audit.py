@@ -18,7 +18,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.runner import Check, Experiment, Options, Result, number, progress
+from bench.claims import met
+from bench.runner import Experiment, Options, Result, number, progress
 from jaxbo import plotting
 from jaxbo.privacy import accounting, auditing
 from jaxbo.privacy.mechanism import Mechanism, Poisson, Weighting
@@ -28,6 +29,8 @@ AGENTS, REGIONS, FEATURES, DELTA = 12, 2, 8, 1e-3
 ROUNDS = (1, 40)
 #: How much longer than allowed: clipping is on trial, too.
 LONGER = 3.0
+#: How a figure was made.
+BOUND = "bound"
 #: Of the two bounds together.
 CONFIDENCE = 0.95
 #: Losses small enough to be exceeded provably by so many runs.
@@ -73,11 +76,11 @@ def _run(options: Options) -> Result:
         verdict = "caught" if found > claimed else "not caught"
         rows.append((f"{setting}, {name}", str(rounds), number(claimed), number(found), verdict))
         if not broken:
-            claim = f"{setting}, {rounds} rounds: bound below the claimed epsilon, difference"
-            checks[claim] = Check(found <= claimed, claimed - found)
+            claim = f"{setting}, {rounds} rounds: no more than the claimed epsilon is found, bound"
+            checks[claim] = met(found, most=claimed)._replace(runs=runs, how=BOUND)
         elif rounds > 1:
-            claim = f"{setting}, {rounds} rounds, {name}: caught, bound above the claim by"
-            checks[claim] = Check(found > claimed, found - claimed)
+            claim = f"{setting}, {rounds} rounds, {name}: caught, bound above the claimed epsilon"
+            checks[claim] = met(found, least=claimed)._replace(runs=runs, how=BOUND)
     return Result(
         settings={
             "runs with and without the agent": runs,

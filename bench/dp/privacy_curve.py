@@ -23,10 +23,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bench.claims import BY, Check, below, met, within
 from bench.common import messages
 from bench.common.timing import race
 from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.runner import Check, Options, Result, below, no_worse, number, parts
+from bench.runner import Options, Result, number, parts
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -262,18 +263,18 @@ def _shortfall(
 
 
 def checks(curves: dict[str, np.ndarray], losses: dict[str, Loss]) -> dict[str, Check]:
-    """The claims about the end of the runs, by the 95 % interval of the difference."""
+    """The claims about the end of the runs, run by run: all settings have the same keys."""
     ends = {name: curve[:, -1] for name, curve in curves.items()}
     found: dict[str, Check] = {}
 
     def is_below(lower: str, upper: str) -> None:
         if lower in ends and upper in ends:
-            found[f"{lower} below {upper}"] = below(ends[lower], ends[upper])
+            found[f"{lower} below {upper}, difference"] = below(ends[lower], ends[upper])
 
     def is_no_worse(ours: str, rival: str) -> None:
         if ours in ends and rival in ends:
-            claim = f"{ours} no worse than {rival}, difference"
-            found[claim] = no_worse(ends[ours], ends[rival])
+            claim = f"{ours} no worse than {rival} {BY}, ratio"
+            found[claim] = within(ends[ours], ends[rival])
 
     is_below(WITH_DE, TS_ALONE)
     is_below(WITH_DE, WITHOUT_DE)
@@ -293,7 +294,7 @@ def checks(curves: dict[str, np.ndarray], losses: dict[str, Loss]) -> dict[str, 
             ours, paper = losses[fixed_size].renyi, losses[name].moments
             if ours is not None and paper is not None:
                 claim = f"{fixed_size}: Rényi loss below the moments of independent draws"
-                found[claim] = Check(ours < paper, ours)
+                found[claim] = met(ours, most=paper)
     for name in NOT_ADAPTIVE:
         is_below(PRIVATE, name)  # Fig. 12b
     return found

@@ -14,9 +14,9 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from bench.claims import BY, Check, difference, within
 from bench.common.botorch import BOTORCH
 from bench.common.search import INITIAL, NOISE, Method
-from bench.runner import Check, no_worse
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.domains.base import Cube
@@ -127,14 +127,21 @@ CLAIMS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 )
 
 
-def claims(name: str, ends: dict[str, np.ndarray]) -> dict[str, Check]:
-    """The `CLAIMS` about methods that ran, from the end of each run."""
+def claims(name: str, ends: dict[str, np.ndarray], margin: float | None = None) -> dict[str, Check]:
+    """Those of `CLAIMS` about methods that ran, from where each run ended.
+
+    The margin is a share of the rival's mean, or as large as `margin`.
+    """
     found: dict[str, Check] = {}
     for ours, rivals in CLAIMS:
         for rival in rivals:
             if rival is None and set(SINGLE) <= set(ends):
                 rival = min(SINGLE, key=lambda m: ends[m].mean())
             if ours in ends and rival in ends:
-                claim = f"{name}: {ours} no worse than {rival}, difference"
-                found[claim] = no_worse(ends[ours], ends[rival])
+                claim = f"{name}: {ours} no worse than {rival} "
+                if margin is None:
+                    found[f"{claim}{BY}, ratio"] = within(ends[ours], ends[rival])
+                else:
+                    claim += f"by more than {margin:g}, difference"
+                    found[claim] = difference(ends[ours], ends[rival], most=margin)
     return found

@@ -18,9 +18,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from bench.claims import BY, Check, below, within
 from bench.common.search import BATCH, INITIAL, Method
 from bench.egp.methods import METHODS
-from bench.runner import Check, Experiment, Options, Result, no_worse, number, parts
+from bench.runner import Experiment, Options, Result, number, parts
 from jaxbo import metrics, plotting
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
@@ -138,29 +139,24 @@ def at_times(
 
 
 def checks(curves: dict[str, np.ndarray], by_time: dict[str, np.ndarray]) -> dict[str, Check]:
-    """By the 95 % interval of the difference between runs from the same initial points."""
+    """Run by run, from the same initial points."""
     found: dict[str, Check] = {}
-
-    def better(ours: np.ndarray, rival: np.ndarray) -> Check:
-        _, high = metrics.confidence_interval(ours - rival)
-        return Check(bool(high < 0), float(np.mean(ours - rival)))
-
     at = {name: curve[:, MOMENT - 1] for name, curve in by_time.items()}
     most = max(WORKERS)
     both = f"{most} waiting", f"{most} not waiting"
     if set(both) <= set(curves):
         for name in both:
-            claim = f"after all evaluations {name} are no worse than 1, difference"
-            found[claim] = no_worse(curves[name][:, -1], curves["1 waiting"][:, -1])
+            claim = f"after all evaluations {name} are no worse than 1 {BY}, ratio"
+            found[claim] = within(curves[name][:, -1], curves["1 waiting"][:, -1])
             claim = f"at time {MOMENT} {name} are better than 1, difference"
-            found[claim] = better(at[name], at["1 waiting"])
-        claim = f"at time {MOMENT} {most} are no worse not waiting than waiting, difference"
-        found[claim] = no_worse(at[both[1]], at[both[0]])
+            found[claim] = below(at[name], at["1 waiting"])
+        claim = f"at time {MOMENT} {most} are no worse not waiting than waiting {BY}, ratio"
+        found[claim] = within(at[both[1]], at[both[0]])
     ours = f"{RIVAL_WORKERS} waiting"
     for rival in RIVALS:
         if f"{ours}, {rival}" in curves:
-            claim = f"{OURS} no worse than {rival}, {RIVAL_WORKERS} workers, difference"
-            found[claim] = no_worse(curves[ours][:, -1], curves[f"{ours}, {rival}"][:, -1])
+            claim = f"{RIVAL_WORKERS} workers: {OURS} no worse than {rival} {BY}, ratio"
+            found[claim] = within(curves[ours][:, -1], curves[f"{ours}, {rival}"][:, -1])
     return found
 
 

@@ -13,10 +13,11 @@ import functools
 import jax.random as jr
 import numpy as np
 
+from bench.claims import Check, below, worst
 from bench.common.panels import figure, rows
 from bench.common.search import INITIAL, Method
 from bench.egp.methods import METHODS, QUICK, SINGLE, claims
-from bench.runner import Check, Experiment, Options, Result, parts
+from bench.runner import Experiment, Options, Result, parts
 from bench.tasks.robot import GOALS, Pushing
 from jaxbo.runs.driver import drive
 
@@ -24,6 +25,8 @@ PROBLEMS = {"3-D": 3, "4-D": 4}
 OURS = "EGP-TS"
 #: What the paper draws.
 COMPARED = (OURS, *SINGLE, "BanditBO", "EXP3BO", "GP-EI")
+#: "No worse" allows so much more distance: half a percent of the table's side.
+NEAR = 0.05
 #: Of all goals, in turn.
 RUNS = 3 * GOALS
 
@@ -84,12 +87,11 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
     found: dict[str, Check] = {}
     for problem in PROBLEMS:
         ends = {m: curves[f"{problem}, {m}"][:, -1] for m in METHODS if f"{problem}, {m}" in curves}
-        found |= claims(problem, ends)
-        means = {method: float(ends[method].mean()) for method in COMPARED if method in ends}
-        if len(means) > 1 and OURS in means:
-            rival = min(value for method, value in means.items() if method != OURS)
-            claim = f"{problem}: {OURS} has the best mean of what the paper compares, difference"
-            found[claim] = Check(means[OURS] <= rival, means[OURS] - rival)
+        found |= claims(problem, ends, NEAR)
+        rivals = [ends[m] for m in COMPARED if m in ends and m != OURS]
+        if rivals and OURS in ends:
+            claim = f"{problem}: {OURS} nearer than all that the paper compares, worst difference"
+            found[claim] = worst(below(ends[OURS], rival) for rival in rivals)
     return found
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import jax.random as jr
 import numpy as np
 
+from bench.claims import Check
 from bench.common import botorch, search
 from bench.common.botorch import BOTORCH
 from bench.common.panels import figure, rows
 from bench.common.search import INITIAL
 from bench.egp.methods import FEATURES, METHODS, QUICK, REFIT, SINGLE, claims
-from bench.runner import Check, Experiment, Options, Result, parts
+from bench.runner import Experiment, Options, Result, parts
 from jaxbo.objectives import functions
 from jaxbo.objectives.functions import TestFunction
 
@@ -70,7 +71,7 @@ def _run(options: Options) -> Result:
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
-    """Claims about the end of the runs: no worse by the 95 % interval of the runs' differences."""
+    """Claims about the end of the runs, which share keys and initial points."""
     found: dict[str, Check] = {}
     for name in FUNCTIONS:
         ends = {

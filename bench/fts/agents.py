@@ -9,16 +9,18 @@ methods in turn.
 """
 
 import functools
+import math
 from typing import Any
 
 import equinox as eqx
 import jax.random as jr
 import numpy as np
 
+from bench.claims import Check, met
 from bench.common.timing import race
 from bench.fts import rivals
 from bench.fts.rivals import COLORS, FEDERATED, SHOWN, FederatedProblem
-from bench.runner import Check, Experiment, Options, Result, number, progress
+from bench.runner import Experiment, Options, Result, number, progress
 from jaxbo import plotting
 from jaxbo.types import Key, Points
 
@@ -80,10 +82,10 @@ def checks(seconds: dict[str, np.ndarray], peers: tuple[int, ...]) -> dict[str, 
     for kind, times in growth.items():
         if kind == "FTS":
             claim = f"FTS: a query at N = {peers[-1]} at most {FLAT:g} times that at N = {peers[0]}"
-            found[claim] = Check(times <= FLAT, times)
+            found[claim] = met(times, most=FLAT)
         else:
             claim = f"{kind}: a query at N = {peers[-1]} grows more than that of FTS"
-            found[claim] = Check(times > growth["FTS"], times)
+            found[claim] = met(times, least=math.nextafter(growth["FTS"], math.inf))
     return found
 
 

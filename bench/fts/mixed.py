@@ -18,6 +18,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from bench.claims import BY, Check, below, within
 from bench.fts.peers import (
     ALIKE,
     INITIAL,
@@ -31,7 +32,7 @@ from bench.fts.peers import (
     target_and_peers,
     values_of,
 )
-from bench.runner import Check, Experiment, Options, Result, below, no_worse, number, parts
+from bench.runner import Experiment, Options, Result, number, parts
 from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, draws, grid
 from jaxbo import metrics, plotting
 from jaxbo.algos.ts import TS
@@ -115,12 +116,13 @@ def checks(curves: dict[str, np.ndarray], shares: tuple[float, ...]) -> dict[str
         for share in shares:
             learned, uniform = (name(kind, share, peers) for peers in (LEARNED, UNIFORM))
             for rival in (ALONE, uniform):
-                claim = f"{learned}: no worse than {rival}, difference"
-                found[claim] = no_worse(means[learned], means[rival])
+                claim = f"{learned}: no worse than {rival} {BY}, ratio"
+                found[claim] = within(means[learned], means[rival])
         for share in shares:
             if share >= 0.5:
                 learned = name(kind, share, LEARNED)
-                found[f"{learned}: below {ALONE}"] = below(means[learned], means[ALONE])
+                claim = f"{learned}: below {ALONE}, difference"
+                found[claim] = below(means[learned], means[ALONE])
     return found
 
 

@@ -24,9 +24,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from bench.claims import Check, at_most
 from bench.prior import families
 from bench.prior.setting import CLAIMED, FEATURES, INITIAL, KERNEL, LOST, ROUNDS
-from bench.runner import Check, Experiment, Options, Result, at_most, interval, parts
+from bench.runner import Experiment, Options, Result, interval, parts
 from bench.tasks import tabulated
 from jaxbo import plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -344,7 +345,7 @@ def checks(regret: dict[str, np.ndarray], names: tuple[str, ...]) -> dict[str, C
     found = {}
     for name, query, times in CLAIMS:
         if name in names:
-            claim = f"{name}, n = {OF}: after {query}, at most {times:.3g} times EI's regret"
+            claim = f"{name}, n = {OF}: after {query}, at most {times:.3g} times EI's regret, ratio"
             found[claim] = at_most(
                 regret[label(name, CLAIMED, OF)][:, query - 1],
                 regret[label(name, EI, 0)][:, query - 1],
@@ -358,11 +359,12 @@ def checks(regret: dict[str, np.ndarray], names: tuple[str, ...]) -> dict[str, C
         rivals = [regret[label(name, rival, most)] for rival in ("FTS", "TAF")]
         for query in (1, QUERIES):
             rival = min(rivals, key=lambda one: one[:, query - 1].mean())[:, query - 1]
-            claim = f"{name}, n = {most}: after {query}, no more regret than FTS and TAF"
+            claim = f"{name}, n = {most}: after {query}, no more regret than FTS and TAF, ratio"
             found[claim] = at_most(ours[:, query - 1], rival, 1.0)
         fewer = regret[label(name, CLAIMED, 1)]
         claim = (
-            f"{name}: after {QUERIES}, at most {3 / 4} times the regret with n = {most} as with 1"
+            f"{name}: after {QUERIES}, at most {3 / 4} times the regret with n = {most} as with 1, "
+            "ratio"
         )
         found[claim] = at_most(ours[:, -1], fewer[:, -1], 3 / 4)
     return found

@@ -30,10 +30,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from bench.claims import Check, Outcome, below, ratio
 from bench.common.panels import figure
 from bench.prior.setting import INITIAL, KERNEL
-from bench.runner import Check, Experiment, Options, Result, interval, number, parts
-from jaxbo import metrics
+from bench.runner import Experiment, Options, Result, interval, number, parts
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.dp_learned_prior import DPLearnedPrior
@@ -216,12 +216,10 @@ def _row(agents: str, method: str, curves: dict[str, np.ndarray]) -> tuple[str, 
 
 def kept(alone: np.ndarray, learned: np.ndarray, private: np.ndarray, share: float) -> Check:
     """Whether at least that share of the gain is kept; the figure is the share that is."""
-    spare = (1 - share) * alone + share * learned - private
-    low, high = metrics.confidence_interval(spare)
-    gained, _ = metrics.confidence_interval(alone - learned)
-    gain = float(np.mean(alone - learned))
-    figure = float(np.mean(alone - private)) / gain if gain else math.nan
-    return Check(bool(low > 0) if gained > 0 and (low > 0 or high < 0) else None, figure)
+    check = ratio(alone - private, alone - learned, least=share)
+    if not below(learned, alone).holds:  # there may be no gain, of which no share is kept
+        return check._replace(outcome=Outcome.UNDECIDED, needed=None)
+    return check
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:

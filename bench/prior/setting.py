@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.runner import Check, at_most
+from bench.claims import Check, at_most
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.learned_prior import LearnedPrior
@@ -67,6 +67,6 @@ def claims(
     for n, factor in times.items():
         best = min(rivals, key=lambda rival: regret[rival][:, n - 1].mean())
         among = ", ".join(rivals)
-        claim = f"{name}: after {n}, at most {factor:.3g} times the best regret of {among}"
+        claim = f"{name}: after {n}, at most {factor:.3g} times the best regret of {among}, ratio"
         found[claim] = at_most(regret[CLAIMED][:, n - 1], regret[best][:, n - 1], factor)
     return found

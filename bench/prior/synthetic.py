@@ -13,10 +13,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from bench.claims import Check
 from bench.common.panels import figure
 from bench.prior.families import DRAWN, FAMILIES, weights
 from bench.prior.setting import AFTER, ALONE, INITIAL, KERNEL, LOST, ROUNDS, TIMES, claims, methods
-from bench.runner import Check, Experiment, Options, Result, interval, progress
+from bench.runner import Experiment, Options, Result, interval, progress
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import features

@@ -14,7 +14,7 @@ import jax.random as jr
 import numpy as np
 
 from bench.common.search import INITIAL
-from bench.common.timing import Figure, at_most, compiled, race
+from bench.common.timing import Figure, compiled, race
 from bench.dec.methods import REFIT, chains
 from bench.tasks.sparse_gp import dimensions
 
@@ -55,9 +55,7 @@ def figures(repeats: int, sizes: tuple[Size, ...] = SIZES) -> list[Figure]:
     if {WHOLE, FEWER[0]} <= set(sizes):
         few, all_of_them = (dimensions(size.inducing) for size in (FEWER[0], WHOLE))
         power = growth(rounds, FEWER[0], few / all_of_them)
-        found.append(
-            Figure("DEC-HBO: exponent of dimensions", power, "power", **at_most(1.1, power))
-        )
+        found.append(Figure("DEC-HBO: exponent of dimensions", power, "power", goal="<= 1.1"))
     if {WHOLE, OTHERS[2]} <= set(sizes):
         power = growth(rounds, OTHERS[2], OTHERS[2].observations / WHOLE.observations)
         found.append(Figure("DEC-HBO: exponent of observations", power, "power"))

@@ -10,6 +10,7 @@ nothing about their time. A measurement that fails, or for which no time or memo
 """
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +25,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from bench.common.timing import HEADERS, Figure, at_most, bandwidth, compiled, race
-from bench.runner import Check, Experiment, Options, Result, progress
+from bench.claims import met
+from bench.common.timing import HEADERS, Figure, bandwidth, checked, compiled, race
+from bench.runner import Experiment, Options, Result, progress
 from bench.speed import egp, floor, maxsum
 from bench.speed.floor import Case
 from jaxbo.domains.base import Cube
@@ -186,7 +188,7 @@ def errors(key: Key, device: Device, shape: tuple[int, int, int]) -> list[Figure
         calls = both(make(), device)
         largest = [_apart(*pair) for pair in zip(*map(_numbers, _results(calls)), strict=True)]
         label = f"{name}: {shape[0]} agents, {shape[1]} features, error beside the plain program"
-        found.append(Figure(label, max(largest), "of the largest", **at_most(CLOSE, max(largest))))
+        found.append(Figure(label, max(largest), "of the largest", goal=f"<= {CLOSE:g}"))
     return found
 
 
@@ -239,7 +241,7 @@ def of_rounds(case: Case, device: Device, kernels: bool, repeats: int) -> list[F
         Figure(f"{name}: compilation", compiling, "s"),
     ]
     if (case.agents, case.rounds) == (POPULATION, ROUNDS):
-        found.append(Figure(f"{name}: in all", best, "s", **at_most(GOAL, best)))
+        found.append(Figure(f"{name}: in all", best, "s", goal=f"<= {GOAL:g}"))
     return found
 
 
@@ -353,12 +355,8 @@ def _run(options: Options) -> Result:
             "missing": {row.name: row.why for row in missing},
         },
         finals={f"{f.name}, {f.unit} {f.beside}".strip(): np.asarray([f.value]) for f in figures},
-        checks={
-            f"{f.name}, {f.goal}": Check(f.holds, f.deciding())
-            for f in figures
-            if f.holds is not None
-        }
-        | {row.name: Check(False, float("nan")) for row in missing if row.why.startswith("failed")},
+        checks=checked(figures)
+        | {row.name: met(math.nan, most=0) for row in missing if row.why.startswith("failed")},
         headers=HEADERS,
         rows=[row.cells() for row in found],
     )

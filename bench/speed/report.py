@@ -12,8 +12,8 @@ from typing import Any
 import jax.random as jr
 import numpy as np
 
-from bench.common.timing import HEADERS, Figure
-from bench.runner import Check, Experiment, Options, Result, progress
+from bench.common.timing import HEADERS, Figure, checked
+from bench.runner import Experiment, Options, Result, progress
 from bench.speed import accuracy, additive, cepe, egp, maximizer, maxsum, private, rounds
 
 #: What is measured, each by itself with --only.
@@ -81,11 +81,7 @@ def run(options: Options) -> Result:
     return Result(
         settings,
         finals={f.name: np.asarray(f.values or [f.value]) for f in figures},
-        checks={
-            f"{figure.name}, {figure.goal}": Check(figure.holds, figure.deciding())
-            for figure in figures
-            if figure.holds is not None
-        },
+        checks=checked(figures),
         headers=HEADERS,
         rows=[figure.cells() for figure in figures],
     )

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
+from bench.claims import met
 from bench.common.timing import bandwidth, compiled, race
-from bench.runner import Check, Experiment, Options, Result
+from bench.runner import Experiment, Options, Result
 from bench.speed import floor
 from bench.speed.floor import CANDIDATES, Case
 from jaxbo.algos.fts import FTS
@@ -133,9 +134,7 @@ def _run(options: Options) -> Result:
         },
         finals={name: np.asarray([part.took]) for name, part in parts.items()},
         checks={
-            f"{name}: less than {WORTH:g} times its floor": Check(
-                part.took < WORTH * part.floor, part.took / part.floor
-            )
+            f"{name}: less than {WORTH:g} times its floor": met(part.took / part.floor, most=WORTH)
             for name, part in parts.items()
         },
         headers=(

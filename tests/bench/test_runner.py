@@ -14,16 +14,19 @@ from filelock import FileLock
 import bench
 from bench import runner
 from bench.cepe.setting import Totals
+from bench.claims import met
 from bench.runner import Experiment, Options, Result
 
 TOY = """
 import numpy as np
-from bench.runner import Check, Experiment, Result
+from bench.claims import below, met
+from bench.runner import Experiment, Result
 
 def run(options):
     runs, rounds = options.runs_or(6, 3), options.rounds_or(5, 4)
     curve = 1 / np.arange(1, rounds + 1) + 0.01 * np.arange(runs)[:, None]
-    checks = {"it falls": Check(True, 0.5), "it is zero": Check(False, float("nan"))}
+    checks = {"it falls": met(0.5, most=1), "it is zero": met(float("nan"), most=0)}
+    checks["it rises"] = below(curve[:, 0], np.arange(runs) - 1.0)
     curves = dict.fromkeys(options.problems_or(["toy"], ["toy"]), curve)
     return Result({"power": 1, "sizes": (1, 2)}, curves, checks=checks)
 
@@ -71,8 +74,10 @@ def test_one_file_is_an_experiment_and_gives_a_table_a_json_and_a_picture(toy, t
     assert runner.main([toy, "--out", str(tmp_path / "new" / "out")]) == 0
     printed = capsys.readouterr().out
     assert "nowhere, Fig. 0" in printed
-    assert "holds  it falls: 0.5" in printed
-    assert "FAILS  it is zero: -" in printed
+    assert "✓  it falls: 0.5 (at most 1)" in printed
+    assert "✗  it is zero: - (at most 0)" in printed
+    assert "?  it rises: -0.475 (-2.419 to 1.469, at most 0, 101 runs)" in printed
+    assert "✓ holds   ✗ refuted   ? undecided" in printed
     assert (tmp_path / "new/out/toy-curve.png").read_bytes().startswith(b"\x89PNG")
     content = json.loads((tmp_path / "new/out/toy-curve.json").read_text())
     assert list(content) == [
@@ -87,7 +92,15 @@ def test_one_file_is_an_experiment_and_gives_a_table_a_json_and_a_picture(toy, t
     ]
     assert content["experiment"] == "toy-curve"
     assert content["settings"] == {"power": 1, "sizes": [1, 2]}
-    assert content["checks"]["it is zero"] == {"holds": False, "figure": None}
+    assert content["checks"]["it is zero"] == {
+        "outcome": "refuted",
+        "figure": None,
+        "margin": [None, 0.0],
+        "interval": None,
+        "runs": None,
+        "needed": None,
+        "how": "not random",
+    }
     assert content["versions"]["jax"]
     final = content["methods"]["toy"]["final"]
     last = 1 / 5 + 0.01 * np.arange(6)
@@ -286,11 +299,29 @@ def test_who_finds_only_parts_that_another_is_at_says_so(tmp_path, monkeypatch, 
     assert (tmp_path / "x.json").exists()
 
 
+def test_a_picture_counts_the_outcomes():
+    axes = {"a": np.ones((3, 4))}
+    checks = {"one": met(1.0, most=2), "two": met(3.0, most=2), "three": met(1.5, most=2)}
+    figure = runner.picture(Result({}, curves=axes, checks=checks))
+    assert figure is not None
+    assert [text.get_text() for text in figure.texts] == ["claims: ✓ 2   ✗ 1   ? 0"]
+    plain = runner.picture(Result({}, curves=axes))
+    assert plain is not None
+    assert not plain.texts
+
+
 @pytest.mark.parametrize(
-    ("ours", "holds"),
-    [([1.0, 1.01, 0.99], True), ([1.0, 1.4, 0.7], None), ([1.3, 1.31, 1.29], False)],
+    ("ends", "said"),
+    [((None, 1.5), "at most 1.5"), ((0.9, None), "at least 0.9"), ((-1, 1.0), "from -1 to 1")],
 )
-def test_a_ratio_holds_is_refuted_or_is_left_open(ours, holds):
-    check = runner.at_most(np.array(ours), np.array([0.99, 1.0, 1.01]), 1.1)
-    assert check.holds is holds
-    assert check.figure == pytest.approx(np.mean(ours))
+def test_a_margin_is_said_in_words(ends, said):
+    assert runner.margin(*ends) == said
+
+
+def test_what_an_undecided_claim_wants_is_said():
+    check = {"outcome": "undecided", "interval": [0, 2], "needed": 40, "how": "paired"}
+    assert runner.wanting(check) == "40 runs"
+    assert runner.wanting(check | {"needed": "hopeless"}) == "no number of runs"
+    assert runner.wanting(check | {"interval": None, "how": "one run"}) == "one run"
+    assert runner.wanting(check | {"outcome": "holds"}) == ""
+    assert runner.span(None, 1.0) == "-∞ to 1"

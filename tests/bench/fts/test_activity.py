@@ -85,7 +85,9 @@ def test_claims_are_about_what_ended_below():
     levels[RANKED, SHOWN] = 0.2
     checks = activity.checks(made_up(levels))
     # Not above TS, below RGPE and not TAF; the ranked one above both.
-    assert [check.holds for check in checks.values()] == [True, True, False, False, False]
+    outcomes = [str(check.outcome) for check in checks.values()]
+    assert outcomes == ["holds", "holds", "refuted", "refuted", "refuted"]
+    assert {check.runs for check in checks.values()} == {5}  # not runs and targets
 
 
 def test_growing_is_compared_to_one_message_and_to_none():

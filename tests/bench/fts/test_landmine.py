@@ -93,7 +93,7 @@ def test_before_the_start_peers_know_fifty_points_and_targets_none(kind, key):
     sent = state.clients.sent.weights if kind == "FTS" else state.clients.sent.mean
     assert np.asarray(sent).shape == (35, 20)
     sent = {"FTS": 20, "RGPE": 20 + 400, "TAF": 20 + 400 + 1}[kind]
-    assert experiment._floats(experiment.Method("", kind, 20)) == (True, sent)
+    assert experiment._floats(experiment.Method("", kind, 20)) == (sent, sent)
 
 
 def test_a_part_goes_on_where_it_was_stopped_and_is_not_evaluated_again(

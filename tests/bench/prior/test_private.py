@@ -31,17 +31,17 @@ def test_what_is_not_private_has_no_noise():
 def test_a_share_of_the_gain_holds_or_not_or_is_undecided():
     noise = 0.01 * np.random.default_rng(0).standard_normal((3, 40))
     alone, learned, same = noise + np.asarray([[1.0], [0.5], [0.6]])
-    assert private.kept(alone, learned, same, 0.7).holds is True
-    assert private.kept(alone, learned, same, 0.9).holds is False
-    assert private.kept(alone, learned, same, 0.8).holds is None
+    assert private.kept(alone, learned, same, 0.7).holds
+    assert private.kept(alone, learned, same, 0.9).refuted
+    assert private.kept(alone, learned, same, 0.8).undecided
     assert private.kept(alone, learned, same, 0.8).figure == pytest.approx(0.8, abs=0.01)
 
 
 def test_no_share_is_kept_of_a_gain_that_there_may_not_be():
     alone, noise = np.zeros(30), np.random.default_rng(1).normal(size=(2, 30))
     learned = noise[0] - noise[0].mean()
-    assert private.kept(alone, learned, alone - 1.0, 0.7).holds is None
-    assert private.kept(alone, learned - 1.0, alone - 1.0, 0.7).holds is True
+    assert private.kept(alone, learned, alone - 1.0, 0.7).undecided
+    assert private.kept(alone, learned - 1.0, alone - 1.0, 0.7).holds
 
 
 def test_regret_falls_and_is_in_deviations():

@@ -17,8 +17,7 @@ def test_the_unit_is_the_deviation_of_a_grid():
 def test_regret_is_less_run_by_run_or_undecided():
     draws = np.random.default_rng(0).normal(size=(2, 50))
     much = noise.BestRegrets(draws[0], draws[0] + 0.1 + 0.1 * draws[1])
-    assert noise.less(much).holds is True
-    assert noise.less(noise.BestRegrets(*much[::-1])).holds is False
-    assert (
-        noise.less(noise.BestRegrets(draws[0], draws[0] + draws[1] - draws[1].mean())).holds is None
-    )
+    assert noise.less(much).holds
+    assert noise.less(noise.BestRegrets(*much[::-1])).refuted
+    same = noise.BestRegrets(draws[0], draws[0] + draws[1] - draws[1].mean())
+    assert noise.less(same).undecided

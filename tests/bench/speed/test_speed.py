@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from bench.common.timing import Figure, checked
 from bench.speed import maxsum
 from jaxbo.kernels.factors import graph as factor_graph
 
@@ -26,3 +27,31 @@ def test_a_chain_is_timed_both_ways(key):
     assert figure.name.startswith("a chain of 5 variables on 3 points")
     assert figure.value > 0
     assert figure.ratio is not None
+
+
+@pytest.mark.parametrize(
+    ("figure", "outcome"),
+    [
+        (Figure("time", 3.0, "s", goal="<= 4"), "holds"),
+        (Figure("time", 5.0, "s", goal="<= 4"), "refuted"),
+        # The goal is about the ratio, and the times behind the figure are no sample.
+        (Figure("time", 5.0, "s", "a", 30.0, ">= 20 x", (5.0, 9.0)), "holds"),
+        (Figure("time", 5.0, "s", "a", 30.0, ">= 50x", (5.0, 9.0)), "refuted"),
+        (Figure("error", 1.0, "", goal="<= 2", values=(0.9, 1.0, 1.1), sample="mean"), "holds"),
+        (Figure("error", 1.0, "", goal="<= 1", values=(0.9, 1.0, 1.1), sample="mean"), "undecided"),
+        (Figure("gap", 0.5, "", goal="<= 2", values=(0.5,) * 9, sample="median"), "holds"),
+    ],
+)
+def test_a_goal_is_about_the_figure_the_ratio_or_a_sample(figure, outcome):
+    assert figure.check().outcome == outcome
+    assert figure.cells()[-1] == {"holds": "✓", "refuted": "✗", "undecided": "?"}[outcome]
+    assert checked([figure, Figure("no goal", 1.0, "s")]) == {
+        f"{figure.name}, {figure.goal}": figure.check()
+    }
+
+
+def test_a_share_is_judged_in_percent():
+    figure = Figure("found", 100.0, "%", goal=">= 99", values=(100.0,) * 300, sample="share")
+    check = figure.check()
+    assert (check.outcome, check.figure, check.margin[0]) == ("undecided", 100.0, 99.0)
+    assert check.interval == pytest.approx((98.78, 100.0), abs=0.01)

@@ -1,0 +1,139 @@
+"""`python -m bench report`: a page of all claims, and the tables of all pages, from bench/results.
+
+Nothing is computed anew. `--out FILE` writes the page of claims there and leaves the pages as they are.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import tables
+from bench.claims import SYMBOLS, Outcome
+from bench.runner import margin, number, span, wanting
+from bench.tables import Results, markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "experiments" / "claims.md"
+#: Where tables stand between a line that names them and one that ends them.
+REGION = re.compile(r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)", flags=re.S)
+
+HEAD = f"""# All claims
+
+This page is made from the files of `bench/results` by `python -m bench report`.
+
+A claim has a margin that is stated beforehand. Its figure has a 95 % interval, which decides:
+
+- {SYMBOLS[Outcome.HOLDS]} The claim holds: the whole interval lies within the margin.
+- {SYMBOLS[Outcome.REFUTED]} The claim is refuted: the whole interval lies outside.
+- {SYMBOLS[Outcome.UNDECIDED]} The claim is undecided: the interval lies on both sides.
+  The number of runs beside the sign would decide, if the figure stayed where it is.
+
+An interval is made in one of these ways:
+
+- *paired*: by Student's distribution, from the differences of runs with the same objective and key
+- *apart*: by Welch's version of it, from independent runs
+- *apart, from errors*: the same, from means and standard errors, since the runs were not kept.
+  It is wider than the interval of pairs whose runs go up and down together.
+- *of a curve*: a mean over rounds is given the mean of the rounds' errors, which its own never exceeds
+- *paired, ends not kept*: the paired runs decided with the same margin, and only this was written down
+- *mean*, *share*, *median*: of a single method
+- *mean, largest spread*: from the mean of a share, which bounds the spread of the share
+- *over problems*: by Student's distribution, with problems in the place of runs
+- *bound*: the figure is itself a bound of 95 % confidence
+- *counted*: from the number of data sets that surely count to the number that may
+- *runs not kept* and *one run*: nothing decides
+- *not random*: a size, a count or a time meets the margin or does not
+"""
+
+
+def load() -> Results:
+    """All results by name."""
+    files = sorted((ROOT / "bench" / "results").glob("*.json"))
+    return {file.stem: json.loads(file.read_text()) for file in files}
+
+
+# ---------------------------------------------------------------- the page of claims
+
+
+def claims(results: Results) -> str:
+    """The page."""
+    parts = [HEAD, _counts(results)]
+    parts += [_experiment(name, result) for name, result in results.items() if result.get("checks")]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _counts(results: Results) -> str:
+    def row(name: str, *found: Mapping[str, Any]) -> list[str]:
+        outcomes = [check["outcome"] for result in found for check in result["checks"].values()]
+        return [name, *(str(outcomes.count(one)) for one in SYMBOLS), str(len(outcomes))]
+
+    shown = {name: result for name, result in results.items() if result.get("checks")}
+    rows = [row(f"[{name}](#{name})", result) for name, result in shown.items()]
+    head = ["experiment", *(f"{sign} {outcome}" for outcome, sign in SYMBOLS.items()), "claims"]
+    return markdown([head, row("all", *shown.values()), *rows])
+
+
+def _experiment(name: str, result: Mapping[str, Any]) -> str:
+    seconds, device = result["seconds"], result["device"]
+    rows = [_row(claim, check) for claim, check in result["checks"].items()]
+    head = ["claim", "margin", "figure", "95 % interval", "", "runs", "how"]
+    return "\n\n".join(
+        [
+            f"## {name}",
+            f"{result['source']}; {seconds:.0f} seconds on {device}. "
+            f"[Result](../../bench/results/{name}.json)",
+            markdown([head, *rows]),
+        ]
+    )
+
+
+def _row(claim: str, check: Mapping[str, Any]) -> list[str]:
+    outcome = Outcome(check["outcome"])
+    return [
+        claim.replace("|", "\\|"),
+        margin(*check["margin"]),
+        number(check["figure"]),
+        span(*check["interval"]) if check["interval"] else "",
+        f"{SYMBOLS[outcome]} {wanting(check)}".strip() if check["interval"] else SYMBOLS[outcome],
+        str(check["runs"] or ""),
+        check["how"],
+    ]
+
+
+# ---------------------------------------------------------------- tables of other pages
+
+
+def pages() -> Iterator[Path]:
+    """Those that may hold tables."""
+    yield ROOT / "README.md"
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def filled(text: str, results: Results) -> str:
+    """The page with its tables made anew."""
+
+    def made(region: re.Match[str]) -> str:
+        begin, name, end = region.groups()
+        return f"{begin}\n{markdown(tables.TABLES[name](results))}\n{end}"
+
+    return REGION.sub(made, text)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench report", description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"default: {PAGE.name} of the site"
+    )
+    out, results = parser.parse_args(arguments).out, load()
+    (out or PAGE).write_text(claims(results))
+    print(out or PAGE)
+    for page in pages() if out is None else ():
+        text = page.read_text()
+        if text != (new := filled(text, results)):
+            page.write_text(new)
+            print(page)
+    return 0
