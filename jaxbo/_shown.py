@@ -39,7 +39,7 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
     found = []
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
-        default = item is None or (isinstance(item, tuple) and not item)
+        default = item is None or (isinstance(item, tuple | dict) and not item)
         same = not eqx.is_array(item) and field.default is not dataclasses.MISSING
         if not default and not (same and item == field.default):
             found.append((field.name, item))

@@ -28,6 +28,7 @@ def test_a_trace_prints_the_range_of_its_values_and_what_failed():
     assert "source=int32[10,2] from 0 to 19" in text
     assert "initial=2" in text
     assert len(text.splitlines()) <= 6
+    assert "outcomes" not in text  # there are none
 
 
 def test_what_a_round_tells_prints_its_numbers():

@@ -94,7 +94,8 @@ class Crew:
     def _in_vain(self, total: int) -> bool:
         """Whether all results of the desk's own queries are failures, and enough of them."""
         desk = self.desk
-        least = max(tries(desk.initial, total), min(desk.algorithm.targets, total))
+        least = tries(desk.initial, desk.told - desk.answered, total)
+        least = max(least, min(desk.algorithm.targets, total))
         failed = desk.own(failure.row for failure in desk.failures)
         return len(self.failed) > 0 and failed == desk.answered >= least
 

@@ -13,6 +13,7 @@ from jaxbo._check import require, shown
 from jaxbo._warning import warn
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.outcomes import Outcome, names_of, numbers_of
+from jaxbo.algos.bo import LARGEST_DESIGN
 from jaxbo.domains.space import Space
 from jaxbo.runs._ending import Ending
 from jaxbo.runs._executors import LateError, check_executor
@@ -26,7 +27,7 @@ from jaxbo.runs.compiled import check_objective
 BlackBox: TypeAlias = Callable[..., Any]
 
 
-#: So many evaluations may fail before the first success; of a longer initial design, all.
+#: So many evaluations may fail before the first success; of a longer initial design, all (`tries`).
 TRIES = 3
 
 
@@ -41,6 +42,7 @@ class Evaluator:
         flight: Flight,
         catch: type[Exception] | tuple[type[Exception], ...],
         anew: bool,
+        known: int,
         ending: Ending,
     ):
         self.domain, self.objective, self.record = algorithm.domain, objective, record
@@ -49,6 +51,8 @@ class Evaluator:
         self.count = arguments_of(objective, USUAL)
         #: Whether the record has all evaluations there have been.
         self.anew = anew
+        #: How many results were known before.
+        self.known = known
 
     def __call__(self, row: int) -> bool:
         """All values of `row` that are not known already; whether they are, or the run ended before."""
@@ -81,7 +85,8 @@ class Evaluator:
     def _hopeless(self, row: int) -> bool:
         """Whether nothing has succeeded in as many evaluations as it takes to say so."""
         values, agents = self.record.values, self.record.values.shape[1]
-        enough = (row + 1) * agents >= tries(self.record.initial * agents, values.size)
+        least = tries(self.record.initial * agents, self.known, values.size)
+        enough = (row + 1) * agents >= least
         return self.anew and enough and not np.isfinite(values).any()
 
     def _survives(self, error: BaseException) -> bool:
@@ -161,12 +166,13 @@ class NotFiniteError(ValueError):
     """An objective that returned NaN, an infinity or more than the precision holds: it has failed."""
 
 
-def tries(initial: int, evaluations: int) -> int:
+def tries(initial: int, known: int, evaluations: int) -> int:
     """How many evaluations must fail, none having succeeded, to end a run of so many.
 
-    `initial` are the evaluations of the initial design.
+    `initial` are the evaluations of the initial design, in whose place `known` results may stand. After
+    known results the model is asked at once, and its first queries may all be where evaluations fail.
     """
-    return min(max(TRIES, initial), evaluations)
+    return min(max(TRIES, initial, min(known, LARGEST_DESIGN)), evaluations)
 
 
 def check_catch(catch: Any) -> None:

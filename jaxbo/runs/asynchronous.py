@@ -47,8 +47,8 @@ def drive_async(
     An objective in JAX, `f(key, worker, x)`, runs here too.
 
     A stopped run that is started again with the same arguments loses the evaluations in flight and
-    nothing else. An objective may fail in all of its first evaluations: as many as `initial`, as
-    workers, and at least three. It then ends the run as it does in `drive`, and none of them are kept.
+    nothing else. An objective may fail in all of its first evaluations: as many as `initial`, as known
+    results (20 at most), as workers, and at least three. It then ends the run as it does in `drive`, and none of them are kept.
     Any other error is raised after all evaluations under way have ended, and their results are kept.
     `help(jaxbo.runs.driver)` says more of most arguments.
 
@@ -84,6 +84,48 @@ def drive_async(
         >>> desk.told, desk.best[1] == float(max(desk.values))
         (3, True)
     """
+    return evaluated(
+        algorithm,
+        objective,
+        evaluations,
+        key,
+        executor=executor,
+        initial=initial,
+        known=known,
+        first=first,
+        checkpoint=checkpoint,
+        catch=catch,
+        timeout=timeout,
+        deadline=deadline,
+        stop=stop,
+        direction=direction,
+        progress=progress,
+    )
+
+
+def evaluated(
+    algorithm: AbstractOneModel,
+    objective: BlackBox,
+    evaluations: int,
+    key: Key,
+    *,
+    in_all: bool = False,
+    executor: Where = None,
+    initial: int = 0,
+    known: Any = None,
+    first: Any = None,
+    checkpoint: str | PathLike | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    timeout: float | None = None,
+    deadline: float | None = None,
+    stop: Callable[[Desk], Any] | None = None,
+    direction: Direction = "maximize",
+    progress: bool = True,
+) -> Desk:
+    """The desk of `drive_async`. With `in_all`, `evaluations` count those before the model is asked.
+
+    There may then be fewer of them than `initial`, and a checkpoint still goes on with more.
+    """
     check_arguments(algorithm, key, objective, AbstractOneModel)
     check_none(algorithm.domain)
     whole("evaluations", evaluations)
@@ -92,7 +134,7 @@ def drive_async(
     ending = Ending(deadline, stop)
     given = {"initial": initial, "known": known, "first": first, "direction": direction}
     begin = beginning(algorithm, known, first, initial)
-    total = len(begin.first) + begin.initial + evaluations
+    total = evaluations if in_all else len(begin.first) + begin.initial + evaluations
     check_room(algorithm, begin.told + total)
     with Desk(algorithm, key, checkpoint=checkpoint, **given) as desk:
         check_room(algorithm, desk.told - desk.answered + total)  # the file may have results more

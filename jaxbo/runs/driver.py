@@ -52,9 +52,11 @@ Failures. `catch`: exceptions of the given types are failed evaluations. They ar
     and the point in a note. An executor that is broken, or has cancelled an evaluation, ends the run
     whatever `catch` says: its errors say nothing of the point. An objective may fail in all of the
     initial design and in at least three evaluations. It then ends the run with the exception that it
-    raised, or with a `NotFiniteError` for a value. A run that goes on from a `state` with values does
-    not end so. Nothing of the ended run is kept, unless a ledger was charged. Then all rounds but the
-    last are kept as failures, and the last round is evaluated again.
+    raised, or with a `NotFiniteError` for a value. Results that are known stand in for a design: as many
+    evaluations may fail, 20 at most, because the model may begin in a place where all fail. A run that
+    goes on from a `state` with values does not end so. Nothing of the ended run is kept, unless a ledger
+    was charged. Then all rounds but the last are kept as failures, and the last round is evaluated
+    again.
 
 Values. They stay float64 in the trace. If the method allows it (`invariant`), the model is told each
     value's difference to the first value of its agent. `state.origin` holds this first value, and the
@@ -289,7 +291,8 @@ def drive(
             evaluate = functools.partial(_evaluate_here, algorithm, here, record)
         else:
             flight = Flight(pool, timeout)
-            evaluator = Evaluator(algorithm, objective, record, flight, catch, anew, ending)
+            at = flight, catch, anew, begin.told, ending
+            evaluator = Evaluator(algorithm, objective, record, *at)
             evaluate = lambda row, key: evaluator(row)  # noqa: E731
         # A Python objective's run ends where nothing is left; a compiled one's trace is that of `run`.
         loop = _Loop(algorithm, begin, record, ending, bar, ahead, evaluate, not compiled)

@@ -15,8 +15,11 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.runs._evaluate import BlackBox
 from jaxbo.runs._executors import Where
 from jaxbo.runs._start import beginning
-from jaxbo.runs.asynchronous import drive_async
+from jaxbo.runs.asynchronous import evaluated
 from jaxbo.runs.desk import Desk
+
+#: What `drive_async` takes, too.
+OPTIONS = "known", "first", "checkpoint", "catch", "timeout", "deadline", "stop", "progress"
 
 
 def minimize(
@@ -126,23 +129,29 @@ def _optimize(
     if initial is not None:
         whole("initial", initial)
     require("direction" not in options, "direction: take minimize or maximize instead.")
+    for name in sorted(set(options) - set(OPTIONS)):
+        raise TypeError(
+            f"{direction} has no argument {name!r}: the options are {', '.join(OPTIONS)}, and seed=0 "
+            "stands for a key."
+        )
     if workers is None:
         workers = executor if isinstance(executor, int) else 1
     method = BO(domain, 1, workers=workers, outcomes=outcomes)
     begin = beginning(method, options.get("known"), options.get("first"), initial or 0)
-    if initial is None:
-        most = evaluations - len(begin.first)
-        initial = max(0, min(first_design(domain) - begin.told, most))
-    asked = len(begin.first) + initial
+    asked = len(begin.first) + (initial or 0)
     require(
         asked <= evaluations,
         f"first and initial are {asked} points, more than the {evaluations} evaluations.",
     )
-    return drive_async(
-        BO(domain, begin.told + evaluations, workers=workers, outcomes=method.outcomes),
+    if initial is None:  # whatever `evaluations` is, so that a checkpoint goes on with more
+        initial = max(0, first_design(domain) - begin.told)
+    room = begin.told + max(evaluations, len(begin.first) + initial)
+    return evaluated(
+        BO(domain, room, workers=workers, outcomes=method.outcomes),
         objective,
-        evaluations - asked,
+        evaluations,
         jr.key(seed),
+        in_all=True,
         executor=executor,
         initial=initial,
         direction=direction,

@@ -52,7 +52,9 @@ def test_known_results_and_first_points_count_for_the_design():
 
 
 def test_few_evaluations_are_all_of_the_design():
-    assert minimize(value, SPACE, 2, progress=False).initial == 2
+    few, more = (minimize(value, SPACE, count, progress=False) for count in (2, 7))
+    assert few.told == 2
+    np.testing.assert_array_equal(few.queries, more.queries[:2])
 
 
 def test_a_seed_is_a_run_and_another_one_another_run():
@@ -64,14 +66,15 @@ def test_a_seed_is_a_run_and_another_one_another_run():
     assert (one != other).any()
 
 
-def test_a_checkpoint_goes_on_with_more_evaluations(tmp_path):
+@pytest.mark.parametrize("begun", [2, 7], ids=["in the design", "after it"])
+def test_a_checkpoint_goes_on_with_more_evaluations(begun, tmp_path):
     path, calls = tmp_path / "run.jaxbo", []
 
     def counted(p):
         calls.append(p)
         return value(p)
 
-    minimize(counted, SPACE, 7, checkpoint=path, progress=False)
+    minimize(counted, SPACE, begun, checkpoint=path, progress=False)
     desk = minimize(counted, SPACE, 9, checkpoint=path, progress=False)
     assert (desk.told, len(calls)) == (9, 9)
     whole = minimize(value, SPACE, 9, progress=False)
@@ -90,6 +93,12 @@ def test_a_checkpoint_goes_on_with_more_evaluations(tmp_path):
 def test_errors_come_before_any_evaluation(arguments, options, word):
     with pytest.raises(ValueError, match=word):
         minimize(*arguments, **options)
+
+
+@pytest.mark.parametrize("option", ["key", "chekpoint"])
+def test_an_option_that_there_is_not_is_named_with_those_that_are(option):
+    with pytest.raises(TypeError, match=f"maximize has no argument '{option}'.*checkpoint.*seed=0"):
+        maximize(value, SPACE, 5, **{option: 0})
 
 
 def test_a_domain_in_the_place_of_a_method_is_a_desk_for_one_black_box(key):

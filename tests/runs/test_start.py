@@ -281,6 +281,32 @@ def test_asynchronous_workers_know_what_was_known(tmp_path):
     assert np.isclose(desk.values, 0.6).any()
 
 
+@pytest.mark.parametrize("loop", [drive, drive_async])
+def test_failures_in_one_place_after_known_results_do_not_end_a_run(loop):
+    """The model may go to a place where evaluations fail, as no design has been before."""
+    calls, points = [], np.linspace(0, 1, 8)[:, None]
+
+    def flaky(x):
+        calls.append(x)
+        if len(calls) <= failing:
+            raise OSError("full")
+        return 1.0
+
+    go = lambda: loop(  # noqa: E731
+        Stroll(Cube(1), 1, Fixed(size=4, capacity=20)), flaky, 9, KEY,
+        known=(points, points[:, 0]), progress=False,
+    )  # fmt: skip
+    failing = 7
+    with pytest.warns(RuntimeWarning, match="failed"):
+        go()
+    assert len(calls) == 9
+    failing = 100
+    calls.clear()
+    with pytest.warns(RuntimeWarning, match="failed"), pytest.raises(OSError, match="full"):
+        go()
+    assert len(calls) == 8
+
+
 def test_an_objective_that_never_succeeds_is_raised_though_much_is_known():
     with ThreadPoolExecutor(2) as pool, pytest.warns(RuntimeWarning), pytest.raises(AssertionError):
         drive_async(WORKERS, never, 5, KEY, executor=pool, known=(POINTS, VALUES))

@@ -269,7 +269,11 @@ def _of_records(
     results = []
     for i, row in enumerate(_rows(given, "known results")):
         for name in names:
-            require(name in row, f"result {i} has no {name!r}: give {FORMS}.")
+            require(
+                name in row,
+                f"result {i} has no {name!r}, only {list(row)!s:.300}: rename the column, or give "
+                f"{FORMS}.",
+            )
         if row.get("status") == RUNNING:
             continue
         rest = {name: item for name, item in row.items() if name not in names}

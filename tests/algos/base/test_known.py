@@ -197,7 +197,7 @@ WRONG = {
     "nothing of the kind": (3, "a list of dictionaries"),
     "text": ("results.csv", "a list of dictionaries"),
     "a list of numbers": ([1.0, 2.0], "a list of dictionaries"),
-    "no value": (PARAMETERS, "result 0 has no 'value'"),
+    "no value": (PARAMETERS, r"result 0 has no 'value', only \['lr', .*rename the column"),
     "text for a value": ([{**ROWS[0], "value": "3"}], "result 0: the value must be a real number"),
     "a complex value": ([{**ROWS[0], "value": 1j}], "result 0: the value must be a real number"),
     "an infinite value": ([ROWS[0], {**ROWS[1], "value": -math.inf}], "value 1 is -inf"),
