@@ -53,7 +53,7 @@ class Ending:
         self._restore()
         self.interrupted = True
         # A handler may come in the middle of another line of the log, which would wait for itself.
-        self._end("it was interrupted")
+        self._end("it was interrupted; the same call goes on with its checkpoint, if it has one")
 
     def _restore(self) -> None:
         if self._before is not None:

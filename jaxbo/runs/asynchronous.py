@@ -48,8 +48,9 @@ def drive_async(
 
     A stopped run that is started again with the same arguments loses the evaluations in flight and
     nothing else. An objective may fail in all of its first evaluations: as many as `initial`, as known
-    results (20 at most), as workers, and at least three. It then ends the run as it does in `drive`, and none of them are kept.
-    Any other error is raised after all evaluations under way have ended, and their results are kept.
+    results (20 at most), as workers, and at least three. It then ends the run as it does in `drive`, and
+    none of them are kept. Any other error is raised after all evaluations under way have ended, and
+    their results are kept.
     `help(jaxbo.runs.driver)` says more of most arguments.
 
     Args:

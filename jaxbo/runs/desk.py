@@ -176,6 +176,17 @@ class Desk:
         """The numbers of the queries that wait for a result."""
         return self._now.tickets.out
 
+    def __repr__(self) -> str:
+        """The method, how much is known and the best of it, in a line."""
+        tickets = self._now.tickets
+        failed = int(np.sum(np.isnan(tickets.values)))
+        text = f"Desk({type(self.algorithm).__name__}, {len(tickets.values)} told"
+        text += f", {failed} failed" if failed else ""
+        if not tickets.feasible.any():
+            return text + ")"
+        x, value = self.best
+        return f"{text}, best {value:.6g} at {x})"
+
     @property
     def told(self) -> int:
         """The number of results that have come."""

@@ -217,7 +217,8 @@ def drive(
         checkpoint: A file from which the same call goes on, however the run stopped.
         catch: Types of exceptions that are failed evaluations, which the run survives.
         timeout: Seconds that an evaluation may take; then it has failed. Default: any time.
-        deadline: Seconds after which nothing more begins. Default: none.
+        deadline: Seconds after which nothing more begins. Evaluations under way end, or reach their
+            `timeout`. Default: none.
         stop: A function of the trace so far that ends the run (`jaxbo.stopping`). Default: none.
         direction: "minimize" if small values are good. The trace keeps the user's sign.
         progress: Whether a bar is shown, or else a line in the log every few seconds.

@@ -49,6 +49,17 @@ def test_results_are_taken_in_any_order():
     np.testing.assert_array_equal(x, tickets[3].x)
 
 
+def test_a_desk_is_printed_with_how_much_it_knows_and_the_best_of_it():
+    method = Stroll(Space(a=Real(0, 1), b=Integer(0, 3)), 2)
+    desk = Desk(method, jr.key(1), initial=3)
+    assert repr(desk) == "Desk(Stroll, 0 told)"
+    first, second = desk.ask(), desk.ask()
+    desk.tell(first.number, 0.25)
+    with pytest.warns(RuntimeWarning):
+        desk.tell(second.number, np.nan)
+    assert repr(desk) == f"Desk(Stroll, 2 told, 1 failed, best 0.25 at {first.x})"
+
+
 def test_workers_get_more_of_the_initial_design_until_it_is_in():
     desk = Desk(stroll(3), jr.key(1), initial=2)
     first = [desk.ask() for _ in range(3)]  # one more than asked for

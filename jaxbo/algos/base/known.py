@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
+from os import PathLike
 from typing import Any, NamedTuple
 
 import jax
@@ -283,14 +284,17 @@ def _of_records(
 
 def _rows(given: Any, name: str) -> list[Mapping[str, Any]]:
     """A dictionary for each row."""
+    require(
+        not isinstance(given, str | bytes | PathLike),
+        f"{name}: {given!r:.80} is a text and not read as a file: read it before, such as with "
+        "pandas.read_csv or csv.DictReader.",
+    )
     to_records = getattr(given, "to_dict", None)
     if callable(to_records) and hasattr(given, "columns"):
         given = to_records("records")
     if isinstance(given, Mapping):
         given = _of_columns(given, name)
-    rows = (
-        list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
-    )
+    rows = list(given) if isinstance(given, Iterable) else None
     require(
         rows is not None and all(isinstance(row, Mapping) for row in rows),
         f"{name} must be {FORMS}, got {type(given).__name__}.",

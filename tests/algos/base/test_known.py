@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -195,7 +196,8 @@ def test_a_point_that_rounding_moved_is_moved_back():
 
 WRONG = {
     "nothing of the kind": (3, "a list of dictionaries"),
-    "text": ("results.csv", "a list of dictionaries"),
+    "a file": (Path("results.csv"), "read it before, such as with"),
+    "text": ("results.csv", "read it before, such as with"),
     "a list of numbers": ([1.0, 2.0], "a list of dictionaries"),
     "no value": (PARAMETERS, r"result 0 has no 'value', only \['lr', .*rename the column"),
     "text for a value": ([{**ROWS[0], "value": "3"}], "result 0: the value must be a real number"),
