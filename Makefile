@@ -83,7 +83,8 @@ format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A warning is an error. Pages and pictures are read where they are; only site/ is written.
+# A warning is an error. Pages and pictures are read where they are; only site/ and docs/drawn/ are written.
+# The latter has the gallery's pages.
 docs: $(VENV)/ready-docs
 	$(BIN)/python -m sphinx -E -W --keep-going --quiet -d .cache/doctrees docs site
 
@@ -98,4 +99,4 @@ $(VENV)/ready-%: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) out site .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out site docs/drawn .cache .pytest_cache .ruff_cache .hypothesis
