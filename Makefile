@@ -84,7 +84,9 @@ format: $(VENV)/ready-dev
 	$(BIN)/ruff format .
 
 # A warning is an error. Pages and pictures are read where they are; only site/ and docs/drawn/ are written.
-# The latter has the gallery's pages.
+# The latter has the gallery's pages. Programs of the gallery that were compiled are kept for the next time.
+docs: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
+docs: export TF_CPP_MIN_LOG_LEVEL = 3
 docs: $(VENV)/ready-docs
 	$(BIN)/python -m sphinx -E -W --keep-going --quiet -d .cache/doctrees docs site
 

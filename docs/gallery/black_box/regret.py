@@ -2,8 +2,8 @@
 Regret with bands
 =================
 
-Two methods search Branin's function, twenty times each. A line is the mean of the runs, and its band is
-the 95 % interval of the mean.
+Two methods search Branin's function, twenty times each. A line is the mean of the runs, and its
+band is one standard error.
 """
 
 import jax
@@ -29,4 +29,4 @@ regret = {
     name: jaxbo.metrics.simple_regret(values(method), branin.maximum)[..., 0]
     for name, method in methods.items()
 }
-ax = jaxbo.plotting.regret(regret)
+ax = jaxbo.plotting.regret(regret, band="error", log=True)

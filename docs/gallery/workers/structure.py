@@ -3,7 +3,7 @@ A structure that DEC-HBO learns
 ===============================
 
 The function is a sum of a term of the first two variables, and of a term of the other two. After forty
-evaluations, the model gives each term a factor.
+evaluations, the model gives each term a factor, beside a factor for every variable.
 """
 
 import jax
@@ -16,7 +16,7 @@ cube = jaxbo.Cube(4)
 x = jr.uniform(jr.key(0), (40, 4))
 y = jax.numpy.sin(9 * x[:, 0] * x[:, 1]) + jax.numpy.sin(9 * x[:, 2] * x[:, 3])
 
-structure = jaxbo.Sampled(count=1, factors=3, steps=300)
+structure = jaxbo.Sampled(count=1, factors=2, steps=300)
 model = jaxbo.Decomposed(structure, capacity=40, grid=8)
 shared = model.over(cube, jr.key(1))
 learn = lambda belief, row: (model.condition(shared, belief, *row), None)
