@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -85,7 +86,8 @@ def factor_graph(
     for f, place in enumerate(places):
         ax.annotate(f"φ{below(f + 1)}", (place, _FACTORS), **text)
     if messages is not None:
-        for v, belief in enumerate(np.asarray(maxsum.beliefs(graph, messages), float)):
+        arrays = tuple(jnp.asarray(message, float) for message in messages)
+        for v, belief in enumerate(np.asarray(maxsum.beliefs(graph, arrays), float)):
             _belief(ax, v, belief[: graph.sizes[v]])
     ax.set(xticks=[], yticks=[], xlim=(-0.6, count - 0.4))
     ax.set_ylim(_VARIABLES - 0.25 if messages is None else _BELIEFS - 0.12, _FACTORS + 0.25)
