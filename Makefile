@@ -83,7 +83,10 @@ format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A warning is an error. Pages and pictures are read where they are; only site/ is written.
+# A warning is an error. Pages and pictures are read where they are; only site/ and docs/drawn/ are written.
+# The latter has the gallery's pages. Programs of the gallery that were compiled are kept for the next time.
+docs: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
+docs: export TF_CPP_MIN_LOG_LEVEL = 3
 docs: $(VENV)/ready-docs
 	$(BIN)/python -m sphinx -E -W --keep-going --quiet -d .cache/doctrees docs site
 
@@ -98,4 +101,4 @@ $(VENV)/ready-%: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) out site .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out site docs/drawn .cache .pytest_cache .ruff_cache .hypothesis

@@ -1,8 +1,9 @@
 """How the site is built: `make docs`, which is `sphinx-build docs site`. A warning is an error.
 
-Pages are Markdown (MyST), and three things happen on the way. Docstrings, which are plain text, become
+Pages are Markdown (MyST), and more happens on the way. Docstrings, which are plain text, become
 reStructuredText (`docstrings.py`). A page of `api` gets the names that belong on it (`names.py`). Links
-are made that pages do not spell out (`links.py`). Napoleon makes lists of a docstring's sections.
+are made that pages do not spell out (`links.py`). Napoleon makes lists of a docstring's sections. Each file
+of `gallery` is run, and becomes a page with its picture (`figures.py`).
 
 Optax and BlackJAX use Sphinx, MyST and this theme, too. MkDocs has had no release since 2024, and its
 theme Material calls itself inactive.
@@ -15,7 +16,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the package is imported, nothing is computed
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The gallery's programs run once: compiling them less thoroughly takes a third of the time.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import docstrings  # noqa: E402
 import links  # noqa: E402
@@ -32,9 +35,11 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_static", "_templates"]
+# `gallery.md` is in the place of the indexes that sphinx-gallery makes.
+exclude_patterns = ["_static", "_templates", "gallery", "drawn/index.rst", "drawn/*/index.rst"]
 myst_heading_anchors = 4
 
 autodoc_inherit_docstrings = False  # a method of a class is told of where its class adds something
@@ -63,6 +68,24 @@ html_theme_options = {
     "show_toc_level": 2,
 }
 copybutton_exclude = ".linenos, .gp, .go"
+
+# Runs the files of `gallery`, and writes their pages to `drawn`, where they are only read from.
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "drawn",
+    "backreferences_dir": "drawn/uses",
+    "filename_pattern": "",  # every file is run,
+    "run_stale_examples": True,  # also one that did not change itself
+    "within_subsection_order": "FileNameSortKey",
+    "image_scrapers": ("figures.scraper",),
+    "reset_modules": ("figures.narrow",),
+    "capture_repr": (),
+    "notebook_extensions": set(),
+    "download_all_examples": False,
+    "show_signature": False,
+    "write_computation_times": False,
+    "abort_on_example_error": True,
+}
 
 
 def setup(app):

@@ -6,6 +6,7 @@ import os
 import pathlib
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,11 +14,14 @@ from html.parser import HTMLParser
 import pytest
 
 import jaxbo
+from jaxbo.plotting import _curves
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 #: Pages whose examples are run.
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+#: Files that are run when the site is built, and there alone.
+GALLERY = sorted((ROOT / "docs" / "gallery").rglob("*.py"))
 #: And files that pages include.
 ALL = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "federation" / "README.md"]
 TEXTS = {page: page.read_text() for page in ALL}
@@ -102,6 +106,36 @@ def test_every_file_they_point_to_exists():
         for target in targets:
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_gallery_page_has_a_picture_a_file_in_thirty_lines():
+    listed = re.findall(r"minigallery:: (\S+)$", TEXTS[ROOT / "docs" / "gallery.md"], flags=re.M)
+    shown = {path for pattern in listed for path in (ROOT / "docs").glob(pattern)}
+    assert shown == set(GALLERY)
+    for path in GALLERY:
+        text = path.read_text()
+        compile(text, str(path), "exec")
+        (title, below), code = text.splitlines()[1:3], text.split('"""')[2]
+        assert below == "=" * len(title)
+        assert len([line for line in code.splitlines() if line]) <= 30, path
+        assert re.search(r"^ax = ", code, flags=re.M), path
+        assert f"drawn/{path.parent.name}/*" in TEXTS[ROOT / "docs" / "gallery.md"]
+
+
+@pytest.mark.parametrize("name", ["privacy/loss", "workers/factors"])
+def test_a_picture_of_the_gallery_is_saved_as_vectors_with_its_title(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(_curves, "SIZE", _curves.SIZE)  # which is made narrow
+    figures, file = module("figures"), ROOT / "docs" / "gallery" / f"{name}.py"
+    figures.narrow(None, None)
+    found = {
+        "image_path_iterator": iter([str(tmp_path / "picture.png")]),
+        "example_globals": runpy.run_path(str(file)),
+        "src_file": str(file),
+    }
+    markup = figures.scraper(None, found, {"src_dir": str(tmp_path)})
+    title = file.read_text().splitlines()[1]
+    assert markup.split() == ["..", "image::", "/picture.svg", ":alt:", *title.split()]
+    assert "<svg" in (tmp_path / "picture.svg").read_text()
 
 
 def test_every_make_target_they_name_exists():
@@ -305,6 +339,7 @@ class Targets(HTMLParser):
 @pytest.mark.timeout(600)
 def test_the_site_is_built_without_a_warning_has_all_names_and_no_dead_link(tmp_path):
     pytest.importorskip("sphinx_book_theme")
+    pytest.importorskip("sphinx_gallery")
     site = tmp_path / "site"
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going"]
     done = subprocess.run(

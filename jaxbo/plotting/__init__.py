@@ -5,6 +5,7 @@ outside of pyplot's global state, so it works without a display and in threads. 
 figure. matplotlib comes with the extra `plot` and is imported at the first call.
 """
 
+from jaxbo.plotting._agents import agent_map
 from jaxbo.plotting._curves import (
     BLUE,
     DASHES,
@@ -25,7 +26,10 @@ from jaxbo.plotting._curves import (
     regret,
     save,
 )
+from jaxbo.plotting._factors import factor_graph
 from jaxbo.plotting._parameters import contour, importance, parallel, slice_1d
+from jaxbo.plotting._privacy import privacy_curve
+from jaxbo.plotting._times import timeline, utilization
 
 __all__ = [
     "BLUE",
@@ -41,13 +45,18 @@ __all__ = [
     "SOFT",
     "Band",
     "Observations",
+    "agent_map",
     "contour",
+    "factor_graph",
     "importance",
     "parallel",
     "posterior_1d",
     "posterior_2d",
+    "privacy_curve",
     "progress",
     "regret",
     "save",
     "slice_1d",
+    "timeline",
+    "utilization",
 ]

@@ -123,7 +123,7 @@ def names_of(domain: AbstractDomain) -> list[str]:
     """A name for each variable."""
     if isinstance(domain, Space):
         return [name for name, _ in domain.parameters]
-    return [f"x{_below(i + 1)}" for i in range(domain.dim)]
+    return [f"x{below(i + 1)}" for i in range(domain.dim)]
 
 
 def active(domain: AbstractDomain, x: Float[np.ndarray, "points dim"]) -> np.ndarray:
@@ -137,7 +137,7 @@ def active(domain: AbstractDomain, x: Float[np.ndarray, "points dim"]) -> np.nda
     )
 
 
-def _below(number: int) -> str:
+def below(number: int) -> str:
     return "".join(chr(0x2080 + int(digit)) for digit in str(number))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import jaxbo
 from jaxbo import plotting
+from jaxbo.kernels.factors.graph import FactorGraph
 from tests.arguments.wrong import all_work_or_say_why
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -16,6 +17,9 @@ GRID, SURFACE = np.linspace(0, 1, 5), np.arange(25.0).reshape(5, 5)
 POINTS, VALUES = np.eye(2), np.arange(2.0)
 MEAN = GRID**2
 TRACE = jaxbo.Trace(jnp.asarray(jr.uniform(jr.key(0), (2, 2, 2))), np.zeros((2, 2)), ())
+MECHANISMS = {"z = 1": jaxbo.Mechanism(1.0, 1.0, jaxbo.Poisson(0.1))}
+PRESENT = np.ones((2, 2), bool)
+TIMED = jaxbo.Trace(TRACE.queries, TRACE.values, (), times=np.ones((2, 2, 2)))
 #: A model needs three values: what stands before it is looked at without one.
 RUN = {"run": TRACE, "ax": None, "domain": CUBE, "agent": 0}
 
@@ -68,6 +72,29 @@ TABLE = {
     ),
     "importance": (before_a_model(plotting.importance), {**RUN, "count": 16}),
     "parallel": (plotting.parallel, RUN),
+    "agent_map": (
+        plotting.agent_map,
+        {
+            "run": TRACE, "ax": None, "domain": CUBE, "first": 0, "second": 1,
+            "weights": np.ones((2, 2)),
+        },
+    ),
+    "factor_graph": (
+        plotting.factor_graph,
+        {
+            "graph": FactorGraph([2, 2], [(0, 1)]), "ax": None, "messages": (np.zeros((1, 2, 2)),),
+            "names": ["a", "b"],
+        },
+    ),
+    "privacy_curve": (
+        plotting.privacy_curve,
+        {
+            "mechanisms": MECHANISMS, "rounds": 2, "delta": 1e-3, "ax": None, "budget": 1.0,
+            "accountant": jaxbo.accounting.moments,
+        },
+    ),
+    "timeline": (plotting.timeline, {"present": PRESENT, "ax": None, "run": TRACE}),
+    "utilization": (plotting.utilization, {"run": TIMED, "ax": None}),
 }  # fmt: skip
 
 
