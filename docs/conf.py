@@ -1,9 +1,9 @@
 """How the site is built: `make docs`, which is `sphinx-build docs site`. A warning is an error.
 
 Pages are Markdown (MyST), and more happens on the way. Docstrings, which are plain text, become
-reStructuredText (`docstrings.py`). A page of `api` gets the names that belong on it (`names.py`). Links
-are made that pages do not spell out (`links.py`). Napoleon makes lists of a docstring's sections. Each file
-of `gallery` is run, and becomes a page with its picture (`figures.py`).
+reStructuredText (`docstrings.py`), and Napoleon makes lists of their sections. A page of `api` gets the
+names that belong on it (`names.py`). Links are made that pages do not spell out (`links.py`). Each file of
+`gallery` is run, and becomes a page with its picture (`figures.py`).
 
 Optax and BlackJAX use Sphinx, MyST and this theme, too. MkDocs has had no release since 2024, and its
 theme Material calls itself inactive.

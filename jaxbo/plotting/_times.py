@@ -43,9 +43,9 @@ def utilization(run: Timeline | Trace | Desk, ax: Axes | None = None) -> Axes:
         ValueError: `run` is something else, or has no evaluation whose times are known.
 
     Example:
-        >>> import jax.random as jr, jaxbo
+        >>> import jax.numpy as jnp, jax.random as jr, jaxbo
         >>> egp = jaxbo.EGP(jaxbo.Cube(1), jaxbo.Fixed(size=4, capacity=9), jaxbo.Thompson(), workers=2)
-        >>> takes = lambda key, worker, x: 1.0 + worker
+        >>> takes = lambda key, worker, x: jnp.where(worker == 0, 1.0, 2.0)
         >>> _, timeline = jaxbo.simulate(egp, lambda x: x[0], takes, 6, jr.key(0))
         >>> ax = jaxbo.plotting.utilization(timeline)
         >>> [text.get_text() for text in ax.texts]
