@@ -2,8 +2,8 @@
 
 Pages are Markdown (MyST), and more happens on the way. Docstrings, which are plain text, become
 reStructuredText (`docstrings.py`), and Napoleon makes lists of their sections. A page of `api` gets the
-names that belong on it (`names.py`). Links are made that pages do not spell out (`links.py`). Each file of
-`gallery` is run, and becomes a page with its picture (`figures.py`).
+names that belong on it (`names.py`). Links are made that pages do not spell out (`links.py`). Each file
+of `gallery` is run, and becomes a page with its picture (`figures.py`).
 
 Optax and BlackJAX use Sphinx, MyST and this theme, too. MkDocs has had no release since 2024, and its
 theme Material calls itself inactive.
