@@ -1,4 +1,4 @@
-"""Where agents are: a map of the best points that they have found, and of whom they listen to."""
+"""A map of agents, at the best points that they have found, with lines to the agents they follow."""
 
 import numpy as np
 from jaxtyping import ArrayLike, Float

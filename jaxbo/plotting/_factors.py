@@ -1,4 +1,4 @@
-"""Factor graphs: which variables each factor is a function of, and what messages tell them."""
+"""Factor graphs: the variables of each factor, and the messages between factors and variables."""
 
 from collections.abc import Sequence
 from typing import Any

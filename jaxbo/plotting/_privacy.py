@@ -1,4 +1,4 @@
-"""What releases cost: the privacy loss over rounds."""
+"""The privacy loss of releases, over rounds."""
 
 from collections.abc import Mapping
 from numbers import Real

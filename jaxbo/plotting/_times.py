@@ -1,6 +1,6 @@
-"""Pictures over time: what workers were at, and who was heard in the rounds of a federation."""
+"""Pictures over time: the evaluations of workers, and the agents heard in a federation's rounds."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float, Int
@@ -11,7 +11,7 @@ from jaxbo.runs.desk import Desk
 from jaxbo.runs.timeline import Timeline
 from jaxbo.runs.trace import Trace
 
-#: Shares beside the rows are as large as they can be read up to so many rows.
+#: Shares beside the rows can be read up to so many rows.
 _MOST_LABELS = 24
 
 
@@ -33,7 +33,7 @@ def utilization(run: Timeline | Trace | Desk, ax: Axes | None = None) -> Axes:
     evaluation then is in the lowest row that is free.
 
     Args:
-        run: What `simulate` returned, the trace of a Python objective, or a desk.
+        run: The timeline of `simulate`, the trace of a Python objective, or a desk.
         ax: The axes to draw on. None: axes of a new figure.
 
     Returns:
@@ -82,8 +82,8 @@ def timeline(
     """Draws which agents were heard in each round of a federation, and the share of rounds of each.
 
     Args:
-        present: Whether the message of each agent arrived in each round: what a server has as
-            `Coordinator.present`, and what loops take.
+        present: Whether the message of each agent arrived in each round. A server has them as
+            `Coordinator.present`, and loops take them as `present`.
         ax: The axes to draw on. None: axes of a new figure.
         run: The trace of the same rounds, whose failed evaluations get crosses. None: no crosses.
 
@@ -102,12 +102,19 @@ def timeline(
     heard = _present(present)
     failed = np.zeros(heard.shape, bool) if run is None else _failed(run, heard.shape)
     ax = _axes(ax, "round", "agent", grid=False)
+    from matplotlib.patheffects import withStroke
+
     size = float(np.clip(200 / max(heard.shape), 2.0, 8.0))
-    dots = {"ls": "", "ms": size}
+    dots: dict[str, Any] = {"ls": "", "ms": size}
+    outline = [withStroke(linewidth=3.6, foreground="white")]  # red on blue
     marks = (
         (heard, {"marker": "s", "color": BLUE, **dots}, "heard"),
         (~heard, {"marker": "s", "mfc": "none", "mec": SOFT, "mew": 0.8, **dots}, "not heard"),
-        (failed, {"marker": "x", "color": RED, "mew": 1.8, **dots}, "failed"),
+        (
+            failed,
+            {"marker": "x", "color": RED, "mew": 1.8, "path_effects": outline, **dots},
+            "failed",
+        ),
     )
     for which, style, label in marks:
         if which.any():

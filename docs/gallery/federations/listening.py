@@ -1,6 +1,6 @@
 """
-Who listens to whom
-===================
+Agents that follow each other
+=============================
 
 Agents follow near agents more often than far ones. A line between two agents is wider the more often they
 follow each other. A dot is at the best point of an agent.

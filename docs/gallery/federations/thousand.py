@@ -2,7 +2,7 @@
 A thousand agents in one program
 ================================
 
-Each dot is the best point that one of a thousand agents has found. All rounds of all agents are a single
+Each dot is the best point of an agent. All rounds of all agents are a single
 compiled program.
 """
 

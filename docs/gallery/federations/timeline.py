@@ -2,7 +2,7 @@
 A federation's time line
 ========================
 
-Who was heard in each round, and which evaluations failed. The share at the right is of the rounds in
+The server hears some agents in each round, and evaluations fail. At the right is the share of rounds in
 which the server had an agent's message.
 """
 

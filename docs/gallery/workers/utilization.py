@@ -2,7 +2,7 @@
 How busy workers are
 ====================
 
-Four workers evaluate one function, and each is given its next query as it ends. The last worker is
+Four workers evaluate the same function, and each is given its next query as it ends. The last worker is
 slow, and nobody waits for it. Evaluations that had not ended have no bar.
 """
 
