@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from jaxbo.algos.ts import TS
-from jaxbo.domains.parameters import AbstractChoice, Categorical, Integer, Ordinal, Real
+from jaxbo.domains.parameters import AbstractChoice, Categorical, Context, Integer, Ordinal, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.runs.driver import drive
@@ -190,6 +190,47 @@ def test_a_method_asks_points_of_the_space_and_its_model_knows_them_as_they_are(
         idle = np.asarray([name not in p for name, _ in space.parameters])[space._tables.owner]
         other = space.project(jnp.asarray(np.where(idle, rng.random(x.size).astype(DTYPE), x)))
         assert same(method.predict(state, other[None])[0], method.predict(state, x[None])[0])
+
+
+def enough(p):
+    """A constraint, in Python and compiled."""
+    return p["share"] > 0.25
+
+
+#: Every kind of parameter and every role.
+EVERYTHING = {
+    "site": Context(Integer(0, 3)),
+    "share": Real(0, 1),
+    "model": Categorical("tree", "svm", None),
+    "depth": Integer(2, 12, step=2).when(model="tree"),
+    "C": Real(1e-2, 1e2, log=True).when(model=["svm", None]),
+    "level": Ordinal("low", "middle", "high"),
+    "seed": 7,
+}
+NEEDS = {name: {} for name in EVERYTHING if name != "seed"}
+NEEDS |= {"depth": {"model": ["tree"]}, "C": {"model": ["svm", None]}}
+
+
+@pytest.fixture(scope="module", params=[enough, jax.jit(enough)], ids=["Python", "compiled"])
+def everything(request):
+    return Space(EVERYTHING, where=request.param)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**31 - 1))
+def test_a_context_and_a_constraint_leave_points_as_they_are(everything, seed):
+    space = everything.at({"site": seed % 4})
+    X = cube_points(space, seed)
+    X[:, 1] = 0.3 + 0.7 * X[:, 1]  # points that are not allowed have no code
+    values = [space.decode(x) for x in X]
+    found = looked(space, jnp.asarray(np.concatenate([X, X])), jr.key(seed))
+    found = jax.tree.map(np.asarray, found)
+    check_points(space, NEEDS, found, values)
+    drawn = jax.tree.map(lambda seen: seen[2 * len(X) :], found)
+    check_draws(space, drawn)
+    values = [space.decode(x) for x in drawn["x"]]
+    assert all(map(enough, values))
+    assert {v["site"] for v in values} == {seed % 4}
 
 
 MODEL = Space(
