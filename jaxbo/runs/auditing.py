@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import positive_number, require, shown, whole
+from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.base.keys import ask_keys, round_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
@@ -214,6 +215,7 @@ def _round(
     messages = algorithm.messages(keys.message, state)
     sign = jnp.where(takes_part, 1.0, -1.0)
     messages = _with_worst(attack, messages, sign)
+    secret, _ = jr.split(wrap(unwrap(keys.server), keys.server))  # as in `release`: to look again
     release = algorithm.release(keys.server, round, messages, present)
     broadcast = algorithm.broadcast(release.public, state.shared, round, release.sums)
     queries, info = algorithm.respond(keys.choice, state, messages, broadcast)
@@ -223,8 +225,12 @@ def _round(
     honest, known = _honest(algorithm.mechanism), algorithm.weights(round)
     clipped = _clipped(honest, algorithm.vectors(messages), known.shape[0])
     q = honest.sampling.q
-    drawn = (release.included if not _always(honest) else present).astype(known.dtype)
-    drawn = (drawn if not _always(honest) else drawn * q).at[attack.victim].set(0)
+    if _always(honest):
+        drawn = present.astype(known.dtype) * q
+    else:
+        included = algorithm.mechanism.included(secret, algorithm.vectors(messages), present)
+        drawn = included.astype(known.dtype)
+    drawn = drawn.at[attack.victim].set(0)
     others = dot(known * drawn[None, :], clipped) / q
     added = sign * jnp.outer(known[:, attack.victim], clipped[attack.victim]) / q
     ratio = log_ratio(honest, release.sums - others, added, honest.deviation(known))

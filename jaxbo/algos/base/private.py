@@ -24,13 +24,9 @@ from jaxbo.types import Count, Features, Flag, Key, Scalar
 
 
 class Release(NamedTuple):
-    """The server's result of a round. It tells `sums` to all agents, and keeps `included` secret.
-
-    `included` are the agents in the sums, and `public` is a key that all may know.
-    """
+    """The server's part of a round: `sums` for all agents, and a key that all may know."""
 
     sums: Float[Array, "regions released"]
-    included: Bool[Array, " agents"]
     public: Key
 
 
@@ -144,12 +140,11 @@ class AbstractPrivate(AbstractFederated):
             present: Whether each agent's message arrived.
 
         Returns:
-            The sums, the agents that are in them, and a key that all may know.
+            The sums, and a key that all may know.
         """
         secret, public = jr.split(key)
-        vectors = self.vectors(messages)
-        sums = self.mechanism.release(secret, vectors, self.weights(round), present)
-        return Release(sums, self.mechanism.included(secret, vectors, present), public)
+        vectors, weights = self.vectors(messages), self.weights(round)
+        return Release(self.mechanism.release(secret, vectors, weights, present), public)
 
     def aggregate(
         self,
