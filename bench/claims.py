@@ -30,7 +30,7 @@ LEVEL = 0.95
 HOPELESS = 1_000_000
 
 
-class Outcome(StrEnum):
+class Verdict(StrEnum):
     """What became of a claim."""
 
     HOLDS = "holds"
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
     UNDECIDED = "undecided"
 
 
-SYMBOLS = {Outcome.HOLDS: "✓", Outcome.REFUTED: "✗", Outcome.UNDECIDED: "?"}
+SYMBOLS = {Verdict.HOLDS: "✓", Verdict.REFUTED: "✗", Verdict.UNDECIDED: "?"}
 LEGEND = "✓ holds   ✗ refuted   ? undecided"
 
 EVERYWHERE = (-math.inf, math.inf)
@@ -54,7 +54,7 @@ class Check(NamedTuple):
     no number of runs would decide, and None where that is not known.
     """
 
-    outcome: Outcome
+    outcome: Verdict
     figure: float
     margin: tuple[float, float] = EVERYWHERE
     interval: tuple[float, float] | None = None
@@ -65,17 +65,17 @@ class Check(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether it does; otherwise it is refuted or undecided."""
-        return self.outcome is Outcome.HOLDS
+        return self.outcome is Verdict.HOLDS
 
     @property
     def refuted(self) -> bool:
         """Whether it is."""
-        return self.outcome is Outcome.REFUTED
+        return self.outcome is Verdict.REFUTED
 
     @property
     def undecided(self) -> bool:
         """Whether it is."""
-        return self.outcome is Outcome.UNDECIDED
+        return self.outcome is Verdict.UNDECIDED
 
     def content(self) -> dict[str, Any]:
         """What is written of it."""
@@ -90,7 +90,7 @@ class Check(NamedTuple):
 
 def met(figure: float, *, least: float = -math.inf, most: float = math.inf) -> Check:
     """Whether a figure that is not random, such as the size of a message or a time, lies between both."""
-    outcome = Outcome.HOLDS if least <= figure <= most else Outcome.REFUTED
+    outcome = Verdict.HOLDS if least <= figure <= most else Verdict.REFUTED
     return Check(outcome, float(figure), (least, most))
 
 
@@ -175,7 +175,7 @@ def within(
 
 def worst(checks: Iterable[Check]) -> Check:
     """What decides whether all of several hold: the first of refuted, undecided, holding; the closest."""
-    order = {Outcome.REFUTED: 0, Outcome.UNDECIDED: 1, Outcome.HOLDS: 2}
+    order = {Verdict.REFUTED: 0, Verdict.UNDECIDED: 1, Verdict.HOLDS: 2}
 
     def rank(check: Check) -> tuple[int, float]:
         return order[check.outcome], _spare(check)
@@ -289,13 +289,13 @@ def decided(
     margin = least, most
     if ends is None:
         why = ONE_RUN if runs < 2 else how
-        return Check(Outcome.UNDECIDED, float(figure), margin, None, runs, None, why)
+        return Check(Verdict.UNDECIDED, float(figure), margin, None, runs, None, why)
     low, high = float(ends[0]), float(ends[1])
-    check = Check(Outcome.UNDECIDED, float(figure), margin, (low, high), runs, None, how)
+    check = Check(Verdict.UNDECIDED, float(figure), margin, (low, high), runs, None, how)
     if least < low and high < most:
-        return check._replace(outcome=Outcome.HOLDS)
+        return check._replace(outcome=Verdict.HOLDS)
     if high < least or low > most:
-        return check._replace(outcome=Outcome.REFUTED)
+        return check._replace(outcome=Verdict.REFUTED)
     if needed is None and math.isfinite(high - low):
         end = _nearest(figure, least, most)
         far, half = abs(figure - end), high - figure if end > figure else figure - low

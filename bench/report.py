@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import tables
-from bench.claims import SYMBOLS, Outcome
+from bench.claims import SYMBOLS, Verdict
 from bench.runner import margin, number, span, wanting
 from bench.tables import Results, markdown
 
@@ -26,9 +26,9 @@ This page is made from the files of `bench/results` by `python -m bench report`.
 
 A claim has a margin that is stated beforehand. Its figure has a 95 % interval, which decides:
 
-- {SYMBOLS[Outcome.HOLDS]} The claim holds: the whole interval lies within the margin.
-- {SYMBOLS[Outcome.REFUTED]} The claim is refuted: the whole interval lies outside.
-- {SYMBOLS[Outcome.UNDECIDED]} The claim is undecided: the interval lies on both sides.
+- {SYMBOLS[Verdict.HOLDS]} The claim holds: the whole interval lies within the margin.
+- {SYMBOLS[Verdict.REFUTED]} The claim is refuted: the whole interval lies outside.
+- {SYMBOLS[Verdict.UNDECIDED]} The claim is undecided: the interval lies on both sides.
   The number of runs beside the sign would decide, if the figure stayed where it is.
 
 An interval is made in one of these ways:
@@ -91,7 +91,7 @@ def _experiment(name: str, result: Mapping[str, Any]) -> str:
 
 
 def _row(claim: str, check: Mapping[str, Any]) -> list[str]:
-    outcome = Outcome(check["outcome"])
+    outcome = Verdict(check["outcome"])
     return [
         claim.replace("|", "\\|"),
         margin(*check["margin"]),

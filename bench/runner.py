@@ -34,7 +34,7 @@ from filelock import FileLock, Timeout
 
 import bench
 import jaxbo
-from bench.claims import LEGEND, SYMBOLS, Check, Outcome
+from bench.claims import LEGEND, SYMBOLS, Check, Verdict
 from bench.tasks.data import DataMissingError
 from jaxbo import metrics, plotting
 
@@ -326,7 +326,7 @@ def picture(result: Result) -> "Figure | None":
 CORNER: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 7, "color": plotting.SOFT}
 
 
-def counted(outcomes: Iterable[Outcome]) -> str:
+def counted(outcomes: Iterable[Verdict]) -> str:
     """How many claims had which outcome, by symbol."""
     every = list(outcomes)
     return "claims: " + "   ".join(f"{sign} {every.count(of)}" for of, sign in SYMBOLS.items())
@@ -369,7 +369,7 @@ def text(content: Mapping[str, Any], result: Result) -> str:
 def _verdict(claim: str, check: Mapping[str, Any]) -> str:
     cells = span(*check["interval"]) if check["interval"] else "", margin(*check["margin"])
     said = ", ".join(cell for cell in (*cells, wanting(check)) if cell)
-    return f"{SYMBOLS[Outcome(check['outcome'])]}  {claim}: {number(check['figure'])} ({said})"
+    return f"{SYMBOLS[Verdict(check['outcome'])]}  {claim}: {number(check['figure'])} ({said})"
 
 
 def margin(least: float | None, most: float | None) -> str:
@@ -389,7 +389,7 @@ def span(low: float | None, high: float | None) -> str:
 
 def wanting(check: Mapping[str, Any]) -> str:
     """Of what is undecided, the runs that would decide or why nothing does."""
-    if check["outcome"] != Outcome.UNDECIDED:
+    if check["outcome"] != Verdict.UNDECIDED:
         return ""
     if check["interval"] is None:
         return str(check["how"])

@@ -24,6 +24,7 @@ EXTRAS = {
         "myst-parser": "myst_parser",
         "sphinx-book-theme": "sphinx_book_theme",
         "sphinx-copybutton": "sphinx_copybutton",
+        "sphinx-gallery": "sphinx_gallery",
     },
     "toulbar2": {"pytoulbar2": "pytoulbar2"},
     "bayes": {"blackjax": "blackjax"},

@@ -30,7 +30,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.claims import Check, Outcome, below, ratio
+from bench.claims import Check, Verdict, below, ratio
 from bench.common.panels import figure
 from bench.prior.setting import INITIAL, KERNEL
 from bench.runner import Experiment, Options, Result, interval, number, parts
@@ -218,7 +218,7 @@ def kept(alone: np.ndarray, learned: np.ndarray, private: np.ndarray, share: flo
     """Whether at least that share of the gain is kept; the figure is the share that is."""
     check = ratio(alone - private, alone - learned, least=share)
     if not below(learned, alone).holds:  # there may be no gain, of which no share is kept
-        return check._replace(outcome=Outcome.UNDECIDED, needed=None)
+        return check._replace(outcome=Verdict.UNDECIDED, needed=None)
     return check
 
 

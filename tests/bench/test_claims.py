@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from bench import claims
-from bench.claims import Outcome
+from bench.claims import Verdict
 
 
 def draws(*levels, runs=12, spread=0.1):
@@ -110,7 +110,7 @@ def test_a_single_run_never_decides():
 def test_a_rival_of_zero_is_no_division():
     zero, some = np.zeros(6), np.linspace(0.1, 0.2, 6)
     assert claims.within(zero, zero) == claims.Check(
-        Outcome.HOLDS, 1.0, (-math.inf, 1.05), (1.0, 1.0), 6, None, "paired"
+        Verdict.HOLDS, 1.0, (-math.inf, 1.05), (1.0, 1.0), 6, None, "paired"
     )
     worse = claims.within(some, zero)
     assert (worse.outcome, worse.figure) == ("refuted", math.inf)

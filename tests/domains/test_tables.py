@@ -211,7 +211,11 @@ NEEDS = {name: {} for name in EVERYTHING if name != "seed"}
 NEEDS |= {"depth": {"model": ["tree"]}, "C": {"model": ["svm", None]}}
 
 
-@pytest.fixture(scope="module", params=[enough, jax.jit(enough)], ids=["Python", "compiled"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(enough, marks=pytest.mark.full), jax.jit(enough)],
+    ids=["Python", "compiled"],
+)
 def everything(request):
     return Space(EVERYTHING, where=request.param)
 
