@@ -4,7 +4,7 @@
     refuted     the whole interval is outside of it
     undecided   neither; `needed` runs would decide,  n (half the width / distance to the margin)²
 
-What the runs of two methods say depends on what they share:
+The interval depends on what the runs of two methods share:
 
     mean        x̄ ± t s / √n
     paired      the same of x - y,  where run i of both has the same objective and key
@@ -12,7 +12,7 @@ What the runs of two methods say depends on what they share:
     ratio       those r for which x̄ - r ȳ may be 0 (Fieller), paired or apart
 
 t is the 97.5 % quantile of Student's distribution, which few runs need: of two runs it is 12.7. A single
-run of something random says nothing. What is not random has no interval: it is `met` or not.
+run of something random says nothing. A figure that is not random has no interval: it is `met` or not.
 """
 
 import math
@@ -21,17 +21,18 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
-#: What "no worse" allows, as a share of the rival's mean, where a claim does not say otherwise.
+#: A claim of "no worse" allows this share of the rival's mean, unless it says otherwise.
 MARGIN = 0.05
 BY = f"by more than {100 * MARGIN:g} %"
 LEVEL = 0.95
-#: More runs than anyone would make: their number is not worth a name.
+#: A larger number of runs is called hopeless: nobody would make them.
 HOPELESS = 1_000_000
 
 
 class Verdict(StrEnum):
-    """What became of a claim."""
+    """The outcome of a claim."""
 
     HOLDS = "holds"
     REFUTED = "refuted"
@@ -48,7 +49,7 @@ SHARE, MEDIAN, FIXED = "share", "median", "not random"
 
 
 class Check(NamedTuple):
-    """A claim's outcome and what decided it.
+    """A claim's outcome and the numbers that decided it.
 
     The figure is to lie within `margin`. `how` says how its interval was made. `needed` is infinite where
     no number of runs would decide, and None where that is not known.
@@ -64,21 +65,21 @@ class Check(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it does; otherwise it is refuted or undecided."""
+        """Whether the claim holds. Otherwise it is refuted or undecided."""
         return self.outcome is Verdict.HOLDS
 
     @property
     def refuted(self) -> bool:
-        """Whether it is."""
+        """Whether the claim is refuted."""
         return self.outcome is Verdict.REFUTED
 
     @property
     def undecided(self) -> bool:
-        """Whether it is."""
+        """Whether the claim is undecided."""
         return self.outcome is Verdict.UNDECIDED
 
     def content(self) -> dict[str, Any]:
-        """What is written of it."""
+        """The check as it is written to a file."""
         needed: int | str | None = None
         if self.needed is not None and not math.isnan(self.needed):
             needed = "hopeless" if self.needed > HOPELESS else math.ceil(self.needed)
@@ -104,9 +105,10 @@ def on_average(values: np.ndarray, *, least: float = -math.inf, most: float = ma
 
 
 def share(values: np.ndarray, *, least: float = -math.inf, most: float = math.inf) -> Check:
-    """Whether something is true so often, from whether it was in each run: the exact interval."""
-    from scipy import stats
+    """Whether an event is as frequent as that, by the exact interval.
 
+    `values` has a truth value for each run.
+    """
     found = np.asarray(values, bool)
     ends = stats.binomtest(int(found.sum()), len(found)).proportion_ci(LEVEL)
     return decided(float(found.mean()), (ends.low, ends.high), least, most, len(found), SHARE)
@@ -114,11 +116,9 @@ def share(values: np.ndarray, *, least: float = -math.inf, most: float = math.in
 
 def median(values: np.ndarray, *, least: float = -math.inf, most: float = math.inf) -> Check:
     """Whether the median over runs lies between both: the number of runs below it is binomial."""
-    from scipy import stats
-
     ordered, n = np.sort(np.asarray(values, float)), len(values)
     outside = int(stats.binom.ppf((1 - LEVEL) / 2, n, 0.5)) - 1
-    # All of fewer than six runs may lie on one side of it.
+    # With fewer than six runs, all may lie on one side of the median.
     ends = (ordered[outside], ordered[n - 1 - outside]) if outside >= 0 else None
     return decided(float(np.median(ordered)), ends, least, most, n, MEDIAN)
 
@@ -174,7 +174,10 @@ def within(
 
 
 def worst(checks: Iterable[Check]) -> Check:
-    """What decides whether all of several hold: the first of refuted, undecided, holding; the closest."""
+    """The check that decides whether all hold: refuted comes first, then undecided, then holding.
+
+    Among checks of the same outcome, it is the check whose interval is nearest to its margin.
+    """
     order = {Verdict.REFUTED: 0, Verdict.UNDECIDED: 1, Verdict.HOLDS: 2}
 
     def rank(check: Check) -> tuple[int, float]:
@@ -204,8 +207,6 @@ class Pair(NamedTuple):
 
     def contrast(self, times: float) -> tuple[float, float, float]:
         """Ours less so many times the rival's, half the width of its interval, and Student's t."""
-        from scipy import stats
-
         middle = self.means[0] - times * self.means[1]
         if min(self.runs) < 2:
             return middle, math.inf, math.inf
@@ -220,7 +221,7 @@ class Pair(NamedTuple):
 
 
 def pair(ours: np.ndarray, rival: np.ndarray, paired: bool) -> Pair:
-    """What the runs of two methods say of their means."""
+    """The means of two methods and their errors, from the runs."""
     x, y = (np.asarray(values, float) for values in (ours, rival))
     if x.ndim != 1 or y.ndim != 1 or not x.size or not y.size:
         raise ValueError(f"a claim is about one number a run, got shapes {x.shape} and {y.shape}.")

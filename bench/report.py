@@ -24,7 +24,9 @@ HEAD = f"""# All claims
 
 This page is made from the files of `bench/results` by `python -m bench report`.
 
-A claim has a margin that is stated beforehand. Its figure has a 95 % interval, which decides:
+A claim has a margin, and its figure has a 95 % interval, which decides. Experiments state margins in
+their code, before they run. Intervals *from errors*, *of a curve* and of *ends not kept* belong to older
+results: their margins were chosen when the figures were known. The outcomes are:
 
 - {SYMBOLS[Verdict.HOLDS]} The claim holds: the whole interval lies within the margin.
 - {SYMBOLS[Verdict.REFUTED]} The claim is refuted: the whole interval lies outside.

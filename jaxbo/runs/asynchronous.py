@@ -4,7 +4,7 @@ from __future__ import annotations  # `help` shows the names of types, not what 
 
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxbo._check import whole
 from jaxbo._direction import Direction
@@ -22,10 +22,19 @@ from jaxbo.runs.desk import Desk
 from jaxbo.types import Key
 
 
+class InAll(NamedTuple):
+    """A number of evaluations that counts the initial ones too.
+
+    It may be smaller than `initial`. The checkpoint of such a start still goes on with more.
+    """
+
+    number: int
+
+
 def drive_async(
     algorithm: AbstractOneModel,
     objective: BlackBox,
-    evaluations: int,
+    evaluations: int | InAll,
     key: Key,
     *,
     executor: Where = None,
@@ -50,8 +59,7 @@ def drive_async(
     nothing else. An objective may fail in all of its first evaluations: as many as `initial`, as known
     results (20 at most), as workers, and at least three. It then ends the run as it does in `drive`, and
     none of them are kept. Any other error is raised after all evaluations under way have ended, and
-    their results are kept.
-    `help(jaxbo.runs.driver)` says more of most arguments.
+    their results are kept. `help(jaxbo.runs.driver)` says more of most arguments.
 
     Args:
         algorithm: The method, whose workers share the objective.
@@ -85,57 +93,16 @@ def drive_async(
         >>> desk.told, desk.best[1] == float(max(desk.values))
         (3, True)
     """
-    return evaluated(
-        algorithm,
-        objective,
-        evaluations,
-        key,
-        executor=executor,
-        initial=initial,
-        known=known,
-        first=first,
-        checkpoint=checkpoint,
-        catch=catch,
-        timeout=timeout,
-        deadline=deadline,
-        stop=stop,
-        direction=direction,
-        progress=progress,
-    )
-
-
-def evaluated(
-    algorithm: AbstractOneModel,
-    objective: BlackBox,
-    evaluations: int,
-    key: Key,
-    *,
-    in_all: bool = False,
-    executor: Where = None,
-    initial: int = 0,
-    known: Any = None,
-    first: Any = None,
-    checkpoint: str | PathLike | None = None,
-    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
-    timeout: float | None = None,
-    deadline: float | None = None,
-    stop: Callable[[Desk], Any] | None = None,
-    direction: Direction = "maximize",
-    progress: bool = True,
-) -> Desk:
-    """The desk of `drive_async`. With `in_all`, `evaluations` count those before the model is asked.
-
-    There may then be fewer of them than `initial`, and a checkpoint still goes on with more.
-    """
     check_arguments(algorithm, key, objective, AbstractOneModel)
     check_none(algorithm.domain)
-    whole("evaluations", evaluations)
+    in_all = isinstance(evaluations, InAll)
+    whole("evaluations", evaluations.number if in_all else evaluations)
     check_way(algorithm, objective, executor, timeout)
     check_catch(catch)
     ending = Ending(deadline, stop)
     given = {"initial": initial, "known": known, "first": first, "direction": direction}
     begin = beginning(algorithm, known, first, initial)
-    total = evaluations if in_all else len(begin.first) + begin.initial + evaluations
+    total = evaluations.number if in_all else len(begin.first) + begin.initial + evaluations
     check_room(algorithm, begin.told + total)
     with Desk(algorithm, key, checkpoint=checkpoint, **given) as desk:
         check_room(algorithm, desk.told - desk.answered + total)  # the file may have results more

@@ -15,10 +15,10 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.runs._evaluate import BlackBox
 from jaxbo.runs._executors import Where
 from jaxbo.runs._start import beginning
-from jaxbo.runs.asynchronous import evaluated
+from jaxbo.runs.asynchronous import InAll, drive_async
 from jaxbo.runs.desk import Desk
 
-#: What `drive_async` takes, too.
+#: The arguments of `drive_async` that are passed on.
 OPTIONS = "known", "first", "checkpoint", "catch", "timeout", "deadline", "stop", "progress"
 
 
@@ -129,10 +129,10 @@ def _optimize(
     if initial is not None:
         whole("initial", initial)
     require("direction" not in options, "direction: take minimize or maximize instead.")
-    for name in sorted(set(options) - set(OPTIONS)):
+    if unknown := sorted(set(options) - set(OPTIONS)):
         raise TypeError(
-            f"{direction} has no argument {name!r}: the options are {', '.join(OPTIONS)}, and seed=0 "
-            "stands for a key."
+            f"{direction} has no argument {unknown[0]!r}: the options are {', '.join(OPTIONS)}, and "
+            "seed=0 stands for a key."
         )
     if workers is None:
         workers = executor if isinstance(executor, int) else 1
@@ -146,12 +146,11 @@ def _optimize(
     if initial is None:  # whatever `evaluations` is, so that a checkpoint goes on with more
         initial = max(0, first_design(domain) - begin.told)
     room = begin.told + max(evaluations, len(begin.first) + initial)
-    return evaluated(
+    return drive_async(
         BO(domain, room, workers=workers, outcomes=method.outcomes),
         objective,
-        evaluations,
+        InAll(evaluations),
         jr.key(seed),
-        in_all=True,
         executor=executor,
         initial=initial,
         direction=direction,
