@@ -165,7 +165,7 @@ def within(
 ) -> Check:
     """Whether our mean is no more than that share above the rival's; the figure is the ratio.
 
-    Where the rival's may be 0, `difference` with a margin in the unit of both says more.
+    If the rival's mean may be 0, `difference` with a margin in the unit of both says more.
     """
     return ratio(ours, rival, most=1 + margin, paired=paired)
 
@@ -255,7 +255,7 @@ def _by_ratio(two: Pair, least: float, most: float) -> Check:
 
 
 def _fieller(two: Pair, figure: float, t: float) -> tuple[float, float]:
-    """Those r for which ours - r rival lies within t errors of 0, as far as they hang together."""
+    """The interval of ratios r for which ours - r rival lies within t errors of 0."""
     a = two.means[1] ** 2 - t**2 * two.variances[1]
     b = two.means[0] * two.means[1] - t**2 * two.covariance
     c = two.means[0] ** 2 - t**2 * two.variances[0]

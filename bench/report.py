@@ -109,7 +109,7 @@ def _row(claim: str, check: Mapping[str, Any]) -> list[str]:
 
 
 def pages() -> Iterator[Path]:
-    """Those that may hold tables."""
+    """The pages that may have tables."""
     yield ROOT / "README.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
 

@@ -388,7 +388,7 @@ def span(low: float | None, high: float | None) -> str:
 
 
 def wanting(check: Mapping[str, Any]) -> str:
-    """Of what is undecided, the runs that would decide or why nothing does."""
+    """For an undecided claim: the number of runs that would decide it, or the reason why none does."""
     if check["outcome"] != Verdict.UNDECIDED:
         return ""
     if check["interval"] is None:

@@ -41,7 +41,7 @@ def spread(mean: float, error: float) -> str:
 
 
 def final(result: Mapping[str, Any], method: str) -> str:
-    """Where a method ended."""
+    """A method's mean at the end, with its error."""
     one = result["methods"].get(method)
     return "not run" if one is None else spread(one["final"]["mean"], one["final"]["se"])
 
@@ -131,7 +131,7 @@ EGP_SYNTHETIC = {
 
 
 def cells(result: Mapping[str, Any], problem: str, label: str, methods: Sequence[str]) -> str:
-    """Where methods ended on a problem, or the one of them that ended best."""
+    """The ends of methods on a problem, or the best of these ends."""
     names = [f"{problem}, {method}" for method in methods]
     if "the best of" in label:
         names = [min(names, key=lambda name: result["methods"][name]["final"]["mean"])]
@@ -287,7 +287,7 @@ def prior_tuning(results: Results) -> Rows:
 
 
 def prior_har(results: Results) -> Rows:
-    """The same for one task."""
+    """Regret after some evaluations, by method, for activity recognition."""
     result = results["prior-har"]
     rows = [
         [label, after(result, f"har-logistic, {method}", (5, 10, 20))]

@@ -143,7 +143,7 @@ class _Weights:
         self.other = less * self.own
 
     def sensitivity(self, exact: bool) -> float:
-        """That of the mechanism, over S / q."""
+        """The sensitivity of the mechanism, over S / q."""
         own, other = (weights[self.sizes > 0] for weights in (self.own, self.other))
         if not exact:
             return float(max(np.max(own), np.max(self.other)))
