@@ -30,6 +30,7 @@ EXTRAS = {
     "bayes": {"blackjax": "blackjax"},
     "robot": {"box2d": "Box2D"},
     "flower": {"flwr": "flwr", "httpx": "httpx"},
+    "secure": {"cryptography": "cryptography", "opendp": "opendp", "pycryptodome": "Crypto"},
     "cluster": {"distributed": "distributed"},
 }
 CORE = ("jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy", "filelock")

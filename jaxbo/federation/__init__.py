@@ -13,6 +13,8 @@ any time. An owner then loses the evaluation in flight. The server loses the mes
 for which it asks again. Every request may be sent again.
 
 The server sees every message, and is trusted with it: docs/explanations/privacy.md, "Who trusts whom".
+With `SecureSum` it sees the sum of private messages alone, and owners add the noise (`_stages`, `_masks`,
+`jaxbo.privacy.distributed`).
 Besides the private sums an observer must learn nothing that depends on who takes part. So with a ledger
 every round ends with a release, empty ones too; requests are the same for all owners and name nobody;
 refusals are the server's alone; the numbers of rounds and releases are settled before. When a round
@@ -23,6 +25,7 @@ log and the traffic, is listed in federation/README.md, "What an observer learns
 from jaxbo.federation.coordinator import Coordinator
 from jaxbo.federation.owner import Observations, Owner, OwnerError, observations
 from jaxbo.federation.wire import RefusedError, Reply, Request
+from jaxbo.privacy.distributed import SecureSum
 
 __all__ = [
     "Coordinator",
@@ -32,5 +35,6 @@ __all__ = [
     "RefusedError",
     "Reply",
     "Request",
+    "SecureSum",
     "observations",
 ]

@@ -11,10 +11,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Int32, PyTree, UInt32
 
 from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.kernels.choosing.history import History
+from jaxbo.privacy import distributed
 from jaxbo.types import Count, Key, Point, Scalar
 
 
@@ -83,6 +85,31 @@ def aggregate(
 
 
 @eqx.filter_jit
+def part(
+    algorithm: AbstractPrivate, key: Key, round: Count, agent: Count, message: PyTree
+) -> Int32[Array, " size"]:
+    """What an agent adds to the sums of all regions, in units of the grid and without noise."""
+    weights = algorithm.weights(round)
+    own = algorithm.mechanism.part(algorithm.vector(message), weights[:, agent])
+    sensitivity = algorithm.mechanism.sensitivity(weights).astype(own.dtype)
+    return distributed.rounded(key, own.ravel(), sensitivity)
+
+
+@eqx.filter_jit
+def opened(
+    algorithm: AbstractPrivate,
+    key: Key,
+    shared: PyTree,
+    round: Count,
+    total: UInt32[Array, " size"],
+) -> PyTree:
+    """The broadcast that follows from a sum of parts."""
+    weights = algorithm.weights(round)
+    sums = distributed.decoded(total, algorithm.mechanism.sensitivity(weights))
+    return algorithm.broadcast(key, shared, round, sums.reshape(weights.shape[0], -1))
+
+
+@eqx.filter_jit
 def revised(algorithm: AbstractFederated, shared: PyTree, remembered: PyTree) -> PyTree:
     return algorithm.revised(shared, remembered)
 
@@ -125,7 +152,14 @@ def _known(algorithm: AbstractFederated, shared: PyTree) -> tuple[PyTree, Histor
     return client, algorithm.nothing()
 
 
-#: Of a message; of a broadcast, and of the arrays that parties remember; of a client and its past.
+def _sums(algorithm: AbstractPrivate) -> Array:
+    vector = algorithm.vector(_message(algorithm, algorithm.setup(jr.key(0))))
+    return algorithm.weights(jnp.zeros((), int))[:, :1] * vector
+
+
+#: Of a message; of a broadcast, and of the arrays that parties remember; of a client and its past; of the
+#: sums of all regions.
 message_shapes = _shapes(_message)
+sum_shape = _shapes(_sums)
 broadcast_shapes = _shapes(_broadcast)
 known_shapes = _shapes(_known)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -20,7 +21,17 @@ from jaxbo._keys import fresh
 from jaxbo._version import __version__
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
+from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.federation import _sides
+from jaxbo.federation._stages import (
+    KEYS,
+    MASKED,
+    OPEN,
+    ServersPart,
+    check_secure,
+    reply_like,
+    said,
+)
 from jaxbo.federation.wire import (
     FORMAT,
     Packed,
@@ -34,6 +45,7 @@ from jaxbo.federation.wire import (
     pack,
     unpack,
 )
+from jaxbo.privacy.distributed import SecureSum
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _archive
@@ -47,15 +59,23 @@ from jaxbo.types import Key
 
 #: What a checkpoint is of.
 KIND = "a server"
+#: What names of arrays begin with that are of the stages of a secure sum.
+LISTS = "lists "
 #: What replies go by that do not say which agent they are of.
 NOBODY = "a reply of nobody's"
 
 
 def releases_of(
-    algorithm: AbstractFederated, rounds: int, key: Key, initial: int, ledger: Ledger | None
+    algorithm: AbstractFederated,
+    rounds: int,
+    key: Key,
+    initial: int,
+    ledger: Ledger | None,
+    secure: SecureSum | None = None,
 ) -> list[Mechanism | None]:
     """The release of each round; `ValueError` for a method that no server can be made of."""
     check(algorithm)
+    check_secure(algorithm, secure)
     check_key(key)
     whole("rounds", rounds, least=1)
     check_sizes(algorithm, rounds, initial, None, None)
@@ -97,10 +117,14 @@ class Coordinator:
         ledger: Is charged for every private release, and both are saved before it is sent. The noise
             then comes from random words of the operating system, new each time. A method whose releases
             are private must have a ledger.
+        secure: The settings of secure sums, the same as the owners'. The server then sees the sum of
+            all messages, with noise that owners have added, and no message. A round with a release
+            has four exchanges, each of which `close` ends. Fewer owners than `threshold` in one of them
+            end the round, and its sum is 0. Default: the server sees each message.
 
     Raises:
-        ValueError: Sizes do not fit, the method has no such parts, or its releases are private and
-            there is no ledger.
+        ValueError: Sizes do not fit, the method has no such parts, its messages cannot be summed up
+            behind masks, or its releases are private and there is no ledger.
         BudgetError: The budget does not pay for all rounds.
         CheckpointError: The checkpoint is of another run, or another server has it. `close` raises it
             too, once this server has been stopped.
@@ -124,19 +148,25 @@ class Coordinator:
         *,
         initial: int = 0,
         ledger: Ledger | None = None,
+        secure: SecureSum | None = None,
     ):
-        self._releases = releases_of(algorithm, rounds, key, initial, ledger)
+        self._releases = releases_of(algorithm, rounds, key, initial, ledger, secure)
         path = _archive.located(checkpoint)
         self.algorithm, self.rounds, self.initial = algorithm, rounds, initial
         self._digest, self._keys = digest(algorithm), run_keys(key)
         self._setup_key = init_keys(self._keys.init).setup
         self._shared = _sides.setup(algorithm, self._setup_key)
         self._shapes = _sides.message_shapes(algorithm, self._shared)
+        self.secure, self._sums = secure, None
+        if secure is not None:
+            assert isinstance(algorithm, AbstractPrivate)
+            self._sums = ServersPart(secure, algorithm)
         self._messages: dict[int, PyTree] = {}
         #: How many replies have been refused, by the name of the owner.
         self.refused: Counter[str] = Counter()
         events = None if ledger is None else ledger.events
-        mine = identity(algorithm=algorithm, key=key, initial=initial, ledger=events)
+        parts = {"algorithm": algorithm, "key": key, "initial": initial, "ledger": events}
+        mine = identity(**parts, secure=said(secure))
         self._hold = Hold(path)
         self._hold.take()
         self.stop = weakref.finalize(self, self._hold.release)
@@ -175,17 +205,26 @@ class Coordinator:
         return np.reshape(np.asarray(self._memory.present, bool), (-1, self.algorithm.agents))
 
     @property
+    def stage(self) -> int:
+        """The exchange of the round that is out: 0, with secure sums up to 3."""
+        return self._memory.stage
+
+    @property
     def declared(self) -> int:
-        """Bytes of an agent's message to the server, as arrays."""
+        """Bytes of an agent's message to the server, as arrays; with secure sums, of what hides it."""
+        if self._sums is not None:
+            return metrics.bytes_of(reply_like(MASKED, self._sums.algorithm, True))
         return metrics.bytes_of(self._shapes)
 
     def request(self) -> Request:
         """The request for every owner; the same until `close`."""
         memory = self._memory
         setup = np.asarray(jr.key_data(self._setup_key))
-        broadcast = None if self.round == BEFORE_FIRST_ROUND else memory.broadcast
-        asked = self._digest, self.round, self.initial, setup, broadcast
-        return Request(memory.federation, __version__, *asked)
+        first = self.round == BEFORE_FIRST_ROUND or self.stage != KEYS
+        asked = self._digest, self.round, self.initial, setup, None if first else memory.broadcast
+        lists = None if self._sums is None else self._sums.lists(self.stage, memory.lists)
+        stage = self.stage, said(self.secure), lists
+        return Request(memory.federation, __version__, *asked, *stage)
 
     def hear(self, reply: Reply | RefusedError, sender: str | None = None) -> None:
         """Keeps an owner's message.
@@ -231,14 +270,29 @@ class Coordinator:
             raise RefusedError("its message is of another federation or algorithm.")
         if reply.round != self.round:
             raise RefusedError(f"its message follows round {reply.round}, this is {self.round}.")
+        if reply.stage != self.stage:
+            raise RefusedError(f"its message is of stage {reply.stage}, this is {self.stage}.")
         if reply.agent not in range(self.algorithm.agents):
             raise RefusedError(f"there are {self.algorithm.agents} agents.")
         if reply.agent in self._messages:
             raise RefusedError("it has been heard already.")
+        if self._sums is not None:
+            return self._hidden(self._sums, reply)
         message = unpack(reply.message, self._shapes)
         if not self.algorithm.usable(message):
             raise RefusedError("its message has numbers that are not finite.")
         return message
+
+    def _hidden(self, sums: ServersPart, reply: Reply) -> PyTree:
+        """The part of a secure sum in it."""
+        members = sums.members(self.stage, self._memory.lists)
+        if members is not None and not members[reply.agent]:
+            raise RefusedError("it was not in the stage before.")
+        return unpack(reply.message, reply_like(self.stage, sums.algorithm, self._following_sum()))
+
+    def _following_sum(self) -> bool:
+        """Whether the messages of this round are added up."""
+        return self.algorithm.released(self.round + 1) is not None
 
     def _name(self, reply: object) -> tuple[str, str]:
         """The agent that it is of, for `refused`, and a text about that, for a person."""
@@ -250,7 +304,7 @@ class Coordinator:
         return (said if agent in range(self.algorithm.agents) else NOBODY), said
 
     def close(self) -> Bool[np.ndarray, " agents"]:
-        """Ends the round and says who was heard. The next `request` is saved before.
+        """Ends the round, or its stage, and says who was heard. The next `request` is saved before.
 
         With a ledger a round in which nobody was heard ends like any other, with a release of noise
         that is charged: if there were none, that would tell that a certain owner is away. Without a
@@ -266,8 +320,10 @@ class Coordinator:
         heard = np.isin(np.arange(self.algorithm.agents), list(self._messages))
         if self.round == self.rounds - 1:
             following = dataclasses.replace(self._memory, over=True)
-        else:
+        elif self._sums is None:
             following = self._following(heard)
+        else:
+            following = self._staged(self._sums, heard)
         following.save()  # before anybody hears of it
         following.count()
         self._memory, self._messages = following, {}
@@ -289,10 +345,43 @@ class Coordinator:
         )
         known = self._revised(), jnp.asarray(round), messages, jnp.asarray(heard)
         broadcast = pack(_sides.aggregate(self.algorithm, ask_keys(ask_key).server, *known))
-        present = [*memory.present, heard]
-        return dataclasses.replace(
-            memory, round=round, over=False, ledger=ledger, broadcast=broadcast, present=present
-        )
+        return memory.after(round, broadcast, heard, ledger)
+
+    def _staged(self, sums: ServersPart, heard: Bool[np.ndarray, " agents"]) -> "_ServerMemory":
+        """The server after a stage of a secure sum."""
+        memory, enough = self._memory, heard.sum() >= sums.secure.threshold
+        release, nobody = self._releases[self.round + 1], np.zeros_like(heard)
+        if release is None:
+            return self._summed(sums, heard, None)
+        if not enough:
+            return self._summed(sums, nobody, None)
+        lists = sums.gathered(self.stage, memory.lists, self._messages)
+        if self.stage == OPEN:
+            try:
+                total = sums.total(memory.federation, self.round, lists)
+            except RefusedError:  # of owners who are not honest: nobody can open it any more
+                return self._summed(sums, nobody, None)
+            return self._summed(sums, lists["heard"], total)
+        ledger = memory.ledger
+        if self.stage == MASKED and ledger is not None:  # before anybody helps to open the sum
+            ledger = ledger.charge(release)
+        return dataclasses.replace(memory, stage=self.stage + 1, lists=lists, ledger=ledger)
+
+    def _summed(
+        self, sums: ServersPart, heard: Bool[np.ndarray, " agents"], total: np.ndarray | None
+    ) -> "_ServerMemory":
+        """The server after the broadcast that follows from a sum, or from none."""
+        algorithm, round = sums.algorithm, self.round + 1
+        if total is None:
+            total = np.zeros(sums.size, np.uint32)
+        else:  # methods read off z how much noise there is
+            louder = algorithm.mechanism.z * sums.secure.excess(int(heard.sum()))
+            algorithm = eqx.tree_at(lambda a: a.mechanism.z, algorithm, louder)
+        # As in `AbstractPrivate.release`; nothing here is drawn from the secret half.
+        server = ask_keys(round_keys(self._keys, jnp.asarray(round)).ask).server
+        known = self._revised(), jnp.asarray(round), jnp.asarray(total)
+        broadcast = pack(_sides.opened(algorithm, jr.split(server)[1], *known))
+        return self._memory.after(round, broadcast, heard, self._memory.ledger)
 
     def _revised(self) -> PyTree:
         """The shared part after the broadcast that is out."""
@@ -315,6 +404,15 @@ class _ServerMemory:
     over: bool = False
     present: list[np.ndarray] = dataclasses.field(default_factory=list)
     broadcast: Packed = dataclasses.field(default_factory=dict)
+    stage: int = KEYS
+    lists: Packed = dataclasses.field(default_factory=dict)
+
+    def after(
+        self, round: int, broadcast: Packed, heard: np.ndarray, ledger: Ledger | None
+    ) -> "_ServerMemory":
+        """With the next broadcast, of those who were heard."""
+        fixed = self.path, self.identity, self.federation
+        return _ServerMemory(*fixed, ledger, round, False, [*self.present, heard], broadcast)
 
     @classmethod
     def open(cls, path: Path, identity: Identity, ledger: Ledger | None) -> "_ServerMemory":
@@ -342,7 +440,9 @@ class _ServerMemory:
             theirs, charged = dict(manifest["identity"]), manifest["ledger"]
             present = list(arrays.pop("present"))
             round, over = int(manifest["round"]), bool(manifest["over"])
-            federation = str(manifest["federation"])
+            federation, stage = str(manifest["federation"]), int(manifest["stage"])
+            kept = {name for name in arrays if name.startswith(LISTS)}
+            lists = {name.removeprefix(LISTS): arrays.pop(name) for name in kept}
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(path, error) from error
         check_same(path, identity, theirs)
@@ -351,7 +451,8 @@ class _ServerMemory:
                 ledger = ledger.charged(charged)
             except ValueError as error:
                 raise _archive.damaged(path, error) from error
-        return cls(path, identity, federation, ledger, round, over, present, arrays)
+        known = round, over, present, arrays, stage, lists
+        return cls(path, identity, federation, ledger, *known)
 
     def count(self) -> None:
         """Counts the charges that have been saved."""
@@ -367,7 +468,9 @@ class _ServerMemory:
             "federation": self.federation,
             "round": self.round,
             "over": self.over,
+            "stage": self.stage,
             "ledger": ledger,
         }
-        arrays = {**self.broadcast, "present": np.asarray(self.present, bool)}
+        lists = {LISTS + name: array for name, array in self.lists.items()}
+        arrays = {**self.broadcast, **lists, "present": np.asarray(self.present, bool)}
         _archive.write(self.path, manifest, arrays)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxbo._check import require, shown, whole
+from jaxbo._keys import fresh
 from jaxbo._version import __version__
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base._room import larger
@@ -27,8 +28,10 @@ from jaxbo.algos.base.keys import (
     round_keys,
     run_keys,
 )
+from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.domains.space import Space
 from jaxbo.federation import _sides
+from jaxbo.federation._stages import KEYS, OPEN, OwnPart, check_secure, said
 from jaxbo.federation.wire import (
     FORMAT,
     Packed,
@@ -42,6 +45,7 @@ from jaxbo.federation.wire import (
     pack,
     unpack,
 )
+from jaxbo.privacy.distributed import SecureSum
 from jaxbo.runs import _archive
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, check_catch, finite_number
 from jaxbo.runs._identity import Identity, check_same, identity
@@ -151,9 +155,11 @@ def check_owners(
     objective: BlackBox,
     key: Key | None,
     catch: type[Exception] | tuple[type[Exception], ...],
+    secure: SecureSum | None = None,
 ) -> None:
     """`ValueError` for a method that no owner can be made of."""
     check(algorithm)
+    check_secure(algorithm, secure)
     check_key(jr.key(0) if key is None else key)
     check_python(objective)
     check_catch(catch)
@@ -175,9 +181,12 @@ class Owner:
             `run`, if there is no ledger. Default: draws come from random numbers of its machine that
             nobody else knows.
         catch: Types of exceptions that are failed evaluations, logged and survived.
+        secure: The settings of secure sums, the same as the server's. The owner then sends no message
+            but through them. Default: the server sees each message.
 
     Raises:
-        ValueError: The algorithm does not have that agent, or there is no such folder.
+        ValueError: The algorithm does not have that agent, its messages cannot be summed up behind
+            masks, or there is no such folder.
 
     Example:
         >>> import tempfile, jax, jaxbo.federation
@@ -199,8 +208,9 @@ class Owner:
         *,
         key: Key | None = None,
         catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+        secure: SecureSum | None = None,
     ):
-        check_owners(algorithm, objective, key, catch)
+        check_owners(algorithm, objective, key, catch, secure)
         whole("agent", agent)
         require(
             agent < algorithm.agents,
@@ -213,7 +223,7 @@ class Owner:
         found = Path(folder).resolve()  # an objective may change the current folder
         require(found.is_dir(), f"the owner's folder {found} does not exist.")
         self.algorithm, self.objective, self.agent = algorithm, objective, int(agent)
-        self.folder, self.key, self.catch = found, key, catch
+        self.folder, self.key, self.catch, self.secure = found, key, catch, secure
 
     def answer(self, request: Request) -> Reply:
         """Does the request unless it has been done, and returns the message that follows.
@@ -225,8 +235,8 @@ class Owner:
             The reply.
 
         Raises:
-            RefusedError: The request is of another version of jaxbo, of another algorithm, or for a
-                round before the owner's own. Nothing is done.
+            RefusedError: The request is of another version of jaxbo, of another algorithm, of other
+                settings of secure sums, or for a round before the owner's own. Nothing is done.
             CheckpointError: The owner's file is damaged, or was made with other arguments.
             OwnerError: The objective raises something else than `catch`, or returns no number.
         """
@@ -237,11 +247,27 @@ class Owner:
             raise RefusedError("the server runs another algorithm than this owner.")
         path = _archive.located(self.folder / f"{request.federation}.npz")
         with Hold(path).waited_for():
-            visit = _Visit(self, request, self._memory(path, request))
-            visit.begin(request.initial)
-            visit.observe(request)
-            message = pack(visit.message(request.round + 1))
-        return Reply(request.federation, request.algorithm, request.round, self.agent, message)
+            memory = self._memory(path, request)
+            if request.stage != KEYS and memory.round != request.round:
+                raise RefusedError(f"this owner has not done round {request.round}.")
+            visit = _Visit(self, request, memory)
+            if request.stage == KEYS:
+                visit.begin(request.initial)
+                visit.observe(request)
+            message = self._message(visit, request)
+        named = request.federation, request.algorithm, request.round, self.agent
+        return Reply(*named, message, request.stage)
+
+    def _message(self, visit: "_Visit", request: Request) -> Packed:
+        """The message of the next round; with secure sums what hides it."""
+        if self.secure is None:
+            return pack(visit.message(request.round + 1))
+        assert isinstance(self.algorithm, AbstractPrivate)
+        path = self.folder / f"{request.federation}.sum"
+        own = OwnPart(path, self.secure, self.algorithm, self.agent)
+        if request.stage == KEYS:
+            return own.keys(request)
+        return own.answer(request, lambda: visit.part(request.round + 1))
 
     def _check(self, request: Request) -> None:
         """`RefusedError` for a request that no server of this algorithm makes."""
@@ -251,6 +277,13 @@ class Owner:
                 f"the server runs jaxbo {request.version[:40]}, this owner {__version__}: both need the "
                 "same version."
             )
+        if request.secure != (mine := said(self.secure)):
+            raise RefusedError(
+                f"the server's settings of secure sums are {request.secure[:60]}, this owner's {mine}: "
+                "both need the same."
+            )
+        if request.stage not in range(KEYS, (KEYS if self.secure is None else OPEN) + 1):
+            raise RefusedError(f"there is no stage {request.stage} in a round.")
         if type(request.setup) is not np.ndarray:
             raise RefusedError("the server's setup is no key.")
         if not re.fullmatch(r"[0-9a-f]{8,64}", request.federation):
@@ -261,7 +294,8 @@ class Owner:
         mine = None if self.key is None else init_keys(run_keys(self.key).init).setup
         if mine is not None and (_data(mine) != request.setup).any():
             raise RefusedError("the server has another key than this owner.")
-        if (request.broadcast is None) != (request.round == BEFORE_FIRST_ROUND):
+        invites = request.round == BEFORE_FIRST_ROUND or request.stage != KEYS
+        if (request.broadcast is None) != invites:
             raise RefusedError("an invitation has no broadcast, and a round has one.")
         rows, most = request.initial + request.round + 1, self.algorithm.capacity
         room = self.algorithm.initial_capacity
@@ -410,6 +444,15 @@ class _Visit:
         """The message of a round."""
         key = self._own(self._ask_keys(round).message)
         return _sides.message(self.algorithm, key, self.shared, self.client)
+
+    def part(self, round: int) -> np.ndarray:
+        """What the owner adds to a secure sum. It draws itself, and tells nobody."""
+        algorithm = self.algorithm
+        assert isinstance(algorithm, AbstractPrivate)
+        known = jnp.asarray(round), jnp.asarray(self.owner.agent), self.message(round)
+        part = np.asarray(_sides.part(algorithm, fresh(jr.key(0)), *known))
+        (drawn,) = np.asarray(algorithm.mechanism.sampling.draw(fresh(jr.key(0)), agents=1))
+        return part if drawn else np.zeros_like(part)
 
     def _evaluate(self, round: int, x: Array) -> None:
         check_queries(self.algorithm, x[None])

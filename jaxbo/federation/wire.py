@@ -16,7 +16,9 @@ from jaxbo.runs._identity import identity, whole
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 5
+FORMAT = 6
+#: What requests say of the settings of secure sums where there are none. Flower counts no empty text.
+PLAIN = "none"
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.
 Packed: TypeAlias = dict[str, np.ndarray]
 
@@ -52,6 +54,9 @@ class Request(NamedTuple):
         initial: Number of points that an owner that joins evaluates.
         setup: A key's data, of which an owner that joins makes the common part.
         broadcast: The broadcast of the round. None invites owners to join.
+        stage: The exchange of the round, with secure sums one of four.
+        secure: The settings of secure sums.
+        lists: What owners tell each other in a later stage: keys, boxes, and who is there.
 
     Example:
         >>> import jaxbo.federation
@@ -66,6 +71,9 @@ class Request(NamedTuple):
     initial: int
     setup: np.ndarray
     broadcast: Packed | None
+    stage: int = 0
+    secure: str = PLAIN
+    lists: Packed | None = None
 
 
 class Reply(NamedTuple):
@@ -76,12 +84,13 @@ class Reply(NamedTuple):
         algorithm: A digest of its method.
         round: The round of the request.
         agent: Number of the agent.
-        message: The message for the round after it.
+        message: The message for the round after it. With secure sums it is hidden, in four stages.
+        stage: The stage of the request.
 
     Example:
         >>> import jaxbo.federation
         >>> jaxbo.federation.Reply._fields[2:]
-        ('round', 'agent', 'message')
+        ('round', 'agent', 'message', 'stage')
     """
 
     federation: str
@@ -89,6 +98,7 @@ class Reply(NamedTuple):
     round: int
     agent: int
     message: Packed
+    stage: int = 0
 
 
 def check(algorithm: AbstractFederated) -> None:

@@ -304,6 +304,22 @@ class Mechanism(eqx.Module):
         z = self.z.astype(weights.dtype)
         return z * jnp.where(z > 0, self.sensitivity(weights), 0)  # 0 also where S is infinite
 
+    def part(
+        self, message: Features, weights: Float[Array, " regions"]
+    ) -> Float[Array, "regions features"]:
+        """Computes what an agent adds to the sum if it is drawn: its clipped message in each region.
+
+        Args:
+            message: The agent's message.
+            weights: The weight of the agent in each region.
+
+        Returns:
+            Its part of `release`, without noise: a joint vector no longer than `sensitivity`.
+        """
+        dtype = message.dtype
+        clipped = clip(message, self._bound(weights.size, dtype))
+        return weights.astype(dtype)[:, None] * clipped[None, :] / self._q(dtype)
+
     def release(
         self,
         key: Key,

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from jaxbo._check import require, seconds, whole
 from jaxbo.algos.base.federated import AbstractFederated
-from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError
+from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, SecureSum
 from jaxbo.federation.coordinator import releases_of
 from jaxbo.federation.flower._exchange import PLAINLY, exchange, wait
 from jaxbo.federation.flower._records import of_reply, to_request
@@ -35,6 +35,7 @@ def client_app(
     *,
     key: Key | None = None,
     catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    secure: SecureSum | None = None,
 ) -> ClientApp:
     """The app of all owners; its arguments are as in `federation.Owner`.
 
@@ -45,7 +46,7 @@ def client_app(
     `partition-id` is the agent's number. An error here travels as a single sentence without data; the
     SuperNode's log has the rest.
     """
-    check_owners(algorithm, objective, key, catch)
+    check_owners(algorithm, objective, key, catch, secure)
     app = ClientApp()
 
     @app.train()
@@ -58,7 +59,8 @@ def client_app(
         agent, folder = config["partition-id"], str(config["folder"])
         whole("partition-id", agent)
         try:
-            owner = Owner(algorithm, objective, int(agent), folder, key=key, catch=catch)
+            options = {"key": key, "catch": catch, "secure": secure}
+            owner = Owner(algorithm, objective, int(agent), folder, **options)
             reply = owner.answer(to_request(message.content))
         except (OwnerError, RefusedError):
             raise
@@ -77,6 +79,7 @@ def server_app(
     initial: int = 0,
     ledger: Ledger | None = None,
     deadline: float = 3600.0,
+    secure: SecureSum | None = None,
 ) -> ServerApp:
     """The app of the server; its arguments are as in `federation.Coordinator`.
 
@@ -91,12 +94,15 @@ def server_app(
     waits for nobody before the first round, and a round in which nobody answers releases noise and is
     charged.
 
+    With `secure` a round has three more exchanges, in which nothing is evaluated. Each ends with the
+    last answer, after a minute at most: owners know anyway who takes part.
+
     The run's configuration has the absolute path of the server's file:
 
         [tool.flwr.app.config]
         checkpoint = "/home/server/jaxbo/federation.npz"
     """
-    releases_of(algorithm, rounds, key, initial, ledger)
+    releases_of(algorithm, rounds, key, initial, ledger, secure)
     seconds("deadline", deadline)
     log.addFilter(PLAINLY)
     app = ServerApp()
@@ -108,9 +114,8 @@ def server_app(
             checkpoint.is_absolute(),
             f"the run's configuration must have an absolute path as its checkpoint, got {checkpoint}.",
         )
-        coordinator = Coordinator(
-            algorithm, rounds, key, checkpoint, initial=initial, ledger=ledger
-        )
+        options = {"initial": initial, "ledger": ledger, "secure": secure}
+        coordinator = Coordinator(algorithm, rounds, key, checkpoint, **options)
         log.info(
             "a message of %s has %d bytes of numbers",
             type(algorithm).__name__,

@@ -22,6 +22,8 @@ from jaxbo.privacy.mechanism import Mechanism
 PAUSE, LOOKS = 1.0, 4
 #: The last part of each pause in which no answer is asked for: one that takes long delays nothing else.
 QUIET = 0.25
+#: The most seconds of an exchange in which nothing is evaluated: owners ask every few seconds.
+LATER = 60.0
 #: Where a round ends with the last answer, a pause is this part of what has passed, and no shorter.
 SHARE, SHORTEST = 0.1, 0.25
 
@@ -53,12 +55,15 @@ def wait(grid: Grid, nodes: int, deadline: float) -> None:
 
 
 def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
-    """A round with all owners there are. The log says who was heard, and the cost of the round."""
+    """A round with all owners there are, or a stage of it. The log says who was heard, and its cost."""
     start, round, before = time.monotonic(), coordinator.round, coordinator.ledger
+    stage = coordinator.stage
     name = "the invitation" if round < 0 else f"round {round + 1}"
+    if stage:
+        name, deadline = f"stage {stage + 1} after {name}", min(deadline, LATER)
     asking = Asking(grid, of_request(coordinator.request()), round, deadline)
     received, refused = [], 0
-    for node, answer in asking.answers(punctual=before is not None):
+    for node, answer in asking.answers(punctual=before is not None and not stage):
         try:
             coordinator.hear(to_reply(answer), f"node {node}")
         except RefusedError as error:
@@ -73,7 +78,7 @@ def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
     heard = coordinator.close()
     log.info(
         "%s: %d of %d owners in %.1f s, %d bytes sent and %d received%s%s%s",
-        "joined" if round < 0 else f"{name} of {coordinator.rounds}",
+        name if stage else "joined" if round < 0 else f"{name} of {coordinator.rounds}",
         heard.sum(),
         heard.size,
         time.monotonic() - start,

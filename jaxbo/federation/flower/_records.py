@@ -20,15 +20,18 @@ def of_request(request: Request) -> RecordDict:
     }
     if request.broadcast is not None:
         records["broadcast"] = arrays(request.broadcast)
+    if request.lists is not None:
+        records["lists"] = arrays(request.lists)
     return RecordDict(records)
 
 
 def to_request(records: RecordDict) -> Request:
-    broadcast = records.array_records.get("broadcast")
+    broadcast, lists = (records.array_records.get(name) for name in ("broadcast", "lists"))
     return Request(
         **_fields(records.config_records["request"], Request),
         setup=_packed(records.array_records["setup"])["key"],
         broadcast=None if broadcast is None else _packed(broadcast),
+        lists=None if lists is None else _packed(lists),
     )
 
 

@@ -1,0 +1,265 @@
+"""A round with a secure sum: four exchanges in the place of one, and what either side keeps of them.
+
+    stage      the request has                       an owner replies with
+    KEYS       the broadcast, or an invitation       its public keys, after its query
+    SHARES     the keys of all who replied           a box of shares for each of them
+    MASKED     the boxes                             its numbers, with noise, behind masks
+    OPEN       who sent such numbers                 a share of a mask of each who sent boxes
+
+An owner answers each stage for one request only. It answers the same request again with the same bytes,
+which it keeps in a file, and refuses any other. So nobody gets two sums of which the difference tells a
+message, nor both kinds of shares of an owner. Each owner counts for itself who takes part: below
+`threshold` it says no more.
+"""
+
+import dataclasses
+import hashlib
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Bool, PyTree, UInt32
+
+from jaxbo._check import is_a, require
+from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.algos.base.private import AbstractPrivate
+from jaxbo.federation import _sides
+from jaxbo.federation.wire import FORMAT, PLAIN, Packed, RefusedError, Request, pack, unpack
+from jaxbo.privacy.distributed import SecureSum
+from jaxbo.runs import _archive
+
+KEYS, SHARES, MASKED, OPEN = range(4)
+#: What a file is of.
+KIND = "an owner's part of a secure sum"
+
+
+def check_secure(algorithm: AbstractFederated, secure: SecureSum | None) -> None:
+    """`ValueError` for a method whose messages cannot be summed up behind masks, or without the extra."""
+    if secure is None:
+        return
+    is_a("secure", secure, SecureSum)
+    name = type(algorithm).__name__
+    require(
+        isinstance(algorithm, AbstractPrivate),
+        f"{name} cannot have secure=SecureSum(…): its server needs each message, not their sum. "
+        "DPFTSDE and DPLearnedPrior need the sum alone.",
+    )
+    assert isinstance(algorithm, AbstractPrivate)
+    _masks()
+    secure.check(algorithm.mechanism, algorithm.agents, _size(algorithm))
+
+
+def said(secure: SecureSum | None) -> str:
+    """The settings that both sides must have, as requests name them."""
+    if secure is None:
+        return PLAIN
+    return f"threshold {secure.threshold}, colluding {secure.colluding}"
+
+
+def _masks():
+    try:
+        from jaxbo.federation import _masks
+    except ImportError as error:
+        raise ImportError(
+            f'secure sums need {error.name}: pip install "jaxbo-agents[secure]".'
+        ) from error
+    return _masks
+
+
+def _size(algorithm: AbstractPrivate) -> int:
+    """Numbers in the sum of all regions together."""
+    return int(np.prod(_sides.sum_shape(algorithm).shape))
+
+
+def _like(name: str, algorithm: AbstractPrivate) -> PyTree:
+    """The shapes of what is named, for all agents."""
+    masks, agents = _masks(), algorithm.agents
+    shape, kind = {
+        "keys": ((agents, 2, masks.PUBLIC), np.uint8),
+        "boxes": ((agents, agents, masks.BOX), np.uint8),
+        "shares": ((agents, agents, masks.BOX), np.uint8),
+        "masked": ((agents, _size(algorithm)), np.uint32),
+        "opened": ((agents, agents, masks.SEED), np.uint8),
+    }.get(name, ((agents,), np.bool_))
+    return jax.ShapeDtypeStruct(shape, kind)
+
+
+#: What a request of each stage has for owners, and what a reply has.
+_ASKED = ((), ("keys", "joined"), ("boxes", "sent"), ("heard",))
+_REPLIED = ("keys", "shares", "masked", "opened")
+
+
+def reply_like(stage: int, algorithm: AbstractPrivate, following: bool) -> PyTree:
+    """The shapes of an owner's message in a stage; `following` says whether a sum follows the round."""
+    if not following:
+        return {}
+    whole = _like(_REPLIED[stage], algorithm)
+    return {_REPLIED[stage]: jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype)}
+
+
+def _unpacked(arrays: Packed | None, like: PyTree) -> Packed:
+    """The arrays of a request or a file, by their plain names."""
+    return {name: np.asarray(a) for name, a in unpack(arrays or {}, like).items()}
+
+
+# ---------------------------------------------------------------- an owner
+
+
+class OwnPart:
+    """An owner's part of the sum of a round, and the file that has it."""
+
+    def __init__(self, path: Path, secure: SecureSum, algorithm: AbstractPrivate, agent: int):
+        self.path, self.secure, self.algorithm, self.agent = path, secure, algorithm, agent
+
+    def keys(self, request: Request) -> Packed:
+        """The public keys of the round, new in each."""
+        if self.algorithm.released(request.round + 1) is None:
+            return {}
+        known = self._known(request)
+        if known is None:
+            words = secrets.token_bytes(3 * _masks().SEED)
+            known = {"seeds": np.frombuffer(words, np.uint8).reshape(3, -1)}
+            self._save(request, known)
+        return pack({"keys": _masks().public(known["seeds"])})
+
+    def answer(self, request: Request, part: Callable[[], np.ndarray]) -> Packed:
+        """The message of a later stage. `part` computes the owner's numbers, without noise."""
+        known = self._known(request)
+        if known is None:
+            raise RefusedError("this owner has given no keys for this sum.")
+        name = _REPLIED[request.stage]
+        lists = _unpacked(
+            request.lists, {n: _like(n, self.algorithm) for n in _ASKED[request.stage]}
+        )
+        asked = np.array(_digest(lists))
+        if name in known:
+            if known[f"{name} for"] != asked:
+                raise RefusedError("the server asks a second time, for something else.")
+            return pack({name: known[name]})
+        new = (self._shares, self._masked, self._opened)[request.stage - 1](
+            request, known, lists, part
+        )
+        self._save(request, known | lists | new | {f"{name} for": asked})
+        return pack({name: new[name]})
+
+    def _shares(self, request: Request, known: Packed, lists: Packed, part: object) -> Packed:
+        keys, joined = lists["keys"], lists["joined"]
+        self._enough(joined)
+        if (keys[self.agent] != _masks().public(known["seeds"])).any():
+            raise RefusedError("the server has other keys of this owner than it gave.")
+        given = keys[joined].reshape(-1, keys.shape[-1])
+        if len(np.unique(given, axis=0)) < len(given):
+            raise RefusedError("two owners have the same key.")
+        ring = self._ring(request, lists)
+        return {"shares": _masks().boxes(ring, self.agent, known["seeds"])}
+
+    def _masked(
+        self, request: Request, known: Packed, lists: Packed, part: Callable[[], np.ndarray]
+    ) -> Packed:
+        self._after("shares", known)
+        sent = lists["sent"]
+        self._enough(sent, of=known["joined"])
+        ring, seeds = self._ring(request, known), known["seeds"]
+        received = _masks().shares(ring, self.agent, seeds, lists["boxes"][:, self.agent], sent)
+        numbers = part().astype(np.uint32)
+        share = self.secure.share(float(self.algorithm.mechanism.z), numbers.size)
+        numbers = numbers + _masks().noise(share, numbers.size)
+        masked = _masks().masked(ring, self.agent, seeds, sent, numbers)
+        return {"masked": masked, "received": received}
+
+    def _opened(self, request: Request, known: Packed, lists: Packed, part: object) -> Packed:
+        self._after("masked", known)
+        heard, received = lists["heard"], known["received"]
+        self._enough(heard, of=known["sent"])
+        return {"opened": np.where(heard[:, None], received[:, 1], received[:, 0])}
+
+    def _enough(self, agents: np.ndarray, of: np.ndarray | None = None) -> None:
+        if of is not None and (agents & ~of).any():
+            raise RefusedError("the server names owners who were not in the stage before.")
+        if of is None and not agents[self.agent]:
+            raise RefusedError("this owner is not in the sum.")
+        if agents.sum() < self.secure.threshold:
+            raise RefusedError(
+                f"the sum has {agents.sum()} owners, below the threshold of {self.secure.threshold}."
+            )
+
+    def _after(self, name: str, known: Packed) -> None:
+        if name not in known:
+            raise RefusedError("this owner has not taken part in the stage before.")
+
+    def _ring(self, request: Request, known: Packed):
+        return _ring(request.federation, request.round, self.secure, known)
+
+    def _known(self, request: Request) -> Packed | None:
+        """What the file has of this round."""
+        if not self.path.exists():
+            return None
+        manifest, arrays = _archive.read(self.path)
+        _archive.check_format(self.path, manifest, KIND, FORMAT)
+        return arrays if manifest.get("round") == request.round else None
+
+    def _save(self, request: Request, known: Packed) -> None:
+        manifest = {"kind": KIND, "format": FORMAT, "round": request.round}
+        kept = {name: array for name, array in known.items() if name != "boxes"}
+        _archive.write(self.path, manifest, kept)
+
+
+def _digest(lists: Packed) -> str:
+    found = hashlib.sha256()
+    for name in sorted(lists):
+        found.update(name.encode() + lists[name].tobytes())
+    return found.hexdigest()
+
+
+def _ring(federation: str, round: int, secure: SecureSum, known: Packed):
+    name = f"jaxbo {FORMAT} {federation} {round}".encode()
+    return _masks().Ring(name, secure.threshold, known["keys"], known["joined"])
+
+
+# ---------------------------------------------------------------- the server
+
+
+@dataclasses.dataclass(frozen=True)
+class ServersPart:
+    """The server's part of the sums."""
+
+    secure: SecureSum
+    algorithm: AbstractPrivate
+
+    @property
+    def size(self) -> int:
+        """Numbers in the sum of all regions together."""
+        return _size(self.algorithm)
+
+    def lists(self, stage: int, known: Packed) -> Packed | None:
+        """What a request of a stage has for all owners."""
+        return pack({name: known[name] for name in _ASKED[stage]}) if stage else None
+
+    def members(self, stage: int, known: Packed) -> Bool[np.ndarray, " agents"] | None:
+        """Who may reply in a stage; None for everybody."""
+        return None if stage == KEYS else known[("joined", "sent", "sent")[stage - 1]]
+
+    def gathered(self, stage: int, known: Packed, replies: dict[int, Packed]) -> Packed:
+        """What is known after a stage, from the replies of agents."""
+        name = _REPLIED[stage]
+        like = _like(name, self.algorithm)
+        whole = np.zeros(like.shape, like.dtype)
+        for agent, reply in replies.items():
+            whole[agent] = np.asarray(reply[name])
+        here = np.isin(np.arange(self.algorithm.agents), list(replies))
+        if stage == KEYS:
+            return {"keys": whole, "joined": here}
+        if stage == SHARES:
+            return known | {"boxes": whole, "sent": here}
+        if stage == MASKED:  # no server keeps what single owners sent
+            kept = {name: known[name] for name in ("keys", "joined", "sent")}
+            return kept | {"total": whole.sum(0, dtype=np.uint32), "heard": here}
+        return known | {"opened": whole, "helped": here}
+
+    def total(self, federation: str, round: int, known: Packed) -> UInt32[np.ndarray, " size"]:
+        """The sum without masks. `RefusedError` if shares do not fit together."""
+        ring = _ring(federation, round, self.secure, known)
+        names = ("sent", "heard", "total", "opened", "helped")
+        return _masks().unmasked(ring, *(known[name] for name in names))
