@@ -14,6 +14,7 @@ import jax.random as jr
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import Outcome, as_outcomes
+from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
@@ -83,6 +84,36 @@ class PrivateWalk(Walk):
         (sums,) = super().aggregate(key, shared, round, messages, present)
         due = round < self.releases
         return Letter(jnp.where(due, sums + self.mechanism.z * jr.normal(key, (SIZE,)), 0))
+
+
+class SumWalk(AbstractPrivate):
+    """The same, as a private method whose broadcast follows from a sum and from how much noise it has."""
+
+    domain: AbstractDomain
+    agents: int = eqx.field(static=True, default=3)
+    mechanism: Mechanism = eqx.field(kw_only=True)
+    releases: jax.Array = eqx.field(converter=jnp.asarray, default=100.0, kw_only=True)
+    capacity = None
+
+    nothing, setup, join, message = Walk.nothing, Walk.setup, Walk.join, Walk.message
+    choose, learn = Walk.choose, Walk.learn
+
+    def vector(self, message):
+        return message.weights
+
+    def weights(self, round):
+        return jnp.ones((1, self.agents))
+
+    def broadcast(self, key, shared, round, release):
+        noise = self.mechanism.deviation(self.weights(round))
+        return Heard(jnp.where(self.releasing(round), release[0], 0), noise)
+
+
+class Heard(NamedTuple):
+    """A sum, and the deviation of its noise."""
+
+    weights: jax.Array
+    noise: jax.Array
 
 
 class Stroll(AbstractOneModel):

@@ -154,7 +154,7 @@ def _known(algorithm: AbstractFederated, shared: PyTree) -> tuple[PyTree, Histor
 
 def _sums(algorithm: AbstractPrivate) -> Array:
     vector = algorithm.vector(_message(algorithm, algorithm.setup(jr.key(0))))
-    return algorithm.weights(jnp.zeros((), int))[:, :1] * vector
+    return algorithm.weights(jnp.zeros((), int))[:, :1] * vector[None, :]
 
 
 #: Of a message; of a broadcast, and of the arrays that parties remember; of a client and its past; of the

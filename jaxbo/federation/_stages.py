@@ -241,7 +241,7 @@ class ServersPart:
         """Who may reply in a stage; None for everybody."""
         return None if stage == KEYS else known[("joined", "sent", "sent")[stage - 1]]
 
-    def gathered(self, stage: int, known: Packed, replies: dict[int, Packed]) -> Packed:
+    def gathered(self, stage: int, known: Packed, replies: dict[int, PyTree]) -> Packed:
         """What is known after a stage, from the replies of agents."""
         name = _REPLIED[stage]
         like = _like(name, self.algorithm)

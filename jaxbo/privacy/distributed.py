@@ -206,7 +206,7 @@ def rounded(key: Key, vector: Features, sensitivity: Scalar) -> Int32[Array, " f
 
     def drawn(key: Key) -> Int32[Array, " features"]:
         up = jr.uniform(key, scaled.shape, scaled.dtype) < scaled - below
-        return (below + up).astype(jnp.int32)
+        return below.astype(jnp.int32) + up.astype(jnp.int32)
 
     def again(
         state: tuple[Key, Int32[Array, " features"]],
