@@ -23,12 +23,13 @@ import jaxbo
 from jaxbo.federation import (
     Coordinator,
     RefusedError,
+    SecureSum,
     coordinator,
     flower,
     observations,
 )
 from jaxbo.federation.flower import _exchange, _records
-from tests.walk import PrivateWalk, Walk
+from tests.walk import PrivateWalk, SumWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -189,6 +190,29 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeyp
     assert "400 bytes of numbers" in caplog.text
     assert grid.records == {"reply", "message"}  # and nothing else leaves an owner
     assert set(grid.limits) == {77.0}  # nobody is waited for, or asked, any longer
+
+
+def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
+    quiet = jaxbo.Mechanism(5e-4, 20.0, jaxbo.Poisson(1.0))
+    algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
+    client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
+    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
+    grid = Here(client, nodes(tmp_path), _away_once)
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(flower.server_app(algorithm, 3, KEY, **options), grid, tmp_path)
+    queries = np.stack([one.queries for one in found(grid.folders)], 1)
+    # Who was away after its masked numbers were sent is in the sum.
+    _, trace = jaxbo.drive(algorithm, objective, 3, KEY, initial=INITIAL, progress=False)
+    np.testing.assert_allclose(queries, trace.queries, atol=0.01)
+    assert "joined: 3 of 3 owners" in caplog.text
+    assert "stage 4 after round 1: 2 of 3 owners" in caplog.text
+    assert grid.records == {"reply", "message"}
+    assert set(grid.limits) == {77.0, 60.0}  # the latter where nothing is evaluated
+
+
+def _away_once(node, reply):
+    config = reply.content["reply"]
+    return None if (node, config["round"], config["stage"]) == (102, 0, 3) else reply
 
 
 def _nan(reply):

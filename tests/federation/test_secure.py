@@ -100,9 +100,11 @@ def test_owners_of_secure_sums_query_what_drive_does(tmp_path):
 
 
 GRID = jaxbo.Finite(jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 9)] * 2), -1).reshape(-1, 2))
+#: The prior's weights are small, and so is this noise.
+QUIETER = jaxbo.Mechanism(5e-4, 1.0, jaxbo.Poisson(1.0))
 METHODS = {
     "DP-FTS-DE": jaxbo.DPFTSDE(GRID, 4, QUIET),
-    "private learned prior": jaxbo.DPLearnedPrior(GRID, 4, 16, mechanism=QUIET),
+    "private learned prior": jaxbo.DPLearnedPrior(GRID, 4, 16, mechanism=QUIETER),
 }
 
 
