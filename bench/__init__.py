@@ -43,6 +43,7 @@ EXPERIMENTS = {
     "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
     "prior-private": "bench.prior.private",
+    "prior-secure": "bench.prior.secure",
     "prior-synthetic": "bench.prior.synthetic",
     "prior-tuning": "bench.prior.tuning",
     "round-parts": "bench.speed.round_parts",

@@ -1,6 +1,6 @@
 """The price of privacy for a prior that agents learn together, by their number.
 
-    f_n = 0.7 common + 0.3 own          draws of SE(0.2) on the square
+    functions      0.7 common + 0.3 own, of `alike`
     alone          EI, on the same features
     learned        `LearnedPrior`, one round after the other, without privacy
     no noise       `DPLearnedPrior` without noise or clipping: one variance, three rounds
@@ -20,18 +20,15 @@ is undecided if alone - learned, the gain, is not above 0 by such an interval.
 """
 
 import functools
-import math
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import Check, Verdict, below, ratio
 from bench.common.panels import figure
+from bench.prior import alike
 from bench.prior.setting import INITIAL, KERNEL
 from bench.runner import Experiment, Options, Result, interval, number, parts
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -40,21 +37,13 @@ from jaxbo.algos.dp_learned_prior import DPLearnedPrior
 from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube, Regions
-from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.kernels.processes import features
 from jaxbo.privacy import accounting
 from jaxbo.privacy.mechanism import Mechanism, Poisson
-from jaxbo.runs.compiled import run
-from jaxbo.types import Count, Key, Point, Scalar
 
 ROUNDS, RELEASES, FEATURES, DELTA = 5, 3, 50, 1e-5
 #: Queries beyond the first points after which regret is looked at.
 AFTER = (1, 3, 5)
-COMMON, OWN = 0.7, 0.3
-SCALE = math.hypot(COMMON, OWN)
-#: So many features draw the functions, many more than a method has.
-DRAWN = 600
 #: Agents -> runs, and how many of them are computed at the same time.
 RUNS = {"50": (60, 10), "500": (30, 1), "5000": (4, 1)}
 LOSSES = (4.0, 1.0)
@@ -121,33 +110,7 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
 
 def regret(agents: int, name: str, keys: Array, batch: int) -> Float[np.ndarray, "runs rounds"]:
     """The mean regret of agents in each run, after each round."""
-    return np.asarray(_regret(method(name, agents), agents, keys, batch))
-
-
-@eqx.filter_jit
-def _regret(
-    algorithm: AbstractAlgorithm, agents: int, keys: Array, batch: int
-) -> Float[Array, "runs rounds"]:
-    phi = features.sine_cosine(jr.key(0), KERNEL, 2, DRAWN)
-    axis = (np.arange(40) + 0.5) / 40
-    grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
-
-    def one(key: Key) -> Float[Array, " rounds"]:
-        common_key, own_key, run_key = jr.split(key, 3)
-        own = jr.normal(own_key, (agents, DRAWN))
-        w = (COMMON * jr.normal(common_key, (1, DRAWN)) + OWN * own) / SCALE
-
-        def objective(key: Key, agent: Count, x: Point) -> Scalar:
-            del key
-            return dot(phi(x), w[agent])
-
-        _, trace = run(algorithm, objective, ROUNDS, run_key, initial=INITIAL)
-        values = dot(jax.vmap(phi)(grid), w.T)
-        best = jax.lax.cummax(trace.values, axis=0)[INITIAL:]
-        below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
-        return jnp.mean(below, axis=1) / jnp.std(values)
-
-    return jax.lax.map(one, keys, batch_size=batch)
+    return alike.regret(method(name, agents), ROUNDS, keys, batch)
 
 
 def _run(options: Options) -> Result:

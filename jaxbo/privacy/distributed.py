@@ -177,7 +177,7 @@ def squared_bound(size: int) -> int:
     Example:
         >>> from jaxbo.privacy import distributed
         >>> round((distributed.squared_bound(400) ** 0.5 / distributed.UNIT), 6)
-        1.000017
+        1.000015
     """
     near = UNIT**2 + size / 4 + UNIT + math.sqrt(size) / 2
     return math.floor(min(near, (UNIT + math.sqrt(size)) ** 2))

@@ -42,15 +42,16 @@ def hears_nothing(sender):
 
 
 OWNER = federation.Owner(FTS, hill, 0, ".")
-RUN = {"algorithm": FTS, "rounds": 2, "key": KEY, "initial": 0, "ledger": None}
+RUN = {"algorithm": FTS, "rounds": 2, "key": KEY, "initial": 0, "ledger": None, "secure": None}
 TABLE = {
     "Owner": (
         federation.Owner,
         {
             "algorithm": FTS, "objective": hill, "agent": 0, "folder": ".", "key": None,
-            "catch": Exception,
+            "catch": Exception, "secure": None,
         },
     ),
+    "SecureSum": (federation.SecureSum, {"threshold": 3, "colluding": 1}),
     "Coordinator": (coordinator, {**RUN, "checkpoint": "server"}),
     "observations": (federation.observations, {"path": "owner"}),
     "answer": (OWNER.answer, {"request": None}),
@@ -77,7 +78,7 @@ def apps():
     return {
         "client_app": (
             flower.client_app,
-            {"algorithm": FTS, "objective": hill, "key": None, "catch": Exception},
+            {"algorithm": FTS, "objective": hill, "key": None, "catch": Exception, "secure": None},
         ),
         "server_app": (flower.server_app, {**RUN, "deadline": 60.0}),
     }

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxbo
+import jaxbo.federation
 from jaxbo.federation import Coordinator, observations
 
 APP = Path(jaxbo.__file__).parent.parent / "federation"
@@ -28,6 +29,7 @@ APPS = {
     "fts": "jaxbo.FTS(jaxbo.Cube(2), 3)",
     "public": f"jaxbo.DPFTSDE(jaxbo.Cube(2), 3, {NO_NOISE})",
     "private": "jaxbo.DPFTSDE(jaxbo.Cube(2), 3)",
+    "secure": "jaxbo.DPLearnedPrior(jaxbo.Cube(2), 3, 20, releases=2)",
 }
 
 CODE = """
@@ -38,6 +40,7 @@ import jaxbo
 from jaxbo.federation import flower
 
 algorithm = {algorithm}
+secure = {secure}
 
 def objective(agent, x):
     with open({slow!r} + "-calls-%d" % agent, "a+") as file:
@@ -51,10 +54,10 @@ def objective(agent, x):
         time.sleep(0.1)
     return -float(np.sum((np.asarray(x, np.float64) - 0.2 * (1 + agent)) ** 2))
 
-client = flower.client_app(algorithm, objective, key=jr.key(11))
+client = flower.client_app(algorithm, objective, key=jr.key(11), secure=secure)
 ledger = jaxbo.Ledger(delta=1e-5) if {charged} else None
 server = flower.server_app(
-    algorithm, {rounds}, jr.key(11), initial={initial}, ledger=ledger, deadline={deadline}
+    algorithm, {rounds}, jr.key(11), initial={initial}, ledger=ledger, deadline={deadline}, secure=secure
 )
 """
 
@@ -63,7 +66,7 @@ def objective(agent, x):
     return -float(np.sum((np.asarray(x, np.float64) - 0.2 * (1 + agent)) ** 2))
 
 
-def app(path, name, rounds=ROUNDS, charged=False, deadline=200.0):
+def app(path, name, rounds=ROUNDS, charged=False, deadline=200.0, secure=None):
     """A folder with an app of Flower's."""
     folder = path / f"app-{name}"
     folder.mkdir()
@@ -72,7 +75,7 @@ def app(path, name, rounds=ROUNDS, charged=False, deadline=200.0):
         text.replace('"digits"', f'"{name}"').replace("owners:", "app:")
     )
     fields = {"algorithm": APPS[name.split("-")[0]], "slow": str(path / "slow"), "rounds": rounds}
-    fields |= {"initial": INITIAL, "deadline": deadline, "charged": charged}
+    fields |= {"initial": INITIAL, "deadline": deadline, "charged": charged, "secure": secure}
     (folder / "app.py").write_text(textwrap.dedent(CODE).format(**fields))
     return folder
 
@@ -173,6 +176,35 @@ def test_an_owner_and_the_server_killed_in_the_middle_go_on(tmp_path):
     file = f"{server.request().federation}.npz"
     for n, rounds in enumerate(([-1, -1, 0, 1], [-1, -1, 0, 1], [-1, -1, 1])):
         np.testing.assert_array_equal(observations(local.folder(n) / file).rounds, rounds)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_secure_sum_of_processes_survives_an_owner_that_is_killed(tmp_path):
+    secure = "jaxbo.federation.SecureSum(2, colluding=0)"
+    options = {"rounds": 3, "charged": True, "deadline": 40.0, "secure": secure}
+    folder, lines = app(tmp_path, "secure-sums", **options), []
+    with Local(tmp_path) as local:
+        for n in range(AGENTS):
+            local.start_owner(n)
+        for line in local.run(folder, {"checkpoint": str(tmp_path / "server.npz")}, "run.log"):
+            lines.append(line)
+            if line.startswith("round 1 of 3"):
+                local.kill_owner(2)  # it has given keys, and is missing in the next stages
+    said = "\n".join(lines)
+    assert "joined: 3 of 3 owners" in said, said
+    assert "stage 4 after the invitation: 3 of 3 owners" in said, said
+    assert "stage 3 after round 1: 2 of 3 owners" in said, said
+    assert "round 3 of 3: 2 of 3 owners" in said, said
+
+    algorithm, ledger = eval(APPS["secure"]), jaxbo.Ledger(delta=1e-5)
+    settings = {"initial": INITIAL, "ledger": ledger, "secure": eval(secure)}
+    server = Coordinator(algorithm, 3, KEY, tmp_path / "server.npz", **settings)
+    np.testing.assert_array_equal(server.present, [[1, 1, 1], [1, 1, 0], [1, 1, 0]])
+    assert server.ledger.releases == 2
+    for n in range(AGENTS):
+        (seen,) = local.folder(n).glob("*.npz")
+        assert observations(seen).rounds[-1] == (2 if n < 2 else 0)
 
 
 def wait_for(path):
