@@ -26,15 +26,15 @@ DRAWN = 600
 
 
 def regret(
-    algorithm: AbstractAlgorithm, rounds: int, keys: Array, batch: int
+    algorithm: AbstractAlgorithm, agents: int, rounds: int, keys: Array, batch: int
 ) -> Float[np.ndarray, "runs rounds"]:
     """The mean regret of agents in each run, after each round."""
-    return np.asarray(_regret(algorithm, rounds, keys, batch))
+    return np.asarray(_regret(algorithm, agents, rounds, keys, batch))
 
 
 @eqx.filter_jit
 def _regret(
-    algorithm: AbstractAlgorithm, rounds: int, keys: Array, batch: int
+    algorithm: AbstractAlgorithm, agents: int, rounds: int, keys: Array, batch: int
 ) -> Float[Array, "runs rounds"]:
     phi = features.sine_cosine(jr.key(0), KERNEL, 2, DRAWN)
     axis = (np.arange(40) + 0.5) / 40
@@ -42,7 +42,7 @@ def _regret(
 
     def one(key: Key) -> Float[Array, " rounds"]:
         common_key, own_key, run_key = jr.split(key, 3)
-        own = jr.normal(own_key, (algorithm.agents, DRAWN))
+        own = jr.normal(own_key, (agents, DRAWN))
         w = (COMMON * jr.normal(common_key, (1, DRAWN)) + OWN * own) / SCALE
 
         def objective(key: Key, agent: Count, x: Point) -> Scalar:

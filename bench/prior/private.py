@@ -110,7 +110,7 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
 
 def regret(agents: int, name: str, keys: Array, batch: int) -> Float[np.ndarray, "runs rounds"]:
     """The mean regret of agents in each run, after each round."""
-    return alike.regret(method(name, agents), ROUNDS, keys, batch)
+    return alike.regret(method(name, agents), agents, ROUNDS, keys, batch)
 
 
 def _run(options: Options) -> Result:

@@ -39,7 +39,7 @@ from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.types import Key, Scalar
 
 AGENTS, ROUNDS, RELEASES, FEATURES, DELTA = 50, 5, 3, 50, 1e-5
-RUNS, BATCH = 60, 10
+RUNS, BATCH = 200, 10
 #: Queries beyond the first points after which regret is looked at.
 AFTER = (1, 3, 5)
 LOSSES = (4.0, 1.0)
@@ -124,7 +124,7 @@ def _run(options: Options) -> Result:
     keys = jr.split(jr.key(options.seed), runs)
     measures = {
         f"{AGENTS} agents, {name}": functools.partial(
-            alike.regret, method(name), ROUNDS, keys, BATCH
+            alike.regret, method(name), AGENTS, ROUNDS, keys, BATCH
         )
         for name in METHODS
     }
