@@ -273,6 +273,39 @@ OWNERS = {
 }
 
 
+def prior_secure(results: Results) -> Rows:
+    """Regret by who draws the noise, with its interval, and the ratio to that of a trusted server."""
+    result = results["prior-secure"]
+    rows = {"each alone": "alone"}
+    for epsilon in ("4", "1"):
+        rows[f"ε = {epsilon}, a trusted server"] = f"ε = {epsilon}, server"
+        for shares in ("50", "34"):
+            row = f"ε = {epsilon}, secure sums, threshold {shares}"
+            rows[row] = f"ε = {epsilon}, shares of {shares}"
+
+    def times(name: str, n: int) -> str:
+        check = result["checks"].get(f"{name}, after {n}: regret over that of the server's noise")
+        if check is None:
+            return ""
+        low, high = check["interval"]
+        return f"{check['figure']:.2f} ({low:.2f} to {high:.2f})"
+
+    def cells(name: str) -> list[str]:
+        found = result["methods"][f"50 agents, {name}"]["curve"]
+        return [
+            cell
+            for n in (3, 5)
+            for cell in (_between(found["mean"][n - 1], found["se"][n - 1]), times(name, n))
+        ]
+
+    head = [cell for n in (3, 5) for cell in (f"after {n}", "times the server's")]
+    return [["noise of", *head], *([label, *cells(name)] for label, name in rows.items())]
+
+
+def _between(mean: float, error: float) -> str:
+    return f"{digits(mean)} ± {digits(1.97 * error)}"  # 1.97 by Student's distribution of 200 runs
+
+
 def prior_tuning(results: Results) -> Rows:
     """Regret after some evaluations, by method and task."""
     tasks = ("digits", "landmine", "cancer")
@@ -447,6 +480,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "noise": noise,
     "plateaus": plateaus,
     "prior-har": prior_har,
+    "prior-secure": prior_secure,
     "prior-synthetic": prior_synthetic,
     "prior-tuning": prior_tuning,
     "round-parts": round_parts,

@@ -41,7 +41,7 @@ _ONCE, _STREAM = bytes(12), bytes(16)
 
 
 class Ring(NamedTuple):
-    """What all who take part in a sum know: its name, and the public keys of owners who began it.
+    """The common knowledge of all who take part in a sum.
 
     Args:
         name: Of the federation, and of the round.
@@ -83,7 +83,7 @@ def shares(
     received: UInt8[np.ndarray, "agents box"],
     sent: Bool[np.ndarray, " agents"],
 ) -> UInt8[np.ndarray, "agents 2 seed"]:
-    """What is in the boxes that an owner received from those who sent some."""
+    """The shares in the boxes that an owner received from those who sent some."""
     found = np.zeros((len(sent), 2, SEED), np.uint8)
     for other in _which(sent):
         key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"box", other, agent)

@@ -1,4 +1,4 @@
-"""A round with a secure sum: four exchanges in the place of one, and what either side keeps of them.
+"""A round with a secure sum has four exchanges in the place of one.
 
     stage      the request has                       an owner replies with
     KEYS       the broadcast, or an invitation       its public keys, after its query
@@ -6,10 +6,10 @@
     MASKED     the boxes                             its numbers, with noise, behind masks
     OPEN       who sent such numbers                 a share of a mask of each who sent boxes
 
-An owner answers each stage for one request only. It answers the same request again with the same bytes,
-which it keeps in a file, and refuses any other. So nobody gets two sums of which the difference tells a
-message, nor both kinds of shares of an owner. Each owner counts for itself who takes part: below
-`threshold` it says no more.
+An owner answers a single request in each stage. It answers the same request again with the same bytes,
+which it keeps in a file, and refuses any other. So nobody gets two sums whose difference tells a message,
+nor both kinds of shares of an owner. Each owner counts for itself who takes part, and says no more if
+there are fewer than `threshold`.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from jaxbo.privacy.distributed import SecureSum
 from jaxbo.runs import _archive
 
 KEYS, SHARES, MASKED, OPEN = range(4)
-#: What a file is of.
+#: The kind of an owner's file of a sum.
 KIND = "an owner's part of a secure sum"
 
 
@@ -74,7 +74,7 @@ def _size(algorithm: AbstractPrivate) -> int:
 
 
 def _like(name: str, algorithm: AbstractPrivate) -> PyTree:
-    """The shapes of what is named, for all agents."""
+    """The shape of a named array, for all agents."""
     masks, agents = _masks(), algorithm.agents
     shape, kind = {
         "keys": ((agents, 2, masks.PUBLIC), np.uint8),
@@ -86,7 +86,7 @@ def _like(name: str, algorithm: AbstractPrivate) -> PyTree:
     return jax.ShapeDtypeStruct(shape, kind)
 
 
-#: What a request of each stage has for owners, and what a reply has.
+#: The arrays of a request of each stage, and the array of a reply.
 _ASKED = ((), ("keys", "joined"), ("boxes", "sent"), ("heard",))
 _REPLIED = ("keys", "shares", "masked", "opened")
 
@@ -193,7 +193,7 @@ class OwnPart:
         return _ring(request.federation, request.round, self.secure, known)
 
     def _known(self, request: Request) -> Packed | None:
-        """What the file has of this round."""
+        """Reads this round's part of the file."""
         if not self.path.exists():
             return None
         manifest, arrays = _archive.read(self.path)
@@ -234,15 +234,15 @@ class ServersPart:
         return _size(self.algorithm)
 
     def lists(self, stage: int, known: Packed) -> Packed | None:
-        """What a request of a stage has for all owners."""
+        """Picks the arrays of a stage's request."""
         return pack({name: known[name] for name in _ASKED[stage]}) if stage else None
 
     def members(self, stage: int, known: Packed) -> Bool[np.ndarray, " agents"] | None:
-        """Who may reply in a stage; None for everybody."""
+        """The agents that may reply in a stage; None for all."""
         return None if stage == KEYS else known[("joined", "sent", "sent")[stage - 1]]
 
     def gathered(self, stage: int, known: Packed, replies: dict[int, PyTree]) -> Packed:
-        """What is known after a stage, from the replies of agents."""
+        """Adds the replies of a stage to the arrays of the earlier ones."""
         name = _REPLIED[stage]
         like = _like(name, self.algorithm)
         whole = np.zeros(like.shape, like.dtype)

@@ -1,6 +1,7 @@
 """The server of a federation: its rounds, and all it must not lose in a file."""
 
 import dataclasses
+import logging
 import secrets
 import weakref
 from collections import Counter
@@ -56,6 +57,8 @@ from jaxbo.runs._released import Released
 from jaxbo.runs._simulation import is_private
 from jaxbo.runs.compiled import check_sizes
 from jaxbo.types import Key
+
+log = logging.getLogger(__name__)
 
 #: What a checkpoint is of.
 KIND = "a server"
@@ -354,12 +357,17 @@ class Coordinator:
         if release is None:
             return self._summed(sums, heard, None)
         if not enough:
+            few = f"{heard.sum()} owners, below the threshold of {sums.secure.threshold}"
+            log.warning("round %d ends without a sum: %s in stage %d", self.round, few, self.stage)
             return self._summed(sums, nobody, None)
         lists = sums.gathered(self.stage, memory.lists, self._messages)
         if self.stage == OPEN:
             try:
                 total = sums.total(memory.federation, self.round, lists)
-            except RefusedError:  # of owners who are not honest: nobody can open it any more
+            except (
+                RefusedError
+            ) as error:  # of owners who are not honest: nobody can open it any more
+                log.warning("round %d ends without a sum: %s", self.round, error)
                 return self._summed(sums, nobody, None)
             return self._summed(sums, lists["heard"], total)
         ledger = memory.ledger
