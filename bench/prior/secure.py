@@ -180,6 +180,6 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
 EXPERIMENT = Experiment(
     source="prior-secure",
     about="noise of owners in shares, for secure sums, beside noise of the server",
-    time="5 min",
+    time="4 min",
     run=_run,
 )
