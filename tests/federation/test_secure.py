@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 from scipy import stats
 
 import jaxbo
+import jaxbo.federation
 from jaxbo.federation import Coordinator, Owner, RefusedError, SecureSum, coordinator, observations
 from jaxbo.federation import _masks as masks
 from jaxbo.federation._stages import KEYS, MASKED, OPEN, SHARES
@@ -324,6 +326,13 @@ def test_methods_whose_messages_are_not_summed_up_say_so(tmp_path):
     drawn = dataclasses.replace(WALK, mechanism=fixed)
     with pytest.raises(ValueError, match="owners of a secure sum draw themselves"):
         Coordinator(drawn, 1, KEY, tmp_path / "s.npz", ledger=LEDGER, secure=SECURE)
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.delattr(jaxbo.federation, "_masks")
+    monkeypatch.setitem(sys.modules, "jaxbo.federation._masks", None)
+    with pytest.raises(ImportError, match=r'pip install "jaxbo-agents\[secure\]"'):
+        Owner(WALK, objective, 0, ".", secure=SECURE)
 
 
 @pytest.mark.full

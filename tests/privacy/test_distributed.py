@@ -15,8 +15,14 @@ from jaxbo.privacy import accounting, distributed
 from jaxbo.privacy.distributed import UNIT, SecureSum, decoded, rounded, squared_bound
 from jaxbo.privacy.mechanism import FixedSize, Mechanism, Poisson, Relation
 
+pytestmark = pytest.mark.float64
+
 KEY = jr.key(0)
 DELTA = 1e-5
+
+
+def full(value):
+    return pytest.param(value, marks=pytest.mark.full)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +37,7 @@ def vector(size, norm, seed=0):
     return jnp.asarray(norm * drawn / np.linalg.norm(drawn), float)
 
 
-@pytest.mark.parametrize("size", [1, 7, 400, 5000])
+@pytest.mark.parametrize("size", [1, 400, full(7), full(5000)])
 def test_no_rounded_vector_is_longer_than_the_bound(size):
     keys, many = jr.split(KEY, 200), jax.vmap(rounded, in_axes=(0, None, None))
     for norm in (0.3, 2.0, 50.0):  # the last is clipped
@@ -58,7 +64,7 @@ def test_what_is_not_finite_adds_nothing():
         assert not rounded(KEY, x, jnp.array(1.0)).any()
 
 
-@pytest.mark.parametrize("q", [0.25, 1.0])
+@pytest.mark.parametrize("q", [full(0.25), 1.0])
 def test_a_sum_of_rounded_parts_is_the_release_without_noise(q):
     agents, regions, size = 12, 3, 20
     draw = np.random.default_rng(1)
@@ -122,7 +128,7 @@ def test_a_rounded_gaussian_is_a_discrete_gaussian():
 
 
 @pytest.mark.parametrize("q", [1.0, 0.25])
-@pytest.mark.parametrize("z", [0.7, 1.0, 3.0])
+@pytest.mark.parametrize("z", [full(0.7), 1.0, full(3.0)])
 def test_the_accountant_charges_what_dp_accounting_has_for_the_discrete_gaussian(q, z):
     unit, rounds = 64, 10  # far coarser than the grid in use
     sigma = math.sqrt((z * unit) ** 2 + 4)
