@@ -14,7 +14,9 @@ for which it asks again. Every request may be sent again.
 
 The server sees every message, and is trusted with it: docs/explanations/privacy.md, "Who trusts whom".
 With `SecureSum` it sees the sum of private messages alone, and owners add the noise (`_stages`, `_masks`,
-`jaxbo.privacy.distributed`).
+`jaxbo.privacy.distributed`). All then know who takes part, and the rest of this page is about a server
+without it.
+
 Besides the private sums an observer must learn nothing that depends on who takes part. So with a ledger
 every round ends with a release, empty ones too; requests are the same for all owners and name nobody;
 refusals are the server's alone; the numbers of rounds and releases are settled before. When a round

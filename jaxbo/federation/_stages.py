@@ -116,6 +116,7 @@ class OwnPart:
     def keys(self, request: Request) -> Packed:
         """The public keys of the round, new in each."""
         if self.algorithm.released(request.round + 1) is None:
+            self.path.unlink(missing_ok=True)  # the seeds of the last sum are of no use any more
             return {}
         known = self._known(request)
         if known is None:
