@@ -141,10 +141,11 @@ def test_nothing_is_compiled_anew_whoever_ends_first():
 )
 def test_a_result_of_no_query_that_is_out_is_refused_and_changes_nothing(number, message):
     desk = Desk(stroll(3), jr.key(1))
-    for _ in range(3):
-        desk.ask()
+    queries = [desk.ask() for _ in range(3)]
     desk.tell(0, 1.0)
     state, values = desk.state, desk.values.tolist()
+    with pytest.raises(ValueError, match=r"number is Ticket\(number=1, .*give its \.number"):
+        desk.tell(queries[1], 2.0)
     with pytest.raises(ValueError, match=message):
         desk.tell(number, 2.0)
     assert desk.state is state
