@@ -20,4 +20,9 @@ def test_what_was_not_the_same_is_refuted():
         saving.Saved(1.0, 1.1, 0.1, 100, same=False),
     )
     found = saving.checks({10: slow, 20: other})
-    assert [check.outcome.value for check in found.values()] == ["refuted", "holds", "holds", "refuted"]
+    assert [check.outcome.value for check in found.values()] == [
+        "refuted",
+        "holds",
+        "holds",
+        "refuted",
+    ]
