@@ -435,6 +435,17 @@ def gpu(results: Results) -> Rows:
     ]
 
 
+def saving(results: Results) -> Rows:
+    """Seconds of a run with a file and without, and the file."""
+    rows = [["agents", "run", "with a checkpoint", "read again", "file"]]
+    for case in results["saving"]["settings"]["cases"]:
+        seconds = [f"{digits(case[name], 3)} s" for name in ("bare", "kept", "again")]
+        rows.append(
+            [f"{case['agents']:,}".replace(",", " "), *seconds, f"{case['size'] / 1e6:.0f} MB"]
+        )
+    return rows
+
+
 TABLES: dict[str, Callable[[Results], Rows]] = {
     "best": best,
     "dec-structure": dec_structure,
@@ -450,4 +461,5 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "prior-synthetic": prior_synthetic,
     "prior-tuning": prior_tuning,
     "round-parts": round_parts,
+    "saving": saving,
 }
