@@ -1,4 +1,4 @@
-"""What a checkpoint of a whole population costs: `run(checkpoint=)` beside the same run without one.
+"""The cost of a population's checkpoint: `run(checkpoint=)` beside the same run without a file.
 
 Each size is a process of its own, `python -m bench.speed.saving AGENTS`: FTS, every agent a target,
 `ROUNDS` rounds with the objective inside. Its state is saved between segments, and at the end.
@@ -38,7 +38,7 @@ ALLOWED = 1.5
 
 @dataclass(frozen=True)
 class Saved:
-    """Seconds of all rounds without a file, with one, and of going on from its end; bytes of the file."""
+    """Seconds of all rounds without a file, with a file, and of a run that finds them all; bytes of the file."""
 
     bare: float
     kept: float
@@ -97,7 +97,7 @@ def _run(options: Options) -> Result:
 
 
 def checks(found: dict[int, Saved]) -> dict[str, Check]:
-    """A file costs less than half of the run; what went on is what was."""
+    """A file adds at most half of the time, and changes no result."""
     return {
         f"{_name(agents)}: at most {ALLOWED:g} times the run without a file": met(
             one.kept / one.bare, most=ALLOWED
