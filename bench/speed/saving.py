@@ -38,7 +38,7 @@ ALLOWED = 1.5
 
 @dataclass(frozen=True)
 class Saved:
-    """Seconds of all rounds without a file, with a file, and of a run that finds them all; bytes of the file."""
+    """Seconds of all rounds without a file, with it, and of reading them from it; its bytes."""
 
     bare: float
     kept: float
