@@ -349,7 +349,7 @@ class Targets(HTMLParser):
         attrs = dict(attrs)
         if tag == "a":
             self.linked = attrs.get("href")
-        if tag == "img" and self.linked is None:
+        if tag == "img" and self.linked is None and "_thumb." not in attrs["src"]:
             self.bare.append(attrs["src"])
         self.links += [attrs[key] for key in ("href", "src") if attrs.get(key)]
         self.names |= {attrs["id"]} if attrs.get("id") else set()
