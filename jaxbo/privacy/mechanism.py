@@ -53,7 +53,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxbo._check import is_a, positive, require, whole
+from jaxbo._check import positive, require, shown, whole
 from jaxbo._extensible import Extensible
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Features, Key, Scalar, about, floating, named
@@ -230,7 +230,10 @@ class Mechanism(eqx.Module):
     exact: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        is_a("sampling", self.sampling, AbstractSampling)
+        require(
+            isinstance(self.sampling, AbstractSampling),
+            f"sampling must be Poisson(q) or FixedSize(count, agents), got {shown(self.sampling)}.",
+        )
         require(
             (self.z >= 0) & jnp.isfinite(self.z),
             f"z must be finite and not negative, got {self.z}: it multiplies the noise.",
