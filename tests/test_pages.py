@@ -11,6 +11,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 
+import jax
 import pytest
 
 import jaxbo
@@ -68,6 +69,8 @@ def test_the_examples_run_as_written(group, tmp_path):
         script.write_text(EXAMPLES[number][1])  # processes that it starts import it
     environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     environment["PYTHONPATH"] = str(ROOT)
+    if jax.config.jax_compilation_cache_dir:  # half of the time of the next run
+        environment["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
     environment["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
     # A thousand agents are too many for what is compiled without any optimization.
     environment["XLA_FLAGS"] = environment["XLA_FLAGS"].replace("level=0", "level=1")

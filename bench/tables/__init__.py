@@ -55,6 +55,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "prior-tuning": prior.prior_tuning,
     "readme-speed": speed.readme,
     "round-parts": speed.round_parts,
+    "saving": speed.saving,
     "scaling": speed.scaling,
     "speed-dec-hbo": speed.dec_hbo,
     "speed-ensembles": speed.ensembles,
@@ -69,6 +70,7 @@ TIMED = {
     "methods": "methods",
     "readme-speed": "speed",
     "round-parts": "round-parts",
+    "saving": "saving",
     "scaling": "scaling",
     "speed-dec-hbo": "speed-dec-hbo",
     "speed-ensembles": "speed",
@@ -77,7 +79,7 @@ TIMED = {
     "speed-rounds": "speed",
     "speed-sketches": "speed",
 }
-#: Tables whose results may be of an older program, and its difference: a newer result has a date.
+#: Tables whose results may be of an older program, which kept no runs, and its difference.
 OLDER = dict.fromkeys(
     ("prior-har", "prior-tuning"),
     "*These figures are from before a round found the expected mean. "
@@ -93,6 +95,7 @@ def made(name: str, results: Results) -> str:
     table = markdown(rows)
     if name in TIMED:
         return f"{table}\n\n{speed.measured(results[TIMED[name]])}"
-    if name in OLDER and "date" not in results[name]:
+    checks = results.get(name, {}).get("checks", {}).values()
+    if name in OLDER and any("from errors" in check["how"] for check in checks):
         return f"{table}\n\n{OLDER[name]}"
     return table

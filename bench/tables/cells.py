@@ -8,6 +8,8 @@ from typing import Any
 #: The contents of all results by name.
 Results = Mapping[str, Mapping[str, Any]]
 Rows = list[list[str]]
+#: A smaller mean has an exponent.
+SMALL = 1e-4
 
 
 def digits(value: float, figures: int = 2) -> str:
@@ -22,6 +24,8 @@ def spread(mean: float, error: float) -> str:
     """A mean to the second digit of its error, and that."""
     if not error:
         return figure(mean)
+    if abs(mean) < SMALL:
+        return f"{mean:.1e} ({error:.0e})"
     shown = digits(error)
     return f"{mean:.{len(shown.partition('.')[2])}f} ({shown})"
 

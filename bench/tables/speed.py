@@ -310,6 +310,17 @@ def gpu(results: Results) -> Rows:
     ]
 
 
+def saving(results: Results) -> Rows:
+    """Seconds of a run with a file and without, and the file."""
+    rows = [["agents", "run", "with a checkpoint", "read again", "file"]]
+    for case in results["saving"]["settings"]["cases"]:
+        seconds = [f"{digits(case[name], 3)} s" for name in ("bare", "kept", "again")]
+        rows.append(
+            [f"{case['agents']:,}".replace(",", " "), *seconds, f"{case['size'] / 1e6:.0f} MB"]
+        )
+    return rows
+
+
 def demo(results: Results) -> Rows:
     """Mean accuracy of owners, and when they reach the accuracy of the first after four."""
     methods = results["demo"]["methods"]

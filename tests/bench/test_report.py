@@ -2,16 +2,23 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from bench import outcomes, report, runner, tables
 from bench.claims import Verdict
+from bench.prior import growing, private
 from bench.tables import cells
 
 EXPERIMENTS = sorted(set((report.ROOT / "docs/experiments").glob("*.md")) - {report.PAGE})
 PAGES = [*EXPERIMENTS, report.ROOT / "docs/speed.md", report.ROOT / "README.md"]
 #: Not measured, but names.
 NAMES = re.compile(r"Python 3\.\d+|License 2\.0")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +108,55 @@ def test_a_grid_says_a_margin_once(monkeypatch, margins, title, head, side, cell
     for part in (title, head, side, f"{side} {cell} | 1.50 ✗"):
         assert part in block
     assert "| another \\| claim | at most 2 | 4 | 3 to 5 | ✗ |" in block
+
+
+def result(experiment, curves, checks):
+    """As it would be read from a file."""
+    made = runner.Result(settings={}, curves=curves, checks=checks)
+    return runner.report(experiment.source, experiment, made, seconds=1.0)
+
+
+def test_newcomers_have_a_table_and_grids_for_all_claims(rng):
+    methods = [(method, n) for method in growing.METHODS for n in growing.FINISHED]
+    curves = {
+        growing.label(name, method, n, steps): rng.random((3, growing.QUERIES))
+        for name in ("alike", "unrelated")
+        for method, n in methods
+        for steps in (growing.STEPS, *growing.OTHER_STEPS)
+    }
+    checks = growing.checks(curves, ("alike", "unrelated"))
+    results = {"prior-growing-alike": result(growing.EXPERIMENT, curves, checks)}
+    head, first, second, *_ = tables.TABLES["prior-growing"](results)
+    assert head == ["finished", "1", "3", "10", "19", "30", "100"]
+    assert first[0] == "nine tenths in common: EI, alone"
+    assert first[1] == cells.after(results["prior-growing-alike"], "alike, EI", (1, 5))
+    assert second[0] == "nine tenths in common: FTS"
+    assert [bool(cell) for cell in second[1:]] == [True, True, True, False, True, True]
+    block = outcomes.block(results, "prior-growing", "claims.md")
+    assert "| claim |" not in block
+    assert "| nothing in common, n = 30 (at most 1.05) |" in block
+
+
+def test_private_priors_have_a_table_and_grids_for_all_claims(rng):
+    curves = {
+        f"{agents} agents, {method}": rng.random((3, private.ROUNDS))
+        for agents in private.RUNS
+        for method in private.METHODS
+    }
+    made = result(private.EXPERIMENT, curves, private.checks(curves))
+    head, first, *rest = tables.TABLES["prior-private"]({"prior-private": made})
+    assert head == ["", "50 agents", "500 agents", "5000 agents"]
+    assert first[:2] == ["alone", cells.after(made, "50 agents, alone", (1, 3, 5))]
+    assert [row[0] for row in rest] == list(private.METHODS[1:])
+    block = outcomes.block({"prior-private": made}, "prior-private", "claims.md")
+    assert "| claim |" not in block
+    assert "| 500 agents, ε = 1 (at least 0.9) |" in block
+
+
+def test_an_experiment_that_has_not_run_says_so():
+    assert "not been run" in tables.made("prior-growing", {})
+    assert "not been run" in tables.made("prior-private", {})
+    assert "not been run" in outcomes.block({}, "prior-growing", "claims.md")
 
 
 def typed(text):
@@ -199,6 +255,7 @@ def test_another_file_is_written_and_no_page(tmp_path, monkeypatch, results, cap
         (135.17, 13.6, "135 (14)"),
         (0.00096, 0.0000996, "0.00096 (0.00010)"),
         (0.9526, 0.0, "0.953"),
+        (0.00000216, 0.00000055, "2.2e-06 (6e-07)"),
     ],
 )
 def test_a_mean_is_shown_to_the_second_digit_of_its_error(mean, error, shown):

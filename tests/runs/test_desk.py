@@ -156,6 +156,13 @@ def test_a_result_of_no_query_that_is_out_is_refused_and_changes_nothing(number,
     assert desk.out == (1, 2)
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_ticket_in_the_place_of_its_number_is_told_so():
+    desk = Desk(stroll(1), jr.key(1))
+    with pytest.raises(ValueError, match=r"number is Ticket\(number=0, .*give its \.number"):
+        desk.tell(desk.ask(), 2.0)
+
+
 def test_threads_that_tell_the_same_query_are_told_apart():
     desk = Desk(stroll(2), jr.key(1))
     for round in range(5):
