@@ -55,6 +55,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._check import positive, require, shown, whole
 from jaxbo._extensible import Extensible
+from jaxbo._shown import Shown
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Features, Key, Scalar, about, floating, named
 
@@ -197,7 +198,7 @@ class FixedSize(AbstractSampling):
         return order < self.count
 
 
-class Mechanism(eqx.Module):
+class Mechanism(Shown):
     """A private release: the sum of clipped and weighted messages of a random sample, with Gaussian
     noise.
 
@@ -397,7 +398,7 @@ def region_weights(
     return jax.nn.softmax(explores * emphasis / temperature.astype(emphasis.dtype), axis=1)
 
 
-class Weighting(eqx.Module):
+class Weighting(Shown):
     """The weight of each agent in each region by round: the paper's adaptive softmax.
 
         T_t = a / (a_t - 1),   a_t = a + 1 for t ≤ hold, then linear in `decay` rounds to 1
@@ -473,7 +474,7 @@ class Weighting(eqx.Module):
 # ------------------------------------------------------------------------- S from a private release
 
 
-class AdaptiveClip(eqx.Module):
+class AdaptiveClip(Shown):
     """S that follows a quantile of the messages' norms, which are looked at through a release only.
 
         S <- S exp(-rate (b - quantile)),   b = the noised share of norms of at most S / √regions
