@@ -41,10 +41,12 @@ federation: $(VENV)/ready-demo,flower
 # Most of the time goes into compiling. So tests say what they need (`markers` in pyproject.toml), and are
 # run in three lots: compiled as users have it, such that bits are kept, and as quickly as can be.
 LOT := not long and not full
+# The files with such a marker: a lot of few files does not wait for the rest to be collected.
+MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 test: export JAX_ENABLE_X64 = 0
 test: $(VENV)/ready-test
-	$(PYTEST) --compile users -m "users and $(LOT)"
-	$(PYTEST) --compile bitwise -m "bitwise and not users and $(LOT)"
+	$(PYTEST) --compile users -m "users and $(LOT)" $(call MARKED,users)
+	$(PYTEST) --compile bitwise -m "bitwise and not users and $(LOT)" $(call MARKED,bitwise)
 	$(PYTEST) --compile roughly -m "not bitwise and not users and $(LOT)"
 
 # More seeds, sizes and settings of the same, and float64.
@@ -55,10 +57,11 @@ test-full: export JAX_ENABLE_X64 = 0
 test-full: $(VENV)/ready-test
 	$(PYTEST) --compile bitwise -m "(bitwise or users) and $(LOT)"
 	$(PYTEST) --compile roughly -m "not bitwise and not users and $(LOT)"
+	JAX_ENABLE_X64=1 $(PYTEST) --compile bitwise -m "float64 and $(LOT)" $(call MARKED,float64)
 
 test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
-	$(PYTEST) --compile bitwise -m "float64 and not long"
+	$(PYTEST) --compile bitwise -m "float64 and $(LOT)" $(call MARKED,float64)
 
 # Import, the shapes of a run of each method, types: for the loop of writing.
 test-fast: export JAX_ENABLE_X64 = 0

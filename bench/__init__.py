@@ -47,6 +47,7 @@ EXPERIMENTS = {
     "prior-synthetic": "bench.prior.synthetic",
     "prior-tuning": "bench.prior.tuning",
     "round-parts": "bench.speed.round_parts",
+    "saving": "bench.speed.saving",
     "scaling": "bench.speed.scaling",
     "speed": "bench.speed.report",
 }

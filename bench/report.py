@@ -1,24 +1,24 @@
-"""`python -m bench report`: a page of all claims, and the tables of all pages, from bench/results.
+"""`python -m bench report`: a page of all claims, tables and outcomes of all pages, from bench/results.
 
 Nothing is computed anew. `--out FILE` writes the page of claims there and leaves the pages as they are.
 """
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import tables
+from bench import outcomes, tables
 from bench.claims import SYMBOLS, Verdict
-from bench.runner import margin, number, span, wanting
-from bench.tables import Results, markdown
+from bench.tables.cells import Results, markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "experiments" / "claims.md"
-#: Where tables stand between a line that names them and one that ends them.
-REGION = re.compile(r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)", flags=re.S)
+#: What is made stands between a line that names it and one that ends it.
+REGION = re.compile(r"(<!-- (table|claims): (\S+) -->\n).*?(\n<!-- end -->)", flags=re.S)
 
 HEAD = f"""# All claims
 
@@ -69,8 +69,8 @@ def claims(results: Results) -> str:
 
 def _counts(results: Results) -> str:
     def row(name: str, *found: Mapping[str, Any]) -> list[str]:
-        outcomes = [check["outcome"] for result in found for check in result["checks"].values()]
-        return [name, *(str(outcomes.count(one)) for one in SYMBOLS), str(len(outcomes))]
+        every = [check["outcome"] for result in found for check in result["checks"].values()]
+        return [name, *(str(every.count(one)) for one in SYMBOLS), str(len(every))]
 
     shown = {name: result for name, result in results.items() if result.get("checks")}
     rows = [row(f"[{name}](#{name})", result) for name, result in shown.items()]
@@ -80,7 +80,7 @@ def _counts(results: Results) -> str:
 
 def _experiment(name: str, result: Mapping[str, Any]) -> str:
     seconds, device = result["seconds"], result["device"]
-    rows = [_row(claim, check) for claim, check in result["checks"].items()]
+    rows = [outcomes.row(claim, check) for claim, check in result["checks"].items()]
     head = ["claim", "margin", "figure", "95 % interval", "", "runs", "how"]
     return "\n\n".join(
         [
@@ -92,34 +92,24 @@ def _experiment(name: str, result: Mapping[str, Any]) -> str:
     )
 
 
-def _row(claim: str, check: Mapping[str, Any]) -> list[str]:
-    outcome = Verdict(check["outcome"])
-    return [
-        claim.replace("|", "\\|"),
-        margin(*check["margin"]),
-        number(check["figure"]),
-        span(*check["interval"]) if check["interval"] else "",
-        f"{SYMBOLS[outcome]} {wanting(check)}".strip() if check["interval"] else SYMBOLS[outcome],
-        str(check["runs"] or ""),
-        check["how"],
-    ]
-
-
 # ---------------------------------------------------------------- tables of other pages
 
 
 def pages() -> Iterator[Path]:
-    """The pages that may have tables."""
+    """The pages that may have tables or outcomes."""
     yield ROOT / "README.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
-def filled(text: str, results: Results) -> str:
-    """The page with its tables made anew."""
+def filled(text: str, results: Results, page: Path = PAGE) -> str:
+    """The page with its tables and its outcomes of claims made anew."""
+    claimed = os.path.relpath(PAGE, page.parent)
 
     def made(region: re.Match[str]) -> str:
-        begin, name, end = region.groups()
-        return f"{begin}\n{markdown(tables.TABLES[name](results))}\n{end}"
+        begin, kind, name, end = region.groups()
+        if kind == "claims":
+            return f"{begin}\n{outcomes.block(results, name, claimed)}\n{end}"
+        return f"{begin}\n{tables.made(name, results)}\n{end}"
 
     return REGION.sub(made, text)
 
@@ -135,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
     print(out or PAGE)
     for page in pages() if out is None else ():
         text = page.read_text()
-        if text != (new := filled(text, results)):
+        if text != (new := filled(text, results, page)):
             page.write_text(new)
             print(page)
     return 0

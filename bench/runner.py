@@ -13,6 +13,7 @@ that is not on this machine ends the program with status 2.
 
 import argparse
 import contextlib
+import datetime
 import importlib
 import json
 import os
@@ -233,6 +234,7 @@ def report(name: str, experiment: Experiment, result: Result, seconds: float) ->
         "seconds": round(max(result.earlier + seconds, sum(spent.values())), 3),
         **({"details": _plain(result.details)} if result.details else {}),
         **({"seconds of parts": spent} if spent else {}),
+        "date": datetime.date.today().isoformat(),
         "device": device(),
         "versions": versions(),
     }
@@ -287,7 +289,18 @@ def _plain(value: Any) -> Any:
 def device() -> str:
     """What computed it."""
     first = jax.devices()[0]
-    return f"{first.device_kind} ({first.platform}), {os.cpu_count()} cores, {platform.machine()}"
+    kind = processor() if first.platform == "cpu" else first.device_kind
+    return f"{kind} ({first.platform}), {os.cpu_count()} cores, {platform.machine()}"
+
+
+def processor() -> str:
+    """The name of the processor, as far as the system says it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    return next(names, platform.processor()) or "cpu"
 
 
 def versions() -> dict[str, str | None]:
@@ -476,7 +489,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bench",
         description="The papers' experiments, one by name. What is interrupted goes on with the "
         "same command; a long one, started twice at the same time, shares the work. `report` makes the "
-        "page of all claims from the results, and the tables of the site.",
+        "page of all claims from the results, and the tables and outcomes of the site.",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="which experiment")
     parser.add_argument(

@@ -19,9 +19,10 @@ ENTRY = re.compile(r"(?P<name>\S+): (?P<text>.*)")
 ITEM = re.compile(r"[-*] |\d+\. ")
 ARGUMENT = re.compile(r"`\w+`(, `\w+`)*: ")
 #: Where types come from, which goes without saying, and types as their aliases are written out.
-SOURCES = re.compile(r"~?(jaxtyping|jaxlib\._jax|numpy)\.")
+SOURCES = re.compile(r"~?(jaxtyping|(jax\.)?jaxlib\._jax|jax\._src\.literals|numpy)\.")
 ALIASES = {
     "Array | ndarray | bool | number | bool | int | float | complex": "ArrayLike",
+    "ArrayLike | TypedNdArray": "ArrayLike",
     "Key[Array, ''] | UInt32[Array, '2'] | UInt32[Array, '4']": "Key",
     "<factory>": "...",
 }

@@ -42,11 +42,17 @@ def of_included(app, path, page, content):
 
 
 def of_pictures(app, document, page):
-    """An event of Sphinx: a picture leads to itself, so that it can be looked at on a phone."""
+    """An event of Sphinx: a picture leads to itself, so that it can be looked at on a phone.
+
+    Thumbnails of the gallery lead to its pages already. The builder lists a page's pictures after this
+    event, so the names of their copies are those of the environment.
+    """
     for image in list(document.findall(nodes.image)):
-        name = app.builder.images.get(image["uri"])
-        if name and not isinstance(image.parent, nodes.reference):
-            link = nodes.reference("", "", refuri=f"{'../' * page.count('/')}_images/{name}")
+        leads = isinstance(image.parent, nodes.reference) or "/thumb/" in image["uri"]
+        if image["uri"] in app.env.images and not leads:
+            _, name = app.env.images[image["uri"]]
+            to = f"{'../' * page.count('/')}_images/{name}"
+            link = nodes.reference("", "", refuri=to, internal=True)
             image.replace_self(link)
             link += image
 

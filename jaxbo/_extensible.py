@@ -4,10 +4,10 @@ guide is.
 
 import inspect
 
-import equinox as eqx
+from jaxbo._shown import Shown
 
 
-class Extensible(eqx.Module):
+class Extensible(Shown):
     """`TypeError` for a subclass that is made before it has all methods that it must have."""
 
     def __new__(cls, *args: object, **keywords: object):

@@ -1,4 +1,4 @@
-"""Results that print their numbers: few of them, and of many the ends of their range."""
+"""Settings and results print their numbers: a few in full, many by the ends of their range."""
 
 import dataclasses
 from typing import Any
@@ -67,7 +67,7 @@ def _of_array(array: Any) -> str:
     numbers = np.asarray(array)
     if numbers.ndim == 0 or numbers.size <= _MOST:
         text = np.array2string(numbers, precision=_DIGITS, separator=", ")
-        return " ".join(text.split())
+        return " ".join(text.split()).replace("[ ", "[")
     if numbers.dtype == bool:
         return f"{name} with {int(numbers.sum())} True"
     fine = numbers[np.isfinite(numbers)]

@@ -251,6 +251,11 @@ def test_a_row_of_a_table_is_encoded_like_a_dictionary():
     np.testing.assert_array_equal(SPACE.encode(collections.UserDict(values)), SPACE.encode(values))
 
 
+def test_a_desk_in_the_place_of_known_results_is_told_of_its_table():
+    desk = jaxbo.Desk(WORKER, KEY)
+    refused(lambda: jaxbo.Desk(WORKER, KEY, known=desk), "got Desk", "give its table()")
+
+
 def test_a_warm_start_takes_lists():
     points, values = [[[0.1, 0.2], [0.3, 0.4]], [[0.5, 0.6], [0.7, 0.8]]], [[1, 2], [3, np.nan]]
     start = RANDOM.init(KEY)
@@ -300,6 +305,7 @@ def test_arguments_that_are_made_into_numbers_are_named():
     refused(lambda: jaxbo.FTS(cube, 2, mixing=2.0), "mixing", "[0, 1]")
     refused(lambda: jaxbo.CEPE(cube, 2, [1, 1], noise="a"), "noise", "'a'")
     refused(lambda: jaxbo.Ledger(1e-5, "a"), "budget", "'a'")
+    refused(lambda: jaxbo.Mechanism(1.0, 1.0, 0.25), "sampling", "Poisson(q)", "got 0.25")
     refused(lambda: jaxbo.LearnedPrior(cube, 2, trust="a"), "trust", "'a'")
     refused(lambda: jaxbo.Space(p=jaxbo.Real(0, 1, log="no")), "log must be True or False", "'no'")
     refused(lambda: jaxbo.Desk(WORKER, KEY).ask(context=12), "context", "dictionary", "12")

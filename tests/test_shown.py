@@ -1,4 +1,4 @@
-"""What results print: numbers, on few lines."""
+"""What settings and results print: numbers, on few lines."""
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,34 @@ def test_a_trace_prints_the_range_of_its_values_and_what_failed():
 def test_what_a_round_tells_prints_its_numbers():
     info = CEPEInfo(jnp.asarray(True), jnp.asarray(3), jnp.asarray(12))
     assert repr(info) == "CEPEInfo(exploring=True, scalars=3, bytes=12)"
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (jaxbo.Matern52(0.2), "Matern52(length_scale=0.2, variance=1.)"),
+        (jaxbo.UCB(2.0), "UCB(beta=2.)"),
+        (jaxbo.Poisson(0.5), "Poisson(probability=0.5)"),
+        (jaxbo.Outcome("latency", at_most=1.5), "Outcome(name='latency', at_most=1.5)"),
+        (
+            jaxbo.Mechanism(1.0, 11.0, jaxbo.Poisson(0.25)),
+            "Mechanism(z=1., S=11., sampling=Poisson(probability=0.25))",
+        ),
+        (
+            jaxbo.Fixed(jaxbo.SquaredExponential([0.5, 2.0])),
+            "Fixed(kernel=SquaredExponential(length_scale=[0.5, 2. ], variance=1.), noise=0.01)",
+        ),
+    ],
+)
+def test_settings_print_their_numbers(made, text):
+    assert repr(made) == text
+
+
+def test_a_method_prints_all_of_them_in_few_lines():
+    text = repr(jaxbo.FTS(jaxbo.Cube(2), 3, features=jaxbo.Fixed(jaxbo.Matern52(0.3))))
+    assert "mixing=Power(exponent=0.5, shift=1.)" in text
+    assert "Matern52(length_scale=0.3" in text
+    assert len(text.splitlines()) <= 6
 
 
 @pytest.mark.usefixtures("as_users_have_it")

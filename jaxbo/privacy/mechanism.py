@@ -54,8 +54,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxbo._check import is_a, positive, require, whole
+from jaxbo._check import positive, require, shown, whole
 from jaxbo._extensible import Extensible
+from jaxbo._shown import Shown
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Features, Key, Scalar, about, floating, named
 
@@ -198,7 +199,7 @@ class FixedSize(AbstractSampling):
         return order < self.count
 
 
-class Mechanism(eqx.Module):
+class Mechanism(Shown):
     """A private release: the sum of clipped and weighted messages of a random sample, with Gaussian
     noise.
 
@@ -231,7 +232,10 @@ class Mechanism(eqx.Module):
     exact: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        is_a("sampling", self.sampling, AbstractSampling)
+        require(
+            isinstance(self.sampling, AbstractSampling),
+            f"sampling must be Poisson(q) or FixedSize(count, agents), got {shown(self.sampling)}.",
+        )
         require(
             (self.z >= 0) & jnp.isfinite(self.z),
             f"z must be finite and not negative, got {self.z}: it multiplies the noise.",
@@ -411,7 +415,7 @@ def region_weights(
     return jax.nn.softmax(explores * emphasis / temperature.astype(emphasis.dtype), axis=1)
 
 
-class Weighting(eqx.Module):
+class Weighting(Shown):
     """The weight of each agent in each region by round: the paper's adaptive softmax.
 
         T_t = a / (a_t - 1),   a_t = a + 1 for t ≤ hold, then linear in `decay` rounds to 1
@@ -487,7 +491,7 @@ class Weighting(eqx.Module):
 # ------------------------------------------------------------------------- S from a private release
 
 
-class AdaptiveClip(eqx.Module):
+class AdaptiveClip(Shown):
     """S that follows a quantile of the messages' norms, which are looked at through a release only.
 
         S <- S exp(-rate (b - quantile)),   b = the noised share of norms of at most S / √regions

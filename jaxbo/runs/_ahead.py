@@ -53,7 +53,7 @@ def of_workers(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
     """`tell_one` and `ask_one`, with arguments as a desk gives them."""
     if isinstance(algorithm.domain, Space):
         algorithm = over(algorithm, algorithm.domain.somewhere)
-    count, dim = algorithm.targets, algorithm.domain.dim
+    count, dim = _steps.slots(algorithm), algorithm.domain.dim
     told = jnp.zeros(dim), jnp.zeros(width(algorithm.outcomes)), _steps.stage(0, initial)
     out = jnp.zeros((count, dim)), jnp.zeros(count, bool)
     return Ahead(

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.keys import agent_keys
 from jaxbo.algos.base.one_model import AbstractOneModel
+from jaxbo.domains.space import Space
 from jaxbo.layout import Each
 from jaxbo.types import Count, Key, Point, Points
 
@@ -61,6 +62,16 @@ def ask_one(
     busy: Bool[Array, " points"],
 ) -> Point:
     return algorithm.ask_one(key, state, pending, busy)
+
+
+def slots(algorithm: AbstractOneModel) -> int:
+    """How many queries may be out while a desk seeks another.
+
+    All workers but one have a query. A query that was out before a stop may wait for its context.
+    """
+    domain = algorithm.domain
+    waits = isinstance(domain, Space) and bool(domain.context)
+    return algorithm.targets if waits else algorithm.targets - 1
 
 
 @eqx.filter_jit

@@ -76,6 +76,7 @@ class Tickets:
         """`ValueError` unless this is the number of a query."""
         count = len(self.entries)
         whole_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        require(not hasattr(number, "number"), f"number is {shown(number)}: give its .number.")
         require(
             whole_number and 0 <= number < count,
             f"there is no query number {shown(number)}: {count} were handed out.",

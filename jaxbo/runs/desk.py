@@ -306,7 +306,7 @@ class Desk:
         return _steps.design(algorithm, key, jax.vmap)[0]
 
     def _asked(self, algorithm: AbstractOneModel, row: Count, tickets: Tickets) -> Point:
-        count, dim = self.algorithm.targets, self.algorithm.domain.dim
+        count, dim = _steps.slots(self.algorithm), self.algorithm.domain.dim
         # Those that were out before a stop are pending as well, as many as there is room for.
         pending, out = np.zeros((count, dim), float), (*tickets.out, *tickets.returned)[:count]
         for place, number in enumerate(out):

@@ -132,7 +132,7 @@ def _optimize(
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise TypeError(
             f"{direction} has no argument {unknown[0]!r}: the options are {', '.join(OPTIONS)}, and "
-            "seed=0 stands for a key."
+            "seed=0 stands for a key. Another method than BO is run by drive or drive_async."
         )
     if workers is None:
         workers = executor if isinstance(executor, int) else 1

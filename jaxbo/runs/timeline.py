@@ -168,7 +168,8 @@ def _simulate(
         state: State, desks: _Desks, worker: Count, ticket: Count, now: Scalar, busy: Array
     ) -> _Desks:
         ask_key, noise_key = round_keys(keys, ticket)
-        x = _steps.ask_one(algorithm, ask_key, state, desks.x, busy)
+        others = slice(0 if algorithm.targets == 1 else None)  # a lone worker has none
+        x = _steps.ask_one(algorithm, ask_key, state, desks.x[others], busy[others])
         takes = jnp.asarray(duration(jr.fold_in(noise_key, 1), worker, x), now.dtype)
         takes = jnp.where(jnp.isnan(takes), jnp.inf, jnp.maximum(takes, 0))
         row = _Desks(x, ticket, now, now + takes)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import itertools
 import math
 import os
@@ -198,8 +198,15 @@ MISLED = {
 def given(name):
     """A method of one's own: a class made of domain and agents, or a function as those of `PROPER`."""
     module, _, attribute = name.partition(":")
+    path = f"PYTHONPATH=FOLDER says which folder has {module}.py"
+    assert importlib.util.find_spec(module.partition(".")[0]), f"No module {module}: {path}."
     make = getattr(importlib.import_module(module), attribute)
     return (lambda d, n, t: make(d, n)) if isinstance(make, type) else make
+
+
+def test_a_module_that_is_not_found_is_named_with_the_remedy():
+    with pytest.raises(AssertionError, match="No module nowhere: PYTHONPATH=FOLDER"):
+        given("nowhere:Method")
 
 
 OWN = os.environ.get("JAXBO_METHOD")
@@ -451,6 +458,9 @@ jax.monitoring.register_event_duration_secs_listener(
 
 @once
 def test_other_numbers_compile_nothing(name, algorithm):
+    plain = [k for k, leaf in jax.tree.leaves_with_path(algorithm) if not hasattr(leaf, "dtype")]
+    fields = ", ".join(map(jax.tree_util.keystr, plain))
+    assert plain == [], f"no arrays: {fields}. Say field(converter=jaxbo.types.floating)."
     # Not as they are remembered: programs may have been given up since.
     (_, trace), _ = ran.__wrapped__(name), driven.__wrapped__(name)
     other = jax.tree.map(lambda leaf: jnp.asarray(1.1 * np.asarray(leaf), leaf.dtype), algorithm)
@@ -514,6 +524,18 @@ def beginning(trace, rows, initial=INITIAL):
     return Trace(queries, values, (), initial)
 
 
+def assert_untaught(client, before):
+    changed = ", ".join(differences(client, before))
+    assert changed == "", f"learn took NaN, a failed evaluation, for an observation: {changed}."
+
+
+def test_what_a_failed_evaluation_taught_is_named():
+    with pytest.raises(AssertionError, match=r"failed evaluation, for an observation: \['best'\]"):
+        assert_untaught(
+            {"best": np.ones(2), "x": np.ones(2)}, {"best": np.zeros(2), "x": np.ones(2)}
+        )
+
+
 @once
 def test_a_failed_evaluation_changes_nothing_but_where_the_agent_looks(name, algorithm):
     _, trace = driven(name)
@@ -525,7 +547,7 @@ def test_a_failed_evaluation_changes_nothing_but_where_the_agent_looks(name, alg
     before = replay(algorithm, beginning(trace, last), seed())
     failed = replay(algorithm, with_values(trace, last, number, jnp.nan), seed())
     succeeded = replay(algorithm, fine, seed())
-    assert differences(agent(failed, number), agent(before, number)) == []
+    assert_untaught(agent(failed, number), agent(before, number))
     assert differences(agent(failed, *others), agent(succeeded, *others)) == []
     assert differences(failed.shared, succeeded.shared) == []
     past = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows_of(failed.past, number))
@@ -558,7 +580,7 @@ def test_initial_points_that_all_failed_teach_nothing_of_the_objective(name, alg
     start = replay(algorithm, beginning(trace, 0, 0), seed())
     first = beginning(trace, INITIAL)
     failed = replay(algorithm, with_values(first, slice(INITIAL), number, jnp.nan), seed())
-    assert differences(agent(failed, number), agent(start, number)) == []
+    assert_untaught(agent(failed, number), agent(start, number))
 
 
 @once

@@ -1,10 +1,24 @@
-"""The page of all claims and the tables of the site are what the results say."""
+"""The page of all claims, the tables and the outcomes on the site are what the results say."""
 
 import re
 
+import numpy as np
 import pytest
 
-from bench import report, runner, tables
+from bench import outcomes, report, runner, tables
+from bench.claims import Verdict
+from bench.prior import growing, private
+from bench.tables import cells
+
+EXPERIMENTS = sorted(set((report.ROOT / "docs/experiments").glob("*.md")) - {report.PAGE})
+PAGES = [*EXPERIMENTS, report.ROOT / "docs/speed.md", report.ROOT / "README.md"]
+#: Not measured, but names.
+NAMES = re.compile(r"Python 3\.\d+|License 2\.0")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
@@ -16,14 +30,179 @@ def test_the_page_of_claims_is_what_the_results_say(results):
     assert report.PAGE.read_text() == report.claims(results), "python -m bench report"
 
 
-def test_the_tables_of_every_page_are_what_the_results_say(results):
-    found = []
+def test_the_tables_and_outcomes_of_every_page_are_what_the_results_say(results):
+    shown, claimed = [], []
     for page in report.pages():
         text = page.read_text()
-        found += re.findall(r"<!-- table: (\S+) -->", text)
-        assert text == report.filled(text, results), f"{page}: python -m bench report"
-        assert text.count("<!-- table:") == text.count("<!-- end -->"), page
-    assert sorted(found) == sorted(tables.TABLES)
+        shown += re.findall(r"<!-- table: (\S+) -->", text)
+        claimed += re.findall(r"<!-- claims: (\S+) -->", text)
+        assert text == report.filled(text, results, page), f"{page}: python -m bench report"
+        begun = text.count("<!-- table:") + text.count("<!-- claims:")
+        assert begun == text.count("<!-- end -->"), page
+    made = {name for name in tables.TABLES if tables.TABLES[name](results)}
+    assert made <= set(shown) <= set(tables.TABLES)
+    # `cluster` is shown where clusters are explained.
+    having = {one["experiment"] for one in results.values() if one.get("checks")} - {"cluster"}
+    assert having <= set(claimed)
+    assert sorted(set(claimed)) == sorted(claimed)
+    assert sorted(set(shown)) == sorted(shown)
+
+
+def test_the_outcomes_of_an_experiment_are_those_of_all_its_claims(results):
+    for experiment in {one["experiment"] for one in results.values() if one.get("checks")}:
+        some = [one for one in results.values() if one.get("experiment") == experiment]
+        claims = {claim: check for one in some for claim, check in one["checks"].items()}
+        first, *rest = outcomes.block(results, experiment, "claims.md").split("\n\n")
+        for outcome, sign in outcomes.SYMBOLS.items():
+            number = [check["outcome"] for check in claims.values()].count(outcome)
+            assert f"{number} {sign} {outcome}" in first
+            # Cells that say the same twice are one.
+            marks = re.findall(rf" {re.escape(sign)}(?=[ ,])", "\n".join(rest))
+            assert len(marks) <= number, experiment
+            assert bool(marks) == (number > 0), experiment
+
+
+def test_every_grid_takes_a_claim_of_a_result(results):
+    for experiment, grids in outcomes.GRIDS.items():
+        some = [one for one in results.values() if one.get("experiment") == experiment]
+        claims = [claim for one in some for claim in one["checks"]]
+        for grid in grids if some else ():
+            assert any(grid.place(claim) for claim in claims), (experiment, grid.pattern)
+
+
+def check(figure, outcome, most):
+    return {
+        "figure": figure,
+        "outcome": outcome,
+        "margin": [None, most],
+        "interval": [figure - 1, figure + 1],
+        "needed": 7,
+        "runs": 3,
+        "how": "paired",
+    }
+
+
+@pytest.mark.parametrize(
+    ("margins", "title", "head", "side", "cell"),
+    [
+        ((2, 2, 2, 2), "Ratio, at most 2:", "| | x | y |", "| a |", "1.50 ✓"),
+        ((2, 3, 2, 3), "Ratio:", "| | x (at most 2) | y (at most 3) |", "| a |", "1.50 ✓"),
+        ((2, 2, 3, 3), "Ratio:", "| | x | y |", "| a (at most 2) |", "1.50 ✓"),
+        ((2, 3, 4, 5), "Ratio:", "| | x | y |", "| a |", "1.50 ✓ (at most 2)"),
+    ],
+)
+def test_a_grid_says_a_margin_once(monkeypatch, margins, title, head, side, cell):
+    monkeypatch.setitem(
+        outcomes.GRIDS, "toy", (outcomes.Grid("Ratio", r"(?P<row>\w) beside (?P<column>\w)"),)
+    )
+    names = ("a beside x", "a beside y", "b beside x", "b beside y")
+    found = [Verdict.HOLDS, Verdict.REFUTED, Verdict.UNDECIDED, Verdict.HOLDS]
+    checks = {
+        name: check(1.5, str(outcome), most)
+        for name, outcome, most in zip(names, found, margins, strict=True)
+    }
+    checks["another | claim"] = check(4.0, "refuted", 2)
+    block = outcomes.block({"toy-1": {"experiment": "toy", "checks": checks}}, "toy", "all.md")
+    assert block.startswith("Outcomes: 2 ✓ holds, 2 ✗ refuted, 1 ? undecided.")
+    assert "[toy-1](all.md#toy-1)" in block
+    for part in (title, head, side, f"{side} {cell} | 1.50 ✗"):
+        assert part in block
+    assert "| another \\| claim | at most 2 | 4 | 3 to 5 | ✗ |" in block
+
+
+def result(experiment, curves, checks):
+    """As it would be read from a file."""
+    made = runner.Result(settings={}, curves=curves, checks=checks)
+    return runner.report(experiment.source, experiment, made, seconds=1.0)
+
+
+def test_newcomers_have_a_table_and_grids_for_all_claims(rng):
+    methods = [(method, n) for method in growing.METHODS for n in growing.FINISHED]
+    curves = {
+        growing.label(name, method, n, steps): rng.random((3, growing.QUERIES))
+        for name in ("alike", "unrelated")
+        for method, n in methods
+        for steps in (growing.STEPS, *growing.OTHER_STEPS)
+    }
+    checks = growing.checks(curves, ("alike", "unrelated"))
+    results = {"prior-growing-alike": result(growing.EXPERIMENT, curves, checks)}
+    head, first, second, *_ = tables.TABLES["prior-growing"](results)
+    assert head == ["finished", "1", "3", "10", "19", "30", "100"]
+    assert first[0] == "nine tenths in common: EI, alone"
+    assert first[1] == cells.after(results["prior-growing-alike"], "alike, EI", (1, 5))
+    assert second[0] == "nine tenths in common: FTS"
+    assert [bool(cell) for cell in second[1:]] == [True, True, True, False, True, True]
+    block = outcomes.block(results, "prior-growing", "claims.md")
+    assert "| claim |" not in block
+    assert "| nothing in common, n = 30 (at most 1.05) |" in block
+
+
+def test_private_priors_have_a_table_and_grids_for_all_claims(rng):
+    curves = {
+        f"{agents} agents, {method}": rng.random((3, private.ROUNDS))
+        for agents in private.RUNS
+        for method in private.METHODS
+    }
+    made = result(private.EXPERIMENT, curves, private.checks(curves))
+    head, first, *rest = tables.TABLES["prior-private"]({"prior-private": made})
+    assert head == ["", "50 agents", "500 agents", "5000 agents"]
+    assert first[:2] == ["alone", cells.after(made, "50 agents, alone", (1, 3, 5))]
+    assert [row[0] for row in rest] == list(private.METHODS[1:])
+    block = outcomes.block({"prior-private": made}, "prior-private", "claims.md")
+    assert "| claim |" not in block
+    assert "| 500 agents, ε = 1 (at least 0.9) |" in block
+
+
+def test_an_experiment_that_has_not_run_says_so():
+    assert "not been run" in tables.made("prior-growing", {})
+    assert "not been run" in tables.made("prior-private", {})
+    assert "not been run" in outcomes.block({}, "prior-growing", "claims.md")
+
+
+def typed(text):
+    """Decimal numbers in sentences, but for settings and for what was measured apart."""
+    text = report.REGION.sub("", text)
+    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)
+    found = []
+    apart = False
+    for paragraph in map(str.strip, NAMES.sub("", text).split("\n\n")):
+        table = paragraph.startswith("|")
+        settings = paragraph.startswith("*") and paragraph.endswith("*")
+        apart = paragraph.startswith("*Measured apart") or (apart and table)
+        if not (settings or apart):
+            found += re.findall(r".*\b\d+\.\d+\b.*|.*\b\d+e-?\d+\b.*", paragraph)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_measured_number_is_typed_in_a_sentence(page):
+    assert typed(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It is 0.55 here.", ["It is 0.55 here."]),
+        ("A gap of 1e-5.", ["A gap of 1e-5."]),
+        ("| a | 0.5 |", ["| a | 0.5 |"]),
+        ("With `z = 0.5` and [a link](figure-1.5.md).", []),
+        ("*A length of 0.2, 30 runs.*", []),
+        ("*Measured apart:* it is 0.55.\n\n| a | 0.5 |", []),
+        ("*Measured apart:* it is 0.55.\n\nIt is 0.6.", ["It is 0.6."]),
+        ("<!-- table: toy -->\n\n| 0.5 |\n\n<!-- end -->", []),
+        ("```python\nx = 0.5\n```", []),
+    ],
+)
+def test_a_typed_number_is_found(text, expected):
+    assert typed(text) == expected
+
+
+def test_tables_of_times_say_where_and_when(results):
+    for name, result in tables.TIMED.items():
+        last = tables.made(name, results).splitlines()[-1]
+        assert results[result]["device"] in last
+        assert results[result]["date"] in last
 
 
 def test_every_claim_of_the_results_has_an_outcome_that_its_figures_give(results):
@@ -51,12 +230,14 @@ def test_every_claim_of_the_results_has_an_outcome_that_its_figures_give(results
 
 
 def test_a_table_is_filled_in_where_it_is_named(monkeypatch):
-    monkeypatch.setitem(tables.TABLES, "toy", lambda results: [["", "a"], ["x", results["r"]]])
+    monkeypatch.setitem(
+        tables.TABLES, "toy", lambda results: [["", "a"], ["x", results["r"]["figure"]]]
+    )
     page = "Before.\n\n<!-- table: toy -->\n\n| old |\n\n<!-- end -->\nAfter.\n"
     expected = page.replace("| old |", "| | a |\n| --- | --- |\n| x | 7 |")
-    once = report.filled(page, {"r": "7"})
+    once = report.filled(page, {"r": {"figure": "7"}})
     assert once == expected
-    assert report.filled(once, {"r": "7"}) == once
+    assert report.filled(once, {"r": {"figure": "7"}}) == once
 
 
 def test_another_file_is_written_and_no_page(tmp_path, monkeypatch, results, capsys):
@@ -73,8 +254,9 @@ def test_another_file_is_written_and_no_page(tmp_path, monkeypatch, results, cap
         (7.807, 0.42, "7.81 (0.42)"),
         (135.17, 13.6, "135 (14)"),
         (0.00096, 0.0000996, "0.00096 (0.00010)"),
-        (0.9526, 0.0, "0.95"),
+        (0.9526, 0.0, "0.953"),
+        (0.00000216, 0.00000055, "2.2e-06 (6e-07)"),
     ],
 )
 def test_a_mean_is_shown_to_the_second_digit_of_its_error(mean, error, shown):
-    assert tables.spread(mean, error) == shown
+    assert cells.spread(mean, error) == shown

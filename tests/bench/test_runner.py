@@ -87,6 +87,7 @@ def test_one_file_is_an_experiment_and_gives_a_table_a_json_and_a_picture(toy, t
         "methods",
         "checks",
         "seconds",
+        "date",
         "device",
         "versions",
     ]

@@ -109,6 +109,19 @@ def looked(space, X, key):
 @settings(max_examples=15, deadline=None)
 @given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
 def test_whoever_looks_at_a_point_of_any_space_sees_the_same(recipe, seed):
+    check_a_space(recipe, seed)
+
+
+@pytest.mark.long
+@settings(max_examples=1000, deadline=None)
+@given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
+def test_whoever_looks_at_a_point_of_a_thousand_spaces_sees_the_same(recipe, seed):
+    check_a_space(recipe, seed)
+    if looked._cache_size() > 50:  # programs that nobody runs again
+        looked.clear_cache()
+
+
+def check_a_space(recipe, seed):
     space, needs = made_of(recipe)
     X = cube_points(space, seed)
     values = [space.decode(x) for x in X]

@@ -95,9 +95,10 @@ def test_errors_come_before_any_evaluation(arguments, options, word):
         minimize(*arguments, **options)
 
 
-@pytest.mark.parametrize("option", ["key", "chekpoint"])
+@pytest.mark.parametrize("option", ["key", "chekpoint", "method"])
 def test_an_option_that_there_is_not_is_named_with_those_that_are(option):
-    with pytest.raises(TypeError, match=f"maximize has no argument '{option}'.*checkpoint.*seed=0"):
+    words = f"maximize has no argument '{option}'.*checkpoint.*seed=0.*drive"
+    with pytest.raises(TypeError, match=words):
         maximize(value, SPACE, 5, **{option: 0})
 
 

@@ -295,9 +295,10 @@ def _rows(given: Any, name: str) -> list[Mapping[str, Any]]:
     if isinstance(given, Mapping):
         given = _of_columns(given, name)
     rows = list(given) if isinstance(given, Iterable) else None
+    of_run = ": give its table()" if hasattr(given, "table") else ""  # a desk or a trace
     require(
         rows is not None and all(isinstance(row, Mapping) for row in rows),
-        f"{name} must be {FORMS}, got {type(given).__name__}.",
+        f"{name} must be {FORMS}, got {type(given).__name__}{of_run}.",
     )
     assert rows is not None
     return rows

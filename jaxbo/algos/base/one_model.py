@@ -227,6 +227,9 @@ class AbstractOneModel(AbstractAlgorithm):
             x, info = self.query(key, state, candidates)
             return self._waiting(state, x), (x, info)
 
+        if self.targets == 1:  # whose query nobody else is to know
+            x, info = self.query(keys[0], state, candidates)
+            return x[None], jax.tree.map(lambda leaf: leaf[None], info)
         return jax.lax.scan(next_query, state, keys)[1]
 
     def _apart(
@@ -267,7 +270,8 @@ class AbstractOneModel(AbstractAlgorithm):
         def wait(state: State, item: tuple[Point, Flag]) -> tuple[State, None]:
             return self._waiting(state, *item), None
 
-        state, _ = jax.lax.scan(wait, state, (pending, busy))
+        if len(pending):  # a lone worker has none
+            state, _ = jax.lax.scan(wait, state, (pending, busy))
         return self.query(jr.fold_in(query_key, 0), state, candidates)[0]
 
     def _waiting(self, state: State, x: Point, busy: Flag | bool = True) -> State:

@@ -22,6 +22,7 @@ from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
 from jaxbo._check import is_a, require
+from jaxbo._shown import Shown
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.known import ABOUT, AGENT, VALUE
 from jaxbo.domains.base import AbstractDomain
@@ -45,7 +46,7 @@ def _bound(value: Any) -> float | Scalar | None:
     return float(value)
 
 
-class Outcome(eqx.Module):
+class Outcome(Shown):
     """A number that an evaluation returns by `name` beside its value, and the bound it must meet.
 
     A point is feasible if all its outcomes meet their bounds.

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxbo._check import require
+from jaxbo._shown import Shown
 from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Scalar, named
 
@@ -118,7 +119,7 @@ def check_weights(name: str, weights: Float[Array, "*shape"]) -> None:
     require((weights >= 0) & jnp.isfinite(weights), f"{name} must be at least 0, got {weights}.")
 
 
-class Ranked(eqx.Module):
+class Ranked(Shown):
     """Learns whom to listen to: peers whose messages put an agent's own observations in order.
 
         τ_n = 1 - 2 share_n,   sd² = mean τ² of strangers

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxbo._check import whole
+from jaxbo._shown import Shown
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models import fit
 from jaxbo.kernels.models.fitted import Fitted, FittedBelief
@@ -50,7 +51,7 @@ class Restricted(NamedTuple):
     told: Flag
 
 
-class Pooled(eqx.Module):
+class Pooled(Shown):
     """Agents agree on length scales and on noise over signal variance, by the sum of their evidences.
 
     They agree on a mean weighted by evidence. With a single length scale, it is within about a

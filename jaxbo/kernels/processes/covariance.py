@@ -17,7 +17,7 @@ and inducing points. A model holds it as a `KernelFunction`.
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -29,6 +29,9 @@ from jaxtyping import Array, Float
 from jaxbo import _check
 from jaxbo._extensible import Extensible
 from jaxbo.types import Count, Flag, Key, Point, Scalar, as_pytree, floating, named
+
+#: The order of the squared exponential.
+SMOOTH = -1
 
 #: A covariance function of two points. Every `AbstractKernel` is one, and so is any sum of them.
 Covariance: TypeAlias = Callable[[Point, Point], Scalar]
@@ -44,6 +47,9 @@ class AbstractKernel(Extensible):
 
     Kernels of many agents are a kernel with batched fields: `eqx.filter_vmap(Matern52)(scales)`.
     """
+
+    #: The degree of a Matérn's polynomial, `SMOOTH` for the squared exponential, None for other forms.
+    order: ClassVar[int | None] = None
 
     length_scale: Float[Array, "*dim"] = eqx.field(converter=named("length_scale"))
     variance: Scalar = eqx.field(converter=named("variance"), default=1.0)
@@ -172,6 +178,8 @@ class SquaredExponential(AbstractKernel):
         0.61
     """
 
+    order: ClassVar[int | None] = SMOOTH
+
     def correlation(self, s: Scalar) -> Scalar:
         return jnp.exp(-s / 2)
 
@@ -202,6 +210,8 @@ class Matern12(AbstractKernel):
         0.37
     """
 
+    order: ClassVar[int | None] = 0
+
     def correlation(self, s: Scalar) -> Scalar:
         return _matern12(s)
 
@@ -229,6 +239,8 @@ class Matern32(AbstractKernel):
         0.48
     """
 
+    order: ClassVar[int | None] = 1
+
     def correlation(self, s: Scalar) -> Scalar:
         return _matern32(3 * s)
 
@@ -255,6 +267,8 @@ class Matern52(AbstractKernel):
         >>> round(float(kernel(jnp.array([0.0, 0.0]), jnp.array([0.5, 0.0]))), 2)
         2.1
     """
+
+    order: ClassVar[int | None] = 2
 
     def correlation(self, s: Scalar) -> Scalar:
         return _matern52(5 * s)
@@ -287,6 +301,11 @@ class OneOf(AbstractKernel):
         return jnp.where(self.isotropic, self.length_scale.size, 1)
 
     def correlation(self, s: Scalar) -> Scalar:
+        orders = [form.order for form in self.forms]
+        if None not in orders:
+            order = jnp.asarray(orders)[self.form]
+            return _of_order(order, (2 * order + 1).astype(s.dtype) * s)
+        # Over a batch of forms all are computed at each pair of points.
         return jax.lax.switch(self.form, [lambda s, f=f: f.correlation(s) for f in self.forms], s)
 
     def mixing(self, key: Key, count: int) -> Float[Array, " features"]:
@@ -467,3 +486,24 @@ def _matern52(S: Scalar) -> Scalar:
 def _(primals, tangents):
     (S,), (dS,) = primals, tangents
     return _matern52(S), -_matern32(S) / 6 * dS
+
+
+# All four in one, so that a stack of several forms takes one exponential at each pair of points. The
+# factor 2 order + 1 of the Materns is -1 for the squared exponential: its S is negative, and a is 0.
+
+
+@jax.custom_jvp
+def _of_order(order: Count, S: Scalar) -> Scalar:
+    smooth, one, two = (part.astype(S.dtype) for part in (order == SMOOTH, order > 0, order > 1))
+    a = _root(S)
+    return (1 + one * a + two / 3 * S) * jnp.exp(smooth / 2 * S - a)
+
+
+@_of_order.defjvp
+def _(primals, tangents):
+    (order, S), (_, dS) = primals, tangents
+    a = _root(S)
+    constant = jnp.where(order == SMOOTH, 1 / 2, jnp.where(order == 1, -1 / 2, -1 / 6))
+    rough = jnp.where(a > 0, -1 / (2 * jnp.where(a > 0, a, 1)), 0)
+    factor = jnp.where(order == 0, rough, constant.astype(S.dtype))
+    return _of_order(order, S), factor * _of_order(jnp.where(order > 0, order - 1, order), S) * dS

@@ -1,0 +1,102 @@
+"""Tables of the pages, made from the results by `python -m bench report`.
+
+A page holds
+
+    <!-- table: NAME -->
+    what is written here is made anew
+    <!-- end -->
+
+and NAME is one of `TABLES`. A mean has its standard error in brackets, of which two digits are shown.
+"""
+
+from collections.abc import Callable
+
+from bench.tables import best, cepe, dec, dp, egp, fts, prior, robustness, speed
+from bench.tables.cells import Results, Rows, markdown
+
+TABLES: dict[str, Callable[[Results], Rows]] = {
+    "best": best.best,
+    "cepe": cepe.cepe,
+    "cepe-communication": cepe.communication,
+    "cepe-rate": cepe.rate,
+    "dec-cnn": dec.dec_cnn,
+    "dec-gp": dec.dec_gp,
+    "dec-structure": dec.dec_structure,
+    "dec-synthetic": dec.dec_synthetic,
+    "dec-times": dec.dec_times,
+    "demo": speed.demo,
+    "dp-digits": dp.digits,
+    "dp-har": dp.har,
+    "dp-landmine": dp.landmine,
+    "dp-synthetic": dp.synthetic,
+    "egp-evidence": egp.egp_evidence,
+    "egp-network": egp.egp_network,
+    "egp-parallel": egp.egp_parallel,
+    "egp-robot": egp.egp_robot,
+    "egp-synthetic": egp.egp_synthetic,
+    "failed": robustness.failed,
+    "failures": robustness.failures,
+    "fts-agents": fts.agents,
+    "fts-growing": fts.growing,
+    "fts-landmine": fts.fts_landmine,
+    "fts-landmine-rounds": fts.landmine_rounds,
+    "fts-mixed": fts.mixed,
+    "fts-nystrom": fts.nystrom,
+    "fts-people": fts.people,
+    "fts-pooled": fts.pooled,
+    "gpu": speed.gpu,
+    "methods": speed.methods,
+    "noise": robustness.noise,
+    "plateaus": robustness.plateaus,
+    "prior-growing": prior.prior_growing,
+    "prior-har": prior.prior_har,
+    "prior-private": prior.prior_private,
+    "prior-secure": prior.prior_secure,
+    "prior-synthetic": prior.prior_synthetic,
+    "prior-tuning": prior.prior_tuning,
+    "readme-speed": speed.readme,
+    "round-parts": speed.round_parts,
+    "saving": speed.saving,
+    "scaling": speed.scaling,
+    "speed-dec-hbo": speed.dec_hbo,
+    "speed-ensembles": speed.ensembles,
+    "speed-max-sum": speed.max_sum,
+    "speed-rest": speed.rest,
+    "speed-rounds": speed.rounds,
+    "speed-sketches": speed.sketches,
+}
+#: Tables of times, and the results that they are from: the page says where and when these were measured.
+TIMED = {
+    "gpu": "gpu",
+    "methods": "methods",
+    "readme-speed": "speed",
+    "round-parts": "round-parts",
+    "saving": "saving",
+    "scaling": "scaling",
+    "speed-dec-hbo": "speed-dec-hbo",
+    "speed-ensembles": "speed",
+    "speed-max-sum": "speed-max-sum",
+    "speed-rest": "speed",
+    "speed-rounds": "speed",
+    "speed-sketches": "speed",
+}
+#: Tables whose results may be of an older program, which kept no runs, and its difference.
+OLDER = dict.fromkeys(
+    ("prior-har", "prior-tuning"),
+    "*These figures are from before a round found the expected mean. "
+    "`prior-synthetic` shows the gain of that.*",
+)
+
+
+def made(name: str, results: Results) -> str:
+    """The table of that name, and below a table of times where and when they were measured."""
+    rows = TABLES[name](results)
+    if not rows:
+        return "*The experiment has not been run.*"
+    table = markdown(rows)
+    if name in TIMED:
+        return f"{table}\n\n{speed.measured(results[TIMED[name]])}"
+    checks = results.get(name, {}).get("checks", {}).values()
+    if name in OLDER and any("from errors" in check["how"] for check in checks):
+        return f"{table}\n\n{OLDER[name]}"
+    return table

@@ -1,0 +1,90 @@
+"""Tables of the experiments of EGP-TS."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.tables.cells import Results, Rows, at, cells, figure, final
+
+EGP_SYNTHETIC = {
+    "EGP-TS, four kernels": ("EGP-TS",),
+    "GP-TS, the best of the four alone": (
+        "GP-TS, SE",
+        "GP-TS, SE ARD",
+        "GP-TS, Matern 3/2",
+        "GP-TS, Matern 5/2",
+    ),
+    "BanditBO; EXP3BO": ("BanditBO", "EXP3BO"),
+    "EGP-TS, eleven length scales": ("EGP-TS, 11 scales",),
+    "BanditBO; EXP3BO with those": ("BanditBO, 11 scales", "EXP3BO, 11 scales"),
+    "fully Bayesian GP-TS": ("fully Bayesian GP-TS",),
+    "EGP-TS, exact": ("EGP-TS, exact",),
+    "EGP-TS on `Ensemble.warped`": ("EGP-TS, warped",),
+    "GP-EI": ("GP-EI",),
+    "GP-UCB (beta = 4)": ("GP-UCB",),
+    "EGP-EI": ("EGP-EI",),
+    "EGP-EI on `Ensemble.warped`": ("EGP-EI, warped",),
+    "EI of the mixture on `Ensemble.warped`": ("mixture EI, warped",),
+    "BoTorch, LogEI, from the same points": ("BoTorch, LogEI",),
+}
+
+
+def egp_synthetic(results: Results) -> Rows:
+    """Regret at the end on four functions."""
+    problems = ("Ackley-5d", "Zakharov-4d", "drop-wave", "eggholder")
+    found = {problem: results[f"egp-synthetic-{problem.lower()}"] for problem in problems}
+    return [
+        ["", *problems],
+        *(
+            [label, *(cells(found[problem], problem, label, methods) for problem in problems)]
+            for label, methods in EGP_SYNTHETIC.items()
+        ),
+    ]
+
+
+ROBOT = EGP_SYNTHETIC.copy()
+del ROBOT["BoTorch, LogEI, from the same points"]
+
+
+def egp_robot(results: Results) -> Rows:
+    """Distance from the goal at the end."""
+    dims = {"three numbers": "3-d", "four numbers": "4-d"}
+    rows = [
+        [label, *(cells(results[f"egp-robot-{d}"], d.upper(), label, m) for d in dims.values())]
+        for label, m in ROBOT.items()
+    ]
+    return [["", *dims], *rows]
+
+
+#: When workers are compared by time.
+MOMENT = 12
+
+
+def egp_parallel(results: Results) -> Rows:
+    """Regret after all evaluations and at a time."""
+    result = results["egp-parallel"]
+    names = [name for name in result["methods"] if not name.endswith(", by time")]
+    rows = [[name, final(result, name), at(result, f"{name}, by time", MOMENT)] for name in names]
+    return [["workers", "after all evaluations", f"at time {MOMENT}"], *rows]
+
+
+def egp_network(results: Results) -> Rows:
+    """The best share of rows that are classified right, by method and data set."""
+    result = results["egp-network"]
+    sets = tuple(result["settings"]["runs"])
+    methods = dict.fromkeys(name.split(", ", 1)[1] for name in result["methods"])
+    rows = [[method, *(final(result, f"{its}, {method}") for its in sets)] for method in methods]
+    return [["", *sets], *rows]
+
+
+def egp_evidence(results: Results) -> Rows:
+    """Variance as a share of the exact variance, and the distance of weights from exact weights."""
+    result = results["egp-evidence"]
+    observations = result["settings"]["observations"]
+
+    def row(name: str, one: Mapping[str, Any]) -> list[str]:
+        curve = one["curve"]["mean"]
+        empty = len(observations) - len(curve)
+        return [name, *map(figure, curve), *[""] * empty]
+
+    rows = [row(name, one) for name, one in result["methods"].items()]
+    return [["after so many observations", *map(str, observations)], *rows]

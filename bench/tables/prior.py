@@ -1,0 +1,153 @@
+"""Tables of the experiments about learned priors."""
+
+from bench.tables.cells import Results, Rows, after, digits, merged
+
+
+def prior_synthetic(results: Results) -> Rows:
+    """Regret after some evaluations, by family and method."""
+    families = {
+        "nine tenths in common": "alike",
+        "half in common": "half",
+        "alike, half of them upside down": "opposed",
+        "nothing in common": "unrelated",
+    }
+    methods = {
+        "TS": "TS",
+        "EI": "EI",
+        "FTS": "FTS",
+        "learned, rank 10": "learned prior, rank 10",
+        "learned, any covariance (default)": "learned prior, full",
+    }
+    result = results["prior-synthetic"]
+    return [
+        ["functions", *methods],
+        *(
+            [
+                label,
+                *(after(result, f"{family}, {one}", (4, 5, 10, 20)) for one in methods.values()),
+            ]
+            for label, family in families.items()
+        ),
+    ]
+
+
+OWNERS = {
+    "TS": "TS",
+    "EI": "EI",
+    "EI, fitted hyperparameters": "EI, fitted",
+    "EI, warped ensemble": "EI, warped ensemble",
+    "FTS": "FTS",
+    "RGPE": "RGPE",
+    "TAF": "TAF",
+    "learned prior, one variance": "learned prior, one variance",
+    "learned prior, rank 10": "learned prior, rank 10",
+    "learned prior, any covariance": "learned prior, full",
+}
+
+
+def prior_tuning(results: Results) -> Rows:
+    """Regret after some evaluations, by method and task."""
+    tasks = ("digits", "landmine", "cancer")
+    result = results["prior-tuning"]
+    return [
+        ["", *tasks],
+        *(
+            [label, *(after(result, f"{task}-svm, {method}", (5, 10, 20)) for task in tasks)]
+            for label, method in OWNERS.items()
+        ),
+    ]
+
+
+def prior_har(results: Results) -> Rows:
+    """Regret after some evaluations, by method, for activity recognition."""
+    result = results["prior-har"]
+    rows = [
+        [label, after(result, f"har-logistic, {method}", (5, 10, 20))]
+        for label, method in OWNERS.items()
+    ]
+    return [["", "after 5, 10, 20"], *rows]
+
+
+def prior_growing(results: Results) -> Rows:
+    """Regret of a newcomer after the first and the fifth query, by how many have finished."""
+    found = merged(results, "prior-growing")
+    names = {
+        "nine tenths in common": "alike",
+        "half in common": "half",
+        "alike, half of them upside down": "opposed",
+        "nothing in common": "unrelated",
+        "landmines": "landmine-svm",
+    }
+    methods = {
+        "FTS": "FTS",
+        "TAF": "TAF",
+        "learned prior, one variance": "learned prior, one variance",
+        "learned prior, rank 10": "learned prior, rank 10",
+        "learned prior, any covariance": "learned prior, full",
+    }
+    sizes = (1, 3, 10, 19, 30, 100)
+
+    def cell(name: str) -> str:
+        return after(found, name, (1, 5)) if name in found["methods"] else ""
+
+    rows = []
+    for label, name in names.items():
+        if f"{name}, EI" in found["methods"]:
+            alone = after(found, f"{name}, EI", (1, 5))
+            rows.append([f"{label}: EI, alone", alone, *[""] * (len(sizes) - 1)])
+            rows += [
+                [f"{label}: {words}", *(cell(f"{name}, {method}, n = {n}") for n in sizes)]
+                for words, method in methods.items()
+            ]
+    return [["finished", *map(str, sizes)], *rows] if rows else []
+
+
+def prior_private(results: Results) -> Rows:
+    """Regret after some queries, by the number of agents and the privacy loss."""
+    found = merged(results, "prior-private")
+    names = (name.split(" agents, ", 1) for name in found["methods"])
+    pairs = [(int(agents), method) for agents, method in names]
+    sizes = sorted({agents for agents, _ in pairs})
+
+    def cell(agents: int, method: str) -> str:
+        name = f"{agents} agents, {method}"
+        return after(found, name, (1, 3, 5)) if name in found["methods"] else ""
+
+    rows = [
+        [method, *(cell(agents, method) for agents in sizes)]
+        for method in dict.fromkeys(method for _, method in pairs)
+    ]
+    return [["", *(f"{agents} agents" for agents in sizes)], *rows] if rows else []
+
+
+def prior_secure(results: Results) -> Rows:
+    """Regret by who draws the noise, with its interval, and the ratio to that of a trusted server."""
+    result = results["prior-secure"]
+    rows = {"each alone": "alone"}
+    for epsilon in ("4", "1"):
+        rows[f"ε = {epsilon}, a trusted server"] = f"ε = {epsilon}, server"
+        for shares in ("50", "34"):
+            row = f"ε = {epsilon}, secure sums, threshold {shares}"
+            rows[row] = f"ε = {epsilon}, shares of {shares}"
+
+    def times(name: str, n: int) -> str:
+        check = result["checks"].get(f"{name}, after {n}: regret over that of the server's noise")
+        if check is None:
+            return ""
+        low, high = check["interval"]
+        return f"{check['figure']:.2f} ({low:.2f} to {high:.2f})"
+
+    def cells(name: str) -> list[str]:
+        found = result["methods"][f"50 agents, {name}"]["curve"]
+        return [
+            cell
+            for n in (3, 5)
+            for cell in (_between(found["mean"][n - 1], found["se"][n - 1]), times(name, n))
+        ]
+
+    head = [cell for n in (3, 5) for cell in (f"after {n}", "times the server's")]
+    return [["noise of", *head], *([label, *cells(name)] for label, name in rows.items())]
+
+
+def _between(mean: float, error: float) -> str:
+    return f"{digits(mean)} ± {digits(1.97 * error)}"  # 1.97 by Student's distribution of 200 runs
