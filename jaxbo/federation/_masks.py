@@ -9,14 +9,15 @@
 This is the protocol of Bonawitz et al. (2017, "Practical secure aggregation for privacy-preserving
 machine learning"), with all owners for neighbors. The server adds up all y_n. Masks of two owners cancel.
 Shares of any `threshold` owners give the masks that are left: the own masks of owners in the sum, and the
-common masks of owners who are missing. Nobody gives both kinds of shares of an owner. Nobody gives any
-share for a sum with an owner who was told other lists of keys, of who joined or of who sent boxes: an
-owner's tags (HMAC) tell the others. The server passes on the keys, and nobody checks whose they are. So a
-server that puts its own keys in the place of others' keys reads messages.
+common masks of owners who are missing. Nobody gives both kinds of shares of an owner. Tags
+tell owners if others had other lists of keys, of members or of senders. Then they give no shares. The
+server passes on the keys, and nobody checks whose they are. So a server that puts its own keys in the
+place of others' keys reads messages.
 
 No cryptography is written here. Key agreement (X25519), key derivation (HKDF), masks (the stream of
 ChaCha20), boxes (ChaCha20-Poly1305) and tags (HMAC) are those of `cryptography`. Shares are
 PyCryptodome's (Shamir).
+
 Flower's own protocol, SecAgg+, takes its masks from a Mersenne twister with a seed of 32 bits, which is
 no generator for secrets, and aggregates the parameters of FedAvg alone.
 """

@@ -137,8 +137,8 @@ class SecureSum:
         """Counts the owners whose noise is in a sum, if the server lies about who is in it.
 
         A server may name different owners to different owners when it opens a sum. The owners who do
-        not collude then add at least this many shares. The noise is that of
-        z · √(`fewest` / (`threshold` - `colluding`)).
+        not collude then add at least this many shares. Their noise is that of
+        z √(`fewest` / (`threshold` - `colluding`)).
 
         Args:
             agents: Number of owners.
