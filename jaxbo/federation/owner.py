@@ -31,6 +31,7 @@ from jaxbo.algos.base.keys import (
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.domains.space import Space
 from jaxbo.federation import _sides
+from jaxbo.federation._spending import Spending, check_spending
 from jaxbo.federation._stages import KEYS, OPEN, OwnPart, check_secure, said
 from jaxbo.federation.wire import (
     FORMAT,
@@ -46,6 +47,8 @@ from jaxbo.federation.wire import (
     unpack,
 )
 from jaxbo.privacy.distributed import SecureSum
+from jaxbo.privacy.ledger import Ledger
+from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _archive
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, check_catch, finite_number
 from jaxbo.runs._identity import Identity, check_same, identity
@@ -183,10 +186,15 @@ class Owner:
         catch: Types of exceptions that are failed evaluations, logged and survived.
         secure: The settings of secure sums, the same as the server's. The owner then sends no message
             but through them. Default: the server sees each message.
+        ledger: The privacy loss that the owner's data may have in all federations together, and what it
+            had before, for a private method. The file `data.released` in `folder` has the charges: each
+            release that a message may be part of is charged before the message leaves. So give all
+            federations with the same data this folder. Default: nobody counts, and nothing is refused.
 
     Raises:
         ValueError: The algorithm does not have that agent, its messages cannot be summed up behind
-            masks, or there is no such folder.
+            masks, there is no such folder, there is a ledger for a method without private releases, or
+            there is none for a folder with charges.
 
     Example:
         >>> import tempfile, jax, jaxbo.federation
@@ -209,8 +217,10 @@ class Owner:
         key: Key | None = None,
         catch: type[Exception] | tuple[type[Exception], ...] = Exception,
         secure: SecureSum | None = None,
+        ledger: Ledger | None = None,
     ):
         check_owners(algorithm, objective, key, catch, secure)
+        check_spending(algorithm, ledger)
         whole("agent", agent)
         require(
             agent < algorithm.agents,
@@ -224,6 +234,7 @@ class Owner:
         require(found.is_dir(), f"the owner's folder {found} does not exist.")
         self.algorithm, self.objective, self.agent = algorithm, objective, int(agent)
         self.folder, self.key, self.catch, self.secure = found, key, catch, secure
+        self.spending = Spending(found, ledger)
 
     def answer(self, request: Request) -> Reply:
         """Does the request unless it has been done, and returns the message that follows.
@@ -236,7 +247,8 @@ class Owner:
 
         Raises:
             RefusedError: The request is of another version of jaxbo, of another algorithm, of other
-                settings of secure sums, or for a round before the owner's own. Nothing is done.
+                settings of secure sums, for a round before the owner's own, or for a message that would
+                exceed the budget of the owner's ledger. Nothing is done.
             CheckpointError: The owner's file is damaged, or was made with other arguments.
             OwnerError: The objective raises something else than `catch`, or returns no number.
         """
@@ -252,6 +264,7 @@ class Owner:
                 raise RefusedError(f"this owner has not done round {request.round}.")
             visit = _Visit(self, request, memory)
             if request.stage == KEYS:
+                self._afford(request)
                 visit.begin(request.initial)
                 visit.observe(request)
             message = self._message(visit, request)
@@ -267,7 +280,22 @@ class Owner:
         own = OwnPart(path, self.secure, self.algorithm, self.agent)
         if request.stage == KEYS:
             return own.keys(request)
-        return own.answer(request, lambda: visit.part(request.round + 1))
+        return own.answer(request, lambda: self._part(visit, request))
+
+    def _afford(self, request: Request) -> None:
+        """Charges for the message before anything is evaluated. In a secure sum it is charged later."""
+        pay = self.spending.charge if self.secure is None else self.spending.check
+        pay(*self._cost(request))
+
+    def _part(self, visit: "_Visit", request: Request) -> np.ndarray:
+        """The owner's part of a sum. It is charged here, when it is certain that it will be sent."""
+        self.spending.charge(*self._cost(request))
+        return visit.part(request.round + 1)
+
+    def _cost(self, request: Request) -> tuple[str, int, Mechanism | None]:
+        """The release that the message of a request may be part of, in a round of a federation."""
+        round = request.round + 1
+        return request.federation, round, self.algorithm.released(round)
 
     def _check(self, request: Request) -> None:
         """`RefusedError` for a request that no server of this algorithm makes."""

@@ -232,6 +232,13 @@ class Ledger:
             ) from error
 
 
+def loss_so_far(ledger: Ledger) -> str:
+    """The privacy loss so far and the rest of the budget, for a log."""
+    spent = ledger.epsilon()
+    left = f", {ledger.budget - spent:.3g} left" if ledger.budget < math.inf else ""
+    return f"epsilon {spent:.3g} spent{left}"
+
+
 def check_budget(ledger: Ledger | None, releases: Sequence[Mechanism | None]) -> None:
     """`BudgetError` unless a ledger pays for all of a run's rounds. None is a round without a release.
 

@@ -9,6 +9,7 @@ Nothing can tell where both files were copied or removed.
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 from jaxbo._check import require
 from jaxbo.privacy.ledger import Ledger
@@ -41,7 +42,7 @@ class Released:
         if counted is not None and not ledger.covers(counted):
             raise self.lost(f"has fewer releases than {self.counter.name} counts")
         if counted is None or not counted.covers(ledger):
-            _archive.replace(self.counter, lambda file: file.write(_sealed(ledger).encode()))
+            _archive.replace(self.counter, lambda file: file.write(sealed(ledger).encode()))
 
     def lost(self, what: str) -> CheckpointError:
         """The error for a checkpoint that something has happened to."""
@@ -66,9 +67,7 @@ class Released:
 
     def _counted(self) -> Ledger | None:
         try:
-            text = self.counter.read_text()
-            counted = Ledger.from_json(text)
-            require(text == _sealed(counted), "its sum does not fit")
+            counted, _ = unsealed(self.counter.read_text())
         except FileNotFoundError:
             return None
         except ValueError as error:
@@ -80,7 +79,16 @@ class Released:
         return counted
 
 
-def _sealed(ledger: Ledger) -> str:
+def sealed(ledger: Ledger, **more: Any) -> str:
     """Its charges as a text that `Ledger.charged` reads, with their sum: any change is noticed."""
-    charges = ledger.charges()
-    return json.dumps(json.loads(charges) | {"sum": zlib.crc32(charges.encode())})
+    fields = json.loads(ledger.charges()) | more
+    return json.dumps(fields | {"sum": zlib.crc32(json.dumps(fields).encode())})
+
+
+def unsealed(text: str, *names: str) -> tuple[Ledger, dict[str, Any]]:
+    """The charges in a sealed text, and what else is sealed in it. `ValueError` for any other text."""
+    counted, fields = Ledger.from_json(text), json.loads(text)
+    require(set(names) <= set(fields), "something is missing")
+    more = {name: fields[name] for name in names}
+    require(text == sealed(counted, **more), "its sum does not fit")
+    return counted, more

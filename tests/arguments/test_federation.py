@@ -42,6 +42,7 @@ def hears_nothing(sender):
 
 
 OWNER = federation.Owner(FTS, hill, 0, ".")
+PRIVATE = jaxbo.DPLearnedPrior(jaxbo.Cube(2), 2, 8)
 RUN = {"algorithm": FTS, "rounds": 2, "key": KEY, "initial": 0, "ledger": None, "secure": None}
 TABLE = {
     "Owner": (
@@ -50,6 +51,10 @@ TABLE = {
             "algorithm": FTS, "objective": hill, "agent": 0, "folder": ".", "key": None,
             "catch": Exception, "secure": None,
         },
+    ),
+    "Owner with a ledger": (
+        lambda ledger: federation.Owner(PRIVATE, hill, 0, ".", ledger=ledger),
+        {"ledger": None},
     ),
     "SecureSum": (federation.SecureSum, {"threshold": 3, "colluding": 1}),
     "Coordinator": (coordinator, {**RUN, "checkpoint": "server"}),

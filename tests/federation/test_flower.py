@@ -94,9 +94,10 @@ class Here(Grid):
         spoil=lambda node, reply: reply,
         tamper=lambda node, parts: parts,
         call=lambda: None,
+        config=None,
     ):
         self.client, self.folders, self.spoil, self.tamper = client, folders, spoil, tamper
-        self.call = call
+        self.call, self.config = call, config or {}
         self.limits, self.records, self.answers, self.pushed = [], set(), {}, []
         self.stamps = []
 
@@ -142,7 +143,7 @@ class Here(Grid):
     def answer(self, message):
         node = message.metadata.dst_node_id
         config = {"partition-id": node - 100, "folder": str(self.folders[node])}
-        context = Context(0, node, config, RecordDict(), {})
+        context = Context(0, node, config | self.config, RecordDict(), {})
         try:
             reply = self.client(message, context)
         except Exception as error:
@@ -484,6 +485,28 @@ def test_a_log_says_what_a_round_has_spent_and_when_the_budget_is(tmp_path, capl
     assert announced == [
         rounds[1] + 1
     ]  # with the second release, which the first round's end makes
+
+
+def test_owners_with_budgets_of_their_own_refuse_what_is_beyond(tmp_path, caplog):
+    two = jaxbo.Ledger(delta=1e-5).charge(PRIVATE.mechanism, 2).epsilon()
+    config = {"budget": 1.0001 * two, "delta": 1e-5}
+    server = flower.server_app(PRIVATE, 3, KEY, ledger=LEDGER, deadline=5.0)
+    folders, client = nodes(tmp_path), flower.client_app(PRIVATE, objective)
+    serve(server, Here(client, folders, config=config), tmp_path)
+    refused = [line for line in caplog.messages if f"2 releases have spent {two:.4g}" in line]
+    assert len(refused) == 2 * AGENTS  # in the last two rounds
+    assert [owner.rounds.tolist() for owner in found(folders)] == [[0]] * AGENTS
+
+
+@pytest.mark.parametrize(
+    "config", [{"budget": 1.0}, {"delta": 1e-5}, {"budget": "1", "delta": 0.1}]
+)
+def test_a_ledger_in_a_nodes_configuration_has_two_numbers(config, tmp_path, caplog):
+    server = flower.server_app(PRIVATE, 1, KEY, ledger=LEDGER, deadline=5.0)
+    grid = Here(flower.client_app(PRIVATE, objective), nodes(tmp_path), config=config)
+    serve(server, grid, tmp_path)
+    assert "0 of 3 owners" in caplog.text
+    assert "ValueError: see the owner's log" in caplog.text
 
 
 OBSERVER = 100 + AGENTS

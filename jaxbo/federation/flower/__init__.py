@@ -11,7 +11,7 @@ evaluated its query. That is a single exchange. With `secure`, three more hide t
 import logging
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -43,8 +43,9 @@ def client_app(
 
         python -m jaxbo.federation.flower.node --node-config 'partition-id=0 folder="/home/owner/jaxbo"' …
 
-    `partition-id` is the agent's number. An error here travels as a single sentence without data; the
-    SuperNode's log has the rest.
+    `partition-id` is the agent's number. With `budget=4.0 delta=5e-5` beside it, the owner of a private
+    method has a `Ledger` of its own. It then refuses what is beyond, in all federations with this folder.
+    An error here travels as a single sentence without data; the SuperNode's log has the rest.
     """
     check_owners(algorithm, objective, key, catch, secure)
     app = ClientApp()
@@ -59,7 +60,7 @@ def client_app(
         agent, folder = config["partition-id"], str(config["folder"])
         whole("partition-id", agent)
         try:
-            options = {"key": key, "catch": catch, "secure": secure}
+            options = {"key": key, "catch": catch, "secure": secure, "ledger": _ledger(config)}
             owner = Owner(algorithm, objective, int(agent), folder, **options)
             reply = owner.answer(to_request(message.content))
         except (OwnerError, RefusedError):
@@ -69,6 +70,22 @@ def client_app(
         return Message(of_reply(reply), reply_to=message)
 
     return app
+
+
+def _ledger(config: UserConfig) -> Ledger | None:
+    """The ledger in a SuperNode's configuration. `ValueError` where it is half a ledger."""
+    if not {"budget", "delta"} & set(config):
+        return None
+    require(
+        {"budget", "delta"} <= set(config),
+        "a ledger in --node-config has two numbers, budget=<epsilon> and delta=<delta>.",
+    )
+    budget, delta = config["budget"], config["delta"]
+    require(
+        isinstance(budget, int | float) and isinstance(delta, int | float),
+        "budget and delta in --node-config are numbers.",
+    )
+    return Ledger(float(delta), budget=float(budget))
 
 
 def server_app(

@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from jaxbo.federation import RefusedError
 from jaxbo.federation.coordinator import Coordinator
 from jaxbo.federation.flower._records import of_request, size, to_reply
-from jaxbo.privacy.ledger import Ledger
+from jaxbo.privacy.ledger import Ledger, loss_so_far
 from jaxbo.privacy.mechanism import Mechanism
 
 #: Seconds between two looks at who is there and has answered, or less: a round has some looks.
@@ -114,12 +114,7 @@ def _missing(heard: Bool[np.ndarray, " agents"], name: str, deadline: float) -> 
 
 
 def _loss(ledger: Ledger | None) -> str:
-    """The privacy loss so far and the rest of the budget, for the log."""
-    if ledger is None:
-        return ""
-    spent = ledger.epsilon()
-    left = f", {ledger.budget - spent:.3g} left" if ledger.budget < math.inf else ""
-    return f"; epsilon {spent:.3g} spent{left}"
+    return "" if ledger is None else f"; {loss_so_far(ledger)}"
 
 
 def _announce(before: Ledger | None, after: Ledger | None, release: Mechanism | None) -> None:
