@@ -13,9 +13,9 @@ any time. An owner then loses the evaluation in flight. The server loses the mes
 for which it asks again. Every request may be sent again.
 
 The server sees every message, and is trusted with it: docs/explanations/privacy.md, "Who trusts whom".
-With `SecureSum` it sees the sum of private messages alone, and owners add the noise (`_stages`, `_masks`,
-`jaxbo.privacy.distributed`). All then know who takes part, and the rest of this page is about a server
-without it.
+With `SecureSum` it sees the sum of private messages alone, if it passes on the owners' keys as they came,
+and owners add the noise (`_stages`, `_masks`, `jaxbo.privacy.distributed`). All then know who takes part.
+The rest of this page is about a server without it.
 
 Besides the private sums an observer must learn nothing that depends on who takes part. So with a ledger
 every round ends with a release, empty ones too; requests are the same for all owners and name nobody;

@@ -3,19 +3,26 @@
     seeds         three random words of an owner's: of two key pairs, and of a mask of its own
     y_n = x_n + M(own_n) + Σ_{m > n} M(s_nm) - Σ_{m < n} M(s_nm)    mod 2^32,  s_nm = s_mn a common key
     boxes         a share of `own_n` and a share of the masking key's seed for each owner, encrypted
-    opened        of owners who are in the sum their `own`, of owners who are missing their masking key
+    tags          for each owner, that shows that both were told the same lists
+    opened        own masks of owners who are in the sum, masking keys of owners who are missing
 
 This is the protocol of Bonawitz et al. (2017, "Practical secure aggregation for privacy-preserving
 machine learning"), with all owners for neighbors. The server adds up all y_n. Masks of two owners cancel.
 Shares of any `threshold` owners give the masks that are left: the own masks of owners in the sum, and the
-common masks of owners who are missing. Nobody gives both kinds of shares of an owner.
+common masks of owners who are missing. Nobody gives both kinds of shares of an owner. Tags
+tell owners if others had other lists of keys, of members or of senders. Then they give no shares. The
+server passes on the keys, and nobody checks whose they are. So a server that puts its own keys in the
+place of others' keys reads messages.
 
 No cryptography is written here. Key agreement (X25519), key derivation (HKDF), masks (the stream of
-ChaCha20) and boxes (ChaCha20-Poly1305) are those of `cryptography`, shares are PyCryptodome's (Shamir).
+ChaCha20), boxes (ChaCha20-Poly1305) and tags (HMAC) are those of `cryptography`. Shares are
+PyCryptodome's (Shamir).
+
 Flower's own protocol, SecAgg+, takes its masks from a Mersenne twister with a seed of 32 bits, which is
 no generator for secrets, and aggregates the parameters of FedAvg alone.
 """
 
+import secrets
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +31,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.constant_time import bytes_eq
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Bool, UInt8, UInt32
 from opendp.domains import atom_domain, vector_domain
@@ -34,10 +43,13 @@ from opendp.mod import enable_features
 
 from jaxbo.federation.wire import RefusedError
 
-#: Bytes of a seed, which Shamir's shares have too; of a public key; of a box: two shares and a tag.
-SEED, PUBLIC, BOX = 16, 32, 2 * 16 + 16
-#: Nonces, for keys that encrypt once.
-_ONCE, _STREAM = bytes(12), bytes(16)
+#: Bytes of a seed, which Shamir's shares have too; of a public key; of an owner's tag for another.
+SEED, PUBLIC, TAG = 16, 32, 16
+#: Bytes of a box: a random nonce, two shares, and a tag.
+_NONCE = 12
+BOX = _NONCE + 2 * SEED + 16
+#: The nonce of a mask, whose key makes a single one.
+_STREAM = bytes(16)
 
 
 class Ring(NamedTuple):
@@ -72,7 +84,8 @@ def boxes(
     for other in _which(ring.joined):
         both = b"".join(shares[other][1] for shares in split)
         key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"box", agent, other)
-        found[other] = _array(ChaCha20Poly1305(key).encrypt(_ONCE, both, None))
+        nonce = secrets.token_bytes(_NONCE)  # not fixed: a file that was restored splits anew
+        found[other] = _array(nonce + ChaCha20Poly1305(key).encrypt(nonce, both, None))
     return found
 
 
@@ -88,11 +101,60 @@ def shares(
     for other in _which(sent):
         key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"box", other, agent)
         try:
-            both = ChaCha20Poly1305(key).decrypt(_ONCE, received[other].tobytes(), None)
+            nonce, box = np.split(received[other], [_NONCE])
+            both = ChaCha20Poly1305(key).decrypt(nonce.tobytes(), box.tobytes(), None)
         except InvalidTag:
             raise RefusedError(f"the share of agent {other} is damaged.") from None
         found[other] = _array(both).reshape(2, SEED)
     return found
+
+
+def tags(
+    ring: Ring,
+    agent: int,
+    seeds: UInt8[np.ndarray, "3 seed"],
+    sent: Bool[np.ndarray, " agents"],
+) -> UInt8[np.ndarray, "agents tag"]:
+    """A tag for each agent who sent boxes, of the lists that this owner was told."""
+    found = np.zeros((len(sent), TAG), np.uint8)
+    for other in _which(sent):
+        key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"lists", agent, other)
+        found[other] = _array(_tag(key, ring, sent))
+    return found
+
+
+def check_tags(
+    ring: Ring,
+    agent: int,
+    seeds: UInt8[np.ndarray, "3 seed"],
+    sent: Bool[np.ndarray, " agents"],
+    heard: Bool[np.ndarray, " agents"],
+    received: UInt8[np.ndarray, "agents tag"],
+) -> None:
+    """`RefusedError` unless all who were heard had been told this owner's lists."""
+    for other in _which(heard):
+        key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"lists", other, agent)
+        if not bytes_eq(_tag(key, ring, sent), received[other].tobytes()):
+            raise RefusedError(f"agent {other} was told other lists than this owner.")
+
+
+def _tag(key: bytes, ring: Ring, sent: Bool[np.ndarray, " agents"]) -> bytes:
+    found = HMAC(key, SHA256())
+    for array in (ring.keys, ring.joined, sent):  # all of fixed lengths
+        found.update(array.tobytes())
+    return found.finalize()[:TAG]
+
+
+def check_public(
+    keys: UInt8[np.ndarray, "2 bytes"], others: list[UInt8[np.ndarray, "2 bytes"]]
+) -> None:
+    """`RefusedError` for keys with which all owners would refuse to go on."""
+    given = np.concatenate([keys, *others])
+    if (np.unique(given, axis=0, return_counts=True)[1] > 1).any():
+        raise RefusedError("two owners have the same key.")
+    seed = _array(secrets.token_bytes(SEED))
+    for key in keys:
+        _agreed(seed, key, b"any")
 
 
 def masked(
@@ -161,8 +223,8 @@ def _agreed(
     """The key that the owner of a seed and the owner of a public key have in common."""
     try:
         known = _private(seed).exchange(X25519PublicKey.from_public_bytes(theirs.tobytes()))
-    except ValueError:  # a key that has the same secret with everybody
-        raise RefusedError("a public key is none.") from None
+    except ValueError:  # of small order
+        raise RefusedError("a public key has the same secret with everybody.") from None
     return _derived(known, *purpose)
 
 

@@ -3,19 +3,25 @@
     stage      the request has                       an owner replies with
     KEYS       the broadcast, or an invitation       its public keys, after its query
     SHARES     the keys of all who replied           a box of shares for each of them
-    MASKED     the boxes                             its numbers, with noise, behind masks
-    OPEN       who sent such numbers                 a share of a mask of each who sent boxes
+    MASKED     the boxes, and who sent them          its numbers, with noise, behind masks; tags
+    OPEN       who sent such numbers, the tags       a share of a mask of each who sent boxes
 
 An owner answers a single request in each stage. It answers the same request again with the same bytes,
 which it keeps in a file, and refuses any other. So nobody gets two sums whose difference tells a message,
 nor both kinds of shares of an owner. Each owner counts for itself who takes part, and says no more if
-there are fewer than `threshold`.
+there are fewer than `threshold`. After the last stage it forgets its seeds.
+
+An owner's tag tells each other owner which keys and lists it was told, up to who sent boxes. An owner
+gives shares only for owners with its own lists. So a server that lies in these lists opens nothing. It
+can still name different owners to different owners in the last stage. Then it opens a sum of
+`SecureSum.fewest` owners, or of more. A server that lies about keys reads messages: it passes them on,
+and nobody checks whose they are.
 """
 
 import dataclasses
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import jax
@@ -79,6 +85,7 @@ def _like(name: str, algorithm: AbstractPrivate) -> PyTree:
     shape, kind = {
         "keys": ((agents, 2, masks.PUBLIC), np.uint8),
         "boxes": ((agents, agents, masks.BOX), np.uint8),
+        "tags": ((agents, agents, masks.TAG), np.uint8),
         "shares": ((agents, agents, masks.BOX), np.uint8),
         "masked": ((agents, _size(algorithm)), np.uint32),
         "opened": ((agents, agents, masks.SEED), np.uint8),
@@ -86,17 +93,17 @@ def _like(name: str, algorithm: AbstractPrivate) -> PyTree:
     return jax.ShapeDtypeStruct(shape, kind)
 
 
-#: The arrays of a request of each stage, and the array of a reply.
-_ASKED = ((), ("keys", "joined"), ("boxes", "sent"), ("heard",))
-_REPLIED = ("keys", "shares", "masked", "opened")
+#: The arrays of a request of each stage, and those of a reply.
+_ASKED = ((), ("keys", "joined"), ("boxes", "sent"), ("heard", "tags"))
+_REPLIED = (("keys",), ("shares",), ("masked", "tags"), ("opened",))
 
 
 def reply_like(stage: int, algorithm: AbstractPrivate, following: bool) -> PyTree:
     """The shapes of an owner's message in a stage; `following` says whether a sum follows the round."""
     if not following:
         return {}
-    whole = _like(_REPLIED[stage], algorithm)
-    return {_REPLIED[stage]: jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype)}
+    whole = {name: _like(name, algorithm) for name in _REPLIED[stage]}
+    return {name: jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for name, a in whole.items()}
 
 
 def _unpacked(arrays: Packed | None, like: PyTree) -> Packed:
@@ -123,6 +130,7 @@ class OwnPart:
             words = secrets.token_bytes(3 * _masks().SEED)
             known = {"seeds": np.frombuffer(words, np.uint8).reshape(3, -1)}
             self._save(request, known)
+        self._before_the_end(known)
         return pack({"keys": _masks().public(known["seeds"])})
 
     def answer(self, request: Request, part: Callable[[], np.ndarray]) -> Packed:
@@ -130,23 +138,28 @@ class OwnPart:
         known = self._known(request)
         if known is None:
             raise RefusedError("this owner has given no keys for this sum.")
-        name = _REPLIED[request.stage]
+        names = _REPLIED[request.stage]
+        if request.stage != OPEN:
+            self._before_the_end(known)
         lists = _unpacked(
             request.lists, {n: _like(n, self.algorithm) for n in _ASKED[request.stage]}
         )
         asked = np.array(_digest(lists))
-        if name in known:
-            if known[f"{name} for"] != asked:
+        if names[0] in known:
+            if known[f"{names[0]} for"] != asked:
                 raise RefusedError("the server asks a second time, for something else.")
-            return pack({name: known[name]})
+            return pack({name: known[name] for name in names})
         new = (self._shares, self._masked, self._opened)[request.stage - 1](
             request, known, lists, part
         )
-        self._save(request, known | lists | new | {f"{name} for": asked})
-        return pack({name: new[name]})
+        # Secrets of a sum that is over could only do harm.
+        kept = {} if request.stage == OPEN else known | lists
+        self._save(request, kept | new | {f"{names[0]} for": asked})
+        return pack({name: new[name] for name in names})
 
     def _shares(self, request: Request, known: Packed, lists: Packed, part: object) -> Packed:
         keys, joined = lists["keys"], lists["joined"]
+        self._in(joined)
         self._enough(joined)
         if (keys[self.agent] != _masks().public(known["seeds"])).any():
             raise RefusedError("the server has other keys of this owner than it gave.")
@@ -162,29 +175,39 @@ class OwnPart:
         self._after("shares", known)
         sent = lists["sent"]
         self._enough(sent, of=known["joined"])
+        self._in(sent)
         ring, seeds = self._ring(request, known), known["seeds"]
         received = _masks().shares(ring, self.agent, seeds, lists["boxes"][:, self.agent], sent)
         numbers = part().astype(np.uint32)
         share = self.secure.share(float(self.algorithm.mechanism.z), numbers.size)
         numbers = numbers + _masks().noise(share, numbers.size)
         masked = _masks().masked(ring, self.agent, seeds, sent, numbers)
-        return {"masked": masked, "received": received}
+        tags = _masks().tags(ring, self.agent, seeds, sent)
+        return {"masked": masked, "received": received, "tags": tags}
 
     def _opened(self, request: Request, known: Packed, lists: Packed, part: object) -> Packed:
         self._after("masked", known)
         heard, received = lists["heard"], known["received"]
         self._enough(heard, of=known["sent"])
+        told = self._ring(request, known), self.agent, known["seeds"], known["sent"]
+        _masks().check_tags(*told, heard, lists["tags"][:, self.agent])
         return {"opened": np.where(heard[:, None], received[:, 1], received[:, 0])}
 
     def _enough(self, agents: np.ndarray, of: np.ndarray | None = None) -> None:
         if of is not None and (agents & ~of).any():
             raise RefusedError("the server names owners who were not in the stage before.")
-        if of is None and not agents[self.agent]:
-            raise RefusedError("this owner is not in the sum.")
         if agents.sum() < self.secure.threshold:
             raise RefusedError(
                 f"the sum has {agents.sum()} owners, below the threshold of {self.secure.threshold}."
             )
+
+    def _in(self, agents: np.ndarray) -> None:
+        if not agents[self.agent]:
+            raise RefusedError("this owner is not in the sum.")
+
+    def _before_the_end(self, known: Packed) -> None:
+        if "opened" in known:
+            raise RefusedError("this owner has helped to open this sum already.")
 
     def _after(self, name: str, known: Packed) -> None:
         if name not in known:
@@ -242,22 +265,33 @@ class ServersPart:
         """The agents that may reply in a stage; None for all."""
         return None if stage == KEYS else known[("joined", "sent", "sent")[stage - 1]]
 
+    def check(self, stage: int, reply: PyTree, others: Iterable[PyTree]) -> None:
+        """`RefusedError` for a reply with which no owner would go on."""
+        if stage == KEYS and reply:
+            _masks().check_public(
+                np.asarray(reply["keys"]), [np.asarray(other["keys"]) for other in others]
+            )
+
     def gathered(self, stage: int, known: Packed, replies: dict[int, PyTree]) -> Packed:
         """Adds the replies of a stage to the arrays of the earlier ones."""
-        name = _REPLIED[stage]
+        whole = {name: self._together(name, replies) for name in _REPLIED[stage]}
+        here = np.isin(np.arange(self.algorithm.agents), list(replies))
+        if stage == KEYS:
+            return whole | {"joined": here}
+        if stage == SHARES:
+            return known | {"boxes": whole["shares"], "sent": here}
+        if stage == MASKED:  # no server keeps what single owners sent
+            kept = {name: known[name] for name in ("keys", "joined", "sent")}
+            total = whole.pop("masked").sum(0, dtype=np.uint32)
+            return kept | whole | {"total": total, "heard": here}
+        return known | whole | {"helped": here}
+
+    def _together(self, name: str, replies: dict[int, PyTree]) -> np.ndarray:
         like = _like(name, self.algorithm)
         whole = np.zeros(like.shape, like.dtype)
         for agent, reply in replies.items():
             whole[agent] = np.asarray(reply[name])
-        here = np.isin(np.arange(self.algorithm.agents), list(replies))
-        if stage == KEYS:
-            return {"keys": whole, "joined": here}
-        if stage == SHARES:
-            return known | {"boxes": whole, "sent": here}
-        if stage == MASKED:  # no server keeps what single owners sent
-            kept = {name: known[name] for name in ("keys", "joined", "sent")}
-            return kept | {"total": whole.sum(0, dtype=np.uint32), "heard": here}
-        return known | {"opened": whole, "helped": here}
+        return whole
 
     def total(self, federation: str, round: int, known: Packed) -> UInt32[np.ndarray, " size"]:
         """The sum without masks. `RefusedError` if shares do not fit together."""

@@ -121,8 +121,9 @@ class Coordinator:
             then comes from random words of the operating system, new each time. A method whose releases
             are private must have a ledger.
         secure: The settings of secure sums, the same as the owners'. The server then sees the sum of
-            all messages, with noise that owners have added, and no message. A round with a release
-            has four exchanges, each of which `close` ends. Fewer owners than `threshold` in one of them
+            all messages, with noise that owners have added, and no message, as long as it passes on the
+            owners' keys as they came. A round with a release has four exchanges, each of which `close`
+            ends. Fewer owners than `threshold` in one of them
             end the round, and its sum is 0. Default: the server sees each message.
 
     Raises:
@@ -291,7 +292,10 @@ class Coordinator:
         members = sums.members(self.stage, self._memory.lists)
         if members is not None and not members[reply.agent]:
             raise RefusedError("it was not in the stage before.")
-        return unpack(reply.message, reply_like(self.stage, sums.algorithm, self._following_sum()))
+        like = reply_like(self.stage, sums.algorithm, self._following_sum())
+        message = unpack(reply.message, like)
+        sums.check(self.stage, message, self._messages.values())
+        return message
 
     def _following_sum(self) -> bool:
         """Whether the messages of this round are added up."""

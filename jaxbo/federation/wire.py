@@ -16,7 +16,7 @@ from jaxbo.runs._identity import identity, whole
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 6
+FORMAT = 7
 #: What requests say of the settings of secure sums where there are none. Flower counts no empty text.
 PLAIN = "none"
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.

@@ -9,7 +9,8 @@
 2020), and the whole is the distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, 2021). Sums
 modulo 2^32 are what masks need: a number plus a uniform one is uniform, and says nothing.
 
-Rounding. Each number goes up or down at random, so that its mean stays. The vector is drawn again until
+Rounding. Each number goes up or down at random, so that its mean nearly stays. The
+vector is drawn again until
 
     |x_n|² ≤ Δ_u² = min(u² + D/4 + u + √D/2, (u + √D)²)
 
@@ -21,6 +22,18 @@ number has 32 bits, and `check` computes that the sum of all owners fits into th
 Shares. The sum is opened only if at least `threshold` owners are in it, and of these at most `colluding`
 tell others their noise. So the noise that nobody knows has at least the variance (z Δ_u)² + 4. If more
 owners answer there is more noise than was charged: `excess` says by which factor.
+
+Lies. This needs a server that names the same owners to all when it opens a sum. A server that lies can
+open a sum of fewer honest owners. Let h = agents - colluding of them be in the lists on which all agree,
+and let t be threshold - colluding. Each honest owner gives shares for at least `threshold` owners, t of
+them honest. An owner stays out of the sum only if t honest owners named it as missing, so that h - t
+others may have named it. If k owners are in the sum,
+
+    h t ≤ h k + (h - k) (h - t),    thus    k ≥ h (2 t - h) / t
+
+which is above 0 because 2 t > h, as `check` requires. Fewer owners who collude, in the lists or among
+those who help, give a larger bound. `SecureSum.fewest` is this k. The variance of the noise that nobody
+knows is then k / t of the one above: z is smaller by √(k / t).
 
 Accounting. Let Y = x + N(0, σ² - 4), the Gaussian mechanism with z Δ_u, and let X be Y rounded to a whole
 number k with probability proportional to exp(-(k - Y)² / 8). Then X is N_Z(x, σ²) up to a factor of 1 ±
@@ -56,6 +69,8 @@ from jaxbo.types import Features, Key, Scalar
 
 #: u. Squares of norms are below 2^31 for up to 10^8 numbers: they are tested exactly.
 UNIT = 2**15
+#: Relative, far above what float64 rounds away.
+_MARGIN = 1e-12
 #: The variance by which a rounded Gaussian has more than the Gaussian.
 _ROUNDING = 4.0
 #: The least deviation of a share: a sum of such shares is a discrete Gaussian.
@@ -66,17 +81,21 @@ BITS, _DEVIATIONS = 32, 40.0
 
 @dataclasses.dataclass(frozen=True)
 class SecureSum:
-    """A sum that is all the server sees: owners mask what they send, and add the noise in shares.
+    """Sums in the place of messages: owners mask what they send, and add the noise in shares.
 
     It is for `DPFTSDE`, `DPLearnedPrior` and other methods of `AbstractPrivate` with `Poisson` sampling:
     what they broadcast follows from a sum. Owners and the server have the same `SecureSum`. It needs the
     extra `secure`. The docstring of `jaxbo.privacy.distributed` has the mathematics, and the page on
     privacy says what is promised to whom.
 
+    The server sees no message if it passes on the owners' keys as they came: nobody checks whose they
+    are, and a server that lies about keys reads messages. ε is as charged if the server also names the
+    same owners to all when it opens a sum. Else see `fewest`.
+
     Args:
         threshold: The fewest owners of whom a sum is opened. With fewer, the round ends without a sum.
-            It is more than half of all owners and of those who collude, so that a server cannot ask
-            some for one kind of shares and the rest for the other.
+            It is more than (owners + `colluding`) / 2, so that a server cannot ask some for one kind of
+            shares and the rest for the other.
         colluding: How many owners may pool all they know, with each other and with the server. An
             owner knows its own noise: with 0 the promise is against the server alone. Each one more
             costs noise, √(1 / (threshold - colluding)) in deviation. Default: 1.
@@ -114,6 +133,27 @@ class SecureSum:
         """
         return math.sqrt(heard / (self.threshold - self.colluding))
 
+    def fewest(self, agents: int) -> int:
+        """Counts the owners whose noise is in a sum, if the server lies about who is in it.
+
+        A server may name different owners to different owners when it opens a sum. The owners who do
+        not collude then add at least this many shares. Their noise is that of
+        z √(`fewest` / (`threshold` - `colluding`)).
+
+        Args:
+            agents: Number of owners.
+
+        Returns:
+            The fewest of them, at least 1 for settings that `check` accepts.
+
+        Example:
+            >>> import jaxbo.federation
+            >>> jaxbo.federation.SecureSum(threshold=14, colluding=2).fewest(agents=20)
+            9
+        """
+        honest, needed = agents - self.colluding, self.threshold - self.colluding
+        return -(-honest * (2 * needed - honest) // needed)  # rounded up
+
     def share(self, z: float, size: int) -> float:
         """Gives σ, the parameter of an owner's noise, in units of the grid.
 
@@ -126,7 +166,7 @@ class SecureSum:
         """
         variance = z**2 * squared_bound(size) + _ROUNDING
         # Up, so that what float64 rounds away never is noise.
-        return math.nextafter(math.sqrt(variance / (self.threshold - self.colluding)), math.inf)
+        return math.sqrt(variance / (self.threshold - self.colluding)) * (1 + _MARGIN)
 
     def check(self, mechanism: Mechanism, agents: int, size: int) -> None:
         """Checks that owners can add the noise of a mechanism, and that their sum fits into its bits.
@@ -147,8 +187,8 @@ class SecureSum:
         )
         require(
             2 * self.threshold > agents + self.colluding and self.threshold <= agents,
-            f"threshold must be above half of {agents} owners and {self.colluding} colluding, and at "
-            f"most {agents}, got {self.threshold}: else a server could open one owner's message.",
+            f"threshold must be above ({agents} owners + {self.colluding} colluding) / 2, and at most "
+            f"{agents}, got {self.threshold}: else a server could open one owner's message.",
         )
         z = float(np.asarray(mechanism.z))
         require(z > 0, "z must be positive: without noise a sum tells what is in it.")

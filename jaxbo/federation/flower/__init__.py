@@ -4,8 +4,8 @@
     app = flower.server_app(algorithm, rounds, key)                   on the server's
 
 Flower has the network, encryption and the list of members. `jaxbo.federation` has the messages and the
-files. A round is a single exchange: all owners get the broadcast, and each of them sends its next message
-after it has evaluated its query.
+files. In a round all owners get the broadcast, and each of them sends its next message after it has
+evaluated its query. That is a single exchange. With `secure`, three more hide the message.
 """
 
 import logging
