@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import width
 from jaxbo.domains.space import Space
-from jaxbo.runs import _steps
+from jaxbo.runs import _soon, _steps
 from jaxbo.runs._context import over
 from jaxbo.types import Key
 
@@ -49,7 +49,9 @@ class Ahead:
                 return
 
 
-def of_workers(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
+def of_workers(
+    algorithm: AbstractOneModel, key: Key, initial: int, options: _soon.Options
+) -> Ahead:
     """`tell_one` and `ask_one`, with arguments as a desk gives them."""
     if isinstance(algorithm.domain, Space):
         algorithm = over(algorithm, algorithm.domain.somewhere)
@@ -57,6 +59,6 @@ def of_workers(algorithm: AbstractOneModel, key: Key, initial: int) -> Ahead:
     told = jnp.zeros(dim), jnp.zeros(width(algorithm.outcomes)), _steps.stage(0, initial)
     out = jnp.zeros((count, dim)), jnp.zeros(count, bool)
     return Ahead(
-        (_steps.tell_one, lambda state: (algorithm, state, *told)),
-        (_steps.ask_one, lambda state: (algorithm, key, state, *out)),
+        (_soon.compiled(_steps.tell_one, options), lambda state: (algorithm, state, *told)),
+        (_soon.compiled(_steps.ask_one, options), lambda state: (algorithm, key, state, *out)),
     )

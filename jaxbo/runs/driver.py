@@ -114,7 +114,7 @@ from jaxbo.algos.base.outcomes import Observed, width
 from jaxbo.objectives.families import AbstractObjective
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.privacy.mechanism import Mechanism
-from jaxbo.runs import _steps
+from jaxbo.runs import _soon, _steps
 from jaxbo.runs._ahead import Ahead
 from jaxbo.runs._arguments import check_arguments, check_precision
 from jaxbo.runs._checkpoint import Checkpoint
@@ -142,14 +142,18 @@ KIND = "a run in rounds"
 _compiled_evaluate = eqx.filter_jit(evaluate_all)
 
 
-# A state is given up for the next one, which takes its memory: a population's is held once.
-@functools.partial(eqx.filter_jit, donate="all-except-first")
 def _tell(known: tuple[AbstractAlgorithm, Array, Array, Stage, PyTree], state: PyTree) -> PyTree:
     algorithm, queries, values, stage, info = known
     return _steps.tell(algorithm, state, queries, values, stage, jax.vmap, info)
 
 
+# A state is given up for the next one, which takes its memory: a population's is held once.
+def _program(options: _soon.Options) -> Callable[..., PyTree]:
+    return _soon.compiled(_tell, options, "all-except-first")
+
+
 def _told(
+    options: _soon.Options,
     algorithm: AbstractAlgorithm,
     state: PyTree,
     queries: Array | np.ndarray,
@@ -160,7 +164,7 @@ def _told(
 ) -> PyTree:
     """The state after a row more; it takes the memory of the state before."""
     state, told = outcomes.told(algorithm.outcomes, state, values, observed)
-    return _tell((algorithm, on_device(queries), told, stage, info), state)
+    return _program(options)((algorithm, on_device(queries), told, stage, info), state)
 
 
 def _info_of(algorithm: AbstractAlgorithm, info: PyTree, round: int) -> PyTree:
@@ -251,8 +255,9 @@ def drive(
     check_precision(algorithm)
     compiled = check_way(algorithm, objective, executor, timeout)
     check_catch(catch)
-    keys = run_keys(key)
-    start = _steps.init(algorithm, keys.init, jax.vmap) if state is None else state
+    keys, options = run_keys(key), _soon.DEFAULT if compiled else _soon.options(algorithm)
+    init, ask = (_soon.compiled(step, options) for step in (_steps.init, _steps.ask))
+    start = init(algorithm, keys.init, jax.vmap) if state is None else state
     if begin.known is not None:
         values = np.asarray(begin.known.values, jnp.zeros(()).dtype)  # NaN, of which JAX may warn
         algorithm.check_start(start, on_device(values))
@@ -279,7 +284,8 @@ def drive(
     row = jnp.zeros(shapes[0].shape), jnp.zeros((algorithm.targets, *width(algorithm.outcomes)))
     tells = algorithm, *row, begin.stage(0), _info_of(algorithm, record.info_tree, -1)
     asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731
-    ahead = Ahead((_tell, lambda state: (tells, state)), *([(_steps.ask, asks)] if rounds else []))
+    tell = _program(options), lambda state: (tells, state)
+    ahead = Ahead(tell, *([(ask, asks)] if rounds else []))
     anew = int(algorithm.told(start)) == 0
     with (
         record,
@@ -296,7 +302,7 @@ def drive(
             evaluator = Evaluator(algorithm, objective, record, *at)
             evaluate = lambda row, key: evaluator(row)  # noqa: E731
         # A Python objective's run ends where nothing is left; a compiled one's trace is that of `run`.
-        loop = _Loop(algorithm, begin, record, ending, bar, ahead, evaluate, not compiled)
+        loop = _Loop(algorithm, begin, record, ending, bar, ahead, options, evaluate, not compiled)
         loop.before(keys, start)
         state = _own(start)
         del start  # or it would be held beside all that follow
@@ -306,7 +312,7 @@ def drive(
             if ledger is not None:
                 ask_key = fresh(key)  # of no use for a row that has been asked
             here = None if present is None else present[t]
-            asking = lambda s=state, k=ask_key, h=here: _steps.ask(algorithm, k, s, h, jax.vmap)  # noqa: E731
+            asking = lambda s=state, k=ask_key, h=here: ask(algorithm, k, s, h, jax.vmap)  # noqa: E731
             if not loop.completes(initial + t, asking, noise_key, state, releases[t]):
                 break
             state = loop.told(state, initial + t, initial)
@@ -326,18 +332,21 @@ class _Loop:
         ending: Ending,
         bar: Progress,
         ahead: Ahead,
+        options: _soon.Options,
         evaluate: Callable[[int, Key], bool],
         finite: bool,
     ):
         self.algorithm, self.begin, self.record = algorithm, begin, record
         self.ending, self.bar, self.ahead, self.evaluate = ending, bar, ahead, evaluate
         self.finite, self.resumed, self.cut = finite, record.told, False
+        self.options = options
 
     def before(self, keys: RunKeys, start: PyTree) -> None:
         """All rows before the first round, or as many as there are before the run ends."""
+        design = _soon.compiled(_steps.design, self.options)
         for row in range(self.begin.asked):
             points, noise = design_keys(keys, jnp.asarray(self.begin.design_row(row)))
-            drawing = lambda key=points: _steps.design(self.algorithm, key, jax.vmap)  # noqa: E731
+            drawing = lambda key=points: design(self.algorithm, key, jax.vmap)  # noqa: E731
             asking = lambda row=row, drawn=drawing: (self.begin.given(row, drawn()), None)  # noqa: E731
             if not self.completes(row, asking, noise, start) or self._ended(row):
                 return
@@ -381,7 +390,8 @@ class _Loop:
         return self._told(state, *self.record.observations(row), *at)
 
     def _told(self, state: PyTree, queries: Any, values: Any, *rest: Any) -> PyTree:
-        return _told(self.algorithm, state, queries, upward(self.record.direction, values), *rest)
+        values = upward(self.record.direction, values)
+        return _told(self.options, self.algorithm, state, queries, values, *rest)
 
     def ends(self, state: PyTree, row: int) -> bool:
         """Whether the run ends after a round, of whose values float32 may have cut digits."""
@@ -480,7 +490,11 @@ def replay(
         check_state(algorithm, state)
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
     state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
-    tell = functools.partial(_told, algorithm)
+    # Values of a Python objective are NumPy's.
+    driven = isinstance(trace.values, np.ndarray)
+    tell = functools.partial(
+        _told, _soon.options(algorithm) if driven else _soon.DEFAULT, algorithm
+    )
     begin = beginning(algorithm, known, None, trace.initial)
     state = begin.tell(state, lambda s, x, y, *at: tell(s, x, upward(trace.direction, y), *at))
     values = upward(trace.direction, trace.values)

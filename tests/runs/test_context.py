@@ -81,13 +81,17 @@ def test_what_was_out_before_a_stop_is_pending_in_other_contexts(key, tmp_path, 
     path = tmp_path / "desk.npz"
     with Desk(stroll(), key, checkpoint=path) as desk:
         desk.ask(context={"load": 1.0})
-    seen, ask_one = [], desk_module._steps.ask_one
+    seen, compiled = [], desk_module._soon.compiled
 
-    def ask(algorithm, key, state, pending, busy):
-        seen.append(np.asarray(busy).tolist())
-        return ask_one(algorithm, key, state, pending, busy)
+    def recorded(step, *options):
+        def called(*arguments):
+            if step is desk_module._steps.ask_one:
+                seen.append(np.asarray(arguments[-1]).tolist())
+            return compiled(step, *options)(*arguments)
 
-    monkeypatch.setattr(desk_module._steps, "ask_one", ask)
+        return called
+
+    monkeypatch.setattr(desk_module._soon, "compiled", recorded)
     with Desk(stroll(), key, checkpoint=path) as desk:
         desk.ask(context={"load": 9.0})
     assert seen == [[True, False]]

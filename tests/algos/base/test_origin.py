@@ -23,6 +23,7 @@ from jaxbo.kernels.models import surrogate
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.objectives.families import AbstractObjective
+from jaxbo.runs import _soon
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
 from jaxbo.runs.trace import Trace
@@ -206,7 +207,8 @@ def test_an_offset_changes_no_query(algorithm, key):
 
 
 @pytest.mark.bitwise
-def test_values_in_float32_are_told_bit_for_bit_as_a_run_tells_them(key):
+def test_values_in_float32_are_told_bit_for_bit_as_a_run_tells_them(key, monkeypatch):
+    monkeypatch.setattr(_soon, "options", lambda algorithm: _soon.DEFAULT)
     objective = lambda key, agent, x: -jnp.round(jnp.sum(x) * 64) / 64  # noqa: E731
     inside, compiled = run(TS2, objective, 4, key, initial=2)
     outside, trace = quiet(
