@@ -3,7 +3,7 @@
 A page holds
 
     <!-- claims: NAME -->
-    what is written here is made anew
+    these lines are made anew
     <!-- end -->
 
 and NAME is an experiment. Claims that say the same of several things stand in a grid of `GRIDS`, each as

@@ -17,7 +17,7 @@ from bench.tables.cells import Results, markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "experiments" / "claims.md"
-#: What is made stands between a line that names it and one that ends it.
+#: A block stands between a line that names it and a line that ends it.
 REGION = re.compile(r"(<!-- (table|claims): (\S+) -->\n).*?(\n<!-- end -->)", flags=re.S)
 
 HEAD = f"""# All claims

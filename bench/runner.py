@@ -287,7 +287,7 @@ def _plain(value: Any) -> Any:
 
 
 def device() -> str:
-    """What computed it."""
+    """The processor or accelerator of the run."""
     first = jax.devices()[0]
     kind = processor() if first.platform == "cpu" else first.device_kind
     return f"{kind} ({first.platform}), {os.cpu_count()} cores, {platform.machine()}"

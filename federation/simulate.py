@@ -1,19 +1,23 @@
 """Many virtual owners on Flower's simulation engine: seconds, bytes and memory of a federation.
 
     pip install "jaxbo-agents[flower]" "flwr[simulation]"
-    python federation/simulate.py OWNERS [OUT]
+    python federation/simulate.py OWNERS [--out FOLDER]
+    python federation/simulate.py OWNERS --server
 
 The engine runs the apps of a server and of all owners, and owners share a process for each core. Owners
-are hills in two dimensions. Their files will be in OUT, by default out/simulation.
+are hills in two dimensions. `--server` measures the server's part alone, without the engine: messages of
+two owners stand for all.
 """
 
+import argparse
 import logging
 import os
 import re
 import resource
-import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import jax.random as jr
 import numpy as np
@@ -23,14 +27,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 import jaxbo
-from jaxbo.federation import flower
+from jaxbo.federation import Coordinator, Owner, flower
 
 ROUNDS, INITIAL, DEADLINE = 3, 2, 3600.0
 KEY = jr.key(0)
 
 
 class Rounds(logging.Handler):
-    """What the server says of rounds."""
+    """The server's lines about rounds."""
 
     def __init__(self):
         super().__init__()
@@ -47,8 +51,57 @@ def hill(agent: int, x: np.ndarray) -> float:
     return -float(((x - top) ** 2).sum())
 
 
-def main(owners: int, out: Path) -> None:
-    algorithm = jaxbo.LearnedPrior(jaxbo.Cube(2), owners, INITIAL + ROUNDS)
+def method(owners: int) -> jaxbo.LearnedPrior:
+    return jaxbo.LearnedPrior(jaxbo.Cube(2), owners, INITIAL + ROUNDS)
+
+
+def megabytes() -> float:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# ---------------------------------------------------------------- the server alone
+
+
+class Round(NamedTuple):
+    """CPU seconds of an owner that answers, and of a server that hears all owners and ends the round."""
+
+    answer: float
+    hear: float
+    close: float
+
+
+def rounds_alone(owners: int) -> list[Round]:
+    """All exchanges of a federation, the first of which compile."""
+    found, algorithm = [], method(owners)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        server = Coordinator(algorithm, ROUNDS, KEY, path / "server.npz", initial=INITIAL)
+        for name in "01":
+            (path / name).mkdir()
+        pair = [Owner(algorithm, hill, agent, path / str(agent)) for agent in (0, 1)]
+        while not server.done:
+            request, times = server.request(), [time.process_time()]
+            replies = [pair[0].answer(request)]
+            times.append(time.process_time())
+            replies.append(pair[1].answer(request))
+            times.append(time.process_time())
+            for agent in range(owners):
+                server.hear(replies[agent % 2]._replace(agent=agent))
+            times.append(time.process_time())
+            server.close()
+            times.append(time.process_time())
+            took = np.diff(times)
+            found.append(Round(took[0], took[2], took[3]))
+    return found
+
+
+# ---------------------------------------------------------------- on the engine
+
+
+def simulate(owners: int, out: Path) -> None:
+    """Runs a federation on the engine, and prints the server's lines."""
+    algorithm = method(owners)
     inner = flower.client_app(algorithm, hill)
     client, server = ClientApp(), ServerApp()
     rounds, memory = Rounds(), []
@@ -66,9 +119,9 @@ def main(owners: int, out: Path) -> None:
         log.addHandler(rounds)
         context.run_config["checkpoint"] = str(out / "server.npz")
         app = flower.server_app(algorithm, ROUNDS, KEY, initial=INITIAL, deadline=DEADLINE)
-        memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        memory.append(megabytes())
         app(grid, context)
-        memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        memory.append(megabytes())
 
     out.mkdir(parents=True)  # FileExistsError for files of another run
     start = time.monotonic()
@@ -78,9 +131,26 @@ def main(owners: int, out: Path) -> None:
     print(*rounds.lines, sep="\n")
     print(
         f"{owners} owners: {time.monotonic() - start:.0f} s; peak memory of the server "
-        f"{memory[0] / 1024:.0f} MB before, {memory[1] / 1024:.0f} MB after"
+        f"{memory[0]:.0f} MB before, {memory[1]:.0f} MB after"
     )
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="many virtual owners on Flower's simulation engine"
+    )
+    parser.add_argument("owners", type=int, help="how many")
+    parser.add_argument("--out", type=Path, default=Path("out/simulation"), help="for their files")
+    parser.add_argument("--server", action="store_true", help="the server's part alone")
+    options = parser.parse_args()
+    if not options.server:
+        simulate(options.owners, options.out.resolve())
+        return
+    before = megabytes()
+    for number, took in enumerate(rounds_alone(options.owners)):
+        print(f"exchange {number}:", *(f"{name} {s:.3f} s" for name, s in took._asdict().items()))
+    print(f"peak memory {before:.0f} MB before, {megabytes():.0f} MB after")
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else "out/simulation").resolve())
+    main()

@@ -1,4 +1,4 @@
-"""Agents whose functions have a part in common, for what is private: their regret, in deviations.
+"""Regret of agents whose functions have a part in common, in deviations, for private methods.
 
 f_n = 0.7 common + 0.3 own          draws of SE(0.2) on the square, divided by √(0.7² + 0.3²)
 """

@@ -71,8 +71,7 @@ class InShares(Mechanism):
         numbers = jax.vmap(distributed.rounded, in_axes=(0, 0, None))(keys, parts, sensitivity)
         numbers = jnp.where(drawn[:, None], numbers, 0)
         # Of thousands of units: a rounded Gaussian is the discrete one but for less than a millionth.
-        bound = distributed.squared_bound(parts.shape[1]) ** 0.5
-        share = self.z * bound / (self.secure.threshold - self.secure.colluding) ** 0.5
+        share = jnp.sqrt(self.secure.variance(self.z, parts.shape[1]))
         noise = jnp.round(share * jr.normal(noise_key, parts.shape)).astype(jnp.int32)
         added = (numbers + noise).astype(jnp.uint32)
         total = jnp.sum(jnp.where(present[:, None], added, 0), axis=0, dtype=jnp.uint32)

@@ -3,7 +3,7 @@
 A page holds
 
     <!-- table: NAME -->
-    what is written here is made anew
+    these lines are made anew
     <!-- end -->
 
 and NAME is one of `TABLES`. A mean has its standard error in brackets, of which two digits are shown.

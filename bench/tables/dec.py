@@ -2,7 +2,7 @@
 
 from bench.tables.cells import Results, Rows, cells, digits, figure, final, percent, spread
 
-#: Rows of a table, by what they are called: methods, whose cells stand side by side.
+#: Rows of a table, by their names: methods, whose cells stand side by side.
 DEC_SYNTHETIC = {
     "DEC-HBO, one variable each": ("DEC-HBO, one each",),
     "pairs; triples": ("DEC-HBO, pairs", "DEC-HBO, triples"),

@@ -2,7 +2,7 @@
 
 from bench.tables.cells import Results, Rows, final, merged, percent
 
-#: What a method is told of a failure.
+#: The values that a method is told of a failure.
 WAYS = {
     "NaN": "told",
     "NaN, which is not remembered": "forgetful",

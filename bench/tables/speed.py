@@ -15,7 +15,7 @@ UNITS = {
     "relative error": "",
     "absolute error": "",
 }
-#: Rows of a table, by what they are called: the beginning of a figure's name in `speed`.
+#: Rows of a table, by their names: the beginning of a figure's name in `speed`.
 ROUNDS = {
     "FTS, 29 agents": "FTS, 29 agents: beside",
     "FTS, 1000 agents": "FTS, 1000 agents: beside",

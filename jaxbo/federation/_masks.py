@@ -83,7 +83,7 @@ def boxes(
     found = np.zeros((agents, BOX), np.uint8)
     for other in _which(ring.joined):
         both = b"".join(shares[other][1] for shares in split)
-        key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"box", agent, other)
+        key = _between(ring, seeds, other, b"box", agent, other)
         nonce = secrets.token_bytes(_NONCE)  # not fixed: a file that was restored splits anew
         found[other] = _array(nonce + ChaCha20Poly1305(key).encrypt(nonce, both, None))
     return found
@@ -99,7 +99,7 @@ def shares(
     """The shares in the boxes that an owner received from those who sent some."""
     found = np.zeros((len(sent), 2, SEED), np.uint8)
     for other in _which(sent):
-        key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"box", other, agent)
+        key = _between(ring, seeds, other, b"box", other, agent)
         try:
             nonce, box = np.split(received[other], [_NONCE])
             both = ChaCha20Poly1305(key).decrypt(nonce.tobytes(), box.tobytes(), None)
@@ -118,7 +118,7 @@ def tags(
     """A tag for each agent who sent boxes, of the lists that this owner was told."""
     found = np.zeros((len(sent), TAG), np.uint8)
     for other in _which(sent):
-        key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"lists", agent, other)
+        key = _between(ring, seeds, other, b"lists", agent, other)
         found[other] = _array(_tag(key, ring, sent))
     return found
 
@@ -133,7 +133,7 @@ def check_tags(
 ) -> None:
     """`RefusedError` unless all who were heard had been told this owner's lists."""
     for other in _which(heard):
-        key = _agreed(seeds[0], ring.keys[other, 0], ring.name, b"lists", other, agent)
+        key = _between(ring, seeds, other, b"lists", other, agent)
         if not bytes_eq(_tag(key, ring, sent), received[other].tobytes()):
             raise RefusedError(f"agent {other} was told other lists than this owner.")
 
@@ -181,8 +181,8 @@ def unmasked(
 ) -> UInt32[np.ndarray, " size"]:
     """The sum of the numbers of all who were heard.
 
-    `total` is the sum of what they sent, and `opened[m, n]` the share of agent n's that m gave, of those
-    who `helped`. `RefusedError` if these shares are not of the masking keys.
+    `total` is the sum of their masked numbers. `opened[m, n]` is agent m's share of a mask of agent n, if
+    agent m `helped`. `RefusedError` if these shares are not of the masking keys.
     """
     givers = _which(helped)[: ring.threshold]
     for agent in _which(sent):
@@ -226,6 +226,13 @@ def _agreed(
     except ValueError:  # of small order
         raise RefusedError("a public key has the same secret with everybody.") from None
     return _derived(known, *purpose)
+
+
+def _between(
+    ring: Ring, seeds: UInt8[np.ndarray, "3 seed"], other: int, *purpose: bytes | int
+) -> bytes:
+    """The key for boxes, or for tags, that an owner and another agent have in common in a ring."""
+    return _agreed(seeds[0], ring.keys[other, 0], ring.name, *purpose)
 
 
 def _common(

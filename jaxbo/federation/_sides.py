@@ -88,7 +88,7 @@ def aggregate(
 def part(
     algorithm: AbstractPrivate, key: Key, round: Count, agent: Count, message: PyTree
 ) -> Int32[Array, " size"]:
-    """What an agent adds to the sums of all regions, in units of the grid and without noise."""
+    """An agent's part of the sums of all regions, in units of the grid and without noise."""
     weights = algorithm.weights(round)
     own = algorithm.mechanism.part(algorithm.vector(message), weights[:, agent])
     sensitivity = algorithm.mechanism.sensitivity(weights).astype(own.dtype)

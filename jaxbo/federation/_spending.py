@@ -1,8 +1,8 @@
 """An owner's own ledger, in a file of its folder that all federations share and that only grows.
 
-A server charges for its own federation alone. An owner that is asked in several federations with the
-same data adds up what they take: it charges the mechanism of each release that a message of its may be
-part of, before the message leaves. The file has the last round that was charged in each federation. So a
+A server charges for its own federation alone. An owner may be asked in several federations with the same
+data, whose losses add up. So it charges the mechanism of each release that its message may be part of,
+before the message leaves. The file has the last round that was charged in each federation. So a
 request that is answered again is charged once. Nothing can tell where the file was removed, or put back.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 #: The file in an owner's folder. It is named as counts of releases are.
 NAME = "data.released"
-#: What names the rounds in it.
+#: The name of the rounds in it.
 ROUNDS = "rounds"
 
 
@@ -36,8 +36,8 @@ def check_spending(algorithm: AbstractFederated, ledger: Ledger | None) -> None:
     is_a("ledger", ledger, Ledger)
     require(
         is_private(algorithm.released(0)),
-        f"there is a ledger, but {type(algorithm).__name__} releases nothing private: it cannot say what "
-        "its messages cost.",
+        f"there is a ledger, but {type(algorithm).__name__} releases nothing private: no ledger knows "
+        "the cost of its messages.",
     )
 
 
@@ -48,8 +48,8 @@ class Spending:
         self.path, self.ledger = folder / NAME, ledger
         require(
             ledger is not None or not self.path.exists(),
-            f"the data of this folder has a ledger, {self.path}: give the owner a ledger, with what its "
-            "data may spend in all.",
+            f"the data of this folder has a ledger, {self.path}: give the owner a ledger with the "
+            "budget of this data.",
         )
 
     def check(self, federation: str, round: int, release: Mechanism | None) -> None:
@@ -79,7 +79,7 @@ class Spending:
                 log.info("round %d of federation %s: %s", round + 1, federation, loss_so_far(after))
 
     def _read(self, begun: Ledger) -> tuple[Ledger, dict[str, int]]:
-        """What has been spent, and the last round charged in each federation."""
+        """The charges so far, and the last round charged in each federation."""
         try:
             counted, more = unsealed(self.path.read_text(), ROUNDS)
             rounds = {str(name): int(round) for name, round in dict(more[ROUNDS]).items()}
@@ -87,7 +87,7 @@ class Spending:
             return begun, {}
         except (ValueError, TypeError) as error:
             raise CheckpointError(
-                f"{self.path} is damaged and counts no longer what this data has spent: put back its "
+                f"{self.path} is damaged and no longer counts the charges of this data: put back its "
                 "newest copy. Where there is none, remove it, and give a ledger that is charged for all "
                 "releases there can have been."
             ) from error

@@ -280,7 +280,7 @@ class ServersPart:
             return whole | {"joined": here}
         if stage == SHARES:
             return known | {"boxes": whole["shares"], "sent": here}
-        if stage == MASKED:  # no server keeps what single owners sent
+        if stage == MASKED:  # no server keeps the numbers of single owners
             kept = {name: known[name] for name in ("keys", "joined", "sent")}
             total = whole.pop("masked").sum(0, dtype=np.uint32)
             return kept | whole | {"total": total, "heard": here}

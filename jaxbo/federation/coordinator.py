@@ -60,9 +60,9 @@ from jaxbo.types import Key
 
 log = logging.getLogger(__name__)
 
-#: What a checkpoint is of.
+#: The kind of a checkpoint.
 KIND = "a server"
-#: What names of arrays begin with that are of the stages of a secure sum.
+#: The beginning of the names of arrays from the stages of a secure sum.
 LISTS = "lists "
 #: What replies go by that do not say which agent they are of.
 NOBODY = "a reply of nobody's"
@@ -123,8 +123,8 @@ class Coordinator:
         secure: The settings of secure sums, the same as the owners'. The server then sees the sum of
             all messages, with noise that owners have added, and no message, as long as it passes on the
             owners' keys as they came. A round with a release has four exchanges, each of which `close`
-            ends. Fewer owners than `threshold` in one of them
-            end the round, and its sum is 0. Default: the server sees each message.
+            ends. Fewer owners than `threshold` in one of them end the round, and its sum is 0. Default:
+            the server sees each message.
 
     Raises:
         ValueError: Sizes do not fit, the method has no such parts, its messages cannot be summed up
@@ -370,7 +370,7 @@ class Coordinator:
                 total = sums.total(memory.federation, self.round, lists)
             except (
                 RefusedError
-            ) as error:  # of owners who are not honest: nobody can open it any more
+            ) as error:  # an owner was not honest: nobody can open the sum any more
                 log.warning("round %d ends without a sum: %s", self.round, error)
                 return self._summed(sums, nobody, None)
             return self._summed(sums, lists["heard"], total)

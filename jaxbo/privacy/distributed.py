@@ -56,6 +56,7 @@ takes part but what it adds: in the neighboring run its vector is 0 (`Relation.Z
 
 import dataclasses
 import math
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +72,7 @@ from jaxbo.types import Features, Key, Scalar
 UNIT = 2**15
 #: Relative, far above what float64 rounds away.
 _MARGIN = 1e-12
+Number = TypeVar("Number", float, Scalar)
 #: The variance by which a rounded Gaussian has more than the Gaussian.
 _ROUNDING = 4.0
 #: The least deviation of a share: a sum of such shares is a discrete Gaussian.
@@ -154,19 +156,29 @@ class SecureSum:
         honest, needed = agents - self.colluding, self.threshold - self.colluding
         return -(-honest * (2 * needed - honest) // needed)  # rounded up
 
-    def share(self, z: float, size: int) -> float:
-        """Gives σ, the parameter of an owner's noise, in units of the grid.
+    def variance(self, z: Number, size: int) -> Number:
+        """Gives σ², the parameter of an owner's noise, in squared units of the grid.
 
         Args:
             z: Standard deviation of the noise over the sensitivity.
             size: Numbers in the sum.
 
         Returns:
-            σ, which is nearly its standard deviation.
+            σ², which is nearly the variance.
         """
-        variance = z**2 * squared_bound(size) + _ROUNDING
-        # Up, so that what float64 rounds away never is noise.
-        return math.sqrt(variance / (self.threshold - self.colluding)) * (1 + _MARGIN)
+        return (z**2 * squared_bound(size) + _ROUNDING) / (self.threshold - self.colluding)
+
+    def share(self, z: float, size: int) -> float:
+        """Gives σ, by a margin more, so that what float64 rounds away never is noise.
+
+        Args:
+            z: Standard deviation of the noise over the sensitivity.
+            size: Numbers in the sum.
+
+        Returns:
+            σ, which is nearly the standard deviation of an owner's noise.
+        """
+        return math.sqrt(self.variance(z, size)) * (1 + _MARGIN)
 
     def check(self, mechanism: Mechanism, agents: int, size: int) -> None:
         """Checks that owners can add the noise of a mechanism, and that their sum fits into its bits.

@@ -489,12 +489,10 @@ def replay(
     if state is not None:
         check_state(algorithm, state)
     require(trace.every == 1, "the trace does not have all rounds, which says too little.")
-    state = _own(_steps.init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
-    # Values of a Python objective are NumPy's.
-    driven = isinstance(trace.values, np.ndarray)
-    tell = functools.partial(
-        _told, _soon.options(algorithm) if driven else _soon.DEFAULT, algorithm
-    )
+    driven = isinstance(trace.values, np.ndarray)  # values of a Python objective
+    options = _soon.options(algorithm) if driven else _soon.DEFAULT
+    init, tell = _soon.compiled(_steps.init, options), functools.partial(_told, options, algorithm)
+    state = _own(init(algorithm, run_keys(key).init, jax.vmap) if state is None else state)
     begin = beginning(algorithm, known, None, trace.initial)
     state = begin.tell(state, lambda s, x, y, *at: tell(s, x, upward(trace.direction, y), *at))
     values = upward(trace.direction, trace.values)

@@ -127,7 +127,7 @@ def test_flowers_own_supernode_serves_an_owner_as_well(tmp_path):
 
 
 def processes(*words):
-    """Of this machine, those whose command has all these words."""
+    """The processes of this machine whose command has all these words."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
