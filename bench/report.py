@@ -18,7 +18,7 @@ from bench.tables.cells import Results, markdown
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "experiments" / "claims.md"
 #: A block stands between a line that names it and a line that ends it.
-REGION = re.compile(r"(<!-- (table|claims): (\S+) -->\n).*?(\n<!-- end -->)", flags=re.S)
+REGION = re.compile(r"(<!-- (table|claims): (\S+) -->\n)(?:.*?\n)??(<!-- end -->)", flags=re.S)
 
 HEAD = f"""# All claims
 
@@ -108,8 +108,8 @@ def filled(text: str, results: Results, page: Path = PAGE) -> str:
     def made(region: re.Match[str]) -> str:
         begin, kind, name, end = region.groups()
         if kind == "claims":
-            return f"{begin}\n{outcomes.block(results, name, claimed)}\n{end}"
-        return f"{begin}\n{tables.made(name, results)}\n{end}"
+            return f"{begin}\n{outcomes.block(results, name, claimed)}\n\n{end}"
+        return f"{begin}\n{tables.made(name, results)}\n\n{end}"
 
     return REGION.sub(made, text)
 

@@ -220,11 +220,12 @@ def methods(results: Results) -> Rows:
     """The first call of each method, and the bytes of an agent."""
     costs = results["methods"]["settings"]["costs"]
 
-    def row(name: str, cost: Mapping[str, float]) -> list[str]:
-        calls = (f"{cost[key]:.1f} s" for key in ("first", "cached", "drive"))
+    def row(name: str, cost: Mapping[str, Any]) -> list[str]:
+        times = (cost[key] for key in ("first", "cached", "drive", "desk"))
+        calls = ("" if time is None else f"{time:.1f} s" for time in times)
         return [name, *calls, *(f"{cost[key] / 1e3:.0f} kB" for key in ("state", "peak"))]
 
-    head = ["", "first `run`", "cached", "first `drive`", "state", "at most"]
+    head = ["", "first `run`", "cached", "first `drive`", "first `Desk`", "state", "at most"]
     return [head, *(row(name, cost) for name, cost in costs.items())]
 
 

@@ -1,12 +1,12 @@
 """How a loop with a Python objective compiles its steps: soon, since each waits for evaluations anyway.
 
-A compiler that optimizes little has a program in a fifth to a half of the time. Seconds on one core, of
-both steps of an ensemble of four exact processes, and of all its steps in a run:
+A compiler that optimizes little has a program in a fifth to a half of the time. CPU seconds of compiling
+both steps of an ensemble of four exact processes, and of all its steps in a run, on jax 0.9:
 
     capacity                                50           100          200
-    as by default                           13 + 0.4     15 + 2.3     14 + 14
-    no emitters, level 1 of LLVM            7.6 + 0.6    7.3 + 4.4    8.3 + 15
-    no emitters, level 0                    2.6 + 2.6    2.7 + 12     2.8 + 130
+    as by default                           17 + 0.5     17 + 2.1     16 + 14
+    no emitters, level 1 of LLVM            8.7 + 0.5    8.8 + 2.1    8.6 + 16
+    no emitters, level 0                    3.1 + 1.7    3.2 + 9.8    2.9 + 73
 
 So small models have level 0, large models level 1. A compiled objective has the default, for which `run`
 and `drive` agree in every bit. On a GPU all have the default.

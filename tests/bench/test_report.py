@@ -238,6 +238,9 @@ def test_a_table_is_filled_in_where_it_is_named(monkeypatch):
     once = report.filled(page, {"r": {"figure": "7"}})
     assert once == expected
     assert report.filled(once, {"r": {"figure": "7"}}) == once
+    # With nothing in it, it ends where it ends.
+    empty = "<!-- table: toy -->\n<!-- end -->\nKept.\n"
+    assert report.filled(empty + page, {"r": {"figure": "7"}}).endswith("Kept.\n" + once)
 
 
 def test_another_file_is_written_and_no_page(tmp_path, monkeypatch, results, capsys):
