@@ -1,13 +1,11 @@
-"""The server of a federation: its rounds, and all it must not lose in a file."""
+"""The server of a federation: its rounds. Its file is in `_server_memory`."""
 
 import dataclasses
 import logging
-import secrets
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -24,6 +22,7 @@ from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.federation import _sides
+from jaxbo.federation._server_memory import ServerMemory
 from jaxbo.federation._stages import (
     KEYS,
     MASKED,
@@ -34,8 +33,6 @@ from jaxbo.federation._stages import (
     said,
 )
 from jaxbo.federation.wire import (
-    FORMAT,
-    Packed,
     RefusedError,
     Reply,
     Request,
@@ -50,20 +47,14 @@ from jaxbo.privacy.distributed import SecureSum
 from jaxbo.privacy.ledger import Ledger, check_budget
 from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _archive
-from jaxbo.runs._archive import DamagedError, OtherRunError
-from jaxbo.runs._identity import Identity, check_same, identity
+from jaxbo.runs._identity import identity
 from jaxbo.runs._lock import Hold
-from jaxbo.runs._released import Released
 from jaxbo.runs._simulation import is_private
 from jaxbo.runs.compiled import check_sizes
 from jaxbo.types import Key
 
 log = logging.getLogger(__name__)
 
-#: The kind of a checkpoint.
-KIND = "a server"
-#: The beginning of the names of arrays from the stages of a secure sum.
-LISTS = "lists "
 #: What replies go by that do not say which agent they are of.
 NOBODY = "a reply of nobody's"
 
@@ -175,7 +166,7 @@ class Coordinator:
         self._hold.take()
         self.stop = weakref.finalize(self, self._hold.release)
         try:
-            self._memory = _ServerMemory.open(path, mine, ledger)
+            self._memory = ServerMemory.open(path, mine, ledger)
             require(
                 self.round < rounds,
                 f"the checkpoint has {self.round + 1} rounds already, the run asks for {rounds}: give "
@@ -336,7 +327,7 @@ class Coordinator:
         self._memory, self._messages = following, {}
         return heard
 
-    def _following(self, heard: Bool[np.ndarray, " agents"]) -> "_ServerMemory":
+    def _following(self, heard: Bool[np.ndarray, " agents"]) -> "ServerMemory":
         """The server after the broadcast of the next round, charged for its release."""
         memory, round = self._memory, self.round + 1
         ledger, release = memory.ledger, self._releases[round]
@@ -354,7 +345,7 @@ class Coordinator:
         broadcast = pack(_sides.aggregate(self.algorithm, ask_keys(ask_key).server, *known))
         return memory.after(round, broadcast, heard, ledger)
 
-    def _staged(self, sums: ServersPart, heard: Bool[np.ndarray, " agents"]) -> "_ServerMemory":
+    def _staged(self, sums: ServersPart, heard: Bool[np.ndarray, " agents"]) -> "ServerMemory":
         """The server after a stage of a secure sum."""
         memory, enough = self._memory, heard.sum() >= sums.secure.threshold
         release, nobody = self._releases[self.round + 1], np.zeros_like(heard)
@@ -381,7 +372,7 @@ class Coordinator:
 
     def _summed(
         self, sums: ServersPart, heard: Bool[np.ndarray, " agents"], total: np.ndarray | None
-    ) -> "_ServerMemory":
+    ) -> "ServerMemory":
         """The server after the broadcast that follows from a sum, or from none."""
         algorithm, round = sums.algorithm, self.round + 1
         if total is None:
@@ -402,87 +393,3 @@ class Coordinator:
         like, _ = _sides.broadcast_shapes(self.algorithm, self._shared)
         remembered = self.algorithm.remembered(unpack(self._memory.broadcast, like))
         return _sides.revised(self.algorithm, self._shared, remembered)
-
-
-@dataclasses.dataclass(frozen=True)
-class _ServerMemory:
-    """The server's file: the broadcast that is out, the agents heard before it, the costs of releases."""
-
-    path: Path
-    identity: Identity
-    federation: str
-    ledger: Ledger | None
-    round: int = BEFORE_FIRST_ROUND
-    over: bool = False
-    present: list[np.ndarray] = dataclasses.field(default_factory=list)
-    broadcast: Packed = dataclasses.field(default_factory=dict)
-    stage: int = KEYS
-    lists: Packed = dataclasses.field(default_factory=dict)
-
-    def after(
-        self, round: int, broadcast: Packed, heard: np.ndarray, ledger: Ledger | None
-    ) -> "_ServerMemory":
-        """With the next broadcast, of those who were heard."""
-        fixed = self.path, self.identity, self.federation
-        return _ServerMemory(*fixed, ledger, round, False, [*self.present, heard], broadcast)
-
-    @classmethod
-    def open(cls, path: Path, identity: Identity, ledger: Ledger | None) -> "_ServerMemory":
-        """The saved server, or a new federation; `ledger` is the ledger that the run began with."""
-        released = None if ledger is None else Released(path)
-        try:
-            saved = cls.load(path, identity, ledger) if path.exists() else None
-        except (DamagedError, OtherRunError) as error:
-            if released is None:
-                raise
-            raise released.unusable(error) from error
-        if released is not None and ledger is not None:
-            released.open(ledger, None if saved is None else saved.ledger)
-        if saved is not None:
-            return saved
-        memory = cls(path, identity, secrets.token_hex(8), ledger)
-        memory.save()
-        return memory
-
-    @classmethod
-    def load(cls, path: Path, identity: Identity, ledger: Ledger | None) -> "_ServerMemory":
-        manifest, arrays = _archive.read(path)
-        _archive.check_format(path, manifest, KIND, FORMAT)
-        try:
-            theirs, charged = dict(manifest["identity"]), manifest["ledger"]
-            present = list(arrays.pop("present"))
-            round, over = int(manifest["round"]), bool(manifest["over"])
-            federation, stage = str(manifest["federation"]), int(manifest["stage"])
-            kept = {name for name in arrays if name.startswith(LISTS)}
-            lists = {name.removeprefix(LISTS): arrays.pop(name) for name in kept}
-        except (KeyError, TypeError, ValueError) as error:
-            raise _archive.damaged(path, error) from error
-        check_same(path, identity, theirs)
-        if ledger is not None:
-            try:
-                ledger = ledger.charged(charged)
-            except ValueError as error:
-                raise _archive.damaged(path, error) from error
-        known = round, over, present, arrays, stage, lists
-        return cls(path, identity, federation, ledger, *known)
-
-    def count(self) -> None:
-        """Counts the charges that have been saved."""
-        if self.ledger is not None:
-            Released(self.path).grow(self.ledger)
-
-    def save(self) -> None:
-        ledger = None if self.ledger is None else self.ledger.charges()
-        manifest = {
-            "kind": KIND,
-            "format": FORMAT,
-            "identity": self.identity,
-            "federation": self.federation,
-            "round": self.round,
-            "over": self.over,
-            "stage": self.stage,
-            "ledger": ledger,
-        }
-        lists = {LISTS + name: array for name, array in self.lists.items()}
-        arrays = {**self.broadcast, **lists, "present": np.asarray(self.present, bool)}
-        _archive.write(self.path, manifest, arrays)

@@ -19,6 +19,7 @@ from jaxbo.federation import (
     Owner,
     RefusedError,
     SecureSum,
+    _server_memory,
     _sides,
     coordinator,
     observations,
@@ -618,7 +619,7 @@ def test_the_servers_file_has_no_message_and_no_secret(tmp_path):
     server = ring.server()
     ring.until(server, -1, OPEN)
     with np.load(tmp_path / "server.npz") as saved:
-        names = {name.removeprefix(coordinator.LISTS) for name in saved.files}
+        names = {name.removeprefix(_server_memory.LISTS) for name in saved.files}
     assert names - {"manifest", "present", ".weights", ".noise"} == {
         "keys", "joined", "sent", "tags", "total", "heard",
     }  # fmt: skip
