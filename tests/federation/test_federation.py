@@ -542,7 +542,7 @@ def test_a_server_of_another_run_is_not_told_to_forget_what_was_spent(
     algorithm, path = PRIVATE_WALK, tmp_path / "server.npz"
     Coordinator(algorithm, ROUNDS, KEY, path, ledger=LEDGER).stop()
     if another == "version":
-        monkeypatch.setattr("jaxbo.federation.coordinator.FORMAT", 99)
+        monkeypatch.setattr("jaxbo.federation._server_memory.FORMAT", 99)
     key = jr.key(99) if another == "key" else KEY
     text = f"{path.name} .*(another key|this version reads 99); .*another path with what has been spent"
     with pytest.raises(CheckpointError, match=text) as caught:
