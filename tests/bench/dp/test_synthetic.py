@@ -41,6 +41,7 @@ def test_every_setting_is_a_method_and_without_noise_costs_nothing():
                 assert loss(setting.mechanism, setting.agents, 40) == Loss()
 
 
+@pytest.mark.full
 def test_regret_never_grows_and_methods_share_their_functions():
     keys = jax.random.split(jax.random.key(0), 2)
     draws = synthetic._draws(jax.random.key(1), 2, 1)

@@ -85,6 +85,7 @@ def test_what_has_ended_counts_by_time():
     np.testing.assert_array_equal(by_time, [[np.nan, 5.0, 3.0, 1.0]])
 
 
+@pytest.mark.full
 def test_workers_start_from_the_same_points_and_end_in_order():
     keys = jax.random.split(jax.random.key(0), 2)
     domain = Finite(Cube(5).sample(jax.random.key(1), 50))  # nothing to search through
@@ -119,6 +120,7 @@ def test_claims_about_workers_can_fail():
 # ---------------------------------------------------------------- features beside the exact process
 
 
+@pytest.mark.full
 def test_more_features_are_nearer_to_the_exact_process():
     keys = jax.random.split(jax.random.key(0), 3)
     few, many = (evidence.compared(size, (12,), keys) for size in (20, 600))
@@ -141,6 +143,7 @@ def test_claims_about_features_can_fail():
 # ---------------------------------------------------------------- networks
 
 
+@pytest.mark.full
 def test_a_network_is_tuned_in_its_space(monkeypatch):
     monkeypatch.setitem(METHODS, "light", light)
     keys = jax.random.split(jax.random.key(0), 2)

@@ -108,6 +108,7 @@ def test_fts_that_grows_with_its_peers_is_told():
     assert not next(iter(agents.checks({"FTS": rising}, (10, 100)).values())).holds
 
 
+@pytest.mark.full
 def test_a_query_is_timed_for_each_method(light):
     seconds = agents.seconds_of(3, repeats=2, seed=0)
     assert list(seconds) == ["FTS", "RGPE", "TAF"]

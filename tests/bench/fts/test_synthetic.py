@@ -66,6 +66,7 @@ def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 def test_both_methods_begin_at_the_same_point_of_the_same_function(key):
     functions, keys = waves(10), jr.split(key, 10)
     setting = PeerSetting(observations=40, features=50)

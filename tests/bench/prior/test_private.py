@@ -44,6 +44,7 @@ def test_no_share_is_kept_of_a_gain_that_there_may_not_be():
     assert private.kept(alone, learned - 1.0, alone - 1.0, 0.7).holds
 
 
+@pytest.mark.full
 def test_regret_falls_and_is_in_deviations():
     regret = private.regret(4, "ε = 1", jr.split(jr.key(1), 2), 2)
     assert regret.shape == (2, private.ROUNDS)

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bench.robustness import failures
 from jaxbo.algos.ts import TS
@@ -40,6 +41,7 @@ def test_a_failure_is_told_as_the_worst_value_so_far():
     jax.tree.map(np.testing.assert_array_equal, before[0], expected)
 
 
+@pytest.mark.full
 def test_a_forgetful_search_fails_where_the_same_search_remembers():
     keys = jax.random.split(jax.random.key(0), 4)
     problem = failures.PROBLEMS["slope"]

@@ -71,6 +71,7 @@ def test_a_task_is_timed_beside_its_floor(key):
     assert found[2].ratio == pytest.approx(found[0].value / found[1].value)
 
 
+@pytest.mark.full
 def test_the_population_has_a_goal(monkeypatch):
     case = Case("DP-FTS-DE", 12, 2, features=10, chunk=5)
     found = gpu.compiled(floor.rounds(case)[0], jax.random.key(0), floor.rounds(case)[1])

@@ -20,7 +20,10 @@ def a_small_array(monkeypatch):
 
 @pytest.mark.parametrize(
     "case",
-    [Case(agents=24, rounds=3, features=20), Case("FTS", 24, 3, 20, devices=4, chunk=3)],
+    [
+        Case("FTS", 24, 3, 20, devices=4, chunk=3),
+        pytest.param(Case(agents=24, rounds=3, features=20), marks=pytest.mark.full),
+    ],
 )
 def test_a_case_is_measured_beside_its_floor(case):
     found = scaling.measured(case, repeats=1)
@@ -67,6 +70,7 @@ def test_every_method_has_its_costs():
     assert {type(make(methods.AGENTS)) for make in methods.METHODS.values()} == expected
 
 
+@pytest.mark.full
 def test_costs_grow_as_the_state_does():
     cost = methods.measured("TS")
     algorithm = methods.METHODS["TS"](1)

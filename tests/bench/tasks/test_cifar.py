@@ -93,6 +93,7 @@ def test_dropout_leaves_the_mean_and_a_rate_of_one_is_harmless(key):
     np.testing.assert_array_equal(cifar._dropped(None, X, rate), X)
 
 
+@pytest.mark.full
 def test_better_hyperparameters_are_right_more_often(key):
     objective = Cifar(made_up(60), made_up(40, 1), made_up(40, 2))
     shares = eqx.filter_jit(lambda objective, x: objective.shares(key, x))

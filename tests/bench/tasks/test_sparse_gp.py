@@ -204,6 +204,7 @@ def test_claims_are_about_the_ends_of_runs():
     assert not any(check.holds for check in gp.checks(worse).values())
 
 
+@pytest.mark.full
 def test_an_iteration_grows_by_the_power_that_it_is_said_to():
     fewer, more = additive.FEWER[0], additive.WHOLE
     seconds = {fewer: 1.0, more: 8.0}
