@@ -1,11 +1,12 @@
-"""The functions of an owner and of a server, jitted. A process traces them once for the same shapes.
+"""The functions of an owner and of a server, as programs that are compiled soon.
 
 The algorithm is an argument, and so is an agent's number. So all owners of a process, and all servers of
-equal algorithms, share the programs. JAX's cache holds them: this module keeps nothing.
+equal algorithms, share the programs. A process traces them once for the same shapes.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -17,20 +18,33 @@ from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.kernels.choosing.history import History
 from jaxbo.privacy import distributed
+from jaxbo.runs import _soon
 from jaxbo.types import Count, Key, Point, Scalar
 
+Step = TypeVar("Step", bound=Callable[..., Any])
 
-@eqx.filter_jit
+
+def _side(step: Step) -> Step:
+    """A function of one party as a program of its own, which waits for evaluations and for others."""
+
+    @functools.wraps(step)
+    def call(algorithm: AbstractFederated, *rest: Any) -> Any:
+        return _soon.compiled(step, _soon.options(algorithm, of_one=True))(algorithm, *rest)
+
+    return cast(Step, call)
+
+
+@_side
 def setup(algorithm: AbstractFederated, key: Key) -> PyTree:
     return algorithm.setup(key)
 
 
-@eqx.filter_jit
+@_side
 def initial(algorithm: AbstractFederated, key: Key, agent: Count) -> Point:
     return algorithm.initial(key, agent)
 
 
-@eqx.filter_jit
+@_side
 def join(
     algorithm: AbstractFederated, key: Key, shared: PyTree, agent: Count
 ) -> tuple[PyTree, History]:
@@ -38,17 +52,17 @@ def join(
     return algorithm.join(key, shared, agent), algorithm.nothing()
 
 
-@eqx.filter_jit
+@_side
 def settle(algorithm: AbstractFederated, shared: PyTree, client: Any) -> PyTree:
     return algorithm.settle(shared, client)
 
 
-@eqx.filter_jit
+@_side
 def message(algorithm: AbstractFederated, key: Key, shared: PyTree, client: Any) -> PyTree:
     return algorithm.message(key, shared, client)
 
 
-@eqx.filter_jit
+@_side
 def choose(
     algorithm: AbstractFederated,
     key: Key,
@@ -60,7 +74,7 @@ def choose(
     return algorithm.choose(key, shared, *known, message, broadcast)
 
 
-@eqx.filter_jit
+@_side
 def observe(
     algorithm: AbstractFederated,
     shared: PyTree,
@@ -72,7 +86,7 @@ def observe(
     return algorithm.observe(shared, round, known, x, value)
 
 
-@eqx.filter_jit
+@_side
 def aggregate(
     algorithm: AbstractFederated,
     key: Key,
@@ -84,7 +98,7 @@ def aggregate(
     return algorithm.aggregate(key, shared, round, messages, present)
 
 
-@eqx.filter_jit
+@_side
 def part(
     algorithm: AbstractPrivate, key: Key, round: Count, agent: Count, message: PyTree
 ) -> Int32[Array, " size"]:
@@ -95,7 +109,7 @@ def part(
     return distributed.rounded(key, own.ravel(), sensitivity)
 
 
-@eqx.filter_jit
+@_side
 def opened(
     algorithm: AbstractPrivate,
     key: Key,
@@ -109,7 +123,7 @@ def opened(
     return algorithm.broadcast(key, shared, round, sums.reshape(weights.shape[0], -1))
 
 
-@eqx.filter_jit
+@_side
 def revised(algorithm: AbstractFederated, shared: PyTree, remembered: PyTree) -> PyTree:
     return algorithm.revised(shared, remembered)
 

@@ -1,4 +1,6 @@
-"""How a loop with a Python objective compiles its steps: soon, since each waits for evaluations anyway.
+"""How the steps of a loop with a Python objective, and of a federation's parties, are compiled: soon.
+
+They wait for evaluations anyway.
 
 A compiler that optimizes little has a program in a fifth to a half of the time. CPU seconds of compiling
 both steps of an ensemble of four exact processes, and of all its steps in a run, on jax 0.9:
@@ -38,14 +40,17 @@ _SMALL = 64**3
 _UNLIMITED = 50
 
 
-def options(algorithm: AbstractAlgorithm) -> Options:
-    """Options with which a method's steps are compiled soon, and not much slower for it."""
+def options(algorithm: AbstractAlgorithm, *, of_one: bool = False) -> Options:
+    """Options with which a method's steps are compiled soon, and not much slower for it.
+
+    `of_one`: the programs are of one agent, not of all.
+    """
     if jax.default_backend() != "cpu":
         return DEFAULT
     if isinstance(algorithm, AbstractOneModel):
         models, capacity = 1, algorithm.surrogate.capacity
     else:
-        models, capacity = algorithm.targets, algorithm.capacity
+        models, capacity = 1 if of_one else algorithm.targets, algorithm.capacity
     work = models * (_UNLIMITED if capacity is None else capacity) ** 3
     return (*_OLDER, (_LEVEL, 0 if work <= _SMALL else 1))
 

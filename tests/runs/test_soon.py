@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import jaxbo
+from jaxbo.federation import _sides
 from jaxbo.runs import _soon
 from tests.runs.driven import bowl, quiet
 
-CUBE = jaxbo.Cube(2)
+CUBE, options = jaxbo.Cube(2), _soon.options
 METHOD = jaxbo.EGP(CUBE, jaxbo.Fitted(8, size=16, inference=jaxbo.Exact()), candidates=16)
 
 
@@ -26,6 +27,16 @@ def test_small_models_are_compiled_soonest_and_large_ones_run_faster():
     # Agents have a model each, and workers have one together.
     assert level(jaxbo.LearnedPrior(CUBE, 20, 40)) == 1
     assert level(jaxbo.EGP(CUBE, jaxbo.Fitted(60), jaxbo.Thompson(), workers=10)) == 0
+
+
+def test_parties_of_a_federation_compile_the_model_of_one_agent(monkeypatch, key):
+    method, seen = jaxbo.LearnedPrior(CUBE, 20, 40), []
+    monkeypatch.setattr(
+        _soon, "options", lambda *known, **of: seen.append(of) or options(*known, **of)
+    )
+    _sides.initial(method, key, jnp.asarray(0))
+    assert seen == [{"of_one": True}]
+    assert dict(options(method, of_one=True))["xla_backend_optimization_level"] == 0
 
 
 def test_on_another_backend_all_is_as_by_default(monkeypatch):
