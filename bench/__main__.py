@@ -4,6 +4,12 @@
 if __name__ == "__main__":
     import sys
 
-    from bench.runner import main
+    words = sys.argv[1:]
+    if words[:1] == ["report"]:
+        from bench.report import main
 
-    sys.exit(main())
+        words = words[1:]
+    else:
+        from bench.runner import main
+
+    sys.exit(main(words))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bench.claims import SYMBOLS, Verdict
-from bench.runner import margin, number, span, wanting
+from bench.common.text import margin, number, span, wanting
 from bench.tables.cells import Results, figure, markdown
 
 #: A claim as it is in a file.

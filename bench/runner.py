@@ -36,6 +36,7 @@ from filelock import FileLock, Timeout
 import bench
 import jaxbo
 from bench.claims import LEGEND, SYMBOLS, Check, Verdict
+from bench.common.text import margin, number, span, wanting
 from bench.tasks.data import DataMissingError
 from jaxbo import metrics, plotting
 
@@ -385,53 +386,13 @@ def _verdict(claim: str, check: Mapping[str, Any]) -> str:
     return f"{SYMBOLS[Verdict(check['outcome'])]}  {claim}: {number(check['figure'])} ({said})"
 
 
-def margin(least: float | None, most: float | None) -> str:
-    """In words, what a figure is to be."""
-    if least is None:
-        return f"at most {number(most)}"
-    return (
-        f"at least {number(least)}" if most is None else f"from {number(least)} to {number(most)}"
-    )
-
-
-def span(low: float | None, high: float | None) -> str:
-    """An interval; an end that is none is infinite."""
-    ends = "-∞" if low is None else number(low), "∞" if high is None else number(high)
-    return f"{ends[0]} to {ends[1]}"
-
-
-def wanting(check: Mapping[str, Any]) -> str:
-    """For an undecided claim: the number of runs that would decide it, or the reason why none does."""
-    if check["outcome"] != Verdict.UNDECIDED:
-        return ""
-    if check["interval"] is None:
-        return str(check["how"])
-    if check["needed"] is None:
-        return ""
-    return "no number of runs" if check["needed"] == "hopeless" else f"{check['needed']} runs"
-
-
-def number(value: float | None) -> str:
-    """Four significant digits; a dash for NaN and other things that are no numbers."""
-    return "-" if value is None else f"{value:.4g}"
-
-
-def interval(values: np.ndarray) -> str:
-    """The mean of all runs, and half the width of its 95 % confidence interval."""
-    low, high = metrics.confidence_interval(values.astype(float))
-    return f"{number(float(values.mean()))} ({number(float(high - low) / 2)})"
-
-
 # ---------------------------------------------------------------- the command line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status of `python -m bench`."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["report"]:
-        return importlib.import_module("bench.report").main(words[1:])
     parser = _parser()
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     if given.list:
         print(_listing())
         return 0

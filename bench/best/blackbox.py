@@ -26,7 +26,8 @@ from bench.best.peers import PEERS
 from bench.best.problems import INITIAL, CubeProblem
 from bench.best.search import Runs, of_ours, of_peer, regrets
 from bench.claims import Check
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.common.text import number
+from bench.runner import Experiment, Options, Result, parts
 
 BUDGETS = (20, 50, 100, 200)
 QUICK = ("odd", "2d", "i1", "f01", "f03", "random")

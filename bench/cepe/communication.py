@@ -20,7 +20,8 @@ import numpy as np
 
 from bench.cepe.setting import AGENTS, SHORT, cepe, cumulative, outcomes, settings, shorter
 from bench.claims import Check, at_most, met, on_average
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.common.text import number
+from bench.runner import Experiment, Options, Result, parts
 from jaxbo import metrics, plotting, schedules
 from jaxbo.algos.cepe import CEPE
 from jaxbo.kernels.processes import nystrom

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.runner import number
+from bench.common.text import number
 from jaxbo import metrics, plotting
 
 

@@ -21,8 +21,9 @@ from jaxtyping import Float
 
 from bench.claims import BY, Check, within
 from bench.common.search import INITIAL, incumbents, traced
+from bench.common.text import number
 from bench.dec.methods import GRIDS, PLAIN, REFIT, decomposed, scaled
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.runner import Experiment, Options, Result, parts
 from bench.tasks import cifar
 from bench.tasks.cifar import SPACE, Cifar
 from jaxbo import metrics, plotting

@@ -24,8 +24,9 @@ from jaxtyping import Float
 
 from bench.claims import Check, on_average, within
 from bench.common.search import INITIAL, incumbents, traced
+from bench.common.text import number
 from bench.dec.methods import PLAIN, REFIT, REMBO, chains, plain, scaled
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.runner import Experiment, Options, Result, parts
 from bench.tasks import sparse_gp
 from bench.tasks.embedding import Embedded, embedded
 from bench.tasks.sparse_gp import INDUCING, PIC, FoldedRows, dimensions

@@ -35,8 +35,9 @@ from jaxtyping import Array, Float, Int
 from bench.claims import BY, Check, on_average, within
 from bench.common.panels import figure
 from bench.common.search import INITIAL
+from bench.common.text import number
 from bench.dec.methods import GRIDS, PLAIN, REFIT, decomposed, scaled
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.runner import Experiment, Options, Result, parts
 from jaxbo import metrics
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO

@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import met
-from bench.runner import Experiment, Options, Result, number, progress
+from bench.common.text import number
+from bench.runner import Experiment, Options, Result, progress
 from jaxbo import plotting
 from jaxbo.privacy import accounting, auditing
 from jaxbo.privacy.mechanism import Mechanism, Poisson, Weighting

@@ -25,9 +25,10 @@ from jaxtyping import Array, Float, Int
 
 from bench.claims import BY, Check, below, met, within
 from bench.common import messages
+from bench.common.text import number
 from bench.common.timing import race
 from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.runner import Options, Result, number, parts
+from bench.runner import Options, Result, parts
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE

@@ -24,8 +24,9 @@ from jaxtyping import Array, Float
 
 from bench.claims import Check, below, difference
 from bench.common.messages import random_cosines
+from bench.common.text import number
 from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.runner import Experiment, Options, Result, number, progress
+from bench.runner import Experiment, Options, Result, progress
 from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm

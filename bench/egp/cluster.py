@@ -28,8 +28,9 @@ import numpy as np
 from jaxtyping import Float
 
 from bench.claims import BY, Check, below, on_average, within
+from bench.common.text import number
 from bench.egp.methods import METHODS
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.runner import Experiment, Options, Result, parts
 from jaxbo import metrics, plotting
 from jaxbo.algos.egp import EGP
 from jaxbo.objectives import functions

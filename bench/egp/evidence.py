@@ -20,8 +20,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import Check, below, on_average, worst
+from bench.common.text import number
 from bench.egp.methods import papers
-from bench.runner import Experiment, Options, Result, number, progress
+from bench.runner import Experiment, Options, Result, progress
 from jaxbo import metrics, plotting
 from jaxbo.kernels.models.ensemble import Ensemble, Experts
 from jaxbo.kernels.models.fitted import AbstractInference, Exact, Fitted, FittedBelief, OnFeatures

@@ -20,8 +20,9 @@ from jaxtyping import Array, Float
 
 from bench.claims import BY, Check, below, within
 from bench.common.search import BATCH, INITIAL, Method
+from bench.common.text import number
 from bench.egp.methods import METHODS
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.runner import Experiment, Options, Result, parts
 from jaxbo import metrics, plotting
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import BY, Check, below, within
+from bench.common.text import number
 from bench.fts import rivals
 from bench.fts.rivals import (
     ALONE,
@@ -33,7 +34,7 @@ from bench.fts.rivals import (
     TARGETS,
     FederatedProblem,
 )
-from bench.runner import Options, Result, number, parts
+from bench.runner import Options, Result, parts
 from jaxbo import metrics, plotting
 from jaxbo.runs.compiled import Compiled, run
 from jaxbo.types import Count, Key, Point, Scalar

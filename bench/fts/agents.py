@@ -17,10 +17,11 @@ import jax.random as jr
 import numpy as np
 
 from bench.claims import Check, met
+from bench.common.text import number
 from bench.common.timing import race
 from bench.fts import rivals
 from bench.fts.rivals import COLORS, FEDERATED, SHOWN, FederatedProblem
-from bench.runner import Experiment, Options, Result, number, progress
+from bench.runner import Experiment, Options, Result, progress
 from jaxbo import plotting
 from jaxbo.types import Key, Points
 

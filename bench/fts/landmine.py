@@ -24,6 +24,7 @@ import numpy as np
 
 import jaxbo
 from bench.claims import BY, Check, met, on_average, within
+from bench.common.text import number
 from bench.fts import rivals
 from bench.fts.driven import PROBLEM, DrivenRun, driven, informed, noise_seed
 from bench.fts.rivals import (
@@ -35,7 +36,7 @@ from bench.fts.rivals import (
     SHOWN,
     TARGETS,
 )
-from bench.runner import Experiment, Options, Result, number, progress
+from bench.runner import Experiment, Options, Result, progress
 from bench.tasks.landmine import Tuning, fields
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import BY, Check, below, within
+from bench.common.text import number
 from bench.fts.peers import (
     ALIKE,
     INITIAL,
@@ -32,7 +33,7 @@ from bench.fts.peers import (
     target_and_peers,
     values_of,
 )
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.runner import Experiment, Options, Result, parts
 from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, draws, grid
 from jaxbo import metrics, plotting
 from jaxbo.algos.ts import TS

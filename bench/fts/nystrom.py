@@ -19,6 +19,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from bench.common.text import number
 from bench.fts.peers import (
     ALIKE,
     INITIAL,
@@ -29,7 +30,7 @@ from bench.fts.peers import (
     target_and_peers,
     values_of,
 )
-from bench.runner import Experiment, Options, Result, number, parts
+from bench.runner import Experiment, Options, Result, parts
 from bench.tasks.synthetic import NOISE, POINTS, VALUES_VARIANCE
 from jaxbo import metrics, plotting
 from jaxbo.algos.ts import TS

@@ -25,9 +25,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bench.claims import Check, at_most
+from bench.common.text import interval
 from bench.prior import families
 from bench.prior.setting import CLAIMED, FEATURES, INITIAL, KERNEL, LOST, ROUNDS
-from bench.runner import Experiment, Options, Result, interval, parts
+from bench.runner import Experiment, Options, Result, parts
 from bench.tasks import tabulated
 from jaxbo import plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm

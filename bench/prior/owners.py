@@ -19,9 +19,10 @@ from jaxtyping import Array, Float
 
 from bench.claims import Check
 from bench.common.panels import figure
+from bench.common.text import interval
 from bench.prior.setting import AFTER, ALONE, FEATURES, INITIAL, KERNEL, ROUNDS, TIMES, claims
 from bench.prior.setting import methods as sharing
-from bench.runner import Options, Result, interval, parts
+from bench.runner import Options, Result, parts
 from bench.tasks import tabulated
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.egp import EGP

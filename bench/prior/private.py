@@ -28,9 +28,10 @@ from jaxtyping import Array, Float
 
 from bench.claims import Check, Verdict, below, ratio
 from bench.common.panels import figure
+from bench.common.text import interval, number
 from bench.prior import alike
 from bench.prior.setting import INITIAL, KERNEL
-from bench.runner import Experiment, Options, Result, interval, number, parts
+from bench.runner import Experiment, Options, Result, parts
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.dp_learned_prior import DPLearnedPrior

@@ -26,9 +26,10 @@ from jaxtyping import Array, Bool, Float
 
 from bench.claims import Check, at_most
 from bench.common.panels import figure
+from bench.common.text import interval
 from bench.prior import alike
 from bench.prior.setting import INITIAL, KERNEL
-from bench.runner import Experiment, Options, Result, interval, parts
+from bench.runner import Experiment, Options, Result, parts
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dp_learned_prior import DPLearnedPrior
 from jaxbo.domains.base import Cube

@@ -15,9 +15,10 @@ from jaxtyping import Array, Float
 
 from bench.claims import Check
 from bench.common.panels import figure
+from bench.common.text import interval
 from bench.prior.families import DRAWN, FAMILIES, weights
 from bench.prior.setting import AFTER, ALONE, INITIAL, KERNEL, LOST, ROUNDS, TIMES, claims, methods
-from bench.runner import Experiment, Options, Result, interval, progress
+from bench.runner import Experiment, Options, Result, progress
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import features

@@ -28,7 +28,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from bench.claims import Check, at_most, on_average
-from bench.runner import Experiment, Options, Result, interval, progress
+from bench.common.text import interval
+from bench.runner import Experiment, Options, Result, progress
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS

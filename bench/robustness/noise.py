@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import Check, below
-from bench.runner import Experiment, Options, Result, interval, progress
+from bench.common.text import interval
+from bench.runner import Experiment, Options, Result, progress
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube

@@ -20,7 +20,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bench.claims import Check, at_most
-from bench.runner import Experiment, Options, Result, interval, progress
+from bench.common.text import interval
+from bench.runner import Experiment, Options, Result, progress
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch

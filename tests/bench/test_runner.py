@@ -309,20 +309,3 @@ def test_a_picture_counts_the_outcomes():
     plain = runner.picture(Result({}, curves=axes))
     assert plain is not None
     assert not plain.texts
-
-
-@pytest.mark.parametrize(
-    ("ends", "said"),
-    [((None, 1.5), "at most 1.5"), ((0.9, None), "at least 0.9"), ((-1, 1.0), "from -1 to 1")],
-)
-def test_a_margin_is_said_in_words(ends, said):
-    assert runner.margin(*ends) == said
-
-
-def test_what_an_undecided_claim_wants_is_said():
-    check = {"outcome": "undecided", "interval": [0, 2], "needed": 40, "how": "paired"}
-    assert runner.wanting(check) == "40 runs"
-    assert runner.wanting(check | {"needed": "hopeless"}) == "no number of runs"
-    assert runner.wanting(check | {"interval": None, "how": "one run"}) == "one run"
-    assert runner.wanting(check | {"outcome": "holds"}) == ""
-    assert runner.span(None, 1.0) == "-∞ to 1"
