@@ -50,7 +50,14 @@ from jaxbo.privacy.distributed import SecureSum
 from jaxbo.privacy.ledger import Ledger
 from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _archive
-from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, check_catch, finite_number
+from jaxbo.runs._evaluate import (
+    BadValueError,
+    BlackBox,
+    NotFiniteError,
+    check_catch,
+    finite_number,
+    survives,
+)
 from jaxbo.runs._identity import Identity, check_same, identity
 from jaxbo.runs._lock import Hold
 from jaxbo.runs._objective import called, check_python
@@ -523,10 +530,10 @@ class _Visit:
             raise OwnerError(
                 "the objective returned no number; its owner's log says what."
             ) from error
-        except self.owner.catch:
-            log.exception("the evaluation of %s failed", argument)
-            return np.nan
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # of `sys.exit`, as in `drive`
+            if survives(error, self.owner.catch):
+                log.exception("the evaluation of %s failed", argument)
+                return np.nan
             raise OwnerError(
                 "the objective raised an error; its owner's log says which."
             ) from error

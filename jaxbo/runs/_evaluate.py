@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future
+from decimal import Decimal
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -254,7 +255,8 @@ def number(value: Any, name: str = "") -> float:
     NaN for a masked value, such as the mean of masked values alone.
     """
     try:
-        if isinstance(value, Real) and not isinstance(value, np.generic):  # NumPy counts durations
+        # Python has decimal numbers apart from other real numbers; NumPy counts durations among them.
+        if isinstance(value, Real | Decimal) and not isinstance(value, np.generic):
             return float(value)
         array = np.asarray(value)
         if array.shape == () and _is_real(array.dtype):

@@ -19,6 +19,7 @@ import gc
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,9 @@ from filelock import FileLock, Timeout
 from jaxbo.runs._archive import CheckpointError
 
 log = logging.getLogger(__name__)
+
+#: Seconds between looks at the name of an owner that has just taken a file, and how many looks.
+PAUSE, LOOKS = 0.05, 10
 
 
 class Hold:
@@ -86,13 +90,22 @@ class Hold:
         return True
 
     def _holder(self) -> str:
-        host, _, process = self._signature().rpartition(" ")
-        if not process.isdigit():  # the name is being written, or the system lets nobody read it
+        signature = self._signature()
+        host, _, process = signature.rpartition(" ")
+        if not process.isdigit():  # the system lets nobody read it
             return "another process"
-        this = ", which is this one" if self._signature() == _signature() else ""
+        this = ", which is this one" if signature == _signature() else ""
         return f"process {process} on host {host}{this}"
 
     def _signature(self) -> str:
+        """The name in the lock's file. An owner that has just taken it is about to write its name."""
+        for _ in range(LOOKS):
+            if name := self._written():
+                return name
+            time.sleep(PAUSE)
+        return ""
+
+    def _written(self) -> str:
         try:
             with open(self._lock.lock_file, "rb", buffering=0) as file:
                 file.seek(1)

@@ -85,8 +85,9 @@ Ledgers. `ledger`: the costs of private releases so far. It needs a `checkpoint`
     a round is asked with random words of the operating system, not with `key`. They are drawn anew each
     time and kept nowhere. A file beside the checkpoint, `PATH.released`, has all charges and only
     grows. It gives away a checkpoint that was removed or is an older copy: a `CheckpointError`. The run
-    that follows begins with `Trace.ledger`. Without a ledger, private releases are simulated, and a
-    `SimulationWarning` says so once.
+    that follows begins with `Trace.ledger`. The promise is for a number of rounds that is settled
+    beforehand: a run that `stop` ends tells something of its values by its length. Without a ledger,
+    private releases are simulated, and a `SimulationWarning` says so once.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import threading
+from concurrent.futures import BrokenExecutor
 
 import jax
 import jax.monitoring
@@ -1013,10 +1014,11 @@ def test_an_owners_draws_are_its_own(tmp_path):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_failed_evaluation_is_survived_and_logged_at_home(tmp_path, caplog):
+@pytest.mark.parametrize("error", [ArithmeticError, SystemExit])
+def test_a_failed_evaluation_is_survived_and_logged_at_home(error, tmp_path, caplog):
     def objective(agent, x):
         if agent == 1:
-            raise ArithmeticError("secret 42")
+            raise error("secret 42")
         return measured(agent, x)
 
     world = World(tmp_path, WALK, objective)
@@ -1035,13 +1037,17 @@ def test_what_is_no_number_is_the_owners_mistake(objective, tmp_path):
     assert "42" not in str(caught.value)
 
 
-def test_an_exception_that_is_not_caught_does_not_travel(tmp_path):
+@pytest.mark.parametrize(
+    ("error", "catch"),
+    [(ArithmeticError, KeyError), (SystemExit, KeyError), (BrokenExecutor, Exception)],
+)
+def test_an_exception_that_is_not_caught_does_not_travel(error, catch, tmp_path):
     def objective(agent, x):
-        raise ArithmeticError("secret 42")
+        raise error("secret 42")
 
     world = World(tmp_path, WALK, objective)
     with pytest.raises(OwnerError) as caught:
-        world.owner(0, catch=KeyError).answer(world.server().request())
+        world.owner(0, catch=catch).answer(world.server().request())
     assert "42" not in str(caught.value)
 
 

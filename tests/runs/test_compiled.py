@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from decimal import Decimal
 from fractions import Fraction
 
 import equinox as eqx
@@ -341,7 +342,7 @@ def test_an_objective_on_a_space_gets_values_by_name(key):
 @pytest.mark.parametrize(
     "value",
     [
-        1, True, np.True_, np.float64(1), np.asarray(1.0), jnp.asarray(1), Fraction(2, 2),
+        1, True, np.True_, np.float64(1), np.asarray(1.0), jnp.asarray(1), Fraction(2, 2), Decimal("1.0"),
         jnp.bfloat16(1), jnp.float8_e5m2(1), np.asarray(jnp.bfloat16(1)), np.ma.array(1.0, mask=False),
     ],
 )  # fmt: skip
@@ -497,8 +498,12 @@ def test_a_value_that_is_no_finite_number_is_a_failed_evaluation(value, key):
     np.testing.assert_array_equal(np.isnan(trace.values), [[False, True, False, False]] * 2)
 
 
-@pytest.mark.parametrize("value", [np.ma.masked, np.ma.array(7, mask=True)], ids=["mean", "array"])
-def test_a_masked_value_is_a_failed_evaluation(value, key):
+@pytest.mark.parametrize(
+    "value",
+    [np.ma.masked, np.ma.array(7, mask=True), Decimal("nan")],
+    ids=["masked mean", "masked array", "decimal"],
+)
+def test_what_stands_for_no_number_is_a_failed_evaluation(value, key):
     with pytest.warns(RuntimeWarning, match="agent 1 failed .*the objective returned nan"):
         _, trace = quiet(RANDOM, lambda agent, x: value if agent == 1 else 0.5, 1, key)
     assert np.isnan(trace.values).tolist() == [[False, True, False, False]]

@@ -14,6 +14,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo.runs import _lock
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._lock import Hold
 from jaxbo.runs.desk import Desk
@@ -83,6 +84,18 @@ def test_another_process_is_named_and_once_killed_is_forgotten(path):
     assert path.with_name("run.npz.lock").exists()
     quiet(RANDOM, objective, 2, jr.key(0), checkpoint=path)
     assert len(objective.calls) == 6
+
+
+def test_an_owner_that_has_just_taken_the_file_is_named(path, monkeypatch):
+    one, other = Hold(path), Hold(path)
+    one.take()
+    lock = path.with_name("run.npz.lock")
+    name = lock.read_bytes()
+    lock.write_bytes(b"")  # as it is before the owner has written its name
+    monkeypatch.setattr(_lock.time, "sleep", lambda _: lock.write_bytes(name))
+    with pytest.raises(CheckpointError, match=f"by process {os.getpid()} on host"):
+        other.take()
+    one.release()
 
 
 FORKING = """
