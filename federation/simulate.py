@@ -3,10 +3,12 @@
     pip install "jaxbo-agents[flower]" "flwr[simulation]"
     python federation/simulate.py OWNERS [--out FOLDER]
     python federation/simulate.py OWNERS --server
+    python federation/simulate.py OWNERS --secure
 
 The engine runs the apps of a server and of all owners, and owners share a process for each core. Owners
 are hills in two dimensions. `--server` measures the server's part alone, without the engine: messages of
-two owners stand for all.
+two owners stand for all. `--secure` measures a secure sum of all owners, without the engine. It needs the
+extra `secure`.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import re
 import resource
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +30,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 import jaxbo
-from jaxbo.federation import Coordinator, Owner, flower
+from jaxbo.federation import Coordinator, Owner, SecureSum, flower
 
 ROUNDS, INITIAL, DEADLINE = 3, 2, 3600.0
 KEY = jr.key(0)
@@ -96,6 +99,50 @@ def rounds_alone(owners: int) -> list[Round]:
     return found
 
 
+# ---------------------------------------------------------------- a secure sum
+
+
+class Exchange(NamedTuple):
+    """Bytes of arrays to an owner and from it, and CPU seconds of its answer and of the server."""
+
+    to: int
+    back: int
+    answer: float
+    server: float
+
+
+def _bytes(arrays: Mapping[str, np.ndarray]) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+def sum_alone(owners: int) -> list[Exchange]:
+    """The four exchanges of a secure sum, as the first owner sees them. Another sum compiles before."""
+    secure = SecureSum(threshold=-(-2 * owners // 3), colluding=0 if owners < 5 else 1)
+    algorithm = jaxbo.DPLearnedPrior(jaxbo.Cube(2), owners, INITIAL + ROUNDS, releases=2)
+    ledger, found = jaxbo.Ledger(jaxbo.accounting.delta_for(owners)), []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        options = {"initial": INITIAL, "ledger": ledger, "secure": secure}
+        server = Coordinator(algorithm, 2, KEY, path / "server.npz", **options)
+        for n in range(owners):
+            (path / str(n)).mkdir()
+        all_ = [Owner(algorithm, hill, n, path / str(n), secure=secure) for n in range(owners)]
+        while not server.done:
+            begin, took, sizes = time.process_time(), [], []
+            for n, owner in enumerate(all_):
+                request, start = server.request(n), time.process_time()
+                reply = owner.answer(request)
+                took.append(time.process_time() - start)
+                server.hear(reply)
+                asked = {**(request.broadcast or {}), **(request.lists or {})}
+                sizes.append([_bytes(arrays) for arrays in (asked, reply.message)])
+            server.close()
+            rest = time.process_time() - begin - sum(took)
+            (to, back), median = sizes[0], float(np.median(took))
+            found.append(Exchange(to, back, median, rest))
+    return found[4:8]
+
+
 # ---------------------------------------------------------------- on the engine
 
 
@@ -142,14 +189,32 @@ def main() -> None:
     parser.add_argument("owners", type=int, help="how many")
     parser.add_argument("--out", type=Path, default=Path("out/simulation"), help="for their files")
     parser.add_argument("--server", action="store_true", help="the server's part alone")
+    parser.add_argument("--secure", action="store_true", help="a secure sum alone")
     options = parser.parse_args()
-    if not options.server:
+    if not (options.server or options.secure):
         simulate(options.owners, options.out.resolve())
+        return
+    if options.secure:
+        _print_sum(sum_alone(options.owners))
         return
     before = megabytes()
     for number, took in enumerate(rounds_alone(options.owners)):
         print(f"exchange {number}:", *(f"{name} {s:.3f} s" for name, s in took._asdict().items()))
     print(f"peak memory {before:.0f} MB before, {megabytes():.0f} MB after")
+
+
+def _print_sum(stages: list[Exchange]) -> None:
+    for name, one in zip(
+        ("keys", "shares", "masked", "open", "sum"), [*stages, _total(stages)], strict=True
+    ):
+        print(
+            f"{name}: {one.to} bytes to an owner, {one.back} from it; {one.answer:.3f} s of its CPU, "
+            f"{one.server:.3f} s of the server's"
+        )
+
+
+def _total(stages: list[Exchange]) -> Exchange:
+    return Exchange(*(sum(column) for column in zip(*stages, strict=True)))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
     stage      the request has                       an owner replies with
     KEYS       the broadcast, or an invitation       its public keys, after its query
     SHARES     the keys of all who replied           a box of shares for each of them
-    MASKED     the boxes, and who sent them          its numbers, with noise, behind masks; tags
-    OPEN       who sent such numbers, the tags       a share of a mask of each who sent boxes
+    MASKED     its boxes, and who sent boxes         its numbers, with noise, behind masks; tags
+    OPEN       its tags, and who sent such numbers   a share of a mask of each who sent boxes
 
+Boxes and tags are for a single owner each, and nobody else gets them.
 An owner answers a single request in each stage. It answers the same request again with the same bytes,
 which it keeps in a file, and refuses any other. So nobody gets two sums whose difference tells a message,
 nor both kinds of shares of an owner. Each owner counts for itself who takes part, and says no more if
@@ -79,31 +80,38 @@ def _size(algorithm: AbstractPrivate) -> int:
     return int(np.prod(_sides.sum_shape(algorithm).shape))
 
 
-def _like(name: str, algorithm: AbstractPrivate) -> PyTree:
-    """The shape of a named array, for all agents."""
+def _asked_like(stage: int, algorithm: AbstractPrivate) -> PyTree:
+    """The shapes of the lists in a request."""
     masks, agents = _masks(), algorithm.agents
-    shape, kind = {
+    shapes = {
         "keys": ((agents, 2, masks.PUBLIC), np.uint8),
-        "boxes": ((agents, agents, masks.BOX), np.uint8),
-        "tags": ((agents, agents, masks.TAG), np.uint8),
-        "shares": ((agents, agents, masks.BOX), np.uint8),
-        "masked": ((agents, _size(algorithm)), np.uint32),
-        "opened": ((agents, agents, masks.SEED), np.uint8),
-    }.get(name, ((agents,), np.bool_))
-    return jax.ShapeDtypeStruct(shape, kind)
+        "boxes": ((agents, masks.BOX), np.uint8),
+        "tags": ((agents, masks.TAG), np.uint8),
+    }
+    known = {name: shapes.get(name, ((agents,), np.bool_)) for name in _ASKED[stage]}
+    return {name: jax.ShapeDtypeStruct(*like) for name, like in known.items()}
 
 
 #: The arrays of a request of each stage, and those of a reply.
 _ASKED = ((), ("keys", "joined"), ("boxes", "sent"), ("heard", "tags"))
 _REPLIED = (("keys",), ("shares",), ("masked", "tags"), ("opened",))
+#: Those that the server has from all owners for all owners. An owner is told its own alone.
+_OWN = ("boxes", "tags")
 
 
 def reply_like(stage: int, algorithm: AbstractPrivate, following: bool) -> PyTree:
     """The shapes of an owner's message in a stage; `following` says whether a sum follows the round."""
     if not following:
         return {}
-    whole = {name: _like(name, algorithm) for name in _REPLIED[stage]}
-    return {name: jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for name, a in whole.items()}
+    masks, agents = _masks(), algorithm.agents
+    shapes = {
+        "keys": ((2, masks.PUBLIC), np.uint8),
+        "shares": ((agents, masks.BOX), np.uint8),
+        "masked": ((_size(algorithm),), np.uint32),
+        "tags": ((agents, masks.TAG), np.uint8),
+        "opened": ((agents, masks.SEED), np.uint8),
+    }
+    return {name: jax.ShapeDtypeStruct(*shapes[name]) for name in _REPLIED[stage]}
 
 
 def _unpacked(arrays: Packed | None, like: PyTree) -> Packed:
@@ -141,9 +149,7 @@ class OwnPart:
         names = _REPLIED[request.stage]
         if request.stage != OPEN:
             self._before_the_end(known)
-        lists = _unpacked(
-            request.lists, {n: _like(n, self.algorithm) for n in _ASKED[request.stage]}
-        )
+        lists = _unpacked(request.lists, _asked_like(request.stage, self.algorithm))
         asked = np.array(_digest(lists))
         if names[0] in known:
             if known[f"{names[0]} for"] != asked:
@@ -177,7 +183,7 @@ class OwnPart:
         self._enough(sent, of=known["joined"])
         self._in(sent)
         ring, seeds = self._ring(request, known), known["seeds"]
-        received = _masks().shares(ring, self.agent, seeds, lists["boxes"][:, self.agent], sent)
+        received = _masks().shares(ring, self.agent, seeds, lists["boxes"], sent)
         numbers = part().astype(np.uint32)
         share = self.secure.share(float(self.algorithm.mechanism.z), numbers.size)
         numbers = numbers + _masks().noise(share, numbers.size)
@@ -190,7 +196,7 @@ class OwnPart:
         heard, received = lists["heard"], known["received"]
         self._enough(heard, of=known["sent"])
         told = self._ring(request, known), self.agent, known["seeds"], known["sent"]
-        _masks().check_tags(*told, heard, lists["tags"][:, self.agent])
+        _masks().check_tags(*told, heard, lists["tags"])
         return {"opened": np.where(heard[:, None], received[:, 1], received[:, 0])}
 
     def _enough(self, agents: np.ndarray, of: np.ndarray | None = None) -> None:
@@ -257,9 +263,16 @@ class ServersPart:
         """Numbers in the sum of all regions together."""
         return _size(self.algorithm)
 
-    def lists(self, stage: int, known: Packed) -> Packed | None:
-        """Picks the arrays of a stage's request."""
-        return pack({name: known[name] for name in _ASKED[stage]}) if stage else None
+    def personal(self, stage: int) -> bool:
+        """Whether each owner has a request of its own."""
+        return any(name in _OWN for name in _ASKED[stage])
+
+    def lists(self, stage: int, known: Packed, agent: int | None) -> Packed | None:
+        """Picks the arrays of a stage's request to an agent."""
+        if not stage:
+            return None
+        own = {name: known[name][:, agent] for name in _ASKED[stage] if name in _OWN}
+        return pack({name: known[name] for name in _ASKED[stage]} | own)
 
     def members(self, stage: int, known: Packed) -> Bool[np.ndarray, " agents"] | None:
         """The agents that may reply in a stage; None for all."""
@@ -272,23 +285,31 @@ class ServersPart:
                 np.asarray(reply["keys"]), [np.asarray(other["keys"]) for other in others]
             )
 
-    def gathered(self, stage: int, known: Packed, replies: dict[int, PyTree]) -> Packed:
-        """Adds the replies of a stage to the arrays of the earlier ones."""
-        whole = {name: self._together(name, replies) for name in _REPLIED[stage]}
-        here = np.isin(np.arange(self.algorithm.agents), list(replies))
+    def gathered(
+        self, stage: int, known: Packed, replies: dict[int, PyTree], senders: dict[int, str]
+    ) -> Packed:
+        """Adds the replies of a stage, and who sent them, to the arrays of the earlier stages."""
+        likes = reply_like(stage, self.algorithm, True)
+        whole = {name: self._together(name, like, replies) for name, like in likes.items()}
+        agents = range(self.algorithm.agents)
+        here = np.isin(agents, list(replies))
         if stage == KEYS:
-            return whole | {"joined": here}
+            return whole | {
+                "joined": here,
+                "senders": np.array([senders.get(n, "") for n in agents]),
+            }
         if stage == SHARES:
             return known | {"boxes": whole["shares"], "sent": here}
         if stage == MASKED:  # no server keeps the numbers of single owners
-            kept = {name: known[name] for name in ("keys", "joined", "sent")}
+            kept = {name: known[name] for name in ("keys", "joined", "senders", "sent")}
             total = whole.pop("masked").sum(0, dtype=np.uint32)
             return kept | whole | {"total": total, "heard": here}
         return known | whole | {"helped": here}
 
-    def _together(self, name: str, replies: dict[int, PyTree]) -> np.ndarray:
-        like = _like(name, self.algorithm)
-        whole = np.zeros(like.shape, like.dtype)
+    def _together(
+        self, name: str, like: jax.ShapeDtypeStruct, replies: dict[int, PyTree]
+    ) -> np.ndarray:
+        whole = np.zeros((self.algorithm.agents, *like.shape), like.dtype)
         for agent, reply in replies.items():
             whole[agent] = np.asarray(reply[name])
         return whole

@@ -37,6 +37,7 @@ from jaxbo.federation.wire import (
     Reply,
     Request,
     check,
+    check_agent,
     check_fields,
     check_key,
     digest,
@@ -87,13 +88,14 @@ class Coordinator:
     """The server of a federation.
 
         while not coordinator.done:
-            request = coordinator.request()
+            request = coordinator.request()                with secure sums: request(agent)
             for reply in …: coordinator.hear(reply)        RefusedError: say so, and go on
             coordinator.close()
 
     The first request invites owners to join and to evaluate their initial points, the others are
     broadcasts. All of them go to every owner there is, whether heard before or not: an owner that comes
-    late joins, and an owner that comes back goes on.
+    late joins, and an owner that comes back goes on. In the last two exchanges of a secure sum each
+    owner has a request of its own.
 
     No release is made twice: the file beside the checkpoint, `PATH.released`, counts them, and a
     checkpoint that was removed or is an older copy is refused. With a ledger every round ends with a
@@ -157,6 +159,7 @@ class Coordinator:
             assert isinstance(algorithm, AbstractPrivate)
             self._sums = ServersPart(secure, algorithm)
         self._messages: dict[int, PyTree] = {}
+        self._senders: dict[int, str] = {}
         #: How many replies have been refused, by the name of the owner.
         self.refused: Counter[str] = Counter()
         events = None if ledger is None else ledger.events
@@ -211,13 +214,41 @@ class Coordinator:
             return metrics.bytes_of(reply_like(MASKED, self._sums.algorithm, True))
         return metrics.bytes_of(self._shapes)
 
-    def request(self) -> Request:
-        """The request for every owner; the same until `close`."""
+    @property
+    def personal(self) -> bool:
+        """Whether each owner has a request of its own: in the last two exchanges of a secure sum."""
+        return self._sums is not None and self._sums.personal(self.stage)
+
+    @property
+    def senders(self) -> dict[str, int]:
+        """The agents who began the secure sum, by the names of those who sent their replies."""
+        known = self._memory.lists
+        return {
+            known["senders"][n].item(): n for n in np.flatnonzero(known.get("joined", [])).tolist()
+        }
+
+    def request(self, agent: int | None = None) -> Request:
+        """The request for an owner; the same until `close`.
+
+        Args:
+            agent: Number of the agent that is asked. Default: the request is the same for all, as long
+                as it is not `personal`.
+
+        Raises:
+            ValueError: There is no such agent, or there is none and each owner has its own request.
+        """
+        require(
+            agent is not None or not self.personal,
+            "in the last two exchanges of a secure sum each owner is asked with its own boxes and tags: "
+            "give request(agent) the number of the agent.",
+        )
+        if agent is not None:
+            check_agent(agent, self.algorithm)
         memory = self._memory
         setup = np.asarray(jr.key_data(self._setup_key))
         first = self.round == BEFORE_FIRST_ROUND or self.stage != KEYS
         asked = self._digest, self.round, self.initial, setup, None if first else memory.broadcast
-        lists = None if self._sums is None else self._sums.lists(self.stage, memory.lists)
+        lists = None if self._sums is None else self._sums.lists(self.stage, memory.lists, agent)
         stage = self.stage, said(self.secure), lists
         return Request(memory.federation, __version__, *asked, *stage)
 
@@ -253,6 +284,7 @@ class Coordinator:
             raise RefusedError(f"{name}{times}: {detail}{reason}") from None
         assert isinstance(reply, Reply)
         self._messages[reply.agent] = message
+        self._senders[reply.agent] = self._name(reply)[0] if sender is None else sender
 
     def _message(self, reply: Reply | RefusedError) -> PyTree:
         """The message in it. Raises for a message that cannot be used."""
@@ -324,7 +356,7 @@ class Coordinator:
             following = self._staged(self._sums, heard)
         following.save()  # before anybody hears of it
         following.count()
-        self._memory, self._messages = following, {}
+        self._memory, self._messages, self._senders = following, {}, {}
         return heard
 
     def _following(self, heard: Bool[np.ndarray, " agents"]) -> "ServerMemory":
@@ -355,7 +387,7 @@ class Coordinator:
             few = f"{heard.sum()} owners, below the threshold of {sums.secure.threshold}"
             log.warning("round %d ends without a sum: %s in stage %d", self.round, few, self.stage)
             return self._summed(sums, nobody, None)
-        lists = sums.gathered(self.stage, memory.lists, self._messages)
+        lists = sums.gathered(self.stage, memory.lists, self._messages, self._senders)
         if self.stage == OPEN:
             try:
                 total = sums.total(memory.federation, self.round, lists)

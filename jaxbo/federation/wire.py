@@ -8,15 +8,14 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxbo._check import is_a, require
+from jaxbo._check import is_a, require, whole
 from jaxbo._keys import unwrap
 from jaxbo.algos.base.federated import AbstractFederated
-from jaxbo.runs import _arguments
-from jaxbo.runs._identity import identity, whole
+from jaxbo.runs import _arguments, _identity
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 7
+FORMAT = 8
 #: What requests say of the settings of secure sums where there are none. Flower counts no empty text.
 PLAIN = "none"
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.
@@ -56,7 +55,8 @@ class Request(NamedTuple):
         broadcast: The broadcast of the round. None invites owners to join.
         stage: The exchange of the round, with secure sums one of four.
         secure: The settings of secure sums.
-        lists: What owners tell each other in a later stage: keys, boxes, and who is there.
+        lists: What owners tell each other in a later stage: keys, who is there, and the boxes and tags
+            for the owner that is asked.
 
     Example:
         >>> import jaxbo.federation
@@ -127,13 +127,22 @@ def check_key(key: Key) -> None:
     require(jr.key_impl(key) == mine, f"the key must be of the default kind, {mine}.")
 
 
+def check_agent(agent: int, algorithm: AbstractFederated) -> None:
+    """`ValueError` unless it is the number of an agent."""
+    whole("agent", agent)
+    require(
+        agent < algorithm.agents,
+        f"agent must be one of {algorithm.agents}, counted from 0; got {agent}.",
+    )
+
+
 def digest(algorithm: AbstractFederated) -> str:
     """The things that the two sides must have in common: the method and its numbers, precision, random
     bits.
     """
     # What a key means is a matter of JAX's version and settings, but its bits not of the machine.
     draw = jr.bits(jr.key(0), (64,))
-    return whole(identity(algorithm=algorithm, draw=draw, format=FORMAT))
+    return _identity.whole(_identity.identity(algorithm=algorithm, draw=draw, format=FORMAT))
 
 
 def pack(tree: PyTree) -> Packed:

@@ -41,6 +41,14 @@ def hears_nothing(sender):
         hears(None, sender)
 
 
+def requests(agent):
+    server = federation.Coordinator(FTS, 1, KEY, f"server{next(numbers)}")
+    try:
+        server.request(agent)
+    finally:
+        server.stop()
+
+
 OWNER = federation.Owner(FTS, hill, 0, ".")
 PRIVATE = jaxbo.DPLearnedPrior(jaxbo.Cube(2), 2, 8)
 RUN = {"algorithm": FTS, "rounds": 2, "key": KEY, "initial": 0, "ledger": None, "secure": None}
@@ -60,6 +68,7 @@ TABLE = {
     "Coordinator": (coordinator, {**RUN, "checkpoint": "server"}),
     "observations": (federation.observations, {"path": "owner"}),
     "answer": (OWNER.answer, {"request": None}),
+    "request": (requests, {"agent": None}),
     "hear": (hears, {"reply": None}),
     "hear from": (hears_nothing, {"sender": None}),
 }  # fmt: skip

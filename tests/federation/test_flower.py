@@ -5,6 +5,7 @@ import itertools
 import logging
 import math
 import re
+from collections import Counter
 
 import httpx
 import jax.random as jr
@@ -214,6 +215,35 @@ def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
 def _away_once(node, reply):
     config = reply.content["reply"]
     return None if (node, config["round"], config["stage"]) == (102, 0, 3) else reply
+
+
+def test_a_server_that_is_started_again_sends_each_owner_its_own_boxes(tmp_path, caplog):
+    quiet = jaxbo.Mechanism(5e-4, 20.0, jaxbo.Poisson(1.0))
+    algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
+    client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
+    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
+    killed = []
+
+    def spoil(node, reply):
+        if reply.has_error():  # of an owner that is asked without having been in the stage before
+            return reply
+        stage = reply.content["reply"]["stage"]
+        if (node, stage) == (102, 2) and not killed:
+            killed.append(True)
+            raise KeyboardInterrupt
+        return None if (node, stage) == (101, 0) else reply
+
+    grid = Here(client, nodes(tmp_path), spoil)
+    app = flower.server_app(algorithm, 1, KEY, **options)
+    with pytest.raises(KeyboardInterrupt):
+        serve(app, grid, tmp_path)
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(app, grid, tmp_path)
+    assert "stage 3 after the invitation: 2 of 3 owners" in caplog.text
+    assert "stage 4 after the invitation: 2 of 3 owners" in caplog.text
+    # An owner that gave no keys has no boxes: it is asked in the first two exchanges alone.
+    asked = Counter(node for node, round in grid.pushed if round == "-1")
+    assert asked == {100: 5, 101: 2, 102: 5}
 
 
 def _nan(reply):

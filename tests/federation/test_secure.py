@@ -75,21 +75,21 @@ class Ring:
 
     def stage(self, server, absent=()):
         """An exchange with all but the absent owners."""
-        request = server.request()
         for n in range(self.algorithm.agents):
             if n in absent:
                 continue
             try:
-                reply = self.owner(n).answer(request)
+                reply = self.owner(n).answer(server.request(n))
             except RefusedError:
                 continue  # it was absent in an earlier stage
             server.hear(reply)
         server.close()
 
     def until(self, server, round, stage):
+        """Owner 0's request in a stage."""
         while (server.round, server.stage) != (round, stage):
             self.stage(server)
-        return server.request()
+        return server.request(0)
 
     def whole(self, server):
         while not server.done:
@@ -183,12 +183,13 @@ def test_below_the_threshold_a_round_ends_without_a_sum(stage, tmp_path):
 def test_a_server_that_is_started_again_goes_on_in_the_middle_of_a_sum(stage, tmp_path):
     ring = Ring(tmp_path)
     ring.until(ring.server(), -1, stage)
-    asked = ring.running.request()
-    for n in range(2):
-        ring.running.hear(ring.owner(n).answer(asked))  # which is lost
+    asked = [ring.running.request(n) for n in range(2)]
+    for n, request in enumerate(asked):
+        ring.running.hear(ring.owner(n).answer(request))  # which is lost
     server = ring.server()
     assert (server.round, server.stage) == (-1, stage)
-    jax.tree.map(np.testing.assert_array_equal, server.request()[-1], asked[-1])
+    for n, request in enumerate(asked):
+        jax.tree.map(np.testing.assert_array_equal, server.request(n)[-1], request[-1])
     ring.whole(server)
     assert server.present.all()
     assert server.ledger.releases == ROUNDS
@@ -279,18 +280,19 @@ def test_an_owner_refuses_lists_that_no_server_makes(tmp_path):
     ring.stage(server, absent=[1])
     ring.stage(server)
     with pytest.raises(RefusedError, match="who were not in the stage before"):
-        ring.owner(0).answer(_lists(server.request(), sent=np.ones(AGENTS, bool)))
+        ring.owner(0).answer(_lists(server.request(0), sent=np.ones(AGENTS, bool)))
     ring.stage(server)
     with pytest.raises(RefusedError, match="who were not in the stage before"):
-        ring.owner(0).answer(_lists(server.request(), heard=np.ones(AGENTS, bool)))
+        ring.owner(0).answer(_lists(server.request(0), heard=np.ones(AGENTS, bool)))
 
 
 def tell(ring, name, lists):
     """A stage in which owners are told lists of their own. An owner without one is not asked."""
-    request = ring.running.request()
     for n, row in enumerate(lists):
         if row is not None:
-            told = _lists(request, **{name: _agents(*row, of=ring.algorithm.agents)})
+            told = _lists(
+                ring.running.request(n), **{name: _agents(*row, of=ring.algorithm.agents)}
+            )
             ring.running.hear(ring.owner(n).answer(told))
     ring.running.close()
 
@@ -304,14 +306,11 @@ def test_a_server_that_tells_owners_other_senders_gets_no_shares(tmp_path):
     ring.until(ring.server(), -1, MASKED)
     # Owner 0 has a common mask with owner 1 alone.
     tell(ring, "sent", [(0, 1), (0, 1, 2), (0, 1, 2)])
-    request = ring.running.request()
     # Shares of owners 1 and 2 would give the own mask of 0 and the masking key of 1, thus 0's message.
-    opening = _lists(request, heard=_agents(0, 2, of=3))
-    for n in (1, 2):
-        with pytest.raises(RefusedError, match=OTHERS.format(0)):
+    for n, heard, other in ((1, (0, 2), 0), (2, (0, 2), 0), (0, (0, 1), 1)):
+        opening = _lists(ring.running.request(n), heard=_agents(*heard, of=3))
+        with pytest.raises(RefusedError, match=OTHERS.format(other)):
             ring.owner(n).answer(opening)
-    with pytest.raises(RefusedError, match=OTHERS.format(1)):
-        ring.owner(0).answer(_lists(request, heard=_agents(0, 1, of=3)))
 
 
 def test_a_server_that_tells_owners_other_members_gets_no_shares(tmp_path):
@@ -319,8 +318,8 @@ def test_a_server_that_tells_owners_other_members_gets_no_shares(tmp_path):
     ring.until(ring.server(), -1, SHARES)
     tell(ring, "joined", [(0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)])
     tell(ring, "sent", [(0, 1, 2), (0, 1, 2), (0, 1, 2), None])
-    opening = _lists(ring.running.request(), heard=_agents(0, 1, 2))
     for n, other in ((0, 1), (1, 0), (2, 0)):
+        opening = _lists(ring.running.request(n), heard=_agents(0, 1, 2))
         with pytest.raises(RefusedError, match=OTHERS.format(other)):
             ring.owner(n).answer(opening)
 
@@ -328,11 +327,28 @@ def test_a_server_that_tells_owners_other_members_gets_no_shares(tmp_path):
 def test_an_owner_gives_no_shares_for_tags_that_are_not_for_it(tmp_path):
     ring = Ring(tmp_path)
     request = ring.until(ring.server(), -1, OPEN)
-    tags = request.lists["['tags']"]
-    for spoiled in (tags ^ 1, tags.swapaxes(0, 1), np.zeros_like(tags)):
+    tags, others = (ring.running.request(n).lists["['tags']"] for n in (0, 1))
+    with np.load(tmp_path / "server.npz") as saved:
+        mine = saved[f"{_server_memory.LISTS}tags"][0]  # for others, by this owner
+    for spoiled in (tags ^ 1, others, mine, np.zeros_like(tags)):
         with pytest.raises(RefusedError, match="was told other lists than this owner"):
             ring.owner(0).answer(_lists(request, tags=spoiled))
     ring.owner(0).answer(request)
+
+
+def test_an_owner_is_told_what_is_for_it_alone(tmp_path):
+    ring = Ring(tmp_path)
+    server = ring.server()
+    for stage, name, size in ((MASKED, "boxes", masks.BOX), (OPEN, "tags", masks.TAG)):
+        ring.until(server, -1, stage)
+        told = [server.request(n).lists[f"['{name}']"] for n in range(AGENTS)]
+        with np.load(tmp_path / "server.npz") as saved:
+            all_ = saved[f"{_server_memory.LISTS}{name}"]
+        assert all_.shape == (AGENTS, AGENTS, size)
+        np.testing.assert_array_equal(np.stack(told, 1), all_)
+        assert server.senders == {f"agent {n}": n for n in range(AGENTS)}
+        with pytest.raises(ValueError, match="the number of the agent"):
+            server.request()
 
 
 def test_an_owner_takes_part_in_every_stage_or_not_at_all(tmp_path):
@@ -340,12 +356,12 @@ def test_an_owner_takes_part_in_every_stage_or_not_at_all(tmp_path):
     server = ring.server()
     shares = ring.until(server, -1, SHARES)
     skipped = shares._replace(stage=MASKED, lists=None)
-    empty = np.zeros((AGENTS, AGENTS, masks.BOX), np.uint8)
+    empty = np.zeros((AGENTS, masks.BOX), np.uint8)
     boxes = {"['boxes']": empty, "['sent']": np.ones(AGENTS, bool)}
     with pytest.raises(RefusedError, match="has not taken part in the stage before"):
         ring.owner(0).answer(skipped._replace(lists=boxes))
     masked = ring.until(server, -1, MASKED)
-    tags = np.zeros((AGENTS, AGENTS, masks.TAG), np.uint8)
+    tags = np.zeros((AGENTS, masks.TAG), np.uint8)
     lists = {"['heard']": np.ones(AGENTS, bool), "['tags']": tags}
     with pytest.raises(RefusedError, match="has not taken part in the stage before"):
         ring.owner(0).answer(masked._replace(stage=OPEN, lists=lists))
@@ -394,9 +410,11 @@ def test_a_share_that_was_changed_on_its_way_is_refused(tmp_path):
     ring = Ring(tmp_path)
     request = ring.until(ring.server(), -1, MASKED)
     boxes = request.lists["['boxes']"].copy()
-    boxes[2, 0, 5] ^= 1
-    with pytest.raises(RefusedError, match="the share of agent 2 is damaged"):
-        ring.owner(0).answer(_lists(request, boxes=boxes))
+    boxes[2, 5] ^= 1
+    theirs = ring.running.request(1).lists["['boxes']"]
+    for spoiled, other in ((boxes, 2), (theirs, 0)):
+        with pytest.raises(RefusedError, match=f"the share of agent {other} is damaged"):
+            ring.owner(0).answer(_lists(request, boxes=spoiled))
 
 
 @pytest.mark.parametrize(
@@ -621,5 +639,5 @@ def test_the_servers_file_has_no_message_and_no_secret(tmp_path):
     with np.load(tmp_path / "server.npz") as saved:
         names = {name.removeprefix(_server_memory.LISTS) for name in saved.files}
     assert names - {"manifest", "present", ".weights", ".noise"} == {
-        "keys", "joined", "sent", "tags", "total", "heard",
+        "keys", "joined", "senders", "sent", "tags", "total", "heard",
     }  # fmt: skip

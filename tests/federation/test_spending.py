@@ -53,9 +53,8 @@ class Federations:
         return Owner(self.algorithm, self.objective, n, self.path / str(n), **options)
 
     def exchange(self, server, owners=range(AGENTS)):
-        request = server.request()
         for n in owners:
-            server.hear(self.owner(n).answer(request))
+            server.hear(self.owner(n).answer(server.request(n)))
         server.close()
 
     @property
@@ -127,7 +126,7 @@ def test_a_secure_sum_is_charged_when_a_masked_message_leaves(tmp_path):
     while server.stage != MASKED:
         ring.exchange(server)
         assert ring.releases == 0  # keys and shares tell nothing
-    request = server.request()
+    request = server.request(0)
     first, again = (ring.owner().answer(request).message for _ in range(2))
     assert ring.releases == 1
     np.testing.assert_array_equal(*(message["['masked']"] for message in (first, again)))

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -61,11 +61,11 @@ def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
     name = "the invitation" if round < 0 else f"round {round + 1}"
     if stage:
         name, deadline = f"stage {stage + 1} after {name}", min(deadline, LATER)
-    asking = Asking(grid, of_request(coordinator.request()), round, deadline)
+    asking = Asking(grid, _contents(coordinator), round, deadline)
     received, refused = [], 0
     for node, answer in asking.answers(punctual=before is not None and not stage):
         try:
-            coordinator.hear(to_reply(answer), f"node {node}")
+            coordinator.hear(to_reply(answer), _name(node))
         except RefusedError as error:
             refused += 1
             # On one line: whoever answers may have written it.
@@ -82,7 +82,7 @@ def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
         heard.sum(),
         heard.size,
         time.monotonic() - start,
-        len(asking.asked) * size(asking.content),
+        asking.bytes,
         sum(received),
         "" if heard.all() else f"; absent: {np.flatnonzero(~heard).tolist()}",
         f"; {refused} refused" if refused else "",
@@ -91,6 +91,24 @@ def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
     if late and not heard.all():
         log.warning("%s", _missing(heard, name, deadline))
     _announce(before, coordinator.ledger, coordinator.algorithm.released(coordinator.round))
+
+
+def _contents(coordinator: Coordinator) -> Callable[[int], RecordDict | None]:
+    """The request for each node. None for a node that can be of no use."""
+    if not coordinator.personal:
+        same = of_request(coordinator.request())
+        return lambda node: same
+    agents = coordinator.senders
+
+    def own(node: int) -> RecordDict | None:
+        agent = agents.get(_name(node))
+        return None if agent is None else of_request(coordinator.request(agent))
+
+    return own
+
+
+def _name(node: int) -> str:
+    return f"node {node}"
 
 
 def _nobody(name: str, refused: int, deadline: float) -> str:
@@ -132,9 +150,16 @@ def _announce(before: Ledger | None, after: Ledger | None, release: Mechanism | 
 class Asking:
     """The nodes that have been asked in a round, and the messages that have no answer yet."""
 
-    def __init__(self, grid: Grid, content: RecordDict, round: int, deadline: float):
+    def __init__(
+        self,
+        grid: Grid,
+        content: Callable[[int], RecordDict | None],
+        round: int,
+        deadline: float,
+    ):
         self.grid, self.content, self.round, self.deadline = grid, content, round, deadline
         self.asked: set[int] = set()
+        self.bytes = 0
         self.waiting: dict[str, int] = {}
 
     def answers(self, punctual: bool) -> Iterator[tuple[int, Any]]:
@@ -157,15 +182,17 @@ class Asking:
         """Asks the nodes that have not been, all at once; in `left` seconds it is too late."""
         now = time.time()
         nodes = sorted(set(self.grid.get_node_ids()) - self.asked)
+        contents = {node: content for node in nodes if (content := self.content(node)) is not None}
         messages = [
-            Message(self.content, node, MessageType.TRAIN, ttl=left, group_id=str(self.round))
-            for node in nodes
+            Message(content, node, MessageType.TRAIN, ttl=left, group_id=str(self.round))
+            for node, content in contents.items()
         ]
         for message in messages:
             message.metadata.created_at = now  # the same for all: each is told it
         names = self.grid.push_messages(messages) if messages else []
-        pushed = {name: node for name, node in zip(names, nodes, strict=False) if name}
+        pushed = {name: node for name, node in zip(names, contents, strict=False) if name}
         self.asked |= set(pushed.values())
+        self.bytes += sum(size(contents[node]) for node in pushed.values())
         self.waiting |= pushed
 
     def _heard(self, until: float) -> Iterator[tuple[int, Any]]:
