@@ -126,6 +126,24 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
             r"(?P<column>\S+): DEC-HBO, (?P<row>.+) no worse than with the sum of the .+, ratio",
         ),
     ),
+    "dp-controls": (
+        Grid(
+            "Noise over signal in round 1",
+            r"(?P<column>\w+): (?P<row>.+): noise above the signal, ratio",
+        ),
+        Grid(
+            "Mean error of rounds 1 to 20, ours less the other's",
+            r"(?P<column>\w+): (?P<row>.+ below .+), rounds 1 to 20, difference",
+        ),
+        Grid(
+            "Error at the end, ours less the other's",
+            r"(?P<column>\w+): (?P<row>.+ below .+), the end, difference",
+        ),
+        Grid(
+            "Error less that of noise alone",
+            r"(?P<column>\w+): (?P<row>.+) no further from noise alone than \S+, .+, difference",
+        ),
+    ),
     "dp-har": (Grid(DIFFERENCE, LESS), Grid(RATIO, NO_WORSE, {" no worse than ": " beside "})),
     "dp-landmine": (
         Grid(DIFFERENCE, LESS),
@@ -134,8 +152,8 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
             r"(?P<row>.+), fixed size no worse than .+ by more than \d+ %, ratio",
         ),
         Grid(
-            "Epsilon of samples of a fixed size, to be at most that of independent draws",
-            r"(?P<row>.+), fixed size: Rényi loss below the moments of independent draws",
+            "Epsilon by Rényi, to be at most that by the paper's moments",
+            r"(?P<row>.+): Rényi loss below that by moments",
         ),
     ),
     "egp-network": (
@@ -194,6 +212,24 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
         Grid(
             "Seconds of a round, to be below those of the authors' runs",
             r"(?P<column>\w+)( (?P<row>M = \d+))? \(\w+\): a round takes less than .+",
+        ),
+    ),
+    "fts-lengths": (
+        Grid(
+            "Value at the maximum of a message, less that at a random point",
+            r"(?P<column>\w+): FTS, (?P<row>.+): value at the maximum of a message .+, difference",
+        ),
+        Grid(
+            "Mean error of FTS in rounds 1 to 20, less that of TS",
+            r"(?P<column>\w+): FTS, (?P<row>.+): below TS in rounds 1 to 20, .+",
+        ),
+        Grid(
+            "The same, less that of FTS with length scale 0.01",
+            r"(?P<column>\w+): FTS, (?P<row>.+): below the scale 0.01 in rounds 1 to 20, .+",
+        ),
+        Grid(
+            "Error at the end, over that of TS",
+            r"(?P<column>\w+): FTS, (?P<row>.+): at the end no worse than TS by .+, ratio",
         ),
     ),
     "fts-mixed": (

@@ -12,13 +12,13 @@ from jaxbo.domains.base import Cube
 
 def _run(options: Options) -> Result:
     problem = PrivateProblem(Cube(3), WRITERS, writers(), "validation error", batch=1, trains=True)
-    runs, rounds = options.runs_or(3, 2), options.rounds_or(60, 3)
+    runs, rounds = options.runs_or(30, 2), options.rounds_or(60, 3)
     return measure(problem, options, "dp-digits", runs, rounds)
 
 
 EXPERIMENT = Experiment(
     source="DP-FTS-DE, Fig. 3c, f, on a stand-in",
     about="a network for 50 people's handwritten digits: what privacy costs",
-    time="40 min",
+    time="7 h",
     run=_run,
 )

@@ -29,7 +29,7 @@ from jaxbo.algos.fts import FTS
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.taf import TAF
 from jaxbo.algos.ts import TS
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import AbstractDomain, Cube
 from jaxbo.kernels.choosing.ranking import Ranked
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.processes.covariance import SquaredExponential
@@ -41,6 +41,8 @@ FEATURES, QUICK_FEATURES = (50, 100, 150, 200), (100,)
 ALONE, FEDERATED = "TS", ("FTS", "RGPE", "TAF")
 #: Beyond the paper: FTS that learns P_N from ranks, and FTS whose peers keep observing (Fig. 4).
 RANKED, GROWING = "FTS, ranked peers", "FTS, peers go on"
+#: FTS with `messages.longer`.
+LONGER = "FTS, longer length scale"
 OWN_FEATURES, REFIT = 200, 5
 #: Figures of single targets are at this M.
 SHOWN = 100
@@ -48,11 +50,15 @@ COLORS = {"FTS": plotting.BLUE, "RGPE": plotting.PALETTE[2], "TAF": plotting.PAL
 
 
 class FederatedProblem(NamedTuple):
-    """So many owners, each with an objective of so many parameters; the first are the targets."""
+    """So many owners, each with an objective of so many parameters; the first are the targets.
+
+    Without a `domain` it is the cube.
+    """
 
     owners: int
     dim: int
     targets: int = TARGETS
+    domain: AbstractDomain | None = None
 
 
 def described(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -72,6 +78,11 @@ def described(runs: int, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
+def domain_of(problem: FederatedProblem) -> AbstractDomain:
+    """Where all methods look."""
+    return Cube(problem.dim) if problem.domain is None else problem.domain
+
+
 def own_model(problem: FederatedProblem, rounds: int) -> Fitted:
     """A target's model of its own objective, the same alone and in FTS."""
     kernel = SquaredExponential(np.full(problem.dim, 0.2))
@@ -80,14 +91,15 @@ def own_model(problem: FederatedProblem, rounds: int) -> Fitted:
 
 def alone(problem: FederatedProblem, rounds: int) -> TS:
     """All owners, each for itself: the targets' TS, and the peers' past."""
-    return TS(Cube(problem.dim), problem.owners, own_model(problem, rounds))
+    return TS(domain_of(problem), problem.owners, own_model(problem, rounds))
 
 
 def federated(problem: FederatedProblem, kind: str, features: int, rounds: int) -> FTS | RGPE | TAF:
     """FTS, a variant of it, or a rival."""
-    domain, agents = Cube(problem.dim), problem.targets + problem.owners
+    domain, agents = domain_of(problem), problem.targets + problem.owners
     own = own_model(problem, rounds)
-    common = {"features": messages.model(features), "once": True, "targets": problem.targets}
+    model = messages.longer if kind == LONGER else messages.model
+    common = {"features": model(features), "once": True, "targets": problem.targets}
     if kind in ("RGPE", "TAF"):
         exact = eqx.tree_at(lambda model: model.inference, own, Exact())
         transfer = {"RGPE": RGPE, "TAF": TAF}[kind]

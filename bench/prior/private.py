@@ -27,9 +27,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import Check, Verdict, below, ratio
+from bench.common import alike
 from bench.common.panels import figure
 from bench.common.text import interval, number
-from bench.prior import alike
 from bench.prior.setting import INITIAL, KERNEL
 from bench.runner import Experiment, Options, Result, parts
 from jaxbo.algos.base.algorithm import AbstractAlgorithm

@@ -15,6 +15,7 @@ shares of 34 owners, of whom 16 may drop out, at most 10 %.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -25,9 +26,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bench.claims import Check, at_most
+from bench.common import alike
 from bench.common.panels import figure
 from bench.common.text import interval
-from bench.prior import alike
 from bench.prior.setting import INITIAL, KERNEL
 from bench.runner import Experiment, Options, Result, parts
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -122,7 +123,7 @@ def method(name: str) -> AbstractAlgorithm:
 def _run(options: Options) -> Result:
     runs = options.runs_or(RUNS, 4)
     keys = jr.split(jr.key(options.seed), runs)
-    measures = {
+    measures: dict[str, Callable[[], Any]] = {
         f"{AGENTS} agents, {name}": functools.partial(
             alike.regret, method(name), AGENTS, ROUNDS, keys, BATCH
         )

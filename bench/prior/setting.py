@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from bench.claims import Check, at_most
+from bench.common.alike import INITIAL, KERNEL
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.kernels.processes.covariance import SquaredExponential
 
-INITIAL, ROUNDS = 3, 17
-KERNEL = SquaredExponential(0.2)
+ROUNDS = 17
 FEATURES = 100
 #: Evaluations after which regret is looked at.
 AFTER = (4, 5, 7, 10, 20)

@@ -8,22 +8,84 @@ from bench.tables.cells import Results, Rows, figure, final, over_rounds
 
 def synthetic(results: Results) -> Rows:
     """Regret and privacy loss of every setting."""
-    result = results["dp-synthetic"]
     rows = [
         [name, over_rounds(result, name), final(result, name), *_losses(result, name)]
+        for result in _of(results, "dp-synthetic")
         for name in result["methods"]
     ]
     return [["", "regret over all rounds", "regret at the end", *LOSSES], *rows]
 
 
+def _of(results: Results, experiment: str) -> list[Mapping[str, Any]]:
+    """The files of an experiment, whose problems may be apart."""
+    return [result for result in results.values() if result.get("experiment") == experiment]
+
+
+def controls(results: Results) -> Rows:
+    """Errors early and at the end of each task."""
+    found = {
+        next(iter(result["methods"])).split(": ")[0]: result
+        for result in _of(results, "dp-controls")
+    }
+    if not found:
+        return []
+    first = next(iter(found.values()))
+    names = [name.split(": ")[1] for name in first["methods"]]
+    head = [f"{task}, {time}" for task in found for time in ("rounds 1 to 20", "at the end")]
+
+    def cells(task: str, name: str) -> list[str]:
+        full = f"{task}: {name}"
+        early = found[task]["details"]["mean of rounds 1 to 20"][full]
+        return [figure(early), final(found[task], full)]
+
+    rows = [[name, *(cell for task in found for cell in cells(task, name))] for name in names]
+    return [["", *head], *rows]
+
+
+def loudness(results: Results) -> Rows:
+    """The noise of each setting over the signal, with both length scales."""
+    found = {
+        name: value
+        for result in _of(results, "dp-controls")
+        for name, value in result["settings"]["noise over signal"].items()
+    }
+    if not found:
+        return []
+    tasks = list(dict.fromkeys(name.split(": ")[0] for name in found))
+    settings = [name for name in found if name.startswith(tasks[0]) and "longer" not in name]
+    settings = [name.split(": ")[1] for name in settings]
+    scales = {"length scale 0.01": "", "0.3": ", longer"}
+    head = [f"{task}, {scale}" for task in tasks for scale in scales]
+    rows = [
+        [
+            name,
+            *(figure(found[f"{task}: {name}{end}"]) for task in tasks for end in scales.values()),
+        ]
+        for name in settings
+    ]
+    return [["noise over signal", *head], *rows]
+
+
+def population(results: Results) -> Rows:
+    """Mean regret of each method by the number of agents, and the noise over the signal."""
+    result = results["dp-population"]
+    loud = result["settings"]["noise over signal"]
+    labels = [name.split(" agents, ") for name in result["methods"]]
+    sizes = list(dict.fromkeys(size for size, _ in labels))
+    kinds = list(dict.fromkeys(kind for _, kind in labels))
+
+    def cell(size: str, kind: str) -> str:
+        name = f"{size} agents, {kind}"
+        regret = over_rounds(result, name)
+        return f"{regret}; {figure(loud[name])}" if name in loud else regret
+
+    rows = [[kind, *(cell(size, kind) for size in sizes)] for kind in kinds]
+    return [["regret; noise over signal", *(f"{size} agents" for size in sizes)], *rows]
+
+
 def har(results: Results) -> Rows:
     """Validation error and privacy loss of every setting."""
     return _errors(results["dp-har"], "validation error", 100.0, " %")
-
-
-def digits(results: Results) -> Rows:
-    """The same."""
-    return _errors(results["dp-digits"], "validation error", 100.0, " %")
 
 
 def landmine(results: Results) -> Rows:
@@ -32,7 +94,7 @@ def landmine(results: Results) -> Rows:
 
 
 #: Accountants, by the name that they have in a file.
-LOSSES = {"ε, the paper's accountant": "moments", "ε, PLD": "pld"}
+LOSSES = {"ε, the paper's accountant": "moments", "ε, Rényi": "renyi", "ε, PLD": "pld"}
 
 
 def _losses(result: Mapping[str, Any], name: str) -> list[str]:

@@ -51,6 +51,22 @@ def landmine_rounds(results: Results) -> Rows:
     return [["after so many rounds", *map(str, ROUNDS)], *rows]
 
 
+def lengths(results: Results) -> Rows:
+    """Errors early and at the end, and values at the maximum of a message and at a random point."""
+    rows: Rows = []
+    for result in results.values():
+        if result.get("experiment") != "fts-lengths":
+            continue
+        peaks = result["details"]["at the maximum of a message"]
+        early = result["details"]["mean of rounds 1 to 20"]
+        for name in result["methods"]:
+            pair = peaks.get(f"{name}, at the maximum of a message")
+            values = ["", ""] if pair is None else [f"{value:.3f}" for value in pair]
+            rows.append([name, figure(early[name]), final(result, name), *values])
+    head = "rounds 1 to 20", "at the end", "at a message's maximum", "at a random point"
+    return [["", *head], *rows] if rows else []
+
+
 def people(results: Results) -> Rows:
     """Errors at the end, in percent."""
     found = {"movements": results["fts-har"], "eating": results["fts-eating"]}

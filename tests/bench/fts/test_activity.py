@@ -6,8 +6,17 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.fts import activity, agents, growing, pooled, rivals
-from bench.fts.rivals import ALONE, GROWING, INITIAL, RANKED, SHOWN, TARGETS, FederatedProblem
+from bench.fts import activity, agents, growing, lengths, pooled, rivals
+from bench.fts.rivals import (
+    ALONE,
+    GROWING,
+    INITIAL,
+    LONGER,
+    RANKED,
+    SHOWN,
+    TARGETS,
+    FederatedProblem,
+)
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.ranking import Ranked
 
@@ -125,3 +134,26 @@ def test_pooled_is_compared_to_a_fit_of_ones_own_and_to_knowing():
     assert rows["FTS, pooled"][-1] == "228"
     assert rows["FTS, known"][-1] == "100"
     assert rows["TS, known"][-1] == "0"
+
+
+def test_a_message_of_the_longer_scale_says_where_a_similar_objective_is_high(key, light):
+    points_key, run_key = jr.split(key)
+    queries = jr.uniform(points_key, (1, 20, 7, 2))
+    values = -jnp.sum((queries - jnp.arange(7)[None, None, :, None] / 10) ** 2, axis=-1)
+    given = PROBLEM, peak_of, (LONGER, 40), 5, jr.split(run_key, 1), (queries, values)
+    peak, random = (float(one[0]) for one in lengths.at_peaks(*given))
+    # The owners' own maxima are 0.3 apart on average, and random points are further.
+    assert random < peak - 0.1
+    assert peak < 0
+
+
+def test_lengths_are_compared_early_and_at_the_end():
+    levels = {lengths.ALONE: 0.1, lengths.SHORT: 0.12, lengths.LONG: 0.08}
+    errors = made_up({f"har: {label}": level for label, level in levels.items()})
+    random = 0.5 + 0.001 * np.arange(5.0)
+    values = {
+        f"har: {lengths.SHORT}, {lengths.PEAK}": (random - 0.1, random),
+        f"har: {lengths.LONG}, {lengths.PEAK}": (random + 0.1, random),
+    }
+    outcomes = [str(check.outcome) for check in lengths.checks(errors, values).values()]
+    assert outcomes == ["refuted"] * 3 + ["holds"] * 4
