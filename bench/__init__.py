@@ -12,6 +12,7 @@ EXPERIMENTS = {
     "cepe-communication": "bench.cepe.communication",
     "cepe-rate": "bench.cepe.rate",
     "cluster": "bench.egp.cluster",
+    "dec-chains": "bench.dec.chains",
     "dec-cnn": "bench.dec.cnn",
     "dec-gp": "bench.dec.gp",
     "dec-structure": "bench.dec.structure",
