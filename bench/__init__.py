@@ -10,6 +10,7 @@ EXPERIMENTS = {
     "best": "bench.best.blackbox",
     "cepe": "bench.cepe.regret",
     "cepe-communication": "bench.cepe.communication",
+    "cepe-first": "bench.cepe.first",
     "cepe-rate": "bench.cepe.rate",
     "cluster": "bench.egp.cluster",
     "dec-chains": "bench.dec.chains",

@@ -6,7 +6,7 @@
 A function has two chains. The first starts without pairs and with a noise of a tenth of the variance, the
 second with the true pairs and their variances. The sequences are the third and the fourth quarter of
 both chains. R-hat is 1 if all are alike, and large if a chain is still where it started. The length scale
-is given. Pairs to try are scored anew after every 500 moves.
+is given.
 
     found    of the true pairs, how many share a factor, mean over the last half of the moves
     false    of the pairs that share a factor, how many are not true
@@ -14,7 +14,8 @@ is given. Pairs to try are scored anew after every 500 moves.
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -41,8 +42,6 @@ PROBLEMS = tuple(f"{dim}-D" for dim in DIMS)
 #: Observations, and moves of each chain: a move takes the cube of the observations.
 MOVES = {110: 4000, 210: 6000, 410: 2000}
 RUNS = 3
-#: Moves between scores.
-BLOCK = 500
 EMPTY, TRUTH = "from no pairs", "from the true pairs"
 #: Factors of noise and variances from which the chains start: the last is of all pairs' variance.
 STARTS = {EMPTY: (0.1 / NOISE, 1.0, 1.0), TRUTH: (1.0, 0.5, 2.0)}
@@ -53,9 +52,9 @@ MIXED, APART = 1.2, 5.0
 class Walk(NamedTuple):
     """The log evidence after each move, and the shares of pairs that were found and of false pairs."""
 
-    evidence: Float[Array, "starts moves"]
-    found: Float[Array, " starts"]
-    false: Float[Array, " starts"]
+    evidence: Float[Array | np.ndarray, "starts moves"]
+    found: Float[Array | np.ndarray, " starts"]
+    false: Float[Array | np.ndarray, " starts"]
 
 
 @eqx.filter_jit
@@ -78,28 +77,24 @@ def walked(key: Key, dim: int, observations: int, moves: int) -> Walk:
     evidence = model.evidence(shared, jax.tree.map(lambda leaf: leaf[0], belief.whole))
     truth = chain.shared(function.scopes, dim)
 
-    def block(carry: tuple[Scopes, Logs], key: Key):
-        scopes, logs = carry
-        found = chain.sample(
-            key,
-            scopes,
-            evidence,
-            dim,
-            fixed=dim,
-            steps=BLOCK,
-            penalty=math.log(dim),
-            logs=logs,
+    def half(scopes: Scopes, logs: Logs | None, key: Key) -> chain.Chain:
+        penalty = math.log(dim)
+        return chain.sample(
+            key, scopes, evidence, dim, fixed=dim, steps=moves // 2, penalty=penalty, logs=logs
         )
-        return (found.scopes, found.logs), (found.evidence, found.pairs)
 
     def walk(scopes: Scopes, logs: Logs, key: Key) -> Walk:
-        keys = jr.split(key, moves // BLOCK)
-        _, (evidence, pairs) = jax.lax.scan(block, (scopes, logs), keys)
-        often = jnp.mean(pairs[len(keys) // 2 :], axis=0)
-        right, total = jnp.sum(often * truth), jnp.sum(often)
+        first_key, last_key = jr.split(key)
+        first = half(scopes, logs, first_key)
+        last = half(first.scopes, first.logs, last_key)
+        assert first.evidence is not None
+        assert last.evidence is not None
+        assert last.pairs is not None
+        right, total = jnp.sum(last.pairs * truth), jnp.sum(last.pairs)
         false = jnp.where(total > 0, 1 - right / jnp.where(total > 0, total, 1), 0)
+        values = jnp.concatenate([first.evidence, last.evidence])
         constant = observations / 2 * math.log(2 * math.pi)
-        return Walk(evidence.ravel() - constant, right / jnp.sum(truth), false)
+        return Walk(values - constant, right / jnp.sum(truth), false)
 
     empty = structure.start(key, dim)
     full = empty.at[dim : len(function.scopes)].set(function.scopes[dim:])
@@ -108,7 +103,7 @@ def walked(key: Key, dim: int, observations: int, moves: int) -> Walk:
     return jax.lax.map(lambda start: walk(*start), (jnp.stack([empty, full]), logs, keys))
 
 
-def r_hat(evidence: Float[np.ndarray, "starts moves"]) -> float:
+def r_hat(evidence: Float[Array | np.ndarray, "starts moves"]) -> float:
     """R-hat of both last quarters of all chains."""
     quarter = evidence.shape[1] // 4
     some = np.asarray(evidence, np.float64)[:, -2 * quarter :].reshape(-1, quarter)
@@ -150,7 +145,6 @@ def _run(options: Options) -> Result:
         settings={
             "runs": runs,
             "moves": {str(n): moves for n, moves in sizes.items()},
-            "moves between scores": BLOCK,
             "length scale": LENGTH_SCALE,
             "R-hat": hats,
             "log evidence": {name: values.mean(axis=0) for name, values in ends.items()},
@@ -167,7 +161,7 @@ def _run(options: Options) -> Result:
         rows=[
             (
                 name,
-                " ".join(number(value) for value in metrics.mean_and_error(hats[name])),
+                " ".join(number(float(value)) for value in metrics.mean_and_error(hats[name])),
                 *(
                     " ".join(
                         number(float(value))
@@ -200,7 +194,7 @@ def checks(hats: dict[str, np.ndarray], ends: dict[str, np.ndarray]) -> dict[str
     return claims
 
 
-def _figure(walks: dict[str, np.ndarray]):
+def _figure(walks: Mapping[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * len(walks), 3.6), dpi=plotting.DPI, layout="constrained")

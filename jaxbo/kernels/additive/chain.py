@@ -13,7 +13,9 @@ target as it is:
     growth    a factor gets a variable more, and shrinking is the way back
 
 A variable joins others with chances in proportion to the sum of its chances with each of them. The
-chances come from a score test of all pairs (`scores`). They stay as they are while moves are made.
+chances come from a score test of all pairs (`scores`) against what the structure leaves over. They are
+made anew after every `RENEWED` moves. Between two tests each move keeps the target exactly. A test asks
+where the chain is, so over many tests the chain adapts, and keeps the target only nearly.
 """
 
 from collections.abc import Callable
@@ -40,6 +42,8 @@ _HYPER, _BIRTHS, _DEATHS = 0.25, 0.25, 0.25
 _SWAPS = 0.5
 #: Share of births that do not ask the scores, and the largest score that counts, in deviations.
 _BLIND, _HIGHEST = 0.3, 8.0
+#: Moves between two score tests.
+RENEWED = 100
 #: Draws from which the deviation of a score is estimated.
 _DRAWS = 16
 
@@ -126,8 +130,19 @@ def sample(
             density = density + evidence.prior(logs).astype(found.dtype)
         return _Place(scopes, parts, logs, found, density)
 
-    def step(carry: tuple[_Place, Count, Array], key: Key) -> tuple[Any, Scalar]:
-        here, accepted, pairs = carry
+    def tested(key: Key, here: _Place) -> Float[Array, "dim dim"]:
+        if evidence.scores is None:
+            return _chances(jnp.zeros((dim, dim)))
+        return _chances(evidence.scores(key, here.parts[0], here.logs))
+
+    def step(carry: Any, item: tuple[Count, Key]) -> tuple[Any, Scalar]:
+        here, accepted, pairs, chances = carry
+        number, key = item
+        # All chains are tested in the same rounds: under vmap this stays a branch.
+        test_key, key = jr.split(key)
+        chances = jax.lax.cond(
+            number % RENEWED == 0, lambda: tested(test_key, here), lambda: chances
+        )
         kind_key, move_key, log_key, accept_key = jr.split(key, 4)
         kind = jr.uniform(kind_key)
         hyper = kind < _HYPER
@@ -149,20 +164,16 @@ def sample(
         here = jax.tree.map(lambda new, old: jnp.where(take, new, old), there, here)
         # Counts of slots are whole, but for the rounding of their sums.
         pairs += (here.parts[1] > 0.5).astype(float)
-        return (here, accepted + take.astype(int), pairs), here.evidence
+        return (here, accepted + take.astype(int), pairs, chances), here.evidence
 
-    score_key, key = jr.split(key)
     scopes = scopes.at[fixed:].set(_ordered(scopes[fixed:], dim))
     shapes = jax.eval_shape(part, jnp.zeros((), int), scopes[0])
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     parts, _ = jax.lax.scan(add, nothing, (jnp.arange(fixed, factors), scopes[fixed:]))
     logs = jnp.zeros_like(jnp.asarray(_STRIDES)) if logs is None else logs
-    scored = jnp.zeros((dim, dim))
-    if evidence.scores is not None:
-        scored = evidence.scores(score_key, parts[0], logs)
-    chances = _chances(scored)
     start = at(scopes, parts, logs), jnp.zeros((), int), jnp.zeros((dim, dim))
-    (end, accepted, pairs), found = jax.lax.scan(step, start, jr.split(key, steps))
+    items = jnp.arange(steps), jr.split(key, steps)
+    (end, accepted, pairs, _), found = jax.lax.scan(step, (*start, jnp.zeros((dim, dim))), items)
     return Chain(end.scopes, accepted.astype(float) / steps, pairs / steps, end.logs, found)
 
 

@@ -180,8 +180,8 @@ class Sampled(AbstractStructure):
 
     A move fills or empties a slot, exchanges a variable, makes a factor larger or smaller by a
     variable, or changes noise and variances (`kernels.additive.chain`). A score test of all pairs,
-    made anew at every fit, says which pairs to try most often. A move computes the parts of two
-    factors in the covariance, however many there are, and factorizes the covariance. A score test
+    made anew after every hundred moves, says which pairs to try most often. A move computes the parts
+    of two factors in the covariance, however many there are, and factorizes the covariance. A test
     takes O(variables² observations²).
 
     Args:
