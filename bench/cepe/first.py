@@ -1,11 +1,11 @@
-"""CEPE that explores first: for how long, from where, until when, and what agents learn afterwards.
+"""CEPE that explores first: its length, its start, its end, and the lessons of agents afterwards.
 
     the setting of `cepe`;   regret(T) = Σ over agents and rounds of max f - f(x)
 
 "N = 64" is a single phase of 64 rounds of exploration; CEPE's own example is N_t = t^(2/3), interleaved.
 "center" and the like say where it begins; otherwise anywhere, since all variances are equal then. Agents
-with "lessons" learn their own function from 128 values that they observe while they exploit, which are
-not sent. "stays" ends exploration, of 64 rounds at most, when nine maximizers in ten stay within 0.05
+with "lessons" learn their own function from 128 values that they observe while they exploit, and do not
+send. "stays" ends exploration, of 64 rounds at most, when nine maximizers in ten stay within 0.05
 for four rounds. S-CEPE has N = 64 and greedy sketches of 8 points.
 
 Its rules were chosen on other runs, in NumPy, and claims are about runs of this experiment alone. EI and
@@ -118,7 +118,7 @@ def _run(options: Options) -> Result:
 
 def _cell(curves: dict[str, np.ndarray], sent: dict[str, np.ndarray], name: str) -> str:
     mean, error = metrics.mean_and_error(curves[name][:, -1])
-    return f"{number(mean)} {number(error)} {number(float(sent[name].mean()))}"
+    return " ".join(number(float(value)) for value in (mean, error, sent[name].mean()))
 
 
 #: Each with its rival: the regret of the first is at most that of the second, run by run.

@@ -1,4 +1,4 @@
-"""Whether chains that learn a structure forget their start: no pairs at all, or the true ones.
+"""Chains that learn a structure, from two starts: no pairs at all, or the true pairs.
 
     the functions of `dec-structure`; values at 110, 210 and 410 uniform points, without noise
     R-hat² = (within (n - 1) / n + between / n) / within       of the log evidence, 4 sequences of n moves

@@ -189,7 +189,7 @@ class CEPE(AbstractFederated):
     `present` says whose observations the server has in a round, exploiting rounds included, since a
     server remembers nothing here. For the other agents an absent agent is unknown in that round,
     mean 0. It still knows itself. Values observed while exploiting are not sent, as in the paper. Nor
-    are they used, unless `lessons` says so.
+    does the agent use them, unless `lessons` says so.
 
     Args:
         domain: The space to search.
@@ -465,8 +465,9 @@ class CEPE(AbstractFederated):
         known = jax.lax.cond(
             used, lambda: self._learn(design, round, client, x, value), lambda: known
         )
+        belief, sketched, observations, last = known
         own = self._taught(used, round, client, x, value) if self.lessons else None
-        return CEPEClient(client.index, client.draws, *known, own)
+        return CEPEClient(client.index, client.draws, belief, sketched, observations, last, own)
 
     # ------------------------------------------------------------ their parts
 

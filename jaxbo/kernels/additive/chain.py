@@ -1,9 +1,9 @@
-"""Markov chains over structures, for which variables share a factor is learned.
+"""Markov chains that learn a structure: the variables that share a factor.
 
     target(U, noise, variances) = N(y; 0, Σ_I k_I + noise I) p(noise, variances) exp(-penalty places)
 
-The first factors stay: those of single variables. The others are slots, each of which holds a factor
-of two or more variables, or nothing; no two hold the same. A move is one of these, and each keeps the
+The first factors stay: those of single variables. The others are slots. A slot holds a factor of two
+or more variables, or nothing, and no two hold the same. There are these moves, and each keeps the
 target as it is:
 
     hyper     noise, the variance of what stays and that of the slots, by a step of their logarithms
@@ -79,7 +79,7 @@ class Chain(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a chain is. `parts` is the sum of the slots' parts, and how many slots have each pair."""
+    """The state of a chain. `parts` is the sum of the slots' parts, and how many slots have each pair."""
 
     scopes: Scopes
     parts: tuple[PyTree, Float[Array, "dim dim"]]
@@ -151,7 +151,8 @@ def sample(
         move = _move(move_key, kind - _HYPER, here.scopes, chances, fixed)
         ratio = jnp.where(hyper, 0, move.ratio)
         old = here.scopes[move.row]
-        scope = jnp.where(hyper | ~jnp.isfinite(ratio), old, move.scope)
+        stays = hyper | ~jnp.isfinite(ratio)
+        scope = jnp.asarray(jnp.where(stays, old, move.scope))
         changed = jax.tree.map(
             lambda parts, old, new: parts - old + new,
             here.parts,
