@@ -15,7 +15,7 @@ from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.algos.bo import BO
-from jaxbo.algos.cepe import CEPE
+from jaxbo.algos.cepe import CEPE, Stays
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.dp_learned_prior import DPLearnedPrior
@@ -123,6 +123,7 @@ __all__ = [
     "Sketch",
     "Space",
     "SquaredExponential",
+    "Stays",
     "Summary",
     "Thompson",
     "Timeline",

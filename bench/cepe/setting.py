@@ -117,9 +117,10 @@ def outcomes(
         wanted = jnp.where(jnp.isnan(alpha), drawn.alpha, alpha)
         method = eqx.tree_at(lambda a: a.alpha, algorithm, wanted)
         _, trace = run(method, drawn, rounds, run_key)
+        info = trace.info.agents if method.remembers else trace.info
         regret = drawn.regret(trace.queries)
         ones = jnp.ones(regret.shape[1], regret.dtype)
-        return Totals(dot(regret, ones), jnp.sum(trace.info.scalars, axis=1).astype(regret.dtype))
+        return Totals(dot(regret, ones), jnp.sum(info.scalars, axis=1).astype(regret.dtype))
 
     return jax.lax.map(one, keys)
 

@@ -36,6 +36,7 @@ from bench.claims import BY, Check, on_average, within
 from bench.common.panels import figure
 from bench.common.search import INITIAL
 from bench.common.text import number
+from bench.dec.functions import LENGTH_SCALE, Sum, draw
 from bench.dec.methods import GRIDS, PLAIN, REFIT, decomposed, scaled
 from bench.runner import Experiment, Options, Result, parts
 from jaxbo import metrics
@@ -43,23 +44,12 @@ from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
-from jaxbo.kernels.additive import structure
+from jaxbo.kernels.additive.chain import Chain, Evidence, Scopes, shared
 from jaxbo.kernels.additive.decomposed import AdditiveBelief, Decomposed
 from jaxbo.kernels.additive.policy import UpperBound
-from jaxbo.kernels.additive.structure import (
-    AbstractStructure,
-    Chain,
-    Evidence,
-    Given,
-    RandomTree,
-    Sampled,
-    Scopes,
-)
-from jaxbo.kernels.choosing.maximize import ascend
-from jaxbo.kernels.factors import maxsum
-from jaxbo.kernels.factors.graph import DataGraph
+from jaxbo.kernels.additive.structure import AbstractStructure, Given, RandomTree, Sampled
 from jaxbo.runs.compiled import run
-from jaxbo.types import Count, Key, Point, Scalar
+from jaxbo.types import Key, Point, Scalar
 
 #: Dimensions, and runs in each.
 DIMS = {20: 10, 50: 6, 100: 3}
@@ -68,69 +58,6 @@ PROBLEMS = tuple(f"{dim}-D" for dim in DIMS)
 STEPS_OF_CHAINS = 1000
 #: How much more variance a pair has than a single variable: about dim / (dim / 4).
 HEAVIER = 4
-#: Of every factor's process: a handful of bumps and hollows in a square.
-LENGTH_SCALE = 0.4
-#: Frequencies that a factor's function is a sum of.
-FREQUENCIES = 50
-#: Grid points along each coordinate, a fortieth of the length scale apart; steps from the best of them.
-GRID, STEPS = 101, 5
-
-
-class Sum(eqx.Module):
-    """A function of single variables and of pairs; the objective of every agent."""
-
-    scopes: Scopes
-    frequencies: Float[Array, "factors frequencies 2"]
-    weights: Float[Array, "factors frequencies 2"]
-
-    def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
-        del key, agent
-        return self.value(x)
-
-    def value(self, x: Point) -> Scalar:
-        """f(x), of prior variance 1."""
-        return jnp.sum(jax.vmap(self.part)(self.frequencies, self.weights, x[self.scopes]))
-
-    @staticmethod
-    def part(
-        frequencies: Float[Array, "frequencies 2"],
-        weights: Float[Array, "frequencies 2"],
-        pair: Float[Array, "2"],
-    ) -> Scalar:
-        """One factor."""
-        angle = jnp.sum(frequencies * pair[None, :], axis=1)
-        return jnp.sum(weights * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1))
-
-    def maximum(self, dim: int, grid: int = GRID) -> Scalar:
-        """The largest value: that of the best point of a grid, improved from there."""
-        points = jnp.linspace(0, 1, grid)
-        each = jax.vmap(jax.vmap(self.part, (None, None, 0)), (None, None, 0))
-        square = jnp.stack(jnp.meshgrid(points, points, indexing="ij"), axis=2)
-        functions = self.frequencies, self.weights
-        tables = (jax.lax.map(lambda of: each(of[0], of[1], square), functions),)
-        graph = DataGraph(self.scopes, dim, grid)
-        # No path in a tree is longer than `dim`; without damping messages are then exact.
-        messages, _ = maxsum.settle(graph, tables, iterations=dim, damping=0.0, tolerance=0.0)
-        x = points[maxsum.decode(graph, tables, messages)[:dim]]
-        return ascend(self.value, Cube(dim), x, self.value(x), STEPS)[1]
-
-
-def draw(key: Key, dim: int) -> Sum:
-    """Functions on every variable and on the pairs of a random tree."""
-    tree_key, place_key, frequency_key, weight_key = jr.split(key, 4)
-    pairs = max(1, dim // 4)
-    tree = jr.permutation(place_key, dim)[RandomTree().start(tree_key, pairs + 1)]
-    alone = jnp.stack([jnp.arange(dim), jnp.full(dim, -1)], axis=1)
-    scopes = jnp.concatenate([alone, tree]).astype(jnp.int32)
-    shape = (dim + pairs, FREQUENCIES, 2)
-    variance = jnp.where(scopes[:, 1] < 0, 0.5 / dim, 0.5 / pairs)
-    # Nothing varies along a place that no variable has.
-    frequencies = jr.normal(frequency_key, shape) / LENGTH_SCALE
-    return Sum(
-        scopes,
-        jnp.where(scopes[:, None] < 0, 0, frequencies),
-        jr.normal(weight_key, shape) * jnp.sqrt(variance / FREQUENCIES)[:, None, None],
-    )
 
 
 class Known(AbstractStructure):
@@ -295,8 +222,8 @@ def held(scopes: Int[Array, "chains factors arity"], function: Sum, dim: int) ->
     """How many of the function's pairs share a factor, and how many pairs that share a factor are not the
     function's.
     """
-    share = jnp.mean(jax.vmap(lambda s: structure.shared(s, dim))(scopes), axis=0)
-    pairs, total = structure.shared(function.scopes, dim), jnp.sum(share)
+    share = jnp.mean(jax.vmap(lambda s: shared(s, dim))(scopes), axis=0)
+    pairs, total = shared(function.scopes, dim), jnp.sum(share)
     right = jnp.sum(share * pairs)
     false = jnp.where(total > 0, 1 - right / jnp.where(total > 0, total, 1), 0)
     return jnp.stack([right / jnp.sum(pairs), false])

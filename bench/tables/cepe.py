@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.tables.cells import Results, Rows, figure, final
+from bench.tables.cells import Results, Rows, figure, final, spread
 
 FUNCTIONS = ("Branin", "Sobester", "Sobester, standardized")
 METHODS = {
@@ -46,6 +46,18 @@ def communication(results: Results) -> Rows:
         *map(row, sent),
         *(of_many(name, cells) for name, cells in settings["1000 agents"].items()),
     ]
+
+
+def first(results: Results) -> Rows:
+    """Regret at the end and numbers sent, by function."""
+    runs = [one for one in results.values() if one.get("experiment") == "cepe-first"]
+    regrets = {name: method for one in runs for name, method in one["methods"].items()}
+    sent = {name: count for one in runs for name, count in one["settings"]["numbers sent"].items()}
+    rows = [
+        [name, spread(method["final"]["mean"], method["final"]["se"]), f"{sent[name]:.0f}"]
+        for name, method in regrets.items()
+    ]
+    return [["", "regret", "numbers sent"], *rows] if rows else []
 
 
 def rate(results: Results) -> Rows:

@@ -74,6 +74,30 @@ def dec_structure(results: Results) -> Rows:
     ]
 
 
+def dec_chains(results: Results) -> Rows:
+    """R-hat, and the pairs that both chains found."""
+    runs = [one for one in results.values() if one.get("experiment") == "dec-chains"]
+    rows = []
+    for one in sorted(
+        runs, key=lambda one: int(next(iter(one["settings"]["R-hat"])).split("-")[0])
+    ):
+        settings = one["settings"]
+        for name, hats in settings["R-hat"].items():
+            evidence = "; ".join(f"{value:.0f}" for value in settings["log evidence"][name])
+            found, false = (
+                "; ".join(map(percent, settings[part][name])) for part in ("found", "false")
+            )
+            rows.append([name, ", ".join(map(figure, hats)), evidence, found, false])
+    head = [
+        "",
+        "R-hat of each function",
+        "log evidence",
+        "true pairs found",
+        "of pairs found, false",
+    ]
+    return [head, *rows] if rows else []
+
+
 def dec_times(results: Results) -> Rows:
     """Seconds of a run, with its share of compiling."""
     problems = ("Hartmann-6", "Shekel-4", "Michalewicz-10")

@@ -6,6 +6,13 @@
 
 S-CEPE explores first, then sends its inducing points and their weights instead, a point a round
 (`kernels.processes.nystrom`), while it queries the maximizer of its own mean.
+
+Beyond the paper, an agent may also learn h_i from its first values while exploiting, which costs no
+message: with M_i the mean given all its values, it then maximizes
+
+    α_i M_i + (1 - α_i) (Σ_j w_j mean_j + w_i (M_i - mean_i))
+
+And exploration may stop early (`Stays`).
 """
 
 from collections.abc import Sequence
@@ -31,6 +38,7 @@ from jaxbo.kernels.choosing.exploration import (
     Expansion,
     Mean,
     OnPoints,
+    Terms,
 )
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.processes import gp, nystrom
@@ -55,8 +63,66 @@ class Sketched(eqx.Module):
     count: Count
 
 
+class Stays(eqx.Module):
+    """Ends CEPE's exploration once the agents' maximizers stay where they are.
+
+    All that is needed of an agent is sent anyway: its values, alpha and weights. After every few
+    rounds of exploration, the server finds each agent's maximizer. If enough of them are near those of
+    the look before, it says so in its broadcast, and nobody explores in later rounds.
+
+    The theorem of CEPE is about numbers of rounds that do not depend on values. It bounds the loss of
+    exploring still, since no more is explored. It does not bound the loss of exploiting.
+
+    Args:
+        every: Number of rounds between two looks, at least 1. Default: 4.
+        distance: The farthest that a maximizer goes if it stays, at least 0: the largest difference
+            in a coordinate of the unit cube. Default: 0.05.
+        share: The share of agents whose maximizers stay, in (0, 1]. Default: 0.9.
+
+    Raises:
+        ValueError: A number is out of its range.
+
+    Example:
+        >>> import jaxbo
+        >>> rule = jaxbo.Stays(every=2)
+        >>> numbers = jaxbo.schedules.first(64)
+        >>> method = jaxbo.CEPE(jaxbo.Cube(1), 3, numbers, stays=rule)
+        >>> method.stays.every
+        2
+    """
+
+    every: int = eqx.field(static=True, default=4)
+    distance: Scalar = eqx.field(converter=named("distance"), default=0.05)
+    share: Scalar = eqx.field(converter=named("share"), default=0.9)
+
+    def __check_init__(self):
+        whole("every", self.every, least=1)
+        require(self.distance >= 0, f"distance must be at least 0, got {self.distance}.")
+        require((self.share > 0) & (self.share <= 1), f"share must be in (0, 1], got {self.share}.")
+
+
+class Looked(eqx.Module):
+    """The maximizers of all agents at the last look, whether there was one, and whether exploration is
+    over.
+    """
+
+    maximizers: Float[Array, "agents dim"]
+    before: Flag
+    over: Flag
+
+
+class CEPEShared(eqx.Module):
+    """The common design, if there is one, and what was seen at the last look."""
+
+    design: Design | None
+    looked: Looked
+
+
 class CEPEClient(eqx.Module):
-    """An agent; `last` is the round of its last observation, `draws` the key of its inducing points."""
+    """An agent; `last` is the round of its last observation, `draws` the key of its inducing points.
+
+    `own` is its belief given all that it learns from, where that is more than it sends.
+    """
 
     index: Count
     draws: Held = eqx.field(converter=held)
@@ -64,6 +130,7 @@ class CEPEClient(eqx.Module):
     sketched: Sketched | None
     observations: Count
     last: Count
+    own: PyTree = None
 
 
 class CEPEMessage(eqx.Module):
@@ -79,7 +146,7 @@ class CEPEMessage(eqx.Module):
 class CEPEBroadcast(eqx.Module):
     """The weighted sum of the means that are present.
 
-    `pending` is true until all inducing points are sent.
+    `pending` is true until all inducing points are sent. `looked` is there if exploration may stop early.
     """
 
     round: Count
@@ -87,6 +154,7 @@ class CEPEBroadcast(eqx.Module):
     mean: Mean
     present: Bool[Array, " agents"]
     pending: Flag
+    looked: Looked | None = None
 
 
 class CEPEInfo(Shown):
@@ -120,7 +188,8 @@ class CEPE(AbstractFederated):
 
     `present` says whose observations the server has in a round, exploiting rounds included, since a
     server remembers nothing here. For the other agents an absent agent is unknown in that round,
-    mean 0. It still knows itself. Values observed while exploiting are not used, as in the paper.
+    mean 0. It still knows itself. Values observed while exploiting are not sent, as in the paper. Nor
+    does the agent use them, unless `lessons` says so.
 
     Args:
         domain: The space to search.
@@ -140,10 +209,17 @@ class CEPE(AbstractFederated):
         initial_capacity: The most observations before the first round, at least 0. Default: 0.
         candidates: Number of points from which a search for the maximizer starts, at least 1.
             Default: 1000.
+        start: The first point that is explored. None: any point, since before there are values all
+            have the same variance.
+        lessons: The most values observed while exploiting from which an agent learns its own
+            function, at least 0. Each agent then takes O(points (exploration + lessons)) of memory on
+            a finite domain, and O((exploration + lessons)²) elsewhere. Default: 0.
+        stays: The rule that ends exploration before `numbers` do, without a sketch. None: it does
+            not end early.
 
     Raises:
         ValueError: A number is out of its range, an array is not of the agents' shape, or
-            exploration does not come first under a sketch.
+            exploration does not come first, or may stop early, under a sketch.
 
     Example:
         >>> import jax.random as jr
@@ -167,6 +243,9 @@ class CEPE(AbstractFederated):
     initial_capacity: int = eqx.field(  # pyright: ignore[reportIncompatibleMethodOverride]
         static=True, default=0
     )
+    start: Point | None = None
+    lessons: int = eqx.field(static=True, default=0)
+    stays: Stays | None = None
 
     def __init__(
         self,
@@ -181,6 +260,9 @@ class CEPE(AbstractFederated):
         sketch: AbstractSketch | None = None,
         initial_capacity: int = 0,
         candidates: int = 1000,
+        start: ArrayLike | Sequence[float] | None = None,
+        lessons: int = 0,
+        stays: Stays | None = None,
     ):
         explores = schedules.explores(numbers)
         steps = int(explores.sum())
@@ -198,6 +280,9 @@ class CEPE(AbstractFederated):
         self.steps = steps
         self.initial_capacity = initial_capacity  # pyright: ignore[reportIncompatibleMethodOverride]
         self.candidates = candidates
+        self.start = None if start is None else named("start")(start)
+        self.lessons = lessons
+        self.stays = stays
 
     def __check_init__(self):
         is_a("kernel", self.kernel, AbstractKernel)
@@ -210,6 +295,18 @@ class CEPE(AbstractFederated):
             positive(name, value)
         whole("initial_capacity", self.initial_capacity)
         whole("candidates", self.candidates, least=1)
+        whole("lessons", self.lessons)
+        if self.start is not None:
+            require(
+                self.start.shape == (self.domain.dim,) and bool(jnp.all(jnp.isfinite(self.start))),
+                f"start must be a point of {self.domain.dim} coordinates, got {self.start}.",
+            )
+        if self.stays is not None:
+            is_a("stays", self.stays, Stays)
+            require(
+                self.sketch is None,
+                "with a sketch exploration cannot stop early: leave out stays, or the sketch.",
+            )
 
     @property
     def targets(self) -> int:
@@ -228,10 +325,23 @@ class CEPE(AbstractFederated):
     @property
     def exploration(self) -> AbstractExploration:
         """Returns the form in which beliefs are held."""
-        capacity = self.steps + self.initial_capacity
+        return self._holding(self.steps + self.initial_capacity)
+
+    def _holding(self, capacity: int) -> AbstractExploration:
+        """The form of beliefs of so many observations."""
         if isinstance(self.domain, Finite):
             return OnPoints(capacity=capacity, domain=self.domain)
         return Anywhere(capacity=capacity, domain=self.domain, candidates=self.candidates)
+
+    @property
+    def remembers(self) -> bool:
+        return self.stays is not None
+
+    def remembered(self, broadcast: CEPEBroadcast) -> Looked | None:
+        return broadcast.looked
+
+    def revised(self, shared: CEPEShared, remembered: Looked) -> CEPEShared:
+        return CEPEShared(shared.design, remembered)
 
     @property
     def grows(self) -> bool:
@@ -247,36 +357,44 @@ class CEPE(AbstractFederated):
         *,
         each: Each = jax.vmap,
     ) -> FederatedState:
-        if state.shared is not None:
+        design = _design(state.shared)
+        if design is not None:
             shape = (self.agents, self.domain.dim)
             require(
                 queries.shape == shape, f"expected queries of shape {shape}, got {queries.shape}."
             )
             # The design gets one point more: that of the agents who had evaluated all points before.
             there = jnp.all(jnp.isfinite(queries), axis=1)
-            ahead = there & (state.clients.belief.count == state.shared.count)
-            wanted = self._exploring(state.round) & jnp.any(ahead) & ~jnp.asarray(stage.before)
+            ahead = there & (state.clients.belief.count == design.count)
+            exploring = self._exploring(state.shared, state.round)
+            wanted = exploring & jnp.any(ahead) & ~jnp.asarray(stage.before)
             # The first of them that succeeded, or else the first. A sum is less to send than all queries.
             index = jnp.arange(self.agents)
             order = jnp.where(jnp.isfinite(values), index, index + self.agents)
             order = jnp.where(ahead, order, 2 * self.agents)
             first = order == jnp.min(order)
             x = jnp.sum(jnp.where((first & ahead)[:, None], queries, 0), axis=0)
-            shared = self.exploration.designed(state.shared, x, wanted)
-            state = eqx.tree_at(lambda s: s.shared, state, shared)
+            grown = self.exploration.designed(design, x, wanted)
+            state = eqx.tree_at(lambda s: _design(s.shared), state, grown)
         return super().tell(state, queries, values, stage, info, each=each)
 
     # ------------------------------------------------------------ the functions of a method
 
-    def setup(self, key: Key) -> Design | None:
+    def setup(self, key: Key) -> Design | CEPEShared | None:
         del key
-        return self.exploration.no_design(self.kernel, self.noise) if self.common else None
+        design = self.exploration.no_design(self.kernel, self.noise) if self.common else None
+        if self.stays is None:
+            return design
+        nowhere = jnp.zeros((self.agents, self.domain.dim), self.alpha.dtype)
+        no = jnp.zeros((), bool)
+        return CEPEShared(design, Looked(nowhere, no, no))
 
-    def join(self, key: Key, shared: Design | None, index: Count) -> CEPEClient:
-        if shared is None:
+    def join(self, key: Key, shared: Design | CEPEShared | None, index: Count) -> CEPEClient:
+        design = _design(shared)
+        if design is None:
             belief = self.exploration.start(*self._model(index))
         else:
-            belief = exploration.no_answers(shared)
+            belief = exploration.no_answers(design)
         sketched = None
         if self.sketch is not None:
             capacity = self.steps + self.initial_capacity
@@ -287,9 +405,12 @@ class CEPE(AbstractFederated):
             nothing = self.exploration.of(Expansion(kernel, z, jnp.zeros_like(z[:, 0])))
             sketched = Sketched(x, y, nothing, jnp.zeros((), int))
         zero = jnp.zeros((), int)
-        return CEPEClient(index, key, belief, sketched, zero, jnp.full((), NEVER))
+        own = self._personal.start(*self._model(index)) if self.lessons else None
+        return CEPEClient(index, key, belief, sketched, zero, jnp.full((), NEVER), own)
 
-    def message(self, key: Key, shared: Design | None, client: CEPEClient) -> CEPEMessage:
+    def message(
+        self, key: Key, shared: Design | CEPEShared | None, client: CEPEClient
+    ) -> CEPEMessage:
         del key, shared
         if client.sketched is not None:
             return CEPEMessage(client.sketched.mean, client.sketched.count)
@@ -298,55 +419,126 @@ class CEPE(AbstractFederated):
     def aggregate(
         self,
         key: Key,
-        shared: Design | None,
+        shared: Design | CEPEShared | None,
         round: Count,
         messages: CEPEMessage,
         present: Bool[Array, " agents"],
     ) -> CEPEBroadcast:
-        del shared
         mean = exploration.total(messages.mean, jnp.where(present, self.weights, 0))
         pending = round - self.steps < jnp.max(jnp.where(present, messages.count, 0))
-        return CEPEBroadcast(round, key, mean, present, pending)
+        looked = None
+        if isinstance(shared, CEPEShared):
+            looked = self._looked(key, shared, round, messages.mean, mean, present)
+        return CEPEBroadcast(round, key, mean, present, pending, looked)
 
     def choose(
         self,
         key: Key,
-        shared: Design | None,
+        shared: Design | CEPEShared | None,
         client: CEPEClient,
         past: History,
         message: CEPEMessage,
         broadcast: CEPEBroadcast,
     ) -> tuple[Point, CEPEInfo]:
         del key
-        exploring = self._exploring(broadcast.round)
-        # `round` is common to all agents: under vmap these stay branches.
+        exploring, design = self._exploring(shared, broadcast.round), _design(shared)
+        # This is common to all agents: under vmap these stay branches.
         x = jax.lax.cond(
             exploring,
-            lambda: self._explore(shared, client, past, broadcast),
-            lambda: self._exploit(shared, client, past, message, broadcast),
+            lambda: self._explore(design, client, past, broadcast),
+            lambda: self._exploit(design, client, past, message, broadcast),
         )
         scalars = (self.domain.dim + 1) * self._sent(client, message, broadcast.round)
         return x, CEPEInfo(exploring, scalars, scalars * x.dtype.itemsize)
 
     def learn(
-        self, shared: Design | None, round: Count, client: CEPEClient, x: Point, value: Scalar
+        self,
+        shared: Design | CEPEShared | None,
+        round: Count,
+        client: CEPEClient,
+        x: Point,
+        value: Scalar,
     ) -> CEPEClient:
-        used = self._exploring(round) | (round == BEFORE_FIRST_ROUND)
+        design = _design(shared)
+        used = self._exploring(shared, round) | (round == BEFORE_FIRST_ROUND)
         known = client.belief, client.sketched, client.observations, client.last
         known = jax.lax.cond(
-            used, lambda: self._learn(shared, round, client, x, value), lambda: known
+            used, lambda: self._learn(design, round, client, x, value), lambda: known
         )
-        return CEPEClient(client.index, client.draws, *known)
+        belief, sketched, observations, last = known
+        own = self._taught(used, round, client, x, value) if self.lessons else None
+        return CEPEClient(client.index, client.draws, belief, sketched, observations, last, own)
 
     # ------------------------------------------------------------ their parts
 
-    def _exploring(self, round: Count) -> Flag:
+    def _exploring(self, shared: Design | CEPEShared | None, round: Count) -> Flag:
         last = self.explores.shape[0] - 1
-        return self.explores[jnp.clip(round, 0, last)] & (round >= 0) & (round <= last)
+        asked = self.explores[jnp.clip(round, 0, last)] & (round >= 0) & (round <= last)
+        return asked & ~shared.looked.over if isinstance(shared, CEPEShared) else asked
+
+    @property
+    def _personal(self) -> AbstractExploration:
+        """The form in which an agent's belief is held that it does not send."""
+        return self._holding(self.steps + self.initial_capacity + self.lessons)
+
+    def _taught(
+        self, used: Flag, round: Count, client: CEPEClient, x: Point, value: Scalar
+    ) -> PyTree:
+        """The belief of an agent given a value, if it was explored or is one of the first after that."""
+        exploited = jnp.cumsum(~self.explores)[jnp.clip(round, 0, len(self.explores) - 1)]
+        exploited += jnp.maximum(round - len(self.explores) + 1, 0)
+        learned = client.own.count - client.observations
+        y = jnp.where(used | (learned < self.lessons), value, jnp.nan)
+        # The number of rounds is common to all agents: later rounds cost nothing.
+        return jax.lax.cond(
+            used | (exploited <= self.lessons + self.steps),
+            lambda: self._personal.observe(client.own, x, y),
+            lambda: client.own,
+        )
+
+    def _looked(
+        self,
+        key: Key,
+        shared: CEPEShared,
+        round: Count,
+        means: Mean,
+        mean: Mean,
+        present: Bool[Array, " agents"],
+    ) -> Looked:
+        """The maximizers of all agents if it is time to look at them, and whether enough of them stay."""
+        stays, old = self.stays, shared.looked
+        assert stays is not None
+
+        def maximizer(alpha: Scalar, own: Mean) -> Point:
+            terms = [(alpha, own), (1 - alpha, mean)]
+            return self.exploration.peak(key, shared.design, terms)
+
+        def look() -> Looked:
+            found = jax.vmap(maximizer)(self.alpha, means).astype(old.maximizers.dtype)
+            near = jnp.max(jnp.abs(found - old.maximizers), axis=1) <= stays.distance
+            there = jnp.sum(present).astype(stays.share.dtype)
+            staying = jnp.sum(near & present).astype(stays.share.dtype)
+            over = old.before & (there > 0) & (staying >= stays.share * there)
+            # An agent whose message was lost is looked at again next time.
+            found = jnp.where(present[:, None], found, old.maximizers)
+            return Looked(found, jnp.ones((), bool), over)
+
+        time = self._exploring(shared, round) & (round > 0) & (round % stays.every == 0)
+        return jax.lax.cond(time, look, lambda: old)
 
     def _explore(
         self, shared: Design | None, client: CEPEClient, past: History, broadcast: CEPEBroadcast
     ) -> Point:
+        x = self._widest(shared, client, past, broadcast)
+        if self.start is None:
+            return x
+        first = (broadcast.round == 0) & (client.observations == 0)
+        return jnp.where(first, self.domain.project(self.start.astype(x.dtype)), x)
+
+    def _widest(
+        self, shared: Design | None, client: CEPEClient, past: History, broadcast: CEPEBroadcast
+    ) -> Point:
+        """The point of largest variance."""
         if shared is None:
             return self.exploration.explore(broadcast.key, client.belief, past)
         # The next point of all, computed once; an agent that is behind goes where the others have been.
@@ -363,15 +555,36 @@ class CEPE(AbstractFederated):
         broadcast: CEPEBroadcast,
     ) -> Point:
         alpha, weight = self.alpha[client.index], self.weights[client.index]
+        if self.lessons:
+            exact = self._personal.mean(client.own)
+            # The server's sum has the agent as the others know it, if its message arrived.
+            heard = jnp.where(broadcast.present[client.index], weight, 0)
+            terms = [
+                (alpha + (1 - alpha) * weight, exact),
+                (1 - alpha, broadcast.mean),
+                ((alpha - 1) * heard, message.mean),
+            ]
+            return self._best_of(shared, terms, exact, past, broadcast)
         exact = self.exploration.mean(client.belief)
         own = exact if self.sketch is not None and self.sketch.exact else message.mean
         # The server's sum lacks an agent whose message was lost; the agent itself does not.
         lost = jnp.where(broadcast.present[client.index], 0, weight)
         terms = [(alpha, own), (1 - alpha, broadcast.mean), ((1 - alpha) * lost, message.mean)]
+        return self._best_of(shared, terms, exact, past, broadcast)
+
+    def _best_of(
+        self,
+        shared: Design | None,
+        terms: Terms,
+        exact: Mean,
+        past: History,
+        broadcast: CEPEBroadcast,
+    ) -> Point:
+        """The maximizer of the terms, or of the agent's own mean as long as sketches are sent."""
         best = lambda terms: self.exploration.best(broadcast.key, shared, terms, past)  # noqa: E731
         if self.sketch is None:
             return best(terms)
-        alone = [(jnp.ones_like(alpha), exact)]
+        alone = [(jnp.ones((), self.alpha.dtype), exact)]
         return jax.lax.cond(broadcast.pending, lambda: best(alone), lambda: best(terms))
 
     def _sent(self, client: CEPEClient, message: CEPEMessage, round: Count) -> Count:
@@ -435,6 +648,11 @@ class CEPE(AbstractFederated):
         weights = nystrom.weights(phi, nystrom.condition(phi, noise, x, y))
         mean = self.exploration.of(Expansion(kernel, phi.z, weights))
         return mean, drawn.count
+
+
+def _design(shared: Design | CEPEShared | None) -> Design | None:
+    """The design that all explore, if they do."""
+    return shared.design if isinstance(shared, CEPEShared) else shared
 
 
 def personalization(

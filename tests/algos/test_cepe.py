@@ -11,7 +11,7 @@ import pytest
 
 from bench.cepe.collaborative import IGPUCB, Collaborative
 from jaxbo import schedules
-from jaxbo.algos.cepe import CEPE
+from jaxbo.algos.cepe import CEPE, Stays
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.processes import nystrom
 from jaxbo.kernels.processes.covariance import Matern32, Matern52, SquaredExponential, stack
@@ -231,6 +231,105 @@ def test_on_a_cube_every_query_is_that_of_algorithm_1(x64):
         started = scores[:, :, len(grid) : len(grid) + len(candidates)].max(2)
         assert (started - got).max() < (1e-9 if x64 else 1e-4)
         assert 0.2 < free.mean() < 0.95
+
+
+# ---------------------------------------------------------------- beyond the paper
+#
+# Exploration first, of eight rounds, from a fixed point. Agents learn from six values more.
+
+FIRST, LESSONS, START = 8, 6, np.array([0.5, 0.5])
+WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4])
+
+
+def after(trace, lessons, weights, stop=FIRST):
+    """What agents maximize after `stop` rounds of exploration, given what all and each have learned."""
+    queries, values = np.asarray(trace.queries, float), np.asarray(trace.values, float)
+    points, kernel = np.asarray(POINTS.points), SquaredExponential(0.25)
+
+    def mean(agent, rounds):
+        held = [r for r in rounds if np.isfinite(values[r, agent])]
+        return posterior(kernel, queries[held, agent], values[held, agent], points)[0]
+
+    scores = []
+    shared = [mean(j, range(stop)) for j in range(AGENTS)]
+    for t in range(stop, len(queries)):
+        row = []
+        for i, alpha in enumerate(np.asarray(ALPHA)):
+            exploited = [r for r in range(stop, t) if np.isfinite(values[r, i])][:lessons]
+            own = mean(i, [*range(stop), *exploited])
+            others = sum(w * (own if j == i else shared[j]) for j, w in enumerate(weights))
+            row.append(alpha * own + (1 - alpha) * others)
+        scores.append(row)
+    return np.array(scores)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("own", [False, True], ids=["common", "kernels of their own"])
+def test_lessons_are_what_an_agent_saw_while_exploiting(own, x64):
+    options = {"kernel": stack([SquaredExponential(0.25)] * AGENTS, 2)} if own else {}
+    numbers = schedules.first(FIRST)
+    make = functools.partial(cepe, numbers=numbers, weights=WEIGHTS, start=START, **options)
+    _, trace = run(make(lessons=LESSONS), Waves(), FIRST + 12, jr.key(1))
+    scores = after(trace, LESSONS, WEIGHTS)
+    points, queries = np.asarray(POINTS.points), np.asarray(trace.queries[FIRST:])
+    places = ((queries[:, :, None] - points) ** 2).sum(-1).argmin(-1)
+    got = np.take_along_axis(scores, places[:, :, None], 2)[:, :, 0]
+    assert (scores.max(2) - got).max() < (1e-9 if x64 else 3e-4)
+    # The design begins at the nearest point, and nothing more is sent than without lessons.
+    nearest = points[((points - START) ** 2).sum(1).argmin()]
+    np.testing.assert_allclose(trace.queries[0], np.tile(nearest, (AGENTS, 1)), rtol=1e-6)
+    _, plain = run(make(), Waves(), FIRST + 12, jr.key(1))
+    np.testing.assert_array_equal(trace.info.scalars, plain.info.scalars)
+    np.testing.assert_array_equal(trace.queries[: FIRST + 1], plain.queries[: FIRST + 1])
+    assert (trace.queries[FIRST:] != plain.queries[FIRST:]).any()
+    beyond = after(trace, 12, WEIGHTS)
+    assert np.abs(beyond - scores).max() > 0.01  # it is the first that count
+
+
+def test_lessons_of_s_cepe_are_of_its_own_mean():
+    method = cepe(numbers=schedules.first(FIRST), sketch=Sketch(60.0), lessons=LESSONS, start=START)
+    _, trace = run(method, Waves(), FIRST + 4, jr.key(1))
+    assert trace.info.scalars[FIRST + 1 :].sum() > 0
+    # While sketches are sent each follows its own mean, as if alone.
+    alone = eqx.tree_at(lambda a: a.alpha, method, jnp.ones(AGENTS))
+    _, same = run(alone, Waves(), FIRST + 4, jr.key(1))
+    np.testing.assert_array_equal(trace.queries[: FIRST + 2], same.queries[: FIRST + 2])
+
+
+EVERY, NEAR = 4, 0.1
+
+
+def test_exploration_ends_when_enough_maximizers_stay():
+    """As Algorithm 1 would have it, whose maximizers are looked at every few rounds."""
+    rule, most = Stays(every=EVERY, distance=NEAR, share=0.75), 40
+    method = cepe(numbers=schedules.first(most), start=START, stays=rule)
+    state, trace = run(method, Waves(), most + 4, jr.key(1))
+    points = np.asarray(POINTS.points)
+    before, stop = None, most
+    for looked in range(EVERY, most, EVERY):
+        scores = after(trace, 0, np.full(AGENTS, 1 / AGENTS), stop=looked)[0]
+        at = points[scores.argmax(1)]
+        if before is not None and (np.abs(at - before).max(1) <= NEAR).mean() >= 0.75:
+            stop = looked + 1  # it is in the broadcast of that round, in which all explore still
+            break
+        before = at
+    assert EVERY < stop < most
+    exploring = np.asarray(trace.info.agents.exploring)
+    assert (exploring == (np.arange(len(exploring)) < stop)[:, None]).all()
+    assert int(state.shared.design.count) == stop
+    assert (np.asarray(state.clients.observations) == stop).all()
+    assert trace.info.agents.scalars[stop + 1 :].sum() == 0
+
+
+def test_absent_agents_are_not_looked_at():
+    rule = Stays(every=1, distance=1.0)
+    method = cepe(numbers=schedules.first(FIRST), stays=rule)
+    go = lambda present: run(method, Waves(), FIRST + 1, jr.key(1), present=present)[1]  # noqa: E731
+    # All is near: the second look ends it, unless nobody is there.
+    everyone = go(jnp.ones((FIRST + 1, AGENTS), bool))
+    assert everyone.info.agents.exploring[:, 0].tolist() == [True] * 3 + [False] * (FIRST - 2)
+    nobody = go(jnp.zeros((FIRST + 1, AGENTS), bool))
+    assert nobody.info.agents.exploring[:, 0].tolist() == [True] * FIRST + [False]
 
 
 # ---------------------------------------------------------------- what agents learn of
@@ -588,8 +687,9 @@ def rival():
         (lambda: sketching(60.0, initial_capacity=2), 2),
         pytest.param(lambda: cepe(Cube(2), candidates=100), 0, marks=pytest.mark.full),
         (rival, 2),
+        (lambda: cepe(start=START, lessons=5, stays=Stays(every=2, distance=0.3)), 0),
     ],
-    ids=["CEPE", "S-CEPE", "S-CEPE with room", "CEPE on a cube", "IGP-UCB"],
+    ids=["CEPE", "S-CEPE", "S-CEPE with room", "CEPE on a cube", "IGP-UCB", "beyond the paper"],
 )
 def test_run_drive_and_replay_agree_bit_for_bit(make, initial, tmp_path):
     algorithm, rounds = make(), EXPLORED + 6
@@ -639,12 +739,23 @@ def data(leaf):
         ({"weights": [1.0]}, "weights"),
         ({"sketch": Sketch(1.0)}, "exploration comes first"),
         ({"initial_capacity": -1}, "initial_capacity"),
+        ({"lessons": -1}, "lessons"),
+        ({"start": [0.5]}, "start must be a point of 2 coordinates"),
+        ({"stays": Stays(), "numbers": [1.0, 2.0], "sketch": Sketch(1.0)}, "cannot stop early"),
         ({"kernel": stack([Matern32(0.1), Matern32(0.2)], 2)}, "4 agents"),
     ],
 )
 def test_bad_input_is_one_clear_error(options, message):
     with pytest.raises(ValueError, match=message):
         cepe(**options)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"every": 0}, {"distance": -1.0}, {"share": 0.0}, {"share": 1.1}]
+)
+def test_a_rule_of_impossible_numbers_is_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Stays(**wrong)
 
 
 def test_a_sketch_needs_a_positive_q0():

@@ -99,9 +99,10 @@ CONSTRUCTORS = {
         {
             "domain": CUBE, "agents": 2, "numbers": np.array([1, 1, 2]), "alpha": 0.5, "weights": None,
             "kernel": jaxbo.SquaredExponential(0.3), "noise": 0.1, "sketch": None,
-            "initial_capacity": 0,
+            "initial_capacity": 0, "start": [0.5, 0.5], "lessons": 2, "stays": None,
         },
     ),
+    "Stays": (jaxbo.Stays, {"every": 4, "distance": 0.05, "share": 0.9}),
     "DECHBO": (
         jaxbo.DECHBO,
         {

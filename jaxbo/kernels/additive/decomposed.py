@@ -32,10 +32,12 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxbo._check import is_a, require, whole
 from jaxbo._keys import Held, held
 from jaxbo.domains.base import AbstractDomain, Axes, Cube, Regions
+from jaxbo.kernels.additive import chain as chains
 from jaxbo.kernels.additive import kernel as additive
 from jaxbo.kernels.additive import tables as factor_tables
+from jaxbo.kernels.additive.chain import Evidence, Logs, Scopes
 from jaxbo.kernels.additive.kernel import AdditiveKernel, Groups
-from jaxbo.kernels.additive.structure import AbstractStructure, Evidence, Given, Scopes
+from jaxbo.kernels.additive.structure import AbstractStructure, Given
 from jaxbo.kernels.additive.tables import GridTables
 from jaxbo.kernels.factors.graph import Tables, check_memory
 from jaxbo.kernels.linalg import dot
@@ -285,10 +287,14 @@ class Decomposed(AbstractSurrogate):
 
     def _kernel(self, axes: Axes, scopes: Scopes) -> AdditiveKernel:
         form, width, groups = self.form, axes.columns.shape[1], self._groups
+        alone = self.structure.alone(len(axes.columns))
         scopes = _coordinates(axes, scopes)
         shared = AdditiveKernel(scopes, form, width=width, groups=groups)
-        if not self.per_factor:
+        if not self.per_factor and not alone:
             return shared
+        if not self.per_factor:
+            variance = jnp.broadcast_to(shared.variance, (2,))
+            return AdditiveKernel(scopes, form, None, variance, width, groups, alone)
         # A factor may get variables later: it starts with a share as well.
         used = jnp.any(scopes >= 0, axis=1)
         variances = jnp.where(used, shared.variances, jnp.max(shared.variances))
@@ -319,10 +325,17 @@ class Decomposed(AbstractSurrogate):
 
         def one(key: Key, belief: AdditiveBelief) -> AdditiveBelief:
             old = model.rewarped(belief.whole)
-            evidence = _evidence(fit.of_data(old.kernel, old.noise, old.x, old.standardized), axes)
+            evidence = self.evidence(shared, old)
             scopes, variables = _variables(axes, _additive(old)), len(axes.columns)
             chain = self.structure.update(key, scopes, variables, evidence)
             old = eqx.tree_at(lambda b: b.kernel.scopes, old, _coordinates(axes, chain.scopes))
+            if chain.logs is not None:
+                # Values that are nearly all the same say nothing of noise and variances.
+                logs = jnp.where(old.told, chain.logs, 0)
+                kernel, noise = _scaled(
+                    _additive(old), old.noise, logs, self.structure.alone(variables)
+                )
+                old = eqx.tree_at(lambda b: (b.kernel, b.noise), old, (kernel, noise))
             new = model.refit(shared.none, old)
             tables = _tables(new, points)
             return AdditiveBelief(new, tables, points, chain.accepted, chain.pairs)
@@ -332,6 +345,27 @@ class Decomposed(AbstractSurrogate):
             jr.split(shared.draws.key, self.structure.chains)
         )
         return jax.vmap(one)(keys, belief)
+
+    def evidence(self, shared: AdditiveShared, belief: FittedBelief) -> Evidence:
+        """Gives the log evidence of structures, noise and variances, as a chain of them needs it.
+
+        Args:
+            shared: The result of `setup`.
+            belief: The belief of a chain about f, whose hyperparameters are those of `Logs` 0.
+
+        Returns:
+            The log evidence of the standardized values, and the priors of a fit.
+        """
+        axes, model = shared.domain.axes(self.grid), self._model
+        problem = fit.of_data(
+            belief.kernel,
+            belief.noise,
+            belief.x,
+            belief.standardized,
+            bounds=model.limits,
+            priors=model.prior,
+        )
+        return _evidence(problem, axes, self.structure.alone(len(axes.columns)))
 
     def count(self, belief: AdditiveBelief) -> Count:
         return belief.whole.moments.count[0]
@@ -532,8 +566,9 @@ def _distinct(
     return tuple(jax.vmap(factor)(kernel.scopes[of]) for of in kernel.members)
 
 
-def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
-    """The evidence of structures under the hyperparameters of the problem.
+def _evidence(problem: fit.Problem, axes: Axes, alone: int) -> Evidence:
+    """The evidence of structures around the hyperparameters of the problem, of which the first `alone`
+    factors stay.
 
     A move changes the covariance of a single factor.
     """
@@ -543,11 +578,54 @@ def _evidence(problem: fit.Problem, axes: Axes) -> Evidence:
     def part(number: Count, scope: Int[Array, " arity"]) -> Float[Array, "capacity capacity"]:
         return kernel.part(number, _coordinates(axes, scope[None])[0], problem.squares)
 
-    def total(scopes: Scopes, parts: Float[Array, "capacity capacity"]) -> Scalar:
-        other = eqx.tree_at(lambda k: k.scopes, kernel, _coordinates(axes, scopes))
-        return problem.evidence_of(other.share * parts, noise)
+    def covariance(
+        parts: Float[Array, "capacity capacity"], logs: Logs
+    ) -> tuple[Float[Array, "capacity capacity"], Scalar]:
+        factors = jnp.exp(logs.astype(parts.dtype))
+        return factors[1] * staying + factors[2] * parts, factors[0] * noise
 
-    return Evidence(part, total)
+    def total(
+        scopes: Scopes, parts: Float[Array, "capacity capacity"], logs: Logs | None = None
+    ) -> Scalar:
+        other = eqx.tree_at(lambda k: k.scopes, kernel, _coordinates(axes, scopes))
+        K, scaled = covariance(parts, jnp.zeros(3) if logs is None else logs)
+        # Rows that are not in use are noise alone, which says nothing.
+        unused = jnp.sum(~problem.rows, dtype=K.dtype) * jnp.log(scaled) / 2
+        return problem.evidence_of(other.share * K, scaled) + unused
+
+    def prior(logs: Logs) -> Scalar:
+        theta = problem.pack(*_scaled(kernel, noise, logs, alone))
+        inside = jnp.all((theta >= problem.low) & (theta <= problem.high))
+        return jnp.where(inside, problem.log_prior(theta), -jnp.inf)
+
+    def scores(
+        key: Key, parts: Float[Array, "capacity capacity"], logs: Logs
+    ) -> Float[Array, "variables variables"]:
+        K, scaled = covariance(parts, logs)
+        K = jnp.where(problem.rows[:, None] & problem.rows[None, :], K, 0)
+        K = K + scaled * jnp.eye(len(K), dtype=K.dtype)
+        numbers = jnp.arange(alone)
+        each = jax.vmap(lambda v: part(v, first[v]) / kernel.variances[v])(numbers)
+        return chains.scores(key, each, K, problem.y, problem.rows, scaled)
+
+    first = _variables(axes, kernel)[:alone]
+    add = lambda total, factor: (total + part(*factor), None)  # noqa: E731
+    staying = jnp.zeros_like(problem.squares[0])
+    staying, _ = jax.lax.scan(add, staying, (jnp.arange(alone), first))
+    return Evidence(part, total, prior, scores if alone else None)
+
+
+def _scaled(
+    kernel: AdditiveKernel, noise: Scalar, logs: Logs, alone: int
+) -> tuple[AdditiveKernel, Scalar]:
+    """The kernel and the noise with their factors: of noise, of the first `alone` factors, of others."""
+    logs = logs.astype(kernel.variance.dtype)
+    # Of two variances, the first is that of all factors that stay.
+    first = 1 if kernel.alone else alone
+    which = (jnp.arange(kernel.variance.size) >= first).astype(int)
+    variance = kernel.variance * jnp.exp(logs[1:][which.reshape(kernel.variance.shape)])
+    scaled = eqx.tree_at(lambda k: k.variance, kernel, variance)
+    return scaled, noise * jnp.exp(logs[0])
 
 
 def _corners(center: Point, share: Scalar | float) -> tuple[Point, Point]:

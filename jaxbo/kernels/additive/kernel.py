@@ -40,7 +40,9 @@ class AdditiveKernel(AbstractKernel):
     `scopes` are the variables of each factor, padded by -1 to `arity`; they are data, so that a
     structure can be learned inside of a program. A length scale is a number, a number for each
     coordinate, or a number for each variable of each factor [factors, arity]. A variance is a
-    number, split evenly among the factors that have variables, or a number for each factor.
+    number, split evenly among the factors that have variables, or a number for each factor. If the
+    first `alone` factors are apart from the others, it is two numbers: these share the first evenly, and
+    each of the others has the second over `alone`.
 
     If a variable has several coordinates, a scope lists them, `width` places a variable. If it is
     known that factors leave their last places empty, `groups` says so: by default all have as many
@@ -51,6 +53,7 @@ class AdditiveKernel(AbstractKernel):
     form: AbstractKernel = eqx.field(default=None)
     width: int = eqx.field(static=True, default=1)
     groups: Groups = eqx.field(static=True, default=())
+    alone: int = eqx.field(static=True, default=0)
 
     def __init__(
         self,
@@ -60,8 +63,9 @@ class AdditiveKernel(AbstractKernel):
         variance: Float[Array, "..."] | float | None = None,
         width: int = 1,
         groups: Groups | None = None,
+        alone: int = 0,
     ):
-        self.width = width
+        self.width, self.alone = width, alone
         self.scopes = jnp.asarray(scopes, jnp.int32)
         factors, arity = self.scopes.shape
         self.groups = ((factors, arity // width),) if groups is None else groups
@@ -90,10 +94,11 @@ class AdditiveKernel(AbstractKernel):
             f"length_scale must be a number, a vector or of shape ({factors}, {arity}), one for each "
             f"variable of each factor, got shape {self.length_scale.shape}.",
         )
+        shapes = ((2,),) if self.alone else ((), (factors,))
         require(
-            self.variance.shape in ((), (factors,)),
-            f"variance must be a number or one for each of {factors} factors, got shape "
-            f"{self.variance.shape}.",
+            self.variance.shape in shapes,
+            f"variance must be a number or one for each of {factors} factors, or two if some factors are "
+            f"apart, got shape {self.variance.shape}.",
         )
 
     @property
@@ -124,6 +129,10 @@ class AdditiveKernel(AbstractKernel):
     @property
     def _whole(self) -> Float[Array, " factors"]:
         """The variances before they are shared."""
+        if self.alone:
+            return (
+                self.variance[(jnp.arange(len(self.scopes)) >= self.alone).astype(int)] / self.alone
+            )
         return (
             self.variance if self.variance.ndim else jnp.ones(len(self.scopes), self.variance.dtype)
         )

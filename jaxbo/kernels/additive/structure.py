@@ -9,45 +9,19 @@ the same time, a structure for each chain, so that an acquisition can be average
 import abc
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, SupportsIndex, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import SupportsIndex
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Int
 
 from jaxbo._check import require, whole
 from jaxbo._extensible import Extensible
-from jaxbo.kernels.linalg import dot
-from jaxbo.types import Count, Key, Scalar, floating, named
-
-Scopes: TypeAlias = Int[Array, "factors arity"]
-
-
-class Evidence(NamedTuple):
-    """The log evidence of scopes is `total` of them and the sum over their factors of `part`.
-
-    `part` is of a factor's number and its variables. A move, of a single factor, changes a single
-    summand.
-    """
-
-    part: Callable[[Count, Int[Array, " arity"]], PyTree]
-    total: Callable[[Scopes, PyTree], Scalar]
-
-
-class Chain(NamedTuple):
-    """The last structure of a chain, and how it was found.
-
-    `accepted` is the share of moves that were taken. `pairs` is the share of moves after which each
-    pair shared a factor, None if that was not counted.
-    """
-
-    scopes: Scopes
-    accepted: Scalar
-    pairs: Float[Array, "dim dim"] | None = None
+from jaxbo.kernels.additive.chain import Chain, Evidence, Scopes, sample
+from jaxbo.types import Key, Scalar, named
 
 
 class AbstractStructure(Extensible):
@@ -71,6 +45,18 @@ class AbstractStructure(Extensible):
     def learns(self) -> bool:
         """Says whether `update` asks the observations, and counts how often pairs share a factor."""
         return False
+
+    def alone(self, dim: int) -> int:
+        """Counts the first factors that share a variance evenly, if all others have another variance.
+
+        Args:
+            dim: Number of variables.
+
+        Returns:
+            The number of them; 0 if all factors share a variance evenly.
+        """
+        del dim
+        return 0
 
     def order(self, scopes: Scopes) -> Int[Array, " dim"] | None:
         """Puts all variables in an order, each after a variable that it shares a factor with.
@@ -185,23 +171,28 @@ class RandomTree(AbstractStructure):
 
 
 class Sampled(AbstractStructure):
-    """Learned structures: Markov chains of Metropolis and Hastings over factors of few variables.
+    """Learned structures: Markov chains of Metropolis and Hastings over factors of several variables.
 
-    Every variable has a factor of its own, and more factors may join any of them. A move gives a
-    factor of the latter, or a place of it, other variables or none. It computes the parts of two
-    factors in the covariance, however many there are, and factorizes the covariance. The prior of a
-    structure is exp(-penalty n), with n the places taken.
+    Every variable has a factor of its own, and these share a variance evenly. Beside them are slots. A
+    slot holds a factor of two or more variables or nothing, and no two hold the same. All factors in
+    slots have another variance, the same for each. The prior of a structure is exp(-penalty n), with n
+    the places taken in slots.
+
+    A move fills or empties a slot, exchanges a variable, makes a factor larger or smaller by a
+    variable, or changes noise and variances (`kernels.additive.chain`). A score test of all pairs,
+    made anew after every hundred moves, says which pairs to try most often. A move computes the parts
+    of two factors in the covariance, however many there are, and factorizes the covariance. A test
+    takes O(variables² observations²).
 
     Args:
         arity: The most variables of a factor, at least 2. Default: 2.
-        factors: Number of factors beside the factors of single variables, at least 1. None: as many
-            as there are variables.
+        factors: Number of slots, at least 1. None: as many as there are variables.
         count: Number of chains, at least 1. Default: 4.
         steps: Number of moves tried at every fit, at least 1; tens of variables need a thousand.
             Default: 100.
         penalty: The penalty of a taken place, a finite number. None: the log of the number of
-            variables. A place is then as likely taken as empty, however many variables there are to
-            take it.
+            variables. A slot is then about half as likely to hold a pair as to be empty, however many
+            variables there are.
 
     Raises:
         ValueError: A number is out of its range.
@@ -243,90 +234,20 @@ class Sampled(AbstractStructure):
     def learns(self) -> bool:
         return True
 
+    def alone(self, dim: int) -> int:
+        return dim
+
     def start(self, key: Key, dim: int) -> Scopes:
         del key
+        require(dim >= 2, f"factors of several variables need two variables, got {dim}.")
         more = dim if self.factors is None else self.factors
         scopes = np.full((dim + more, self.arity), -1, np.int32)
         scopes[:dim, 0] = np.arange(dim)
         return jnp.asarray(scopes)
 
     def update(self, key: Key, scopes: Scopes, dim: int, evidence: Evidence) -> Chain:
-        penalty = floating(math.log(dim)) if self.penalty is None else self.penalty
-
-        def posterior(scopes: Scopes, parts: PyTree) -> Scalar:
-            taken = jnp.sum(scopes >= 0, dtype=penalty.dtype)
-            return evidence.total(scopes, parts) - penalty * taken
-
-        density = Evidence(evidence.part, posterior)
-        return sample(key, scopes, density, dim, fixed=dim, steps=self.steps)
-
-
-def sample(
-    key: Key,
-    scopes: Scopes,
-    density: Evidence,
-    dim: int,
-    *,
-    fixed: int = 0,
-    steps: int = 100,
-) -> Chain:
-    """`steps` moves from `scopes`, whose first `fixed` factors stay as they are.
-
-    A move is symmetric. Another factor, drawn uniformly, is given a variable or -1, drawn
-    uniformly, in a place or, every other time, in all places. A factor that would name a variable
-    twice is not moved to.
-    """
-    factors, arity = scopes.shape
-
-    def part(number: Count, scope: Int[Array, " arity"]) -> PyTree:
-        return density.part(number, scope), shared(scope[None], dim)
-
-    def add(parts: PyTree, factor: tuple[Count, Int[Array, " arity"]]) -> tuple[PyTree, None]:
-        return jax.tree.map(jnp.add, parts, part(*factor)), None
-
-    def step(carry: tuple[Scopes, PyTree, Scalar, Count, Array], key: Key) -> tuple[Any, None]:
-        scopes, parts, log_density, accepted, pairs = carry
-        row_key, place_key, value_key, accept_key = jr.split(key, 4)
-        row = fixed + jr.randint(row_key, (), 0, factors - fixed)
-        place = jr.randint(place_key, (), -arity, arity)
-        values = jr.randint(value_key, (arity,), -1, dim).astype(scopes.dtype)
-        moved = jnp.where((place < 0) | (jnp.arange(arity) == place), values, scopes[row])
-        twice = (moved[:, None] == moved[None, :]) & ~jnp.eye(arity, dtype=bool)
-        valid = ~jnp.any(twice & (moved >= 0)[:, None])
-        proposed = scopes.at[row].set(moved)
-        changed = jax.tree.map(
-            lambda parts, old, new: parts - old + new,
-            parts,
-            part(row, scopes[row]),
-            part(row, moved),
-        )
-        new = density.total(proposed, changed[0])
-        take = valid & (jnp.log(jr.uniform(accept_key)) < new - log_density)
-        scopes, parts, log_density = jax.tree.map(
-            lambda new, old: jnp.where(take, new, old),
-            (proposed, changed, new),
-            (scopes, parts, log_density),
-        )
-        pairs += (parts[1] > 0).astype(float)
-        return (scopes, parts, log_density, accepted + take.astype(int), pairs), None
-
-    shapes = jax.eval_shape(part, jnp.zeros((), int), scopes[0])
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    parts, _ = jax.lax.scan(add, nothing, (jnp.arange(factors), scopes))
-    start = scopes, parts, density.total(scopes, parts[0]), jnp.zeros((), int)
-    (scopes, _, _, accepted, pairs), _ = jax.lax.scan(
-        step, (*start, jnp.zeros((dim, dim))), jr.split(key, steps)
-    )
-    return Chain(scopes, accepted.astype(float) / steps, pairs / steps)
-
-
-def shared(scopes: Scopes, dim: int) -> Float[Array, "dim dim"]:
-    """1 for pairs of variables that share a factor, 0 for others and on the diagonal."""
-    has = jnp.any(
-        scopes[:, :, None] == jnp.arange(dim, dtype=scopes.dtype)[None, None, :], axis=1
-    ).astype(float)
-    together = dot(has.T, has) > 0
-    return (together & ~jnp.eye(dim, dtype=bool)).astype(float)
+        penalty = math.log(dim) if self.penalty is None else self.penalty
+        return sample(key, scopes, evidence, dim, fixed=dim, steps=self.steps, penalty=penalty)
 
 
 def padded(scopes: Sequence[Sequence[SupportsIndex]]) -> Int[np.ndarray, "factors arity"]:

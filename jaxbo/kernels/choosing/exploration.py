@@ -184,6 +184,11 @@ class Grown(eqx.Module):
     process: GP
     weights: Float[Array, " capacity"]
 
+    @property
+    def count(self) -> Count:
+        """How many values there are by now."""
+        return self.process.count.astype(int)
+
 
 # ---------------------------------------------------------------- what a method needs of either domain
 
@@ -220,6 +225,10 @@ class AbstractExploration(eqx.Module):
     @abc.abstractmethod
     def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
         """The maximizer of a sum of means, each with its factor, where evaluations do not fail."""
+
+    @abc.abstractmethod
+    def peak(self, key: Key, design: Design | None, terms: Terms) -> Point:
+        """The maximizer of a sum of means, each with its factor, wherever it is."""
 
     @abc.abstractmethod
     def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
@@ -261,6 +270,11 @@ class OnPoints(AbstractExploration):
         del key, design
         values = jnp.asarray(sum(factor * mean for factor, mean in terms))
         return self.domain.points[jnp.argmax(safe(past, self.domain.points, values))]
+
+    def peak(self, key: Key, design: Design | None, terms: Terms) -> Point:
+        del key, design
+        values = jnp.asarray(sum(factor * mean for factor, mean in terms))
+        return self.domain.points[jnp.argmax(values)]
 
     def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
         process, points = self.start(kernel, noise), self.domain.points
@@ -316,12 +330,10 @@ class Anywhere(AbstractExploration):
         return expansion
 
     def best(self, key: Key, design: Design | None, terms: Terms, past: History) -> Point:
-        expansions = [(factor, _expanded(design, mean)) for factor, mean in terms]
+        return self._best(key, _sum(design, terms), past)
 
-        def function(x: Point) -> Scalar:
-            return jnp.sum(jnp.stack([factor * mean(x) for factor, mean in expansions]))
-
-        return self._best(key, function, past)
+    def peak(self, key: Key, design: Design | None, terms: Terms) -> Point:
+        return self._best(key, _sum(design, terms), None)
 
     def no_design(self, kernel: Covariance, noise: Scalar) -> Design:
         process = gp.empty(kernel, noise, self.capacity, self.domain.dim)
@@ -353,3 +365,13 @@ def _expanded(design: Design | None, mean: Mean) -> Expansion:
         return mean
     assert design is not None  # there are no coordinates without one
     return Expansion(design.process.kernel, design.x, mean)
+
+
+def _sum(design: Design | None, terms: Terms) -> Function:
+    """A sum of means as a function of a point."""
+    expansions = [(factor, _expanded(design, mean)) for factor, mean in terms]
+
+    def function(x: Point) -> Scalar:
+        return jnp.sum(jnp.stack([factor * mean(x) for factor, mean in expansions]))
+
+    return function

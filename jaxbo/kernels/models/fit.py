@@ -312,6 +312,10 @@ class Problem(eqx.Module):
         """The kernel and the noise."""
         return _unpack(self.kernel, theta, self.y.dtype)
 
+    def pack(self, kernel: Kernel, noise: Scalar) -> Float[Array, " parameters"]:
+        """theta of a kernel of the same form and a noise; `unpack` is the way back."""
+        return _pack(kernel, noise)
+
     def inside(self, u: Float[Array, " parameters"]) -> Float[Array, " parameters"]:
         """theta of free coordinates: low + (high - low) sigmoid(4 u / (high - low))."""
         share = jax.nn.sigmoid(self._logit(u))

@@ -10,7 +10,8 @@ import pytest
 
 from bench.dec import structure
 from bench.dec.structure import LEARNED, Known, Sum, draw
-from jaxbo.kernels.additive.structure import Sampled, shared
+from jaxbo.kernels.additive.chain import shared
+from jaxbo.kernels.additive.structure import Sampled
 
 drawn = jax.jit(draw, static_argnums=1)
 

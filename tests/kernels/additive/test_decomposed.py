@@ -13,6 +13,8 @@ from jaxbo.domains.base import Cube, Regions
 from jaxbo.domains.parameters import Categorical, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.additive import decomposed, structure
+from jaxbo.kernels.additive.chain import sample
+from jaxbo.kernels.additive.chain import shared as shared_by
 from jaxbo.kernels.additive.decomposed import Decomposed
 from jaxbo.kernels.models import fit
 from jaxbo.kernels.models.fitted import Exact, Fitted
@@ -130,20 +132,27 @@ def test_the_evidence_of_a_structure_is_that_of_its_kernel(domain, per_factor, k
     y = jnp.where(jnp.arange(30) < count, jr.normal(jr.key(1), (30,)), jnp.nan)
     kernel = surrogate._kernel(axes, surrogate.structure.start(key, 4))
     problem = fit.of_data(kernel, jnp.asarray(0.01), X, y)
-    evidence = decomposed._evidence(problem, axes)
+    evidence = decomposed._evidence(problem, axes, 4)
+    logs = jnp.array([0.3, -0.5, 0.7])
 
     @jax.jit
-    def both(scopes):
-        places = decomposed._coordinates(axes, scopes)
-        other = eqx.tree_at(lambda p: p.kernel.scopes, problem, places)
-        parts = sum(evidence.part(jnp.asarray(i), scope) for i, scope in enumerate(scopes))
-        return evidence.total(scopes, parts), other.log_evidence(problem.theta)
+    def both(scopes, logs):
+        """The evidence by its parts, and by all of the kernel."""
+        scaled, noise = decomposed._scaled(kernel, jnp.asarray(0.01), logs, 4)
+        other = eqx.tree_at(lambda k: k.scopes, scaled, decomposed._coordinates(axes, scopes))
+        whole = eqx.tree_at(lambda p: p.kernel, problem, other)
+        parts = sum(evidence.part(jnp.asarray(i), scopes[i]) for i in range(4, len(scopes)))
+        theta = problem.pack(other, noise)
+        return evidence.total(scopes, parts, logs), whole.log_evidence(theta), evidence.prior(logs)
 
     single = surrogate.structure.start(key, 4)
     joined = single.at[4:6].set(jnp.array([[0, 1, 3], [2, 1, -1]]))
-    found = np.array([both(scopes) for scopes in (single, joined)])
-    np.testing.assert_allclose(*np.diff(found, axis=0)[0], rtol=1e-3)
-    assert abs(np.diff(found[:, 0])[0]) > 0.1
+    asked = [(single, 0 * logs), (joined, 0 * logs), (joined, logs)]
+    found = np.array([both(*one)[:2] for one in asked])
+    np.testing.assert_allclose(*np.diff(found, axis=0).T, rtol=1e-3)
+    assert (np.abs(np.diff(found[:, 0])) > 0.1).all()
+    assert np.isfinite(both(joined, logs)[2])
+    assert both(joined, logs + 20)[2] == -np.inf  # outside of the bounds
 
 
 def test_a_chain_that_adds_up_parts_is_the_one_that_does_not(key):
@@ -152,19 +161,21 @@ def test_a_chain_that_adds_up_parts_is_the_one_that_does_not(key):
     surrogate = Decomposed(structure.Sampled(arity=3), 40, grid=4)
     axes, start = Cube(5).axes(4), surrogate.structure.start(key, 5)
     problem = fit.of_data(surrogate._kernel(axes, start), jnp.asarray(0.05), X, y)
-    parts = decomposed._evidence(problem, axes)
-    whole = structure.Evidence(
-        lambda number, scope: (),
-        lambda s, parts: eqx.tree_at(lambda p: p.kernel.scopes, problem, s).log_evidence(
-            problem.theta
-        ),
-    )
+    parts = decomposed._evidence(problem, axes, 5)
+    kernel, noise = problem.unpack(problem.theta)
+
+    def of_all(scopes, parts, logs):
+        scaled, z = decomposed._scaled(kernel, noise, logs, 5)
+        other = eqx.tree_at(lambda k: k.scopes, scaled, scopes)
+        return eqx.tree_at(lambda p: p.kernel, problem, other).log_evidence(problem.pack(other, z))
+
+    whole = parts._replace(part=lambda number, scope: (), total=of_all, scores=None)
     chains = [
-        jax.jit(lambda key, d=d: structure.sample(key, start, d, 5, fixed=5, steps=300))(jr.key(3))
-        for d in (parts, whole)
+        jax.jit(lambda key, d=d: sample(key, start, d, 5, fixed=5, steps=300))(jr.key(3))
+        for d in (parts._replace(scores=None), whole)
     ]
     assert 0.02 < chains[0].accepted < 0.98
-    for a, b in zip(*chains, strict=True):
+    for a, b in zip(chains[0][:4], chains[1][:4], strict=True):
         np.testing.assert_array_equal(a, b)
     assert jnp.max(jnp.sum(chains[0].scopes >= 0, axis=1)) == 3
 
@@ -176,7 +187,7 @@ def test_pairs_that_matter_are_found():
     surrogate = Decomposed(structure.Sampled(steps=200, count=4), 80, grid=3)
     belief = believed(surrogate, X, y, True)
     scopes = surrogate.scopes(surrogate.setup(key, 6), belief)
-    pairs = jnp.mean(jax.vmap(lambda s: structure.shared(s, 6))(scopes), axis=0)
+    pairs = jnp.mean(jax.vmap(lambda s: shared_by(s, 6))(scopes), axis=0)
     true = np.array([pairs[0, 3], pairs[2, 5]])
     others = np.array([pairs[i, j] for i, j in itertools.combinations(range(6), 2)])
     assert true.mean() > 0.4 + (others.sum() - true.sum()) / 13

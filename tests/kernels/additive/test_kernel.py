@@ -62,6 +62,15 @@ def test_variance_is_split_among_factors_that_have_variables():
     np.testing.assert_allclose(kernel.variances, [1.5, 0, 1.5])
 
 
+def test_factors_can_be_apart_from_the_first():
+    scopes = np.array([[0, -1], [1, -1], [-1, -1], [0, 1]])
+    form, variance = SquaredExponential(0.3), jnp.array([3.0, 5.0])
+    kernel = AdditiveKernel(scopes, form, None, variance, alone=2)
+    np.testing.assert_allclose(kernel.variances, [1.5, 1.5, 0, 2.5])
+    with pytest.raises(ValueError, match="two if some factors are apart, got shape \\(3,\\)"):
+        AdditiveKernel(scopes, form, None, jnp.ones(3), alone=2)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("many", [False, True], ids=["few variables", "many"])
 def test_the_evidence_has_the_gradient_that_differences_say(form, many, key, x64, monkeypatch):

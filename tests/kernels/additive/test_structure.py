@@ -1,12 +1,15 @@
 """Structures: what trees and chains draw, in proportion to their density."""
 
+import collections
+import itertools
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.kernels.additive import structure
+from jaxbo.kernels.additive import chain, structure
 
 
 def test_a_random_tree_joins_all_variables():
@@ -28,56 +31,111 @@ def test_a_random_tree_joins_all_variables():
 
 def of_scopes(log_density):
     """A density that is no sum over factors."""
-    return structure.Evidence(lambda number, scope: (), lambda scopes, parts: log_density(scopes))
+    return chain.Evidence(
+        lambda number, scope: (), lambda scopes, parts, logs: log_density(scopes, logs)
+    )
+
+
+DIM, PENALTY = 4, 0.4
+#: What two slots can hold: nothing, a pair or a triple of four variables; no two of them the same.
+SETS = [(), *(s for size in (2, 3) for s in itertools.combinations(range(DIM), size))]
+STATES = [(a, b) for a in SETS for b in SETS if not a or a != b]
 
 
 def test_a_chain_draws_structures_in_proportion_to_their_density():
-    # Three variables, one place of pairs beside them: 16 states, of which three name one twice.
-    weights = jr.uniform(jr.key(5), (4, 4)) + 0.2
-    log_density = of_scopes(lambda scopes: jnp.log(weights[scopes[3, 0] + 1, scopes[3, 1] + 1]))
-    start = jnp.array([[0, -1], [1, -1], [2, -1], [-1, -1]])
-    count, steps = 4000, 40
+    """Whatever the scores are; noise and variances too."""
+    gains = np.asarray(jr.normal(jr.key(5), (DIM, DIM))) / 2
+    count, steps, spread = 4000, 100, 0.5
+
+    def log_density(scopes, logs):
+        together = chain.shared(scopes[DIM:], DIM)
+        return jnp.sum(gains * together) - jnp.sum((logs - 0.2) ** 2) / (2 * spread**2)
+
+    scores = lambda key, parts, logs: jnp.asarray(2 * gains + 2 * gains.T)  # noqa: E731
+    evidence = of_scopes(log_density)._replace(scores=scores)
+    start = structure.Sampled(arity=3, factors=2).start(jr.key(0), DIM)
 
     @jax.jit
     def ends(keys):
-        one = lambda k: structure.sample(k, start, log_density, 3, fixed=3, steps=steps)  # noqa: E731
+        one = lambda k: chain.sample(  # noqa: E731
+            k, start, evidence, DIM, fixed=DIM, steps=steps, penalty=PENALTY
+        )
         return jax.vmap(one)(keys)
 
-    chains = ends(jr.split(jr.key(6), count))
-    assert (chains.scopes[:, :3] == start[None, :3]).all()
-    found = np.zeros((4, 4))
-    np.add.at(found, tuple(np.asarray(chains.scopes[:, 3] + 1).T), 1)
-    expected = np.array(weights, np.float64)
-    expected[[1, 2, 3], [1, 2, 3]] = 0
+    found = ends(jr.split(jr.key(6), count))
+    assert (found.scopes[:, :DIM] == start[None, :DIM]).all()
+    seen = collections.Counter(
+        tuple(tuple(v for v in row if v >= 0) for row in scopes)
+        for scopes in np.asarray(found.scopes[:, DIM:]).tolist()
+    )
+    log_weights = []
+    for state in STATES:
+        pairs = {pair for factor in state for pair in itertools.permutations(factor, 2)}
+        log_weights.append(sum(gains[p] for p in pairs) - PENALTY * sum(map(len, state)))
+    expected = np.exp(np.asarray(log_weights, np.float64))
     expected /= expected.sum()
-    error = 5 * np.sqrt(expected * (1 - expected) / count)
-    assert (np.abs(found / count - expected) <= error).all()
-    assert 0.2 < chains.accepted.mean() < 1
+    counts = np.array([seen.pop(state, 0) for state in STATES])
+    assert not seen  # nothing else: no factor of one variable, none twice
+    error = 5 * np.sqrt(expected * (1 - expected) / count) + 1 / count
+    assert (np.abs(counts / count - expected) <= error).all()
+    assert 0.2 < found.accepted.mean() < 1
+    logs = np.asarray(found.logs)
+    np.testing.assert_allclose(logs.mean(axis=0), 0.2, atol=5 * spread / count**0.5)
+    np.testing.assert_allclose(logs.std(axis=0), spread, rtol=5 / (2 * count) ** 0.5)
+    assert found.evidence.shape == (count, steps)
 
 
-def test_what_observations_do_not_say_is_the_prior_of_places():
-    """By default a place is as likely taken, by any of the variables, as it is empty."""
+def test_what_observations_do_not_say_is_the_prior_of_slots():
+    """By default a slot of pairs has 1 for nothing, and 1 / dim² for each pair."""
     dim, count = 3, 4000
     learned = structure.Sampled(factors=1, steps=40)
     start = learned.start(jr.key(0), dim)
     assert start.shape == (dim + 1, 2)
-    nothing = of_scopes(lambda scopes: jnp.zeros(()))
+    nothing = of_scopes(lambda scopes, logs: jnp.zeros(()))  # and no prior of noise and variances
     last = jax.vmap(lambda key: learned.update(key, start, dim, nothing).scopes[dim])
     drawn = np.asarray(jax.jit(last)(jr.split(jr.key(8), count)))
     found = np.bincount(np.sum(drawn >= 0, axis=1), minlength=3) / count
-    # One structure is empty, six have one variable, six two: none has one twice.
-    expected = np.array([1, 6 / dim, 6 / dim**2])
+    expected = np.array([1, 0, 3 / dim**2])
     expected /= expected.sum()
     assert (np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)).all()
 
 
 def test_how_often_pairs_shared_a_factor_is_counted_after_every_move():
-    start = jnp.array([[0, -1], [1, -1], [2, -1], [0, 1]])
-    density = of_scopes(lambda s: -1e9 * jnp.any(s != start).astype(float))
-    still = structure.sample(jr.key(0), start, density, 3, fixed=3, steps=9)
+    start = jnp.array([[0, -1], [1, -1], [2, -1], [1, 0]])
+    there = jnp.array([0, 1])
+    density = of_scopes(lambda s, logs: -1e9 * jnp.any(s[3] != there).astype(float))
+    still = chain.sample(jr.key(0), start, density, 3, fixed=3, steps=9)
     np.testing.assert_array_equal(still.pairs, [[0, 1, 0], [1, 0, 0], [0, 0, 0]])
-    np.testing.assert_array_equal(still.pairs, structure.shared(start, 3))
+    np.testing.assert_array_equal(still.pairs, chain.shared(start, 3))
     assert still.accepted < 1
+
+
+def test_scores_are_those_of_dense_algebra(key):
+    """In NumPy, pair by pair; the deviation is that of quadratic forms."""
+    n, dim, noise = 12, 4, 0.1
+    X = np.asarray(jr.uniform(key, (n, dim)), np.float64)
+    alone = np.exp(-0.5 * ((X[:, None] - X[None]) / 0.3) ** 2).transpose(2, 0, 1)
+    rows = np.arange(n) < 10
+    y = np.where(rows, np.sin(9 * X[:, 0] * X[:, 2]), 0)
+    used = rows[:, None] & rows[None]
+    K = np.where(used, alone.mean(axis=0), 0) + noise * np.eye(n)
+    given = [jnp.asarray(a, jnp.float32) for a in (alone, K, y)]
+    ask = jax.jit(
+        jax.vmap(lambda k: chain.scores(k, *given, jnp.asarray(rows), jnp.asarray(noise)))
+    )
+    found = np.asarray(ask(jr.split(key, 50)))
+    inverse = np.linalg.inv(K[:10, :10])
+    H = np.eye(10) - 1 / 10
+    centered = [H @ k[:10, :10] @ H for k in alone]
+    for i, j in itertools.combinations(range(dim), 2):
+        M = centered[i] * centered[j]
+        a = inverse @ y[:10]
+        slope = (a @ M @ a - np.trace(inverse @ M)) / 2
+        deviation = np.sqrt(np.trace(inverse @ M @ inverse @ M) / 2)
+        # The deviation is estimated by draws: its root mean square over keys is near.
+        estimates = slope / found[:, i, j]
+        np.testing.assert_allclose(np.sqrt(np.mean(estimates**2)), deviation, rtol=0.2)
+        assert (np.sign(found[:, i, j]) == np.sign(slope)).all()
 
 
 def test_scopes_of_any_length_are_filled_up():
@@ -97,5 +155,7 @@ def test_the_least_sizes_of_a_chain_are_taken_and_no_less(size, least):
 def test_what_cannot_be_meant_is_refused(as_users_have_it):
     with pytest.raises(ValueError, match="penalty must be finite, got nan"):
         structure.Sampled(penalty=np.nan)
+    with pytest.raises(ValueError, match="need two variables, got 1"):
+        structure.Sampled().start(jr.key(0), 1)
     with pytest.raises(ValueError, match="scopes must have the variables of each factor"):
         structure.Given([0, 1])
