@@ -24,8 +24,10 @@ ends is up to whoever calls `close`: a clock must say it, not an answer. The res
 log and the traffic, is listed in federation/README.md, "What an observer learns besides the sums".
 """
 
+from jaxbo.federation._owner_memory import Observations, observations
+from jaxbo.federation._visit import OwnerError
 from jaxbo.federation.coordinator import Coordinator
-from jaxbo.federation.owner import Observations, Owner, OwnerError, observations
+from jaxbo.federation.owner import Owner
 from jaxbo.federation.wire import RefusedError, Reply, Request
 from jaxbo.privacy.distributed import SecureSum
 

@@ -1,7 +1,7 @@
 """The work of an owner on a request."""
 
 import logging
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -43,6 +43,7 @@ class OwnerError(RuntimeError):
     """
 
 
+@runtime_checkable
 class _Asked(Protocol):
     """The parts of an owner that a visit needs."""
 

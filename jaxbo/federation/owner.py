@@ -14,10 +14,10 @@ from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import init_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
-from jaxbo.federation._owner_memory import Observations, OwnerMemory, observations
+from jaxbo.federation._owner_memory import Observations, OwnerMemory
 from jaxbo.federation._spending import Spending, check_spending
 from jaxbo.federation._stages import KEYS, OPEN, OwnPart, check_secure, said
-from jaxbo.federation._visit import OwnerError, Visit
+from jaxbo.federation._visit import Visit
 from jaxbo.federation.wire import (
     Packed,
     RefusedError,
@@ -39,8 +39,6 @@ from jaxbo.runs._identity import check_same, identity
 from jaxbo.runs._lock import Hold
 from jaxbo.runs._objective import check_python
 from jaxbo.types import Key
-
-__all__ = ["Observations", "Owner", "OwnerError", "check_owners", "observations"]
 
 
 def check_owners(
