@@ -212,7 +212,7 @@ def test_every_claim_of_the_results_has_an_outcome_that_its_figures_give(results
             outcomes.append(check["outcome"])
             low, high = check["interval"] or (None, None)
             least, most = check["margin"]
-            # An interval that ends at the margin decides nothing: runs that are equal are not below each other.
+            # An interval that ends at the margin decides nothing: equal runs are not below each other.
             inside = (least is None or (low is not None and low > least)) and (
                 most is None or (high is not None and high < most)
             )
