@@ -41,7 +41,8 @@ from jaxbo.kernels.processes import nystrom
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.kernels.processes.sketch import Pivoted
 
-FUNCTIONS = ("Branin", "Sobester, standardized")
+#: Functions by the names of problems, which are part of a file's name.
+PROBLEMS = {"Branin": "Branin", "Sobester-standardized": "Sobester, standardized"}
 LESSONS, MOST, POINTS = 128, 64, 8
 CENTER, CORNER = (0.5, 0.5), (1.0, 1.0)
 PRINTED, ANYWHERE, AT_CENTER, AT_CORNER = "t^(2/3)", "N = 64", "N = 64, center", "N = 64, corner"
@@ -85,7 +86,7 @@ def methods(rounds: int) -> dict[str, AbstractFederated]:
 def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(6, 3), options.rounds_or(2000, 100)
     keys = jr.split(jr.key(options.seed), runs)
-    functions = options.problems_or(FUNCTIONS, quick=FUNCTIONS[:1])
+    functions = tuple(PROBLEMS[name] for name in options.problems_or(PROBLEMS, quick=["Branin"]))
     names = (ANYWHERE, BOTH) if options.quick else tuple(methods(rounds))
     wants = jnp.asarray(jnp.nan)
     measures = {
@@ -169,5 +170,5 @@ EXPERIMENT = Experiment(
     about="CEPE that explores first, learns on, and stops by itself: regret and numbers sent",
     time="15 min",
     run=_run,
-    problems=FUNCTIONS,
+    problems=tuple(PROBLEMS),
 )
