@@ -27,12 +27,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, PyTree
 
 from jaxbo._check import is_a, positive, require, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.federated import AbstractFederated, FederatedState
+from jaxbo.algos.base.keys import AskKeys, agent_keys, ask_keys
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
@@ -43,7 +44,7 @@ from jaxbo.kernels.models.shared_covariance import Statistics
 from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
-from jaxbo.layout import Each
+from jaxbo.layout import Each, total
 from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
@@ -227,8 +228,7 @@ class LearnedPrior(AbstractFederated):
 
         def step(_: Count, shared: LearnedPriorShared) -> LearnedPriorShared:
             now = eqx.tree_at(lambda state: state.shared, state, shared)
-            messages = self.messages(key, now, each=each)
-            heard = self.aggregate(key, shared, state.round, messages, jnp.asarray(here))
+            _, heard = self.exchange(ask_keys(key), now, jnp.asarray(here), each=each)
             return self.revised(shared, self.remembered(heard))
 
         return jax.lax.fori_loop(0, steps, step, state.shared)
@@ -266,10 +266,40 @@ class LearnedPrior(AbstractFederated):
         del round
         if messages is None:
             return LearnedPriorBroadcast(key, shared.prior)
-        heard = present & jax.vmap(self.usable)(messages)
-        hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
-        total = jax.tree.map(lambda a: jnp.sum(a, axis=0), hear(heard, messages))
-        prior = shared_prior.updated(shared.prior, total, self.shrink, self.degrees)
+        return self._summed(key, shared, total(jax.vmap, self._counted)(present, messages))
+
+    def exchange(
+        self,
+        keys: AskKeys,
+        state: FederatedState,
+        present: Bool[Array, " agents"],
+        *,
+        each: Each = jax.vmap,
+    ) -> tuple[PyTree, LearnedPriorBroadcast]:
+        if self.prior is not None:
+            return super().exchange(keys, state, present, each=each)
+
+        def counted(
+            key: Key, shared: LearnedPriorShared, present: Flag, client: AgentData
+        ) -> Statistics:
+            message = self.message(key, shared, client)
+            assert message is not None
+            return self._counted(present, message)
+
+        # All messages together would be D² numbers for each agent.
+        own = agent_keys(keys.message, jnp.arange(self.agents))
+        sums = total(each, counted, (0, None, 0, 0))(own, state.shared, present, state.clients)
+        return None, self._summed(keys.server, state.shared, sums)
+
+    def _counted(self, present: Flag, message: Statistics) -> Statistics:
+        """An agent's part of the sums: 0 if it is absent, or if a number is not finite."""
+        heard = present & self.usable(message)
+        return jax.tree.map(lambda a: jnp.where(heard, a, 0), message)
+
+    def _summed(
+        self, key: Key, shared: LearnedPriorShared, sums: Statistics
+    ) -> LearnedPriorBroadcast:
+        prior = shared_prior.updated(shared.prior, sums, self.shrink, self.degrees)
         return LearnedPriorBroadcast(key, prior)
 
     def choose(

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from jaxbo import metrics
+from jaxbo.algos.base.keys import ask_keys
 from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Thompson
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.layout import layout
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
 from tests import stepped
@@ -48,6 +50,9 @@ def objective(key, agent, x):
 #: What all have seen before the start.
 X = np.random.default_rng(4).choice(np.asarray(GRID.points), (INITIAL, AGENTS))
 Y = hill(np, np.arange(AGENTS)[:, None], X).astype(X.dtype)
+#: An evaluation that may have failed.
+FAILED = np.zeros(Y.shape, bool)
+FAILED[0, 1] = True
 
 
 @eqx.filter_jit
@@ -154,6 +159,39 @@ def test_a_message_has_as_many_numbers_as_is_said(rank):
     D = MODEL.size + 1
     of_spread = {0: 2, 4: D * 5}.get(rank, D * D)
     assert metrics.floats(message) == AGENTS * (1 + 3 + D + 2 * of_spread)
+
+
+@pytest.mark.parametrize("each", [layout(None, 4), layout(jax.make_mesh((8,), ("agents",)), None)])
+def test_sums_made_in_chunks_and_over_devices_are_those_of_all_messages(each):
+    algorithm, state = make(), told(make(), np.where(FAILED, np.nan, Y))
+    keys, present = ask_keys(jr.key(6)), jnp.arange(AGENTS) != 2
+
+    def both(state):
+        messages = algorithm.messages(keys.message, state)
+        known = state.shared, state.round, messages, present
+        whole = algorithm.aggregate(keys.server, *known)
+        _, one = algorithm.exchange(keys, state, present, each=each)
+        return whole.prior, one.prior
+
+    whole, one = eqx.filter_jit(both)(state)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), whole, one)
+    assert bool(one.learned)
+
+
+def test_in_chunks_a_round_holds_the_messages_of_a_chunk():
+    many = 256
+    algorithm = make(agents=many)
+    start = jax.eval_shape(algorithm.init, jr.key(0))
+    keys, present = ask_keys(jr.key(6)), jnp.ones(many, bool)
+
+    def bytes_of(chunk):
+        def heard(state):
+            return algorithm.exchange(keys, state, present, each=layout(None, chunk))[1].prior
+
+        return jax.jit(heard).lower(start).compile().memory_analysis().temp_size_in_bytes
+
+    messages = metrics.bytes_of(jax.eval_shape(algorithm.messages, jr.key(0), start))
+    assert bytes_of(8) < messages / 4
 
 
 @pytest.mark.parametrize("policy", [UCB(), Thompson()])
