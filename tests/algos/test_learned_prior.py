@@ -19,6 +19,7 @@ from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.layout import layout
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
+from jaxbo.schedules import Table
 from tests import stepped
 
 pytestmark = pytest.mark.float64
@@ -109,6 +110,30 @@ def test_without_trust_nothing_of_others_is_used_but_the_scale():
 
     assert moved(0.0) < 1e-3
     assert moved(0.5) > 1e-3
+
+
+@eqx.filter_jit
+def queries_of(algorithm, state, keys):
+    """Queries [keys agents dim]."""
+    return jax.vmap(lambda key: algorithm.ask(key, state)[0])(keys)
+
+
+def test_with_probability_p_an_agent_asks_as_if_it_were_alone():
+    state, keys = finished()[0], jr.split(jr.key(11), 40)
+    alone, together = (queries_of(make(trust=trust), state, keys) for trust in (0.0, 0.5))
+    differ = np.any(alone != together, axis=-1)
+    assert differ.mean() > 0.5
+
+    def share(mixing):
+        found = queries_of(make(mixing=mixing), state, keys)
+        own, common = (np.all(found == other, axis=-1) for other in (alone, together))
+        assert (own | common).all()
+        return own[differ].mean()
+
+    # The state is that of round ROUNDS + 1.
+    assert share(Table([0.0] * ROUNDS + [1.0])) == 1
+    assert share(Table([1.0] * ROUNDS + [0.0])) == 0
+    assert 0.35 < share(Table([0.0] * ROUNDS + [0.5])) < 0.65
 
 
 def test_an_agent_that_is_absent_is_in_no_sum():
@@ -269,6 +294,7 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
     [
         ({"rank": -1}, "rank"),
         ({"trust": 1.5}, "trust must be in"),
+        ({"mixing": 1.5}, "mixing: value: probabilities must lie in"),
         ({"degrees": 0.0}, "degrees"),
         ({"shrink": -1.0}, "shrink"),
         ({"policy": Drawn(EI())}, "experts"),
