@@ -8,7 +8,8 @@ simplest. A `Layout` is another:
     chunk    at most so many agents of a device are computed at the same time, one chunk after the other
 
 The common data of agents are on every device, and an aggregate over agents is left to the compiler. It
-makes an all-reduce of a sum, and an all-gather of messages that all are to know. If the devices do not
+makes an all-reduce of a sum, and an all-gather of messages that all are to know. `total` sums results up
+chunk by chunk, for results that are too large to be held for all agents. If the devices do not
 divide the agents, rows of zeros are added, computed and dropped. If only the first agents query
 (`targets` of some methods), their states are brought together to be asked and told, and sent back.
 """
@@ -40,35 +41,63 @@ class Layout(NamedTuple):
         self, f: Callable[..., Any], in_axes: int | tuple[int | None, ...] = 0
     ) -> Callable[..., Any]:
         def mapped(*arguments: PyTree) -> PyTree:
-            axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(arguments)
-            common = [a for a, axis in zip(arguments, axes, strict=True) if axis is None]
-            own = [a for a, axis in zip(arguments, axes, strict=True) if axis == 0]
-
-            def for_one(common: list[PyTree], own: list[PyTree]) -> PyTree:
-                all_have, it_has = iter(common), iter(own)
-                return f(*(next(all_have if axis is None else it_has) for axis in axes))
-
+            for_one, common, own = _parted(f, in_axes, arguments)
             agents = _count(own)
             devices = 1 if self.mesh is None else self.mesh.size
             local = -(-agents // devices)
             on_a_device = jax.vmap(for_one, (None, 0))
             if self.chunk is not None and self.chunk < local:
-                chunks = -(-local // self.chunk)
-                on_a_device = _in_chunks(on_a_device, -(-local // chunks))
+                on_a_device = _in_chunks(on_a_device, _even(local, self.chunk))
             if self.mesh is None:
                 return on_a_device(common, own)
-            on_all = jax.shard_map(
-                on_a_device,
-                mesh=self.mesh,
-                in_specs=(PartitionSpec(), PartitionSpec(self.mesh.axis_names)),
-                out_specs=PartitionSpec(self.mesh.axis_names),
-                check_vma=False,  # no collective is written in `f`
-            )
+            on_all = self._sharded(on_a_device)
             if devices * local == agents:
                 return on_all(common, own)
             return _resized(on_all(common, _resized(own, devices * local)), agents)
 
         return mapped
+
+    def _sharded(self, on_a_device: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """A function of common and of agents' arguments on all devices, each with its own agents."""
+        assert self.mesh is not None
+        return jax.shard_map(
+            on_a_device,
+            mesh=self.mesh,
+            in_specs=(PartitionSpec(), PartitionSpec(self.mesh.axis_names)),
+            out_specs=PartitionSpec(self.mesh.axis_names),
+            check_vma=False,  # no collective is written in what is mapped
+        )
+
+    def total(
+        self, f: Callable[..., Any], in_axes: int | tuple[int | None, ...] = 0
+    ) -> Callable[..., Any]:
+        """As `total` has it. A device sums its own agents up, and the compiler the sums of devices."""
+
+        def summed(*arguments: PyTree) -> PyTree:
+            for_one, common, own = _parted(f, in_axes, arguments)
+            agents = _count(own)
+            devices = 1 if self.mesh is None else self.mesh.size
+            local = -(-agents // devices)
+            size = local if self.chunk is None else _even(local, min(self.chunk, local))
+            on_a_device = _sum_in_chunks(jax.vmap(for_one, (None, 0)), size)
+            rows = jnp.ones((agents,), bool), own
+            if self.mesh is not None:
+                # Rows of zeros that are added do not count.
+                rows = rows if devices * local == agents else _resized(rows, devices * local)
+                on_a_device = self._sharded(on_a_device)
+            return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), on_a_device(common, rows))
+
+        return summed
+
+
+def total(
+    each: Each, f: Callable[..., Any], in_axes: int | tuple[int | None, ...] = 0
+) -> Callable[..., Any]:
+    """The sum over agents of a function of one agent. In chunks only a chunk's results are held."""
+    if isinstance(each, Layout):
+        return each.total(f, in_axes)
+    mapped = each(f, in_axes=in_axes)
+    return lambda *given: jax.tree.map(lambda rows: jnp.sum(rows, axis=0), mapped(*given))
 
 
 def layout(mesh: Mesh | None = None, chunk: int | None = None) -> Each:
@@ -108,6 +137,25 @@ def whole_where_uneven(each: Each, tree: PyTree, *counts: int) -> PyTree:
         return jax.lax.with_sharding_constraint(leaf, everywhere)
 
     return wrap(jax.tree.map(laid_out, unwrap(tree)), tree)
+
+
+def _parted(
+    f: Callable[..., Any], in_axes: int | tuple[int | None, ...], arguments: tuple[PyTree, ...]
+) -> tuple[Callable[[list[PyTree], list[PyTree]], PyTree], list[PyTree], list[PyTree]]:
+    """A function of the arguments that are common and of an agent's own, and both kinds of them."""
+    axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(arguments)
+
+    def for_one(common: list[PyTree], own: list[PyTree]) -> PyTree:
+        all_have, it_has = iter(common), iter(own)
+        return f(*(next(all_have if axis is None else it_has) for axis in axes))
+
+    pairs = list(zip(arguments, axes, strict=True))
+    return for_one, [a for a, axis in pairs if axis is None], [a for a, axis in pairs if axis == 0]
+
+
+def _even(agents: int, chunk: int) -> int:
+    """The size of the fewest chunks of at most so many agents, all about as large."""
+    return -(-agents // -(-agents // chunk))
 
 
 def _count(own: PyTree) -> int:
@@ -151,6 +199,35 @@ def _in_chunks(
         return jax.lax.fori_loop(0, -(-agents // size), step, start)
 
     return mapped
+
+
+def _sum_in_chunks(
+    of_all: Callable[[PyTree, list[PyTree]], PyTree], size: int
+) -> Callable[[PyTree, tuple[Array, list[PyTree]]], PyTree]:
+    """The sum, with an axis of 1, over the agents that count, of whom `size` are computed together."""
+
+    def summed(common: PyTree, rows: tuple[Array, list[PyTree]]) -> PyTree:
+        agents = _count(list(rows))
+        data = unwrap(common)  # as in `_in_chunks`
+
+        def found(i: Count) -> PyTree:
+            first = jnp.minimum(i * size, agents - size)
+            counted, own = _rows(rows, first, size)
+            counted = counted & (jnp.arange(size) >= i * size - first)
+
+            def add(results: jax.Array) -> jax.Array:
+                its = jnp.expand_dims(counted, range(1, results.ndim))
+                return jnp.sum(jnp.where(its, results, jnp.zeros_like(results)), axis=0)
+
+            return jax.tree.map(add, of_all(wrap(data, common), own))
+
+        shapes = jax.eval_shape(found, jnp.zeros((), int))
+        start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        step = lambda i, sums: jax.tree.map(jnp.add, sums, found(i))  # noqa: E731
+        sums = jax.lax.fori_loop(0, -(-agents // size), step, start)
+        return jax.tree.map(lambda leaf: leaf[None], sums)
+
+    return summed
 
 
 def _rows(tree: PyTree, first: Count, size: int) -> PyTree:

@@ -26,7 +26,7 @@ from jaxbo.kernels.choosing.ranking import Ranked
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.pooled import Pooled
 from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.layout import layout
+from jaxbo.layout import layout, total
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.runs.compiled import run
 from jaxbo.runs.trace import summary
@@ -89,6 +89,25 @@ def test_a_function_of_one_agent_is_mapped_over_all(shape, agents, chunk, key):
     assert jax.tree.structure(mapped) == jax.tree.structure(expected)
     np.testing.assert_allclose(mapped[0], expected[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(mapped[1]["x"], x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "agents", "chunk"),
+    [(None, 12, None), (None, 12, 5), ((2, 4), 16, None), ((8,), 13, 1), ((2, 2, 2), 29, 3)],
+)
+def test_a_sum_over_agents_counts_each_once(shape, agents, chunk, key):
+    each = layout(None if shape is None else devices(*shape), chunk)
+    keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(agents))
+    x = jr.normal(key, (agents, 3))
+    shared = {"weight": jnp.asarray(2.0), "nothing": None}
+    # Of rows of zeros that are added this is not finite.
+    one = lambda shared, key, x: (summed(shared, key, x), 1 / x)  # noqa: E731
+    found = jax.jit(total(each, one, (None, 0, 0)))(shared, keys, x)
+    rows = jax.vmap(one, in_axes=(None, 0, 0))(shared, keys, x)
+    expected = jax.tree.map(lambda leaf: np.asarray(leaf, float).sum(axis=0), rows)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_a_chunk_is_what_is_computed_at_the_same_time():

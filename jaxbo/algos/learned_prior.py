@@ -15,6 +15,13 @@ Given (m, S), each agent's posterior is exact. The pair (m, S) is itself an esti
 inverse Wishart distribution: empirical Bayes. An agent that is unlike all others is wrong about itself
 until its own evidence speaks against the learned prior. No regret bound of a single agent covers that.
 
+`mixing` is a safeguard. With probability p_t an agent's round t takes nothing from others but the
+location and the scale of values. If the policy is `Thompson()`, and the process of the features is
+right about the agent, such a round is one of Thompson sampling alone. Together these rounds have the
+regret bound of Thompson sampling in as many rounds as there are. Each other round costs the range of
+the function at most. With 1 - p_t = 1 / √t there are about 2 √T other rounds among T. So the average
+regret goes to 0, however wrong the learned prior is.
+
 A server that hears single messages learns each agent's posterior mean, which is a function. A sum only
 hides the mean among others' means. Two sums that differ in a single agent give the mean away.
 `DPLearnedPrior` has a guarantee.
@@ -27,12 +34,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from jaxbo._check import is_a, positive, require, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.federated import AbstractFederated, FederatedState
+from jaxbo.algos.base.keys import AskKeys, agent_keys, ask_keys
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
@@ -43,8 +51,9 @@ from jaxbo.kernels.models.shared_covariance import Statistics
 from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
-from jaxbo.layout import Each
-from jaxbo.types import Count, Flag, Key, Point, Scalar, named
+from jaxbo.layout import Each, total
+from jaxbo.schedules import AbstractSchedule, as_schedule
+from jaxbo.types import Count, Flag, Key, Point, Scalar, about, named
 
 
 class LearnedPriorShared(eqx.Module):
@@ -55,10 +64,15 @@ class LearnedPriorShared(eqx.Module):
 
 
 class LearnedPriorBroadcast(eqx.Module):
-    """The prior of this round, and the round's common random key."""
+    """The prior of this round, and the round's common random key; the round's number if agents ask."""
 
     key: Key
     prior: SharedPrior
+    round: Count | None = None
+
+
+def _schedule(mixing: ArrayLike | AbstractSchedule | None) -> AbstractSchedule | None:
+    return None if mixing is None else as_schedule(mixing)
 
 
 class _Believed:
@@ -116,6 +130,9 @@ class LearnedPrior(AbstractFederated):
             is the least number, and the evidence of all agents says how much more. Default: 1.
         trust: Probability, before any value, that the learned prior is right about an agent, in [0,
             1]. With 1 nobody doubts it, and with 0 all work alone. Default: 0.5.
+        mixing: Probability p_t that an agent works alone in round t = 1, 2, …: a schedule or a
+            number in [0, 1]. A schedule that goes to 1, such as `InverseSqrt()`, bounds what a
+            wrong prior costs. None: it never does. Default: None.
         candidates: Number of points from which a search for the maximizer starts, at least 1.
             Default: 1000.
         prior: A prior that others have learned, as `learned` returns it, for agents that begin
@@ -148,6 +165,7 @@ class LearnedPrior(AbstractFederated):
     degrees: Scalar = eqx.field(converter=named("degrees"), default=5.0)
     shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
     trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
+    mixing: AbstractSchedule | None = eqx.field(default=None, converter=about("mixing", _schedule))
     candidates: int = eqx.field(static=True, default=1000)
     prior: LearnedPriorShared | None = None
 
@@ -185,7 +203,7 @@ class LearnedPrior(AbstractFederated):
 
     @property
     def random(self) -> bool:
-        return self.policy.random()
+        return self.policy.random() or self.mixing is not None
 
     def learned(
         self,
@@ -227,8 +245,7 @@ class LearnedPrior(AbstractFederated):
 
         def step(_: Count, shared: LearnedPriorShared) -> LearnedPriorShared:
             now = eqx.tree_at(lambda state: state.shared, state, shared)
-            messages = self.messages(key, now, each=each)
-            heard = self.aggregate(key, shared, state.round, messages, jnp.asarray(here))
+            _, heard = self.exchange(ask_keys(key), now, jnp.asarray(here), each=each)
             return self.revised(shared, self.remembered(heard))
 
         return jax.lax.fori_loop(0, steps, step, state.shared)
@@ -263,14 +280,45 @@ class LearnedPrior(AbstractFederated):
         messages: Statistics | None,
         present: Bool[Array, " agents"],
     ) -> LearnedPriorBroadcast:
-        del round
-        if messages is None:
-            return LearnedPriorBroadcast(key, shared.prior)
-        heard = present & jax.vmap(self.usable)(messages)
-        hear = jax.vmap(lambda heard, m: jax.tree.map(lambda a: jnp.where(heard, a, 0), m))
-        total = jax.tree.map(lambda a: jnp.sum(a, axis=0), hear(heard, messages))
-        prior = shared_prior.updated(shared.prior, total, self.shrink, self.degrees)
-        return LearnedPriorBroadcast(key, prior)
+        prior = shared.prior
+        if messages is not None:
+            prior = self._summed(prior, total(jax.vmap, self._counted)(present, messages))
+        return self._broadcast(key, prior, round)
+
+    def exchange(
+        self,
+        keys: AskKeys,
+        state: FederatedState,
+        present: Bool[Array, " agents"],
+        *,
+        each: Each = jax.vmap,
+    ) -> tuple[PyTree, LearnedPriorBroadcast]:
+        if self.prior is not None:
+            return super().exchange(keys, state, present, each=each)
+
+        def counted(
+            key: Key, shared: LearnedPriorShared, present: Flag, client: AgentData
+        ) -> Statistics:
+            message = self.message(key, shared, client)
+            assert message is not None
+            return self._counted(present, message)
+
+        # All messages together would be D² numbers for each agent.
+        own = agent_keys(keys.message, jnp.arange(self.agents))
+        sums = total(each, counted, (0, None, 0, 0))(own, state.shared, present, state.clients)
+        prior = self._summed(state.shared.prior, sums)
+        return None, self._broadcast(keys.server, prior, state.round)
+
+    def _counted(self, present: Flag, message: Statistics) -> Statistics:
+        """An agent's part of the sums: 0 if it is absent, or if a number is not finite."""
+        heard = present & self.usable(message)
+        return jax.tree.map(lambda a: jnp.where(heard, a, 0), message)
+
+    def _summed(self, prior: SharedPrior, sums: Statistics) -> SharedPrior:
+        return shared_prior.updated(prior, sums, self.shrink, self.degrees)
+
+    def _broadcast(self, key: Key, prior: SharedPrior, round: Count) -> LearnedPriorBroadcast:
+        return LearnedPriorBroadcast(key, prior, None if self.mixing is None else round)
 
     def choose(
         self,
@@ -282,10 +330,14 @@ class LearnedPrior(AbstractFederated):
         broadcast: LearnedPriorBroadcast,
     ) -> tuple[Point, tuple[()]]:
         del message
-        known = broadcast.prior, self.features.noise, client, self.trust
+        trust, alone = self.trust, ~broadcast.prior.learned
+        if self.mixing is not None and broadcast.round is not None:
+            turn_key, key = jr.split(key)
+            own_turn = jr.uniform(turn_key) < self.mixing(broadcast.round + 1)
+            trust, alone = jnp.where(own_turn, 0, trust), alone | own_turn
+        known = broadcast.prior, self.features.noise, client, trust
         belief = shared_prior.doubting(shared.features, *known)
         # While all of an agent's own values are equal, the shared prior says where to look.
-        alone = ~broadcast.prior.learned
         return self.search(key, belief, past, broadcast.key, alone), ()
 
     def search(self, key: Key, belief: Doubt, past: History, common: Key, alone: Flag) -> Point:

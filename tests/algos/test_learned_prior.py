@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from jaxbo import metrics
+from jaxbo.algos.base.keys import ask_keys
 from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Thompson
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.layout import layout
 from jaxbo.runs.compiled import run
 from jaxbo.runs.driver import drive, replay
+from jaxbo.schedules import Table
 from tests import stepped
 
 pytestmark = pytest.mark.float64
@@ -48,6 +51,9 @@ def objective(key, agent, x):
 #: What all have seen before the start.
 X = np.random.default_rng(4).choice(np.asarray(GRID.points), (INITIAL, AGENTS))
 Y = hill(np, np.arange(AGENTS)[:, None], X).astype(X.dtype)
+#: An evaluation that may have failed.
+FAILED = np.zeros(Y.shape, bool)
+FAILED[0, 1] = True
 
 
 @eqx.filter_jit
@@ -106,6 +112,30 @@ def test_without_trust_nothing_of_others_is_used_but_the_scale():
     assert moved(0.5) > 1e-3
 
 
+@eqx.filter_jit
+def queries_of(algorithm, state, keys):
+    """Queries [keys agents dim]."""
+    return jax.vmap(lambda key: algorithm.ask(key, state)[0])(keys)
+
+
+def test_with_probability_p_an_agent_asks_as_if_it_were_alone():
+    state, keys = finished()[0], jr.split(jr.key(11), 40)
+    alone, together = (queries_of(make(trust=trust), state, keys) for trust in (0.0, 0.5))
+    differ = np.any(alone != together, axis=-1)
+    assert differ.mean() > 0.5
+
+    def share(mixing):
+        found = queries_of(make(mixing=mixing), state, keys)
+        own, common = (np.all(found == other, axis=-1) for other in (alone, together))
+        assert (own | common).all()
+        return own[differ].mean()
+
+    # The state is that of round ROUNDS + 1.
+    assert share(Table([0.0] * ROUNDS + [1.0])) == 1
+    assert share(Table([1.0] * ROUNDS + [0.0])) == 0
+    assert 0.35 < share(Table([0.0] * ROUNDS + [0.5])) < 0.65
+
+
 def test_an_agent_that_is_absent_is_in_no_sum():
     present = np.arange(AGENTS) != 2
     changed = np.where(present, Y, -3 * Y)
@@ -154,6 +184,39 @@ def test_a_message_has_as_many_numbers_as_is_said(rank):
     D = MODEL.size + 1
     of_spread = {0: 2, 4: D * 5}.get(rank, D * D)
     assert metrics.floats(message) == AGENTS * (1 + 3 + D + 2 * of_spread)
+
+
+@pytest.mark.parametrize("each", [layout(None, 4), layout(jax.make_mesh((8,), ("agents",)), None)])
+def test_sums_made_in_chunks_and_over_devices_are_those_of_all_messages(each):
+    algorithm, state = make(), told(make(), np.where(FAILED, np.nan, Y))
+    keys, present = ask_keys(jr.key(6)), jnp.arange(AGENTS) != 2
+
+    def both(state):
+        messages = algorithm.messages(keys.message, state)
+        known = state.shared, state.round, messages, present
+        whole = algorithm.aggregate(keys.server, *known)
+        _, one = algorithm.exchange(keys, state, present, each=each)
+        return whole.prior, one.prior
+
+    whole, one = eqx.filter_jit(both)(state)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), whole, one)
+    assert bool(one.learned)
+
+
+def test_in_chunks_a_round_holds_the_messages_of_a_chunk():
+    many = 256
+    algorithm = make(agents=many)
+    start = jax.eval_shape(algorithm.init, jr.key(0))
+    keys, present = ask_keys(jr.key(6)), jnp.ones(many, bool)
+
+    def bytes_of(chunk):
+        def heard(state):
+            return algorithm.exchange(keys, state, present, each=layout(None, chunk))[1].prior
+
+        return jax.jit(heard).lower(start).compile().memory_analysis().temp_size_in_bytes
+
+    messages = metrics.bytes_of(jax.eval_shape(algorithm.messages, jr.key(0), start))
+    assert bytes_of(8) < messages / 4
 
 
 @pytest.mark.parametrize("policy", [UCB(), Thompson()])
@@ -231,6 +294,7 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
     [
         ({"rank": -1}, "rank"),
         ({"trust": 1.5}, "trust must be in"),
+        ({"mixing": 1.5}, "mixing: value: probabilities must lie in"),
         ({"degrees": 0.0}, "degrees"),
         ({"shrink": -1.0}, "shrink"),
         ({"policy": Drawn(EI())}, "experts"),

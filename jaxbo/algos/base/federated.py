@@ -35,7 +35,7 @@ from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.base._origin import Origin, after, no_origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
-from jaxbo.algos.base.keys import agent_keys, ask_keys, init_keys
+from jaxbo.algos.base.keys import AskKeys, agent_keys, ask_keys, init_keys
 from jaxbo.algos.base.outcomes import all_or_none, slacks_of, split, width
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
@@ -355,9 +355,34 @@ class AbstractFederated(AbstractAlgorithm):
             f"present must say yes or no for each of {self.agents} agents, got {present.shape}.",
         )
         keys = ask_keys(key)
-        messages = self.messages(keys.message, state, each=each)
-        broadcast = self.aggregate(keys.server, state.shared, state.round, messages, present)
+        messages, broadcast = self.exchange(keys, state, present, each=each)
         return self.respond(keys.choice, state, messages, broadcast, each=each)
+
+    def exchange(
+        self,
+        keys: AskKeys,
+        state: FederatedState,
+        present: Bool[Array, " agents"],
+        *,
+        each: Each = jax.vmap,
+    ) -> tuple[PyTree, PyTree]:
+        """Begins `ask`: makes the messages of all agents, and the server's broadcast.
+
+        A method of sums may override it, to sum large messages up as they are made
+        (`layout.total`). The broadcast is that of `aggregate` up to rounding.
+
+        Args:
+            keys: The random keys of the round.
+            state: The state before the round.
+            present: Whether each agent's message arrives.
+            each: The map of an agent's function to a function of all agents. Default: `jax.vmap`.
+
+        Returns:
+            The messages, for `choose`, and the broadcast. The messages are None if no agent needs
+            its own.
+        """
+        messages = self.messages(keys.message, state, each=each)
+        return messages, self.aggregate(keys.server, state.shared, state.round, messages, present)
 
     def respond(
         self,
