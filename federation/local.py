@@ -69,10 +69,12 @@ class Local(AbstractContextManager):
         """The folder of an owner's files."""
         return self.out / f"owner{owner}"
 
-    def start_owner(self, owner: int, node: Sequence[str] = NODE) -> None:
+    def start_owner(self, owner: int, node: Sequence[str] = NODE, more: str = "") -> None:
+        """Starts an owner's SuperNode, with `more` in its configuration."""
         self.folder(owner).mkdir(exist_ok=True)
         command = [*node, "--insecure", "--superlink", self.address]
-        command += ["--node-config", f'partition-id={owner} folder="{self.folder(owner)}"']
+        config = f'partition-id={owner} folder="{self.folder(owner)}" {more}'.strip()
+        command += ["--node-config", config]
         # Apps are installed there, by each owner for itself.
         home = {"FLWR_HOME": str(self.out / "flower" / f"owner{owner}")}
         self.owners[owner] = self._start(command, f"owner{owner}.log", home)

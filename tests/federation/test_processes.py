@@ -1,6 +1,7 @@
 """A SuperLink and three SuperNodes, each a process of its own, some of them killed."""
 
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -205,6 +206,42 @@ def test_a_secure_sum_of_processes_survives_an_owner_that_is_killed(tmp_path):
     for n in range(AGENTS):
         (seen,) = local.folder(n).glob("*.npz")
         assert observations(seen).rounds[-1] == (2 if n < 2 else 0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(500)
+def test_an_owner_of_a_process_stops_when_its_budget_is_spent(tmp_path):
+    algorithm, delta = eval(APPS["private"]), 1e-5
+    spent = [jaxbo.Ledger(delta).charge(algorithm.mechanism, n).epsilon() for n in (2, 3)]
+    budget = sum(spent) / 2  # which pays for two releases
+    folder = app(tmp_path, "private-budget", rounds=3, charged=True, deadline=DEADLINE)
+    with Local(tmp_path) as local:
+        local.start_owner(0, more=f"budget={budget} delta={delta}")
+        for n in range(1, AGENTS):
+            local.start_owner(n)
+        lines = lines_of(local, folder, tmp_path / "server.npz", "run.log")
+    said = "\n".join(lines)
+    # The invitation and round 1 are asked for messages of two releases.
+    assert "round 1 of 3: 3 of 3 owners" in said, said
+    refusals = [line for line in lines if "the budget of this owner's data" in line]
+    assert len(refusals) == 2, said  # of the requests of rounds 2 and 3, which are counted from 0
+    for round, (refusal, times) in enumerate(
+        zip(refusals, ("", r" \(2 refused\)"), strict=True), 1
+    ):
+        assert re.search(rf"round {round}: .*node \d+{times}: ", refusal), refusal
+        assert f"2 releases have spent {spent[0]:.4g}, and another would exceed it" in refusal
+    for number in (2, 3):
+        (line,) = [line for line in lines if line.startswith(f"round {number} of 3")]
+        assert "2 of 3 owners" in line
+        assert "absent: [0]; 1 refused" in line
+
+    ledger = jaxbo.Ledger(delta)
+    server = Coordinator(algorithm, 3, KEY, tmp_path / "server.npz", initial=INITIAL, ledger=ledger)
+    np.testing.assert_array_equal(server.present, [[1, 1, 1], [1, 1, 1], [0, 1, 1]])
+    assert ledger.charged((local.folder(0) / "data.released").read_text()).releases == 2
+    file = f"{server.request().federation}.npz"
+    for n, rounds in enumerate(([-1, -1, 0], [-1, -1, 0, 1, 2], [-1, -1, 0, 1, 2])):
+        np.testing.assert_array_equal(observations(local.folder(n) / file).rounds, rounds)
 
 
 def wait_for(path):
