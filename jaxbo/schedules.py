@@ -273,16 +273,23 @@ def as_schedule(
         >>> type(jaxbo.schedules.as_schedule(0.5)).__name__
         'Constant'
     """
+    return mixing_of(value, "value")
+
+
+def mixing_of(
+    value: AbstractSchedule | Callable[[Count], Scalar] | ArrayLike, name: str = "mixing"
+) -> AbstractSchedule:
+    """The same, with the name of a method's field in errors: the converter of `mixing`."""
     if isinstance(value, AbstractSchedule):
         return value
     if callable(value) and not isinstance(value, type):
         return OfRound(value)
     require(
         eqx.is_array_like(value),
-        "value: expected a number, a function of the round or a schedule such as Power(0.5), got "
+        f"{name}: expected a number, a function of the round or a schedule such as Power(0.5), got "
         f"{shown(value)}.",
     )
-    return Constant(about("value", _probability)(value))
+    return Constant(about(name, _probability)(value))
 
 
 class Confidence(AbstractSchedule):

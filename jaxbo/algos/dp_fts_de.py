@@ -37,8 +37,8 @@ from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.privacy.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
-from jaxbo.schedules import AbstractSchedule, InverseSqrt, as_schedule
-from jaxbo.types import Count, Features, Function, Key, Point, Scalar, about, named
+from jaxbo.schedules import AbstractSchedule, InverseSqrt, mixing_of
+from jaxbo.types import Count, Features, Function, Key, Point, Scalar, named
 
 #: `DPFTSDEInfo.source` of a query that maximizes the broadcast.
 BROADCAST = -1
@@ -141,9 +141,7 @@ class DPFTSDE(AbstractPrivate, AbstractTwoModels):
     weighting: Weighting = eqx.field(default_factory=Weighting)
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
-    mixing: AbstractSchedule = eqx.field(
-        default_factory=InverseSqrt, converter=about("mixing", as_schedule)
-    )
+    mixing: AbstractSchedule = eqx.field(default_factory=InverseSqrt, converter=mixing_of)
     releases: Scalar = eqx.field(default=RELEASES, converter=named("releases"))
     distributed: bool = eqx.field(static=True, default=True)
     candidates: int = eqx.field(static=True, default=1000)

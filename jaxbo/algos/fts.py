@@ -36,7 +36,7 @@ from jaxbo.kernels.models.pooled import Pooled
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.covariance import AbstractKernel
 from jaxbo.kernels.processes.features import FourierFunction
-from jaxbo.schedules import AbstractSchedule, Power, as_schedule
+from jaxbo.schedules import AbstractSchedule, Power, mixing_of
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, about, floating
 
 
@@ -149,7 +149,7 @@ class FTS(AbstractTwoModels):
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
     mixing: AbstractSchedule = eqx.field(
-        default_factory=lambda: Power(0.5, shift=1), converter=about("mixing", as_schedule)
+        default_factory=lambda: Power(0.5, shift=1), converter=mixing_of
     )
     peers: Float[Array, " agents"] | Float[Array, "targets agents"] | Ranked | None = eqx.field(
         default=None, converter=about("peers", _weights)

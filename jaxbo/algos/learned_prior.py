@@ -52,8 +52,8 @@ from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.layout import Each, total
-from jaxbo.schedules import AbstractSchedule, as_schedule
-from jaxbo.types import Count, Flag, Key, Point, Scalar, about, named
+from jaxbo.schedules import AbstractSchedule, mixing_of
+from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
 class LearnedPriorShared(eqx.Module):
@@ -72,7 +72,7 @@ class LearnedPriorBroadcast(eqx.Module):
 
 
 def _schedule(mixing: ArrayLike | AbstractSchedule | None) -> AbstractSchedule | None:
-    return None if mixing is None else as_schedule(mixing)
+    return None if mixing is None else mixing_of(mixing)
 
 
 class _Believed:
@@ -165,7 +165,7 @@ class LearnedPrior(AbstractFederated):
     degrees: Scalar = eqx.field(converter=named("degrees"), default=5.0)
     shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
     trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
-    mixing: AbstractSchedule | None = eqx.field(default=None, converter=about("mixing", _schedule))
+    mixing: AbstractSchedule | None = eqx.field(default=None, converter=_schedule)
     candidates: int = eqx.field(static=True, default=1000)
     prior: LearnedPriorShared | None = None
 

@@ -57,7 +57,7 @@ from jaxbo.types import Key
 log = logging.getLogger(__name__)
 
 #: What replies go by that do not say which agent they are of.
-NOBODY = "a reply of nobody's"
+NOBODY = "a reply that names no agent"
 
 
 def releases_of(

@@ -294,7 +294,7 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
     [
         ({"rank": -1}, "rank"),
         ({"trust": 1.5}, "trust must be in"),
-        ({"mixing": 1.5}, "mixing: value: probabilities must lie in"),
+        ({"mixing": 1.5}, "^mixing: probabilities must lie in"),
         ({"degrees": 0.0}, "degrees"),
         ({"shrink": -1.0}, "shrink"),
         ({"policy": Drawn(EI())}, "experts"),

@@ -782,11 +782,11 @@ def test_refusals_are_counted_by_name(tmp_path):
     for nobody in (None, reply._replace(agent=1.0), reply._replace(agent=10**9)):
         with pytest.raises(RefusedError):
             server.hear(nobody)
-    assert server.refused == {"agent 1": 2, "a reply of nobody's": 3}
+    assert server.refused == {"agent 1": 2, "a reply that names no agent": 3}
     for unusable in (reply._replace(round=7), RefusedError("it cannot be read.")):
         with pytest.raises(RefusedError, match=r"owner 5.*: (agent 1: its message|.*cannot be)"):
             server.hear(unusable, "owner 5")
-    assert server.refused == {"agent 1": 2, "a reply of nobody's": 3, "owner 5": 2}
+    assert server.refused == {"agent 1": 2, "a reply that names no agent": 3, "owner 5": 2}
     server.hear(reply)
     server.close()
     np.testing.assert_array_equal(server.present, [[False, True, False]])

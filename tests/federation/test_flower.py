@@ -292,9 +292,18 @@ SPOILED = {
     "shape": (_shape, "agent 1: .*must be float32"),
     "old": (lambda reply: _config(reply, round=-2), "agent 1: .*follows round -2"),
     "algorithm": (lambda reply: _config(reply, algorithm="other"), "agent 1: .*algorithm"),
-    "kind": (lambda reply: _config(reply, agent="one"), "nobody's: agent must be of type int"),
-    "agent 0.0": (lambda reply: _config(reply, agent=0.0), "nobody's: agent must be of type int"),
-    "agent True": (lambda reply: _config(reply, agent=True), "nobody's: agent must be of type int"),
+    "kind": (
+        lambda reply: _config(reply, agent="one"),
+        "names no agent: agent must be of type int",
+    ),
+    "agent 0.0": (
+        lambda reply: _config(reply, agent=0.0),
+        "names no agent: agent must be of type int",
+    ),
+    "agent True": (
+        lambda reply: _config(reply, agent=True),
+        "names no agent: agent must be of type int",
+    ),
     "empty": (_empty, "no reply"),
     "more": (_more, "no reply"),
     "more fields": (lambda reply: _config(reply, more=""), "no reply"),
@@ -395,7 +404,7 @@ def test_an_answer_that_flower_cannot_read_is_refused_as_well(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "flwr"):
         serve(server, grid, tmp_path)
     assert absent(tmp_path, rounds) == [[round, 1] for round in range(rounds)]
-    assert f"node 101 ({len(kinds)} refused): a reply of nobody's: no reply" in caplog.text
+    assert f"node 101 ({len(kinds)} refused): a reply that names no agent: no reply" in caplog.text
 
 
 def test_where_the_network_fails_the_app_ends_and_loses_nothing(tmp_path):
