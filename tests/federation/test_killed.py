@@ -1,13 +1,12 @@
 """A federation that ends at any call that changes files goes on, and keeps its promises."""
 
-import os
-
 import jax.random as jr
 import numpy as np
 import pytest
 
 import jaxbo
 from jaxbo.federation import Coordinator, Owner, RefusedError, SecureSum, observations
+from tests.runs.driven import Interrupting
 from tests.walk import SumWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
@@ -32,35 +31,6 @@ class KilledError(BaseException):
     """The end of a process: nothing catches it."""
 
 
-class Killing:
-    """Ends everything before or after the n-th call that changes a file."""
-
-    def __init__(self, moment, patch):
-        self.left = moment
-        for name in ("open", "replace", "unlink", "fsync"):
-            patch.setattr(os, name, self.around(getattr(os, name)))
-        patch.setattr(np, "savez", self.around(np.savez))
-
-    def moment(self):
-        self.left -= 1
-        if self.left == 0:
-            raise KilledError
-
-    def around(self, function):
-        def wrapped(*args, **kwargs):
-            self.moment()
-            result = function(*args, **kwargs)
-            try:
-                self.moment()
-            except KilledError:
-                if type(result) is int:
-                    os.close(result)
-                raise
-            return result
-
-        return wrapped
-
-
 class Federation:
     """A server and owners, whose files outlive them."""
 
@@ -83,8 +53,8 @@ class Federation:
         for _ in range(20 * ROUNDS):  # a stage that fails is asked again
             if self.server.done:
                 return
-            request = self.server.request()
             for n in range(AGENTS):
+                request = self.server.request(n)
                 folder = self.path / str(n)
                 owner = Owner(self.algorithm, self.objective, n, folder, key=key, **self.of_owners)
                 try:
@@ -111,7 +81,7 @@ def moments(kind, step, folder, monkeypatch):
         moment += step
         federation = Federation(kind, folder / str(moment))
         with monkeypatch.context() as patch:
-            Killing(moment, patch)
+            Interrupting(moment, patch, KilledError)
             try:
                 federation.whole()
                 ended = False

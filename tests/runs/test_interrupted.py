@@ -18,7 +18,16 @@ import pytest
 
 from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.desk import Desk
-from tests.runs.driven import MODEL, RANDOM, Counting, bowl, environment, files, quiet
+from tests.runs.driven import (
+    MODEL,
+    RANDOM,
+    Counting,
+    Interrupting,
+    bowl,
+    environment,
+    files,
+    quiet,
+)
 
 # ---------------------------------------------------------------- a full disk
 
@@ -71,35 +80,6 @@ def test_what_a_desk_cannot_save_has_not_happened(path, full):
 
 
 # ---------------------------------------------------------------- stopped on the way
-
-
-class Interrupting:
-    """Raises before or after the n-th call that changes a file."""
-
-    def __init__(self, moment, patch):
-        self.left = moment
-        for name in ("open", "replace", "unlink", "fsync"):
-            patch.setattr(os, name, self.around(getattr(os, name)))
-        patch.setattr(np, "savez", self.around(np.savez))
-
-    def moment(self):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-    def around(self, function):
-        def wrapped(*args, **kwargs):
-            self.moment()
-            result = function(*args, **kwargs)
-            try:
-                self.moment()
-            except KeyboardInterrupt:
-                if type(result) is int:
-                    os.close(result)
-                raise
-            return result
-
-        return wrapped
 
 
 def again_if_interrupted(call):
