@@ -297,6 +297,7 @@ class CEPE(AbstractFederated):
         whole("candidates", self.candidates, least=1)
         whole("lessons", self.lessons)
         if self.start is not None:
+            is_a("domain", self.domain, AbstractDomain)
             require(
                 self.start.shape == (self.domain.dim,) and bool(jnp.all(jnp.isfinite(self.start))),
                 f"start must be a point of {self.domain.dim} coordinates, got {self.start}.",

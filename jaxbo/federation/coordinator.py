@@ -234,6 +234,9 @@ class Coordinator:
             agent: Number of the agent that is asked. Default: the request is the same for all, as long
                 as it is not `personal`.
 
+        Returns:
+            The request.
+
         Raises:
             ValueError: There is no such agent, or there is none and each owner has its own request.
         """

@@ -593,7 +593,9 @@ def test_many_silent_nodes_take_turns_and_delay_no_look(tmp_path, clock):
     pull, there = grid.pull_messages, grid.get_node_ids
     grid.pull_messages = lambda names: pulled.append(names[0]) or pull(names)
     grid.get_node_ids = lambda: looks.append(clock.now) or there()
-    assert list(_exchange.Asking(grid, RecordDict(), 0, 4.0).answers(punctual=True)) == []
+    assert (
+        list(_exchange.Asking(grid, lambda node: RecordDict(), 0, 4.0).answers(punctual=True)) == []
+    )
     np.testing.assert_allclose(looks, [0.0, 1.0, 2.0, 3.0], atol=1e-9)
     assert pulled == ["1", "2", "3", "1", "2", "3", "1"]
     assert clock.now == pytest.approx(4)

@@ -197,11 +197,14 @@ def test_the_best_so_far_is_the_first_of_equals_and_never_a_failure():
 
 def test_claims_are_about_the_ends_of_runs():
     good, bad = np.full((3, 4), 3.9), np.full((3, 4), 9.0) + np.arange(3)[:, None]
-    alike = gp.checks(dict.fromkeys(gp.METHODS, good))
-    assert len(alike) == 15
+    same = dict.fromkeys(gp.METHODS, good)
+    alike = gp.checks(same, same)
+    assert len(alike) == 27
     assert all(check.holds for check in alike.values())
     worse = {name: bad if "DEC-HBO" in name else good for name in gp.METHODS}
-    assert not any(check.holds for check in gp.checks(worse).values())
+    assert not any(check.holds for check in gp.checks(worse, worse).values())
+    of_folds = {claim: check.holds for claim, check in gp.checks(same, worse).items()}
+    assert of_folds == {claim: "on the folds" not in claim for claim in alike}
 
 
 @pytest.mark.full
