@@ -25,6 +25,8 @@ KINDS = {
     "owners' ledgers": (PRIVATE, {"ledger": LEDGER}, {"ledger": LEDGER}),
     "secure sums": (PRIVATE, {"ledger": LEDGER} | SECURE, SECURE),
 }
+#: Kinds whose files secure sums have too.
+LEDGERS = ("ledger", "owners' ledgers")
 
 
 class KilledError(BaseException):
@@ -95,7 +97,9 @@ def moments(kind, step, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["plain", *(pytest.param(k, marks=pytest.mark.full) for k in LEDGERS), "secure sums"]
+)
 @pytest.mark.timeout(1800)
 def test_a_federation_that_ends_at_any_call_that_changes_files_goes_on(
     kind, step, tmp_path, monkeypatch

@@ -23,6 +23,7 @@ def small() -> OnGrid:
     return OnGrid(jnp.sin(5 * points @ jr.normal(jr.key(2), (2, 8))).T, points)
 
 
+@pytest.mark.full
 def test_noise_alone_asks_all_who_listen_for_one_point(key):
     objective = small()
     algorithm = controls.method(controls.NOISE, objective, 1)
@@ -59,6 +60,7 @@ def test_controls_are_compared_early_and_at_the_end():
     assert found[f"har: {same}"].holds
 
 
+@pytest.mark.full
 def test_a_population_pays_the_loss_that_its_name_says():
     for agents, epsilon in ((200, 1.0), (10_000, 0.25)):
         z = population.noise(epsilon, agents, 3)

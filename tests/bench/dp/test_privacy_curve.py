@@ -78,6 +78,7 @@ def _bowl(key, agent, x):
     return 0.8 - jnp.sum((x - 0.4) ** 2) + 0.01 * jr.normal(key, dtype=x.dtype)
 
 
+@pytest.mark.full
 def test_what_is_measured_never_grows(key, monkeypatch):
     monkeypatch.setattr(privacy_curve, "REFIT", None)  # fits take most of the time to compile
     domain = Finite(Cube(2).sample(jr.key(1), 50))  # nothing to search through

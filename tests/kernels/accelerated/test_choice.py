@@ -162,7 +162,9 @@ def test_without_a_gpu_nothing_of_kernels_is_traced():
     assert "jaxbo_kernel" not in str(traced.jaxpr)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "FTS" else pytest.mark.full) for n in METHODS]
+)
 def test_a_run_is_the_same_with_kernels(name, programs_for, key):
     expected = without_kernels(name)[1](key)
     programs_for("cpu")
