@@ -256,11 +256,13 @@ class OfRound(AbstractSchedule):
 
 def as_schedule(
     value: AbstractSchedule | Callable[[Count], Scalar] | ArrayLike,
+    name: str = "value",
 ) -> AbstractSchedule:
     """Makes a schedule of a number or a function.
 
     Args:
         value: A schedule stays as it is, a function becomes an `OfRound`, and a number a `Constant`.
+        name: Name of the argument, for errors. Default: "value".
 
     Returns:
         The schedule.
@@ -273,13 +275,6 @@ def as_schedule(
         >>> type(jaxbo.schedules.as_schedule(0.5)).__name__
         'Constant'
     """
-    return mixing_of(value, "value")
-
-
-def mixing_of(
-    value: AbstractSchedule | Callable[[Count], Scalar] | ArrayLike, name: str = "mixing"
-) -> AbstractSchedule:
-    """The same, with the name of a method's field in errors: the converter of `mixing`."""
     if isinstance(value, AbstractSchedule):
         return value
     if callable(value) and not isinstance(value, type):

@@ -11,6 +11,7 @@ that guarantees, and to whom.
 """
 
 from dataclasses import KW_ONLY
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -37,7 +38,7 @@ from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.features import FourierFunction
 from jaxbo.privacy.mechanism import AdaptiveClip, Mechanism, Poisson, Weighting
-from jaxbo.schedules import AbstractSchedule, InverseSqrt, mixing_of
+from jaxbo.schedules import AbstractSchedule, InverseSqrt, as_schedule
 from jaxbo.types import Count, Features, Function, Key, Point, Scalar, named
 
 #: `DPFTSDEInfo.source` of a query that maximizes the broadcast.
@@ -141,7 +142,9 @@ class DPFTSDE(AbstractPrivate, AbstractTwoModels):
     weighting: Weighting = eqx.field(default_factory=Weighting)
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
-    mixing: AbstractSchedule = eqx.field(default_factory=InverseSqrt, converter=mixing_of)
+    mixing: AbstractSchedule = eqx.field(
+        default_factory=InverseSqrt, converter=partial(as_schedule, name="mixing")
+    )
     releases: Scalar = eqx.field(default=RELEASES, converter=named("releases"))
     distributed: bool = eqx.field(static=True, default=True)
     candidates: int = eqx.field(static=True, default=1000)

@@ -8,6 +8,7 @@ Sharing the features φ makes the vector ω_n, instead of data, enough.
 """
 
 from dataclasses import KW_ONLY
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -36,7 +37,7 @@ from jaxbo.kernels.models.pooled import Pooled
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
 from jaxbo.kernels.processes.covariance import AbstractKernel
 from jaxbo.kernels.processes.features import FourierFunction
-from jaxbo.schedules import AbstractSchedule, Power, mixing_of
+from jaxbo.schedules import AbstractSchedule, Power, as_schedule
 from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, about, floating
 
 
@@ -149,7 +150,7 @@ class FTS(AbstractTwoModels):
     features: Fixed = eqx.field(default_factory=Fixed)
     own: AbstractSurrogate | None = None
     mixing: AbstractSchedule = eqx.field(
-        default_factory=lambda: Power(0.5, shift=1), converter=mixing_of
+        default_factory=lambda: Power(0.5, shift=1), converter=partial(as_schedule, name="mixing")
     )
     peers: Float[Array, " agents"] | Float[Array, "targets agents"] | Ranked | None = eqx.field(
         default=None, converter=about("peers", _weights)

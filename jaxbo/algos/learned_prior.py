@@ -52,7 +52,7 @@ from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.layout import Each, total
-from jaxbo.schedules import AbstractSchedule, mixing_of
+from jaxbo.schedules import AbstractSchedule, as_schedule
 from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
@@ -72,7 +72,7 @@ class LearnedPriorBroadcast(eqx.Module):
 
 
 def _schedule(mixing: ArrayLike | AbstractSchedule | None) -> AbstractSchedule | None:
-    return None if mixing is None else mixing_of(mixing)
+    return None if mixing is None else as_schedule(mixing, "mixing")
 
 
 class _Believed:
