@@ -47,7 +47,7 @@ from jaxbo.kernels.processes.sketch import AbstractSketch
 from jaxbo.layout import Each
 from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
-#: Of an agent that has not observed anything yet.
+#: The last round of an agent that has not observed anything yet.
 NEVER = BEFORE_FIRST_ROUND - 1
 
 
@@ -112,10 +112,10 @@ class Looked(eqx.Module):
 
 
 class CEPEShared(eqx.Module):
-    """The common design, if there is one, and what was seen at the last look."""
+    """The common design, if there is one, and the last look, if exploration may stop early."""
 
     design: Design | None
-    looked: Looked
+    looked: Looked | None
 
 
 class CEPEClient(eqx.Module):
@@ -358,7 +358,7 @@ class CEPE(AbstractFederated):
         *,
         each: Each = jax.vmap,
     ) -> FederatedState:
-        design = _design(state.shared)
+        design = state.shared.design
         if design is not None:
             shape = (self.agents, self.domain.dim)
             require(
@@ -376,26 +376,25 @@ class CEPE(AbstractFederated):
             first = order == jnp.min(order)
             x = jnp.sum(jnp.where((first & ahead)[:, None], queries, 0), axis=0)
             grown = self.exploration.designed(design, x, wanted)
-            state = eqx.tree_at(lambda s: _design(s.shared), state, grown)
+            state = eqx.tree_at(lambda s: s.shared.design, state, grown)
         return super().tell(state, queries, values, stage, info, each=each)
 
     # ------------------------------------------------------------ the functions of a method
 
-    def setup(self, key: Key) -> Design | CEPEShared | None:
+    def setup(self, key: Key) -> CEPEShared:
         del key
         design = self.exploration.no_design(self.kernel, self.noise) if self.common else None
         if self.stays is None:
-            return design
+            return CEPEShared(design, None)
         nowhere = jnp.zeros((self.agents, self.domain.dim), self.alpha.dtype)
         no = jnp.zeros((), bool)
         return CEPEShared(design, Looked(nowhere, no, no))
 
-    def join(self, key: Key, shared: Design | CEPEShared | None, index: Count) -> CEPEClient:
-        design = _design(shared)
-        if design is None:
+    def join(self, key: Key, shared: CEPEShared, index: Count) -> CEPEClient:
+        if shared.design is None:
             belief = self.exploration.start(*self._model(index))
         else:
-            belief = exploration.no_answers(design)
+            belief = exploration.no_answers(shared.design)
         sketched = None
         if self.sketch is not None:
             capacity = self.steps + self.initial_capacity
@@ -409,9 +408,7 @@ class CEPE(AbstractFederated):
         own = self._personal.start(*self._model(index)) if self.lessons else None
         return CEPEClient(index, key, belief, sketched, zero, jnp.full((), NEVER), own)
 
-    def message(
-        self, key: Key, shared: Design | CEPEShared | None, client: CEPEClient
-    ) -> CEPEMessage:
+    def message(self, key: Key, shared: CEPEShared, client: CEPEClient) -> CEPEMessage:
         del key, shared
         if client.sketched is not None:
             return CEPEMessage(client.sketched.mean, client.sketched.count)
@@ -420,29 +417,27 @@ class CEPE(AbstractFederated):
     def aggregate(
         self,
         key: Key,
-        shared: Design | CEPEShared | None,
+        shared: CEPEShared,
         round: Count,
         messages: CEPEMessage,
         present: Bool[Array, " agents"],
     ) -> CEPEBroadcast:
         mean = exploration.total(messages.mean, jnp.where(present, self.weights, 0))
         pending = round - self.steps < jnp.max(jnp.where(present, messages.count, 0))
-        looked = None
-        if isinstance(shared, CEPEShared):
-            looked = self._looked(key, shared, round, messages.mean, mean, present)
+        looked = self._looked(key, shared, round, messages.mean, mean, present)
         return CEPEBroadcast(round, key, mean, present, pending, looked)
 
     def choose(
         self,
         key: Key,
-        shared: Design | CEPEShared | None,
+        shared: CEPEShared,
         client: CEPEClient,
         past: History,
         message: CEPEMessage,
         broadcast: CEPEBroadcast,
     ) -> tuple[Point, CEPEInfo]:
         del key
-        exploring, design = self._exploring(shared, broadcast.round), _design(shared)
+        exploring, design = self._exploring(shared, broadcast.round), shared.design
         # This is common to all agents: under vmap these stay branches.
         x = jax.lax.cond(
             exploring,
@@ -454,17 +449,16 @@ class CEPE(AbstractFederated):
 
     def learn(
         self,
-        shared: Design | CEPEShared | None,
+        shared: CEPEShared,
         round: Count,
         client: CEPEClient,
         x: Point,
         value: Scalar,
     ) -> CEPEClient:
-        design = _design(shared)
         used = self._exploring(shared, round) | (round == BEFORE_FIRST_ROUND)
         known = client.belief, client.sketched, client.observations, client.last
         known = jax.lax.cond(
-            used, lambda: self._learn(design, round, client, x, value), lambda: known
+            used, lambda: self._learn(shared.design, round, client, x, value), lambda: known
         )
         belief, sketched, observations, last = known
         own = self._taught(used, round, client, x, value) if self.lessons else None
@@ -472,10 +466,10 @@ class CEPE(AbstractFederated):
 
     # ------------------------------------------------------------ their parts
 
-    def _exploring(self, shared: Design | CEPEShared | None, round: Count) -> Flag:
+    def _exploring(self, shared: CEPEShared, round: Count) -> Flag:
         last = self.explores.shape[0] - 1
         asked = self.explores[jnp.clip(round, 0, last)] & (round >= 0) & (round <= last)
-        return asked & ~shared.looked.over if isinstance(shared, CEPEShared) else asked
+        return asked if shared.looked is None else asked & ~shared.looked.over
 
     @property
     def _personal(self) -> AbstractExploration:
@@ -505,10 +499,11 @@ class CEPE(AbstractFederated):
         means: Mean,
         mean: Mean,
         present: Bool[Array, " agents"],
-    ) -> Looked:
+    ) -> Looked | None:
         """The maximizers of all agents if it is time to look at them, and whether enough of them stay."""
         stays, old = self.stays, shared.looked
-        assert stays is not None
+        if stays is None or old is None:
+            return None
 
         def maximizer(alpha: Scalar, own: Mean) -> Point:
             terms = [(alpha, own), (1 - alpha, mean)]
@@ -649,11 +644,6 @@ class CEPE(AbstractFederated):
         weights = nystrom.weights(phi, nystrom.condition(phi, noise, x, y))
         mean = self.exploration.of(Expansion(kernel, phi.z, weights))
         return mean, drawn.count
-
-
-def _design(shared: Design | CEPEShared | None) -> Design | None:
-    """The design that all explore, if they do."""
-    return shared.design if isinstance(shared, CEPEShared) else shared
 
 
 def personalization(

@@ -362,7 +362,7 @@ class Coordinator:
         self._memory, self._messages, self._senders = following, {}, {}
         return heard
 
-    def _following(self, heard: Bool[np.ndarray, " agents"]) -> "ServerMemory":
+    def _following(self, heard: Bool[np.ndarray, " agents"]) -> ServerMemory:
         """The server after the broadcast of the next round, charged for its release."""
         memory, round = self._memory, self.round + 1
         ledger, release = memory.ledger, self._releases[round]
@@ -380,7 +380,7 @@ class Coordinator:
         broadcast = pack(_sides.aggregate(self.algorithm, ask_keys(ask_key).server, *known))
         return memory.after(round, broadcast, heard, ledger)
 
-    def _staged(self, sums: ServersPart, heard: Bool[np.ndarray, " agents"]) -> "ServerMemory":
+    def _staged(self, sums: ServersPart, heard: Bool[np.ndarray, " agents"]) -> ServerMemory:
         """The server after a stage of a secure sum."""
         memory, enough = self._memory, heard.sum() >= sums.secure.threshold
         release, nobody = self._releases[self.round + 1], np.zeros_like(heard)
@@ -394,9 +394,8 @@ class Coordinator:
         if self.stage == OPEN:
             try:
                 total = sums.total(memory.federation, self.round, lists)
-            except (
-                RefusedError
-            ) as error:  # an owner was not honest: nobody can open the sum any more
+            except RefusedError as error:
+                # An owner was not honest: nobody can open the sum any more.
                 log.warning("round %d ends without a sum: %s", self.round, error)
                 return self._summed(sums, nobody, None)
             return self._summed(sums, lists["heard"], total)
@@ -407,7 +406,7 @@ class Coordinator:
 
     def _summed(
         self, sums: ServersPart, heard: Bool[np.ndarray, " agents"], total: np.ndarray | None
-    ) -> "ServerMemory":
+    ) -> ServerMemory:
         """The server after the broadcast that follows from a sum, or from none."""
         algorithm, round = sums.algorithm, self.round + 1
         if total is None:

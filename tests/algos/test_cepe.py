@@ -94,10 +94,10 @@ def posterior(kernel, x, y, points):
 
 
 def algorithm1(trace, kernels, alpha, weights, explores, points, present=None, own=False):
-    """What every agent of a trace was to maximize in every round, given the trace up to then.
+    """The function that each agent of a trace was to maximize in each round, given the trace up to then.
 
-    An agent with a design of its `own` looks nowhere where its evaluations fail. Of a common one it takes
-    what failed for what it expected.
+    An agent with a design of its `own` looks nowhere where its evaluations fail. With a common design it
+    takes the value that it expected for a value that failed.
     """
     agents = len(kernels)
     allowed = np.asarray(fine(trace.queries, trace.values, jnp.asarray(points)))
@@ -242,7 +242,7 @@ WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4])
 
 
 def after(trace, lessons, weights, stop=FIRST):
-    """What agents maximize after `stop` rounds of exploration, given what all and each have learned."""
+    """The functions that agents maximize after `stop` rounds of exploration, by all that they learned."""
     queries, values = np.asarray(trace.queries, float), np.asarray(trace.values, float)
     points, kernel = np.asarray(POINTS.points), SquaredExponential(0.25)
 
@@ -365,10 +365,11 @@ def test_values_count_wherever_their_points_were_computed():
     explores = schedules.explores(NUMBERS[:12])
     for each in (state, other):
         np.testing.assert_array_equal(each.clients.belief.count, explores.sum())
-    assert (state.shared.x != other.shared.x).any()
+    assert (state.shared.design.x != other.shared.design.x).any()
     means = [messages(algorithm, each) for each in (state, other)]
     readings = [
-        each.shared.readings @ mean.T for each, mean in zip((state, other), means, strict=True)
+        each.shared.design.readings @ mean.T
+        for each, mean in zip((state, other), means, strict=True)
     ]
     known = int(explores.sum())
     np.testing.assert_allclose(readings[0][:known], readings[1][:known], atol=1e-2)
@@ -393,7 +394,7 @@ def test_what_a_failed_agent_was_at_is_nothing_to_the_others(agent, x):
     np.testing.assert_array_equal(states[0].clients.belief.count, expected)
     expected[agent] = 4  # was never at the points that it was sent to
     np.testing.assert_array_equal(states[1].clients.belief.count, expected)
-    np.testing.assert_array_equal(states[0].shared.x, states[1].shared.x)
+    np.testing.assert_array_equal(states[0].shared.design.x, states[1].shared.design.x)
 
 
 def test_what_was_observed_elsewhere_is_neither_learned_nor_sent():

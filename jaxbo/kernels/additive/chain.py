@@ -2,20 +2,21 @@
 
     target(U, noise, variances) = N(y; 0, Σ_I k_I + noise I) p(noise, variances) exp(-penalty places)
 
-The first factors stay: those of single variables. The others are slots. A slot holds a factor of two
-or more variables, or nothing, and no two hold the same. There are these moves, and each keeps the
-target as it is:
+The first factors stay, a factor of each single variable. The others are slots. A slot holds a factor
+of two or more variables, or nothing, and no two hold the same. There are these moves, and each keeps
+the target as it is:
 
-    hyper     noise, the variance of what stays and that of the slots, by a step of their logarithms
+    hyper     noise, the variances of factors that stay and of slots, by a step of their logarithms
     birth     an empty slot gets a pair (i, j), with chance chances_ij
     death     a slot that holds a pair is emptied
     swap      a variable of a factor is exchanged for another
     growth    a factor gets a variable more, and shrinking is the way back
 
 A variable joins others with chances in proportion to the sum of its chances with each of them. The
-chances come from a score test of all pairs (`scores`) against what the structure leaves over. They are
-made anew after every `RENEWED` moves. Between two tests each move keeps the target exactly. A test asks
-where the chain is, so over many tests the chain adapts, and keeps the target only nearly.
+chances come from a score test of all pairs (`scores`) against the values that the structure does not
+explain. They are made anew after every `RENEWED` moves. Between two tests each move keeps the target
+exactly. A test asks where the chain is, so over many tests the chain adapts, and keeps the target only
+nearly.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from jaxbo.kernels.linalg import dot
 from jaxbo.types import Count, Key, Scalar
 
 Scopes: TypeAlias = Int[Array, "factors arity"]
-#: Logarithms of factors of the noise, of the variance of what stays, and of the variance of the slots.
+#: Logarithms of factors of the noise, and of the variances of factors that stay and of slots.
 Logs: TypeAlias = Float[Array, "3"]
 
 #: How far a move takes each of `Logs`, as a standard deviation.
@@ -213,7 +214,7 @@ def _move(
     back = jnp.log(chances[old[0], old[1]]) + jnp.log(full) - jnp.log(free + 1)
     died = jnp.where((full > 0) & (size == 2), back, -jnp.inf)
 
-    # One variable for another, one more, or one less. `rest` are those that stay.
+    # A variable for another, a variable more, or a variable less. The variables in `rest` stay.
     u = jr.uniform(size_key) if arity > 2 else jnp.zeros(())
     more, less = (u >= _SWAPS) & (u < (1 + _SWAPS) / 2), u >= (1 + _SWAPS) / 2
     place = jnp.floor(jr.uniform(place_key) * size.astype(float)).astype(int)
@@ -284,7 +285,7 @@ def scores(
 
     It is the slope of the log evidence where the pair has no variance yet. `alone` are the
     correlations k_i by each variable, `K` is the covariance of the values with the noise, and `rows`
-    are those in use. The deviation is that of draws y ~ N(0, K). O(dim² capacity²).
+    are the rows in use. The deviation is estimated from draws y ~ N(0, K). O(dim² capacity²).
     """
     n = jnp.maximum(jnp.sum(rows, dtype=K.dtype), 1)
     used = rows[:, None] & rows[None, :]

@@ -290,9 +290,9 @@ class Decomposed(AbstractSurrogate):
         alone = self.structure.alone(len(axes.columns))
         scopes = _coordinates(axes, scopes)
         shared = AdditiveKernel(scopes, form, width=width, groups=groups)
-        if not self.per_factor and not alone:
-            return shared
         if not self.per_factor:
+            if not alone:
+                return shared
             variance = jnp.broadcast_to(shared.variance, (2,))
             return AdditiveKernel(scopes, form, None, variance, width, groups, alone)
         # A factor may get variables later: it starts with a share as well.
@@ -584,11 +584,9 @@ def _evidence(problem: fit.Problem, axes: Axes, alone: int) -> Evidence:
         factors = jnp.exp(logs.astype(parts.dtype))
         return factors[1] * staying + factors[2] * parts, factors[0] * noise
 
-    def total(
-        scopes: Scopes, parts: Float[Array, "capacity capacity"], logs: Logs | None = None
-    ) -> Scalar:
+    def total(scopes: Scopes, parts: Float[Array, "capacity capacity"], logs: Logs) -> Scalar:
         other = eqx.tree_at(lambda k: k.scopes, kernel, _coordinates(axes, scopes))
-        K, scaled = covariance(parts, jnp.zeros(3) if logs is None else logs)
+        K, scaled = covariance(parts, logs)
         # Rows that are not in use are noise alone, which says nothing.
         unused = jnp.sum(~problem.rows, dtype=K.dtype) * jnp.log(scaled) / 2
         return problem.evidence_of(other.share * K, scaled) + unused
@@ -620,7 +618,7 @@ def _scaled(
 ) -> tuple[AdditiveKernel, Scalar]:
     """The kernel and the noise with their factors: of noise, of the first `alone` factors, of others."""
     logs = logs.astype(kernel.variance.dtype)
-    # Of two variances, the first is that of all factors that stay.
+    # If there are two variances, the first is that of all factors that stay.
     first = 1 if kernel.alone else alone
     which = (jnp.arange(kernel.variance.size) >= first).astype(int)
     variance = kernel.variance * jnp.exp(logs[1:][which.reshape(kernel.variance.shape)])

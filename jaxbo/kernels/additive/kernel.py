@@ -130,9 +130,8 @@ class AdditiveKernel(AbstractKernel):
     def _whole(self) -> Float[Array, " factors"]:
         """The variances before they are shared."""
         if self.alone:
-            return (
-                self.variance[(jnp.arange(len(self.scopes)) >= self.alone).astype(int)] / self.alone
-            )
+            apart = jnp.arange(len(self.scopes)) >= self.alone
+            return self.variance[apart.astype(int)] / self.alone
         return (
             self.variance if self.variance.ndim else jnp.ones(len(self.scopes), self.variance.dtype)
         )
