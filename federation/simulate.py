@@ -30,7 +30,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 import jaxbo
-from jaxbo.federation import Coordinator, Owner, SecureSum, flower
+from jaxbo.federation import Coordinator, Owner, SecureSum, flower, public_key
 
 ROUNDS, INITIAL, DEADLINE = 3, 2, 3600.0
 KEY = jr.key(0)
@@ -126,7 +126,10 @@ def sum_alone(owners: int) -> list[Exchange]:
         server = Coordinator(algorithm, 2, KEY, path / "server.npz", **options)
         for n in range(owners):
             (path / str(n)).mkdir()
-        all_ = [Owner(algorithm, hill, n, path / str(n), secure=secure) for n in range(owners)]
+        directory = path / "directory.txt"
+        directory.write_text("".join(f"{n} {public_key(path / str(n))}\n" for n in range(owners)))
+        known = {"secure": secure, "directory": directory}
+        all_ = [Owner(algorithm, hill, n, path / str(n), **known) for n in range(owners)]
         while not server.done:
             begin, took, sizes = time.process_time(), [], []
             for n, owner in enumerate(all_):

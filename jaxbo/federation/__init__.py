@@ -13,8 +13,9 @@ any time. An owner then loses the evaluation in flight. The server loses the mes
 for which it asks again. Every request may be sent again.
 
 The server sees every message, and is trusted with it: docs/explanations/privacy.md, "Who trusts whom".
-With `SecureSum` it sees the sum of private messages alone, if it passes on the owners' keys as they came,
-and owners add the noise (`_stages`, `_masks`, `jaxbo.privacy.distributed`). All then know who takes part.
+With `SecureSum` it sees the sum of private messages alone, and owners add the noise (`_stages`, `_masks`,
+`jaxbo.privacy.distributed`). Either it passes on the owners' keys as they came, or each owner has a
+directory of the others' identities (`public_key`, `_identities`). All then know who takes part.
 The rest of this page is about a server without it.
 
 Besides the private sums an observer must learn nothing that depends on who takes part. So with a ledger
@@ -27,7 +28,7 @@ log and the traffic, is listed in federation/README.md, "What an observer learns
 from jaxbo.federation._owner_memory import Observations, observations
 from jaxbo.federation._visit import OwnerError
 from jaxbo.federation.coordinator import Coordinator
-from jaxbo.federation.owner import Owner
+from jaxbo.federation.owner import Owner, public_key
 from jaxbo.federation.wire import RefusedError, Reply, Request
 from jaxbo.privacy.distributed import SecureSum
 
@@ -41,4 +42,5 @@ __all__ = [
     "Request",
     "SecureSum",
     "observations",
+    "public_key",
 ]

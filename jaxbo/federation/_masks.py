@@ -11,8 +11,8 @@ machine learning"), with all owners for neighbors. The server adds up all y_n. M
 Shares of any `threshold` owners give the masks that are left: the own masks of owners in the sum, and the
 common masks of owners who are missing. Nobody gives both kinds of shares of an owner. Tags
 tell owners if others had other lists of keys, of members or of senders. Then they give no shares. The
-server passes on the keys, and nobody checks whose they are. So a server that puts its own keys in the
-place of others' keys reads messages.
+server passes on the keys. If it puts its own keys in the place of others' keys, it reads messages, unless
+owners have a directory (`_identities`).
 
 No cryptography is written here. Key agreement (X25519), key derivation (HKDF), masks (the stream of
 ChaCha20), boxes (ChaCha20-Poly1305) and tags (HMAC) are those of `cryptography`. Shares are

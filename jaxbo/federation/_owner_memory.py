@@ -74,7 +74,10 @@ KEPT = "remembered"
 
 @dataclasses.dataclass
 class OwnerMemory:
-    """An owner's file: its random words, its last round, its client, its evaluations."""
+    """An owner's file: its random words, its last round, its client, its evaluations.
+
+    `keyed` is the last round for which it has given keys of a secure sum.
+    """
 
     path: Path
     identity: Identity
@@ -82,6 +85,7 @@ class OwnerMemory:
     known: Observations
     round: int = BEFORE_FIRST_ROUND
     settled: bool = False
+    keyed: int | None = None
     client: Packed | None = None
     remembered: Packed = dataclasses.field(default_factory=dict)
 
@@ -95,7 +99,8 @@ class OwnerMemory:
             identity = dict(manifest["identity"])
             kept = {name for name in arrays if name.startswith(KEPT)}
             remembered = {name.removeprefix(KEPT): arrays.pop(name) for name in kept}
-            rest = round, settled, arrays, remembered
+            keyed = None if manifest["keyed"] is None else int(manifest["keyed"])
+            rest = round, settled, keyed, arrays, remembered
             return cls(path, identity, secret, Observations(*known), *rest)
         except (KeyError, TypeError, ValueError) as error:
             raise _archive.damaged(path, error) from error
@@ -104,7 +109,7 @@ class OwnerMemory:
         """With the client and its past."""
         self.client = pack(client)
         manifest = {"kind": KIND, "format": FORMAT, "identity": self.identity}
-        manifest |= {"round": self.round, "settled": self.settled}
+        manifest |= {"round": self.round, "settled": self.settled, "keyed": self.keyed}
         known = {name: getattr(self.known, name) for name in KNOWN}
         kept = {KEPT + name: array for name, array in self.remembered.items()}
         _archive.write(self.path, manifest, {**self.client, **kept, **known, "secret": self.secret})

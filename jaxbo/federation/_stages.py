@@ -1,8 +1,8 @@
 """A round with a secure sum has four exchanges in the place of one.
 
     stage      the request has                       an owner replies with
-    KEYS       the broadcast, or an invitation       its public keys, after its query
-    SHARES     the keys of all who replied           a box of shares for each of them
+    KEYS       the broadcast, or an invitation       its public keys, signed, after its query
+    SHARES     the signed keys of all who replied    a box of shares for each of them
     MASKED     its boxes, and who sent boxes         its numbers, with noise, behind masks; tags
     OPEN       its tags, and who sent such numbers   a share of a mask of each who sent boxes
 
@@ -15,8 +15,8 @@ there are fewer than `threshold`. After the last stage it forgets its seeds.
 An owner's tag tells each other owner which keys and lists it was told, up to who sent boxes. An owner
 gives shares only for owners with its own lists. So a server that lies in these lists opens nothing. It
 can still name different owners to different owners in the last stage. Then it opens a sum of
-`SecureSum.fewest` owners, or of more. A server that lies about keys reads messages: it passes them on,
-and nobody checks whose they are.
+`SecureSum.fewest` owners, or of more. A server that lies about keys reads the messages of owners without
+a directory (`_identities`), because such an owner does not check whose keys they are.
 """
 
 import dataclasses
@@ -33,6 +33,9 @@ from jaxbo._check import is_a, require
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.federation import _sides
+from jaxbo.federation._directory import Directory
+from jaxbo.federation._extra import identities as _identities
+from jaxbo.federation._extra import masks as _masks
 from jaxbo.federation.wire import FORMAT, PLAIN, Packed, RefusedError, Request, pack, unpack
 from jaxbo.privacy.distributed import SecureSum
 from jaxbo.runs import _archive
@@ -65,16 +68,6 @@ def said(secure: SecureSum | None) -> str:
     return f"threshold {secure.threshold}, colluding {secure.colluding}"
 
 
-def _masks():
-    try:
-        from jaxbo.federation import _masks
-    except ImportError as error:
-        raise ImportError(
-            f'secure sums need {error.name}: pip install "jaxbo-agents[secure]".'
-        ) from error
-    return _masks
-
-
 def _size(algorithm: AbstractPrivate) -> int:
     """Numbers in the sum of all regions together."""
     return int(np.prod(_sides.sum_shape(algorithm).shape))
@@ -85,6 +78,7 @@ def _asked_like(stage: int, algorithm: AbstractPrivate) -> PyTree:
     masks, agents = _masks(), algorithm.agents
     shapes = {
         "keys": ((agents, 2, masks.PUBLIC), np.uint8),
+        "signatures": ((agents, _identities().SIGNATURE), np.uint8),
         "boxes": ((agents, masks.BOX), np.uint8),
         "tags": ((agents, masks.TAG), np.uint8),
     }
@@ -93,10 +87,12 @@ def _asked_like(stage: int, algorithm: AbstractPrivate) -> PyTree:
 
 
 #: The arrays of a request of each stage, and those of a reply.
-_ASKED = ((), ("keys", "joined"), ("boxes", "sent"), ("heard", "tags"))
-_REPLIED = (("keys",), ("shares",), ("masked", "tags"), ("opened",))
+_ASKED = ((), ("keys", "joined", "signatures"), ("boxes", "sent"), ("heard", "tags"))
+_REPLIED = (("keys", "signature"), ("shares",), ("masked", "tags"), ("opened",))
 #: Those that the server has from all owners for all owners. An owner is told its own alone.
 _OWN = ("boxes", "tags")
+#: Those of a request that an owner does not keep.
+_PASSING = ("boxes", "signatures")
 
 
 def reply_like(stage: int, algorithm: AbstractPrivate, following: bool) -> PyTree:
@@ -106,6 +102,7 @@ def reply_like(stage: int, algorithm: AbstractPrivate, following: bool) -> PyTre
     masks, agents = _masks(), algorithm.agents
     shapes = {
         "keys": ((2, masks.PUBLIC), np.uint8),
+        "signature": ((_identities().SIGNATURE,), np.uint8),
         "shares": ((agents, masks.BOX), np.uint8),
         "masked": ((_size(algorithm),), np.uint32),
         "tags": ((agents, masks.TAG), np.uint8),
@@ -125,21 +122,34 @@ def _unpacked(arrays: Packed | None, like: PyTree) -> Packed:
 class OwnPart:
     """An owner's part of the sum of a round, and the file that has it."""
 
-    def __init__(self, path: Path, secure: SecureSum, algorithm: AbstractPrivate, agent: int):
+    def __init__(
+        self,
+        path: Path,
+        secure: SecureSum,
+        algorithm: AbstractPrivate,
+        agent: int,
+        directory: Directory | None,
+    ):
         self.path, self.secure, self.algorithm, self.agent = path, secure, algorithm, agent
+        self.directory = directory
 
-    def keys(self, request: Request) -> Packed:
-        """The public keys of the round, new in each."""
+    def keys(self, request: Request, again: bool) -> Packed:
+        """The public keys of the round, new in each, and their signature. `again`: it has given them."""
         if self.algorithm.released(request.round + 1) is None:
             self.path.unlink(missing_ok=True)  # the seeds of the last sum are of no use any more
             return {}
         known = self._known(request)
         if known is None:
+            if again:
+                raise RefusedError("this owner's file of the sum was removed: it misses this sum.")
             words = secrets.token_bytes(3 * _masks().SEED)
             known = {"seeds": np.frombuffer(words, np.uint8).reshape(3, -1)}
             self._save(request, known)
         self._before_the_end(known)
-        return pack({"keys": _masks().public(known["seeds"])})
+        keys = _masks().public(known["seeds"])
+        named = request.federation, request.round, self.agent
+        signature = _identities().signed(self.path.parent, *named, self.directory, keys)
+        return pack({"keys": keys, "signature": signature})
 
     def answer(self, request: Request, part: Callable[[], np.ndarray]) -> Packed:
         """The message of a later stage. `part` computes the owner's numbers, without noise."""
@@ -172,6 +182,10 @@ class OwnPart:
         given = keys[joined].reshape(-1, keys.shape[-1])
         if len(np.unique(given, axis=0)) < len(given):
             raise RefusedError("two owners have the same key.")
+        if self.directory is not None:
+            for n in np.flatnonzero(joined).tolist():
+                one = request.federation, request.round, n, keys[n], lists["signatures"][n]
+                _identities().check_signed(self.directory, *one)
         ring = self._ring(request, lists)
         return {"shares": _masks().boxes(ring, self.agent, known["seeds"])}
 
@@ -232,7 +246,7 @@ class OwnPart:
 
     def _save(self, request: Request, known: Packed) -> None:
         manifest = {"kind": KIND, "format": FORMAT, "round": request.round}
-        kept = {name: array for name, array in known.items() if name != "boxes"}
+        kept = {name: array for name, array in known.items() if name not in _PASSING}
         _archive.write(self.path, manifest, kept)
 
 
@@ -294,7 +308,9 @@ class ServersPart:
         agents = range(self.algorithm.agents)
         here = np.isin(agents, list(replies))
         if stage == KEYS:
-            return whole | {
+            return {
+                "keys": whole["keys"],
+                "signatures": whole["signature"],
                 "joined": here,
                 "senders": np.array([senders.get(n, "") for n in agents]),
             }

@@ -125,6 +125,12 @@ class Visit:
         key = self._own(self._ask_keys(round).message)
         return _sides.message(self.algorithm, key, self.shared, self.client)
 
+    def keyed(self, round: int) -> None:
+        """Remembers that keys of a secure sum have been made for a round."""
+        if self.memory.keyed != round:
+            self.memory.keyed = round
+            self.memory.save((self.client, self.past))
+
     def part(self, round: int) -> np.ndarray:
         """What the owner adds to a secure sum. It draws itself, and tells nobody."""
         algorithm = self.algorithm

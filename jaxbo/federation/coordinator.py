@@ -115,9 +115,9 @@ class Coordinator:
             are private must have a ledger.
         secure: The settings of secure sums, the same as the owners'. The server then sees the sum of
             all messages, with noise that owners have added, and no message, as long as it passes on the
-            owners' keys as they came. A round with a release has four exchanges, each of which `close`
-            ends. Fewer owners than `threshold` in one of them end the round, and its sum is 0. Default:
-            the server sees each message.
+            owners' keys as they came, or if owners have a directory. A round with a release has four
+            exchanges, each of which `close` ends. Fewer owners than `threshold` in one of them end the
+            round, and its sum is 0. Default: the server sees each message.
 
     Raises:
         ValueError: Sizes do not fit, the method has no such parts, its messages cannot be summed up

@@ -14,6 +14,8 @@ from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import init_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
+from jaxbo.federation._directory import Directory
+from jaxbo.federation._extra import identities
 from jaxbo.federation._owner_memory import Observations, OwnerMemory
 from jaxbo.federation._spending import Spending, check_spending
 from jaxbo.federation._stages import KEYS, OPEN, OwnPart, check_secure, said
@@ -74,6 +76,10 @@ class Owner:
         catch: Types of exceptions that are failed evaluations, logged and survived.
         secure: The settings of secure sums, the same as the server's. The owner then sends no message
             but through them. Default: the server sees each message.
+        directory: The path of a text file with all owners' public keys, for secure sums. It has a line
+            `agent key` for each agent, with the key of `public_key`. The owner then gives no share
+            unless all owners have signed their keys of the round and have the same directory. Default:
+            the server is trusted to pass on the owners' keys.
         ledger: The privacy loss that the owner's data may have in all federations together, and what it
             had before, for a private method. The file `data.released` in `folder` has the charges: each
             release that a message may be part of is charged before the message leaves. So give all
@@ -82,7 +88,8 @@ class Owner:
     Raises:
         ValueError: The algorithm does not have that agent, its messages cannot be summed up behind
             masks, there is no such folder, there is a ledger for a method without private releases, or
-            there is none for a folder with charges.
+            there is none for a folder with charges. The directory has no key of an agent, or another
+            key of this agent than its folder.
 
     Example:
         >>> import tempfile, jax, jaxbo.federation
@@ -106,19 +113,22 @@ class Owner:
         catch: type[Exception] | tuple[type[Exception], ...] = Exception,
         secure: SecureSum | None = None,
         ledger: Ledger | None = None,
+        directory: str | PathLike | None = None,
     ):
         check_owners(algorithm, objective, key, catch, secure)
         check_spending(algorithm, ledger)
         check_agent(agent, algorithm)
-        require(
-            isinstance(folder, str | PathLike),
-            f"folder must be the path of a folder, got {shown(folder)}.",
-        )
-        found = Path(folder).resolve()  # an objective may change the current folder
-        require(found.is_dir(), f"the owner's folder {found} does not exist.")
+        found = _located(folder)
         self.algorithm, self.objective, self.agent = algorithm, objective, int(agent)
         self.folder, self.key, self.catch, self.secure = found, key, catch, secure
         self.spending = Spending(found, ledger)
+        self.directory = None
+        if directory is not None:
+            require(
+                secure is not None, "directory is for secure sums: give secure=SecureSum(…), too."
+            )
+            self.directory = Directory.read(directory, algorithm.agents)
+            identities().check_own(self.directory, self.agent, found)
 
     def answer(self, request: Request) -> Reply:
         """Does the request unless it has been done, and returns the message that follows.
@@ -131,8 +141,9 @@ class Owner:
 
         Raises:
             RefusedError: The request is of another version of jaxbo, of another algorithm, of other
-                settings of secure sums, for a round before the owner's own, or for a message that would
-                exceed the budget of the owner's ledger. Nothing is done.
+                settings of secure sums, for a round before the owner's own, for a message that would
+                exceed the budget of the owner's ledger, or with keys that are not signed as the owner's
+                directory asks for. Nothing is done.
             CheckpointError: The owner's file is damaged, or was made with other arguments.
             OwnerError: The objective raises something else than `catch`, or returns no number.
         """
@@ -161,9 +172,12 @@ class Owner:
             return pack(visit.message(request.round + 1))
         assert isinstance(self.algorithm, AbstractPrivate)
         path = self.folder / f"{request.federation}.sum"
-        own = OwnPart(path, self.secure, self.algorithm, self.agent)
+        own = OwnPart(path, self.secure, self.algorithm, self.agent, self.directory)
         if request.stage == KEYS:
-            return own.keys(request)
+            message = own.keys(request, again=visit.memory.keyed == request.round)
+            if message:
+                visit.keyed(request.round)
+            return message
         return own.answer(request, lambda: self._part(visit, request))
 
     def _afford(self, request: Request) -> None:
@@ -245,6 +259,43 @@ class Owner:
                 "checkpoint is an old one."
             )
         return memory
+
+
+def public_key(folder: str | PathLike) -> str:
+    """The public part of an owner's identity, for the directories of all owners.
+
+    An owner's identity is the file `identity.pem` in its folder, readable by the owner alone. It signs
+    the owner's keys in secure sums. It is made if there is none, and never replaced. Give the public key
+    to the other owners in a way that does not pass the server. This needs the extra `secure`.
+
+    Args:
+        folder: The folder for the owner's files, as in `Owner`.
+
+    Returns:
+        The public key, 64 hexadecimal digits.
+
+    Raises:
+        ValueError: There is no such folder. For a damaged identity it is a `CheckpointError`.
+
+    Example:
+        >>> import tempfile, jaxbo.federation
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     key = jaxbo.federation.public_key(folder)
+        ...     jaxbo.federation.public_key(folder) == key, len(key)
+        (True, 64)
+    """
+    return identities().public(_located(folder))
+
+
+def _located(folder: str | PathLike) -> Path:
+    """The absolute path of an owner's folder: an objective may change the current folder."""
+    require(
+        isinstance(folder, str | PathLike),
+        f"folder must be the path of a folder, got {shown(folder)}.",
+    )
+    found = Path(folder).resolve()
+    require(found.is_dir(), f"the owner's folder {found} does not exist.")
+    return found
 
 
 def _data(key: Key) -> np.ndarray:

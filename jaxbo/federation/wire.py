@@ -15,7 +15,7 @@ from jaxbo.runs import _arguments, _identity
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 8
+FORMAT = 9
 #: What requests say of the settings of secure sums where there are none. Flower counts no empty text.
 PLAIN = "none"
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.
@@ -55,8 +55,8 @@ class Request(NamedTuple):
         broadcast: The broadcast of the round. None invites owners to join.
         stage: The exchange of the round, with secure sums one of four.
         secure: The settings of secure sums.
-        lists: What owners tell each other in a later stage: keys, who is there, and the boxes and tags
-            for the owner that is asked.
+        lists: What owners tell each other in a later stage: keys and their signatures, who is there, and
+            the boxes and tags for the owner that is asked.
 
     Example:
         >>> import jaxbo.federation

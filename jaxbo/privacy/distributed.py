@@ -90,9 +90,9 @@ class SecureSum:
     extra `secure`. The docstring of `jaxbo.privacy.distributed` has the mathematics, and the page on
     privacy says what is promised to whom.
 
-    The server sees no message if it passes on the owners' keys as they came: nobody checks whose they
-    are, and a server that lies about keys reads messages. ε is as charged if the server also names the
-    same owners to all when it opens a sum. Else see `fewest`.
+    The server sees no message if it passes on the owners' keys as they came, or if all owners have a
+    directory of their identities. Without a directory, a server that lies about keys reads messages. ε
+    is as charged if the server also names the same owners to all when it opens a sum. Else see `fewest`.
 
     Args:
         threshold: The fewest owners of whom a sum is opened. With fewer, the round ends without a sum.

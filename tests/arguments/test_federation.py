@@ -64,6 +64,13 @@ TABLE = {
         lambda ledger: federation.Owner(PRIVATE, hill, 0, ".", ledger=ledger),
         {"ledger": None},
     ),
+    "Owner with a directory": (
+        lambda directory: federation.Owner(
+            PRIVATE, hill, 0, ".", secure=federation.SecureSum(2, 0), directory=directory
+        ),
+        {"directory": None},
+    ),
+    "public_key": (federation.public_key, {"folder": "."}),
     "SecureSum": (federation.SecureSum, {"threshold": 3, "colluding": 1}),
     "Coordinator": (coordinator, {**RUN, "checkpoint": "server"}),
     "observations": (federation.observations, {"path": "owner"}),

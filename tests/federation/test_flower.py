@@ -28,6 +28,7 @@ from jaxbo.federation import (
     coordinator,
     flower,
     observations,
+    public_key,
 )
 from jaxbo.federation.flower import _exchange, _records
 from tests.walk import PrivateWalk, SumWalk, Walk
@@ -210,6 +211,33 @@ def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
     assert "stage 4 after round 1: 2 of 3 owners" in caplog.text
     assert grid.records == {"reply", "message"}
     assert set(grid.limits) == {77.0, 60.0}  # the latter where nothing is evaluated
+
+
+def test_an_owner_on_flower_has_the_directory_of_its_configuration(tmp_path, caplog):
+    quiet = jaxbo.Mechanism(5e-4, 20.0, jaxbo.Poisson(1.0))
+    algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
+    client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
+    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
+    folders, path = nodes(tmp_path), tmp_path / "directory.txt"
+    keys = [public_key(folder) for folder in folders.values()]
+    path.write_text("".join(f"{n} {key}\n" for n, key in enumerate(keys)))
+    grid = Here(client, folders, _unsigned_once, config={"directory": str(path)})
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(flower.server_app(algorithm, 2, KEY, **options), grid, tmp_path)
+    assert "the keys of agent 2 are not signed" in caplog.text
+    assert "round 0 ends without a sum" not in caplog.text
+    assert "round -1 ends without a sum: 0 owners" in caplog.text
+    assert "stage 4 after round 1: 3 of 3 owners" in caplog.text
+
+
+def _unsigned_once(node, reply):
+    if reply.has_content() and node == 102:
+        config, message = reply.content["reply"], reply.content["message"]
+        if (config["round"], config["stage"]) == (-1, 0):
+            kept = message["['signature']"]
+            nothing = bytes(len(kept.data))
+            message["['signature']"] = Array(kept.dtype, kept.shape, kept.stype, nothing)
+    return reply
 
 
 def _away_once(node, reply):

@@ -398,8 +398,9 @@ def test_a_public_key_of_no_use_ends_no_round(spoil, reason, tmp_path):
     (mine, theirs) = (replies[n].message["['keys']"] for n in (3, 0))
     for reply in replies[:3]:
         server.hear(reply)
+    spoiled = replies[3].message | {"['keys']": spoil(mine, theirs)}
     with pytest.raises(RefusedError, match=f"agent 3: .*{reason}"):
-        server.hear(replies[3]._replace(message={"['keys']": spoil(mine, theirs)}))
+        server.hear(replies[3]._replace(message=spoiled))
     server.close()
     while server.round < 0:
         ring.stage(server)

@@ -34,7 +34,7 @@ def test_the_server_hears_all_owners_in_each_exchange(simulate, monkeypatch):
 def test_bytes_to_an_owner_of_a_secure_sum_grow_with_the_owners_alone(simulate):
     pytest.importorskip("cryptography")
     three, six = (simulate.sum_alone(owners) for owners in (3, 6))
-    # Keys, boxes and tags of each other owner, and three lists with a byte for each.
-    more = 3 * (2 * 32 + 60 + 16 + 3)
+    # Keys, signatures, boxes and tags of each other owner, and three lists with a byte for each.
+    more = 3 * (2 * 32 + 64 + 60 + 16 + 3)
     assert sum(s.to for s in six) - sum(s.to for s in three) == more
     assert all(len(stages) == 4 for stages in (three, six))

@@ -45,6 +45,7 @@ def client_app(
 
     `partition-id` is the agent's number. With `budget=4.0 delta=5e-5` beside it, the owner of a private
     method has a `Ledger` of its own. It then refuses what is beyond, in all federations with this folder.
+    With `directory="/home/owner/jaxbo/directory.txt"` the owner of secure sums has all public keys there.
     An error here travels as a single sentence without data; the SuperNode's log has the rest.
     """
     check_owners(algorithm, objective, key, catch, secure)
@@ -61,6 +62,7 @@ def client_app(
         whole("partition-id", agent)
         try:
             options = {"key": key, "catch": catch, "secure": secure, "ledger": _ledger(config)}
+            options["directory"] = config.get("directory")
             owner = Owner(algorithm, objective, int(agent), folder, **options)
             reply = owner.answer(to_request(message.content))
         except (OwnerError, RefusedError):
