@@ -9,9 +9,10 @@ The server passes on the owners' keys of a round, and could put its own keys in 
 signs its keys, and an owner with a directory goes on only if all signatures are right. Owners exchange
 the public parts in a way that does not pass the server.
 
-Keys of another round, federation or agent are of no use to the server, because these are signed. So is
-the directory. An owner without it can be given false keys. The server then knows the noise of this owner,
-and it hides nobody else any more. So owners with a directory go on only if all have the same.
+The signature names federation, round and agent. So the server has no use for keys of another round,
+federation or agent. It also names the directory. The server could give false keys to an owner without it,
+and would know the noise of this owner. This noise would hide nobody else any more. So owners with a
+directory go on only if all have the same.
 
 An owner gives one pair of keys in a round, and no other if its file of the sum was removed. If all files
 of a federation were removed, it begins anew and may sign a second pair. The two cannot be mixed: an owner
@@ -102,7 +103,7 @@ def signed(
 
 
 def public(folder: Path) -> str:
-    """The public part of the identity in a folder, which is made if there is none."""
+    """The public part of the identity in a folder. A missing identity is made."""
     return _public(_made(folder / NAME)).hex()
 
 
@@ -123,7 +124,7 @@ def _statement(
 
 
 def _made(path: Path) -> Ed25519PrivateKey:
-    """The identity in a file, which is made if there is none."""
+    """The identity in a file. A missing identity is made."""
     if not path.exists():
         with Hold(path).waited_for():
             if not path.exists():  # else another process has just made it
@@ -139,7 +140,7 @@ def _make(path: Path) -> None:
 
 
 def _read(path: Path) -> Ed25519PrivateKey:
-    """The identity in a file. `CheckpointError` for a file of something else, which is never replaced."""
+    """The identity in a file. `CheckpointError` for any other file, and the file stays as it is."""
     try:
         private = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, TypeError, ValueError, UnsupportedAlgorithm) as error:

@@ -134,7 +134,10 @@ class OwnPart:
         self.directory = directory
 
     def keys(self, request: Request, again: bool) -> Packed:
-        """The public keys of the round, new in each, and their signature. `again`: it has given them."""
+        """The public keys of the round, new in each, and their signature.
+
+        `again` says that the owner has given keys for this round before.
+        """
         if self.algorithm.released(request.round + 1) is None:
             self.path.unlink(missing_ok=True)  # the seeds of the last sum are of no use any more
             return {}

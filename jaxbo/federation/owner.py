@@ -76,14 +76,14 @@ class Owner:
         catch: Types of exceptions that are failed evaluations, logged and survived.
         secure: The settings of secure sums, the same as the server's. The owner then sends no message
             but through them. Default: the server sees each message.
-        directory: The path of a text file with all owners' public keys, for secure sums. It has a line
-            `agent key` for each agent, with the key of `public_key`. The owner then gives no share
-            unless all owners have signed their keys of the round and have the same directory. Default:
-            the server is trusted to pass on the owners' keys.
         ledger: The privacy loss that the owner's data may have in all federations together, and what it
             had before, for a private method. The file `data.released` in `folder` has the charges: each
             release that a message may be part of is charged before the message leaves. So give all
             federations with the same data this folder. Default: nobody counts, and nothing is refused.
+        directory: The path of a text file with all owners' public keys, for secure sums. It has a line
+            `agent key` for each agent, with the key of `public_key`. The owner then gives no share
+            unless all owners have signed their keys of the round and have the same directory. Default:
+            the server is trusted to pass on the owners' keys.
 
     Raises:
         ValueError: The algorithm does not have that agent, its messages cannot be summed up behind

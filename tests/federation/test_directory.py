@@ -41,7 +41,7 @@ class Known(Ring):
         return super().owner(n, **{"directory": self.directory, **options})
 
     def signed(self, request, whose, *, by=None, **other):
-        """A signature of an agent's keys in a request, by itself unless `by` another, of these facts."""
+        """A signature of an agent's keys in a request, by itself or another. `other` facts are wrong."""
         known = {
             "federation": request.federation,
             "round": request.round,
