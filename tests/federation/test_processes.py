@@ -15,7 +15,7 @@ import pytest
 
 import jaxbo
 import jaxbo.federation
-from jaxbo.federation import Coordinator, observations
+from jaxbo.federation import Coordinator, observations, public_key
 
 APP = Path(jaxbo.__file__).parent.parent / "federation"
 sys.path.insert(0, str(APP))
@@ -185,9 +185,14 @@ def test_a_secure_sum_of_processes_survives_an_owner_that_is_killed(tmp_path):
     secure = "jaxbo.federation.SecureSum(2, colluding=0)"
     options = {"rounds": 3, "charged": True, "deadline": 40.0, "secure": secure}
     folder, lines = app(tmp_path, "secure-sums", **options), []
+    directory = tmp_path / "directory.txt"
     with Local(tmp_path) as local:
         for n in range(AGENTS):
-            local.start_owner(n)
+            local.folder(n).mkdir()
+        keys = [public_key(local.folder(n)) for n in range(AGENTS)]
+        directory.write_text("".join(f"{n} {key}\n" for n, key in enumerate(keys)))
+        for n in range(AGENTS):
+            local.start_owner(n, more=f'directory="{directory}"')
         for line in local.run(folder, {"checkpoint": str(tmp_path / "server.npz")}, "run.log"):
             lines.append(line)
             if line.startswith("round 1 of 3"):
