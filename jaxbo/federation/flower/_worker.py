@@ -35,12 +35,20 @@ def main(pipe: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    show_log()
     while True:
         try:
             job = pipe.recv()
         except EOFError:
             return
         pipe.send(answered(job))
+
+
+def show_log() -> None:
+    """Lets an owner's log have jaxbo's lines, such as the rest of a budget. Flower shows its own."""
+    ours = logging.getLogger("jaxbo.federation")
+    ours.parent = log
+    ours.setLevel(logging.INFO)
 
 
 def _end_with_parent() -> None:
