@@ -72,7 +72,7 @@ def audit(
     federation. The attacker is the server with `colluding` owners, and names `threshold` owners in each
     sum. In place of not taking part, the attacked owner adds 0. Masks are not tried, nor a server that
     lies about keys or owners. Shares come from the operating system's randomness, so two audits with
-    the same key differ a little.
+    the same key differ.
 
     All runs are simulations. Use an objective that is public, never an owner's data.
 

@@ -169,6 +169,7 @@ def test_a_workers_errors_travel_without_data(error, monkeypatch, caplog):
     said = {ValueError: "ValueError: see the owner's log.", RefusedError: f"RefusedError: {error}"}
     assert reply.error.reason == said[type(error)]
     assert str(error) in caplog.text
+    assert ("Traceback" in caplog.text) == (type(error) is ValueError)  # a refusal is no fault
 
 
 def test_an_app_that_nobody_trusted_has_signed_is_not_given_to_the_worker(tmp_path):

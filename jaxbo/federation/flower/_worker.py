@@ -68,7 +68,10 @@ def answered(job: Job) -> Message:
         load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
         return load(job.app, job.version, job.fab.hash_str)(job.message, job.context)
     except Exception as error:
-        log.exception("the app raised an error")
+        if isinstance(error, RefusedError):  # no fault of the app
+            log.error("refused: %s", error)
+        else:
+            log.exception("the app raised an error")
         said = (
             str(error) if isinstance(error, OwnerError | RefusedError) else "see the owner's log."
         )
