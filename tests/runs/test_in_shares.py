@@ -16,7 +16,7 @@ from jaxbo.federation import _masks as masks
 from jaxbo.privacy.distributed import UNIT
 from jaxbo.runs import _in_shares
 from jaxbo.runs._objective import compiled
-from jaxbo.runs.auditing import _Attack, _ratios, _shares
+from jaxbo.runs.auditing import _Attack, _of_owners, _ratios, _shares
 from tests.runs.test_auditing import (
     DELTA,
     EVERYBODY,
@@ -28,7 +28,7 @@ from tests.runs.test_auditing import (
     objective,
     on_bare_noise,
 )
-from tests.walk import SIZE, Letter
+from tests.walk import SIZE, Letter, SumWalk
 
 AGENTS, NUMBERS = 4, 4
 SECURE = SecureSum(threshold=3)
@@ -129,8 +129,14 @@ def test_nothing_of_the_others_is_left_in_the_statistic(key):
     np.testing.assert_allclose(other, -expected, rtol=0.02)
 
 
+def test_a_round_without_a_sum_tells_nothing(key):
+    attack = _Attack(whisper(), compiled(objective), 1, ROUNDS, 1, SECURE)
+    ratios = _ratios(attack, key, True, 0.999, 100, _shares(attack, 100))
+    assert np.mean(ratios == 0) > 0.9  # of the two others whom a sum needs, hardly any is present
+
+
 def test_the_noise_is_that_of_the_owners_who_do_not_collude():
-    algorithm, secure = whisper(), SecureSum(threshold=4, colluding=1)
+    algorithm, secure = whisper(), SecureSum(threshold=4, colluding=2)
     drawn = _in_shares.noise(algorithm, secure, 500, ROUNDS).astype(np.int32)
     assert drawn.shape == (500, ROUNDS, NUMBERS)
     assert not drawn[:, 2].any()  # there is no third release
@@ -176,11 +182,21 @@ def test_a_sum_is_the_release_of_the_same_owners(key):
         )
 
 
-def test_a_method_is_told_the_noise_of_its_sum():
-    algorithm, nobody = whisper(), jnp.zeros(AGENTS, bool)
-    for here, factor in ((~nobody, SECURE.excess(3)), (nobody, 1)):
-        told = _in_shares.louder(algorithm, SECURE, here).mechanism.z
-        np.testing.assert_allclose(told, 2.0 * factor, rtol=1e-6)
+def test_a_method_is_told_the_noise_of_its_sum(key):
+    algorithm = SumWalk(jaxbo.Cube(2), AGENTS, mechanism=Mechanism(2.0, 2.0, EVERYBODY))
+    attack = _Attack(algorithm, compiled(objective), 1, ROUNDS, 1, SECURE)
+    state = algorithm.init(key)
+    known = key, state, algorithm.messages(key, state)
+    heard = jax.jit(
+        lambda present: _of_owners(
+            attack, SECURE, *known, present, jnp.asarray(True), jnp.zeros(SIZE, jnp.uint32)
+        )
+    )
+    noise = algorithm.mechanism.deviation(algorithm.weights(state.round))
+    for present, factor in ((True, SECURE.excess(3)), (False, 1)):
+        broadcast, _, there = heard(jnp.full(AGENTS, present))
+        assert there == present
+        np.testing.assert_allclose(broadcast.noise, noise * factor, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
