@@ -388,7 +388,7 @@ class Coordinator:
             return self._summed(sums, heard, None)
         if not enough:
             few = f"{heard.sum()} owners, below the threshold of {sums.secure.threshold}"
-            log.warning("round %d ends without a sum: %s in stage %d", self.round, few, self.stage)
+            log.warning("the next broadcast has no sum: %s in stage %d", few, self.stage + 1)
             return self._summed(sums, nobody, None)
         lists = sums.gathered(self.stage, memory.lists, self._messages, self._senders)
         if self.stage == OPEN:
@@ -396,7 +396,7 @@ class Coordinator:
                 total = sums.total(memory.federation, self.round, lists)
             except RefusedError as error:
                 # An owner was not honest: nobody can open the sum any more.
-                log.warning("round %d ends without a sum: %s", self.round, error)
+                log.warning("the next broadcast has no sum: %s", error)
                 return self._summed(sums, nobody, None)
             return self._summed(sums, lists["heard"], total)
         ledger = memory.ledger

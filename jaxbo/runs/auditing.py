@@ -8,6 +8,9 @@ attacker adds up the log likelihood ratios of all rounds (`jaxbo.privacy.auditin
 
 If a fixed number of owners is drawn, the draws of the others tell about the owner's draw. Then the
 attacker does not know them, and takes away the sum that is expected of the others.
+
+With secure sums owners add the noise. The attacker then is the server, with the owners who collude. In
+the second world the owner takes part, and its vector is 0. `jaxbo.runs._in_shares` makes the sums.
 """
 
 from typing import Any, TypeAlias
@@ -17,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
 from jaxbo._check import positive_number, require, shown, whole
 from jaxbo._keys import unwrap, wrap
@@ -27,7 +30,9 @@ from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.kernels.linalg import dot
 from jaxbo.privacy import accounting
 from jaxbo.privacy.auditing import Audit, bound, largest, log_ratio
+from jaxbo.privacy.distributed import SecureSum
 from jaxbo.privacy.mechanism import Mechanism, Relation, clip
+from jaxbo.runs import _in_shares
 from jaxbo.runs._arguments import check_arguments
 from jaxbo.runs._plan import Compiled, Plan, evaluate_all
 from jaxbo.runs.compiled import _run, check_objective, check_sizes
@@ -54,6 +59,7 @@ def audit(
     dropout: float = 0.1,
     confidence: float = 0.95,
     accountant: accounting.Accountant | None = None,
+    secure: SecureSum | None = None,
 ) -> Audit:
     """A lower bound on the privacy loss of a method, by an attack in whole runs, beside its claim.
 
@@ -61,6 +67,12 @@ def audit(
     who knows everything but that owner and the noise tells the two apart as well as possible. The bound
     holds with the stated confidence. If it is above the claimed ε, the claim is wrong, but for bad luck.
     If it is below, no fault was found, which is no proof of privacy.
+
+    With `secure` owners round their messages and add shares of the noise, by the functions of a
+    federation. The attacker is the server with `colluding` owners, and names `threshold` owners in each
+    sum. In place of not taking part, the attacked owner adds 0. Masks are not tried, nor a server that
+    lies about keys or owners. Shares come from the operating system's randomness, so two audits with
+    the same key differ.
 
     All runs are simulations. Use an objective that is public, never an owner's data.
 
@@ -78,13 +90,15 @@ def audit(
             0.1.
         confidence: The probability that the bound is right, in (0, 1). By default 0.95.
         accountant: The accountant of the claim, as in `accounting.epsilon`. By default the tightest.
+        secure: The settings of secure sums that owners and the server have. By default none: the server
+            adds the noise. It needs the extra `secure`.
 
     Returns:
         A frozen `Audit` with `lower`, `claimed` and `broken`. `print` shows it in a sentence.
 
     Raises:
-        ValueError: The method is not private, has no noise or no release in these rounds, or a number
-            is out of its range.
+        ValueError: The method is not private, has no noise or no release in these rounds, a number is
+            out of its range, or `secure` does not fit the method.
 
     Example:
         >>> import jax.random as jr, numpy as np, jaxbo
@@ -115,14 +129,18 @@ def audit(
         count > 0,
         f"there is no release in {rounds} rounds: give the method releases of 1 or more.",
     )
+    if secure is not None:
+        _in_shares.check(algorithm, secure)
     claim = [accounting.event(algorithm.mechanism, count)]
     claimed = accounting.loss(accountant, claim, delta)
     objective = check_objective(algorithm, objective)
     victim = _most_heard(algorithm, rounds)
-    whole_run = _Attack(algorithm, objective, victim, int(rounds), int(initial))
+    whole_run = _Attack(algorithm, objective, victim, int(rounds), int(initial), secure)
     one_key, other_key = jr.split(key)
-    one = _ratios(whole_run, one_key, True, float(dropout), runs)
-    other = _ratios(whole_run, other_key, False, float(dropout), runs)
+    # Both worlds have the same noise of owners: each probability is bounded by itself.
+    shares = _shares(whole_run, runs)
+    one = _ratios(whole_run, one_key, True, float(dropout), runs, shares)
+    other = _ratios(whole_run, other_key, False, float(dropout), runs, shares)
     return Audit(
         lower=bound(one, other, delta, confidence),
         claimed=float(claimed),
@@ -142,6 +160,7 @@ class _Attack(eqx.Module):
     victim: int = eqx.field(static=True)
     rounds: int = eqx.field(static=True)
     initial: int = eqx.field(static=True)
+    secure: SecureSum | None = eqx.field(static=True, default=None)
 
 
 def _most_heard(algorithm: AbstractPrivate, rounds: int) -> int:
@@ -151,22 +170,49 @@ def _most_heard(algorithm: AbstractPrivate, rounds: int) -> int:
     return int(np.argmax(np.sum(weights**2, axis=(0, 1))))
 
 
+def _shares(attack: _Attack, runs: int) -> UInt32[np.ndarray, "runs rounds numbers"] | None:
+    """The noise that owners add in all rounds of all runs; None if the server adds it."""
+    if attack.secure is None:
+        return None
+    return _in_shares.noise(attack.algorithm, attack.secure, runs, attack.rounds)
+
+
 def _ratios(
-    attack: _Attack, key: Key, takes_part: bool, dropout: float, runs: int
+    attack: _Attack,
+    key: Key,
+    takes_part: bool,
+    dropout: float,
+    runs: int,
+    shares: UInt32[np.ndarray, "runs rounds numbers"] | None = None,
 ) -> Float[np.ndarray, " runs"]:
     """The statistic of all runs in a world. Both worlds share a program, whatever the number of runs."""
     parts = -(-runs // _AT_ONCE)
     known = jnp.asarray(takes_part), jnp.asarray(dropout)
     keys = jr.split(key, (parts, _AT_ONCE))
-    return np.concatenate([np.asarray(_some(attack, some, *known)) for some in keys])[:runs]
+    found = []
+    for n, some in enumerate(keys):
+        own = None
+        if shares is not None:  # the last part has fewer, and is filled up
+            part = shares[n * _AT_ONCE : (n + 1) * _AT_ONCE]
+            own = jnp.asarray(np.resize(part, (_AT_ONCE, *shares.shape[1:])))
+        found.append(np.asarray(_some(attack, some, own, *known)))
+    return np.concatenate(found)[:runs]
 
 
 @eqx.filter_jit
-def _some(attack: _Attack, keys: Array, takes_part: Flag, dropout: Scalar) -> Float[Array, " runs"]:
-    return jax.vmap(lambda key: _ratio(attack, key, takes_part, dropout))(keys)
+def _some(
+    attack: _Attack, keys: Array, shares: Array | None, takes_part: Flag, dropout: Scalar
+) -> Float[Array, " runs"]:
+    return jax.vmap(lambda key, own: _ratio(attack, key, own, takes_part, dropout))(keys, shares)
 
 
-def _ratio(attack: _Attack, key: Key, takes_part: Flag, dropout: Scalar) -> Scalar:
+def _ratio(
+    attack: _Attack,
+    key: Key,
+    shares: UInt32[Array, "rounds numbers"] | None,
+    takes_part: Flag,
+    dropout: Scalar,
+) -> Scalar:
     """The statistic of a run."""
     begin_key, key = jr.split(key)
     nothing = lambda round: ()  # noqa: E731
@@ -184,17 +230,18 @@ def _ratio(attack: _Attack, key: Key, takes_part: Flag, dropout: Scalar) -> Scal
     state, _ = _run(begin, begin_key, None)
     keys = run_keys(key)
 
-    def step(carry: Carry, t: Count) -> tuple[Carry, None]:
+    def step(carry: Carry, row: tuple[Count, Array | None]) -> tuple[Carry, None]:
+        t, own = row
         here_key, ask_key, noise_key = jr.split(round_keys(keys, t).ask, 3)
         state, ratio = carry
         algorithm = attack.algorithm
         present = jr.bernoulli(here_key, 1 - dropout, (algorithm.agents,))
         present = present.at[attack.victim].set(takes_part | _always(algorithm.mechanism))
-        state, more = _round(attack, state, ask_key, noise_key, present, takes_part)
+        state, more = _round(attack, state, ask_key, noise_key, present, takes_part, own)
         return (state, ratio + more), None
 
     carry = state, jnp.zeros((), jnp.zeros(()).dtype)
-    return jax.lax.scan(step, carry, jnp.arange(attack.rounds))[0][1]
+    return jax.lax.scan(step, carry, (jnp.arange(attack.rounds), shares))[0][1]
 
 
 def _always(mechanism: Mechanism) -> bool:
@@ -209,18 +256,41 @@ def _round(
     noise_key: Key,
     present: Bool[Array, " agents"],
     takes_part: Flag,
+    shares: UInt32[Array, " numbers"] | None,
 ) -> tuple[FederatedState, Scalar]:
     """A round as in `ask` and `tell`, with the worst message of the owner, and its log ratio."""
     algorithm, keys, round = attack.algorithm, ask_keys(ask_key), state.round
     messages = algorithm.messages(keys.message, state)
     sign = jnp.where(takes_part, 1.0, -1.0)
     messages = _with_worst(attack, messages, sign)
-    secret, _ = jr.split(wrap(unwrap(keys.server), keys.server))  # as in `release`: to look again
-    release = algorithm.release(keys.server, round, messages, present)
-    broadcast = algorithm.broadcast(release.public, state.shared, round, release.sums)
+    told = keys.server, state, messages, present
+    if attack.secure is None or shares is None:
+        broadcast, rest, due = _of_server(attack, *told)
+    else:
+        broadcast, rest, due = _of_owners(attack, attack.secure, *told, takes_part, shares)
     queries, info = algorithm.respond(keys.choice, state, messages, broadcast)
     values = evaluate_all(algorithm.domain, attack.objective, noise_key, queries)
     following = algorithm.tell(state, queries, values, info=info)
+
+    honest, known = _honest(algorithm.mechanism), algorithm.weights(round)
+    clipped = _clipped(honest, algorithm.vectors(messages), known.shape[0])
+    added = sign * jnp.outer(known[:, attack.victim], clipped[attack.victim]) / honest.sampling.q
+    ratio = log_ratio(honest, rest, added, honest.deviation(known))
+    return following, jnp.where(due & algorithm.releasing(round), ratio, 0)
+
+
+def _of_server(
+    attack: _Attack,
+    key: Key,
+    state: FederatedState,
+    messages: PyTree,
+    present: Bool[Array, " agents"],
+) -> tuple[PyTree, Array, Flag]:
+    """The broadcast, its release without the part of the others, and whether there is one."""
+    algorithm, round = attack.algorithm, state.round
+    secret, _ = jr.split(wrap(unwrap(key), key))  # as in `release`: to look again
+    release = algorithm.release(key, round, messages, present)
+    broadcast = algorithm.broadcast(release.public, state.shared, round, release.sums)
 
     honest, known = _honest(algorithm.mechanism), algorithm.weights(round)
     clipped = _clipped(honest, algorithm.vectors(messages), known.shape[0])
@@ -232,9 +302,28 @@ def _round(
         drawn = included.astype(known.dtype)
     drawn = drawn.at[attack.victim].set(0)
     others = dot(known * drawn[None, :], clipped) / q
-    added = sign * jnp.outer(known[:, attack.victim], clipped[attack.victim]) / q
-    ratio = log_ratio(honest, release.sums - others, added, honest.deviation(known))
-    return following, jnp.where(algorithm.releasing(round), ratio, 0)
+    return broadcast, release.sums - others, jnp.asarray(True)
+
+
+def _of_owners(
+    attack: _Attack,
+    secure: SecureSum,
+    key: Key,
+    state: FederatedState,
+    messages: PyTree,
+    present: Bool[Array, " agents"],
+    takes_part: Flag,
+    shares: UInt32[Array, " numbers"],
+) -> tuple[PyTree, Array, Flag]:
+    """The same of a secure sum."""
+    algorithm, round = attack.algorithm, state.round
+    secret, public = jr.split(key)
+    here = _in_shares.named(secure, present, attack.victim)
+    sums, rest = _in_shares.opened(
+        algorithm, attack.victim, secret, round, messages, here, takes_part, shares
+    )
+    told = _in_shares.louder(algorithm, secure, here)
+    return told.broadcast(public, state.shared, round, sums), rest, jnp.any(here)
 
 
 def _with_worst(attack: _Attack, messages: PyTree, sign: Scalar) -> PyTree:

@@ -1,5 +1,6 @@
 """A SuperNode that stays: what it takes from the server and gives back, and its worker's lives."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -134,6 +135,27 @@ def test_a_message_that_a_worker_died_of_is_answered_with_an_error(tmp_path):
         assert (link.answer().error.code if link.answer().has_error() else None) == code
 
 
+def test_a_workers_log_has_what_owners_say(monkeypatch):
+    said = []
+    handler = logging.Handler()
+    handler.emit = said.append
+    monkeypatch.setattr(_worker.log, "handlers", [handler])
+    ours = logging.getLogger("jaxbo.federation")
+    before = ours.parent, ours.level
+    try:
+        _worker.show_log()
+        logging.getLogger("jaxbo.federation._spending").info("half is left")
+    finally:
+        ours.parent = before[0]
+        ours.setLevel(before[1])
+    assert [record.getMessage() for record in said] == ["half is left"]
+
+
+def test_a_nodes_log_names_rounds_as_the_servers_does():
+    names = {"-1": "the invitation", "0": "round 1", "": "a message", "x": "a message"}
+    assert {group: node._name(group) for group in names} == names
+
+
 @pytest.mark.parametrize("error", [ValueError("secret 42"), RefusedError("this round is over.")])
 def test_a_workers_errors_travel_without_data(error, monkeypatch, caplog):
     def app(message, context):
@@ -147,6 +169,7 @@ def test_a_workers_errors_travel_without_data(error, monkeypatch, caplog):
     said = {ValueError: "ValueError: see the owner's log.", RefusedError: f"RefusedError: {error}"}
     assert reply.error.reason == said[type(error)]
     assert str(error) in caplog.text
+    assert ("Traceback" in caplog.text) == (type(error) is ValueError)  # a refusal is no fault
 
 
 def test_an_app_that_nobody_trusted_has_signed_is_not_given_to_the_worker(tmp_path):

@@ -54,11 +54,16 @@ def wait(grid: Grid, nodes: int, deadline: float) -> None:
         time.sleep(SHORTEST)
 
 
+def round_name(round: int) -> str:
+    """A round's name in all logs: they are counted from 1."""
+    return "the invitation" if round < 0 else f"round {round + 1}"
+
+
 def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
     """A round with all owners there are, or a stage of it. The log says who was heard, and its cost."""
     start, round, before = time.monotonic(), coordinator.round, coordinator.ledger
     stage = coordinator.stage
-    name = "the invitation" if round < 0 else f"round {round + 1}"
+    name = round_name(round)
     if stage:
         name, deadline = f"stage {stage + 1} after {name}", min(deadline, LATER)
     asking = Asking(grid, _contents(coordinator), round, deadline)
@@ -69,7 +74,7 @@ def exchange(coordinator: Coordinator, grid: Grid, deadline: float) -> None:
         except RefusedError as error:
             refused += 1
             # On one line: whoever answers may have written it.
-            log.warning("round %d: %.300r", round, str(error))
+            log.warning("%s: %.300r", name, str(error))
         else:
             received.append(size(answer.content))
     if not received and before is None:

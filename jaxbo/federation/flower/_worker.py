@@ -35,12 +35,20 @@ def main(pipe: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    show_log()
     while True:
         try:
             job = pipe.recv()
         except EOFError:
             return
         pipe.send(answered(job))
+
+
+def show_log() -> None:
+    """Lets an owner's log have jaxbo's lines, such as the rest of a budget. Flower shows its own."""
+    ours = logging.getLogger("jaxbo.federation")
+    ours.parent = log
+    ours.setLevel(logging.INFO)
 
 
 def _end_with_parent() -> None:
@@ -60,7 +68,10 @@ def answered(job: Job) -> Message:
         load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
         return load(job.app, job.version, job.fab.hash_str)(job.message, job.context)
     except Exception as error:
-        log.exception("the app raised an error")
+        if isinstance(error, RefusedError):  # no fault of the app
+            log.error("refused: %s", error)
+        else:
+            log.exception("the app raised an error")
         said = (
             str(error) if isinstance(error, OwnerError | RefusedError) else "see the owner's log."
         )

@@ -57,6 +57,7 @@ from flwr.supernode.start_client_internal import _init_connection, _verify_fab
 
 from jaxbo._check import require, seconds
 from jaxbo.federation.flower import _pinned, _worker
+from jaxbo.federation.flower._exchange import round_name
 from jaxbo.federation.flower._pinned import PinnedApp
 from jaxbo.federation.flower._worker import Job
 
@@ -147,6 +148,11 @@ class Workers:
         self._spare, self._of = [], {}
 
 
+def _name(group: str) -> str:
+    """The round that a message says it is of."""
+    return round_name(int(group)) if group.lstrip("-").isdecimal() else "a message"
+
+
 def package() -> tuple[tuple[str, int, int], ...]:
     """The times and sizes of jaxbo's files, which change when it is installed anew."""
     return tuple(map(_stamp, sorted(Path(__file__).parents[2].rglob("*.py"))))
@@ -217,7 +223,7 @@ class Node:
         start = time.monotonic()
         self._send(self._answer(message, run, fab), time.monotonic() - start)
         log.info(
-            "round %s: answered in %.2f s", message.metadata.group_id, time.monotonic() - start
+            "%s: answered in %.2f s", _name(message.metadata.group_id), time.monotonic() - start
         )
         return True
 
