@@ -1,7 +1,7 @@
 """The work of an owner on a request."""
 
 import logging
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -25,6 +25,7 @@ from jaxbo.domains.space import Space
 from jaxbo.federation import _sides
 from jaxbo.federation._owner_memory import OwnerMemory
 from jaxbo.federation.wire import RefusedError, Request, pack, unpack
+from jaxbo.runs._begun import Begun
 from jaxbo.runs._evaluate import BadValueError, BlackBox, NotFiniteError, finite_number, survives
 from jaxbo.runs._objective import called
 from jaxbo.runs.compiled import check_queries
@@ -60,7 +61,7 @@ class Visit:
         self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
         self.keys = run_keys(_key(memory.secret))
         self.shared = _sides.setup(self.algorithm, _key(request.setup))
-        self.broadcast = None
+        self.broadcast, self.begun = None, Begun(memory.path)
         like, remembered = _sides.broadcast_shapes(self.algorithm, self.shared)
         known = _sides.known_shapes(self.algorithm, self.shared)
         if request.broadcast is not None:  # refused before anything is evaluated
@@ -173,7 +174,7 @@ class Visit:
         domain = self.algorithm.domain
         argument = domain.decode(x) if isinstance(domain, Space) else x
         try:
-            return finite_number(called(self.owner.objective, self.owner.agent, argument))
+            return finite_number(self.begun(self._called, self.owner.agent, argument))
         except NotFiniteError as error:
             log.warning("the evaluation of %s failed: %s", argument, error)
             return np.nan
@@ -188,6 +189,9 @@ class Visit:
             raise OwnerError(
                 "the objective raised an error; its owner's log says which."
             ) from error
+
+    def _called(self, agent: int, argument: Any) -> Any:
+        return called(self.owner.objective, agent, argument)
 
     def _own(self, key: Key) -> Key:
         """This agent's of a key that stands for all."""

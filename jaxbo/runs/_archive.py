@@ -33,9 +33,9 @@ class OtherRunError(CheckpointError):
         return f"{self.args[0]}, or give another path to begin anew."
 
 
-#: Files beside a checkpoint, named after it: its lock, its journal, its next version, and
-#: the count of its releases.
-BESIDE = (".lock", ".open", ".tmp", ".released")
+#: Files beside a checkpoint, named after it: its lock, its journal, its next version, the count of its
+#: releases, and the evaluation under way.
+BESIDE = (".lock", ".open", ".tmp", ".released", ".begun")
 
 
 def located(path: str | os.PathLike) -> Path:

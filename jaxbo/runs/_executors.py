@@ -28,11 +28,13 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from jaxbo._check import require, seconds, whole
+from jaxbo.runs._begun import Begun
 from jaxbo.runs.renewing import LostWorkerError, Renewing
 
 #: A number of processes, an executor, or this thread.
@@ -65,12 +67,15 @@ class LateError(TimeoutError):
 
 
 class Here(Executor):
-    """Evaluates in this thread, as it is asked."""
+    """Evaluates in this thread, as it is asked; `through` calls it, to note its beginning and its end."""
+
+    def __init__(self, through: Callable[..., Any] | None = None):
+        self.through = operator.call if through is None else through
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         outcome = Future()
         try:
-            outcome.set_result(fn(*args, **kwargs))
+            outcome.set_result(self.through(fn, *args, **kwargs))
         except (Exception, SystemExit) as error:  # kept for the caller, which decides
             outcome.set_exception(error)
         return outcome
@@ -156,10 +161,14 @@ def _kill(pool: ProcessPoolExecutor) -> None:
 
 
 @contextmanager
-def opened(executor: Where, timeout: float | None) -> Iterator[Executor]:
-    """The executor that is meant. Processes end with the `with`, on an interrupt at once."""
+def opened(executor: Where, timeout: float | None, path: Path | None = None) -> Iterator[Executor]:
+    """The executor that is meant. Processes end with the `with`, on an interrupt at once.
+
+    `path` is the file of the run, where evaluations here are noted.
+    """
     if not isinstance(executor, int | np.integer):
-        yield Here() if executor is None else executor
+        here = Here(None if path is None else Begun(path))
+        yield here if executor is None else executor
         return
     processes = Processes(int(executor), timeout)
     try:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from jaxbo._check import whole
 from jaxbo._direction import Direction
 from jaxbo.algos.base.one_model import AbstractOneModel
+from jaxbo.runs._archive import located
 from jaxbo.runs._arguments import check_arguments, check_room
 from jaxbo.runs._context import check_none
 from jaxbo.runs._crew import Crew
@@ -104,11 +105,12 @@ def drive_async(
     begin = beginning(algorithm, known, first, initial)
     total = evaluations.number if in_all else len(begin.first) + begin.initial + evaluations
     check_room(algorithm, begin.told + total)
+    path = None if checkpoint is None else located(checkpoint)
     with Desk(algorithm, key, checkpoint=checkpoint, **given) as desk:
         check_room(algorithm, desk.told - desk.answered + total)  # the file may have results more
         with (
             ending,
-            opened(executor, timeout) as pool,
+            opened(executor, timeout, path) as pool,
             Progress(total, "evaluation", progress) as bar,
         ):
             Crew(desk, objective, Flight(pool, timeout), catch, ending, bar).work(total)

@@ -44,7 +44,9 @@ Checkpoints. `checkpoint`: a file that makes the run continue from the row where
     asks the queries of a run with this room from the start. With `Fixed`, that is so to the last bit if
     both capacities are on the same side of its `size`. Sums over more rows are rounded otherwise: with
     `Fitted`, queries moved by 5e-4 at most in ten rounds. If two peaks are equally good, the other peak
-    may be taken.
+    may be taken. An evaluation that runs here may end the whole process, for instance out of memory.
+    `PATH.begun` says which. The run that goes on tries it once more. After a second death it has failed
+    with `LostWorkerError`.
 
 Failures. `catch`: exceptions of the given types are failed evaluations. They are recorded in
     `Trace.failures`, with a warning, and survived. A value that is NaN, infinite or more than JAX's
@@ -291,7 +293,7 @@ def drive(
     with (
         record,
         ending,
-        opened(executor, timeout) as pool,
+        opened(executor, timeout, None if saved is None else saved.path) as pool,
         Progress(initial + rounds, "round", progress) as bar,
     ):
         if compiled:
