@@ -17,9 +17,8 @@ with probability 1/2 in each round.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -32,6 +31,7 @@ from jaxbo._keys import unwrap, wrap
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels import linalg
 from jaxbo.kernels.choosing.blocks import of_all
+from jaxbo.kernels.choosing.wanted import if_wanted
 from jaxbo.kernels.moments import Moments, bounded, moments_of, no_moments, updated
 from jaxbo.types import Flag, Key, Point, Points, Scalar
 
@@ -65,15 +65,15 @@ _FEW = 4
 _BETTER = 2.0
 #: Values near a point are alike if their deviation is less than half of that of all values.
 _ALIKE = 0.5
+#: From a place of equal values a search goes to the farthest of so many candidates, which are drawn.
+#: The farthest of all would be a corner, the more so the more dimensions there are.
+_DRAWN = 8
 #: Points that are looked at on the way to one that is not allowed.
 _STEPS = 16
 #: What has become of an evaluation.
 _ENDED, _FAILED, _PENDING = 0, 1, 2
 #: So many candidates are compared with what is remembered at a time, which bounds an agent's memory.
 _BLOCK = 64
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 class Seen(eqx.Module):
@@ -290,7 +290,7 @@ class Limits(NamedTuple):
     def allow(self, x: Point) -> Flag:
         """Whether the risk at a point is low enough."""
         low = lambda x: self.risk(x) <= self.most  # noqa: E731
-        return if_any(self.risk.present, low, x, jnp.ones((), bool))
+        return if_wanted(self.risk.present, low, x, jnp.ones((), bool))
 
     def toward(self, domain: AbstractDomain, start: Point, end: Point) -> Point:
         """The last point that is allowed on the way from `start` to `end`, or the start."""
@@ -304,7 +304,7 @@ class Limits(NamedTuple):
             return way[jnp.max(jnp.where(allowed, jnp.arange(_STEPS), 0))]
 
         wanted = jnp.ones((), bool) if domain.constrained else self.risk.present
-        return if_any(wanted, last, start, end)
+        return if_wanted(wanted, last, start, end)
 
     def elsewhere(
         self,
@@ -332,14 +332,18 @@ class Limits(NamedTuple):
             new = apart > _SAME
             # By its data: JAX's check for reused keys takes a loop for a second use.
             drawn = jr.uniform(wrap(data, key), apart.shape, apart.dtype)
-            best = jnp.where(new & self.allowed, jnp.where(lost, drawn, apart), -1)
+            free = new & self.allowed
+            drawn = jnp.where(free, drawn, -1)
+            some = drawn >= jax.lax.top_k(drawn, min(_DRAWN, drawn.size))[0][-1]
+            far = jnp.where(level & ~some, 0, apart)
+            best = jnp.where(free, jnp.where(lost, drawn, far), -1)
             # Where all that is allowed was asked before, the place of least risk that was not.
             least = jnp.where(new, -self.risks, -jnp.inf)
-            found = jnp.where(jnp.any(new & self.allowed), jnp.argmax(best), jnp.argmax(least))
-            worth = jnp.any(new & self.allowed) | (again & jnp.any(new))
+            found = jnp.where(jnp.any(free), jnp.argmax(best), jnp.argmax(least))
+            worth = jnp.any(free) | (again & jnp.any(new))
             return jnp.where(worth, candidates[found], x)
 
-        return if_any(lost | again | level, other, (past.x, unwrap(key)), x)
+        return if_wanted(lost | again | level, other, (past.x, unwrap(key)), x)
 
 
 def preferred(
@@ -358,7 +362,7 @@ def limits(past: History, candidates: Points) -> Limits:
         fitted = _fitted(past)
         return fitted, of_all(Risk(past.x, past.failed, *fitted), candidates, _BLOCK)
 
-    fitted, risks = if_any(jnp.any(past.failed), known, past, (nowhere, none))
+    fitted, risks = if_wanted(jnp.any(past.failed), known, past, (nowhere, none))
     found = Risk(past.x, past.failed, *fitted)
     return Limits(found, risks, jnp.maximum(jnp.min(risks), TOLERATED))
 
@@ -394,19 +398,3 @@ def _fitted(past: History) -> tuple[Float[Array, " capacity"], Scalar]:
 
 def _distances(X: Float[Array, "capacity dim"], x: Point) -> Float[Array, " capacity"]:
     return jnp.sqrt(jnp.sum((X - x[None, :]) ** 2, axis=1))
-
-
-def if_any(wanted: Flag, compute: Callable[[S], T], given: S, otherwise: T) -> T:
-    """`compute(given)` where it is wanted.
-
-    Under `vmap` a `cond` computes both sides for everybody. This loop has a single step or no step,
-    and a batch skips it if nobody wants the step.
-    """
-
-    def step(state: tuple[Flag, T]) -> tuple[Flag, T]:
-        # The compiler takes constants out of a loop, and would always compute them. A term that depends
-        # on the state stays.
-        held = jax.tree.map(lambda a: jnp.where(state[0], a, jnp.zeros_like(a)), given)
-        return jnp.zeros_like(state[0]), compute(held)
-
-    return jax.lax.while_loop(lambda state: state[0], step, (wanted, otherwise))[1]

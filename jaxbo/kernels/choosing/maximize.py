@@ -211,9 +211,9 @@ def query(
     that is larger. If it would repeat an evaluation of an objective that has shown no noise, the
     candidate farthest from all evaluations takes its place. Three rules more hold if the function
     comes from the agent's own values `alone`. If all values near the maximizer are equal, the
-    farthest candidate takes its place, too. While all values are equal, a candidate is drawn. If
-    values near the maximizer are no better than the rest, a candidate is drawn with probability
-    1/2.
+    farthest of a few candidates takes its place, which are drawn. While all values are equal, a
+    candidate is drawn. If values near the maximizer are no better than the rest, a candidate is
+    drawn with probability 1/2.
     """
     limits = history.limits(past, candidates)
     tie_key = aside(key)
