@@ -29,10 +29,9 @@ import jax
 import numpy as np
 from jaxtyping import Bool, PyTree, UInt32
 
-from jaxbo._check import is_a, require
+from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.base.private import AbstractPrivate
-from jaxbo.federation import _sides
 from jaxbo.federation._directory import Directory
 from jaxbo.federation._extra import identities as _identities
 from jaxbo.federation._extra import masks as _masks
@@ -49,16 +48,8 @@ def check_secure(algorithm: AbstractFederated, secure: SecureSum | None) -> None
     """`ValueError` for a method whose messages cannot be summed up behind masks, or without the extra."""
     if secure is None:
         return
-    is_a("secure", secure, SecureSum)
-    name = type(algorithm).__name__
-    require(
-        isinstance(algorithm, AbstractPrivate),
-        f"{name} cannot have secure=SecureSum(…): its server needs each message, not their sum. "
-        "DPFTSDE and DPLearnedPrior need the sum alone.",
-    )
-    assert isinstance(algorithm, AbstractPrivate)
     _masks()
-    secure.check(algorithm.mechanism, algorithm.agents, _size(algorithm))
+    _secure.check(algorithm, secure)
 
 
 def said(secure: SecureSum | None) -> str:
@@ -66,11 +57,6 @@ def said(secure: SecureSum | None) -> str:
     if secure is None:
         return PLAIN
     return f"threshold {secure.threshold}, colluding {secure.colluding}"
-
-
-def _size(algorithm: AbstractPrivate) -> int:
-    """Numbers in the sum of all regions together."""
-    return int(np.prod(_sides.sum_shape(algorithm).shape))
 
 
 def _asked_like(stage: int, algorithm: AbstractPrivate) -> PyTree:
@@ -104,7 +90,7 @@ def reply_like(stage: int, algorithm: AbstractPrivate, following: bool) -> PyTre
         "keys": ((2, masks.PUBLIC), np.uint8),
         "signature": ((_identities().SIGNATURE,), np.uint8),
         "shares": ((agents, masks.BOX), np.uint8),
-        "masked": ((_size(algorithm),), np.uint32),
+        "masked": ((_secure.size(algorithm),), np.uint32),
         "tags": ((agents, masks.TAG), np.uint8),
         "opened": ((agents, masks.SEED), np.uint8),
     }
@@ -201,9 +187,8 @@ class OwnPart:
         self._in(sent)
         ring, seeds = self._ring(request, known), known["seeds"]
         received = _masks().shares(ring, self.agent, seeds, lists["boxes"], sent)
-        numbers = part().astype(np.uint32)
-        share = self.secure.share(float(self.algorithm.mechanism.z), numbers.size)
-        numbers = numbers + _masks().noise(share, numbers.size)
+        (noise,) = _secure.noise(self.algorithm, self.secure)
+        numbers = part().astype(np.uint32) + noise
         masked = _masks().masked(ring, self.agent, seeds, sent, numbers)
         tags = _masks().tags(ring, self.agent, seeds, sent)
         return {"masked": masked, "received": received, "tags": tags}
@@ -278,7 +263,7 @@ class ServersPart:
     @property
     def size(self) -> int:
         """Numbers in the sum of all regions together."""
-        return _size(self.algorithm)
+        return _secure.size(self.algorithm)
 
     def personal(self, stage: int) -> bool:
         """Whether each owner has a request of its own."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from os import PathLike
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -18,6 +17,7 @@ from jaxbo import metrics
 from jaxbo._check import require, shown, whole
 from jaxbo._keys import fresh
 from jaxbo._version import __version__
+from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
@@ -412,8 +412,7 @@ class Coordinator:
         if total is None:
             total = np.zeros(sums.size, np.uint32)
         else:  # methods read off z how much noise there is
-            louder = algorithm.mechanism.z * sums.secure.excess(int(heard.sum()))
-            algorithm = eqx.tree_at(lambda a: a.mechanism.z, algorithm, louder)
+            algorithm = _secure.louder(algorithm, sums.secure.excess(int(heard.sum())))
         # As in `AbstractPrivate.release`; nothing here is drawn from the secret half.
         server = ask_keys(round_keys(self._keys, jnp.asarray(round)).ask).server
         known = self._revised(), jnp.asarray(round), jnp.asarray(total)

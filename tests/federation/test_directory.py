@@ -15,6 +15,7 @@ from jaxbo.federation import Owner, RefusedError, _identities, _sides, public_ke
 from jaxbo.federation import _masks as masks
 from jaxbo.federation._directory import Directory
 from jaxbo.federation._stages import KEYS, MASKED, SHARES
+from jaxbo.privacy import distributed
 from tests.federation.test_secure import AGENTS, SECURE, WALK, Ring, _agents, _lists, objective
 from tests.walk import SIZE
 
@@ -72,7 +73,7 @@ def seeds(number):
 def test_a_sum_with_a_directory_has_the_same_bits(tmp_path, monkeypatch):
     parts = np.random.default_rng(0).integers(-300, 300, (AGENTS, SIZE), np.int32)
     monkeypatch.setattr(_sides, "part", lambda *known: parts[int(known[3])])
-    monkeypatch.setattr(masks, "noise", lambda deviation, size: np.zeros(size, np.uint32))
+    monkeypatch.setattr(distributed, "noise", lambda deviation, size: np.zeros(size, np.uint32))
     sums = []
     for kind in (Ring, Known):
         (tmp_path / kind.__name__).mkdir()
@@ -90,7 +91,7 @@ def test_a_server_with_keys_of_its_own_reads_the_message_of_an_owner_without_a_d
 ):
     part = np.random.default_rng(0).integers(-300, 300, SIZE, np.int32)
     monkeypatch.setattr(_sides, "part", lambda *known: part)
-    monkeypatch.setattr(masks, "noise", lambda deviation, size: np.zeros(size, np.uint32))
+    monkeypatch.setattr(distributed, "noise", lambda deviation, size: np.zeros(size, np.uint32))
     ring = Known(tmp_path)
     owner, wary = (ring.owner(0, directory=d) for d in (None, ring.directory))
     asked = ring.server().request(0)
