@@ -16,7 +16,8 @@ An owner's tag tells each other owner which keys and lists it was told, up to wh
 gives shares only for owners with its own lists. So a server that lies in these lists opens nothing. It
 can still name different owners to different owners in the last stage. Then it opens a sum of
 `SecureSum.fewest` owners, or of more. A server that lies about keys reads the messages of owners without
-a directory (`_identities`), because such an owner does not check whose keys they are.
+a directory (`_identities`), because such an owner does not check whose keys they are. An honest server
+with the directory refuses keys that are not signed, and the others go on.
 """
 
 import dataclasses
@@ -174,7 +175,12 @@ class OwnPart:
         if self.directory is not None:
             for n in np.flatnonzero(joined).tolist():
                 one = request.federation, request.round, n, keys[n], lists["signatures"][n]
-                _identities().check_signed(self.directory, *one)
+                if not _identities().is_signed(self.directory, *one):
+                    raise RefusedError(
+                        f"the keys of agent {n} are not signed as this owner's directory asks for: the "
+                        f"server gave other keys, or agent {n} has another identity, another directory "
+                        "or none."
+                    )
         ring = self._ring(request, lists)
         return {"shares": _masks().boxes(ring, self.agent, known["seeds"])}
 
@@ -259,6 +265,7 @@ class ServersPart:
 
     secure: SecureSum
     algorithm: AbstractPrivate
+    directory: Directory | None = None
 
     @property
     def size(self) -> int:
@@ -280,12 +287,23 @@ class ServersPart:
         """The agents that may reply in a stage; None for all."""
         return None if stage == KEYS else known[("joined", "sent", "sent")[stage - 1]]
 
-    def check(self, stage: int, reply: PyTree, others: Iterable[PyTree]) -> None:
-        """`RefusedError` for a reply with which no owner would go on."""
-        if stage == KEYS and reply:
-            _masks().check_public(
-                np.asarray(reply["keys"]), [np.asarray(other["keys"]) for other in others]
+    def check(
+        self, named: tuple[str, int, int], stage: int, reply: PyTree, others: Iterable[PyTree]
+    ) -> None:
+        """`RefusedError` for a reply with which no owner would go on.
+
+        It is `named` by its federation, its round and its agent.
+        """
+        if stage != KEYS or not reply:
+            return
+        keys, signature = (np.asarray(reply[name]) for name in ("keys", "signature"))
+        known = self.directory
+        if known is not None and not _identities().is_signed(known, *named, keys, signature):
+            raise RefusedError(
+                "its keys are not signed as the server's directory asks for: it has another identity, "
+                "another directory or none."
             )
+        _masks().check_public(keys, [np.asarray(other["keys"]) for other in others])
 
     def gathered(
         self, stage: int, known: Packed, replies: dict[int, PyTree], senders: dict[int, str]

@@ -273,6 +273,27 @@ def test_owners_with_a_directory_go_on_only_with_owners_who_have_it(tmp_path):
     ring.owner(3, directory=None).answer(server.request(3))
 
 
+def test_a_server_with_the_directory_goes_on_without_an_owner_who_has_not_signed(tmp_path):
+    ring = Known(tmp_path)
+    ring.server()
+    ring.options["directory"] = ring.directory  # for the same federation
+    server = ring.server()
+    replies = [ring.owner(n).answer(server.request()) for n in range(AGENTS)]
+    without = ring.owner(1, directory=None).answer(server.request())
+    taken = replies[2]._replace(agent=1)  # by an owner who says that it is another
+    unsigned = r"agent 1.*: its keys are not signed as the server's directory asks for"
+    for reply in (without, taken):
+        with pytest.raises(RefusedError, match=unsigned):
+            server.hear(reply)
+    for reply in (replies[0], *replies[2:]):
+        server.hear(reply)
+    server.close()
+    while server.round < 0:
+        ring.stage(server, absent=[1])
+    ring.until(server, 1, KEYS)
+    assert server.present.tolist() == [[True, False, True, True], [True] * AGENTS]
+
+
 def test_an_owner_gives_one_pair_of_keys_in_a_round(tmp_path):
     ring = Known(tmp_path)
     server = ring.server()
@@ -381,8 +402,12 @@ def test_an_owner_with_a_directory_needs_the_identity_in_it(tmp_path):
 
 
 def test_a_directory_is_for_secure_sums(tmp_path):
-    with pytest.raises(ValueError, match="directory is for secure sums"):
-        Owner(WALK, objective, 0, tmp_path, directory="directory.txt")
+    for party in (
+        lambda: Owner(WALK, objective, 0, tmp_path, directory="directory.txt"),
+        lambda: Ring(tmp_path, secure=None, directory="directory.txt").server(),
+    ):
+        with pytest.raises(ValueError, match="directory is for secure sums"):
+            party()
 
 
 ONE, TWO = "1" * 64, "aB" * 32
