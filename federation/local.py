@@ -22,11 +22,12 @@ class Local(AbstractContextManager):
     """A server that listens on this machine alone; owners are added, and everything ends with the block.
 
     Logs, owners' folders and Flower's own files are in `out`. Compiled programs are there too, or in the
-    folder of `JAX_COMPILATION_CACHE_DIR`: an owner that is started again finds them.
+    folder of `JAX_COMPILATION_CACHE_DIR`: an owner that is started again finds them. With a `database` a
+    SuperLink that is started again knows the owners. Without it Flower ends their SuperNodes then.
     """
 
-    def __init__(self, out: Path):
-        self.out = out
+    def __init__(self, out: Path, database: bool = False):
+        self.out, self.database = out, database
         self.owners: dict[int, subprocess.Popen] = {}
         self.started: list[subprocess.Popen] = []
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -44,13 +45,10 @@ class Local(AbstractContextManager):
         }
 
     def __enter__(self) -> "Local":
-        port = free_port()
-        self.address = f"127.0.0.1:{port}"
-        command = ["flower-superlink", "--insecure", "--port", str(port)]
-        command += ["--disable-runtime-dependency-installation"]
-        self.server = self._start(command, "server.log")
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
         try:
-            self._wait(port)
+            self.start_server()
         except BaseException:
             self.__exit__()
             raise
@@ -65,14 +63,33 @@ class Local(AbstractContextManager):
     def __exit__(self, *error: object) -> None:
         end(self.started)
 
+    def start_server(self) -> None:
+        """Starts the SuperLink: at first, and again after it was killed."""
+        command = ["flower-superlink", "--insecure", "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation"]
+        if self.database:
+            command += ["--database", str(self.out / "flower.db")]
+        self.server = self._start(command, "server.log")
+        self._wait(self.port)
+
+    def kill_server(self) -> None:
+        """The SuperLink and the server's apps, without a warning. Owners stay."""
+        _signal(_groups({self.server.pid}), signal.SIGKILL)
+        self.server.wait()
+
     def folder(self, owner: int) -> Path:
         """The folder of an owner's files."""
         return self.out / f"owner{owner}"
 
-    def start_owner(self, owner: int, node: Sequence[str] = NODE, more: str = "") -> None:
-        """Starts an owner's SuperNode, with `more` in its configuration."""
+    def start_owner(
+        self, owner: int, node: Sequence[str] = NODE, more: str = "", address: str | None = None
+    ) -> None:
+        """Starts an owner's SuperNode, with `more` in its configuration.
+
+        `address` is that of the server unless it is of a relay.
+        """
         self.folder(owner).mkdir(exist_ok=True)
-        command = [*node, "--insecure", "--superlink", self.address]
+        command = [*node, "--insecure", "--superlink", address or self.address]
         config = f'partition-id={owner} folder="{self.folder(owner)}" {more}'.strip()
         command += ["--node-config", config]
         # Apps are installed there, by each owner for itself.

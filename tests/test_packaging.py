@@ -130,3 +130,28 @@ def test_no_class_name_occurs_twice():
     ]
     assert len(names) > 150
     assert [name for name, count in collections.Counter(names).items() if count > 1] == []
+
+
+#: Packages from below. A module imports those of its own floor and of floors below, wherever in its text.
+FLOORS = ("types", "domains", "kernels", "privacy", "objectives algos", "runs", "federation")
+
+
+def test_no_module_imports_upward():
+    floor = {name: n for n, names in enumerate(FLOORS) for name in names.split()}
+    upward = []
+    for path in ROOT.glob("jaxbo/**/*.py"):
+        name = path.relative_to(ROOT / "jaxbo")
+        mine = floor.get(name.parts[0].removesuffix(".py"), len(FLOORS))
+        for node in ast.walk(ast.parse(path.read_text())):
+            of = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                else []
+            )
+            if isinstance(node, ast.ImportFrom):
+                of = [node.module or "", *(f"{node.module}.{n}" for n in of)]
+            rooms = {full.split(".")[1] for full in of if full.startswith("jaxbo.")}
+            upward += [(name.as_posix(), room) for room in rooms if floor.get(room, 0) > mine]
+    assert len(list(ROOT.glob("jaxbo/*"))) > len(FLOORS)
+    # Its audit is a name of `jaxbo.privacy`, which is imported when it is asked for.
+    assert set(upward) == {("privacy/__init__.py", "runs")}

@@ -5,9 +5,9 @@
     x_t = argmax f_t(x)                 with probability p_t, f_t from the agent's own posterior
     x_t = argmax φ(x)'ω^(region of x)   otherwise (Algorithm 2)
 
-The server sees every message, and is trusted to release nothing but the broadcast. Agents learn of each
-other by the broadcast alone, one release of `privacy.mechanism.Mechanism` a round. Its module says what
-that guarantees, and to whom.
+Agents learn of each other by the broadcast alone, one release of `privacy.mechanism.Mechanism` a round.
+Its module says what that guarantees, and to whom. The server sees every message, and is trusted with it,
+unless sums are secure: docs/explanations/privacy.md, "Who trusts whom".
 """
 
 from dataclasses import KW_ONLY

@@ -12,10 +12,10 @@ and two numbers. The norm of a clipped message is at most `mechanism.S`, so an a
 moves the sum by S / q at most. An agent adds 0 while it is absent or not drawn, or if its message
 is not finite.
 
-The server sees every message, and is trusted to release nothing but the sum. It sends the prior and a
-public key. Both follow from releases and from public numbers: the
-M-step counts all agents of the roster, present or not. An empty round releases noise. It costs as much
-as any other round.
+The server sees every message, and is trusted with it, unless sums are secure:
+docs/explanations/privacy.md, "Who trusts whom". It sends the prior and a public key. Both follow from
+releases and from public numbers: the M-step counts all agents of the roster, present or not. An empty
+round releases noise. It costs as much as any other round.
 
 The first rounds say most, and later rounds repeat it. So a few releases are enough. Fewer releases need
 less noise for the same privacy loss. After the releases, each agent goes on by its own evidence.

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from jaxbo._check import require, shown
+from jaxbo.privacy.distributed import SecureSum
 
 #: A line of a directory: an agent, and the 32 bytes of its key.
 _LINE = re.compile(r"\s*([0-9]{1,9})\s+([0-9a-fA-F]{64})\s*")
@@ -17,6 +18,16 @@ class Directory:
     """The public parts of the identities of all agents, in order."""
 
     keys: tuple[bytes, ...]
+
+    @classmethod
+    def given(
+        cls, path: str | PathLike | None, agents: int, secure: SecureSum | None
+    ) -> "Directory | None":
+        """The directory that a party of secure sums is given, if it is given one."""
+        if path is None:
+            return None
+        require(secure is not None, "directory is for secure sums: give secure=SecureSum(…), too.")
+        return cls.read(path, agents)
 
     @classmethod
     def read(cls, path: str | PathLike, agents: int) -> "Directory":

@@ -14,6 +14,9 @@ federation or agent. It also names the directory. The server could give false ke
 and would know the noise of this owner. This noise would hide nobody else any more. So owners with a
 directory go on only if all have the same.
 
+A server with the directory goes on without an owner whose keys are not signed. Nobody need trust it for
+that: it could leave out any owner.
+
 An owner gives one pair of keys in a round, and no other if its file of the sum was removed. If all files
 of a federation were removed, it begins anew and may sign a second pair. The two cannot be mixed: an owner
 refuses other keys of its own than it gave last, and boxes for the other pair cannot be read.
@@ -35,7 +38,7 @@ from jaxtyping import UInt8
 
 from jaxbo._check import require
 from jaxbo.federation._directory import Directory
-from jaxbo.federation.wire import FORMAT, RefusedError
+from jaxbo.federation.wire import FORMAT
 from jaxbo.runs import _archive
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._lock import Hold
@@ -65,24 +68,22 @@ def check_own(directory: Directory, agent: int, folder: Path) -> None:
     )
 
 
-def check_signed(
+def is_signed(
     directory: Directory,
     federation: str,
     round: int,
     agent: int,
     keys: UInt8[np.ndarray, "2 bytes"],
     signature: UInt8[np.ndarray, " signature"],
-) -> None:
-    """`RefusedError` unless an agent with this directory has signed its keys of a round."""
+) -> bool:
+    """Whether an agent with this directory has signed its keys of a round."""
     statement = _statement(federation, round, agent, directory, keys)
     public = Ed25519PublicKey.from_public_bytes(directory.keys[agent])
     try:
         public.verify(signature.tobytes(), statement)
     except InvalidSignature:
-        raise RefusedError(
-            f"the keys of agent {agent} are not signed as this owner's directory asks for: the server "
-            f"gave other keys, or agent {agent} has another identity, another directory or none."
-        ) from None
+        return False
+    return True
 
 
 def signed(

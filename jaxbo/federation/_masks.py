@@ -36,10 +36,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Bool, UInt8, UInt32
-from opendp.domains import atom_domain, vector_domain
-from opendp.measurements import make_gaussian
-from opendp.metrics import l2_distance
-from opendp.mod import enable_features
 
 from jaxbo.federation.wire import RefusedError
 
@@ -196,14 +192,6 @@ def unmasked(
         for other in _which(heard):
             total = total + _common(ring, agent, _array(seed), other, total.size)
     return total
-
-
-def noise(deviation: float, size: int) -> UInt32[np.ndarray, " size"]:
-    """Discrete Gaussian numbers modulo 2^32, drawn exactly from the operating system's randomness."""
-    enable_features("contrib")
-    space = vector_domain(atom_domain(T="i32")), l2_distance(T="f64")
-    drawn = make_gaussian(*space, scale=deviation)([0] * size)
-    return np.asarray(drawn, np.int64).astype(np.uint32)
 
 
 def _which(agents: Bool[np.ndarray, " agents"]) -> list[int]:

@@ -8,16 +8,15 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Int32, PyTree, UInt32
+from jaxtyping import Array, Bool, PyTree, UInt32
 
+from jaxbo.algos.base import _secure, _shapes
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.kernels.choosing.history import History
-from jaxbo.privacy import distributed
 from jaxbo.runs import _soon
 from jaxbo.types import Count, Key, Point, Scalar
 
@@ -98,15 +97,8 @@ def aggregate(
     return algorithm.aggregate(key, shared, round, messages, present)
 
 
-@_side
-def part(
-    algorithm: AbstractPrivate, key: Key, round: Count, agent: Count, message: PyTree
-) -> Int32[Array, " size"]:
-    """An agent's part of the sums of all regions, in units of the grid and without noise."""
-    weights = algorithm.weights(round)
-    own = algorithm.mechanism.part(algorithm.vector(message), weights[:, agent])
-    sensitivity = algorithm.mechanism.sensitivity(weights).astype(own.dtype)
-    return distributed.rounded(key, own.ravel(), sensitivity)
+#: An owner's part of a secure sum.
+part = _side(_secure.part)
 
 
 @_side
@@ -118,9 +110,7 @@ def opened(
     total: UInt32[Array, " size"],
 ) -> PyTree:
     """The broadcast that follows from a sum of parts."""
-    weights = algorithm.weights(round)
-    sums = distributed.decoded(total, algorithm.mechanism.sensitivity(weights))
-    return algorithm.broadcast(key, shared, round, sums.reshape(weights.shape[0], -1))
+    return algorithm.broadcast(key, shared, round, _secure.read(algorithm, round, total))
 
 
 @_side
@@ -131,30 +121,8 @@ def revised(algorithm: AbstractFederated, shared: PyTree, remembered: PyTree) ->
 # ---------------------------------------------------------------- shapes
 
 
-def _shapes(of: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """The shapes of a function's results, traced once for equal input."""
-
-    def whole(static: tuple[tuple[Any, ...], Any], arrays: PyTree) -> PyTree:
-        leaves, structure = static
-        return of(*eqx.combine(arrays, jax.tree.unflatten(structure, leaves)))
-
-    jitted = jax.jit(whole, static_argnums=0)
-
-    def shapes(*arguments: PyTree) -> PyTree:
-        arrays, static = eqx.partition(arguments, eqx.is_array)
-        leaves, structure = jax.tree.flatten(static)
-        return jitted.eval_shape((tuple(leaves), structure), arrays)
-
-    return shapes
-
-
-def _message(algorithm: AbstractFederated, shared: PyTree) -> PyTree:
-    key = jr.key(0)
-    return algorithm.message(key, shared, algorithm.join(key, shared, jnp.zeros((), int)))
-
-
 def _broadcast(algorithm: AbstractFederated, shared: PyTree) -> tuple[PyTree, PyTree]:
-    one, agents = _message(algorithm, shared), jnp.arange(algorithm.agents)
+    one, agents = _shapes.message(algorithm, shared), jnp.arange(algorithm.agents)
     messages = jax.vmap(lambda _: one)(agents)
     known = shared, jnp.zeros((), int), messages, jnp.ones(agents.shape, bool)
     broadcast = algorithm.aggregate(jr.key(0), *known)
@@ -166,14 +134,7 @@ def _known(algorithm: AbstractFederated, shared: PyTree) -> tuple[PyTree, Histor
     return client, algorithm.nothing()
 
 
-def _sums(algorithm: AbstractPrivate) -> Array:
-    vector = algorithm.vector(_message(algorithm, algorithm.setup(jr.key(0))))
-    return algorithm.weights(jnp.zeros((), int))[:, :1] * vector[None, :]
-
-
-#: Of a message; of a broadcast, and of the arrays that parties remember; of a client and its past; of the
-#: sums of all regions.
-message_shapes = _shapes(_message)
-sum_shape = _shapes(_sums)
-broadcast_shapes = _shapes(_broadcast)
-known_shapes = _shapes(_known)
+#: Of a message; of a broadcast, and of the arrays that parties remember; of a client and its past.
+message_shapes = _shapes.shapes(_shapes.message)
+broadcast_shapes = _shapes.shapes(_broadcast)
+known_shapes = _shapes.shapes(_known)

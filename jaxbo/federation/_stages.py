@@ -16,7 +16,8 @@ An owner's tag tells each other owner which keys and lists it was told, up to wh
 gives shares only for owners with its own lists. So a server that lies in these lists opens nothing. It
 can still name different owners to different owners in the last stage. Then it opens a sum of
 `SecureSum.fewest` owners, or of more. A server that lies about keys reads the messages of owners without
-a directory (`_identities`), because such an owner does not check whose keys they are.
+a directory (`_identities`), because such an owner does not check whose keys they are. An honest server
+with the directory refuses keys that are not signed, and the others go on.
 """
 
 import dataclasses
@@ -29,10 +30,9 @@ import jax
 import numpy as np
 from jaxtyping import Bool, PyTree, UInt32
 
-from jaxbo._check import is_a, require
+from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.algos.base.private import AbstractPrivate
-from jaxbo.federation import _sides
 from jaxbo.federation._directory import Directory
 from jaxbo.federation._extra import identities as _identities
 from jaxbo.federation._extra import masks as _masks
@@ -49,16 +49,8 @@ def check_secure(algorithm: AbstractFederated, secure: SecureSum | None) -> None
     """`ValueError` for a method whose messages cannot be summed up behind masks, or without the extra."""
     if secure is None:
         return
-    is_a("secure", secure, SecureSum)
-    name = type(algorithm).__name__
-    require(
-        isinstance(algorithm, AbstractPrivate),
-        f"{name} cannot have secure=SecureSum(…): its server needs each message, not their sum. "
-        "DPFTSDE and DPLearnedPrior need the sum alone.",
-    )
-    assert isinstance(algorithm, AbstractPrivate)
     _masks()
-    secure.check(algorithm.mechanism, algorithm.agents, _size(algorithm))
+    _secure.check(algorithm, secure)
 
 
 def said(secure: SecureSum | None) -> str:
@@ -66,11 +58,6 @@ def said(secure: SecureSum | None) -> str:
     if secure is None:
         return PLAIN
     return f"threshold {secure.threshold}, colluding {secure.colluding}"
-
-
-def _size(algorithm: AbstractPrivate) -> int:
-    """Numbers in the sum of all regions together."""
-    return int(np.prod(_sides.sum_shape(algorithm).shape))
 
 
 def _asked_like(stage: int, algorithm: AbstractPrivate) -> PyTree:
@@ -104,7 +91,7 @@ def reply_like(stage: int, algorithm: AbstractPrivate, following: bool) -> PyTre
         "keys": ((2, masks.PUBLIC), np.uint8),
         "signature": ((_identities().SIGNATURE,), np.uint8),
         "shares": ((agents, masks.BOX), np.uint8),
-        "masked": ((_size(algorithm),), np.uint32),
+        "masked": ((_secure.size(algorithm),), np.uint32),
         "tags": ((agents, masks.TAG), np.uint8),
         "opened": ((agents, masks.SEED), np.uint8),
     }
@@ -188,7 +175,12 @@ class OwnPart:
         if self.directory is not None:
             for n in np.flatnonzero(joined).tolist():
                 one = request.federation, request.round, n, keys[n], lists["signatures"][n]
-                _identities().check_signed(self.directory, *one)
+                if not _identities().is_signed(self.directory, *one):
+                    raise RefusedError(
+                        f"the keys of agent {n} are not signed as this owner's directory asks for: the "
+                        f"server gave other keys, or agent {n} has another identity, another directory "
+                        "or none."
+                    )
         ring = self._ring(request, lists)
         return {"shares": _masks().boxes(ring, self.agent, known["seeds"])}
 
@@ -201,9 +193,8 @@ class OwnPart:
         self._in(sent)
         ring, seeds = self._ring(request, known), known["seeds"]
         received = _masks().shares(ring, self.agent, seeds, lists["boxes"], sent)
-        numbers = part().astype(np.uint32)
-        share = self.secure.share(float(self.algorithm.mechanism.z), numbers.size)
-        numbers = numbers + _masks().noise(share, numbers.size)
+        (noise,) = _secure.noise(self.algorithm, self.secure)
+        numbers = part().astype(np.uint32) + noise
         masked = _masks().masked(ring, self.agent, seeds, sent, numbers)
         tags = _masks().tags(ring, self.agent, seeds, sent)
         return {"masked": masked, "received": received, "tags": tags}
@@ -274,11 +265,12 @@ class ServersPart:
 
     secure: SecureSum
     algorithm: AbstractPrivate
+    directory: Directory | None = None
 
     @property
     def size(self) -> int:
         """Numbers in the sum of all regions together."""
-        return _size(self.algorithm)
+        return _secure.size(self.algorithm)
 
     def personal(self, stage: int) -> bool:
         """Whether each owner has a request of its own."""
@@ -295,12 +287,23 @@ class ServersPart:
         """The agents that may reply in a stage; None for all."""
         return None if stage == KEYS else known[("joined", "sent", "sent")[stage - 1]]
 
-    def check(self, stage: int, reply: PyTree, others: Iterable[PyTree]) -> None:
-        """`RefusedError` for a reply with which no owner would go on."""
-        if stage == KEYS and reply:
-            _masks().check_public(
-                np.asarray(reply["keys"]), [np.asarray(other["keys"]) for other in others]
+    def check(
+        self, named: tuple[str, int, int], stage: int, reply: PyTree, others: Iterable[PyTree]
+    ) -> None:
+        """`RefusedError` for a reply with which no owner would go on.
+
+        It is `named` by its federation, its round and its agent.
+        """
+        if stage != KEYS or not reply:
+            return
+        keys, signature = (np.asarray(reply[name]) for name in ("keys", "signature"))
+        known = self.directory
+        if known is not None and not _identities().is_signed(known, *named, keys, signature):
+            raise RefusedError(
+                "its keys are not signed as the server's directory asks for: it has another identity, "
+                "another directory or none."
             )
+        _masks().check_public(keys, [np.asarray(other["keys"]) for other in others])
 
     def gathered(
         self, stage: int, known: Packed, replies: dict[int, PyTree], senders: dict[int, str]

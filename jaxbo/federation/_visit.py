@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxbo._keys import fresh
-from jaxbo.algos.base import _origin
+from jaxbo.algos.base import _origin, _secure
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import (
     AskKeys,
@@ -138,8 +138,7 @@ class Visit:
         assert isinstance(algorithm, AbstractPrivate)
         known = jnp.asarray(round), jnp.asarray(self.owner.agent), self.message(round)
         part = np.asarray(_sides.part(algorithm, fresh(jr.key(0)), *known))
-        (drawn,) = np.asarray(algorithm.mechanism.sampling.draw(fresh(jr.key(0)), agents=1))
-        return part if drawn else np.zeros_like(part)
+        return part if _secure.drawn(algorithm, fresh(jr.key(0))) else np.zeros_like(part)
 
     def _evaluate(self, round: int, x: Array) -> None:
         check_queries(self.algorithm, x[None])

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from os import PathLike
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -18,10 +17,12 @@ from jaxbo import metrics
 from jaxbo._check import require, shown, whole
 from jaxbo._keys import fresh
 from jaxbo._version import __version__
+from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.federation import _sides
+from jaxbo.federation._directory import Directory
 from jaxbo.federation._server_memory import ServerMemory
 from jaxbo.federation._stages import (
     KEYS,
@@ -118,10 +119,15 @@ class Coordinator:
             owners' keys as they came, or if owners have a directory. A round with a release has four
             exchanges, each of which `close` ends. Fewer owners than `threshold` in one of them end the
             round, and its sum is 0. Default: the server sees each message.
+        directory: The path of the owners' directory of their identities, the same as theirs, for secure
+            sums. An owner whose keys are not signed is then refused, and is absent from the sum. Owners
+            check signatures themselves. Default: the server takes any keys. If an owner has another
+            identity or another directory, all others refuse, and the round ends without a sum.
 
     Raises:
         ValueError: Sizes do not fit, the method has no such parts, its messages cannot be summed up
-            behind masks, or its releases are private and there is no ledger.
+            behind masks, its releases are private and there is no ledger, or the directory has no key
+            of an agent.
         BudgetError: The budget does not pay for all rounds.
         CheckpointError: The checkpoint is of another run, or another server has it. `close` raises it
             too, once this server has been stopped.
@@ -146,6 +152,7 @@ class Coordinator:
         initial: int = 0,
         ledger: Ledger | None = None,
         secure: SecureSum | None = None,
+        directory: str | PathLike | None = None,
     ):
         self._releases = releases_of(algorithm, rounds, key, initial, ledger, secure)
         path = _archive.located(checkpoint)
@@ -155,9 +162,10 @@ class Coordinator:
         self._shared = _sides.setup(algorithm, self._setup_key)
         self._shapes = _sides.message_shapes(algorithm, self._shared)
         self.secure, self._sums = secure, None
+        known = Directory.given(directory, algorithm.agents, secure)
         if secure is not None:
             assert isinstance(algorithm, AbstractPrivate)
-            self._sums = ServersPart(secure, algorithm)
+            self._sums = ServersPart(secure, algorithm, known)
         self._messages: dict[int, PyTree] = {}
         self._senders: dict[int, str] = {}
         #: How many replies have been refused, by the name of the owner.
@@ -320,7 +328,8 @@ class Coordinator:
             raise RefusedError("it was not in the stage before.")
         like = reply_like(self.stage, sums.algorithm, self._following_sum())
         message = unpack(reply.message, like)
-        sums.check(self.stage, message, self._messages.values())
+        named = self._memory.federation, self.round, reply.agent
+        sums.check(named, self.stage, message, self._messages.values())
         return message
 
     def _following_sum(self) -> bool:
@@ -412,8 +421,7 @@ class Coordinator:
         if total is None:
             total = np.zeros(sums.size, np.uint32)
         else:  # methods read off z how much noise there is
-            louder = algorithm.mechanism.z * sums.secure.excess(int(heard.sum()))
-            algorithm = eqx.tree_at(lambda a: a.mechanism.z, algorithm, louder)
+            algorithm = _secure.louder(algorithm, sums.secure.excess(int(heard.sum())))
         # As in `AbstractPrivate.release`; nothing here is drawn from the secret half.
         server = ask_keys(round_keys(self._keys, jnp.asarray(round)).ask).server
         known = self._revised(), jnp.asarray(round), jnp.asarray(total)

@@ -122,12 +122,8 @@ class Owner:
         self.algorithm, self.objective, self.agent = algorithm, objective, int(agent)
         self.folder, self.key, self.catch, self.secure = found, key, catch, secure
         self.spending = Spending(found, ledger)
-        self.directory = None
-        if directory is not None:
-            require(
-                secure is not None, "directory is for secure sums: give secure=SecureSum(…), too."
-            )
-            self.directory = Directory.read(directory, algorithm.agents)
+        self.directory = Directory.given(directory, algorithm.agents, secure)
+        if self.directory is not None:
             identities().check_own(self.directory, self.agent, found)
 
     def answer(self, request: Request) -> Reply:

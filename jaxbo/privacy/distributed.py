@@ -272,6 +272,64 @@ def rounded(key: Key, vector: Features, sensitivity: Scalar) -> Int32[Array, " f
     return jax.lax.while_loop(outside, again, again((key, jnp.zeros(vector.shape, jnp.int32))))[1]
 
 
+def noise(deviation: float, size: int) -> UInt32[np.ndarray, " features"]:
+    """Draws discrete Gaussian numbers, exactly and from the operating system's randomness.
+
+    Args:
+        deviation: σ, as `SecureSum.share` gives it.
+        size: How many numbers.
+
+    Returns:
+        Whole numbers modulo 2^32, new in each call.
+
+    Raises:
+        ImportError: The extra `secure` is missing.
+
+    Example:
+        >>> from jaxbo.privacy import distributed
+        >>> distributed.noise(5.0, size=3).dtype
+        dtype('uint32')
+    """
+    check_extra()
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_gaussian
+    from opendp.metrics import l2_distance
+    from opendp.mod import enable_features
+
+    enable_features("contrib")
+    space = vector_domain(atom_domain(T="i32")), l2_distance(T="f64")
+    drawn = make_gaussian(*space, scale=deviation)([0] * size)
+    return np.asarray(drawn, np.int64).astype(np.uint32)
+
+
+def check_extra() -> None:
+    """Checks that there is a sampler of noise.
+
+    Raises:
+        ImportError: The extra `secure` is missing.
+
+    Example:
+        >>> from jaxbo.privacy import distributed
+        >>> distributed.check_extra()
+    """
+    try:
+        import opendp.measurements  # noqa: F401
+    except ImportError as error:
+        raise missing(error) from error
+
+
+def missing(error: ImportError) -> ImportError:
+    """The error of secure sums without one of their packages.
+
+    Args:
+        error: The error of an import.
+
+    Returns:
+        The error that says what to install.
+    """
+    return ImportError(f'secure sums need {error.name}: pip install "jaxbo-agents[secure]".')
+
+
 def decoded(total: UInt32[Array, " features"], sensitivity: Scalar) -> Float[Array, " features"]:
     """Reads a sum modulo 2^32 as numbers.
 

@@ -35,7 +35,7 @@ sum of nobody's messages is released, and charged, like any other.
 Trust. The server sees every message, who is present and who was drawn. It is trusted to keep them to
 itself, to draw the sample and the noise as written, to keep both secret, and to release nothing else.
 Agents may pool all that they know. docs/explanations/privacy.md has a table of all parties. With secure
-sums the server sees no message (`privacy.distributed`).
+sums the server sees no message, under the conditions of `privacy.distributed.SecureSum`.
 
 Not covered: a dishonest server; attacks on floating-point noise, whose values are not all reachable
 and whose tails end near 5.4 deviations in float32, and sums that rounding takes past Δ; time,

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
 from jaxbo._check import positive_number, require, shown, whole
 from jaxbo._keys import unwrap, wrap
+from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.base.keys import ask_keys, round_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
@@ -130,7 +131,7 @@ def audit(
         f"there is no release in {rounds} rounds: give the method releases of 1 or more.",
     )
     if secure is not None:
-        _in_shares.check(algorithm, secure)
+        _secure.check(algorithm, secure)
     claim = [accounting.event(algorithm.mechanism, count)]
     claimed = accounting.loss(accountant, claim, delta)
     objective = check_objective(algorithm, objective)

@@ -70,6 +70,13 @@ TABLE = {
         ),
         {"directory": None},
     ),
+    "Coordinator with a directory": (
+        lambda directory: coordinator(
+            algorithm=PRIVATE, rounds=1, key=KEY, ledger=jaxbo.Ledger(1e-5),
+            secure=federation.SecureSum(2, 0), directory=directory,
+        ),
+        {"directory": None},
+    ),
     "public_key": (federation.public_key, {"folder": "."}),
     "SecureSum": (federation.SecureSum, {"threshold": 3, "colluding": 1}),
     "Coordinator": (coordinator, {**RUN, "checkpoint": "server"}),

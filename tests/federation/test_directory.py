@@ -15,6 +15,7 @@ from jaxbo.federation import Owner, RefusedError, _identities, _sides, public_ke
 from jaxbo.federation import _masks as masks
 from jaxbo.federation._directory import Directory
 from jaxbo.federation._stages import KEYS, MASKED, SHARES
+from jaxbo.privacy import distributed
 from tests.federation.test_secure import AGENTS, SECURE, WALK, Ring, _agents, _lists, objective
 from tests.walk import SIZE
 
@@ -72,7 +73,7 @@ def seeds(number):
 def test_a_sum_with_a_directory_has_the_same_bits(tmp_path, monkeypatch):
     parts = np.random.default_rng(0).integers(-300, 300, (AGENTS, SIZE), np.int32)
     monkeypatch.setattr(_sides, "part", lambda *known: parts[int(known[3])])
-    monkeypatch.setattr(masks, "noise", lambda deviation, size: np.zeros(size, np.uint32))
+    monkeypatch.setattr(distributed, "noise", lambda deviation, size: np.zeros(size, np.uint32))
     sums = []
     for kind in (Ring, Known):
         (tmp_path / kind.__name__).mkdir()
@@ -90,7 +91,7 @@ def test_a_server_with_keys_of_its_own_reads_the_message_of_an_owner_without_a_d
 ):
     part = np.random.default_rng(0).integers(-300, 300, SIZE, np.int32)
     monkeypatch.setattr(_sides, "part", lambda *known: part)
-    monkeypatch.setattr(masks, "noise", lambda deviation, size: np.zeros(size, np.uint32))
+    monkeypatch.setattr(distributed, "noise", lambda deviation, size: np.zeros(size, np.uint32))
     ring = Known(tmp_path)
     owner, wary = (ring.owner(0, directory=d) for d in (None, ring.directory))
     asked = ring.server().request(0)
@@ -272,6 +273,27 @@ def test_owners_with_a_directory_go_on_only_with_owners_who_have_it(tmp_path):
     ring.owner(3, directory=None).answer(server.request(3))
 
 
+def test_a_server_with_the_directory_goes_on_without_an_owner_who_has_not_signed(tmp_path):
+    ring = Known(tmp_path)
+    ring.server()
+    ring.options["directory"] = ring.directory  # for the same federation
+    server = ring.server()
+    replies = [ring.owner(n).answer(server.request()) for n in range(AGENTS)]
+    without = ring.owner(1, directory=None).answer(server.request())
+    taken = replies[2]._replace(agent=1)  # by an owner who says that it is another
+    unsigned = r"agent 1.*: its keys are not signed as the server's directory asks for"
+    for reply in (without, taken):
+        with pytest.raises(RefusedError, match=unsigned):
+            server.hear(reply)
+    for reply in (replies[0], *replies[2:]):
+        server.hear(reply)
+    server.close()
+    while server.round < 0:
+        ring.stage(server, absent=[1])
+    ring.until(server, 1, KEYS)
+    assert server.present.tolist() == [[True, False, True, True], [True] * AGENTS]
+
+
 def test_an_owner_gives_one_pair_of_keys_in_a_round(tmp_path):
     ring = Known(tmp_path)
     server = ring.server()
@@ -380,8 +402,12 @@ def test_an_owner_with_a_directory_needs_the_identity_in_it(tmp_path):
 
 
 def test_a_directory_is_for_secure_sums(tmp_path):
-    with pytest.raises(ValueError, match="directory is for secure sums"):
-        Owner(WALK, objective, 0, tmp_path, directory="directory.txt")
+    for party in (
+        lambda: Owner(WALK, objective, 0, tmp_path, directory="directory.txt"),
+        lambda: Ring(tmp_path, secure=None, directory="directory.txt").server(),
+    ):
+        with pytest.raises(ValueError, match="directory is for secure sums"):
+            party()
 
 
 ONE, TWO = "1" * 64, "aB" * 32

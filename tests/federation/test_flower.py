@@ -165,8 +165,9 @@ def nodes(path):
     return folders
 
 
-def serve(app, grid, path):
-    app(grid, Context(0, 1, {}, RecordDict(), {"checkpoint": str(path / "server.npz")}))
+def serve(app, grid, path, **config):
+    config = {"checkpoint": str(path / "server.npz"), **config}
+    app(grid, Context(0, 1, {}, RecordDict(), config))
 
 
 def found(folders):
@@ -213,7 +214,8 @@ def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
     assert set(grid.limits) == {77.0, 60.0}  # the latter where nothing is evaluated
 
 
-def test_an_owner_on_flower_has_the_directory_of_its_configuration(tmp_path, caplog):
+@pytest.mark.parametrize("known", [True, False])
+def test_parties_on_flower_have_the_directory_of_their_configuration(known, tmp_path, caplog):
     quiet = jaxbo.Mechanism(5e-4, 20.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
     client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
@@ -222,11 +224,17 @@ def test_an_owner_on_flower_has_the_directory_of_its_configuration(tmp_path, cap
     keys = [public_key(folder) for folder in folders.values()]
     path.write_text("".join(f"{n} {key}\n" for n, key in enumerate(keys)))
     grid = Here(client, folders, _unsigned_once, config={"directory": str(path)})
+    server = flower.server_app(algorithm, 2, KEY, **options)
     with caplog.at_level(logging.INFO, "flwr"):
-        serve(flower.server_app(algorithm, 2, KEY, **options), grid, tmp_path)
-    assert "the keys of agent 2 are not signed" in caplog.text
-    assert "round 0 ends without a sum" not in caplog.text
-    assert "round -1 ends without a sum: 0 owners" in caplog.text
+        serve(server, grid, tmp_path, directory=str(path) if known else "")
+    if known:  # the others go on
+        assert "agent 2: its keys are not signed as the server's directory asks for" in caplog.text
+        assert "joined: 2 of 3 owners" in caplog.text
+        assert "stage 4 after the invitation: 2 of 3 owners" in caplog.text
+        assert "has no sum" not in caplog.text
+    else:
+        assert "the keys of agent 2 are not signed as this owner's directory" in caplog.text
+        assert caplog.text.count("has no sum: 0 owners, below the threshold of 2 in stage 2") == 1
     assert "stage 4 after round 1: 3 of 3 owners" in caplog.text
 
 

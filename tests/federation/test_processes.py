@@ -181,6 +181,43 @@ def test_an_owner_and_the_server_killed_in_the_middle_go_on(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+def test_an_owner_who_evaluates_at_the_deadline_and_a_superlink_that_is_killed(tmp_path):
+    folder = app(tmp_path, "fts-faults", rounds=5, deadline=DEADLINE)
+    checkpoint, held, first = tmp_path / "server.npz", tmp_path / "slow0", []
+    held.touch()  # owner 0 does not end its second evaluation before this file is gone
+    with Local(tmp_path, database=True) as local:
+        for n in range(AGENTS):
+            local.start_owner(n)
+        for line in local.run(folder, {"checkpoint": str(checkpoint)}, "first.log"):
+            first.append(line)
+            if line.startswith("round 2 of"):
+                held.unlink()
+            if line.startswith("round 3 of"):
+                local.kill_server()  # in the middle of round 4
+                break
+        local.start_server()
+        second = lines_of(local, folder, checkpoint, "second.log")
+    said, after = "\n".join(first), "\n".join(second)
+    assert re.search(r"round 2 of 5: 2 of 3 owners in 5\d\.\d s.*; absent: \[0\]", said), said
+    assert "the deadline of 50 s passed in round 2 without owners [0], who are absent" in said
+    # It does what it was asked for meanwhile, one after the other.
+    assert "round 3 of 5: 3 of 3 owners" in said
+    assert "round 4 of 5: 3 of 3 owners" in after, after
+    assert "round 5 of 5: 3 of 3 owners" in after
+    assert "round 3 of" not in after
+
+    server = Coordinator(eval(APPS["fts"]), 5, KEY, checkpoint, initial=INITIAL)
+    away = np.ones((5, AGENTS), bool)
+    away[2, 0] = False  # the broadcast after the round in which it was away
+    np.testing.assert_array_equal(server.present, away)
+    file = f"{server.request().federation}.npz"
+    for n in range(AGENTS):
+        rounds = observations(local.folder(n) / file).rounds
+        np.testing.assert_array_equal(rounds, [-1, -1, 0, 1, 2, 3, 4])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_secure_sum_of_processes_survives_an_owner_that_is_killed(tmp_path):
     secure = "jaxbo.federation.SecureSum(2, colluding=0)"
     options = {"rounds": 3, "charged": True, "deadline": 40.0, "secure": secure}

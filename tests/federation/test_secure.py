@@ -26,6 +26,7 @@ from jaxbo.federation import (
 )
 from jaxbo.federation import _masks as masks
 from jaxbo.federation._stages import KEYS, MASKED, OPEN, SHARES, OwnPart
+from jaxbo.privacy import distributed
 from jaxbo.privacy.distributed import UNIT
 from tests.walk import SIZE, SumWalk, Walk
 
@@ -467,10 +468,19 @@ def test_methods_whose_messages_are_not_summed_up_say_so(tmp_path):
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.delattr(jaxbo.federation, "_masks")
-    monkeypatch.setitem(sys.modules, "jaxbo.federation._masks", None)
-    with pytest.raises(ImportError, match=r'pip install "jaxbo-agents\[secure\]"'):
-        Owner(WALK, objective, 0, ".", secure=SECURE)
+    said = r'pip install "jaxbo-agents\[secure\]"'
+    with monkeypatch.context() as without:
+        without.delattr(jaxbo.federation, "_masks")
+        without.setitem(sys.modules, "jaxbo.federation._masks", None)
+        with pytest.raises(ImportError, match=said):
+            Owner(WALK, objective, 0, ".", secure=SECURE)
+    monkeypatch.setitem(sys.modules, "opendp.measurements", None)
+    for need_noise in (
+        lambda: Owner(WALK, objective, 0, ".", secure=SECURE),
+        lambda: jaxbo.privacy.audit(WALK, lambda x: -x[0], 1, KEY, runs=100, secure=SECURE),
+    ):
+        with pytest.raises(ImportError, match=f"secure sums need opendp.*{said}"):
+            need_noise()
 
 
 # ------------------------------------------------------------------- what owners add
@@ -510,7 +520,7 @@ def test_owners_draw_themselves(tmp_path, monkeypatch):
     times, q = 15, 0.5
     one_hot = UNIT * np.eye(AGENTS, SIZE, dtype=np.int32)
     monkeypatch.setattr(_sides, "part", lambda *known: one_hot[int(known[3])])
-    monkeypatch.setattr(masks, "noise", lambda deviation, size: np.zeros(size, np.uint32))
+    monkeypatch.setattr(distributed, "noise", lambda deviation, size: np.zeros(size, np.uint32))
     half = dataclasses.replace(WALK, mechanism=jaxbo.Mechanism(1.0, 20.0, jaxbo.Poisson(q)))
     ring = Ring(tmp_path, half)
     server = ring.server()
@@ -615,22 +625,6 @@ def test_masks_are_of_their_round_and_their_owners():
         for ring, n in itertools.product(rings, range(6))
     ]
     assert len({one.tobytes() for one in found}) == 12
-
-
-def test_noise_is_the_discrete_gaussian():
-    deviation, size = 2.5, 20_000
-    drawn = masks.noise(deviation, size).astype(np.int32)
-    support = np.arange(-7, 8)
-    mass = np.exp(-(np.arange(-60, 61) ** 2) / (2 * deviation**2))
-    mass /= mass.sum()
-    inside = mass[60 - 7 : 60 + 8]
-    expected = size * np.append(inside, 1 - inside.sum())
-    counts = np.array([(drawn == k).sum() for k in support])
-    counts = np.append(counts, size - counts.sum())
-    # New numbers each time: once in ten million times this fails.
-    assert stats.chisquare(counts, expected).pvalue > 1e-7
-    large = masks.noise(20_000.0, size).astype(np.int32)
-    assert stats.kstest(large / 20_000.0, "norm").pvalue > 1e-7
 
 
 def test_the_servers_file_has_no_message_and_no_secret(tmp_path):

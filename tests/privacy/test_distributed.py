@@ -20,6 +20,7 @@ from jaxbo.privacy.distributed import (
     UNIT,
     SecureSum,
     decoded,
+    noise,
     rounded,
     squared_bound,
 )
@@ -235,3 +236,19 @@ def test_a_threshold_is_above_the_colluding():
     with pytest.raises(ValueError, match="threshold must be above colluding"):
         SecureSum(3, colluding=3)
     SecureSum(11).check(Mechanism(1.0, 1.0, Poisson(0.5)), agents=20, size=100)
+
+
+def test_noise_is_the_discrete_gaussian():
+    deviation, size = 2.5, 20_000
+    drawn = noise(deviation, size).astype(np.int32)
+    support = np.arange(-7, 8)
+    mass = np.exp(-(np.arange(-60, 61) ** 2) / (2 * deviation**2))
+    mass /= mass.sum()
+    inside = mass[60 - 7 : 60 + 8]
+    expected = size * np.append(inside, 1 - inside.sum())
+    counts = np.array([(drawn == k).sum() for k in support])
+    counts = np.append(counts, size - counts.sum())
+    # New numbers each time: once in ten million times this fails.
+    assert stats.chisquare(counts, expected).pvalue > 1e-7
+    large = noise(20_000.0, size).astype(np.int32)
+    assert stats.kstest(large / 20_000.0, "norm").pvalue > 1e-7

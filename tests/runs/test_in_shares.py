@@ -12,7 +12,7 @@ from scipy import stats
 import jaxbo
 from jaxbo import FixedSize, Mechanism, Poisson, accounting
 from jaxbo.federation import SecureSum
-from jaxbo.federation import _masks as masks
+from jaxbo.privacy import distributed
 from jaxbo.privacy.distributed import UNIT
 from jaxbo.runs import _in_shares
 from jaxbo.runs._objective import compiled
@@ -61,7 +61,7 @@ def a_third(monkeypatch):
 
 
 def forgotten(monkeypatch):
-    monkeypatch.setattr(masks, "noise", lambda deviation, size: np.zeros(size, np.uint32))
+    monkeypatch.setattr(distributed, "noise", lambda deviation, size: np.zeros(size, np.uint32))
 
 
 def for_all(monkeypatch):

@@ -116,10 +116,12 @@ def server_app(
     With `secure` a round has three more exchanges, in which nothing is evaluated. Each ends with the
     last answer, after a minute at most: owners know anyway who takes part.
 
-    The run's configuration has the absolute path of the server's file:
+    The run's configuration has the absolute path of the server's file. With `secure` it may have that
+    of the owners' directory. If it is empty or missing, the server takes any owner's keys:
 
         [tool.flwr.app.config]
         checkpoint = "/home/server/jaxbo/federation.npz"
+        directory = "/home/server/jaxbo/directory.txt"
     """
     releases_of(algorithm, rounds, key, initial, ledger, secure)
     seconds("deadline", deadline)
@@ -128,13 +130,11 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        checkpoint = Path(str(context.run_config.get("checkpoint", "")))
-        require(
-            checkpoint.is_absolute(),
-            f"the run's configuration must have an absolute path as its checkpoint, got {checkpoint}.",
-        )
+        config = context.run_config
         options = {"initial": initial, "ledger": ledger, "secure": secure}
-        coordinator = Coordinator(algorithm, rounds, key, checkpoint, **options)
+        if config.get("directory"):
+            options["directory"] = _path(config, "directory")
+        coordinator = Coordinator(algorithm, rounds, key, _path(config, "checkpoint"), **options)
         log.info(
             "a message of %s has %d bytes of numbers",
             type(algorithm).__name__,
@@ -149,3 +149,13 @@ def server_app(
             coordinator.stop()
 
     return app
+
+
+def _path(config: UserConfig, name: str) -> Path:
+    """A path in a run's configuration. `ValueError` unless it is absolute."""
+    path = Path(str(config.get(name, "")))
+    require(
+        path.is_absolute(),
+        f"the run's configuration must have an absolute path as its {name}, got {path}.",
+    )
+    return path

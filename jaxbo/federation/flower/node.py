@@ -286,7 +286,7 @@ def main() -> None:
         "a key is for a server with a certificate: leave out --insecure or the private key.",
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, _end)
     workers = Workers()
     try:
         while True:
@@ -296,6 +296,16 @@ def main() -> None:
             time.sleep(options.every)  # Flower has logged why the connection ended
     finally:
         workers.end()
+
+
+def _end(number: int, frame: object) -> None:
+    """Flower interrupts a node, too: where its server does not know it any more, and says nothing."""
+    log.info(
+        "ended by %s. If nobody sent it, the server was started again and does not know this node: start "
+        "this node again when its key is registered.",
+        signal.Signals(number).name,
+    )
+    sys.exit(0)
 
 
 if __name__ == "__main__":
