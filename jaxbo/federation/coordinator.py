@@ -272,7 +272,9 @@ class Coordinator:
             reply: The owner's reply. A reply that nobody could read is the `RefusedError` that says
                 why.
             sender: The owner's name, if whoever carries the replies knows it. Default: the reply says
-                which agent it is of.
+                which agent it is of. After the first exchange of a secure sum, a reply is refused if
+                another sender began the sum as this agent. An owner whose name changes misses this sum,
+                and takes part in the next.
 
         Raises:
             RefusedError: The message is of no use, or it is no reply. The error has the owner's name.
@@ -283,7 +285,7 @@ class Coordinator:
             f"sender must be a name or None, got {shown(sender)}.",
         )
         try:
-            message = self._message(reply)
+            message = self._message(reply, sender)
         # Anybody may have written it: reading it can raise nearly anything.
         except Exception as error:
             known, said = self._name(reply)
@@ -297,7 +299,7 @@ class Coordinator:
         self._messages[reply.agent] = message
         self._senders[reply.agent] = self._name(reply)[0] if sender is None else sender
 
-    def _message(self, reply: Reply | RefusedError) -> PyTree:
+    def _message(self, reply: Reply | RefusedError, sender: str | None) -> PyTree:
         """The message in it. Raises for a message that cannot be used."""
         if isinstance(reply, RefusedError):
             raise reply
@@ -312,6 +314,7 @@ class Coordinator:
             raise RefusedError(f"its message is of stage {reply.stage}, this is {self.stage}.")
         if reply.agent not in range(self.algorithm.agents):
             raise RefusedError(f"there are {self.algorithm.agents} agents.")
+        self._check_sender(reply.agent, sender)
         if reply.agent in self._messages:
             raise RefusedError("it has been heard already.")
         if self._sums is not None:
@@ -320,6 +323,16 @@ class Coordinator:
         if not self.algorithm.usable(message):
             raise RefusedError("its message has numbers that are not finite.")
         return message
+
+    def _check_sender(self, agent: int, sender: str | None) -> None:
+        """`RefusedError` if another sender than this one began the secure sum as this agent."""
+        # The next sum begins with its own names: an owner whose name has changed misses this one alone.
+        known = self._memory.lists if self.stage != KEYS else {}
+        if sender is None or not known or not known["joined"][agent]:
+            return
+        first = known["senders"][agent].item()
+        if sender != first:
+            raise RefusedError(f"it began this sum as {first}, and no other may answer for it.")
 
     def _hidden(self, sums: ServersPart, reply: Reply) -> PyTree:
         """The part of a secure sum in it."""

@@ -282,6 +282,61 @@ def test_a_server_that_is_started_again_sends_each_owner_its_own_boxes(tmp_path,
     assert asked == {100: 5, 101: 2, 102: 5}
 
 
+def test_a_node_that_answers_for_another_owner_in_a_sum_is_refused_by_name(tmp_path, caplog):
+    quiet = jaxbo.Mechanism(5e-4, 20.0, jaxbo.Poisson(1.0))
+    algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
+    client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
+    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
+    grid = Here(client, nodes(tmp_path), _for_another_once_a_sum)
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(flower.server_app(algorithm, 3, KEY, **options), grid, tmp_path)
+    said = r"node 100(?: \(\d+ refused\))?: agent 1: it began this sum as node 101, and no other"
+    assert len(re.findall(said, caplog.text)) == 3
+    # Its own number is absent, and the owner whose number it gave is heard.
+    assert "heard already" not in caplog.text
+    assert "node 101: " not in caplog.text
+    assert "has no sum" not in caplog.text
+    for name in ("stage 2 after the invitation", "stage 3 after round 1", "stage 4 after round 2"):
+        assert re.search(rf"{name}: 2 of 3 owners .* absent: \[0\]; 1 refused", caplog.text)
+    heard = np.load(tmp_path / "server.npz")["present"]
+    np.testing.assert_array_equal(heard, [[0, 1, 1], [0, 1, 1], [1, 1, 1]])
+
+
+def _for_another_once_a_sum(node, reply):
+    """Node 100 answers before the others. It gives another number in a later stage of each sum."""
+    if node != 100 or reply.has_error():
+        return reply
+    config = reply.content["reply"]
+    return _config(reply, agent=1) if config["stage"] == config["round"] + 2 else reply
+
+
+def test_an_owner_whose_node_has_another_name_misses_this_sum_alone(tmp_path, caplog):
+    """Flower names a node anew if it registers anew, as after a stop without a database."""
+    quiet = jaxbo.Mechanism(5e-4, 20.0, jaxbo.Poisson(1.0))
+    algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
+    client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
+    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
+    grid = Here(client, nodes(tmp_path))
+    answer = grid.answer
+
+    def spoil(node, reply):
+        if node == 102 and reply.content["reply"]["stage"] == 1:
+            grid.folders[202] = grid.folders.pop(102)
+            return None
+        return reply
+
+    def known(message):
+        grid.config = {"partition-id": 2} if message.metadata.dst_node_id == 202 else {}
+        return answer(message)
+
+    grid.spoil, grid.answer = spoil, known
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(flower.server_app(algorithm, 2, KEY, **options), grid, tmp_path)
+    assert "node 202: agent 2: it began this sum as node 102, and no other" in caplog.text
+    heard = np.load(tmp_path / "server.npz")["present"]
+    np.testing.assert_array_equal(heard, [[1, 1, 0], [1, 1, 1]])
+
+
 def _nan(reply):
     weights = np.full(100, math.nan, np.float32)
     reply.content["message"] = _records.arrays({".weights": weights})
