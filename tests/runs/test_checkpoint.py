@@ -175,7 +175,7 @@ def test_killed_again_and_again_it_still_arrives(path, monkeypatch, key):
     _, expected = quiet(RANDOM, bowl, 1, key, initial=1)
     objective, kills = Counting(), 0
     # Far enough each time for one evaluation more than the last time, and not for three.
-    while not kill_at(14, monkeypatch, key, path, RANDOM, objective):
+    while not kill_at(20, monkeypatch, key, path, RANDOM, objective):
         kills += 1
     assert kills >= 2
     assert 6 <= len(objective.ended) <= 6 + kills
