@@ -98,14 +98,15 @@ def drive_async(
     check_none(algorithm.domain)
     in_all = isinstance(evaluations, InAll)
     whole("evaluations", evaluations.number if in_all else evaluations)
-    check_way(algorithm, objective, executor, timeout)
+    compiled = check_way(algorithm, objective, executor, timeout)
     check_catch(catch)
     ending = Ending(deadline, stop)
     given = {"initial": initial, "known": known, "first": first, "direction": direction}
     begin = beginning(algorithm, known, first, initial)
     total = evaluations.number if in_all else len(begin.first) + begin.initial + evaluations
     check_room(algorithm, begin.told + total)
-    path = None if checkpoint is None else located(checkpoint)
+    # The arguments of a compiled objective have no name that another process would know.
+    path = None if checkpoint is None or compiled else located(checkpoint)
     with Desk(algorithm, key, checkpoint=checkpoint, **given) as desk:
         check_room(algorithm, desk.told - desk.answered + total)  # the file may have results more
         with (

@@ -9,11 +9,11 @@ risk is the probability that the border was passed. `reach` is the likeliest of 
 for failures that have nothing to do with their place: only points that failed are then avoided.
 
 A repeated point teaches nothing if the objective has no noise. The first repetition shows whether
-there is noise: its value is the same, or another. If a few near points have equal values, another
-near point would have the same value. While all values are equal, no model says where to look, and
-least of all a corner of the domain. If values are noise alone, a model still has a peak, and a
-search would stay there. So a place that is no better than the rest after a few evaluations is left
-with probability 1/2 in each round.
+there is noise: its value is the same, or another. If a few near points have equal values, another near
+point would have the same value, and a search goes far away. While all values are equal, no model says
+where to look, and least of all a corner of the domain. If values are noise alone, a model still has a
+peak, and a search would stay there. So a place that is no better than the rest after a few evaluations
+is left with probability 1/2 in each round.
 """
 
 import math
@@ -334,8 +334,8 @@ class Limits(NamedTuple):
             drawn = jr.uniform(wrap(data, key), apart.shape, apart.dtype)
             free = new & self.allowed
             drawn = jnp.where(free, drawn, -1)
-            some = drawn >= jax.lax.top_k(drawn, min(_DRAWN, drawn.size))[0][-1]
-            far = jnp.where(level & ~some, 0, apart)
+            few = drawn >= jax.lax.top_k(drawn, min(_DRAWN, drawn.size))[0][-1]
+            far = jnp.where(few | ~level, apart, 0)
             best = jnp.where(free, jnp.where(lost, drawn, far), -1)
             # Where all that is allowed was asked before, the place of least risk that was not.
             least = jnp.where(new, -self.risks, -jnp.inf)

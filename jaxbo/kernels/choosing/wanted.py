@@ -1,7 +1,8 @@
 """A function that few agents of a batch need, computed for these agents alone.
 
-Under `vmap` a `cond` computes both sides for everybody. In a large batch nearly every round has an agent
-that needs what nobody else does.
+Under `vmap` a `cond` computes both sides for everybody. In a large batch, nearly every round has an agent
+that needs the function. So its batch gathers the agents who need it, computes for some of them at a time,
+and is done when nobody is left.
 """
 
 from collections.abc import Callable

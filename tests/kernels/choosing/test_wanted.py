@@ -1,4 +1,4 @@
-"""What few agents of a batch need is computed for these alone, and is the same as alone."""
+"""A batch computes a function for the few agents who need it, with the results that they have alone."""
 
 import jax
 import jax.numpy as jnp
