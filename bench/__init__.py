@@ -55,4 +55,5 @@ EXPERIMENTS = {
     "saving": "bench.speed.saving",
     "scaling": "bench.speed.scaling",
     "speed": "bench.speed.report",
+    "tuning": "bench.best.tuning",
 }

@@ -73,10 +73,10 @@ class LogRatio(NamedTuple):
         """How many they are."""
         return self.wins + self.ties + self.losses
 
-    def check(self) -> Check:
-        """Whether the ratio is below 1. `runs` are problems; one says nothing of others."""
+    def check(self, most: float = 1.0) -> Check:
+        """Whether the ratio is at most that. `runs` are problems; one says nothing of others."""
         ends = self.interval if self.problems > 1 else None
-        return decided(self.figure, ends, -math.inf, 1.0, self.problems, PROBLEMS)
+        return decided(self.figure, ends, -math.inf, most, self.problems, PROBLEMS)
 
 
 def ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> LogRatio:

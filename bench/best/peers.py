@@ -9,7 +9,7 @@ is left out; the extra `peers` brings all of them.
 
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,14 +45,16 @@ def at_random(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -
 
 def tpe(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
     """Tree-structured Parzen estimators of all coordinates together."""
+    _optuna(tpe_sampler(len(initial), seed), evaluate, initial, rounds)
+
+
+def tpe_sampler(initial: int, seed: int) -> Any:
+    """Optuna's sampler of these estimators, after so many initial points."""
     import optuna
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(
-            multivariate=True, n_startup_trials=len(initial), seed=seed
-        )
-    _optuna(sampler, evaluate, initial, rounds)
+        return optuna.samplers.TPESampler(multivariate=True, n_startup_trials=initial, seed=seed)
 
 
 def gp_sampler(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
@@ -66,20 +68,43 @@ def gp_sampler(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) 
 
 
 def _optuna(sampler: Any, evaluate: Evaluate, initial: np.ndarray, rounds: int) -> None:
+    """A study of the unit cube."""
+    import optuna
+
+    names = [f"x{i}" for i in range(initial.shape[1])]
+    cube = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in names}
+
+    def value(point: dict[str, Any]) -> float:
+        return evaluate(np.array([point[name] for name in names]))
+
+    study(
+        sampler,
+        cube,
+        value,
+        [dict(zip(names, map(float, x), strict=True)) for x in initial],
+        rounds,
+    )
+
+
+def study(
+    sampler: Any,
+    distributions: dict[str, Any],
+    evaluate: Callable[[dict[str, Any]], float],
+    initial: Sequence[dict[str, Any]],
+    rounds: int,
+) -> None:
     """A study that is told the initial points."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    names = [f"x{i}" for i in range(initial.shape[1])]
-    cube = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in names}
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    for x in initial:
-        point = dict(zip(names, map(float, x), strict=True))
-        value = evaluate(x)
-        study.add_trial(optuna.trial.create_trial(params=point, distributions=cube, value=value))
+    found = optuna.create_study(direction="maximize", sampler=sampler)
+    for point in initial:
+        value = evaluate(point)
+        trial = optuna.trial.create_trial(params=point, distributions=distributions, value=value)
+        found.add_trial(trial)
     for _ in range(rounds):
-        trial = study.ask(cube)
-        study.tell(trial, evaluate(np.array([trial.params[name] for name in names])))
+        trial = found.ask(distributions)
+        found.tell(trial, evaluate(trial.params))
 
 
 def cma_es(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:
