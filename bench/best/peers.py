@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.common import botorch
+from jaxbo.domains.parameters import Categorical, Integer, Real
+from jaxbo.domains.space import Space
 
 #: The deviation of CMA-ES's first generation, in edges of the cube.
 SIGMA = 0.25
@@ -105,6 +107,22 @@ def study(
     for _ in range(rounds):
         trial = found.ask(distributions)
         found.tell(trial, evaluate(trial.params))
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """The parameters of a space in Optuna's words."""
+    import optuna
+
+    found: dict[str, Any] = {}
+    for name, one in space.parameters:
+        if isinstance(one, Real):
+            found[name] = optuna.distributions.FloatDistribution(one.lower, one.upper, log=one.log)
+        elif isinstance(one, Integer):
+            found[name] = optuna.distributions.IntDistribution(one.lower, one.upper, log=one.log)
+        else:
+            assert isinstance(one, Categorical)
+            found[name] = optuna.distributions.CategoricalDistribution(one.choices)
+    return found
 
 
 def cma_es(evaluate: Evaluate, initial: np.ndarray, rounds: int, seed: int) -> None:

@@ -1,4 +1,6 @@
-"""Our first choice beside others where parameters are choices, integers and numbers (`bench.tasks.learners`).
+"""Our first choice beside others, where parameters are choices, integers and numbers.
+
+The tasks are those of `bench.tasks.learners`.
 
     10 random points, the same for all methods, then 20 and 40 evaluations
     regret = (best - best so far) / (best - median at random)
@@ -23,12 +25,11 @@ from jaxtyping import Float
 
 from bench.best import compare, ours
 from bench.best.compare import LogRatio
-from bench.best.peers import study, tpe_sampler
+from bench.best.peers import distributions, study, tpe_sampler
 from bench.claims import Check
 from bench.common.text import number
 from bench.runner import Experiment, Options, Result, parts
 from bench.tasks import learners
-from jaxbo.domains.parameters import Categorical, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.runs.driver import drive
 
@@ -68,8 +69,7 @@ def by_tpe(
     evaluate: Value, space: Space, initial: Sequence[dict[str, Any]], rounds: int, seed: int
 ) -> None:
     """Tree-structured Parzen estimators of all parameters together, each of its own kind."""
-    sampler = tpe_sampler(len(initial), seed)
-    study(sampler, distributions(space), evaluate, initial, rounds)
+    study(tpe_sampler(len(initial), seed), distributions(space), evaluate, initial, rounds)
 
 
 def at_random(
@@ -81,22 +81,6 @@ def at_random(
 
 
 METHODS: dict[str, Search] = {ours.NAME: by_ours, RANDOM: at_random, TPE: by_tpe}
-
-
-def distributions(space: Space) -> dict[str, Any]:
-    """The parameters of a space in Optuna's words."""
-    import optuna
-
-    found: dict[str, Any] = {}
-    for name, one in space.parameters:
-        if isinstance(one, Real):
-            found[name] = optuna.distributions.FloatDistribution(one.lower, one.upper, log=one.log)
-        elif isinstance(one, Integer):
-            found[name] = optuna.distributions.IntDistribution(one.lower, one.upper, log=one.log)
-        else:
-            assert isinstance(one, Categorical)
-            found[name] = optuna.distributions.CategoricalDistribution(one.choices)
-    return found
 
 
 def drawn(space: Space, count: int, seed: int) -> list[dict[str, Any]]:

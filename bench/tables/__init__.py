@@ -69,6 +69,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "speed-rest": speed.rest,
     "speed-rounds": speed.rounds,
     "speed-sketches": speed.sketches,
+    "tuning": best.tuning,
 }
 #: Tables of times, and the results that they are from: the page says where and when these were measured.
 TIMED = {

@@ -1,9 +1,9 @@
-"""Tables of `best`."""
+"""Tables of `best` and `tuning`."""
 
 import numpy as np
 
 from bench.best import compare
-from bench.tables.cells import Results, Rows, digits
+from bench.tables.cells import Results, Rows, after, digits
 
 PEERS = ("random", "CMA-ES", "TPE")
 #: BBOB's functions of many optima that have odd numbers.
@@ -38,3 +38,14 @@ def best(results: Results) -> Rows:
         for budget in (20, 50)
     ]
     return [["problems", "evaluations", "random search", "CMA-ES (`cma`)", "TPE (Optuna)"], *rows]
+
+
+def tuning(results: Results) -> Rows:
+    """Mean regrets after 20 and 40 evaluations, by task."""
+    found = results["tuning"]
+    first = found["settings"]["initial"]
+    methods = {"`BO`": "jaxbo", "TPE (Optuna)": "TPE", "random search": "random"}
+    tasks = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in found["methods"]))
+    times = first + 20, first + 40
+    rows = [[task, *(after(found, f"{task}, {m}", times) for m in methods.values())] for task in tasks]
+    return [["", *methods], *rows]

@@ -26,7 +26,7 @@ STEPS = 20_000
 
 
 class Learner(NamedTuple):
-    """Its parameters, and the scikit-learn estimator for them; the second argument says if it classifies."""
+    """Its parameters, and the estimator for them; the truth value says whether it classifies."""
 
     space: Space
     make: Callable[[dict[str, Any], bool], Any]
@@ -145,12 +145,14 @@ def _loaded(data: str) -> tuple[np.ndarray, np.ndarray, bool, Any]:
     from sklearn import datasets
     from sklearn.model_selection import KFold, StratifiedKFold
 
+    load = {
+        "cancer": datasets.load_breast_cancer,
+        "digits": datasets.load_digits,
+        "diabetes": datasets.load_diabetes,
+    }[data]
+    x, y = map(np.asarray, load(return_X_y=True))
     if data == "diabetes":
-        x, y = datasets.load_diabetes(return_X_y=True)
         return x, (y - y.mean()) / y.std(), False, KFold(FOLDS, shuffle=True, random_state=0)
-    if data == "cancer":
-        x, y = datasets.load_breast_cancer(return_X_y=True)
-    else:
-        x, y = datasets.load_digits(return_X_y=True)
+    if data == "digits":
         x, y = x[:DIGITS], y[:DIGITS] % 2
     return x, y, True, StratifiedKFold(FOLDS, shuffle=True, random_state=0)
