@@ -24,7 +24,11 @@ EGP_SYNTHETIC = {
     "EGP-EI": ("EGP-EI",),
     "EGP-EI on `Ensemble.warped`": ("EGP-EI, warped",),
     "EI of the mixture on `Ensemble.warped`": ("mixture EI, warped",),
+}
+OTHERS = {
     "BoTorch, LogEI, from the same points": ("BoTorch, LogEI",),
+    "TPE (Optuna), from the same points": ("TPE",),
+    "CMA-ES (`cma`), from the same points": ("CMA-ES",),
 }
 
 

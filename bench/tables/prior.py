@@ -17,6 +17,7 @@ def prior_synthetic(results: Results) -> Rows:
         "FTS": "FTS",
         "learned, rank 10": "learned prior, rank 10",
         "learned, any covariance (default)": "learned prior, full",
+        "pooled bound": "pooled bound",
     }
     result = results["prior-synthetic"]
     return [
