@@ -175,6 +175,10 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
             r"(?P<column>[^:]+): (?P<row>.+ no worse than .+) by more than \d+ %, ratio",
             BEST_OF_FOUR | {" no worse than ": " beside "},
         ),
+        Grid(
+            "Regret of the first, less that of the second",
+            r"(?P<column>[^:]+): (?P<row>.+ below .+), difference",
+        ),
     ),
     "failures": (
         Grid(
@@ -298,6 +302,11 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
         Grid(
             "Regret of the default, over that of the better of TS and EI, after so many evaluations",
             r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of TS, EI, ratio",
+            FAMILIES,
+        ),
+        Grid(
+            "Regret of the default, over that of the pooled bound, after so many evaluations",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of pooled bound, ratio",
             FAMILIES,
         ),
     ),

@@ -15,7 +15,7 @@ from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.algos.bo import BO
-from jaxbo.algos.cepe import CEPE, Stays
+from jaxbo.algos.cepe import CEPE
 from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.dp_learned_prior import DPLearnedPrior
@@ -35,6 +35,7 @@ from jaxbo.kernels.additive.policy import FactorSample, MaxValueEntropy, UpperBo
 from jaxbo.kernels.additive.structure import RandomTree, Sampled
 from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Largest, Thompson
 from jaxbo.kernels.choosing.ranking import Ranked
+from jaxbo.kernels.choosing.stays import Stays
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Exact, Fitted, OnFeatures
 from jaxbo.kernels.models.marginal import Marginal

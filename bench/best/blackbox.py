@@ -22,10 +22,10 @@ import numpy as np
 
 from bench.best import compare, ours, problems
 from bench.best.compare import LogRatio, Median
-from bench.best.peers import PEERS
 from bench.best.problems import INITIAL, CubeProblem
 from bench.best.search import Runs, of_ours, of_peer, regrets
 from bench.claims import Check
+from bench.common.peers import PEERS
 from bench.common.text import number
 from bench.runner import Experiment, Options, Result, parts
 

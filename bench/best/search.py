@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.best import ours
-from bench.best.peers import Search
 from bench.best.problems import INITIAL, Beginning, CubeFunction, CubeProblem, example, start
+from bench.common.peers import Search, check
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.domains.base import Cube
 from jaxbo.runs.compiled import run
@@ -140,9 +140,5 @@ def _seconds(search: Search, evaluate: Recorder, rounds: int, seed: int) -> floa
     before = time.process_time()
     search(evaluate, evaluate.begin.x, rounds, seed)
     seconds = time.process_time() - before
-    told = np.stack(evaluate.x)
-    if len(told) != INITIAL + rounds or not np.array_equal(told[:INITIAL], evaluate.begin.x):
-        raise RuntimeError(
-            f"a peer evaluated {len(told)} points of {INITIAL + rounds}, or began elsewhere than all do."
-        )
+    check(np.stack(evaluate.x), evaluate.begin.x, rounds)
     return seconds

@@ -25,8 +25,8 @@ from jaxtyping import Float
 
 from bench.best import compare, ours
 from bench.best.compare import LogRatio
-from bench.best.peers import distributions, study, tpe_sampler
 from bench.claims import Check
+from bench.common.peers import distributions, study, tpe_sampler
 from bench.common.text import number
 from bench.runner import Experiment, Options, Result, parts
 from bench.tasks import learners

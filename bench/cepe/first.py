@@ -35,8 +35,8 @@ from bench.common.text import number
 from bench.runner import Experiment, Options, Result, parts
 from jaxbo import metrics, plotting, schedules
 from jaxbo.algos.base.federated import AbstractFederated
-from jaxbo.algos.cepe import Stays
 from jaxbo.domains.base import Finite
+from jaxbo.kernels.choosing.stays import Stays
 from jaxbo.kernels.processes import nystrom
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.kernels.processes.sketch import Pivoted

@@ -5,18 +5,8 @@ import importlib.util
 import warnings
 from collections.abc import Callable
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
-
-from bench.common.search import INITIAL
-from bench.runner import progress
-from jaxbo.algos.random_search import RandomSearch
-from jaxbo.domains.base import Cube
-from jaxbo.objectives.families import Same
-from jaxbo.objectives.functions import TestFunction
-from jaxbo.runs.compiled import run
+from jaxtyping import Float
 
 BOTORCH = "BoTorch, LogEI"
 #: How its acquisition is maximized, within BoTorch's own tutorials' numbers.
@@ -26,23 +16,6 @@ RESTARTS, RAW_SAMPLES = 8, 256
 def installed() -> bool:
     """Whether there is anything to compare with."""
     return importlib.util.find_spec("botorch") is not None
-
-
-def regret(function: TestFunction, keys: Array, rounds: int) -> Float[np.ndarray, "runs rounds"]:
-    """As `search.regret` has it, from the same initial points."""
-    objective, algorithm = Same(function=function), RandomSearch(Cube(function.dim), 1)
-    value = eqx.filter_jit(function)
-    found = []
-    for seed, key in enumerate(progress(keys, f"BoTorch, {function.dim}-D")):
-        _, trace = run(algorithm, objective, 0, key, initial=INITIAL)
-        values = log_ei(
-            lambda x: float(value(jnp.asarray(x, float))),
-            np.asarray(trace.queries[:, 0]),
-            rounds,
-            seed,
-        )
-        found.append(float(function.maximum) - np.maximum.accumulate(values)[INITIAL:])
-    return np.stack(found)
 
 
 def log_ei(

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import BY, Check, on_average, within
-from bench.common import botorch, search
+from bench.common import botorch, peers, search
 from bench.common.botorch import BOTORCH
 from bench.common.panels import figure, rows
 from bench.common.search import BATCH, INITIAL, Method
@@ -133,7 +133,7 @@ def _run(options: Options) -> Result:
 
     def measure(method: str, function: TestFunction) -> Any:
         if method == BOTORCH:
-            return botorch.regret(function, keys, rounds)
+            return peers.regret(peers.log_ei, function, keys, rounds)
         if method == REMBO:
             return rembo(function, keys, rounds)
         return search.regret(METHODS[method], function, keys, rounds)

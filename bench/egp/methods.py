@@ -6,16 +6,19 @@ ensemble does so every 50, its others every time. GP-EI has a single length scal
 one for each coordinate. Hyperparameters that are sampled are flat in the logarithm, where the paper's
 are uniform. "Warped" are settings of ours: the exact process, a length scale for each coordinate with
 the prior of `Priors.scaled`, values warped. BoTorch, where it is installed, is LogEI with its default
-model.
+model. Optuna's TPE and CMA-ES have the settings of `common.peers`.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 
-from bench.claims import BY, Check, difference, within
+from bench.claims import BY, Check, below, difference, within
+from bench.common import peers
 from bench.common.botorch import BOTORCH
+from bench.common.peers import CMA, PEERS, TPE
 from bench.common.search import INITIAL, NOISE, Method
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
@@ -112,6 +115,8 @@ METHODS: dict[str, Method] = {
     "EGP-EI, warped": _warped(Drawn(EI())),
     "mixture EI, warped": _warped(EI()),
 }
+#: Methods of other libraries.
+OTHERS = {BOTORCH: PEERS[peers.LOG_EI], TPE: PEERS[TPE], CMA: PEERS[CMA]}
 QUICK = ("EGP-TS", "GP-TS, SE")
 SINGLE = tuple(name for name in METHODS if name.startswith("GP-TS"))
 #: What Fig. 1, 2 and 6 claim: a method, and those that it is no worse than; None is the best of SINGLE.
@@ -125,6 +130,8 @@ CLAIMS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("EGP-EI, warped", (BOTORCH,)),
     ("mixture EI, warped", (BOTORCH,)),
 )
+#: The method that is to be below searches without a Gaussian process, and these.
+BELOW: tuple[str, tuple[str, ...]] = ("mixture EI, warped", (TPE, CMA))
 
 
 def claims(name: str, ends: dict[str, np.ndarray], margin: float | None = None) -> dict[str, Check]:
@@ -144,4 +151,15 @@ def claims(name: str, ends: dict[str, np.ndarray], margin: float | None = None) 
                 else:
                     claim += f"by more than {margin:g}, difference"
                     found[claim] = difference(ends[ours], ends[rival], most=margin)
+    ours, rivals = BELOW
+    for rival in rivals:
+        if ours in ends and rival in ends:
+            found[f"{name}: {ours} below {rival}, difference"] = below(ends[ours], ends[rival])
     return found
+
+
+def beside(others: Iterable[str]) -> tuple[str, ...]:
+    """The methods with a claim about one of those."""
+    among = set(others)
+    compared = {ours for ours, rivals in (*CLAIMS, BELOW) if among & set(rivals)}
+    return tuple(name for name in METHODS if name in compared)

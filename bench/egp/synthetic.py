@@ -3,7 +3,8 @@
     Ackley-5d, Zakharov-4d, drop-wave, eggholder, without noise; 10 random points, then 100 evaluations
     regret_t = max f - max over evaluations up to t of f
 
-Every run has initial points of its own, the same for all methods (`egp.methods`).
+Every run has initial points of its own, the same for all methods (`egp.methods`). `--only peers` runs
+methods of other libraries, as far as they are installed, and our methods that are compared with them.
 """
 
 import functools
@@ -13,11 +14,10 @@ import jax.random as jr
 import numpy as np
 
 from bench.claims import Check
-from bench.common import botorch, search
-from bench.common.botorch import BOTORCH
+from bench.common import peers, search
 from bench.common.panels import figure, rows
 from bench.common.search import INITIAL
-from bench.egp.methods import FEATURES, METHODS, QUICK, REFIT, SINGLE, claims
+from bench.egp.methods import FEATURES, METHODS, OTHERS, QUICK, REFIT, SINGLE, beside, claims
 from bench.runner import Experiment, Options, Result, parts
 from jaxbo.objectives import functions
 from jaxbo.objectives.functions import TestFunction
@@ -32,19 +32,18 @@ FUNCTIONS = {
 SHOWN = tuple(
     name for name in METHODS if name not in (*SINGLE[:1], *SINGLE[2:]) and "11" not in name
 )
+#: The word that leaves all other methods of ours out.
+PEERS_ALONE = "peers"
 
 
 def _run(options: Options) -> Result:
     runs, rounds = options.runs_or(30, 4), options.rounds_or(100, 15)
-    methods = QUICK if options.quick else tuple(METHODS)
-    if not options.quick and botorch.installed():
-        methods = (*methods, BOTORCH)
-    names = options.problems_or(FUNCTIONS, quick=["drop-wave"])
+    methods, names = _methods(options), _functions(options)
     keys = jr.split(jr.key(options.seed), runs)
 
     def measure(method: str, function: TestFunction) -> Any:
-        if method == BOTORCH:
-            return botorch.regret(function, keys, rounds)
+        if method in OTHERS:
+            return peers.regret(OTHERS[method].search, function, keys, rounds)
         return search.regret(METHODS[method], function, keys, rounds)
 
     measures = {
@@ -60,14 +59,28 @@ def _run(options: Options) -> Result:
             "initial points": INITIAL,
             "features": FEATURES,
             "evaluations between fits": REFIT,
+            "peers": {name: OTHERS[name].settings for name in methods if name in OTHERS},
         },
         curves=curves,
         checks=checks(curves),
         headers=("method", *(f"{name}, s.e." for name in names)),
         rows=rows(curves, methods, names),
-        figure=figure(curves, (*SHOWN, BOTORCH), names, log=True),
+        figure=figure(curves, (*SHOWN, *OTHERS), names, log=True),
         scratch=folder,
     )
+
+
+def _functions(options: Options) -> tuple[str, ...]:
+    asked = options.problems_or(FUNCTIONS, quick=["drop-wave"])
+    return tuple(name for name in asked if name in FUNCTIONS) or tuple(FUNCTIONS)
+
+
+def _methods(options: Options) -> tuple[str, ...]:
+    if options.quick:
+        return QUICK
+    others = tuple(name for name, peer in OTHERS.items() if not peer.missing())
+    alone = PEERS_ALONE in options.only
+    return (*(beside(others) if alone else METHODS), *others)
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
@@ -76,7 +89,7 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
     for name in FUNCTIONS:
         ends = {
             method: curves[f"{name}, {method}"][:, -1]
-            for method in (*METHODS, BOTORCH)
+            for method in (*METHODS, *OTHERS)
             if f"{name}, {method}" in curves
         }
         found |= claims(name, ends)
@@ -85,8 +98,8 @@ def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
 
 EXPERIMENT = Experiment(
     source="EGP-TS, Fig. 1, 2, 6",
-    about="four test functions: ensembles of kernels, each kernel alone, bandits, fully Bayesian, EI",
+    about="four test functions: ensembles of kernels, each kernel alone, bandits, EI, other libraries",
     time="4 h",
     run=_run,
-    problems=tuple(FUNCTIONS),
+    problems=(*FUNCTIONS, PEERS_ALONE),
 )

@@ -26,8 +26,13 @@ FAMILIES = {
 def weights(key: Key, family: Float[Array, "3"], agents: int) -> Float[Array, "agents features"]:
     """The functions of so many agents of a family, on `DRAWN` features."""
     common_key, own_key = jr.split(key)
-    share, rest, turned = family
-    odd = jnp.arange(agents) % 2 == 1
-    sign = jnp.where(odd & (turned > 0), -1.0, 1.0)
+    share, rest, _ = family
     common = jr.normal(common_key, (1, DRAWN))
-    return sign[:, None] * share * common + rest * jr.normal(own_key, (agents, DRAWN))
+    own = jr.normal(own_key, (agents, DRAWN))
+    return signs(family, agents)[:, None] * share * common + rest * own
+
+
+def signs(family: Float[Array, "3"], agents: int) -> Float[Array, " agents"]:
+    """-1 for agents whose functions are upside down, 1 for others."""
+    odd = jnp.arange(agents) % 2 == 1
+    return jnp.where(odd & (family[2] > 0), -1.0, 1.0)

@@ -26,6 +26,9 @@ AFTER = (4, 5, 7, 10, 20)
 TIMES = {5: 1 / 2, 10: 2 / 3}
 #: The same against the best lone method, where nothing is in common.
 LOST = 1.05
+#: The same against the bound: all observations in a process that knows what agents have in common.
+NEAR = {5: 1.5, 10: 2.0}
+BOUND = "pooled bound"
 #: The form of S that the claims are about: any covariance.
 CLAIMED = "learned prior, full"
 ALONE = ("TS", "EI")

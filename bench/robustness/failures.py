@@ -34,7 +34,7 @@ from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain, Cube
-from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import failures
 from jaxbo.kernels.choosing.policy import EI, Thompson
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.layout import Each
@@ -163,12 +163,12 @@ def methods() -> dict[str, AbstractAlgorithm]:
 @contextlib.contextmanager
 def tolerating(risk: float) -> Iterator[None]:
     """The traced program takes every risk up to that."""
-    before = history.TOLERATED
-    history.TOLERATED = risk
+    before = failures.TOLERATED
+    failures.TOLERATED = risk
     try:
         yield
     finally:
-        history.TOLERATED = before
+        failures.TOLERATED = before
 
 
 class Found(NamedTuple):
@@ -228,7 +228,7 @@ def _run(options: Options) -> Result:
             "runs": runs,
             "initial": INITIAL,
             "rounds": ROUNDS,
-            "tolerated": history.TOLERATED,
+            "tolerated": failures.TOLERATED,
         },
         finals={", ".join(kind): one.regret for kind, one in found.items()},
         checks=checks(found),

@@ -53,12 +53,14 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "methods": speed.methods,
     "noise": robustness.noise,
     "plateaus": robustness.plateaus,
+    "prior-bound": prior.prior_bound,
     "prior-growing": prior.prior_growing,
     "prior-har": prior.prior_har,
     "prior-private": prior.prior_private,
     "prior-secure": prior.prior_secure,
     "prior-synthetic": prior.prior_synthetic,
     "prior-tuning": prior.prior_tuning,
+    "readme-egp": egp.readme,
     "readme-speed": speed.readme,
     "round-parts": speed.round_parts,
     "saving": speed.saving,
@@ -86,12 +88,6 @@ TIMED = {
     "speed-rounds": "speed",
     "speed-sketches": "speed",
 }
-#: Tables whose results may be of an older program, which kept no runs, and its difference.
-OLDER = dict.fromkeys(
-    ("prior-har", "prior-tuning"),
-    "*These figures are from before a round found the expected mean. "
-    "`prior-synthetic` shows the gain of that.*",
-)
 
 
 def made(name: str, results: Results) -> str:
@@ -102,7 +98,4 @@ def made(name: str, results: Results) -> str:
     table = markdown(rows)
     if name in TIMED:
         return f"{table}\n\n{speed.measured(results[TIMED[name]])}"
-    checks = results.get(name, {}).get("checks", {}).values()
-    if name in OLDER and any("from errors" in check["how"] for check in checks):
-        return f"{table}\n\n{OLDER[name]}"
     return table

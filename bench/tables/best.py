@@ -47,5 +47,7 @@ def tuning(results: Results) -> Rows:
     methods = {"`BO`": "jaxbo", "TPE (Optuna)": "TPE", "random search": "random"}
     tasks = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in found["methods"]))
     times = first + 20, first + 40
-    rows = [[task, *(after(found, f"{task}, {m}", times) for m in methods.values())] for task in tasks]
+    rows = [
+        [task, *(after(found, f"{task}, {m}", times) for m in methods.values())] for task in tasks
+    ]
     return [["", *methods], *rows]

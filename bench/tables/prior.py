@@ -1,6 +1,8 @@
 """Tables of the experiments about learned priors."""
 
-from bench.tables.cells import Results, Rows, after, digits, merged
+from bench.tables.cells import Results, Rows, after, digits, merged, percent
+
+BOUND = "pooled bound"
 
 
 def prior_synthetic(results: Results) -> Rows:
@@ -17,6 +19,7 @@ def prior_synthetic(results: Results) -> Rows:
         "FTS": "FTS",
         "learned, rank 10": "learned prior, rank 10",
         "learned, any covariance (default)": "learned prior, full",
+        BOUND: BOUND,
     }
     result = results["prior-synthetic"]
     return [
@@ -29,6 +32,33 @@ def prior_synthetic(results: Results) -> Rows:
             for label, family in families.items()
         ),
     ]
+
+
+def prior_bound(results: Results) -> Rows:
+    """The gain over EI, as a share of the pooled bound's, where functions have something in common."""
+    found, after_n = results["prior-synthetic"]["methods"], (5, 10, 20)
+    names = {
+        "nine tenths in common": "alike",
+        "half in common": "half",
+        "alike, half of them upside down": "opposed",
+    }
+
+    def share(family: str, method: str, n: int) -> str:
+        alone, ours, most = (
+            found[f"{family}, {one}"]["curve"]["mean"][n - 1] for one in ("EI", method, BOUND)
+        )
+        return percent((alone - ours) / (alone - most))
+
+    methods = {
+        "learned, rank 10": "learned prior, rank 10",
+        "learned, any covariance": "learned prior, full",
+    }
+    rows = [
+        [f"{label}: {words}", *(share(family, method, n) for n in after_n)]
+        for label, family in names.items()
+        for words, method in methods.items()
+    ]
+    return [["after so many evaluations", *map(str, after_n)], *rows]
 
 
 OWNERS = {

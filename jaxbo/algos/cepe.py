@@ -41,6 +41,7 @@ from jaxbo.kernels.choosing.exploration import (
     Terms,
 )
 from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.stays import Looked, Stays, not_looked
 from jaxbo.kernels.processes import gp, nystrom
 from jaxbo.kernels.processes.covariance import AbstractKernel, SquaredExponential
 from jaxbo.kernels.processes.sketch import AbstractSketch
@@ -61,54 +62,6 @@ class Sketched(eqx.Module):
     y: Float[Array, " capacity"]
     mean: Mean
     count: Count
-
-
-class Stays(eqx.Module):
-    """Ends CEPE's exploration once the agents' maximizers stay where they are.
-
-    All that is needed of an agent is sent anyway: its values, alpha and weights. After every few
-    rounds of exploration, the server finds each agent's maximizer. If enough of them are near those of
-    the look before, it says so in its broadcast, and nobody explores in later rounds.
-
-    The theorem of CEPE is about numbers of rounds that do not depend on values. It bounds the loss of
-    exploring still, since no more is explored. It does not bound the loss of exploiting.
-
-    Args:
-        every: Number of rounds between two looks, at least 1. Default: 4.
-        distance: The farthest that a maximizer goes if it stays, at least 0: the largest difference
-            in a coordinate of the unit cube. Default: 0.05.
-        share: The share of agents whose maximizers stay, in (0, 1]. Default: 0.9.
-
-    Raises:
-        ValueError: A number is out of its range.
-
-    Example:
-        >>> import jaxbo
-        >>> rule = jaxbo.Stays(every=2)
-        >>> numbers = jaxbo.schedules.first(64)
-        >>> method = jaxbo.CEPE(jaxbo.Cube(1), 3, numbers, stays=rule)
-        >>> method.stays.every
-        2
-    """
-
-    every: int = eqx.field(static=True, default=4)
-    distance: Scalar = eqx.field(converter=named("distance"), default=0.05)
-    share: Scalar = eqx.field(converter=named("share"), default=0.9)
-
-    def __check_init__(self):
-        whole("every", self.every, least=1)
-        require(self.distance >= 0, f"distance must be at least 0, got {self.distance}.")
-        require((self.share > 0) & (self.share <= 1), f"share must be in (0, 1], got {self.share}.")
-
-
-class Looked(eqx.Module):
-    """The maximizers of all agents at the last look, whether there was one, and whether exploration is
-    over.
-    """
-
-    maximizers: Float[Array, "agents dim"]
-    before: Flag
-    over: Flag
 
 
 class CEPEShared(eqx.Module):
@@ -386,9 +339,7 @@ class CEPE(AbstractFederated):
         design = self.exploration.no_design(self.kernel, self.noise) if self.common else None
         if self.stays is None:
             return CEPEShared(design, None)
-        nowhere = jnp.zeros((self.agents, self.domain.dim), self.alpha.dtype)
-        no = jnp.zeros((), bool)
-        return CEPEShared(design, Looked(nowhere, no, no))
+        return CEPEShared(design, not_looked(self.agents, self.domain.dim))
 
     def join(self, key: Key, shared: CEPEShared, index: Count) -> CEPEClient:
         if shared.design is None:
@@ -510,14 +461,7 @@ class CEPE(AbstractFederated):
             return self.exploration.peak(key, shared.design, terms)
 
         def look() -> Looked:
-            found = jax.vmap(maximizer)(self.alpha, means).astype(old.maximizers.dtype)
-            near = jnp.max(jnp.abs(found - old.maximizers), axis=1) <= stays.distance
-            there = jnp.sum(present).astype(stays.share.dtype)
-            staying = jnp.sum(near & present).astype(stays.share.dtype)
-            over = old.before & (there > 0) & (staying >= stays.share * there)
-            # An agent whose message was lost is looked at again next time.
-            found = jnp.where(present[:, None], found, old.maximizers)
-            return Looked(found, jnp.ones((), bool), over)
+            return stays.looked(old, jax.vmap(maximizer)(self.alpha, means), present)
 
         time = self._exploring(shared, round) & (round > 0) & (round % stays.every == 0)
         return jax.lax.cond(time, look, lambda: old)

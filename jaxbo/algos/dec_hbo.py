@@ -29,7 +29,8 @@ from jaxbo.kernels.additive.decomposed import (
 )
 from jaxbo.kernels.additive.kernel import AdditiveKernel
 from jaxbo.kernels.additive.policy import AbstractFactorPolicy, UpperBound
-from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import failures
+from jaxbo.kernels.choosing.elsewhere import elsewhere
 from jaxbo.kernels.choosing.maximize import any_largest, ascend
 from jaxbo.kernels.factors import maxsum
 from jaxbo.kernels.factors.graph import AbstractGraph, DataGraph, FactorGraph, Tables
@@ -149,7 +150,7 @@ class DECHBO(AbstractOneModel):
 
     def query(self, key: Key, state: State, candidates: Points) -> tuple[Point, Search]:
         belief: AdditiveBelief = state.belief
-        limits = history.limits(state.past, candidates)
+        limits = failures.limits(state.past, candidates)
         query_key = aside(key)
         objective = self.policy(key, self.surrogate, state.shared, belief, candidates)
         each = jax.lax.map if _numbers(belief) > ALONE else _side_by_side
@@ -158,7 +159,7 @@ class DECHBO(AbstractOneModel):
         if isinstance(self.domain, Finite):
             every = Search(jnp.zeros((1, 1)), jnp.ones((1, 1), bool))
             best = candidates[any_largest(aside(query_key), values)]
-            return limits.elsewhere(query_key, state.past, candidates, best), every
+            return elsewhere(query_key, state.past, limits, candidates, best), every
         graph = self._graph(state, belief)
         owners = self.domain.axes(self.surrogate.grid).owners
 
@@ -204,7 +205,8 @@ class DECHBO(AbstractOneModel):
             return x, jnp.where(allowed, value, -jnp.inf)
 
         ends, values = each(climb, starts)
-        return limits.elsewhere(query_key, state.past, candidates, ends[jnp.argmax(values)]), search
+        best = ends[jnp.argmax(values)]
+        return elsewhere(query_key, state.past, limits, candidates, best), search
 
     def _graph(self, state: State, belief: AdditiveBelief) -> AbstractGraph:
         grid, fixed = self.surrogate.grid, self.surrogate.structure.fixed

@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import failures, history
 
 
 @jax.jit
@@ -13,7 +13,7 @@ def fine(queries, values, points):
     """For each agent and before each of its evaluations, the points at which it expects no failure."""
 
     def step(past, evaluation):
-        return history.add(past, *evaluation), history.limits(past, points).allowed
+        return history.add(past, *evaluation), failures.limits(past, points).allowed
 
     past = history.empty(points.shape[1], None)
     return jax.lax.scan(step, past, (queries, values))[1]

@@ -11,8 +11,9 @@ import pytest
 
 from bench.cepe.collaborative import IGPUCB, Collaborative
 from jaxbo import schedules
-from jaxbo.algos.cepe import CEPE, Stays
+from jaxbo.algos.cepe import CEPE
 from jaxbo.domains.base import Cube, Finite
+from jaxbo.kernels.choosing.stays import Stays
 from jaxbo.kernels.processes import nystrom
 from jaxbo.kernels.processes.covariance import Matern32, Matern52, SquaredExponential, stack
 from jaxbo.kernels.processes.sketch import Pivoted, Sketch

@@ -113,6 +113,13 @@ METHODS = {
     "DP-FTS-DE": jaxbo.DPFTSDE(GRID, AGENTS, PRIVATE),
     "CEPE": jaxbo.CEPE(GRID, AGENTS, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL),
     "Collaborative": Collaborative(GRID, AGENTS, IGPUCB(), size=32),
+    "CEPE, which stops early": jaxbo.CEPE(
+        GRID,
+        AGENTS,
+        jaxbo.schedules.first(ROUNDS),
+        initial_capacity=INITIAL,
+        stays=jaxbo.Stays(every=1, distance=1.0),
+    ),
     "TS": jaxbo.TS(SQUARE, AGENTS),
     "learned prior": jaxbo.LearnedPrior(GRID, AGENTS, 16, rank=3),
     "private learned prior": jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=PRIVATE),

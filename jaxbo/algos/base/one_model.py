@@ -24,7 +24,8 @@ from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
 from jaxbo.algos.base.outcomes import all_or_none, copies, slacks_of, split, width
 from jaxbo.domains.base import AbstractDomain
-from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import failures, history
+from jaxbo.kernels.choosing.elsewhere import elsewhere
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.policy import Model, expected_feasible
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, refitted
@@ -242,10 +243,10 @@ class AbstractOneModel(AbstractAlgorithm):
         """The queries of a round; a query that repeats another is moved elsewhere."""
         if self.targets == 1:
             return queries
-        limits = history.limits(state.past, candidates)
+        limits = failures.limits(state.past, candidates)
 
         def apart(past: History, item: tuple[Key, Point]) -> tuple[History, Point]:
-            x = limits.elsewhere(item[0], past, candidates, item[1], not self.outcomes)
+            x = elsewhere(item[0], past, limits, candidates, item[1], not self.outcomes)
             return history.wait(past, x), x
 
         return jax.lax.scan(apart, state.past, (jr.split(key, self.targets), queries))[1]

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.kernels import linalg
-from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import failures
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import any_largest, maximize
 from jaxbo.kernels.linalg import dot
@@ -119,7 +119,7 @@ def nearest(points: Points, x: Point) -> Count:
 
 def safe(past: History, points: Points, values: Float[Array, " points"]) -> Float[Array, " points"]:
     """The values of all points, so that a point where evaluations succeed is better than all others."""
-    return history.preferred(history.limits(past, points).allowed, values)
+    return failures.preferred(failures.limits(past, points).allowed, values)
 
 
 # ---------------------------------------------------------------- points that all explore
@@ -314,7 +314,7 @@ class Anywhere(AbstractExploration):
 
     def _best(self, key: Key, function: Function, past: History | None) -> Point:
         candidates = self.domain.candidates(key, self.candidates)
-        limits = None if past is None else history.limits(past, candidates)
+        limits = None if past is None else failures.limits(past, candidates)
         return maximize(function, self.domain, candidates, limits=limits)[0]
 
     def observe(self, belief: Grown, x: Point, y: Scalar) -> Grown:

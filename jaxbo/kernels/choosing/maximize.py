@@ -24,9 +24,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbo._keys import aside
 from jaxbo.domains.base import AbstractDomain, Finite, clip
-from jaxbo.kernels.choosing import history, slabs
+from jaxbo.kernels.choosing import failures, slabs
 from jaxbo.kernels.choosing.blocks import BLOCK, of_all
-from jaxbo.kernels.choosing.history import History, Limits
+from jaxbo.kernels.choosing.elsewhere import elsewhere
+from jaxbo.kernels.choosing.failures import Limits
+from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.slabs import Pieces
 from jaxbo.kernels.processes.features import Curvature, FourierFunction, expansion
 from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
@@ -207,7 +209,7 @@ def query(
 ) -> Point:
     """An agent's next query: the maximizer, where evaluations do not fail and teach something.
 
-    Its risk of failure is no more than `history.TOLERATED`, or than the least of the candidates' if
+    Its risk of failure is no more than `failures.TOLERATED`, or than the least of the candidates' if
     that is larger. If it would repeat an evaluation of an objective that has shown no noise, the
     candidate farthest from all evaluations takes its place. Three rules more hold if the function
     comes from the agent's own values `alone`. If all values near the maximizer are equal, the
@@ -215,11 +217,11 @@ def query(
     candidate is drawn. If values near the maximizer are no better than the rest, a candidate is
     drawn with probability 1/2.
     """
-    limits = history.limits(past, candidates)
+    limits = failures.limits(past, candidates)
     tie_key = aside(key)
     how = {"limits": limits, "pieces": pieces, "key": tie_key, "block": block, "border": border}
     x, _ = maximize(function, domain, candidates, **how)
-    return limits.elsewhere(key, past, candidates, x, alone)
+    return elsewhere(key, past, limits, candidates, x, alone)
 
 
 #: So many starts all climb to the end. Where there are more, at least so many climb at the same time.
@@ -370,7 +372,7 @@ def _at(
     """The function at all candidates, so that the largest value is that of the best to go on from."""
     values = of_all(function, candidates, block)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
-    return values if allowed is None else history.preferred(allowed, values)
+    return values if allowed is None else failures.preferred(allowed, values)
 
 
 def _best_of_slabs(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bench import runner
-from bench.best import blackbox, compare, ours, peers, problems, search
+from bench.best import blackbox, compare, ours, problems, search
 from bench.best.problems import INITIAL, NOISY, CubeProblem
+from bench.common import peers
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 from jaxbo.objectives.functions import branin

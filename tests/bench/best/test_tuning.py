@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from bench.best import ours, peers, tuning
+from bench.best import ours, tuning
 from bench.best.tuning import INITIAL, TunedRuns
+from bench.common import peers
 from bench.tasks import learners
 from jaxbo.algos.ts import TS
 from jaxbo.domains.parameters import Categorical, Integer, Real

@@ -4,10 +4,12 @@ import warnings
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench.common import search
+from bench import runner
+from bench.common import peers, search
 from bench.common.botorch import BOTORCH
 from bench.egp import evidence, network, parallel, robot, synthetic
 from bench.egp.methods import EXACT, METHODS
@@ -15,6 +17,7 @@ from bench.tasks.network import SPACE
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.objectives.families import Same
 from jaxbo.objectives.functions import dropwave
 
 
@@ -74,6 +77,51 @@ def test_with_botorch_there_are_claims_about_it():
     against = {claim: check.holds for claim, check in claims.items() if "BoTorch" in claim}
     assert len(against) == 3
     assert not any(against.values())
+
+
+@pytest.mark.parametrize("peer", [peers.TPE, peers.CMA])
+def test_a_peer_without_a_process_is_to_be_above(peer):
+    name = f"drop-wave, {peer}"
+    curves = {f"drop-wave, {m}": np.full((4, 3), 0.5) for m in METHODS}
+    noise = np.arange(4)[:, None]
+    above = synthetic.checks(curves | {name: curves["drop-wave, EGP-TS"] + 0.4 + 0.01 * noise})
+    beneath = synthetic.checks(curves | {name: curves["drop-wave, EGP-TS"] - 0.4 + 0.01 * noise})
+    claim = f"drop-wave: mixture EI, warped below {peer}, difference"
+    assert above[claim].holds
+    assert beneath[claim].refuted
+
+
+def test_only_peers_are_run_with_the_methods_compared(monkeypatch):
+    here = peers.Peer(peers.at_random, (), "here")
+    absent = here._replace(packages=("no_such_package",))
+    for name, peer in zip(synthetic.OTHERS, (absent, here, here), strict=True):
+        monkeypatch.setitem(synthetic.OTHERS, name, peer)
+    alone = runner.Options(only=("peers", "eggholder"))
+    assert synthetic._functions(alone) == ("eggholder",)
+    assert synthetic._methods(alone) == ("mixture EI, warped", peers.TPE, peers.CMA)
+    assert synthetic._functions(runner.Options(only=("peers",))) == tuple(synthetic.FUNCTIONS)
+    everything = synthetic._methods(runner.Options())
+    assert everything == (*METHODS, peers.TPE, peers.CMA)
+
+
+def test_peers_begin_at_the_points_of_our_methods():
+    begun = []
+
+    def at_corners(evaluate, initial, rounds, seed):
+        begun.append(initial)
+        for x in (*initial, *np.ones((rounds, initial.shape[1]))):
+            evaluate(x)
+
+    keys, function = jax.random.split(jax.random.key(0), 2), dropwave()
+    regret = peers.regret(at_corners, function, keys, 3)
+    ours = [
+        search.traced(light(2, 3), Same(function=function), 3, key)[0][: search.INITIAL]
+        for key in keys
+    ]
+    np.testing.assert_array_equal(begun, ours)
+    seen = np.concatenate([begun, np.ones((2, 1, 2))], axis=1)
+    best = np.max(jax.jit(jax.vmap(jax.vmap(function)))(jnp.asarray(seen, float)), axis=1)
+    np.testing.assert_allclose(regret, np.tile((1 - best)[:, None], 3), atol=1e-5)
 
 
 # ---------------------------------------------------------------- workers side by side

@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 from jaxbo.domains.base import Cube, Finite, Regions
 from jaxbo.domains.parameters import Categorical, Integer, Real
 from jaxbo.domains.space import Space
-from jaxbo.kernels.choosing import history
+from jaxbo.kernels.choosing import failures, history
 from jaxbo.kernels.choosing import maximize as search
 from jaxbo.kernels.choosing.maximize import Pieces, ascend, maximize, query
 from jaxbo.kernels.processes import features
@@ -481,7 +481,7 @@ def test_pieces_of_a_space_keep_to_their_region(key):
     np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
-class Half(history.Limits):
+class Half(failures.Limits):
     """The first half of the cube is allowed."""
 
     def allow(self, x):
@@ -489,7 +489,7 @@ class Half(history.Limits):
 
 
 def half(candidates):
-    nothing = history.limits(history.empty(candidates.shape[1], 4), candidates)
+    nothing = failures.limits(history.empty(candidates.shape[1], 4), candidates)
     return Half(nothing.risk, jnp.where(candidates[:, 0] <= 0.5, 0.0, 1.0), jnp.asarray(0.5))
 
 

@@ -12,11 +12,20 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from bench.common import botorch
+from bench.common.search import traced
+from bench.runner import progress
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains.base import Cube
 from jaxbo.domains.parameters import Categorical, Integer, Real
 from jaxbo.domains.space import Space
+from jaxbo.objectives.families import Same
+from jaxbo.objectives.functions import TestFunction
 
 #: The deviation of CMA-ES's first generation, in edges of the cube.
 SIGMA = 0.25
@@ -191,3 +200,39 @@ PEERS = {
     LOG_EI: Peer(log_ei, ("botorch",), "SingleTaskGP, LogEI, fitted every time", slow=True),
     SMAC: Peer(smac, ("smac",), "BlackBoxFacade, defaults", slow=True),
 }
+
+
+# ---------------------------------------------------------------- their runs
+
+
+def regret(
+    search: Search, function: TestFunction, keys: Array, rounds: int
+) -> Float[np.ndarray, "runs rounds"]:
+    """As `search.regret` has it, from the same initial points. The seed of a run is its number."""
+    objective, algorithm = Same(function=function), RandomSearch(Cube(function.dim), 1)
+    value = eqx.filter_jit(function)
+    found = []
+    for seed, key in enumerate(progress(keys, f"a peer, {function.dim}-D")):
+        initial = np.asarray(traced(algorithm, objective, 0, key)[0], float)
+        x: list[np.ndarray] = []
+        values: list[float] = []
+
+        def evaluate(point: np.ndarray, x: Any = x, values: Any = values) -> float:
+            x.append(np.array(point, float))
+            values.append(float(value(jnp.asarray(point, float))))
+            return values[-1]
+
+        search(evaluate, initial, rounds, seed)
+        check(np.stack(x), initial, rounds)
+        best = np.maximum.accumulate(values)[len(initial) :]
+        found.append(float(function.maximum) - best)
+    return np.stack(found)
+
+
+def check(told: np.ndarray, initial: np.ndarray, rounds: int) -> None:
+    """`RuntimeError` if a run has another number of evaluations, or another beginning."""
+    total = len(initial) + rounds
+    if len(told) != total or not np.array_equal(told[: len(initial)], initial):
+        raise RuntimeError(
+            f"a peer evaluated {len(told)} points of {total}, or began elsewhere than all do."
+        )
