@@ -114,7 +114,7 @@ METHODS = {
     "CEPE": jaxbo.CEPE(GRID, AGENTS, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL),
     "Collaborative": Collaborative(GRID, AGENTS, IGPUCB(), size=32),
     "TS": jaxbo.TS(SQUARE, AGENTS),
-    "learned prior": jaxbo.LearnedPrior(GRID, AGENTS, 16, rank=3),
+    "learned prior": jaxbo.LearnedPrior(GRID, AGENTS, 16, rank=3, groups=2),
     "private learned prior": jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=PRIVATE),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
