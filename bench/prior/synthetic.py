@@ -11,19 +11,15 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from bench.claims import Check
 from bench.common.panels import figure
 from bench.common.text import interval
-from bench.prior.families import DRAWN, FAMILIES, weights
-from bench.prior.setting import AFTER, ALONE, INITIAL, KERNEL, LOST, ROUNDS, TIMES, claims, methods
+from bench.prior.families import FAMILIES, regret
+from bench.prior.setting import AFTER, ALONE, INITIAL, LOST, ROUNDS, TIMES, claims, methods
 from bench.runner import Experiment, Options, Result, progress
 from jaxbo.domains.base import Cube
-from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.processes import features
-from jaxbo.runs.compiled import run
-from jaxbo.types import Count, Key, Point, Scalar
 
 AGENTS = 20
 METHODS = tuple(methods(Cube(2), AGENTS))
@@ -33,25 +29,7 @@ METHODS = tuple(methods(Cube(2), AGENTS))
 def program(method: str) -> Callable[[Array, Array], Array]:
     """Regret [evaluations] of a run, from its key and the family."""
     algorithm = methods(Cube(2), AGENTS)[method]
-    phi = features.sine_cosine(jr.key(0), KERNEL, 2, DRAWN)
-    axis = (np.arange(60) + 0.5) / 60
-    grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
-    table = jax.vmap(phi)(grid)
-
-    def one(key: Key, family: Float[Array, "3"]) -> Float[Array, " evaluations"]:
-        weights_key, run_key = jr.split(key)
-        w = weights(weights_key, family, AGENTS)
-
-        def objective(key: Key, agent: Count, x: Point) -> Scalar:
-            del key
-            return dot(phi(x), w[agent])
-
-        _, trace = run(algorithm, objective, ROUNDS, run_key, initial=INITIAL)
-        values = dot(table, w.T)
-        best = jax.lax.cummax(trace.values, axis=0)
-        below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
-        return jnp.mean(below, axis=1) / jnp.std(values)
-
+    one = functools.partial(regret, algorithm, AGENTS, ROUNDS)
     return jax.jit(jax.vmap(one, (0, None)))
 
 
@@ -59,7 +37,7 @@ def _run(options: Options) -> Result:
     runs = options.runs_or(40, 4)
     names = options.problems_or(FAMILIES, FAMILIES)
     kinds = [(family, method) for family in names for method in METHODS]
-    regret = {
+    found = {
         (family, method): np.asarray(
             program(method)(
                 jr.split(jr.key(options.seed), runs), jnp.asarray(FAMILIES[family], float)
@@ -67,7 +45,7 @@ def _run(options: Options) -> Result:
         )
         for family, method in progress(kinds, "prior-synthetic")
     }
-    curves = {", ".join(kind): one for kind, one in regret.items()}
+    curves = {", ".join(kind): one for kind, one in found.items()}
     return Result(
         settings={"runs": runs, "agents": AGENTS, "initial": INITIAL, "rounds": ROUNDS},
         curves=curves,
@@ -79,10 +57,10 @@ def _run(options: Options) -> Result:
             ylabel="regret, deviations",
             log=True,
         ),
-        checks=checks(regret),
+        checks=checks(found),
         unit="regret, deviations",
         headers=("functions", "method", *(f"after {n}" for n in AFTER)),
-        rows=[(*kind, *(interval(one[:, n - 1]) for n in AFTER)) for kind, one in regret.items()],
+        rows=[(*kind, *(interval(one[:, n - 1]) for n in AFTER)) for kind, one in found.items()],
     )
 
 

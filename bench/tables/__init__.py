@@ -53,6 +53,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "methods": speed.methods,
     "noise": robustness.noise,
     "plateaus": robustness.plateaus,
+    "prior-groups": prior.prior_groups,
     "prior-growing": prior.prior_growing,
     "prior-har": prior.prior_har,
     "prior-private": prior.prior_private,
