@@ -121,7 +121,7 @@ METHODS = {
         stays=jaxbo.Stays(every=1, distance=1.0),
     ),
     "TS": jaxbo.TS(SQUARE, AGENTS),
-    "learned prior": jaxbo.LearnedPrior(GRID, AGENTS, 16, rank=3),
+    "learned prior": jaxbo.LearnedPrior(GRID, AGENTS, 16, rank=3, groups=2),
     "private learned prior": jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=PRIVATE),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
