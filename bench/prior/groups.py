@@ -41,7 +41,7 @@ METHODS = (*ALONE, "FTS", ONE, GROUPS)
 GAINED = 3 / 4
 
 
-class Problem(NamedTuple):
+class GroupProblem(NamedTuple):
     """A family of functions, and how many groups the learned prior has for it."""
 
     family: tuple[float, float, int]
@@ -49,9 +49,9 @@ class Problem(NamedTuple):
 
 
 PROBLEMS = {
-    "opposed": Problem(FAMILIES["opposed"], 2),
-    "clusters": Problem(CLUSTERS, 3),
-    "unrelated": Problem(FAMILIES["unrelated"], 2),
+    "opposed": GroupProblem(FAMILIES["opposed"], 2),
+    "clusters": GroupProblem(CLUSTERS, 3),
+    "unrelated": GroupProblem(FAMILIES["unrelated"], 2),
 }
 
 
