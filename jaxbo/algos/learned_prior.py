@@ -110,9 +110,10 @@ class LearnedPrior(AbstractFederated):
     populations whose messages do not fit.
 
     `groups` is for agents of several kinds, such as functions that are upside down for half of
-    them. Each group learns a prior of its own, and nobody says who is in which. An agent's values
-    count in the group that explains them best, and its search weighs all groups by its evidence. A
-    message has `groups` times the numbers. Each group needs enough agents: one of few is soon lost.
+    them. Each group learns a prior of its own, and nobody knows the group of an agent. An agent's
+    values count in the group that explains them best, and its search weighs all groups by its
+    evidence. A message has `groups` times the numbers. Each group needs enough agents: one of few is
+    soon lost.
 
     Each agent weighs the learned priors against nothing learned, by its own evidence. Nothing
     learned is a mean of 0 and the covariance of the kernel.

@@ -7,10 +7,9 @@
     (m_k, S_k) ← the step of these sums, as of a single prior            `shared_prior`
 
 So K groups are a mixture of Gaussians, learned by classification expectation-maximization (Celeux and
-Govaert, 1992), and a message has K times the numbers. With the probabilities of groups as r_nk, each
-agent of few values is a part of every group, and groups become alike: three groups of 20 agents with four
-values each were lost in eight steps. Location and scale are common to all groups. A group that nobody
-is in becomes the process of the features again.
+Govaert, 1992), and a message has K times the numbers. If r_nk were the probabilities of groups, agents
+of few values would be a part of every group, and groups would become alike. Location and scale are
+common to all groups. A group that nobody is in becomes the process of the features again.
 
 Equal groups would stay equal. So at first all agents are of group 1. Its first sums are divided in K
 equal parts, as if agents were at the corners of a regular simplex. In the part of group k all agents
@@ -117,7 +116,7 @@ def doubting(
 def statistics(
     features: FeatureMap, priors: SharedPrior, noise: Scalar, known: AgentData
 ) -> Statistics:
-    """One agent's, in the likeliest group, and 0 in the others."""
+    """An agent's statistics in its likeliest group, and 0 in the others."""
     beliefs = _each(lambda prior: shared_prior.believed(features, prior, noise, known), priors)
     shares = _shares(priors)
     likeliest = jnp.argmax(beliefs.log_evidence + jnp.log(shares))
@@ -173,13 +172,13 @@ def _simplex(corners: int) -> Float[np.ndarray, "corners directions"]:
 
 
 def _shares(priors: SharedPrior) -> Float[Array, " groups"]:
-    """Those of priors of groups."""
+    """The shares of all groups."""
     assert priors.share is not None
     return priors.share
 
 
 def _shared(priors: SharedPrior, shares: Float[Array, " groups"]) -> SharedPrior:
-    """Priors of groups that have these shares."""
+    """The priors, with shares of all groups."""
     return eqx.tree_at(lambda p: p.share, priors, shares, is_leaf=lambda leaf: leaf is None)
 
 
