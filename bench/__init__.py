@@ -45,6 +45,7 @@ EXPERIMENTS = {
     "methods": "bench.speed.methods",
     "noise": "bench.robustness.noise",
     "plateaus": "bench.robustness.plateaus",
+    "prior-groups": "bench.prior.groups",
     "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
     "prior-private": "bench.prior.private",

@@ -56,6 +56,7 @@ FAMILIES = {
     "half": "half in common",
     "opposed": "alike, half of them upside down",
     "unrelated": "nothing in common",
+    "clusters": "three clusters",
 }
 DIFFERENCE = "Difference of means, ours less the other's"
 RATIO = "Ratio of means, ours to the other's"
@@ -273,6 +274,23 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
         Grid(
             "The same with the most that have finished, over that with one",
             r"(?P<row>[\w-]+): after \d+, at most \S+ times the regret with .+, ratio",
+            FAMILIES,
+        ),
+    ),
+    "prior-groups": (
+        Grid(
+            "Regret with groups, over that of the best of TS, EI and FTS, after so many evaluations",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of TS, EI, FTS, ratio",
+            FAMILIES,
+        ),
+        Grid(
+            "The same, over that with one group",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ times the regret of one group, ratio",
+            FAMILIES,
+        ),
+        Grid(
+            "The same, over that of the better of TS and EI",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of TS, EI, ratio",
             FAMILIES,
         ),
     ),

@@ -4,35 +4,74 @@ alike        0.9 common + 0.1 own
 half         0.5 common + 0.5 own
 opposed      0.8 common + 0.2 own, upside down for every other agent
 unrelated    own
+clusters     0.8 common + 0.2 own, with a common part of its own for every third agent
 """
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbo.types import Key
+from bench.prior.setting import INITIAL, KERNEL
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.kernels.linalg import dot
+from jaxbo.kernels.processes import features
+from jaxbo.kernels.processes.features import FeatureMap
+from jaxbo.runs.compiled import run
+from jaxbo.types import Count, Key, Point, Scalar
 
 #: So many features draw the functions, many more than a method has.
 DRAWN = 600
-#: Family -> share in common, share of one's own, and whether every other agent is upside down.
+#: Family -> share in common, share of one's own, and kinds of agents. Of two kinds one is upside down.
 FAMILIES = {
-    "alike": (0.9, 0.1, False),
-    "half": (0.5, 0.5, False),
-    "opposed": (0.8, 0.2, True),
-    "unrelated": (0.0, 1.0, False),
+    "alike": (0.9, 0.1, 1),
+    "half": (0.5, 0.5, 1),
+    "opposed": (0.8, 0.2, 2),
+    "unrelated": (0.0, 1.0, 1),
 }
+#: Most kinds.
+KINDS = 3
+CLUSTERS = (0.8, 0.2, KINDS)
 
 
 def weights(key: Key, family: Float[Array, "3"], agents: int) -> Float[Array, "agents features"]:
     """The functions of so many agents of a family, on `DRAWN` features."""
     common_key, own_key = jr.split(key)
-    share, rest, _ = family
-    common = jr.normal(common_key, (1, DRAWN))
-    own = jr.normal(own_key, (agents, DRAWN))
-    return signs(family, agents)[:, None] * share * common + rest * own
+    share, rest, kinds = family
+    common = jr.normal(common_key, (KINDS, DRAWN))
+    turned = jnp.asarray([1.0, -1.0, 0.0])[:, None] * common[:1]
+    common = jnp.where(kinds == 2, turned, common)[jnp.arange(agents) % kinds.astype(int)]
+    return share * common + rest * jr.normal(own_key, (agents, DRAWN))
 
 
 def signs(family: Float[Array, "3"], agents: int) -> Float[Array, " agents"]:
-    """-1 for agents whose functions are upside down, 1 for others."""
+    """-1 for agents whose functions are upside down, 1 for others; of agents of one or two kinds."""
     odd = jnp.arange(agents) % 2 == 1
-    return jnp.where(odd & (family[2] > 0), -1.0, 1.0)
+    return jnp.where(odd & (family[2] == 2), -1.0, 1.0)
+
+
+def drawn_on() -> FeatureMap:
+    """The features of all functions."""
+    return features.sine_cosine(jr.key(0), KERNEL, 2, DRAWN)
+
+
+def regret(
+    algorithm: AbstractAlgorithm, agents: int, rounds: int, key: Key, family: Float[Array, "3"]
+) -> Float[Array, " evaluations"]:
+    """The mean regret of a run's agents, in deviations of their functions."""
+    phi = drawn_on()
+    axis = (np.arange(60) + 0.5) / 60
+    grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
+    weights_key, run_key = jr.split(key)
+    w = weights(weights_key, family, agents)
+
+    def objective(key: Key, agent: Count, x: Point) -> Scalar:
+        del key
+        return dot(phi(x), w[agent])
+
+    _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL)
+    values = dot(jax.vmap(phi)(grid), w.T)
+    best = jax.lax.cummax(trace.values, axis=0)
+    below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
+    return jnp.mean(below, axis=1) / jnp.std(values)

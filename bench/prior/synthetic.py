@@ -17,13 +17,12 @@ from bench.claims import Check
 from bench.common.panels import figure
 from bench.common.text import interval
 from bench.prior import multitask
-from bench.prior.families import DRAWN, FAMILIES, weights
+from bench.prior.families import FAMILIES, drawn_on, regret
 from bench.prior.setting import (
     AFTER,
     ALONE,
     BOUND,
     INITIAL,
-    KERNEL,
     LOST,
     NEAR,
     ROUNDS,
@@ -33,10 +32,7 @@ from bench.prior.setting import (
 )
 from bench.runner import Experiment, Options, Result, progress
 from jaxbo.domains.base import Cube
-from jaxbo.kernels.linalg import dot
-from jaxbo.kernels.processes import features
-from jaxbo.runs.compiled import run
-from jaxbo.types import Count, Key, Point, Scalar
+from jaxbo.types import Key
 
 AGENTS = 20
 METHODS = (*methods(Cube(2), AGENTS), BOUND)
@@ -45,29 +41,14 @@ METHODS = (*methods(Cube(2), AGENTS), BOUND)
 @functools.cache
 def program(method: str) -> Callable[[Array, Array], Array]:
     """Regret [evaluations] of a run, from its key and the family."""
-    phi = features.sine_cosine(jr.key(0), KERNEL, 2, DRAWN)
-    axis = (np.arange(60) + 0.5) / 60
-    grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
-    table = jax.vmap(phi)(grid)
 
     def one(key: Key, family: Float[Array, "3"]) -> Float[Array, " evaluations"]:
-        weights_key, run_key = jr.split(key)
-        w = weights(weights_key, family, AGENTS)
-
-        def objective(key: Key, agent: Count, x: Point) -> Scalar:
-            del key
-            return dot(phi(x), w[agent])
-
         algorithm = (
-            multitask.bound(Cube(2), AGENTS, phi, family)
+            multitask.bound(Cube(2), AGENTS, drawn_on(), family)
             if method == BOUND
             else methods(Cube(2), AGENTS)[method]
         )
-        _, trace = run(algorithm, objective, ROUNDS, run_key, initial=INITIAL)
-        values = dot(table, w.T)
-        best = jax.lax.cummax(trace.values, axis=0)
-        below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
-        return jnp.mean(below, axis=1) / jnp.std(values)
+        return regret(algorithm, AGENTS, ROUNDS, key, family)
 
     if method == BOUND:  # of all runs at once, it would hold a process each
         return jax.jit(lambda keys, family: jax.lax.map(lambda key: one(key, family), keys))
@@ -78,7 +59,7 @@ def _run(options: Options) -> Result:
     runs = options.runs_or(40, 4)
     names = options.problems_or(FAMILIES, FAMILIES)
     kinds = [(family, method) for family in names for method in METHODS]
-    regret = {
+    found = {
         (family, method): np.asarray(
             program(method)(
                 jr.split(jr.key(options.seed), runs), jnp.asarray(FAMILIES[family], float)
@@ -86,7 +67,7 @@ def _run(options: Options) -> Result:
         )
         for family, method in progress(kinds, "prior-synthetic")
     }
-    curves = {", ".join(kind): one for kind, one in regret.items()}
+    curves = {", ".join(kind): one for kind, one in found.items()}
     return Result(
         settings={"runs": runs, "agents": AGENTS, "initial": INITIAL, "rounds": ROUNDS},
         curves=curves,
@@ -98,10 +79,10 @@ def _run(options: Options) -> Result:
             ylabel="regret, deviations",
             log=True,
         ),
-        checks=checks(regret),
+        checks=checks(found),
         unit="regret, deviations",
         headers=("functions", "method", *(f"after {n}" for n in AFTER)),
-        rows=[(*kind, *(interval(one[:, n - 1]) for n in AFTER)) for kind, one in regret.items()],
+        rows=[(*kind, *(interval(one[:, n - 1]) for n in AFTER)) for kind, one in found.items()],
     )
 
 

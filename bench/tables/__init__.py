@@ -54,6 +54,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "noise": robustness.noise,
     "plateaus": robustness.plateaus,
     "prior-bound": prior.prior_bound,
+    "prior-groups": prior.prior_groups,
     "prior-growing": prior.prior_growing,
     "prior-har": prior.prior_har,
     "prior-private": prior.prior_private,

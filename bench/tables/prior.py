@@ -61,6 +61,30 @@ def prior_bound(results: Results) -> Rows:
     return [["after so many evaluations", *map(str, after_n)], *rows]
 
 
+def prior_groups(results: Results) -> Rows:
+    """Regret after some evaluations, by the kinds of agents and method."""
+    families = {
+        "alike, half of them upside down: two groups": "opposed",
+        "three clusters: three groups": "clusters",
+        "nothing in common: two groups": "unrelated",
+    }
+    methods = {
+        "TS": "TS",
+        "EI": "EI",
+        "FTS": "FTS",
+        "learned, one group (default)": "one group",
+        "learned, groups": "groups",
+    }
+    result = results["prior-groups"]
+    return [
+        ["functions", *methods],
+        *(
+            [label, *(after(result, f"{name}, {one}", (4, 5, 7, 10)) for one in methods.values())]
+            for label, name in families.items()
+        ),
+    ]
+
+
 OWNERS = {
     "TS": "TS",
     "EI": "EI",

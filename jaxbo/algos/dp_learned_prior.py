@@ -35,7 +35,7 @@ from jaxbo.algos.learned_prior import LearnedPrior, LearnedPriorBroadcast, Learn
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
-from jaxbo.kernels.models import private_prior, shared_prior
+from jaxbo.kernels.models import private_prior, shared_groups, shared_prior
 from jaxbo.kernels.models.private_prior import Departure
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
@@ -185,7 +185,7 @@ class DPLearnedPrior(AbstractPrivate):
     ) -> tuple[Point, tuple[()]]:
         del message
         known = broadcast.prior, self.features.noise, client, self.trust
-        belief = shared_prior.doubting(shared.features, *known)
+        belief = shared_groups.doubting(shared.features, *known)
         # Nobody may know whether all agents' values are equal. An agent looks for a difference by itself,
         # unless the learned prior explains its values better than the process.
         learned, process = belief.log_weights

@@ -45,10 +45,11 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
-from jaxbo.kernels.models import shared_prior
+from jaxbo.kernels.models import shared_groups, shared_prior
 from jaxbo.kernels.models.fitted import Fitted, Mixture
 from jaxbo.kernels.models.shared_covariance import Statistics
-from jaxbo.kernels.models.shared_prior import AgentData, Doubt, SharedPrior
+from jaxbo.kernels.models.shared_groups import Doubt
+from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.layout import Each, total
@@ -57,14 +58,14 @@ from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
 
 class LearnedPriorShared(eqx.Module):
-    """The features of all agents, and the prior that they have learned by now."""
+    """The features of all agents, and the priors of all groups that they have learned by now."""
 
     features: FeatureMap
     prior: SharedPrior
 
 
 class LearnedPriorBroadcast(eqx.Module):
-    """The prior of this round, and the round's common random key; the round's number if agents ask."""
+    """The priors of this round, and the round's common random key; the round's number if agents ask."""
 
     key: Key
     prior: SharedPrior
@@ -108,11 +109,17 @@ class LearnedPrior(AbstractFederated):
     all values tell of. With another rank each round goes a small part of the way. So a rank is for
     populations whose messages do not fit.
 
-    Each agent weighs the learned prior against nothing learned, by its own evidence. Nothing
+    `groups` is for agents of several kinds, such as functions that are upside down for half of
+    them. Each group learns a prior of its own, and nobody knows the group of an agent. An agent's
+    values count in the group that explains them best, and its search weighs all groups by its
+    evidence. A message has `groups` times the numbers. Each group needs enough agents: one of few is
+    soon lost.
+
+    Each agent weighs the learned priors against nothing learned, by its own evidence. Nothing
     learned is a mean of 0 and the covariance of the kernel.
 
-    A round takes an agent O(capacity² (D + r)). With any covariance it takes O(D²) a candidate, and
-    the server O(D³).
+    For each group, a round takes an agent O(capacity² (D + r)). With any covariance it takes O(D²) a
+    candidate, and the server O(D³).
 
     Args:
         domain: The space to search.
@@ -125,6 +132,8 @@ class LearnedPrior(AbstractFederated):
         policy: The rule for the next query: `EI()`, `UCB()` or `Thompson()`. Default: `EI()`.
         rank: Number of directions in which agents' functions differ most, at least 0. None: any
             covariance.
+        groups: Number of groups that learn a prior each, at least 1. A `rank` must be at least
+            `groups` - 1. Default: 1.
         degrees: Number of agents that the expected covariance counts for, above 0. Default: 5.
         shrink: Number of agents that the expected mean counts for, above 0. With any covariance it
             is the least number, and the evidence of all agents says how much more. Default: 1.
@@ -137,8 +146,8 @@ class LearnedPrior(AbstractFederated):
             Default: 1000.
         prior: A prior that others have learned, as `learned` returns it, for agents that begin
             later. It is the only message that they hear. It stays as it is, and they send nothing.
-            It brings its own features, so `features` gives the noise alone. `rank`, `degrees` and
-            `shrink` do not count, and `trust` does. None: the agents learn a prior.
+            It brings its own features, so `features` gives the noise alone. `rank`, `groups`,
+            `degrees` and `shrink` do not count, and `trust` does. None: the agents learn a prior.
 
     Raises:
         ValueError: A number is out of its range, or the prior is of another dimension or has
@@ -162,6 +171,7 @@ class LearnedPrior(AbstractFederated):
     features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
     policy: AbstractPolicy = eqx.field(default_factory=EI)
     rank: int | None = eqx.field(static=True, default=None)
+    groups: int = eqx.field(static=True, default=1)
     degrees: Scalar = eqx.field(converter=named("degrees"), default=5.0)
     shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
     trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
@@ -176,6 +186,12 @@ class LearnedPrior(AbstractFederated):
         whole("capacity", self.capacity, least=1)
         if self.rank is not None:
             whole("rank", self.rank)
+        whole("groups", self.groups, least=1)
+        require(
+            self.rank is None or self.rank >= self.groups - 1,
+            f"groups={self.groups} begin to differ in {self.groups - 1} directions: rank must be at "
+            f"least that or None, got {self.rank}.",
+        )
         whole("candidates", self.candidates, least=1)
         positive("degrees", self.degrees)
         positive("shrink", self.shrink)
@@ -185,14 +201,14 @@ class LearnedPrior(AbstractFederated):
         if self.prior is not None:
             is_a("prior", self.prior, LearnedPriorShared)
             shape = self.prior.prior.location.shape
-            require(not shape, f"prior must be one, got an array of them of shape {shape}.")
+            require(len(shape) <= 1, f"prior must be one, got an array of them of shape {shape}.")
             dim = self.prior.features.dim
             require(
                 dim == self.domain.dim,
                 f"prior was learned on {dim} dimensions, and the domain has {self.domain.dim}.",
             )
             require(
-                self.prior.prior.learned,
+                jnp.all(self.prior.prior.learned),
                 "prior has learned nothing, not even the scale of values, since no two of them "
                 "differed: leave it out, and agents learn one together.",
             )
@@ -257,7 +273,7 @@ class LearnedPrior(AbstractFederated):
         features = self.features.setup(feature_key, self.domain.dim)
         dtype = self.features.noise.dtype
         rank = features.size + 1 if self.rank is None else self.rank
-        prior = shared_prior.uninformed(basis_key, features.size, rank, dtype)
+        prior = shared_groups.uninformed(basis_key, features.size, rank, self.groups, dtype)
         return LearnedPriorShared(features, prior)
 
     def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:
@@ -269,8 +285,7 @@ class LearnedPrior(AbstractFederated):
         if self.prior is not None:
             return None
         noise = self.features.noise
-        belief = shared_prior.believed(shared.features, shared.prior, noise, client)
-        return shared_prior.statistics(belief)
+        return shared_groups.statistics(shared.features, shared.prior, noise, client)
 
     def aggregate(
         self,
@@ -315,7 +330,7 @@ class LearnedPrior(AbstractFederated):
         return jax.tree.map(lambda a: jnp.where(heard, a, 0), message)
 
     def _summed(self, prior: SharedPrior, sums: Statistics) -> SharedPrior:
-        return shared_prior.updated(prior, sums, self.shrink, self.degrees)
+        return shared_groups.updated(prior, sums, self.shrink, self.degrees)
 
     def _broadcast(self, key: Key, prior: SharedPrior, round: Count) -> LearnedPriorBroadcast:
         return LearnedPriorBroadcast(key, prior, None if self.mixing is None else round)
@@ -330,13 +345,13 @@ class LearnedPrior(AbstractFederated):
         broadcast: LearnedPriorBroadcast,
     ) -> tuple[Point, tuple[()]]:
         del message
-        trust, alone = self.trust, ~broadcast.prior.learned
+        trust, alone = self.trust, ~jnp.all(broadcast.prior.learned)
         if self.mixing is not None and broadcast.round is not None:
             turn_key, key = jr.split(key)
             own_turn = jr.uniform(turn_key) < self.mixing(broadcast.round + 1)
             trust, alone = jnp.where(own_turn, 0, trust), alone | own_turn
         known = broadcast.prior, self.features.noise, client, trust
-        belief = shared_prior.doubting(shared.features, *known)
+        belief = shared_groups.doubting(shared.features, *known)
         # While all of an agent's own values are equal, the shared prior says where to look.
         return self.search(key, belief, past, broadcast.key, alone), ()
 
@@ -361,7 +376,7 @@ class LearnedPrior(AbstractFederated):
         self, shared: LearnedPriorShared, client: AgentData, x: Point
     ) -> tuple[Scalar, Scalar]:
         known = shared.prior, self.features.noise, client, self.trust
-        return shared_prior.doubting(shared.features, *known).predict(x)
+        return shared_groups.doubting(shared.features, *known).predict(x)
 
     def learn(
         self, shared: LearnedPriorShared, round: Count, client: AgentData, x: Point, value: Scalar

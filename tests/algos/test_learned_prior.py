@@ -136,12 +136,13 @@ def test_with_probability_p_an_agent_asks_as_if_it_were_alone():
     assert 0.35 < share(Table([0.0] * ROUNDS + [0.5])) < 0.65
 
 
-def test_an_agent_that_is_absent_is_in_no_sum():
-    present = np.arange(AGENTS) != 2
+@pytest.mark.parametrize("groups", [1, 2])
+def test_an_agent_that_is_absent_is_in_no_sum(groups):
+    present, algorithm = np.arange(AGENTS) != 2, make(groups=groups)
     changed = np.where(present, Y, -3 * Y)
-    one, two = (ask(make(), told(make(), y), present)[1].broadcast for y in (Y, changed))
+    one, two = (ask(algorithm, told(algorithm, y), present)[1].broadcast for y in (Y, changed))
     jax.tree.map(np.testing.assert_array_equal, one, two)
-    assert bool(one.learned)
+    assert np.all(one.learned)
 
 
 def test_nobody_present_leaves_the_prior_as_it_was():
@@ -176,14 +177,16 @@ def test_a_driven_run_that_was_stopped_goes_on_with_the_same_prior(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, resumed.info, whole.info)
 
 
-@pytest.mark.parametrize("rank", [0, 4, 31, None])
-def test_a_message_has_as_many_numbers_as_is_said(rank):
-    algorithm = make(rank=rank)
+@pytest.mark.parametrize(
+    ("rank", "groups"), [(0, 1), (4, 1), (31, 1), (None, 1), (4, 3), (None, 2)]
+)
+def test_a_message_has_as_many_numbers_as_is_said(rank, groups):
+    algorithm = make(rank=rank, groups=groups)
     state = jax.eval_shape(algorithm.init, jr.key(0))
     message = jax.eval_shape(algorithm.messages, jr.key(0), state)
     D = MODEL.size + 1
     of_spread = {0: 2, 4: D * 5}.get(rank, D * D)
-    assert metrics.floats(message) == AGENTS * (1 + 3 + D + 2 * of_spread)
+    assert metrics.floats(message) == AGENTS * groups * (1 + 3 + D + 2 * of_spread)
 
 
 @pytest.mark.parametrize("each", [layout(None, 4), layout(jax.make_mesh((8,), ("agents",)), None)])
@@ -293,6 +296,8 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
     ("options", "words"),
     [
         ({"rank": -1}, "rank"),
+        ({"groups": 0}, "groups"),
+        ({"groups": 4, "rank": 2}, "differ in 3 directions: rank must be at least that"),
         ({"trust": 1.5}, "trust must be in"),
         ({"mixing": 1.5}, "^mixing: probabilities must lie in"),
         ({"degrees": 0.0}, "degrees"),
@@ -310,7 +315,7 @@ def test_a_prior_that_cannot_serve_is_refused():
     with pytest.raises(ValueError, match="prior was learned on 3"):
         make(prior=of_space)
     several = eqx.filter_eval_shape(jax.vmap(make().setup), jr.split(jr.key(0)))
-    with pytest.raises(ValueError, match=r"prior must be one, .* \(2,\)"):
+    with pytest.raises(ValueError, match=r"prior must be one, .* \(2, 1\)"):
         make(prior=several)
     with pytest.raises(ValueError, match="prior has learned nothing"):
         make(prior=eqx.filter_jit(make().setup)(jr.key(0)))

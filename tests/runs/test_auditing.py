@@ -164,7 +164,7 @@ def test_nothing_of_the_others_is_left_in_the_statistic(key):
 
 
 def test_too_few_runs_say_that_they_could_not_refute(key):
-    found = audited(murmur(Mechanism(1.0, 2.0, EVERYBODY)), key, runs=100)
+    found = audited(murmur(Mechanism(1.0, 2.0, EVERYBODY)), key, runs=100, dropout=0.0)
     assert found.most < found.claimed
     assert f"{found.most:.3g} at most" in str(found)
 
@@ -188,11 +188,3 @@ def test_a_method_that_releases_nothing_private_is_refused():
         audited(murmur(Mechanism(2.0, 2.0, EVERYBODY), releases=0), jr.key(0))
     with pytest.raises(ValueError, match="z must be positive"):
         audited(murmur(Mechanism(0.0, 2.0, EVERYBODY)), jr.key(0))
-
-
-def test_the_largest_bound_is_that_of_worlds_told_apart():
-    runs, delta, confidence = 1000, 1e-3, 0.95
-    apart = np.ones(runs), np.zeros(runs)
-    assert auditing.bound(*apart, delta, confidence) == pytest.approx(
-        auditing.largest(runs, delta, confidence)
-    )

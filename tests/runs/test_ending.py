@@ -370,7 +370,10 @@ def test_results_that_are_known_count_whatever_agents_have_fewer_of_them():
     queries = np.tile(np.asarray(FOUR.points)[[0, 1, 2, 3, 0]][:, None], (1, 2, 1))
     values = queries[..., 0].copy()
     assert nothing_left(FOUR, queries, values) is not None
-    # The second agent brings three results less, and has two points only.
+    # The second agent brings a result less, and has asked nothing again.
+    queries[0, 1], values[0, 1] = np.nan, np.nan
+    assert nothing_left(FOUR, queries, values) is None
+    # Now it brings three results less, and has two points only.
     queries[:3, 1], values[:3, 1] = np.nan, np.nan
     assert nothing_left(FOUR, queries, values) is None
     more = [np.concatenate([queries, np.tile(np.asarray(FOUR.points)[:, None], (1, 2, 1))])]

@@ -149,6 +149,7 @@ def kept(path):
     """A checkpoint whose open row has all its evaluations."""
     with opened(path) as (checkpoint, _):
         checkpoint.save(rows())
+    with opened(path) as (checkpoint, _):  # a kill came before the journal's first line
         for agent, (value, error) in ENDED.items():
             checkpoint.record(1, agent, [value], error, TIMES)
     return path

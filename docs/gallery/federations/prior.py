@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import jax.random as jr
 
 import jaxbo
-from jaxbo.kernels.models.shared_prior import doubting, nothing
+from jaxbo.kernels.models.shared_groups import doubting
+from jaxbo.kernels.models.shared_prior import nothing
 
 shift_key, x_key = jr.split(jr.key(0))
 shifts = 0.06 * jr.normal(shift_key, (30,))

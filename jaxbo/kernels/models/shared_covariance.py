@@ -77,6 +77,12 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
         """The covariance of the same form that has this spread."""
 
     @abc.abstractmethod
+    def leading(self, spread: Spread, count: int) -> Float[Array, "count features"]:
+        """The largest parts u_i of Σ u_i u_i' with this spread, orthogonal, largest first; 0 for the
+        constant.
+        """
+
+    @abc.abstractmethod
     def moved(
         self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar
     ) -> MeanEstimate:
@@ -91,6 +97,14 @@ def _step(total: Statistics, mean: Features, shrink: Scalar) -> MeanEstimate:
     """The step of expectation-maximization."""
     step = (total.shift - shrink * mean) / (total.agents + shrink)
     return MeanEstimate(step, total.shift - total.agents * step, None)
+
+
+def _largest(
+    squares: Float[Array, " rank"], directions: Float[Array, "features rank"], count: int
+) -> Float[Array, "count features"]:
+    """The directions of the largest squares, as long as their roots. The largest square is the last."""
+    lengths = jnp.sqrt(jnp.maximum(squares[::-1][:count], 0))
+    return lengths[:, None] * directions[:, ::-1][:, :count].T
 
 
 class Isotropic(AbstractCovariance[Float[Array, "2"]]):
@@ -125,6 +139,9 @@ class Isotropic(AbstractCovariance[Float[Array, "2"]]):
 
     def of(self, spread: Float[Array, "2"]) -> "Isotropic":
         return Isotropic(jnp.maximum(spread / self.identity(), 0), self.features)
+
+    def leading(self, spread: Float[Array, "2"], count: int) -> Float[Array, "count features"]:
+        return jnp.zeros((count, self.features), spread.dtype)  # all directions are alike
 
     def moved(
         self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar
@@ -161,6 +178,12 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
     def of(self, spread: Float[Array, "features features"]) -> "Full":
         floor = _FLOOR * jnp.max(jnp.diagonal(spread))
         return Full(linalg.cholesky((spread + spread.T) / 2, floor))
+
+    def leading(
+        self, spread: Float[Array, "features features"], count: int
+    ) -> Float[Array, "count features"]:
+        squares, turn = jnp.linalg.eigh((spread + spread.T)[:-1, :-1] / 2)
+        return _largest(squares, jnp.pad(turn, ((0, 1), (0, 0))), count)
 
     def moved(
         self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar
@@ -216,18 +239,26 @@ class LowRank(AbstractCovariance[Projected]):
     def of(self, spread: Projected) -> "LowRank":
         """Nystrom's approximation A Q (Q'A Q)⁻¹ Q'A for the part above the rest, and the rest."""
         size, rank = self.basis.shape
-        small = linalg.dot(self.basis.T, spread.image)
-        floor = _FLOOR * jnp.max(jnp.diagonal(small))
-        L = linalg.cholesky((small + small.T) / 2, floor)
-        half = linalg.solve_lower(L, spread.image.T).T
-        squares, turn = jnp.linalg.eigh(linalg.dot(half.T, half))
-        directions = linalg.dot(half, turn) / jnp.sqrt(jnp.maximum(squares, floor))[None, :]
+        squares, directions = self._above(spread)
         total = jnp.sum(spread.diagonal[:-1])
         taken = jnp.sum((directions[:-1] ** 2) * squares[None, :])
         rest = jnp.maximum(total - taken, 0) / max(size - 1 - rank, 1)
         factor = directions * jnp.sqrt(jnp.maximum(squares - rest, 0))[None, :]
         last = jnp.maximum(spread.diagonal[-1] - jnp.sum(factor[-1] ** 2), 0)
         return LowRank(jnp.stack([rest, last]), factor, jnp.linalg.qr(directions)[0])
+
+    def _above(self, spread: Projected) -> tuple[Array, Float[Array, "features rank"]]:
+        """The squares and the directions of the part that the basis shows, the largest last."""
+        small = linalg.dot(self.basis.T, spread.image)
+        floor = _FLOOR * jnp.max(jnp.diagonal(small))
+        L = linalg.cholesky((small + small.T) / 2, floor)
+        half = linalg.solve_lower(L, spread.image.T).T
+        squares, turn = jnp.linalg.eigh(linalg.dot(half.T, half))
+        return squares, linalg.dot(half, turn) / jnp.sqrt(jnp.maximum(squares, floor))[None, :]
+
+    def leading(self, spread: Projected, count: int) -> Float[Array, "count features"]:
+        squares, directions = self._above(spread)
+        return _largest(squares, directions.at[-1].set(0), count)
 
     def moved(
         self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar

@@ -40,12 +40,10 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models import shared_covariance
-from jaxbo.kernels.models.ensemble import mixed
-from jaxbo.kernels.models.fitted import Mixture, best
 from jaxbo.kernels.models.shared_covariance import AbstractCovariance, Statistics
 from jaxbo.kernels.moments import bounded
 from jaxbo.kernels.processes import posterior
-from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
+from jaxbo.kernels.processes.features import FeatureMap
 from jaxbo.kernels.processes.posterior import AbstractRoot
 from jaxbo.types import Count, Features, Key, Point, Scalar
 
@@ -60,7 +58,8 @@ class SharedPrior(eqx.Module):
 
     `wide` is the covariance with the error of the mean: the expectation of an agent of whom nothing
     is known. It is None if that error is not known. `learned` says whether any values differed by
-    then.
+    then. `share` is that of the agents for whom this is the prior (`shared_groups`), and
+    None if it is for all.
     """
 
     location: Scalar
@@ -69,13 +68,14 @@ class SharedPrior(eqx.Module):
     covariance: AbstractCovariance
     wide: AbstractCovariance | None
     learned: Bool[Array, ""]
+    share: Scalar | None = None
 
     @property
     def doubted(self) -> "SharedPrior":
         """The prior of an agent that does not know the mean for certain."""
         expected = self.covariance if self.wide is None else self.wide
         known = self.location, self.scale, self.mean
-        return SharedPrior(*known, expected, None, self.learned)
+        return SharedPrior(*known, expected, None, self.learned, self.share)
 
 
 def uninformed(key: Key, size: int, rank: int, dtype: jnp.dtype) -> SharedPrior:
@@ -200,51 +200,6 @@ def believed(
     return AgentBelief(features, prior, known, root, mean, gains, offset, log_evidence)
 
 
-class Doubt(eqx.Module):
-    """An agent's two beliefs, under the shared prior and under that of nothing learned, by evidence."""
-
-    features: FeatureMap
-    beliefs: AgentBelief
-    log_weights: Float[Array, "2"]
-
-    def predict(self, x: Point) -> tuple[Scalar, Scalar]:
-        """Mean and variance of the objective at x, without noise, in units of the values."""
-        _, predict, _ = self.mixture()
-        mean, variance = mixed(jnp.exp(self.log_weights), *predict(x))
-        prior = jax.tree.map(lambda leaf: leaf[0], self.beliefs.prior)
-        return prior.location + prior.scale * mean, prior.scale**2 * variance
-
-    def mixture(self) -> Mixture:
-        """As policies ask for it, for standardized values."""
-
-        def predict(x: Point) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
-            return jax.vmap(lambda belief: belief.predict(x))(self.beliefs)
-
-        known = jax.tree.map(lambda leaf: leaf[0], self.beliefs.known)
-        means = jax.vmap(lambda x: linalg.inner(jnp.exp(self.log_weights), predict(x)[0]))(known.x)
-        return Mixture(self.log_weights, predict, best(means, known.used))
-
-    def sample(self, key: Key) -> FourierFunction:
-        """A function drawn from either belief, which is drawn by weight; but for its constant."""
-        expert_key, key = jr.split(key)
-        chosen = jr.categorical(expert_key, self.log_weights)
-        belief = jax.tree.map(lambda leaf: leaf[chosen], self.beliefs)
-        return FourierFunction(self.features, belief.sample(key)[:-1])
-
-
-def doubting(
-    features: FeatureMap, prior: SharedPrior, noise: Scalar, known: AgentData, trust: Scalar
-) -> Doubt:
-    """An agent's posterior where the shared prior is right with probability `trust`."""
-    S = prior.covariance
-    process = prior.location, prior.scale, jnp.zeros_like(prior.mean), S.of(S.identity())
-    alone = SharedPrior(*process, None, prior.learned)
-    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), prior.doubted, alone)
-    beliefs = jax.vmap(lambda prior: believed(features, prior, noise, known))(both)
-    logs = beliefs.log_evidence + jnp.log(jnp.stack([trust, 1 - trust]))
-    return Doubt(features, beliefs, jax.nn.log_softmax(logs))
-
-
 # ---------------------------------------------------------------- what is summed up
 
 
@@ -311,6 +266,7 @@ def updated(
         S.of(spread),
         wide,
         jnp.ones((), bool),
+        prior.share,
     )
     moved = jnp.where(prior.learned, prior.location, learned.location)
     located = eqx.tree_at(lambda p: p.location, prior, moved)

@@ -82,7 +82,7 @@ def test_claims_are_about_the_best_rival():
 def test_regret_falls_and_is_in_deviations():
     # With what the program is made of in it.
     program = jax.jit(lambda keys, family: synthetic.program("TS")(keys, family))
-    regret = program(jr.split(jr.key(1), 2), jnp.asarray([0.5, 0.5, 0.0]))
+    regret = program(jr.split(jr.key(1), 2), jnp.asarray([0.5, 0.5, 1.0]))
     assert regret.shape == (2, setting.INITIAL + setting.ROUNDS)
     assert (np.diff(regret, axis=1) <= 1e-6).all()
     assert (regret[:, 0] < 5).all()

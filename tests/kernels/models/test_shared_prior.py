@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxbo.kernels.choosing.policy import EI
-from jaxbo.kernels.models import shared_mean, shared_prior
+from jaxbo.kernels.models import shared_groups, shared_mean, shared_prior
 from jaxbo.kernels.models.shared_covariance import Full, Isotropic, LowRank
 from jaxbo.kernels.models.shared_prior import SharedPrior
 from jaxbo.kernels.processes import features
@@ -248,7 +248,7 @@ PLACES = {
 def variances_and_slopes(prior, noise, x, y, points):
     """Variances of a belief, and the expected improvement with its gradient."""
     data = shared_prior.AgentData(x, y, jnp.asarray(CAPACITY))
-    doubt = shared_prior.doubting(PHI, prior, noise, data, jnp.asarray(1.0))
+    doubt = shared_groups.doubting(PHI, prior, noise, data, jnp.asarray(1.0))
     improvement = EI()(jr.key(0), AsItIs(), None, doubt)
     of_both = jax.vmap(doubt.mixture().predict)(points)[1]
     return of_both[:, 0], jax.vmap(jax.value_and_grad(improvement))(points)
