@@ -150,6 +150,8 @@ def _run(options: Options) -> Result:
 def regrets(found: Mapping[str, TunedRuns]) -> dict[str, Float[np.ndarray, "runs evaluations"]]:
     """The regret of a task's methods after each evaluation."""
     values = np.stack([one.values for one in found.values()])
+    if not (values[:, :, :INITIAL] == values[0, :, :INITIAL]).all():
+        raise RuntimeError("a method began elsewhere than all do.")
     best, median = values.max(), np.median(values[0, :, :INITIAL])
     so_far = np.maximum.accumulate(values, axis=2)
     return dict(zip(found, (best - so_far) / (best - median), strict=True))
@@ -230,7 +232,7 @@ def picture(curves: Mapping[str, Mapping[str, np.ndarray]]) -> Any:
 EXPERIMENT = Experiment(
     source="no paper; beside Optuna",
     about="the first choice for a black box, on parameters of mixed kinds",
-    time="30 min",
+    time="90 min",
     run=_run,
     problems=learners.TASKS,
 )

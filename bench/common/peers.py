@@ -1,4 +1,4 @@
-"""Methods of other libraries, each with the settings that its own documentation recommends.
+"""Methods of other libraries, with their defaults or what their documentation recommends.
 
     search(evaluate, initial, rounds, seed)    evaluates the initial points in order, then `rounds` more
 

@@ -25,14 +25,18 @@ def span(low: float | None, high: float | None) -> str:
 
 
 def wanting(check: Mapping[str, Any]) -> str:
-    """For an undecided claim: the number of runs that would decide it, or the reason why none does."""
+    """For an undecided claim: the number of runs that would decide it, or the reason why none does.
+
+    If the interval is over problems, it is their number.
+    """
     if check["outcome"] != Verdict.UNDECIDED:
         return ""
     if check["interval"] is None:
         return str(check["how"])
     if check["needed"] is None:
         return ""
-    return "no number of runs" if check["needed"] == "hopeless" else f"{check['needed']} runs"
+    unit = str(check["how"]).removeprefix("over ") if "over " in str(check["how"]) else "runs"
+    return f"no number of {unit}" if check["needed"] == "hopeless" else f"{check['needed']} {unit}"
 
 
 def number(value: float | None) -> str:

@@ -111,7 +111,7 @@ def checks(regret: dict[tuple[str, str], np.ndarray]) -> dict[str, Check]:
 EXPERIMENT = Experiment(
     source="prior-groups",
     about="what agents of several kinds gain if each kind learns a prior of its own",
-    time="5 min",
+    time="10 min",
     run=_run,
     problems=tuple(PROBLEMS),
 )

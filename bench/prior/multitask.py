@@ -1,4 +1,4 @@
-"""A bound on the gain of agents together: an exact process of all functions, by their true covariance.
+"""What agents gain together by EI if all is known: an exact process of all functions.
 
     f_n = s_n a g + b h_n,    g, h_n ~ GP(0, k),    s_n = ±1                  (`prior.families`)
     K((x, n), (x', n')) = C[n, n'] k(x, x'),    C[n, n'] = s_n s_n' a² + b² [n = n'],    k = φ'φ

@@ -112,7 +112,7 @@ class LearnedPrior(AbstractFederated):
     `groups` is for agents of several kinds, such as functions that are upside down for half of
     them. Each group learns a prior of its own, and nobody knows the group of an agent. An agent's
     values count in the group that explains them best, and its search weighs all groups by its
-    evidence. A message has `groups` times the numbers. Each group needs enough agents: one of few is
+    evidence. A message is `groups` times as long. Each group needs enough agents: one of few is
     soon lost.
 
     Each agent weighs the learned priors against nothing learned, by its own evidence. Nothing
@@ -187,10 +187,11 @@ class LearnedPrior(AbstractFederated):
         if self.rank is not None:
             whole("rank", self.rank)
         whole("groups", self.groups, least=1)
+        directions = self.features.size if self.rank is None else self.rank
         require(
-            self.rank is None or self.rank >= self.groups - 1,
-            f"groups={self.groups} begin to differ in {self.groups - 1} directions: rank must be at "
-            f"least that or None, got {self.rank}.",
+            self.groups - 1 <= min(directions, self.features.size),
+            f"groups={self.groups} begin to differ in {self.groups - 1} directions: features.size "
+            f"must be at least that, and rank too or None, got {self.features.size} and {self.rank}.",
         )
         whole("candidates", self.candidates, least=1)
         positive("degrees", self.degrees)
@@ -201,7 +202,10 @@ class LearnedPrior(AbstractFederated):
         if self.prior is not None:
             is_a("prior", self.prior, LearnedPriorShared)
             shape = self.prior.prior.location.shape
-            require(len(shape) <= 1, f"prior must be one, got an array of them of shape {shape}.")
+            axes = 0 if self.prior.prior.share is None else 1  # that of groups
+            require(
+                len(shape) == axes, f"prior must be one, got an array of them of shape {shape}."
+            )
             dim = self.prior.features.dim
             require(
                 dim == self.domain.dim,

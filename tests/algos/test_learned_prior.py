@@ -11,6 +11,7 @@ import pytest
 
 from jaxbo import metrics
 from jaxbo.algos.base.keys import ask_keys
+from jaxbo.algos.dp_learned_prior import DPLearnedPrior
 from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Thompson
@@ -297,7 +298,8 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
     [
         ({"rank": -1}, "rank"),
         ({"groups": 0}, "groups"),
-        ({"groups": 4, "rank": 2}, "differ in 3 directions: rank must be at least that"),
+        ({"groups": 4, "rank": 2}, "differ in 3 directions: .* rank too or None"),
+        ({"groups": 5, "features": Fixed(size=3)}, "features.size must be at least that"),
         ({"trust": 1.5}, "trust must be in"),
         ({"mixing": 1.5}, "^mixing: probabilities must lie in"),
         ({"degrees": 0.0}, "degrees"),
@@ -316,6 +318,10 @@ def test_a_prior_that_cannot_serve_is_refused():
         make(prior=of_space)
     several = eqx.filter_eval_shape(jax.vmap(make().setup), jr.split(jr.key(0)))
     with pytest.raises(ValueError, match=r"prior must be one, .* \(2, 1\)"):
+        make(prior=several)
+    without_groups = DPLearnedPrior(Cube(2), 1).setup
+    several = eqx.filter_eval_shape(jax.vmap(without_groups), jr.split(jr.key(0)))
+    with pytest.raises(ValueError, match=r"prior must be one, .* \(2,\)"):
         make(prior=several)
     with pytest.raises(ValueError, match="prior has learned nothing"):
         make(prior=eqx.filter_jit(make().setup)(jr.key(0)))

@@ -197,7 +197,7 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeyp
 
 
 def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
-    quiet = jaxbo.Mechanism(5e-4, 4.0, jaxbo.Poisson(1.0))
+    quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
     client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
     options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
@@ -216,7 +216,7 @@ def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_parties_on_flower_have_the_directory_of_their_configuration(known, tmp_path, caplog):
-    quiet = jaxbo.Mechanism(5e-4, 4.0, jaxbo.Poisson(1.0))
+    quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
     client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
     options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
@@ -254,7 +254,7 @@ def _away_once(node, reply):
 
 
 def test_a_server_that_is_started_again_sends_each_owner_its_own_boxes(tmp_path, caplog):
-    quiet = jaxbo.Mechanism(5e-4, 4.0, jaxbo.Poisson(1.0))
+    quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
     client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
     options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
@@ -283,7 +283,7 @@ def test_a_server_that_is_started_again_sends_each_owner_its_own_boxes(tmp_path,
 
 
 def test_a_node_that_answers_for_another_owner_in_a_sum_is_refused_by_name(tmp_path, caplog):
-    quiet = jaxbo.Mechanism(5e-4, 4.0, jaxbo.Poisson(1.0))
+    quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
     client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
     options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
@@ -312,7 +312,7 @@ def _for_another_once_a_sum(node, reply):
 
 def test_an_owner_whose_node_has_another_name_misses_this_sum_alone(tmp_path, caplog):
     """Flower names a node anew if it registers anew, as after a stop without a database."""
-    quiet = jaxbo.Mechanism(5e-4, 4.0, jaxbo.Poisson(1.0))
+    quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
     client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
     options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}

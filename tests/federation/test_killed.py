@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 AGENTS, ROUNDS, INITIAL = 3, 2, 1
 SQUARE = jaxbo.Cube(2)
 #: So little noise that queries are nearly those without.
-QUIET = jaxbo.Mechanism(5e-4, 4.0, jaxbo.Poisson(1.0))
+QUIET = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
 PRIVATE = SumWalk(SQUARE, AGENTS, mechanism=QUIET)
 LEDGER = jaxbo.Ledger(delta=1e-5)
 SECURE = {"secure": SecureSum(threshold=3)}

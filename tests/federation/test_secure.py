@@ -37,7 +37,7 @@ KEY = jr.key(7)
 LEDGER = jaxbo.Ledger(delta=1e-5)
 SQUARE = jaxbo.Cube(2)
 #: So little noise that queries are those without.
-QUIET = jaxbo.Mechanism(5e-4, 4.0, jaxbo.Poisson(1.0))
+QUIET = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
 WALK = SumWalk(SQUARE, AGENTS, mechanism=QUIET)
 SECURE = SecureSum(threshold=3)
 

@@ -21,7 +21,7 @@ A wrong scale would cost more than wrong weights. If it is too large, messages a
 noise. If it is too small, they are clipped. S is a single variance, and it has room for the error
 of m, noise included, since weights are compared with the m that was broadcast. A release changes
 scale and √S by a factor of two at most. Agents doubt a mean that noise has spoiled, by their own
-evidence (`shared_prior.doubting`).
+evidence (`shared_groups.doubting`).
 """
 
 import equinox as eqx

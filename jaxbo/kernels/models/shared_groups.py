@@ -11,9 +11,10 @@ Govaert, 1992), and a message has K times the numbers. If r_nk were the probabil
 of few values would be a part of every group, and groups would become alike. Location and scale are
 common to all groups. A group that nobody is in becomes the process of the features again.
 
-Equal groups would stay equal. So at first all agents are of group 1. Its first sums are divided in K
-equal parts, as if agents were at the corners of a regular simplex. In the part of group k all agents
-have, along K - 1 directions, the mean
+Equal groups would stay equal. So at first all agents are of group 1, and the other groups are the same.
+As soon as agents differ, its sums are divided in K equal parts, as if agents were at the corners of a
+regular simplex. Before location and scale are known, agents of a single value each do not differ. In
+the part of group k all agents have, along K - 1 directions, the mean
 
     d + √K Σ_i H_ik u_i / √N,      Σ_n (d_n - d)(d_n - d)' = Σ_i u_i u_i',   |u_1| ≥ |u_2| ≥ …
 
@@ -41,9 +42,12 @@ from jaxbo.kernels.models.fitted import Mixture, best
 from jaxbo.kernels.models.shared_covariance import AbstractCovariance, Statistics
 from jaxbo.kernels.models.shared_prior import AgentBelief, AgentData, SharedPrior
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
-from jaxbo.types import Key, Point, Scalar
+from jaxbo.types import Flag, Key, Point, Scalar
 
 Tree = TypeVar("Tree")
+
+#: Agents differ if |u_1| is larger: the deviation of a function is about 1, and less is rounding.
+_APART = 1e-3
 
 
 def uninformed(key: Key, size: int, rank: int, groups: int, dtype: jnp.dtype) -> SharedPrior:
@@ -132,21 +136,27 @@ def updated(
     # Location and scale are those of all values.
     values = jnp.broadcast_to(jnp.sum(total.values, axis=0), total.values.shape)
     total = eqx.tree_at(lambda t: t.values, total, values)
-    before, first = _shares(priors), ~priors.learned[0]
-    groups = before.size
+    before = _shares(priors)
+    groups, apart = before.size, jnp.ones((), bool)
     if groups > 1:
-        parts = _divided(_first(priors).covariance, _first(total), groups)
-        total = jax.tree.map(lambda a, b: jnp.where(first, a, b), parts, total)
+        whole, together = _first(total), before[0] == 1
+        parts, differ = _divided(_first(priors).covariance, whole, groups)
+        equal = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (groups, *leaf.shape)), whole)
+        at_first = jax.tree.map(lambda a, b: jnp.where(differ, a, b), parts, equal)
+        total = jax.tree.map(lambda a, b: jnp.where(together, a, b), at_first, total)
+        apart = differ | ~together
     step = lambda prior, total: shared_prior.updated(prior, total, shrink, degrees)  # noqa: E731
     new = _each(step, priors, total)
     counted = jnp.sum(total.agents)
     shares = (total.agents + 1) / (counted + groups)
-    told = new.learned & (counted > 0)
+    told = new.learned & (counted > 0) & apart
     return _shared(new, jnp.where(told, shares, before))
 
 
-def _divided(S: AbstractCovariance, total: Statistics, groups: int) -> Statistics:
-    """The sums of one group in as many equal parts, whose d_n differ as agents' d_n differ most."""
+def _divided(S: AbstractCovariance, total: Statistics, groups: int) -> tuple[Statistics, Flag]:
+    """The sums of one group in as many equal parts, whose d_n differ as agents' d_n differ most, and
+    whether they differ at all.
+    """
     agents = jnp.maximum(total.agents, 1)
     mean = total.shift / agents
     around = jax.tree.map(lambda away, mean: away - agents * mean, total.away, S.spread(mean[None]))
@@ -161,7 +171,7 @@ def _divided(S: AbstractCovariance, total: Statistics, groups: int) -> Statistic
         one = jax.tree.map(lambda leaf: leaf / groups, whole)
         return eqx.tree_at(lambda t: t.values, one, total.values)
 
-    return jax.vmap(part)(corners)
+    return jax.vmap(part)(corners), linalg.inner(axes[0], axes[0]) > _APART**2
 
 
 def _simplex(corners: int) -> Float[np.ndarray, "corners directions"]:

@@ -189,7 +189,10 @@ def test_first_sums_are_divided_where_agents_differ_most():
     total = summed(sent(start, KNOWN))
     np.testing.assert_array_equal(total.agents[1:], 0)
     one = of_group(total, 0)
-    parts = jax.jit(lambda t: shared_groups._divided(of_group(start, 0).covariance, t, GROUPS))(one)
+    parts, differ = jax.jit(
+        lambda t: shared_groups._divided(of_group(start, 0).covariance, t, GROUPS)
+    )(one)
+    assert differ
     for whole, part in (
         (one.shift, parts.shift),
         (one.away, parts.away),
@@ -244,6 +247,23 @@ def test_few_values_of_few_agents_leave_numbers_finite(agents):
         prior = updated(prior, summed(jax.tree.map(heard, message)))
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prior))
     np.testing.assert_allclose(np.sum(prior.share), 1, rtol=1e-5)
+
+
+def test_groups_are_one_until_agents_differ():
+    # Before location and scale are known, agents of one value each are all alike.
+    one_value = eqx.tree_at(lambda k: k.count, KNOWN, jnp.minimum(KNOWN.count, 1))
+    step = lambda prior: updated(prior, summed(sent(prior, one_value)))  # noqa: E731
+    alone, prior = step(uninformed(D, 1)), step(uninformed(D, GROUPS))
+    np.testing.assert_array_equal(prior.share, np.eye(GROUPS)[0])
+    single = of_group(alone, 0)
+    for k in range(GROUPS):
+        mine = of_group(prior, k)
+        assert mine.learned
+        np.testing.assert_allclose(mine.mean, single.mean, atol=1e-5)
+        np.testing.assert_allclose(mine.covariance.root, single.covariance.root, atol=1e-5)
+    prior = step(prior)
+    assert (prior.share < 1).all()
+    assert np.abs(prior.mean[0] - prior.mean[1]).max() > 0.01
 
 
 def test_a_group_of_nobody_becomes_the_process():
