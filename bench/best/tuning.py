@@ -91,7 +91,7 @@ def drawn(space: Space, count: int, seed: int) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- runs
 
 
-class Timed:
+class TimedValue:
     """The objective of a run, which keeps its values and the processor seconds that they took."""
 
     def __init__(self, evaluate: Value):
@@ -110,7 +110,7 @@ def measured(method: str, task: str, runs: int, rounds: int, seed: int) -> Tuned
     for one in range(runs):
         # No two runs share a point, and no run goes on with the draws that it began with.
         own = zlib.crc32(f"{task} {seed} {one}".encode()) // 2
-        begin, evaluate = drawn(space, INITIAL, own), Timed(learners.objective(task))
+        begin, evaluate = drawn(space, INITIAL, own), TimedValue(learners.objective(task))
         before = time.process_time()
         METHODS[method](evaluate, space, begin, rounds, own + 1)
         seconds.append(time.process_time() - before - evaluate.seconds)
