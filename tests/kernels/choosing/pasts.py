@@ -1,11 +1,16 @@
-"""Pasts of agents, and their risks."""
+"""Pasts of agents, their risks, and a search with a past."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
 
+from jaxbo.domains.base import Cube
 from jaxbo.kernels.choosing import failures, history
+from jaxbo.kernels.choosing.maximize import query
+
+CUBE = Cube(2)
+PEAK = jnp.asarray([0.3, 0.6])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -23,3 +28,12 @@ def told(x, y, capacity=None):
 def risks(past, points):
     """At all points."""
     return failures.limits(past, points).risks
+
+
+def bowl(x):
+    return -jnp.sum((x - PEAK) ** 2)
+
+
+@jax.jit
+def asked(key, past, candidates):
+    return query(key, bowl, CUBE, candidates, past)

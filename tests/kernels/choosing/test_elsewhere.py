@@ -8,25 +8,14 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.domains.base import Cube, Finite
+from jaxbo.domains.base import Finite
 from jaxbo.kernels.choosing import elsewhere as module
 from jaxbo.kernels.choosing import failures
 from jaxbo.kernels.choosing.maximize import maximize, query
-from tests.kernels.choosing.pasts import risks, told
+from tests.kernels.choosing.pasts import CUBE, PEAK, asked, bowl, risks, told
 
 NAN = jnp.nan
 POINTS = Finite(jnp.linspace(0, 1, 11)[:, None])
-CUBE = Cube(2)
-PEAK = jnp.asarray([0.3, 0.6])
-
-
-def bowl(x):
-    return -jnp.sum((x - PEAK) ** 2)
-
-
-@jax.jit
-def asked(key, past, candidates):
-    return query(key, bowl, CUBE, candidates, past)
 
 
 @jax.jit

@@ -6,23 +6,12 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxbo.domains.base import Cube, Regions
+from jaxbo.domains.base import Regions
 from jaxbo.kernels.choosing import failures, history
 from jaxbo.kernels.choosing.maximize import Pieces, ascend, query
-from tests.kernels.choosing.pasts import risks, told
+from tests.kernels.choosing.pasts import CUBE, asked, bowl, risks, told
 
 NAN = jnp.nan
-CUBE = Cube(2)
-PEAK = jnp.asarray([0.3, 0.6])
-
-
-def bowl(x):
-    return -jnp.sum((x - PEAK) ** 2)
-
-
-@jax.jit
-def asked(key, past, candidates):
-    return query(key, bowl, CUBE, candidates, past)
 
 
 def dense_risk(x, failed, at):

@@ -181,7 +181,7 @@ def test_a_single_group_has_the_bits_of_a_single_prior(rank):
         single, groups = step(single), grouped(groups)
     mine, theirs = jax.tree.leaves(single), jax.tree.leaves(of_group(groups, 0))
     # Programs in float64 are compiled without regard to bits.
-    rounding = 1e-14 if DTYPE == np.float64 else 0
+    rounding = 1e-14 if np.float64 == DTYPE else 0
     for a, b in zip(mine, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=rounding, atol=rounding)
 
