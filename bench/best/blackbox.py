@@ -175,17 +175,7 @@ HEADERS = ("problems", "evaluations", "peer", "regret, ratio", "95 %", "wins", "
 
 
 def _rows(ratios: Ratios) -> list[tuple[str, ...]]:
-    return [
-        (
-            group,
-            str(budget),
-            peer,
-            number(one.figure),
-            " to ".join(map(number, one.interval)) if np.isfinite(one.error) else "-",
-            *map(str, (one.wins, one.ties, one.losses)),
-        )
-        for (group, budget, peer), one in ratios.items()
-    ]
+    return [(group, str(budget), peer, *one.cells) for (group, budget, peer), one in ratios.items()]
 
 
 def _times(found: dict[str, Runs], methods: Sequence[str]) -> list[tuple[str, ...]]:

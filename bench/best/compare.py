@@ -17,6 +17,7 @@ from jaxtyping import Float
 from scipy.stats import binom, t
 
 from bench.claims import Check, decided
+from bench.common.text import number
 
 FLOOR = 1e-6
 #: Standard errors of a difference that decide a win or a loss.
@@ -72,6 +73,12 @@ class LogRatio(NamedTuple):
     def problems(self) -> int:
         """How many they are."""
         return self.wins + self.ties + self.losses
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The figure, its interval, wins, ties and losses, as they are printed."""
+        ends = " to ".join(map(number, self.interval)) if np.isfinite(self.error) else "-"
+        return number(self.figure), ends, *map(str, (self.wins, self.ties, self.losses))
 
     def check(self, most: float = 1.0) -> Check:
         """Whether the ratio is at most that. `runs` are problems; one says nothing of others."""

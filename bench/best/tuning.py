@@ -7,7 +7,7 @@ The tasks are those of `bench.tasks.learners`.
     ratio = geometric mean over tasks of regret(ours) / regret(peer)        `compare`
 
 The best of a task is the largest value that any run of any method found. The median is that of the random
-points of all runs. A task counts as solved from a hundredth of the way on. `--only` takes names of tasks.
+points of all runs. A regret counts at least a hundredth. `--only` takes names of tasks.
 
 Nothing was chosen on these tasks.
 """
@@ -34,9 +34,9 @@ from jaxbo.domains.space import Space
 from jaxbo.runs.driver import drive
 
 INITIAL, BUDGETS = 10, (20, 40)
-#: From so small a share of the way to the best on a task is solved.
+#: A regret counts at least as much.
 FLOOR = 0.01
-#: A ratio that no peer may reach.
+#: So many times a peer's regret is too much.
 WORSE = 1.5
 RANDOM, TPE = "random", "TPE"
 QUICK = ("neighbors on cancer",)
@@ -190,16 +190,7 @@ HEADERS = ("peer", "evaluations", "regret, ratio", "95 %", "wins", "ties", "loss
 
 def rows(ratios: Ratios, found: Mapping[str, TunedRuns]) -> list[tuple[str, ...]]:
     """Ratios, and processor seconds of a run without its evaluations."""
-    table = [
-        (
-            peer,
-            str(budget),
-            number(one.figure),
-            " to ".join(map(number, one.interval)) if np.isfinite(one.error) else "-",
-            *map(str, (one.wins, one.ties, one.losses)),
-        )
-        for (peer, budget), one in ratios.items()
-    ]
+    table = [(peer, str(budget), *one.cells) for (peer, budget), one in ratios.items()]
     for method in METHODS:
         seconds = [one.seconds for name, one in found.items() if name.endswith(f", {method}")]
         table.append((method, "", f"{number(float(np.mean(seconds)))} s a run", "", "", "", ""))

@@ -13,7 +13,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.prior.setting import INITIAL, KERNEL
+from bench.claims import Check
+from bench.common.panels import figure
+from bench.common.text import interval
+from bench.prior.setting import AFTER, INITIAL, KERNEL, ROUNDS
+from bench.runner import Result
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import features
@@ -75,3 +79,22 @@ def regret(
     best = jax.lax.cummax(trace.values, axis=0)
     below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
     return jnp.mean(below, axis=1) / jnp.std(values)
+
+
+def result(
+    found: dict[tuple[str, str], np.ndarray], checks: dict[str, Check], agents: int
+) -> Result:
+    """From the regret [runs evaluations] of each family and method."""
+    names, methods = (tuple(dict.fromkeys(column)) for column in zip(*found, strict=True))
+    curves = {", ".join(kind): one for kind, one in found.items()}
+    runs = len(next(iter(found.values())))
+    labels = {"xlabel": "evaluations", "ylabel": "regret, deviations"}
+    return Result(
+        settings={"runs": runs, "agents": agents, "initial": INITIAL, "rounds": ROUNDS},
+        curves=curves,
+        figure=figure(curves, methods, names, **labels, log=True),
+        checks=checks,
+        unit="regret, deviations",
+        headers=("functions", "method", *(f"after {n}" for n in AFTER)),
+        rows=[(*kind, *(interval(one[:, n - 1]) for n in AFTER)) for kind, one in found.items()],
+    )

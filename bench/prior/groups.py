@@ -1,7 +1,7 @@
 """The gain of several priors, one for each group of agents, where agents are of several kinds.
 
-Functions are of `prior.families`. Twenty agents begin with three random evaluations each. Nobody says of
-which kind an agent is. Regret is in deviations of the functions, the mean over agents.
+Functions are of `prior.families`. Twenty agents begin with three random evaluations each. Nobody knows
+the kind of an agent. Regret is in deviations of the functions, the mean over agents.
 """
 
 import functools
@@ -13,9 +13,7 @@ import jax.random as jr
 import numpy as np
 
 from bench.claims import Check, at_most
-from bench.common.panels import figure
-from bench.common.text import interval
-from bench.prior.families import CLUSTERS, FAMILIES, regret
+from bench.prior.families import CLUSTERS, FAMILIES, regret, result
 from bench.prior.setting import (
     ALONE,
     CLAIMED,
@@ -74,23 +72,7 @@ def _run(options: Options) -> Result:
         one = functools.partial(regret, method(name, groups), AGENTS, ROUNDS)
         curves = jax.jit(jax.vmap(one, (0, None)))(keys, jnp.asarray(family, float))
         found[problem, name] = np.asarray(curves)
-    curves = {", ".join(kind): one for kind, one in found.items()}
-    return Result(
-        settings={"runs": runs, "agents": AGENTS, "initial": INITIAL, "rounds": ROUNDS},
-        curves=curves,
-        figure=figure(
-            curves,
-            METHODS,
-            tuple(names),
-            xlabel="evaluations",
-            ylabel="regret, deviations",
-            log=True,
-        ),
-        checks=checks(found),
-        unit="regret, deviations",
-        headers=("functions", "method", *(f"after {n}" for n in AFTER)),
-        rows=[(*kind, *(interval(one[:, n - 1]) for n in AFTER)) for kind, one in found.items()],
-    )
+    return result(found, checks(found), AGENTS)
 
 
 def checks(regret: dict[tuple[str, str], np.ndarray]) -> dict[str, Check]:

@@ -14,15 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bench.claims import Check
-from bench.common.panels import figure
-from bench.common.text import interval
 from bench.prior import multitask
-from bench.prior.families import FAMILIES, drawn_on, regret
+from bench.prior.families import FAMILIES, drawn_on, regret, result
 from bench.prior.setting import (
     AFTER,
     ALONE,
     BOUND,
-    INITIAL,
     LOST,
     NEAR,
     ROUNDS,
@@ -67,23 +64,7 @@ def _run(options: Options) -> Result:
         )
         for family, method in progress(kinds, "prior-synthetic")
     }
-    curves = {", ".join(kind): one for kind, one in found.items()}
-    return Result(
-        settings={"runs": runs, "agents": AGENTS, "initial": INITIAL, "rounds": ROUNDS},
-        curves=curves,
-        figure=figure(
-            curves,
-            METHODS,
-            tuple(names),
-            xlabel="evaluations",
-            ylabel="regret, deviations",
-            log=True,
-        ),
-        checks=checks(found),
-        unit="regret, deviations",
-        headers=("functions", "method", *(f"after {n}" for n in AFTER)),
-        rows=[(*kind, *(interval(one[:, n - 1]) for n in AFTER)) for kind, one in found.items()],
-    )
+    return result(found, checks(found), AGENTS)
 
 
 def checks(regret: dict[tuple[str, str], np.ndarray]) -> dict[str, Check]:
@@ -105,7 +86,7 @@ def checks(regret: dict[tuple[str, str], np.ndarray]) -> dict[str, Check]:
 EXPERIMENT = Experiment(
     source="prior-synthetic",
     about="what agents gain by learning a prior together, by how much they have in common",
-    time="7 min",
+    time="20 min",
     run=_run,
     problems=tuple(FAMILIES),
 )

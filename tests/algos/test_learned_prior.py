@@ -271,7 +271,7 @@ def test_steps_of_learning_are_those_of_rounds(present):
 
 @functools.cache
 def shape(agents=AGENTS):
-    """Of a state at the start, which is enough to know of which algorithm it is."""
+    """The shapes of a state at the start, which tell its algorithm."""
     return eqx.filter_eval_shape(make(agents=agents).init, jr.key(0))
 
 

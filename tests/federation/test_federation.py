@@ -591,7 +591,7 @@ def test_a_server_killed_before_its_release_was_counted_goes_on(tmp_path, monkey
 
 
 def seen_by_all(server, answers):
-    """What owners can see of a federation in which `answers` come: all but the numbers of the noise."""
+    """All that owners see of a federation in which `answers` come, but the numbers of the noise."""
     seen = []
     while not server.done:
         request = server.request()

@@ -1,4 +1,4 @@
-"""What EGP-TS's experiments run: every method builds, and the regret is what was asked for."""
+"""The methods of EGP-TS's experiments: each builds, and its regret is as defined."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""What an agent remembers."""
+"""An agent's memory of its evaluations."""
 
 import jax
 import jax.numpy as jnp

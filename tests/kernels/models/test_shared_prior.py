@@ -126,7 +126,7 @@ def beliefs(prior):
 
 @jax.jit
 def total(prior, here):
-    """What these agents know together."""
+    """The sums of these agents' statistics."""
     each = jax.vmap(shared_prior.statistics)(beliefs(prior))
     heard = lambda a: jnp.where(here.reshape(-1, *[1] * (a.ndim - 1)), a, 0)  # noqa: E731
     return jax.tree.map(lambda a: jnp.sum(heard(a), axis=0), each)
