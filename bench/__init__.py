@@ -57,4 +57,5 @@ EXPERIMENTS = {
     "scaling": "bench.speed.scaling",
     "speed": "bench.speed.report",
     "tuning": "bench.best.tuning",
+    "workers": "bench.best.workers",
 }

@@ -7,6 +7,6 @@ from jaxbo.domains.base import AbstractDomain
 NAME = "jaxbo"
 
 
-def method(domain: AbstractDomain, evaluations: int) -> AbstractAlgorithm:
+def method(domain: AbstractDomain, evaluations: int, workers: int = 1) -> AbstractAlgorithm:
     """The method that users are advised to take, for so many evaluations with the initial points."""
-    return BO(domain, evaluations)
+    return BO(domain, evaluations, workers=workers)

@@ -117,11 +117,13 @@ class Beginning(NamedTuple):
     noise: Float[np.ndarray, " evaluations"]
 
 
-def start(problem: CubeProblem, run: int, rounds: int, seed: int) -> Beginning:
+def start(
+    problem: CubeProblem, run: int, rounds: int, seed: int, initial: int = INITIAL
+) -> Beginning:
     """The beginning of a run."""
     rng = np.random.default_rng([seed, run, zlib.crc32(problem.name.encode())])
-    x = rng.random((INITIAL, problem.dim), np.float32).astype(float)
-    return Beginning(x, rng.standard_normal(INITIAL + rounds))
+    x = rng.random((initial, problem.dim), np.float32).astype(float)
+    return Beginning(x, rng.standard_normal(initial + rounds))
 
 
 # ---------------------------------------------------------------- which

@@ -51,13 +51,20 @@ def regrets(problem: CubeProblem, runs: Runs) -> Float[np.ndarray, "runs evaluat
 # ---------------------------------------------------------------- ours
 
 
-def of_ours(problem: CubeProblem, runs: int, rounds: int, seed: int) -> Runs:
-    """Runs of `ours.method`."""
-    starts = [start(problem, one, rounds, seed) for one in range(runs)]
+def of_ours(
+    problem: CubeProblem,
+    runs: int,
+    evaluations: int,
+    seed: int,
+    initial: int = INITIAL,
+    workers: int = 1,
+) -> Runs:
+    """Runs of `ours.method`. The number of workers divides the other two."""
+    starts = [start(problem, one, evaluations, seed, initial) for one in range(runs)]
     x = jnp.asarray(np.stack([s.x for s in starts]), float)
-    noise = jnp.asarray(np.stack([s.noise for s in starts]), float)[:, :INITIAL]
+    noise = jnp.asarray(np.stack([s.noise for s in starts]), float)[:, :initial]
     arguments = problem.function, jnp.asarray(problem.noise()), x, noise
-    program, first = _program(problem.program, problem.dim, runs, rounds)
+    program, first = _program(problem.program, problem.dim, runs, evaluations, initial, workers)
     before = time.process_time()
     queries, values = map(np.asarray, program(*arguments, jr.split(jr.key(seed), runs)))
     seconds = (time.process_time() - before) / runs
@@ -65,9 +72,12 @@ def of_ours(problem: CubeProblem, runs: int, rounds: int, seed: int) -> Runs:
 
 
 @functools.cache
-def _program(name: str, dim: int, runs: int, rounds: int) -> tuple[Any, float]:
+def _program(
+    name: str, dim: int, runs: int, evaluations: int, initial: int, workers: int
+) -> tuple[Any, float]:
     """The compiled program of all problems alike, and the processor seconds that compiling took."""
-    algorithm = ours.method(Cube(dim), INITIAL + rounds)
+    algorithm = ours.method(Cube(dim), initial + evaluations, workers)
+    rounds = evaluations // workers
 
     def all_runs(function: CubeFunction, noise: Array, x: Array, z: Array, keys: Array) -> Any:
         def one(given: tuple[Array, Array, Key]) -> tuple[Array, Array]:
@@ -75,7 +85,7 @@ def _program(name: str, dim: int, runs: int, rounds: int) -> tuple[Any, float]:
 
         return jax.lax.map(one, (x, z, keys), batch_size=BATCH)
 
-    noise, x, z = jnp.asarray(0.0), jnp.zeros((runs, INITIAL, dim)), jnp.zeros((runs, INITIAL))
+    noise, x, z = jnp.asarray(0.0), jnp.zeros((runs, initial, dim)), jnp.zeros((runs, initial))
     keys, before = jr.split(jr.key(0), runs), time.process_time()
     lowered = jax.jit(all_runs).lower(example(name, dim), noise, x, z, keys)
     return lowered.compile(), time.process_time() - before
@@ -91,6 +101,7 @@ def _run(
     rounds: int,
 ) -> tuple[Float[Array, "evaluations dim"], Float[Array, " evaluations"]]:
     """Every point of a run, the initial points first, and its value."""
+    workers = algorithm.targets
 
     def objective(key: Key, agent: Count, x: Point) -> Scalar:
         del agent
@@ -98,10 +109,11 @@ def _run(
 
     init_key, run_key = jr.split(key)
     values = jax.vmap(function)(x) + noise * z
-    state = algorithm.warm_start(algorithm.init(init_key), x[:, None], values[:, None])
+    rows = x.reshape(-1, workers, x.shape[1]), values.reshape(-1, workers)
+    state = algorithm.warm_start(algorithm.init(init_key), *rows)
     _, trace = run(algorithm, objective, rounds, run_key, state=state)
-    queries = jnp.concatenate([x, trace.queries[:, 0]])
-    return queries, jnp.concatenate([values, trace.values[:, 0]])
+    queries = jnp.concatenate([x, trace.queries.reshape(-1, x.shape[1])])
+    return queries, jnp.concatenate([values, trace.values.ravel()])
 
 
 # ---------------------------------------------------------------- peers

@@ -9,22 +9,11 @@ from bench import runner
 from bench.best import blackbox, compare, ours, problems, search
 from bench.best.problems import INITIAL, NOISY, CubeProblem
 from bench.common import peers
-from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 from jaxbo.objectives.functions import branin
 
 RUNS, ROUNDS = 2, 3
 OURS = ours.method
-
-
-@pytest.fixture(scope="module")
-def light():
-    """Ours is random search, which compiles in a fraction of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ours, "method", lambda domain, evaluations: RandomSearch(domain))
-        search._program.cache_clear()
-        yield
-    search._program.cache_clear()
 
 
 def test_words_of_one_kind_add_up_and_words_of_several_restrict_each_other():

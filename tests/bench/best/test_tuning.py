@@ -16,14 +16,14 @@ TASK, RUNS, ROUNDS = "neighbors on cancer", 2, 2
 
 
 @pytest.fixture
-def light(monkeypatch):
+def small_model(monkeypatch):
     """Ours is a small model, and a value follows from the point in no time."""
     small = lambda domain, evaluations: TS(domain, 1, surrogate=Fixed(size=4), candidates=4)  # noqa: E731
     monkeypatch.setattr(ours, "method", small)
     monkeypatch.setattr(learners, "objective", lambda task: lambda v: float(v["n_neighbors"]))
 
 
-def test_methods_begin_with_the_same_points_and_draw_others_afterwards(light):
+def test_methods_begin_with_the_same_points_and_draw_others_afterwards(small_model):
     found = {m: tuning.measured(m, TASK, RUNS, ROUNDS, 0) for m in (ours.NAME, tuning.RANDOM)}
     mine, theirs = (one.values for one in found.values())
     assert mine.shape == theirs.shape == (RUNS, INITIAL + ROUNDS)
