@@ -56,7 +56,7 @@ def _run(options: Options) -> Result:
     return Result(
         settings=_settings(runs, rounds, methods),
         finals={f"{n}, {m}, {b}": one for (n, m, b), one in logs.items()},
-        checks=checks(ratios, budgets[-1]),
+        checks=checks(ratios, budgets[-1], words),
         unit="log10 regret",
         headers=HEADERS,
         rows=[*_rows(ratios), *_times(by_name, methods)],
@@ -160,10 +160,14 @@ def compared(
     }
 
 
-def checks(ratios: Ratios, budget: int) -> dict[str, Check]:
-    """Claims about the largest budget: less regret than each peer, in the mean over a kind's problems."""
+def checks(ratios: Ratios, budget: int, words: tuple[str, ...]) -> dict[str, Check]:
+    """Claims about the largest budget: less regret than each peer, in the mean over a kind's problems.
+
+    They name the parity that `words` have, so that both parts have claims of their own.
+    """
+    parity = "".join(f"{word} " for word in problems.PARITIES if word in words)
     return {
-        f"{group}: less regret than {peer}, ratio": one.check()
+        f"{parity}{group}: less regret than {peer}, ratio": one.check()
         for (group, at, peer), one in ratios.items()
         if at == budget and "," not in group
     }

@@ -164,10 +164,11 @@ def _classical(number: int) -> CubeProblem:
     return CubeProblem(title, CLASSICAL, CLASSICAL, number, 1, name, make())
 
 
+PARITIES = "odd", "even"
 #: Words of one line exclude each other; a problem is chosen if each line with a given word has its word.
 WORDS = (
     (PLAIN, NOISY, CLASSICAL),
-    ("odd", "even"),
+    PARITIES,
     tuple(f"{dim}d" for dim in (2, 3, 4, 5, 6, 10, 20)),
     tuple(f"i{index}" for index in INSTANCES),
     tuple(

@@ -16,6 +16,7 @@ from bench.tables.cells import Results, Rows, markdown
 
 TABLES: dict[str, Callable[[Results], Rows]] = {
     "best": best.best,
+    "best-even": best.best_even,
     "cepe": cepe.cepe,
     "cepe-communication": cepe.communication,
     "cepe-first": cepe.first,
@@ -73,6 +74,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "speed-rounds": speed.rounds,
     "speed-sketches": speed.sketches,
     "tuning": best.tuning,
+    "workers": best.workers,
 }
 #: Tables of times, and the results that they are from: the page says where and when these were measured.
 TIMED = {

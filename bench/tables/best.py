@@ -1,4 +1,6 @@
-"""Tables of `best` and `tuning`."""
+"""Tables of `best`, `tuning` and `workers`."""
+
+import re
 
 import numpy as np
 
@@ -6,23 +8,38 @@ from bench.best import compare
 from bench.tables.cells import Results, Rows, after, digits
 
 PEERS = ("random", "CMA-ES", "TPE")
-#: BBOB's functions of many optima that have odd numbers.
-MULTIMODAL = {f"f{number:02d}" for number in (3, 15, 17, 19, 21, 23)}
+#: BBOB's functions of many optima.
+MULTIMODAL = {f"f{number:02d}" for number in (3, 4, *range(15, 25))}
+#: The linear function, whose best point is a corner.
+LINEAR = "f05"
+#: Dimensions in words, as they end the name of a problem.
+DIMS = {"two": "2d", "five": "5d", "ten": "10d"}
 
 
 def best(results: Results) -> Rows:
-    """Ratios of regrets, over problems, with Student's interval; problems won and lost."""
-    (name,) = (name for name in results if name.startswith("best-"))
-    finals = {key: one["final"] for key, one in results[name]["methods"].items()}
+    """Ratios of regrets on odd numbers, over problems, with Student's interval; problems won and lost."""
+    return _ratios(results, "odd", ("two", "five"))
+
+
+def best_even(results: Results) -> Rows:
+    """The same on even numbers, on which nothing was chosen."""
+    return _ratios(results, "even", ("two", "five", "ten"))
+
+
+def _ratios(results: Results, parity: str, dims: tuple[str, ...]) -> Rows:
+    found = [name for name in results if name.startswith(f"best-bbob-{parity}-")]
+    if not found:
+        return []
+    finals = {key: one["final"] for key, one in results[found[0]]["methods"].items()}
     problems = sorted({key.rsplit(", ", 2)[0] for key in finals})
-    without = [problem for problem in problems if "f05" not in problem]
+    without = [problem for problem in problems if LINEAR not in problem]
+    but = " but f5" if len(without) < len(problems) else ""
     many = [problem for problem in problems if problem.split()[1] in MULTIMODAL]
-    groups = {
-        "all": problems,
-        "all but f5, two dimensions": [problem for problem in without if problem.endswith("2d")],
-        "all but f5, five dimensions": [problem for problem in without if problem.endswith("5d")],
-        "multimodal, five dimensions": [problem for problem in many if problem.endswith("5d")],
-    }
+    groups = {"all": problems}
+    for dim in dims:
+        groups[f"all{but}, {dim} dimensions"] = [p for p in without if p.endswith(f" {DIMS[dim]}")]
+    for dim in dims[1:]:
+        groups[f"multimodal, {dim} dimensions"] = [p for p in many if p.endswith(f" {DIMS[dim]}")]
 
     def cell(group: list[str], peer: str, budget: int) -> str:
         both = [[finals[f"{p}, {one}, {budget}"] for one in ("jaxbo", peer)] for p in group]
@@ -51,3 +68,20 @@ def tuning(results: Results) -> Rows:
         [task, *(after(found, f"{task}, {m}", times) for m in methods.values())] for task in tasks
     ]
     return [["", *methods], *rows]
+
+
+def workers(results: Results) -> Rows:
+    """Ratios of regrets by number of workers, with Student's interval over problems."""
+    if "workers" not in results:
+        return []
+    pattern = re.compile(r"(\d+) workers, \d+ (evaluations|rounds): .+ (lone|random)")
+    places = {("evaluations", "lone"): 0, ("rounds", "lone"): 1, ("evaluations", "random"): 2}
+    cells: dict[str, list[str]] = {}
+    for claim, check in results["workers"]["checks"].items():
+        match = pattern.match(claim)
+        assert match is not None
+        ends = " to ".join(map(digits, check["interval"]))
+        row = cells.setdefault(match[1], [""] * len(places))
+        row[places[match[2], match[3]]] = f"{digits(check['figure'])} ({ends})"
+    headers = "workers", "after the same evaluations", "after the same rounds", "over random search"
+    return [list(headers), *([count, *row] for count, row in cells.items())]
