@@ -459,7 +459,7 @@ def test_methods_whose_messages_are_not_summed_up_say_so(tmp_path):
         lambda: Coordinator(walk, 1, KEY, tmp_path / "s.npz", secure=SECURE),
         lambda: Owner(walk, objective, 0, tmp_path, secure=SECURE),
     ):
-        with pytest.raises(ValueError, match=r"Walk cannot have secure=.* needs each message"):
+        with pytest.raises(ValueError, match=r"Walk cannot have secure=.* needs a private method"):
             make()
     fixed = jaxbo.Mechanism(1.0, 1.0, jaxbo.FixedSize(2, agents=AGENTS))
     drawn = dataclasses.replace(WALK, mechanism=fixed)
@@ -633,6 +633,6 @@ def test_the_servers_file_has_no_message_and_no_secret(tmp_path):
     ring.until(server, -1, OPEN)
     with np.load(tmp_path / "server.npz") as saved:
         names = {name.removeprefix(_server_memory.LISTS) for name in saved.files}
-    assert names - {"manifest", "present", ".weights", ".noise"} == {
+    assert names - {"manifest", "present", "names", ".weights", ".noise"} == {
         "keys", "joined", "senders", "sent", "tags", "total", "heard",
     }  # fmt: skip
