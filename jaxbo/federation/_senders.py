@@ -4,8 +4,8 @@ Owners say themselves which agent they are. The first sender that is heard as an
 then on, and the server's file keeps the sender's name:
 
 - If a sender has a number, nobody who has another number can take it.
-- A sender without a number can answer for it as long as the sender who has it does not. So an owner goes on
-  whose node registers anew, and has another name.
+- A sender without a number can answer for it as long as the sender who has it does not. So an owner
+  whose node registers anew, and has another name, goes on.
 - A sender can change to a number that nobody has, and leaves its own.
 - A sender has a single number in a round.
 
