@@ -453,6 +453,23 @@ def test_a_server_refuses_who_was_not_in_the_stage_before(tmp_path):
         ring.owner(0).answer(server.request())
 
 
+def test_an_owner_with_two_nodes_gives_the_same_keys_by_both(tmp_path):
+    """One of them has its number, and the other is new: the keys of two owners would not be the same."""
+    ring = Ring(tmp_path)
+    server = ring.server()
+    for n in range(AGENTS):
+        server.hear(ring.owner(n).answer(server.request()), f"node {n}")
+    server.close()
+    while server.stage != KEYS:
+        ring.stage(server)
+    reply = ring.owner(1).answer(server.request())
+    for sender in ("a new node", "node 1"):
+        server.hear(reply, sender)
+    with pytest.raises(RefusedError, match="a new node: agent 1: it has been heard already"):
+        server.hear(reply, "a new node")
+    assert server.round == 0
+
+
 def test_methods_whose_messages_are_not_summed_up_say_so(tmp_path):
     walk = Walk(SQUARE, AGENTS)
     for make in (
