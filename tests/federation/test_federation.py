@@ -799,6 +799,32 @@ def test_refusals_are_counted_by_name(tmp_path):
     np.testing.assert_array_equal(server.present, [[False, True, False]])
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_sender_who_has_a_number_is_heard_whoever_answered_with_it_before(tmp_path, caplog):
+    world = World(tmp_path, WALK)
+    server = world.server()
+    for n in range(2):
+        server.hear(world.owner(n).answer(server.request()), f"node {n}")
+    server.close()
+    server = world.server()  # names are in its file
+    replies = [world.owner(n).answer(server.request()) for n in range(AGENTS)]
+    other = _with(replies[1], **{".weights": np.full(SIZE, 7.0, np.float32)})
+    with pytest.raises(RefusedError, match=r"node 0: agent 1: node 0 is agent 0, and node 1 is"):
+        server.hear(other, "node 0")
+    server.hear(other, "a new node")
+    with pytest.raises(RefusedError, match=r"a new node: agent 2: .* answered as agent 1"):
+        server.hear(replies[2], "a new node")
+    server.hear(replies[1], "node 1")
+    assert "node 1 is agent 1: a new node is not heard" in caplog.text
+    for sender in ("node 1", "a new node"):
+        with pytest.raises(RefusedError, match=f"{sender}.*: agent 1: it has been heard already"):
+            server.hear(other, sender)
+    server.close()
+    np.testing.assert_array_equal(server.present[1], [False, True, False])
+    told = server.request().broadcast[".weights"]  # the sum of all who were heard
+    np.testing.assert_array_equal(told, replies[1].message[".weights"])
+
+
 # What JSON, a config record or a careless program could make of a field.
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(),
