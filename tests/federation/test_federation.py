@@ -61,7 +61,7 @@ class World:
             owners_key,
         )
         self.options = {"initial": INITIAL, **options}
-        self.key, self.running = key, None
+        self.key, self.running, self.replied = key, None, None
         for n in range(algorithm.agents):
             (path / str(n)).mkdir(exist_ok=True)
 
@@ -88,7 +88,8 @@ class World:
         request = server.request()
         for n in range(self.algorithm.agents):
             if n not in absent:
-                server.hear(self.owner(n).answer(request))
+                self.replied = self.owner(n).answer(request)
+                server.hear(self.replied)
         server.close()
 
     def whole(self, server=None):
@@ -122,6 +123,14 @@ METHODS = {
     ),
     "TS": jaxbo.TS(SQUARE, AGENTS),
     "learned prior": jaxbo.LearnedPrior(GRID, AGENTS, 16, rank=3, groups=2),
+    "learned prior, features by evidence": jaxbo.LearnedPrior(
+        GRID,
+        AGENTS,
+        16,
+        rank=3,
+        groups=2,
+        features=[jaxbo.Fixed(jaxbo.SquaredExponential(5.0)), jaxbo.Fixed()],
+    ),
     "private learned prior": jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=PRIVATE),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
@@ -161,9 +170,12 @@ def test_owners_query_what_run_does_and_trace_nothing_after_the_first_round(
     world = World(tmp_path, METHODS[name], ledger=LEDGER if name in CHARGED else None)
     server = world.server(rounds=3)
     traced = []  # in the invitation and in each round
+    said = jaxbo.metrics.bytes_of(jaxbo.metrics.message_of(METHODS[name]))
     while not server.done:
         since = len(TRACED)
         world.exchange(server)
+        sent = sum(array.nbytes for array in world.replied.message.values())
+        assert sent == said
         traced.append(TRACED[since:])
     assert TRACED
     assert not any(traced[2:])
