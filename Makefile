@@ -1,7 +1,7 @@
 # make demo         twenty owners tune an SVM: federated, and alone (a table and a picture in out/)
 # make federation   a server and five owners, each a process of its own, do so through a network
 # make test         the tests: every behavior of every method
-# make test-all     more seeds, sizes and settings of the same, and float64
+# make test-all     more seeds, sizes and settings of the same, float64, and a server that is killed
 # make check        ruff and pyright
 # make docs         the documentation, in site/index.html
 #
@@ -26,7 +26,7 @@ test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
 # Each lot starts workers anew: with the bytecode of the lot before, they have the tests sooner.
 test test-%: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo federation test test-all test-full test-float64 test-fast test-long check lint format docs clean
+.PHONY: demo federation test test-all test-full test-float64 test-fast test-faults test-long check lint format docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready-demo
@@ -50,7 +50,7 @@ test: $(VENV)/ready-test
 	$(PYTEST) --compile roughly -m "not bitwise and not users and $(LOT)"
 
 # More seeds, sizes and settings of the same, and float64.
-test-all: test test-full test-float64
+test-all: test test-full test-float64 test-faults
 
 test-full: LOT := full and not long
 test-full: export JAX_ENABLE_X64 = 0
@@ -69,6 +69,11 @@ test-fast: $(VENV)/ready-dev
 	$(BIN)/python -m pytest --quiet --compile roughly tests/test_packaging.py tests/algos/test_contract.py \
 		-k "scanned or imported"
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# With processes: an owner who is still evaluating at the deadline, and the death of a SuperLink. The machine is
+# theirs alone, because a deadline is a time.
+test-faults: $(VENV)/ready-test
+	$(BIN)/python -m pytest --quiet -m long -k deadline tests/federation/test_processes.py
 
 # Three SuperNodes: ten rounds of two methods, and some killed. A process killed at each call that changes
 # files, processes that race for one checkpoint. A quarter of an hour of starting processes.

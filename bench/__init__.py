@@ -49,6 +49,7 @@ EXPERIMENTS = {
     "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
     "prior-private": "bench.prior.private",
+    "prior-rounds": "bench.speed.prior_rounds",
     "prior-secure": "bench.prior.secure",
     "prior-synthetic": "bench.prior.synthetic",
     "prior-tuning": "bench.prior.tuning",

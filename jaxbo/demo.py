@@ -24,8 +24,6 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import equinox as eqx
-import jax
 import jax.random as jr
 import numpy as np
 from jaxtyping import Float
@@ -140,13 +138,7 @@ def floats_sent(algorithm: AbstractAlgorithm, rounds: int) -> int:
         return 0
     if isinstance(algorithm, LearnedPrior) and float(algorithm.trust) == 0:
         return 0  # nobody would listen
-
-    def message(key: Any) -> Any:
-        state = algorithm.init(key)
-        client = jax.tree.map(lambda leaf: leaf[0], state.clients)
-        return algorithm.message(key, state.shared, client)
-
-    return rounds * metrics.floats(eqx.filter_eval_shape(message, jr.key(0)))
+    return rounds * metrics.floats(metrics.message_of(algorithm))
 
 
 class Comparison(NamedTuple):

@@ -14,12 +14,18 @@ import math
 from numbers import Real
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxbo._check import reals_or_none, require, rows_of
+from jaxbo._check import is_a, reals_or_none, require, rows_of
 from jaxbo._direction import Direction, check_direction, upward
+from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.algos.base.keys import init_keys
+from jaxbo.types import Key
 
 #: Values of every agent in every round, of one run or of many.
 Values: TypeAlias = Float[Array, "*runs rounds agents"] | Float[np.ndarray, "*runs rounds agents"]
@@ -230,6 +236,39 @@ def bytes_of(message: PyTree[Any]) -> int:
         12
     """
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in _leaves(message))
+
+
+def message_of(algorithm: AbstractAlgorithm) -> PyTree[jax.ShapeDtypeStruct]:
+    """The shapes of the message that an agent of a federated method sends in a round.
+
+    Nothing is computed. `floats` and `bytes_of` take the shapes. In a federation files and Flower
+    add names of arrays and traffic of their own.
+
+    Args:
+        algorithm: The method.
+
+    Returns:
+        A tree of `jax.ShapeDtypeStruct`. It is empty if agents send nothing.
+
+    Raises:
+        ValueError: The algorithm is no federated method.
+
+    Example:
+        >>> import jaxbo
+        >>> message = jaxbo.metrics.message_of(jaxbo.LearnedPrior(jaxbo.Cube(2), agents=20))
+        >>> jaxbo.metrics.floats(message), jaxbo.metrics.bytes_of(message)
+        (20507, 82028)
+    """
+    is_a("algorithm", algorithm, AbstractFederated)
+    assert isinstance(algorithm, AbstractFederated)
+
+    def one(key: Key) -> PyTree:
+        keys = init_keys(key)
+        shared = algorithm.setup(keys.setup)
+        client = algorithm.join(keys.join, shared, jnp.zeros((), int))
+        return algorithm.message(key, shared, client)
+
+    return eqx.filter_eval_shape(one, jax.random.key(0))
 
 
 def _leaves(message: PyTree[Any]) -> list[jax.ShapeDtypeStruct]:

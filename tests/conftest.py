@@ -64,9 +64,12 @@ def pytest_configure(config):
 #: A third of what Linux grants a process by default. Every compiled program takes some, and one that
 #: gets none crashes.
 MOST_MAPPINGS = 20_000
-#: Bytes from which on a process gives memory back: three of them are to run on a laptop.
-MOST_BYTES = 1e9
+#: Bytes from which on a process gives memory back, and again with so many more: three of them are to
+#: run on a laptop. Giving back takes a tenth of a second, and forgetting programs a second.
+MOST_BYTES, MORE_BYTES = 1.2e9, 1e8
 PROCESS = Path("/proc/self")
+#: The bytes that the last trim left.
+KEPT = pytest.StashKey[float]()
 
 
 def resident():
@@ -76,14 +79,19 @@ def resident():
 
 
 def trimmed():
-    """What compiling leaves behind goes back to the system: more than half of what a process holds."""
+    """What compiling leaves behind goes back to the system: more than half of what a process holds.
+
+    Returns the bytes that are left.
+    """
     with contextlib.suppress(OSError, AttributeError):  # of the C library of Linux only
         ctypes.CDLL(None).malloc_trim(0)
+    return resident()
 
 
-def pytest_runtest_teardown():
-    if resident() > MOST_BYTES:
-        trimmed()
+def pytest_runtest_teardown(item):
+    kept = item.config.stash.setdefault(KEPT, 0)
+    if resident() > max(MOST_BYTES, kept + MORE_BYTES):
+        item.config.stash[KEPT] = trimmed()
 
 
 @pytest.fixture(autouse=True, scope="module")

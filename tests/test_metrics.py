@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import jaxbo
 from jaxbo import metrics
 
 NAN, INF = np.nan, np.inf
@@ -114,3 +115,10 @@ def test_the_size_of_a_message_can_be_read_off_its_shapes():
 
 def test_no_message_has_no_size():
     assert metrics.floats(None) == metrics.bytes_of(()) == 0
+
+
+def test_a_method_without_messages_sends_nothing_and_one_without_agents_is_refused():
+    assert metrics.floats(metrics.message_of(jaxbo.TS(jaxbo.Cube(2), 3))) == 0
+    assert metrics.floats(metrics.message_of(jaxbo.FTS(jaxbo.Cube(2), 3))) == 100
+    with pytest.raises(ValueError, match="algorithm must be of type AbstractFederated"):
+        metrics.message_of(jaxbo.BO(jaxbo.Cube(2)))

@@ -251,6 +251,15 @@ def round_parts(results: Results) -> Rows:
     return [["", "takes", *kinds, "times the floor"], *rows]
 
 
+def prior_rounds(results: Results) -> Rows:
+    """Microseconds an agent of a round of the learned prior, and in rounds of FTS."""
+    took = {
+        name: method["final"]["mean"] for name, method in results["prior-rounds"]["methods"].items()
+    }
+    rows = [[name, figure(time), f"{time / took['FTS']:.1f}"] for name, time in took.items()]
+    return [["", "µs an agent", "rounds of FTS"], *rows]
+
+
 def gpu(results: Results) -> Rows:
     """Times on a GPU by the plain programs and by the kernels."""
     figures = results["gpu"]["settings"]["figures"]

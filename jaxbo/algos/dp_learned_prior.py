@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from jaxbo._check import positive, require, whole
+from jaxbo._check import is_a, positive, require, whole
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.algos.learned_prior import LearnedPrior, LearnedPriorBroadcast, LearnedPriorShared
 from jaxbo.domains.base import AbstractDomain
@@ -113,6 +113,7 @@ class DPLearnedPrior(AbstractPrivate):
     candidates: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):
+        is_a("features", self.features, Fixed)
         positive("scale", self.scale)
         require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
         whole("agents", self.agents, least=1)

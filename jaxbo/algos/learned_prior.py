@@ -27,14 +27,16 @@ hides the mean among others' means. Two sums that differ in a single agent give 
 `DPLearnedPrior` has a guarantee.
 """
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxbo._check import is_a, positive, require, whole
 from jaxbo._keys import aside
@@ -45,9 +47,10 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
-from jaxbo.kernels.models import shared_groups, shared_prior
+from jaxbo.kernels.models import shared_evidence, shared_groups, shared_prior
 from jaxbo.kernels.models.fitted import Fitted, Mixture
 from jaxbo.kernels.models.shared_covariance import Statistics
+from jaxbo.kernels.models.shared_evidence import SettingsEvidence
 from jaxbo.kernels.models.shared_groups import Doubt
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
@@ -56,24 +59,72 @@ from jaxbo.layout import Each, total
 from jaxbo.schedules import AbstractSchedule, as_schedule
 from jaxbo.types import Count, Flag, Key, Point, Scalar, named
 
+Message = TypeVar("Message")
+
+
+class FeatureSettings(eqx.Module):
+    """The feature maps among which evidence chooses, with a leading axis. `chosen` is the number of the
+    present map. `start` is the prior from which agents learn with new features.
+    """
+
+    features: FeatureMap
+    noises: Float[Array, " settings"]
+    start: SharedPrior
+    chosen: Count
+
+    def of(self, number: Count) -> FeatureMap:
+        """The feature map of this number."""
+        return jax.tree.map(lambda leaf: leaf[number], self.features)
+
 
 class LearnedPriorShared(eqx.Module):
-    """The features of all agents, and the priors of all groups that they have learned by now."""
+    """The features of all agents, and the priors of all groups that they have learned by now.
+
+    `settings` is None if the features are given.
+    """
 
     features: FeatureMap
     prior: SharedPrior
+    settings: FeatureSettings | None = None
+
+
+class LearnedPriorMessage(NamedTuple):
+    """An agent's statistics under the present features, and its evidence of all."""
+
+    statistics: Statistics
+    evidence: SettingsEvidence
+
+
+class LearnedPriorChoice(NamedTuple):
+    """The priors of a round, the number of their features, and that of the next round's."""
+
+    prior: SharedPrior
+    chosen: Count
+    next: Count
 
 
 class LearnedPriorBroadcast(eqx.Module):
-    """The priors of this round, and the round's common random key; the round's number if agents ask."""
+    """The priors of this round, and the round's common random key; the round's number if agents ask.
+
+    `chosen` is the number of their features, and `next` that of the next round's, if evidence chooses.
+    """
 
     key: Key
     prior: SharedPrior
     round: Count | None = None
+    chosen: Count | None = None
+    next: Count | None = None
 
 
 def _schedule(mixing: ArrayLike | AbstractSchedule | None) -> AbstractSchedule | None:
     return None if mixing is None else as_schedule(mixing, "mixing")
+
+
+def _features(features: Any) -> Any:
+    """A model, or several of them among which evidence chooses."""
+    if not isinstance(features, Sequence):
+        return features
+    return features[0] if len(features) == 1 else tuple(features)
 
 
 class _Believed:
@@ -115,6 +166,11 @@ class LearnedPrior(AbstractFederated):
     evidence. A message is `groups` times as long. Each group needs enough agents: one of few is
     soon lost.
 
+    `features` may be a list. Then evidence chooses one of them after each round, and the first is
+    that of the first round. An agent sends two numbers more for each. The evidence is that of all
+    agents' values under nothing learned (`kernels.models.shared_evidence`). After a change agents
+    learn the prior anew, from all their values.
+
     Each agent weighs the learned priors against nothing learned, by its own evidence. Nothing
     learned is a mean of 0 and the covariance of the kernel.
 
@@ -127,8 +183,9 @@ class LearnedPrior(AbstractFederated):
         capacity: The most observations that an agent will ever make, at least 1. Later observations
             are not learned from. Default: 64.
         features: The features that all agents share. Their kernel is the prior before anything is
-            learned. Their noise is a variance in units of the variance of all agents' values.
-            Default: `Fixed(noise=1e-3)`.
+            learned. Their noise is a variance in units of the variance of all agents' values. Or a
+            list of features of the same size, such as some with other length scales, among which
+            the evidence of all values chooses. Default: `Fixed(noise=1e-3)`.
         policy: The rule for the next query: `EI()`, `UCB()` or `Thompson()`. Default: `EI()`.
         rank: Number of directions in which agents' functions differ most, at least 0. None: any
             covariance.
@@ -146,8 +203,9 @@ class LearnedPrior(AbstractFederated):
             Default: 1000.
         prior: A prior that others have learned, as `learned` returns it, for agents that begin
             later. It is the only message that they hear. It stays as it is, and they send nothing.
-            It brings its own features, so `features` gives the noise alone. `rank`, `groups`,
-            `degrees` and `shrink` do not count, and `trust` does. None: the agents learn a prior.
+            It brings its own features, so `features` gives the noise alone. If they were chosen
+            from a list, the prior brings their noise too. `rank`, `groups`, `degrees` and `shrink`
+            do not count, and `trust` does. None: the agents learn a prior.
 
     Raises:
         ValueError: A number is out of its range, or the prior is of another dimension or has
@@ -168,7 +226,9 @@ class LearnedPrior(AbstractFederated):
         static=True, default=64
     )
     _: KW_ONLY
-    features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
+    features: Fixed | tuple[Fixed, ...] = eqx.field(
+        converter=_features, default_factory=lambda: Fixed(noise=1e-3)
+    )
     policy: AbstractPolicy = eqx.field(default_factory=EI)
     rank: int | None = eqx.field(static=True, default=None)
     groups: int = eqx.field(static=True, default=1)
@@ -180,18 +240,23 @@ class LearnedPrior(AbstractFederated):
     prior: LearnedPriorShared | None = None
 
     def __check_init__(self):
-        is_a("features", self.features, Fixed)
+        require(
+            len(self._models) > 0 and all(isinstance(model, Fixed) for model in self._models),
+            f"features must be Fixed(...), or a list of them of which evidence chooses one, got "
+            f"{self.features!r:.60}.",
+        )
+        self._check_alike()
         is_a("policy", self.policy, AbstractPolicy)
         self.policy.check(Fitted(1))
         whole("capacity", self.capacity, least=1)
         if self.rank is not None:
             whole("rank", self.rank)
         whole("groups", self.groups, least=1)
-        directions = self.features.size if self.rank is None else self.rank
+        directions = self._size if self.rank is None else self.rank
         require(
-            self.groups - 1 <= min(directions, self.features.size),
+            self.groups - 1 <= min(directions, self._size),
             f"groups={self.groups} begin to differ in {self.groups - 1} directions: features.size "
-            f"must be at least that, and rank too or None, got {self.features.size} and {self.rank}.",
+            f"must be at least that, and rank too or None, got {self._size} and {self.rank}.",
         )
         whole("candidates", self.candidates, least=1)
         positive("degrees", self.degrees)
@@ -201,6 +266,11 @@ class LearnedPrior(AbstractFederated):
         )
         if self.prior is not None:
             is_a("prior", self.prior, LearnedPriorShared)
+            require(
+                len(self._models) == 1,
+                "prior brings its own features, and agents choose no others: leave the list of "
+                "features out, or give one Fixed(...) for the noise.",
+            )
             shape = self.prior.prior.location.shape
             axes = 0 if self.prior.prior.share is None else 1  # that of groups
             require(
@@ -216,6 +286,35 @@ class LearnedPrior(AbstractFederated):
                 "prior has learned nothing, not even the scale of values, since no two of them "
                 "differed: leave it out, and agents learn one together.",
             )
+
+    @property
+    def _models(self) -> tuple[Fixed, ...]:
+        """The models among which evidence chooses, or the single model that is given."""
+        return self.features if isinstance(self.features, tuple) else (self.features,)
+
+    @property
+    def _size(self) -> int:
+        return self._models[0].size
+
+    def _check_alike(self) -> None:
+        """`ValueError` unless the feature maps of all models have the same arrays."""
+        if len(self._models) == 1 or self.prior is not None:
+            return
+        draw = lambda model: model.setup(jr.key(0), self.domain.dim)  # noqa: E731
+        maps = [eqx.filter_eval_shape(draw, model) for model in self._models]
+        structures = {jax.tree.structure(each) for each in maps}
+        shapes = {tuple(leaf.shape for leaf in jax.tree.leaves(each)) for each in maps}
+        require(
+            len(structures) == len(shapes) == 1,
+            "features of which evidence chooses one must be alike: give all the same size and basis, and "
+            "kernels with as many length scales.",
+        )
+
+    def _noise(self, shared: LearnedPriorShared, chosen: Count | None = None) -> Scalar:
+        """The noise of features of this number, or of the present ones."""
+        if shared.settings is None:
+            return self._models[0].noise
+        return shared.settings.noises[shared.settings.chosen if chosen is None else chosen]
 
     @property
     def gathers(self) -> bool:
@@ -236,7 +335,8 @@ class LearnedPrior(AbstractFederated):
         """Returns the prior that agents have learned from all their observations, for agents that
         begin later.
 
-        It takes more steps of expectation-maximization, which cost messages and no evaluation.
+        It takes more steps of expectation-maximization, which cost messages and no evaluation. If
+        evidence chooses the features, two steps go before.
 
         Args:
             state: The state of a run of this method.
@@ -262,47 +362,58 @@ class LearnedPrior(AbstractFederated):
             f"{type(here).__name__} of {dtype} and shape {shape}.",
         )
         key = jr.key(0)  # of which nothing learned depends
+        # The features may change in a first step, and then have learned nothing before a second.
+        first = 0 if state.shared.settings is None else 2
 
         def step(_: Count, shared: LearnedPriorShared) -> LearnedPriorShared:
             now = eqx.tree_at(lambda state: state.shared, state, shared)
             _, heard = self.exchange(ask_keys(key), now, jnp.asarray(here), each=each)
             return self.revised(shared, self.remembered(heard))
 
-        return jax.lax.fori_loop(0, steps, step, state.shared)
+        return jax.lax.fori_loop(0, first + steps, step, state.shared)
 
     def setup(self, key: Key) -> LearnedPriorShared:
         if self.prior is not None:
             return self.prior
         feature_key, basis_key = jr.split(key)
-        features = self.features.setup(feature_key, self.domain.dim)
-        dtype = self.features.noise.dtype
-        rank = features.size + 1 if self.rank is None else self.rank
-        prior = shared_groups.uninformed(basis_key, features.size, rank, self.groups, dtype)
-        return LearnedPriorShared(features, prior)
+        # Of the same key: kernels of the same form have the same frequencies.
+        maps = [model.setup(jr.clone(feature_key), self.domain.dim) for model in self._models]
+        noises, size = jnp.stack([model.noise for model in self._models]), self._size
+        rank = size + 1 if self.rank is None else self.rank
+        prior = shared_groups.uninformed(basis_key, size, rank, self.groups, noises.dtype)
+        if len(maps) == 1:
+            return LearnedPriorShared(maps[0], prior)
+        all_maps = jax.tree.map(lambda *leaves: jnp.stack(leaves), *maps)
+        settings = FeatureSettings(all_maps, noises, prior, jnp.zeros((), int))
+        return LearnedPriorShared(settings.of(settings.chosen), prior, settings)
 
     def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:
         del key, index
         return shared_prior.nothing(self.capacity, self.domain.dim, shared.prior.mean.dtype)
 
-    def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Statistics | None:
+    def message(
+        self, key: Key, shared: LearnedPriorShared, client: AgentData
+    ) -> LearnedPriorMessage | Statistics | None:
         del key
         if self.prior is not None:
             return None
-        noise = self.features.noise
-        return shared_groups.statistics(shared.features, shared.prior, noise, client)
+        noise, settings = self._noise(shared), shared.settings
+        statistics = shared_groups.statistics(shared.features, shared.prior, noise, client)
+        if settings is None:
+            return statistics
+        evidence = shared_evidence.evidence(settings.features, settings.noises, client)
+        return LearnedPriorMessage(statistics, evidence)
 
     def aggregate(
         self,
         key: Key,
         shared: LearnedPriorShared,
         round: Count,
-        messages: Statistics | None,
+        messages: LearnedPriorMessage | Statistics | None,
         present: Bool[Array, " agents"],
     ) -> LearnedPriorBroadcast:
-        prior = shared.prior
-        if messages is not None:
-            prior = self._summed(prior, total(jax.vmap, self._counted)(present, messages))
-        return self._broadcast(key, prior, round)
+        sums = None if messages is None else total(jax.vmap, self._counted)(present, messages)
+        return self._broadcast(key, shared, sums, round)
 
     def exchange(
         self,
@@ -317,7 +428,7 @@ class LearnedPrior(AbstractFederated):
 
         def counted(
             key: Key, shared: LearnedPriorShared, present: Flag, client: AgentData
-        ) -> Statistics:
+        ) -> LearnedPriorMessage | Statistics:
             message = self.message(key, shared, client)
             assert message is not None
             return self._counted(present, message)
@@ -325,19 +436,35 @@ class LearnedPrior(AbstractFederated):
         # All messages together would be D² numbers for each agent.
         own = agent_keys(keys.message, jnp.arange(self.agents))
         sums = total(each, counted, (0, None, 0, 0))(own, state.shared, present, state.clients)
-        prior = self._summed(state.shared.prior, sums)
-        return None, self._broadcast(keys.server, prior, state.round)
+        return None, self._broadcast(keys.server, state.shared, sums, state.round)
 
-    def _counted(self, present: Flag, message: Statistics) -> Statistics:
+    def _counted(self, present: Flag, message: Message) -> Message:
         """An agent's part of the sums: 0 if it is absent, or if a number is not finite."""
         heard = present & self.usable(message)
         return jax.tree.map(lambda a: jnp.where(heard, a, 0), message)
 
-    def _summed(self, prior: SharedPrior, sums: Statistics) -> SharedPrior:
-        return shared_groups.updated(prior, sums, self.shrink, self.degrees)
-
-    def _broadcast(self, key: Key, prior: SharedPrior, round: Count) -> LearnedPriorBroadcast:
-        return LearnedPriorBroadcast(key, prior, None if self.mixing is None else round)
+    def _broadcast(
+        self,
+        key: Key,
+        shared: LearnedPriorShared,
+        sums: LearnedPriorMessage | Statistics | None,
+        round: Count,
+    ) -> LearnedPriorBroadcast:
+        """From the sums over agents; None if they send nothing."""
+        told = None if self.mixing is None else round
+        statistics = sums.statistics if isinstance(sums, LearnedPriorMessage) else sums
+        prior = shared.prior
+        if statistics is not None:
+            prior = shared_groups.updated(prior, statistics, self.shrink, self.degrees)
+        settings = shared.settings
+        if settings is None:
+            return LearnedPriorBroadcast(key, prior, told)
+        following = settings.chosen
+        if isinstance(sums, LearnedPriorMessage):
+            best = shared_evidence.likeliest(sums.evidence, prior.scale[0], settings.chosen)
+            # While all values are equal nothing is known of their scale.
+            following = jnp.where(prior.learned[0], best, settings.chosen)
+        return LearnedPriorBroadcast(key, prior, told, settings.chosen, following)
 
     def choose(
         self,
@@ -345,7 +472,7 @@ class LearnedPrior(AbstractFederated):
         shared: LearnedPriorShared,
         client: AgentData,
         past: History,
-        message: Statistics | None,
+        message: LearnedPriorMessage | Statistics | None,
         broadcast: LearnedPriorBroadcast,
     ) -> tuple[Point, tuple[()]]:
         del message
@@ -354,8 +481,12 @@ class LearnedPrior(AbstractFederated):
             turn_key, key = jr.split(key)
             own_turn = jr.uniform(turn_key) < self.mixing(broadcast.round + 1)
             trust, alone = jnp.where(own_turn, 0, trust), alone | own_turn
-        known = broadcast.prior, self.features.noise, client, trust
-        belief = shared_groups.doubting(shared.features, *known)
+        # The features are the broadcast's: an agent may have missed the round before.
+        settings, chosen, features = shared.settings, broadcast.chosen, shared.features
+        if settings is not None and chosen is not None:
+            features = settings.of(chosen)
+        known = broadcast.prior, self._noise(shared, chosen), client, trust
+        belief = shared_groups.doubting(features, *known)
         # While all of an agent's own values are equal, the shared prior says where to look.
         return self.search(key, belief, past, broadcast.key, alone), ()
 
@@ -379,7 +510,7 @@ class LearnedPrior(AbstractFederated):
     def expect(
         self, shared: LearnedPriorShared, client: AgentData, x: Point
     ) -> tuple[Scalar, Scalar]:
-        known = shared.prior, self.features.noise, client, self.trust
+        known = shared.prior, self._noise(shared), client, self.trust
         return shared_groups.doubting(shared.features, *known).predict(x)
 
     def learn(
@@ -388,8 +519,20 @@ class LearnedPrior(AbstractFederated):
         del shared, round
         return shared_prior.observe(client, x, value)
 
-    def remembered(self, broadcast: LearnedPriorBroadcast) -> SharedPrior:
-        return broadcast.prior
+    def remembered(self, broadcast: LearnedPriorBroadcast) -> LearnedPriorChoice | SharedPrior:
+        if broadcast.chosen is None or broadcast.next is None:
+            return broadcast.prior
+        return LearnedPriorChoice(broadcast.prior, broadcast.chosen, broadcast.next)
 
-    def revised(self, shared: LearnedPriorShared, remembered: SharedPrior) -> LearnedPriorShared:
-        return LearnedPriorShared(shared.features, remembered)
+    def revised(
+        self, shared: LearnedPriorShared, remembered: LearnedPriorChoice | SharedPrior
+    ) -> LearnedPriorShared:
+        settings = shared.settings
+        if settings is None or not isinstance(remembered, LearnedPriorChoice):
+            assert isinstance(remembered, SharedPrior)
+            return LearnedPriorShared(shared.features, remembered)
+        prior, chosen, following = remembered
+        begun = chosen == following
+        prior = jax.tree.map(lambda a, b: jnp.where(begun, a, b), prior, settings.start)
+        settings = eqx.tree_at(lambda s: s.chosen, settings, following)
+        return LearnedPriorShared(settings.of(following), prior, settings)

@@ -1,19 +1,15 @@
 """Modules that need the extra `secure`: they are imported when something is done with them."""
 
-from jaxbo.privacy.distributed import missing
+from jaxbo.privacy.distributed import importing
 
 
 def masks():
-    try:
+    with importing():
         from jaxbo.federation import _masks
-    except ImportError as error:
-        raise missing(error) from error
     return _masks
 
 
 def identities():
-    try:
+    with importing():
         from jaxbo.federation import _identities
-    except ImportError as error:
-        raise missing(error) from error
     return _identities

@@ -23,7 +23,10 @@ LISTS = "lists "
 
 @dataclasses.dataclass(frozen=True)
 class ServerMemory:
-    """The server's file: the broadcast that is out, the agents heard before it, the costs of releases."""
+    """The server's file: the broadcast that is out, the agents heard before it, the costs of releases.
+
+    `names` has the first sender that was heard as each agent, or an empty text.
+    """
 
     path: Path
     identity: Identity
@@ -35,13 +38,15 @@ class ServerMemory:
     broadcast: Packed = dataclasses.field(default_factory=dict)
     stage: int = KEYS
     lists: Packed = dataclasses.field(default_factory=dict)
+    names: list[str] = dataclasses.field(default_factory=list)
 
     def after(
         self, round: int, broadcast: Packed, heard: np.ndarray, ledger: Ledger | None
     ) -> "ServerMemory":
         """With the next broadcast, of those who were heard."""
         fixed = self.path, self.identity, self.federation
-        return ServerMemory(*fixed, ledger, round, False, [*self.present, heard], broadcast)
+        present, names = [*self.present, heard], self.names
+        return ServerMemory(*fixed, ledger, round, False, present, broadcast, names=names)
 
     @classmethod
     def open(cls, path: Path, identity: Identity, ledger: Ledger | None) -> "ServerMemory":
@@ -68,6 +73,7 @@ class ServerMemory:
         try:
             theirs, charged = dict(manifest["identity"]), manifest["ledger"]
             present = list(arrays.pop("present"))
+            names = [str(name) for name in arrays.pop("names")]
             round, over = int(manifest["round"]), bool(manifest["over"])
             federation, stage = str(manifest["federation"]), int(manifest["stage"])
             kept = {name for name in arrays if name.startswith(LISTS)}
@@ -80,7 +86,7 @@ class ServerMemory:
                 ledger = ledger.charged(charged)
             except ValueError as error:
                 raise _archive.damaged(path, error) from error
-        known = round, over, present, arrays, stage, lists
+        known = round, over, present, arrays, stage, lists, names
         return cls(path, identity, federation, ledger, *known)
 
     def count(self) -> None:
@@ -101,5 +107,6 @@ class ServerMemory:
             "ledger": ledger,
         }
         lists = {LISTS + name: array for name, array in self.lists.items()}
-        arrays = {**self.broadcast, **lists, "present": np.asarray(self.present, bool)}
+        who = {"present": np.asarray(self.present, bool), "names": np.asarray(self.names, np.str_)}
+        arrays = {**self.broadcast, **lists, **who}
         _archive.write(self.path, manifest, arrays)

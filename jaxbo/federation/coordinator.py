@@ -21,7 +21,7 @@ from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
-from jaxbo.federation import _sides
+from jaxbo.federation import _senders, _sides
 from jaxbo.federation._directory import Directory
 from jaxbo.federation._server_memory import ServerMemory
 from jaxbo.federation._stages import (
@@ -272,16 +272,18 @@ class Coordinator:
             reply: The owner's reply. A reply that nobody could read is the `RefusedError` that says
                 why.
             sender: The owner's name, if whoever carries the replies knows it. Default: the reply says
-                which agent it is of. After the first exchange of a secure sum, a reply is refused if
-                another sender began the sum as this agent. An owner whose name changes misses this sum,
-                and takes part in the next.
+                which agent it is of. The first sender that is heard as an agent has its number in later
+                rounds, too, and no sender has two. A sender who is new can take the number as long as
+                the sender who has it does not answer. After the first exchange of a secure sum, a reply
+                is refused if another sender began the sum as this agent. An owner whose name changes
+                misses this sum, and takes part in the next.
 
         Raises:
             RefusedError: The message is of no use, or it is no reply. The error has the owner's name.
-            ValueError: `sender` is not a text.
+            ValueError: `sender` is no text, or an empty text.
         """
         require(
-            sender is None or isinstance(sender, str),
+            sender is None or (isinstance(sender, str) and sender != ""),
             f"sender must be a name or None, got {shown(sender)}.",
         )
         try:
@@ -296,8 +298,10 @@ class Coordinator:
             reason = error if isinstance(error, RefusedError) else type(error).__name__
             raise RefusedError(f"{name}{times}: {detail}{reason}") from None
         assert isinstance(reply, Reply)
-        self._messages[reply.agent] = message
-        self._senders[reply.agent] = self._name(reply)[0] if sender is None else sender
+        agent, name = reply.agent, self._name(reply)[0] if sender is None else sender
+        if agent in self._messages:
+            log.warning("%s is agent %d: %s is not heard", name, agent, self._senders[agent])
+        self._messages[agent], self._senders[agent] = message, name
 
     def _message(self, reply: Reply | RefusedError, sender: str | None) -> PyTree:
         """The message in it. Raises for a message that cannot be used."""
@@ -314,8 +318,9 @@ class Coordinator:
             raise RefusedError(f"its message is of stage {reply.stage}, this is {self.stage}.")
         if reply.agent not in range(self.algorithm.agents):
             raise RefusedError(f"there are {self.algorithm.agents} agents.")
-        self._check_sender(reply.agent, sender)
-        if reply.agent in self._messages:
+        if sender is not None:
+            self._check_sender(reply.agent, sender)
+        if reply.agent in self._messages and not self._displaces(reply.agent, sender):
             raise RefusedError("it has been heard already.")
         if self._sums is not None:
             return self._hidden(self._sums, reply)
@@ -324,15 +329,21 @@ class Coordinator:
             raise RefusedError("its message has numbers that are not finite.")
         return message
 
-    def _check_sender(self, agent: int, sender: str | None) -> None:
-        """`RefusedError` if another sender than this one began the secure sum as this agent."""
-        # The next sum begins with its own names: an owner whose name has changed misses this one alone.
-        known = self._memory.lists if self.stage != KEYS else {}
-        if sender is None or not known or not known["joined"][agent]:
+    def _check_sender(self, agent: int, sender: str) -> None:
+        """`RefusedError` if another sender has this agent's number."""
+        if self.stage == KEYS:
+            _senders.check(agent, sender, self._memory.names, self._senders)
             return
-        first = known["senders"][agent].item()
+        # The next sum begins with its own names: an owner whose name has changed misses this one alone.
+        begun = self._memory.lists
+        first = begun["senders"][agent].item() if begun["joined"][agent] else sender
         if sender != first:
             raise RefusedError(f"it began this sum as {first}, and no other may answer for it.")
+
+    def _displaces(self, agent: int, sender: str | None) -> bool:
+        """Whether a sender has the number with which another was heard in this round."""
+        names, other = self._memory.names, self._senders[agent]
+        return self.stage == KEYS and bool(names) and names[agent] == sender != other
 
     def _hidden(self, sums: ServersPart, reply: Reply) -> PyTree:
         """The part of a secure sum in it."""
@@ -342,7 +353,8 @@ class Coordinator:
         like = reply_like(self.stage, sums.algorithm, self._following_sum())
         message = unpack(reply.message, like)
         named = self._memory.federation, self.round, reply.agent
-        sums.check(named, self.stage, message, self._messages.values())
+        others = [one for n, one in self._messages.items() if n != reply.agent]
+        sums.check(named, self.stage, message, others)
         return message
 
     def _following_sum(self) -> bool:
@@ -379,6 +391,9 @@ class Coordinator:
             following = self._following(heard)
         else:
             following = self._staged(self._sums, heard)
+        if self.stage == KEYS:
+            names = _senders.after(self._memory.names, self._senders, self.algorithm.agents)
+            following = dataclasses.replace(following, names=names)
         following.save()  # before anybody hears of it
         following.count()
         self._memory, self._messages, self._senders = following, {}, {}

@@ -54,8 +54,10 @@ Neighbors. Other owners and the server know who takes part. So what is hidden is
 takes part but what it adds: in the neighboring run its vector is 0 (`Relation.ZERO_OUT`).
 """
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import TypeVar
 
 import jax
@@ -312,22 +314,22 @@ def check_extra() -> None:
         >>> from jaxbo.privacy import distributed
         >>> distributed.check_extra()
     """
-    try:
+    with importing():
         import opendp.measurements  # noqa: F401
-    except ImportError as error:
-        raise missing(error) from error
 
 
-def missing(error: ImportError) -> ImportError:
-    """The error of secure sums without one of their packages.
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Imports in this block say what to install if a package of the extra `secure` is missing.
 
-    Args:
-        error: The error of an import.
-
-    Returns:
-        The error that says what to install.
+    Raises:
+        ImportError: The extra `secure` is missing.
     """
-    return ImportError(f'secure sums need {error.name}: pip install "jaxbo-agents[secure]".')
+    try:
+        yield
+    except ImportError as error:
+        said = f'secure sums need {error.name}: pip install "jaxbo-agents[secure]".'
+        raise ImportError(said) from error
 
 
 def decoded(total: UInt32[Array, " features"], sensitivity: Scalar) -> Float[Array, " features"]:

@@ -106,6 +106,13 @@ def fts(domain, agents, **options):
     return FTS(domain, agents, features=fixed(domain), candidates=128, **options)
 
 
+def grouped(domain, agents, rounds):
+    """Two groups, whose features change with the first values."""
+    smooth = Fixed(SquaredExponential(5.0 * domain.dim**0.5), size=60, noise=1e-3)
+    options = {"features": [smooth, fixed(domain)], "candidates": 128}
+    return LearnedPrior(domain, agents, rounds, groups=2, **options)
+
+
 def ensemble(domain, evaluations, **options):
     """Two kernels."""
     kernels = kernel(domain), Matern32(0.4 * domain.dim**0.5)
@@ -179,6 +186,7 @@ SETTINGS = {
     "FTS, ranked peers": lambda d, n, t: fts(d, n, own=fitted(d, t), peers=Ranked()),
     "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),
     "FTS, pooled": lambda d, n, t: fts(d, n, own=pooled_model(d, t), pooled=Pooled(16)),
+    "learned prior, groups, features by evidence": lambda d, n, t: grouped(d, n, t),
 }
 #: What a plateau misled: hyperparameters that are fitted, and a search that draws nothing.
 MISLED = {

@@ -415,3 +415,9 @@ def test_a_guess_of_the_scale_that_is_far_off_is_right_after_three_releases(key)
 def test_what_it_cannot_work_with_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         make(**{"mechanism": OPEN} | options)
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_list_of_features_is_refused():
+    with pytest.raises(ValueError, match="features must be of type Fixed, got list"):
+        make(mechanism=OPEN, features=[MODEL, MODEL])

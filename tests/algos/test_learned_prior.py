@@ -30,6 +30,8 @@ MODEL = Fixed(SquaredExponential(0.25), size=30, noise=1e-3)
 #: Points to choose from: no search has to be compiled. The contract is tried on a square, too.
 GRID = Finite(np.stack(np.meshgrid(*2 * [np.linspace(0, 1, 15)]), axis=-1).reshape(-1, 2))
 EVERYONE = np.ones(AGENTS, bool)
+#: All values speak against the first, and some against the last.
+SEVERAL = [Fixed(SquaredExponential(length), size=30, noise=1e-3) for length in (5.0, 0.25, 0.01)]
 
 
 def make(**options):
@@ -179,20 +181,24 @@ def test_a_driven_run_that_was_stopped_goes_on_with_the_same_prior(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rank", "groups"), [(0, 1), (4, 1), (31, 1), (None, 1), (4, 3), (None, 2)]
+    ("rank", "groups", "settings"),
+    [(0, 1, 1), (4, 1, 1), (31, 1, 1), (None, 1, 1), (4, 3, 1), (None, 2, 1), (4, 3, 3)],
 )
-def test_a_message_has_as_many_numbers_as_is_said(rank, groups):
-    algorithm = make(rank=rank, groups=groups)
+def test_a_message_has_as_many_numbers_as_is_said(rank, groups, settings):
+    algorithm = make(rank=rank, groups=groups, features=SEVERAL[:settings])
     state = jax.eval_shape(algorithm.init, jr.key(0))
     message = jax.eval_shape(algorithm.messages, jr.key(0), state)
     D = MODEL.size + 1
     of_spread = {0: 2, 4: D * 5}.get(rank, D * D)
-    assert metrics.floats(message) == AGENTS * groups * (1 + 3 + D + 2 * of_spread)
+    evidence = 2 * settings if settings > 1 else 0
+    assert metrics.floats(message) == AGENTS * (groups * (1 + 3 + D + 2 * of_spread) + evidence)
 
 
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "features": SEVERAL}], ids=str)
 @pytest.mark.parametrize("each", [layout(None, 4), layout(jax.make_mesh((8,), ("agents",)), None)])
-def test_sums_made_in_chunks_and_over_devices_are_those_of_all_messages(each):
-    algorithm, state = make(), told(make(), np.where(FAILED, np.nan, Y))
+def test_sums_made_in_chunks_and_over_devices_are_those_of_all_messages(each, options):
+    algorithm = make(**options)
+    state = told(algorithm, np.where(FAILED, np.nan, Y))
     keys, present = ask_keys(jr.key(6)), jnp.arange(AGENTS) != 2
 
     def both(state):
@@ -200,11 +206,11 @@ def test_sums_made_in_chunks_and_over_devices_are_those_of_all_messages(each):
         known = state.shared, state.round, messages, present
         whole = algorithm.aggregate(keys.server, *known)
         _, one = algorithm.exchange(keys, state, present, each=each)
-        return whole.prior, one.prior
+        return algorithm.remembered(whole), algorithm.remembered(one), one.prior.learned
 
-    whole, one = eqx.filter_jit(both)(state)
+    whole, one, learned = eqx.filter_jit(both)(state)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), whole, one)
-    assert bool(one.learned)
+    assert np.all(learned)
 
 
 def test_in_chunks_a_round_holds_the_messages_of_a_chunk():
@@ -269,6 +275,108 @@ def test_steps_of_learning_are_those_of_rounds(present):
     assert moved.max() > 1e-3
 
 
+# ---------------------------------------------------------------- features by evidence
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_agents_that_change_their_features_learn_as_if_they_had_begun_with_them(groups):
+    several, right = (make(groups=groups, features=f) for f in (SEVERAL, SEVERAL[1]))
+    found, alone = (learned(a, told(a, Y), steps) for a, steps in ((several, 2), (right, 3)))
+    assert found.settings.chosen == 1
+    for mine, theirs in ((found.prior, alone.prior), (found.features, alone.features)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), mine, theirs)
+    assert np.all(found.prior.learned)
+
+
+def test_a_round_searches_by_its_own_features_and_the_next_by_those_that_are_chosen():
+    several = make(features=SEVERAL)
+    state = told(several, Y)
+    queries, info = ask(several, state)
+    assert (info.broadcast.chosen, info.broadcast.next) == (0, 1)
+    first = make(features=SEVERAL[0])
+    np.testing.assert_array_equal(queries, ask(first, told(first, Y))[0])
+    following = several.revised(state.shared, info.broadcast)
+    state = eqx.tree_at(lambda s: s.shared, state, following)
+    right = make(features=SEVERAL[1])
+    np.testing.assert_array_equal(ask(several, state)[0], ask(right, told(right, Y))[0])
+    # An agent that has missed the change hears by which features the prior is.
+    late = eqx.tree_at(lambda s: s.shared, state, told(several, Y).shared)
+    _, heard = exchanged(several, state)
+    np.testing.assert_array_equal(*(answers(several, s, heard) for s in (state, late)))
+
+
+@eqx.filter_jit
+def exchanged(algorithm, state):
+    return algorithm.exchange(ask_keys(jr.key(6)), state, jnp.asarray(EVERYONE))
+
+
+@eqx.filter_jit
+def answers(algorithm, state, heard):
+    return algorithm.respond(ask_keys(jr.key(6)).choice, state, None, heard)[0]
+
+
+def test_equal_values_and_nobody_present_choose_nothing():
+    algorithm = make(features=SEVERAL)
+    flat = told(algorithm, np.full_like(Y, 0.7))
+    absent = ~EVERYONE
+    for state, present in ((flat, EVERYONE), (told(algorithm, Y), absent)):
+        info = ask(algorithm, state, present)[1]
+        assert info.broadcast.next == 0
+
+
+def test_newcomers_search_by_the_features_and_the_noise_that_were_chosen():
+    noisy = [Fixed(SquaredExponential(0.25), size=30, noise=noise) for noise in (3.0, 1e-3)]
+    before = make(features=noisy)
+    prior = learned(before, told(before, Y), 2)
+    assert prior.settings.chosen == 1
+    alone = make(features=noisy[1])
+    known = learned(alone, told(alone, Y), 3)
+
+    def first(prior, **options):
+        newcomers = make(agents=2, prior=prior, **options)
+        state = eqx.filter_jit(newcomers.init)(jr.key(5))
+        return stepped.ask(newcomers, jr.key(6), state, np.ones(2, bool))
+
+    queries, info = first(prior, features=noisy[0])
+    assert (info.broadcast.chosen, info.broadcast.next) == (1, 1)
+    np.testing.assert_array_equal(queries, first(known, features=noisy[1])[0])
+
+
+# ---------------------------------------------------------------- groups with the rest
+
+
+@functools.cache
+def of_two_kinds():
+    """The prior of two groups: half of the agents are upside down."""
+    x = np.random.default_rng(5).choice(np.asarray(GRID.points), (INITIAL + ROUNDS, AGENTS))
+    y = (-1.0) ** np.arange(AGENTS) * hill(np, np.arange(AGENTS)[:, None], x)
+    before = make(groups=2)
+    state = eqx.filter_jit(before.init)(jr.key(5))
+    state = eqx.filter_jit(before.warm_start)(state, jnp.asarray(x), jnp.asarray(y, X.dtype))
+    return learned(before, state, 10)
+
+
+def test_by_its_first_value_a_newcomer_knows_its_group():
+    newcomers = make(agents=2, prior=of_two_kinds(), trust=1.0)
+    state = eqx.filter_jit(newcomers.init)(jr.key(5))
+    slope, top = (jnp.asarray([p, p], X.dtype) for p in ([0.5, 0.4], [0.7, 0.3]))
+    height = float(hill(np, 0, np.array([0.5, 0.4])))
+    state = eqx.filter_jit(newcomers.tell)(state, slope, jnp.asarray([height, -height], X.dtype))
+    mean, _ = eqx.filter_jit(newcomers.predict)(state, top)
+    assert mean[0] > 0.45  # alone, 0.3 at most
+    assert mean[1] < -0.45
+
+
+@pytest.mark.parametrize("options", [{"mixing": 1.0}, {"trust": 0.0}], ids=str)
+def test_newcomers_of_groups_work_alone_if_they_are_told_to(options):
+    newcomers = make(agents=2, prior=of_two_kinds(), **options)
+    state = eqx.filter_jit(newcomers.init)(jr.key(5))
+    queries, _ = stepped.ask(newcomers, jr.key(6), state, np.ones(2, bool))
+    together = make(agents=2, prior=of_two_kinds())
+    others, _ = stepped.ask(together, jr.key(6), state, np.ones(2, bool))
+    assert np.any(queries != others)
+
+
 @functools.cache
 def shape(agents=AGENTS):
     """The shapes of a state at the start, which tell its algorithm."""
@@ -298,6 +406,9 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
     [
         ({"rank": -1}, "rank"),
         ({"groups": 0}, "groups"),
+        ({"features": []}, r"features must be Fixed\(...\), or a list"),
+        ({"features": [MODEL, Fixed(size=40)]}, "must be alike: give all the same size"),
+        ({"features": [MODEL, Fixed(SquaredExponential([0.2, 0.2]), 30)]}, "must be alike"),
         ({"groups": 4, "rank": 2}, "differ in 3 directions: .* rank too or None"),
         ({"groups": 5, "features": Fixed(size=3)}, "features.size must be at least that"),
         ({"trust": 1.5}, "trust must be in"),
@@ -312,6 +423,12 @@ def test_what_it_cannot_work_with_is_refused(options, words):
         make(**options)
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_list_of_features_with_something_else_in_it_is_refused():
+    with pytest.raises(ValueError, match=r"features must be Fixed\(...\), or a list"):
+        make(features=[MODEL, 0.2])
+
+
 def test_a_prior_that_cannot_serve_is_refused():
     of_space = eqx.filter_eval_shape(LearnedPrior(Cube(3), 1, 4).setup, jr.key(0))
     with pytest.raises(ValueError, match="prior was learned on 3"):
@@ -323,5 +440,7 @@ def test_a_prior_that_cannot_serve_is_refused():
     several = eqx.filter_eval_shape(jax.vmap(without_groups), jr.split(jr.key(0)))
     with pytest.raises(ValueError, match=r"prior must be one, .* \(2,\)"):
         make(prior=several)
+    with pytest.raises(ValueError, match="agents choose no others: leave the list"):
+        make(prior=of_two_kinds(), features=SEVERAL)
     with pytest.raises(ValueError, match="prior has learned nothing"):
         make(prior=eqx.filter_jit(make().setup)(jr.key(0)))

@@ -44,6 +44,7 @@ METRICS = {
     "confidence_interval": of(metrics.confidence_interval, x=VALUES, axis=0, level=0.9),
     "floats": of(metrics.floats, message=VALUES),
     "bytes_of": of(metrics.bytes_of, message=VALUES),
+    "message_of": of(metrics.message_of, algorithm=jaxbo.TS(jaxbo.Cube(2), 2)),
     "summary": of(jaxbo.summary, round=ROUND),
 }
 OBJECTIVES = {

@@ -61,7 +61,7 @@ class World:
             owners_key,
         )
         self.options = {"initial": INITIAL, **options}
-        self.key, self.running = key, None
+        self.key, self.running, self.replied = key, None, None
         for n in range(algorithm.agents):
             (path / str(n)).mkdir(exist_ok=True)
 
@@ -88,7 +88,8 @@ class World:
         request = server.request()
         for n in range(self.algorithm.agents):
             if n not in absent:
-                server.hear(self.owner(n).answer(request))
+                self.replied = self.owner(n).answer(request)
+                server.hear(self.replied)
         server.close()
 
     def whole(self, server=None):
@@ -122,6 +123,14 @@ METHODS = {
     ),
     "TS": jaxbo.TS(SQUARE, AGENTS),
     "learned prior": jaxbo.LearnedPrior(GRID, AGENTS, 16, rank=3, groups=2),
+    "learned prior, features by evidence": jaxbo.LearnedPrior(
+        GRID,
+        AGENTS,
+        16,
+        rank=3,
+        groups=2,
+        features=[jaxbo.Fixed(jaxbo.SquaredExponential(5.0)), jaxbo.Fixed()],
+    ),
     "private learned prior": jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=PRIVATE),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
@@ -161,9 +170,12 @@ def test_owners_query_what_run_does_and_trace_nothing_after_the_first_round(
     world = World(tmp_path, METHODS[name], ledger=LEDGER if name in CHARGED else None)
     server = world.server(rounds=3)
     traced = []  # in the invitation and in each round
+    said = jaxbo.metrics.bytes_of(jaxbo.metrics.message_of(METHODS[name]))
     while not server.done:
         since = len(TRACED)
         world.exchange(server)
+        sent = sum(array.nbytes for array in world.replied.message.values())
+        assert sent == said
         traced.append(TRACED[since:])
     assert TRACED
     assert not any(traced[2:])
@@ -797,6 +809,32 @@ def test_refusals_are_counted_by_name(tmp_path):
     server.hear(reply)
     server.close()
     np.testing.assert_array_equal(server.present, [[False, True, False]])
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_sender_who_has_a_number_is_heard_whoever_answered_with_it_before(tmp_path, caplog):
+    world = World(tmp_path, WALK)
+    server = world.server()
+    for n in range(2):
+        server.hear(world.owner(n).answer(server.request()), f"node {n}")
+    server.close()
+    server = world.server()  # names are in its file
+    replies = [world.owner(n).answer(server.request()) for n in range(AGENTS)]
+    other = _with(replies[1], **{".weights": np.full(SIZE, 7.0, np.float32)})
+    with pytest.raises(RefusedError, match=r"node 0: agent 1: node 0 is agent 0, and node 1 is"):
+        server.hear(other, "node 0")
+    server.hear(other, "a new node")
+    with pytest.raises(RefusedError, match=r"a new node: agent 2: .* answered as agent 1"):
+        server.hear(replies[2], "a new node")
+    server.hear(replies[1], "node 1")
+    assert "node 1 is agent 1: a new node is not heard" in caplog.text
+    for sender in ("node 1", "a new node"):
+        with pytest.raises(RefusedError, match=f"{sender}.*: agent 1: it has been heard already"):
+            server.hear(other, sender)
+    server.close()
+    np.testing.assert_array_equal(server.present[1], [False, True, False])
+    told = server.request().broadcast[".weights"]  # the sum of all who were heard
+    np.testing.assert_array_equal(told, replies[1].message[".weights"])
 
 
 # What JSON, a config record or a careless program could make of a field.

@@ -310,6 +310,28 @@ def _for_another_once_a_sum(node, reply):
     return _config(reply, agent=1) if config["stage"] == config["round"] + 2 else reply
 
 
+def test_a_node_cannot_begin_a_sum_as_another_owner(tmp_path, caplog):
+    quiet = jaxbo.Mechanism(5e-4, 20.0, jaxbo.Poisson(1.0))
+    algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
+    client = flower.client_app(algorithm, objective, key=KEY, secure=secure)
+    options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGER, "secure": secure}
+
+    def spoil(node, reply):
+        if node != 100 or reply.has_error():
+            return reply
+        config = reply.content["reply"]
+        return _config(reply, agent=1) if (config["stage"], config["round"]) == (0, 0) else reply
+
+    grid = Here(client, nodes(tmp_path), spoil)
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(flower.server_app(algorithm, 2, KEY, **options), grid, tmp_path)
+    assert "node 100: agent 1: node 100 is agent 0, and node 101 is agent 1" in caplog.text
+    assert re.search(r"round 1 of 2: 2 of 3 owners .* absent: \[0\]; 1 refused", caplog.text)
+    assert "node 101: " not in caplog.text
+    heard = np.load(tmp_path / "server.npz")["present"]
+    np.testing.assert_array_equal(heard, [[1, 1, 1], [0, 1, 1]])
+
+
 def test_an_owner_whose_node_has_another_name_misses_this_sum_alone(tmp_path, caplog):
     """Flower names a node anew if it registers anew, as after a stop without a database."""
     quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))

@@ -453,13 +453,30 @@ def test_a_server_refuses_who_was_not_in_the_stage_before(tmp_path):
         ring.owner(0).answer(server.request())
 
 
+def test_an_owner_with_two_nodes_gives_the_same_keys_by_both(tmp_path):
+    """One of them has its number, and the other is new: the keys of two owners would not be the same."""
+    ring = Ring(tmp_path)
+    server = ring.server()
+    for n in range(AGENTS):
+        server.hear(ring.owner(n).answer(server.request()), f"node {n}")
+    server.close()
+    while server.stage != KEYS:
+        ring.stage(server)
+    reply = ring.owner(1).answer(server.request())
+    for sender in ("a new node", "node 1"):
+        server.hear(reply, sender)
+    with pytest.raises(RefusedError, match="a new node: agent 1: it has been heard already"):
+        server.hear(reply, "a new node")
+    assert server.round == 0
+
+
 def test_methods_whose_messages_are_not_summed_up_say_so(tmp_path):
     walk = Walk(SQUARE, AGENTS)
     for make in (
         lambda: Coordinator(walk, 1, KEY, tmp_path / "s.npz", secure=SECURE),
         lambda: Owner(walk, objective, 0, tmp_path, secure=SECURE),
     ):
-        with pytest.raises(ValueError, match=r"Walk cannot have secure=.* needs each message"):
+        with pytest.raises(ValueError, match=r"Walk cannot have secure=.* needs a private method"):
             make()
     fixed = jaxbo.Mechanism(1.0, 1.0, jaxbo.FixedSize(2, agents=AGENTS))
     drawn = dataclasses.replace(WALK, mechanism=fixed)
@@ -633,6 +650,6 @@ def test_the_servers_file_has_no_message_and_no_secret(tmp_path):
     ring.until(server, -1, OPEN)
     with np.load(tmp_path / "server.npz") as saved:
         names = {name.removeprefix(_server_memory.LISTS) for name in saved.files}
-    assert names - {"manifest", "present", ".weights", ".noise"} == {
+    assert names - {"manifest", "present", "names", ".weights", ".noise"} == {
         "keys", "joined", "senders", "sent", "tags", "total", "heard",
     }  # fmt: skip

@@ -28,8 +28,8 @@ def check(algorithm: AbstractFederated, secure: SecureSum) -> None:
     name = type(algorithm).__name__
     require(
         isinstance(algorithm, AbstractPrivate),
-        f"{name} cannot have secure=SecureSum(…): its server needs each message, not their sum. "
-        "DPFTSDE and DPLearnedPrior need the sum alone.",
+        f"{name} cannot have secure=SecureSum(…): it needs a private method, whose broadcast follows "
+        "from a sum of clipped messages with noise, such as DPFTSDE or DPLearnedPrior.",
     )
     assert isinstance(algorithm, AbstractPrivate)
     distributed.check_extra()

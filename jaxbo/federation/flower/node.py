@@ -44,6 +44,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
     pull_and_inflate_object_from_tree,
     push_objects,
 )
@@ -63,6 +64,9 @@ from jaxbo.federation.flower._worker import Job
 
 #: Seconds between two questions to the server: Flower's.
 EVERY = 3.0
+#: Seconds for which a node asks for a part of a message that the server has not, and the most seconds
+#: between two questions. A server that was started again has lost it, and Flower would ask for two hours.
+LOST, LATEST = 20.0, 2.0
 #: The arguments of a connection, which are fields of the configuration.
 CONNECTION = (
     "server_address",
@@ -218,7 +222,18 @@ class Node:
         run, fab = self._run(number)
         confirm = functools.partial(self._server.confirm, number)
         pull = functools.partial(self._server.pull, number)
-        message = pull_and_inflate_object_from_tree(tree, pull, confirm, return_type=Message)
+        inflate = functools.partial(
+            pull_and_inflate_object_from_tree, max_time=LOST, backoff_cap=LATEST
+        )
+        try:
+            message = inflate(tree, pull, confirm, return_type=Message)
+        except ObjectPullError as error:
+            log.warning(
+                "%s: the server has not all of this request, as after a stop: it is not answered. (%s)",
+                _name(head.metadata.group_id),
+                error,
+            )
+            return False
         message.metadata.__dict__["_message_id"] = tree.object_id  # which is not in what travels
         start = time.monotonic()
         self._send(self._answer(message, run, fab), time.monotonic() - start)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.common.timing import Figure, checked
-from bench.speed import maxsum
+from bench.speed import maxsum, prior_rounds
 from jaxbo.kernels.factors import graph as factor_graph
 
 
@@ -55,3 +55,11 @@ def test_a_share_is_judged_in_percent():
     check = figure.check()
     assert (check.outcome, check.figure, check.margin[0]) == ("undecided", 100.0, 99.0)
     assert check.interval == pytest.approx((98.78, 100.0), abs=0.01)
+
+
+def test_rounds_of_the_learned_prior_are_timed_beside_those_of_fts():
+    methods = prior_rounds.methods(agents=3, size=8, candidates=8)
+    few = {name: methods[name] for name in ("FTS", "any covariance, Thompson")}
+    took = prior_rounds.measured(few, repeats=2)
+    assert list(took) == list(few)
+    assert all((times > 0).all() for times in took.values())

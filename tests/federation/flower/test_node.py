@@ -18,7 +18,10 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import ErrorCode
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+)
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.cli.flower_supernode import SuperNodeLifespanConfig
@@ -267,6 +270,33 @@ def test_a_node_goes_on_after_what_it_cannot_read_and_after_a_run_that_has_ended
     with pytest.raises(SystemExit):
         staying.serve(0.5)
     assert slept == [0.5, 0.5]
+
+
+def test_a_node_gives_up_a_message_that_the_server_has_lost_and_answers_the_next(
+    tmp_path, monkeypatch, caplog
+):
+    """A SuperLink that is started again knows its messages, and not their content."""
+    link, lost = Link(folder=tmp_path), []
+
+    def pull(number, name):
+        if len(lost) < 2:
+            lost.append(name)
+            raise ObjectUnavailableError(name)
+        return link.parts[name]
+
+    monkeypatch.setattr(node, "LOST", 0.0)
+    worker = InThisProcess(flower.client_app(WALK, objective))
+    staying = Node(link.server._replace(pull=pull), link.config, worker)
+    server = Coordinator(WALK, 1, KEY, tmp_path / "server.npz")
+    request = _records.of_request(server.request())
+    link.ask(request)
+    assert not staying.once()
+    assert "round 1: the server has not all of this request" in caplog.text
+    assert (link.heads, link.confirmed) == ([], [])
+    lost.extend(["", ""])
+    link.ask(request)
+    assert staying.once()
+    server.hear(_records.to_reply(link.answer()))
 
 
 @pytest.mark.full
