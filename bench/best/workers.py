@@ -10,7 +10,8 @@ words of `best`. Settings are chosen on odd numbers, so these are the default he
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -20,6 +21,7 @@ from bench.best.compare import LogRatio
 from bench.best.problems import CubeProblem, start
 from bench.best.search import Runs, of_ours, regrets
 from bench.runner import Experiment, Options, Result, parts
+from jaxbo import metrics, plotting
 
 INITIAL, EVALUATIONS = 16, 64
 #: Numbers of workers, and so many times a lone worker's regret is too much: after the same evaluations,
@@ -52,16 +54,18 @@ def _run(options: Options) -> Result:
         logs[problem.name, search] = compare.log_regrets(regrets(problem, runs_of), problem.scale())
     ratios = compared(chosen, logs, evaluations)
     scales = {problem.name: np.log10(problem.scale()) for problem in chosen}
+    curves = {
+        named(search): np.mean([logs[p, search] - scale for p, scale in scales.items()], axis=0)
+        for search in searches
+    }
     return Result(
         settings={"runs": runs, "initial points": INITIAL, "evaluations": evaluations},
-        curves={
-            named(search): np.mean([logs[p, search] - scale for p, scale in scales.items()], axis=0)
-            for search in searches
-        },
+        curves=curves,
         checks={f"{claim}, ratio": one.check(most) for claim, (one, most) in ratios.items()},
-        unit="log10 regret in interquartile ranges, mean over problems",
+        unit="log10 regret in interquartile ranges",
         headers=("regret of", "ratio", "95 %", "wins", "ties", "losses"),
         rows=[(claim, *one.cells) for claim, (one, _) in ratios.items()],
+        figure=picture({name: metrics.mean_and_error(curve) for name, curve in curves.items()}),
         scratch=folder,
     )
 
@@ -114,6 +118,24 @@ def compared(
                 CHANCE,
             ),
         }
+    return found
+
+
+def picture(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Any:
+    """Mean and standard error of each curve, from the last random point on."""
+    from matplotlib.figure import Figure
+
+    found = Figure(figsize=(7, 4.5), dpi=plotting.DPI, layout="constrained")
+    ax: Any = found.subplots()
+    for (name, (mean, error)), color in zip(curves.items(), plotting.PALETTE, strict=False):
+        after = np.arange(len(mean) - INITIAL + 1)
+        middle, spread = mean[INITIAL - 1 :], error[INITIAL - 1 :]
+        ax.plot(after, middle, color=color, label=name)
+        ax.fill_between(after, middle - spread, middle + spread, color=color, alpha=0.2, lw=0)
+    ax.set(
+        xlabel="evaluations after the random points", ylabel="regret, log10 of interquartile ranges"
+    )
+    ax.legend()
     return found
 
 
