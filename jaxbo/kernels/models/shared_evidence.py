@@ -61,7 +61,9 @@ def evidence(
         white, flat = linalg.solve_lower(L, centered / unit), linalg.solve_lower(L, ones)
         length = jnp.maximum(linalg.inner(flat, flat), jnp.finfo(y.dtype).tiny)
         rest = white - linalg.inner(flat, white) / length * flat
-        volume = 2 * jnp.sum(jnp.log(jnp.diagonal(L))) + jnp.log(length)
+        # A pivot is at least the root of the noise, which may be more than 1: in rows not in use, too.
+        logs = jnp.where(used, jnp.log(jnp.diagonal(L)), 0)
+        volume = 2 * jnp.sum(logs) + jnp.log(length)
         return linalg.inner(rest, rest), volume
 
     squares, volumes = jax.vmap(of)(settings, noises)

@@ -111,6 +111,20 @@ def test_an_offset_and_a_scale_of_all_values_change_nothing():
         assert also == best
 
 
+def test_rows_that_are_not_in_use_change_nothing():
+    """A noise above 1 is the least pivot of `cholesky`, and more than that of a row of the identity."""
+    noises, maps = jnp.asarray([1e-3, 9.0], DTYPE), jax.tree.map(lambda leaf: leaf[:2], drawn())
+
+    @jax.jit
+    def of(known):
+        return shared_evidence.evidence(maps, noises, known)
+
+    x, y = jnp.asarray(X[0]), jnp.asarray(values(0)[0])
+    full = of(shared_prior.AgentData(x[:3], y[:3], jnp.asarray(3)))
+    with_room = of(shared_prior.AgentData(x, y, jnp.asarray(3)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), full, with_room)
+
+
 @pytest.mark.parametrize("alike", ["values", "counts"])
 def test_equal_values_and_one_value_each_say_nothing(alike):
     y = np.full((AGENTS, CAPACITY), np.pi * 1e3) if alike == "values" else values(0)
