@@ -64,7 +64,7 @@ Message = TypeVar("Message")
 
 class FeatureSettings(eqx.Module):
     """The feature maps among which evidence chooses, with a leading axis. `chosen` is the number of the
-    present map. `start` is the prior from which agents learn with new features.
+    present map. `start` is the prior from which agents learn with new features, but for the location.
     """
 
     features: FeatureMap
@@ -533,6 +533,8 @@ class LearnedPrior(AbstractFederated):
             return LearnedPriorShared(shared.features, remembered)
         prior, chosen, following = remembered
         begun = chosen == following
-        prior = jax.tree.map(lambda a, b: jnp.where(begun, a, b), prior, settings.start)
+        # Where values are far from 0, a round of its own would have to find the location again.
+        start = eqx.tree_at(lambda p: p.location, settings.start, prior.location)
+        prior = jax.tree.map(lambda a, b: jnp.where(begun, a, b), prior, start)
         settings = eqx.tree_at(lambda s: s.chosen, settings, following)
         return LearnedPriorShared(settings.of(following), prior, settings)

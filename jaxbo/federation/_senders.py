@@ -9,8 +9,9 @@ then on, and the server's file keeps the sender's name:
 - A sender can change to a number that nobody has, and leaves its own.
 - A sender has a single number in a round.
 
-So a node cannot answer for many agents, or make another agent absent. This is no proof of identity: the
-first sender with a number is believed. A directory (`_directory`) has proofs, in secure sums.
+So a sender cannot answer for many agents, or make an agent absent whose sender has the number. This is no
+proof of identity: the first sender with a number is believed, and so is the first new sender that answers
+in the place of one that is gone. A directory (`_directory`) has proofs, in secure sums.
 """
 
 from collections.abc import Mapping, Sequence

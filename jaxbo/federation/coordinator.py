@@ -321,7 +321,9 @@ class Coordinator:
         if sender is not None:
             self._check_sender(reply.agent, sender)
         if reply.agent in self._messages and not self._displaces(reply.agent, sender):
-            raise RefusedError("it has been heard already.")
+            first = self._senders[reply.agent]
+            other = "" if sender in (None, first) else f", from {first}"
+            raise RefusedError(f"it has been heard already{other}.")
         if self._sums is not None:
             return self._hidden(self._sums, reply)
         message = unpack(reply.message, self._shapes)

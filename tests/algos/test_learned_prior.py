@@ -305,6 +305,17 @@ def test_a_round_searches_by_its_own_features_and_the_next_by_those_that_are_cho
     np.testing.assert_array_equal(*(answers(several, s, heard) for s in (state, late)))
 
 
+def test_a_change_of_features_costs_no_round_more_where_values_are_far_from_0():
+    several = make(features=SEVERAL)
+    state = told(several, 1e3 + Y)
+    for _ in range(3):  # the location, then the scale and the features, then the prior of these
+        _, info = ask(several, state)
+        shared = several.revised(state.shared, info.broadcast)
+        state = eqx.tree_at(lambda s: s.shared, state, shared)
+    assert (info.broadcast.chosen, info.broadcast.next) == (1, 1)
+    assert np.all(info.broadcast.prior.learned)
+
+
 @eqx.filter_jit
 def exchanged(algorithm, state):
     return algorithm.exchange(ask_keys(jr.key(6)), state, jnp.asarray(EVERYONE))

@@ -24,7 +24,9 @@ from jaxtyping import Array, Float
 
 from jaxbo.kernels import linalg
 from jaxbo.kernels.models.shared_prior import AgentData
+from jaxbo.kernels.processes import posterior
 from jaxbo.kernels.processes.features import FeatureMap
+from jaxbo.kernels.processes.posterior import AbstractRoot
 from jaxbo.types import Count, Scalar
 
 #: By so many nats another setting must be likelier.
@@ -52,16 +54,28 @@ def evidence(
     rounding = _ROUNDING * jnp.finfo(y.dtype).eps * jnp.max(jnp.abs(y))
     told = jnp.max(jnp.abs(centered)) > rounding
     unit = jnp.where(told, jnp.max(jnp.abs(centered)), 1)
-    identity = jnp.eye(y.size, dtype=y.dtype)
 
+    # By the square root of the posterior, observation after observation: where features are smooth and
+    # the noise is small, float32 has lost the noise in K_s.
     def of(features: FeatureMap, noise: Scalar) -> tuple[Scalar, Scalar]:
         phis = jnp.where(used[:, None], jax.vmap(features)(known.x), 0)
-        K = linalg.dot(phis, phis.T) + jnp.where(used, noise, 1)[:, None] * identity
-        L = linalg.cholesky(K, noise)
-        white, flat = linalg.solve_lower(L, centered / unit), linalg.solve_lower(L, ones)
+        start = posterior.prior(phis.shape[1], noise, capacity=y.size)
+
+        def step(
+            state: tuple[AbstractRoot, Float[Array, "2 size"]], row: tuple[Array, Array]
+        ) -> tuple[tuple[AbstractRoot, Float[Array, "2 size"]], tuple[Array, Scalar]]:
+            (root, means), (phi, values) = state, row
+            told = root.told(phi, noise)
+            rest = values - linalg.dot(means, phi)
+            return (told.root, means + rest[:, None] * (told.u / told.s)[None]), (rest, told.s)
+
+        means = jnp.zeros((2, phis.shape[1]), y.dtype)
+        rows = phis, jnp.stack([centered / unit, ones], axis=1)
+        _, (rests, variances) = jax.lax.scan(step, (start.root, means), rows)
+        white, flat = (rests / jnp.sqrt(variances)[:, None]).T
         length = jnp.maximum(linalg.inner(flat, flat), jnp.finfo(y.dtype).tiny)
         rest = white - linalg.inner(flat, white) / length * flat
-        volume = 2 * jnp.sum(jnp.log(jnp.diagonal(L))) + jnp.log(length)
+        volume = jnp.sum(jnp.where(used, jnp.log(variances), 0)) + jnp.log(length)
         return linalg.inner(rest, rest), volume
 
     squares, volumes = jax.vmap(of)(settings, noises)

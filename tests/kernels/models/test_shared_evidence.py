@@ -111,6 +111,42 @@ def test_an_offset_and_a_scale_of_all_values_change_nothing():
         assert also == best
 
 
+def test_a_small_noise_and_smooth_features_are_exact_enough():
+    """The roundings of K_s are no smaller than this noise, and would be some 50 nats in float32."""
+    noise, agents, count = 1e-6, 5, 40
+    draw = lambda length: features.sine_cosine(jr.key(0), SquaredExponential(length), 2, 100)  # noqa: E731
+    maps = jax.jit(jax.vmap(draw))(jnp.asarray([0.4, 0.8], DTYPE))
+    rng = np.random.default_rng(0)
+    x = rng.random((agents, count, 2)).astype(DTYPE)
+    each = jax.vmap(jax.vmap(lambda phi, x: phi(x), (None, 0)), (None, 0))
+    phi = np.asarray(jax.jit(jax.vmap(each, (0, None)))(maps, x), np.float64)
+    f = np.einsum("ntd,nd->nt", phi[1], rng.standard_normal((agents, 100)))
+    y = (f + noise**0.5 * rng.standard_normal(f.shape)).astype(DTYPE)
+    known = jax.vmap(shared_prior.AgentData)(x, y, jnp.full(agents, count))
+    one = lambda known: shared_evidence.evidence(maps, jnp.full(2, noise, DTYPE), known)  # noqa: E731
+    sent = jax.jit(jax.vmap(one))(known)
+    logs = np.asarray(-(sent.squares + sent.volumes) / 2, np.float64)
+    C = scipy.linalg.null_space(np.ones((1, count))).T
+    for n in range(agents):
+        covariances = (C @ (p[n] @ p[n].T + noise * np.eye(count)) @ C.T for p in phi)
+        dense = [stats.multivariate_normal(cov=K).logpdf(C @ y[n]) for K in covariances]
+        assert logs[n, 1] - logs[n, 0] == pytest.approx(dense[1] - dense[0], abs=0.5)
+
+
+def test_rows_that_are_not_in_use_change_nothing():
+    """Whatever the noise is: a row without an observation has a variance, too, and 9 is far from 1."""
+    noises, maps = jnp.asarray([1e-3, 9.0], DTYPE), jax.tree.map(lambda leaf: leaf[:2], drawn())
+
+    @jax.jit
+    def of(known):
+        return shared_evidence.evidence(maps, noises, known)
+
+    x, y = jnp.asarray(X[0]), jnp.asarray(values(0)[0])
+    full = of(shared_prior.AgentData(x[:3], y[:3], jnp.asarray(3)))
+    with_room = of(shared_prior.AgentData(x, y, jnp.asarray(3)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), full, with_room)
+
+
 @pytest.mark.parametrize("alike", ["values", "counts"])
 def test_equal_values_and_one_value_each_say_nothing(alike):
     y = np.full((AGENTS, CAPACITY), np.pi * 1e3) if alike == "values" else values(0)
