@@ -177,7 +177,7 @@ def compared(curves: Mapping[str, Mapping[str, np.ndarray]], budgets: Sequence[i
 
 
 def checks(ratios: Ratios) -> dict[str, Check]:
-    """Less regret than each peer in the mean over tasks. Beside TPE, at least not `WORSE` times as much."""
+    """Less regret than each peer, in the mean over tasks; or than TPE at least not `WORSE` times."""
     margins = {TPE: (1.0, WORSE)}
     return {
         f"regret after {budget} evaluations at most {most:g} times that of {peer}": one.check(most)

@@ -298,10 +298,11 @@ class Coordinator:
             reason = error if isinstance(error, RefusedError) else type(error).__name__
             raise RefusedError(f"{name}{times}: {detail}{reason}") from None
         assert isinstance(reply, Reply)
-        agent, name = reply.agent, self._name(reply)[0] if sender is None else sender
+        agent, first = reply.agent, self._senders.get(reply.agent)
         if agent in self._messages:
-            log.warning("%s is agent %d: %s is not heard", name, agent, self._senders[agent])
-        self._messages[agent], self._senders[agent] = message, name
+            log.warning("%s is agent %d: %s is not heard", sender, agent, first or "who was heard")
+        # A name that was not given is nobody's: the agent's number is free for a sender with a name.
+        self._messages[agent], self._senders[agent] = message, sender or ""
 
     def _message(self, reply: Reply | RefusedError, sender: str | None) -> PyTree:
         """The message in it. Raises for a message that cannot be used."""
@@ -322,7 +323,7 @@ class Coordinator:
             self._check_sender(reply.agent, sender)
         if reply.agent in self._messages and not self._displaces(reply.agent, sender):
             first = self._senders[reply.agent]
-            other = "" if sender in (None, first) else f", from {first}"
+            other = "" if sender in (None, first) or not first else f", from {first}"
             raise RefusedError(f"it has been heard already{other}.")
         if self._sums is not None:
             return self._hidden(self._sums, reply)
@@ -338,8 +339,8 @@ class Coordinator:
             return
         # The next sum begins with its own names: an owner whose name has changed misses this one alone.
         begun = self._memory.lists
-        first = begun["senders"][agent].item() if begun["joined"][agent] else sender
-        if sender != first:
+        first = begun["senders"][agent].item() if begun["joined"][agent] else ""
+        if first and sender != first:
             raise RefusedError(f"it began this sum as {first}, and no other may answer for it.")
 
     def _displaces(self, agent: int, sender: str | None) -> bool:

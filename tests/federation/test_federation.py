@@ -839,6 +839,20 @@ def test_a_sender_who_has_a_number_is_heard_whoever_answered_with_it_before(tmp_
     np.testing.assert_array_equal(told, replies[1].message[".weights"])
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_number_that_was_used_without_a_name_is_that_of_the_first_sender_with_one(tmp_path):
+    world = World(tmp_path, WALK)
+    server = world.server()
+    for name in (lambda n: None, lambda n: f"node {n}"):
+        for n in range(2):
+            server.hear(world.owner(n).answer(server.request()), name(n))
+        server.close()
+    np.testing.assert_array_equal(server.present[:, :2], True)
+    reply = world.owner(1).answer(server.request())
+    with pytest.raises(RefusedError, match=r"node 0: agent 1: node 0 is agent 0, and node 1 is"):
+        server.hear(reply, "node 0")
+
+
 # What JSON, a config record or a careless program could make of a field.
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(),
