@@ -168,6 +168,8 @@ class Coordinator:
             self._sums = ServersPart(secure, algorithm, known)
         self._messages: dict[int, PyTree] = {}
         self._senders: dict[int, str] = {}
+        #: Senders whose names were given: another number is free for the first sender with a name.
+        self._named: dict[int, str] = {}
         #: How many replies have been refused, by the name of the owner.
         self.refused: Counter[str] = Counter()
         events = None if ledger is None else ledger.events
@@ -298,11 +300,12 @@ class Coordinator:
             reason = error if isinstance(error, RefusedError) else type(error).__name__
             raise RefusedError(f"{name}{times}: {detail}{reason}") from None
         assert isinstance(reply, Reply)
-        agent, first = reply.agent, self._senders.get(reply.agent)
+        agent, name = reply.agent, self._name(reply)[0] if sender is None else sender
         if agent in self._messages:
-            log.warning("%s is agent %d: %s is not heard", sender, agent, first or "who was heard")
-        # A name that was not given is nobody's: the agent's number is free for a sender with a name.
-        self._messages[agent], self._senders[agent] = message, sender or ""
+            log.warning("%s is agent %d: %s is not heard", name, agent, self._senders[agent])
+        self._messages[agent], self._senders[agent] = message, name
+        if sender is not None:
+            self._named[agent] = sender
 
     def _message(self, reply: Reply | RefusedError, sender: str | None) -> PyTree:
         """The message in it. Raises for a message that cannot be used."""
@@ -323,7 +326,7 @@ class Coordinator:
             self._check_sender(reply.agent, sender)
         if reply.agent in self._messages and not self._displaces(reply.agent, sender):
             first = self._senders[reply.agent]
-            other = "" if sender in (None, first) or not first else f", from {first}"
+            other = "" if sender in (None, first) else f", from {first}"
             raise RefusedError(f"it has been heard already{other}.")
         if self._sums is not None:
             return self._hidden(self._sums, reply)
@@ -339,8 +342,8 @@ class Coordinator:
             return
         # The next sum begins with its own names: an owner whose name has changed misses this one alone.
         begun = self._memory.lists
-        first = begun["senders"][agent].item() if begun["joined"][agent] else ""
-        if first and sender != first:
+        first = begun["senders"][agent].item() if begun["joined"][agent] else sender
+        if sender != first:
             raise RefusedError(f"it began this sum as {first}, and no other may answer for it.")
 
     def _displaces(self, agent: int, sender: str | None) -> bool:
@@ -395,11 +398,12 @@ class Coordinator:
         else:
             following = self._staged(self._sums, heard)
         if self.stage == KEYS:
-            names = _senders.after(self._memory.names, self._senders, self.algorithm.agents)
+            names = _senders.after(self._memory.names, self._named, self.algorithm.agents)
             following = dataclasses.replace(following, names=names)
         following.save()  # before anybody hears of it
         following.count()
-        self._memory, self._messages, self._senders = following, {}, {}
+        self._memory, self._messages = following, {}
+        self._senders, self._named = {}, {}
         return heard
 
     def _following(self, heard: Bool[np.ndarray, " agents"]) -> ServerMemory:

@@ -161,9 +161,9 @@ def garbage(ring, now, before):
     return {"signature": np.random.default_rng(0).integers(0, 256, 64, np.uint8)}
 
 
-def cut_at_its_end(ring, now, before):
+def with_another_end(ring, now, before):
     whole = now.lists["['signatures']"][2]
-    return {"signature": np.append(whole[:-1], np.uint8(0))}
+    return {"signature": np.append(whole[:-1], whole[-1] ^ np.uint8(1))}  # one in 16 ends with a 0
 
 
 def of_another_agents_keys(ring, now, before):
@@ -192,7 +192,7 @@ FORGED = {
     "its keys in another order": swapped,
     "no signature": missing,
     "a signature of random bytes": garbage,
-    "a signature without its last byte": cut_at_its_end,
+    "a signature with another last byte": with_another_end,
     "a signature of another agent": of_another_agents_keys,
     "keys of the round before": of_the_round_before,
     "a signature for another round": signed_as(round=1),
