@@ -135,10 +135,17 @@ class Recorder:
         return self.observed[-1]
 
 
-def of_peer(search: Search, problem: CubeProblem, runs: int, rounds: int, seed: int) -> Runs:
+def of_peer(
+    search: Search,
+    problem: CubeProblem,
+    runs: int,
+    rounds: int,
+    seed: int,
+    initial: int = INITIAL,
+) -> Runs:
     """Runs of a peer, after a short run for the time that a first call alone takes."""
-    first = _seconds(search, Recorder(problem, start(problem, 0, 1, seed)), 1, seed)
-    found = [Recorder(problem, start(problem, one, rounds, seed)) for one in range(runs)]
+    first = _seconds(search, Recorder(problem, start(problem, 0, 1, seed, initial)), 1, seed)
+    found = [Recorder(problem, start(problem, one, rounds, seed, initial)) for one in range(runs)]
     seconds = [_seconds(search, one, rounds, seed + number) for number, one in enumerate(found)]
     return Runs(
         np.stack([np.stack(one.x) for one in found]),

@@ -18,8 +18,9 @@ from jaxtyping import Float
 
 from bench.best import compare, problems
 from bench.best.compare import LogRatio
-from bench.best.problems import CubeProblem, start
-from bench.best.search import Runs, of_ours, regrets
+from bench.best.problems import CubeProblem
+from bench.best.search import Runs, of_ours, of_peer, regrets
+from bench.common.peers import PEERS
 from bench.runner import Experiment, Options, Result, parts
 from jaxbo import metrics, plotting
 
@@ -83,12 +84,7 @@ def measured(
     """Runs of `ours.method` with so many workers, or of random search."""
     if isinstance(search, int):
         return of_ours(problem, runs, evaluations, seed, INITIAL, search)
-    begins = [start(problem, one, evaluations, seed, INITIAL) for one in range(runs)]
-    rng = np.random.default_rng(seed)
-    x = np.stack([[*begin.x, *rng.random((evaluations, problem.dim))] for begin in begins])
-    noise = problem.noise() * np.stack([begin.noise for begin in begins])
-    observed = noise - np.stack([problem.regrets(one) for one in x])
-    return Runs(x, observed, np.array(0.0), np.array(0.0))
+    return of_peer(PEERS[search].search, problem, runs, evaluations, seed, INITIAL)
 
 
 def compared(

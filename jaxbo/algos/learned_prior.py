@@ -175,7 +175,7 @@ class LearnedPrior(AbstractFederated):
     learned is a mean of 0 and the covariance of the kernel.
 
     For each group, a round takes an agent O(capacity² (D + r)). With any covariance it takes O(D²) a
-    candidate, and the server O(D³).
+    candidate, and the server O(D³). In a list of features, each takes O(capacity D²) more.
 
     Args:
         domain: The space to search.
