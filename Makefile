@@ -1,7 +1,7 @@
 # make demo         twenty owners tune an SVM: federated, and alone (a table and a picture in out/)
 # make federation   a server and five owners, each a process of its own, do so through a network
 # make test         the tests: every behavior of every method
-# make test-all     more seeds, sizes and settings of the same, float64, and a server that is killed
+# make test-all     the slow ones too, more seeds, sizes and settings, float64, and a server that is killed
 # make check        ruff and pyright
 # make docs         the documentation, in site/index.html
 #
@@ -26,7 +26,7 @@ test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
 # Each lot starts workers anew: with the bytecode of the lot before, they have the tests sooner.
 test test-%: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo federation test test-all test-full test-float64 test-fast test-faults test-long check lint format docs clean
+.PHONY: demo federation test test-slow test-all test-full test-float64 test-fast test-faults test-long check lint format docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready-demo
@@ -40,17 +40,20 @@ federation: $(VENV)/ready-demo,flower
 
 # Most of the time goes into compiling. So tests say what they need (`markers` in pyproject.toml), and are
 # run in three lots: compiled as users have it, such that bits are kept, and as quickly as can be.
-LOT := not long and not full
+# Those of a second or less, and for each behavior of a method at least one.
+LOT := not (slow or full or long)
 # The files with such a marker: a lot of few files does not wait for the rest to be collected.
 MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
-test: export JAX_ENABLE_X64 = 0
-test: $(VENV)/ready-test
+test test-slow: export JAX_ENABLE_X64 = 0
+test test-slow: $(VENV)/ready-test
 	$(PYTEST) --compile users -m "users and $(LOT)" $(call MARKED,users)
 	$(PYTEST) --compile bitwise -m "bitwise and not users and $(LOT)" $(call MARKED,bitwise)
 	$(PYTEST) --compile roughly -m "not bitwise and not users and $(LOT)"
 
-# More seeds, sizes and settings of the same, and float64.
-test-all: test test-full test-float64 test-faults
+test-slow: LOT := slow and not (full or long)
+
+# The slow ones too, more seeds, sizes and settings of the same, and float64.
+test-all: test test-slow test-full test-float64 test-faults
 
 test-full: LOT := full and not long
 test-full: export JAX_ENABLE_X64 = 0
@@ -59,6 +62,7 @@ test-full: $(VENV)/ready-test
 	$(PYTEST) --compile roughly -m "not bitwise and not users and $(LOT)"
 	JAX_ENABLE_X64=1 $(PYTEST) --compile roughly -m "float64 and $(LOT)" $(call MARKED,float64)
 
+test-float64: LOT := not (full or long)
 test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
 	$(PYTEST) --compile roughly -m "float64 and $(LOT)" $(call MARKED,float64)

@@ -113,6 +113,7 @@ def test_owners_are_the_same_in_every_process():
         np.testing.assert_array_equal(mine.digits, theirs.digits)
 
 
+@pytest.mark.slow
 def test_every_owner_has_enough_samples_to_train_and_validate(monkeypatch):
     classes, validated = [], []
 
@@ -184,6 +185,7 @@ def test_only_the_federated_owners_send_anything():
     }
 
 
+@pytest.mark.slow
 def test_methods_share_their_initial_points_and_seeds_do_not(compared):
     outcomes = compared
     first = {name: outcome.values[:, : demo.INITIAL] for name, outcome in outcomes.items()}

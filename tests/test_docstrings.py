@@ -157,6 +157,7 @@ WITH_EXAMPLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", WITH_EXAMPLES)
 def test_the_examples_are_true(file):
     """Those of a public name import what they need. Others have the thing itself."""

@@ -65,6 +65,7 @@ FLAGS = {
 QUICK = ("nans", "infs")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_run_is_the_same_under_a_flag(flag):
@@ -82,6 +83,7 @@ def some(names, *quick):
 OF_MODELS = ("nans", "infs", "leaks", "reused keys")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:agent 1 failed:RuntimeWarning")
 @pytest.mark.parametrize("name", some(["TS", "EGP"], "EGP"))
 @pytest.mark.parametrize("flag", some(OF_MODELS, "nans", "infs"))
@@ -91,6 +93,7 @@ def test_a_model_of_its_own_works_under_a_flag(name, flag):
     assert trace.values.shape[0] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", some(OF_MODELS, "nans", "leaks", "reused keys"))
 def test_a_desk_works_under_a_flag(flag):
     with FLAGS[flag]():
@@ -176,6 +179,7 @@ DOORS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* failed:RuntimeWarning")
 @pytest.mark.usefixtures("as_users_have_it")
 @pytest.mark.parametrize("door", DOORS)
@@ -223,6 +227,7 @@ def same(one, other):
     return eqx.tree_equal(one, other)
 
 
+@pytest.mark.slow
 def test_runs_pass_through_transformations():
     seeds = jax.vmap(lambda key: values(RANDOM, key))(jr.split(KEY, 2))
     np.testing.assert_allclose(seeds[1], values(RANDOM, jr.split(KEY, 2)[1]), rtol=1e-5)
@@ -242,6 +247,7 @@ def test_a_run_under_jit_moves_no_array_from_the_host_and_another_is_stopped_by_
     np.testing.assert_allclose(found, values(RANDOM), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_forward_mode_goes_through_a_run_and_reverse_mode_says_what_to_do():
     def worst(shift):
         moved = lambda key, agent, x: -jnp.sum((x - shift) ** 2)  # noqa: E731
@@ -260,6 +266,7 @@ def test_an_algorithm_of_another_precision_is_refused():
         jaxbo.run(made, bowl, 2, jr.key(0))
 
 
+@pytest.mark.slow
 def test_a_trace_and_its_parts_are_saved():
     _, trace = jaxbo.run(RANDOM, bowl, 2, KEY)
     again = pickle.loads(pickle.dumps(trace))

@@ -154,6 +154,7 @@ def test_each_agent_learns_once(chunk, key):
     np.testing.assert_allclose(drawn, jr.normal(key) + x[:, 0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_key_is_used_twice_in_chunks(key):
     with jax.debug_key_reuse(True):  # which is seen without compiling
         jax.jit(lambda key: run(METHODS["FTS"](7), bowl, 2, key, initial=1, chunk=2)[1]).trace(key)
@@ -173,6 +174,7 @@ def test_a_layout_that_cannot_be_is_refused():
 # ---------------------------------------------------------------- a run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "agents", "chunk"),
     [
@@ -218,6 +220,7 @@ def test_a_run_is_that_of_one_device(name, shape, agents, chunk, key):
     np.testing.assert_allclose(one.values[same], other.values[same], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_in_chunks_takes_the_memory_of_a_chunk(key):
     algorithm = FTS(Cube(2), 256, features=SMALL)
 
@@ -231,6 +234,7 @@ def test_a_run_in_chunks_takes_the_memory_of_a_chunk(key):
     assert bytes_of(None) - state > 3 * (bytes_of(16) - state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FTS", pytest.param("DP-FTS-DE", marks=pytest.mark.full)])
 def test_agents_who_do_not_divide_evenly_take_no_more_memory_in_a_run(name, key):
     def bytes_of(agents):
@@ -242,6 +246,7 @@ def test_agents_who_do_not_divide_evenly_take_no_more_memory_in_a_run(name, key)
     assert bytes_of(2047) < 1.05 * bytes_of(2048)
 
 
+@pytest.mark.slow
 def test_agents_come_back_on_their_devices(key):
     mesh = devices(4, 2)
     state, trace = run(METHODS["FTS"](16), bowl, 2, key, initial=1, mesh=mesh)
@@ -252,6 +257,7 @@ def test_agents_come_back_on_their_devices(key):
     assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.shared))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "agents", [12, *(pytest.param(n, marks=pytest.mark.full) for n in (13, 20))]
 )
@@ -261,6 +267,7 @@ def test_agents_who_do_not_divide_evenly_are_all_on_each_device(agents, key):
     assert all(leaf.sharding.is_fully_replicated for leaf in leaves)
 
 
+@pytest.mark.slow
 def test_few_targets_do_not_bring_all_agents_together(key):
     mesh = devices(8)
     state, trace = run(METHODS["two targets"](16), bowl, 2, key, mesh=mesh)
@@ -270,6 +277,7 @@ def test_few_targets_do_not_bring_all_agents_together(key):
     )
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_over_devices(key):
     # All begin from a state: the parts without devices are one program.
     start, first, second = jr.split(key, 3)
@@ -290,6 +298,7 @@ def test_any_mesh_will_do(key):
     np.testing.assert_array_equal(trace.queries, one.queries)
 
 
+@pytest.mark.slow
 def test_seeds_are_vmapped_over_what_is_laid_out(key):
     algorithm, keys = METHODS["FTS"](16), jr.split(key, 3)
     together = jax.vmap(
@@ -342,6 +351,7 @@ PROCESS = """
 """
 
 
+@pytest.mark.slow
 def test_two_processes_run_it_together(pytestconfig, monkeypatch, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -49,6 +49,7 @@ def test_environment_reports_what_is_installed(capsys, x64):
     check_environment(capsys.readouterr().out, "on" if x64 else "off")
 
 
+@pytest.mark.slow
 def test_the_module_is_a_command_and_says_what_its_variables_switch_on(x64):
     other = {"0": "off"} if x64 else {"1": "on"}
     ((flag, state),) = other.items()

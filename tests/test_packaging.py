@@ -136,6 +136,7 @@ def test_no_class_name_occurs_twice():
 FLOORS = ("types", "domains", "kernels", "privacy", "objectives algos", "runs", "federation")
 
 
+@pytest.mark.slow
 def test_no_module_imports_upward():
     floor = {name: n for n, names in enumerate(FLOORS) for name in names.split()}
     upward = []

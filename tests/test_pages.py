@@ -67,6 +67,7 @@ GROUPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_examples_run_as_written(group, tmp_path):

@@ -192,6 +192,7 @@ def test_a_function_that_hardly_varies_needs_one_point_an_axis():
     np.testing.assert_allclose(beta(jnp.asarray(3)), one(jnp.asarray(3)), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -227,6 +228,7 @@ def test_a_function_of_the_round_is_a_schedule(function):
     assert whole.dtype == jnp.zeros(()).dtype
 
 
+@pytest.mark.slow
 def test_a_schedule_stays_itself_and_other_things_are_none(as_users_have_it):
     schedule = Power(2)
     assert as_schedule(schedule) is schedule

@@ -64,6 +64,7 @@ def test_a_method_prints_all_of_them_in_few_lines():
     assert len(text.splitlines()) <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 def test_what_is_traced_prints_its_type():
     seen = []

@@ -32,6 +32,7 @@ def best(rows, agent):
     return max((row[agent] for row in rows if row[agent] == row[agent]), default=None)
 
 
+@pytest.mark.slow
 @given(tables, directions, st.sampled_from([-1.0, 0.5, 2.0]))
 def test_a_target_is_reached_when_every_agents_best_is_as_good(values, direction, target):
     rows = upward(values, direction)
@@ -41,6 +42,7 @@ def test_a_target_is_reached_when_every_agents_best_is_as_good(values, direction
     assert Target(target)(known(values, direction)) == expected
 
 
+@pytest.mark.slow
 @given(tables, directions, st.integers(1, 4), st.sampled_from([0.0, 0.5, 1.0]))
 def test_there_is_no_progress_when_nobody_has_become_better(values, direction, count, least):
     rows = upward(values, direction)
@@ -86,6 +88,7 @@ def test_equal_rules_are_equal_and_say_what_they_are():
     assert len(set(itertools.repeat(Target(0.9), 2))) == 1
 
 
+@pytest.mark.slow
 def test_the_best_of_workers_who_share_an_objective_is_that_of_any():
     values = [[0.0, 2.0], [1.0, np.nan], [1.5, 0.5]]
     for direction, sign in (("maximize", 1), ("minimize", -1)):

@@ -65,6 +65,7 @@ def test_what_is_not_finite_is_for_the_caller_to_judge():
     assert np.isnan(floating(np.asarray([np.nan, 1.0]))).tolist() == [True, False]
 
 
+@pytest.mark.slow
 def test_arrays_keep_their_precision():
     assert floating(jnp.ones(2, jnp.float16)).dtype == jnp.float16
     assert floating(np.ones(2, np.float32)).dtype == np.float32

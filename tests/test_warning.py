@@ -56,6 +56,7 @@ def no_other_thread(monkeypatch):
     monkeypatch.setattr(Ahead, "start", lambda ahead, state: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WARNS)
 def test_a_warning_points_at_the_line_of_the_call(name):
     with warnings.catch_warnings(record=True) as caught:

@@ -208,6 +208,7 @@ class Known(Cube):
         return Cube(self.dim).candidates(jr.key(5), count)
 
 
+@pytest.mark.slow
 @pytest.mark.float64
 def test_on_a_cube_every_query_is_that_of_algorithm_1(x64):
     side = np.linspace(0, 1, 80)
@@ -264,6 +265,7 @@ def after(trace, lessons, weights, stop=FIRST):
     return np.array(scores)
 
 
+@pytest.mark.slow
 @pytest.mark.float64
 @pytest.mark.parametrize("own", [False, True], ids=["common", "kernels of their own"])
 def test_lessons_are_what_an_agent_saw_while_exploiting(own, x64):
@@ -300,6 +302,7 @@ def test_lessons_of_s_cepe_are_of_its_own_mean():
 EVERY, NEAR = 4, 0.1
 
 
+@pytest.mark.slow
 def test_exploration_ends_when_enough_maximizers_stay():
     """As Algorithm 1 would have it, whose maximizers are looked at every few rounds."""
     rule, most = Stays(every=EVERY, distance=NEAR, share=0.75), 40
@@ -346,6 +349,7 @@ def next_queries(algorithm, trace):
     return stepped.ask(algorithm, jr.key(5), state)[0]
 
 
+@pytest.mark.slow
 def test_one_covariance_is_the_same_as_one_for_each():
     common, own = cepe(), cepe(kernel=stack([SquaredExponential(0.25)] * AGENTS, 2))
     assert common.common
@@ -376,6 +380,7 @@ def test_values_count_wherever_their_points_were_computed():
     np.testing.assert_allclose(readings[0][:known], readings[1][:known], atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x", [0.0, np.nan, 0.5], ids=["zeros", "nan", "elsewhere"])
 @pytest.mark.parametrize("agent", [0, 3])
 def test_what_a_failed_agent_was_at_is_nothing_to_the_others(agent, x):
@@ -398,6 +403,7 @@ def test_what_a_failed_agent_was_at_is_nothing_to_the_others(agent, x):
     np.testing.assert_array_equal(states[0].shared.design.x, states[1].shared.design.x)
 
 
+@pytest.mark.slow
 def test_what_was_observed_elsewhere_is_neither_learned_nor_sent():
     algorithm = cepe(numbers=schedules.first(4), sketch=Sketch(1e6))
     state = stepped.init(algorithm, jr.key(1))
@@ -429,6 +435,7 @@ def test_what_is_observed_while_exploiting_is_not_learned():
     assert all(same)
 
 
+@pytest.mark.slow
 def test_with_alpha_one_others_do_not_matter_and_with_alpha_zero_all_do_the_same():
     algorithm = cepe()
     _, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
@@ -450,6 +457,7 @@ def test_with_all_weight_on_one_agent_the_others_maximize_its_function():
     np.testing.assert_array_equal(queries, queries[:, 3:] * np.ones((1, AGENTS, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_failed_point_is_not_explored_again_and_nobody_else_notices(room):
     algorithm = cepe(initial_capacity=room)
@@ -492,6 +500,7 @@ def test_an_agent_that_never_answers_is_unknown_to_the_others():
         assert_maximized(trace, algorithm1(*args, own=bool(room)), 3e-4)
 
 
+@pytest.mark.slow
 def test_seeds_and_settings_are_mapped_over():
     some, objective = cepe(), Waves()
 
@@ -520,6 +529,7 @@ def test_what_is_sent_is_counted():
     )
 
 
+@pytest.mark.slow
 def test_fewer_observations_than_rows_need_no_room():
     algorithm = cepe(initial_capacity=2)
     queries = jnp.asarray(np.tile(np.asarray(POINTS.points)[:5, None], (1, AGENTS, 1)))
@@ -568,6 +578,7 @@ def test_with_every_point_inducing_s_cepe_is_cepe(x64):
     np.testing.assert_allclose(*means, atol=1e-9 if x64 else 1e-3)
 
 
+@pytest.mark.slow
 def test_inducing_points_are_sent_one_a_round_while_agents_follow_their_own_mean():
     algorithm = sketching(60.0)
     state, trace = run(algorithm, Waves(), LONG, jr.key(1))
@@ -610,6 +621,7 @@ def test_the_sketch_is_the_dense_formula_of_its_inducing_points(x64):
         np.testing.assert_allclose(got, expected, atol=1e-9 if x64 else 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("select", [nystrom.greedy, nystrom.random])
 def test_a_pivoted_sketch_has_its_number_of_points_and_more_are_better(select):
     kernel, points, explored = SquaredExponential(0.25), np.asarray(POINTS.points), EXPLORED
@@ -631,6 +643,7 @@ def test_a_pivoted_sketch_has_its_number_of_points_and_more_are_better(select):
     assert of_many < 0.4 * of_few
 
 
+@pytest.mark.slow
 def test_a_pivoted_sketch_of_everything_leaves_out_what_failed():
     _, trace = run(cepe(numbers=schedules.first(EXPLORED)), Waves(0.3), EXPLORED, jr.key(1))
     algorithm = cepe(numbers=schedules.first(EXPLORED), sketch=Pivoted(EXPLORED))
@@ -640,6 +653,7 @@ def test_a_pivoted_sketch_of_everything_leaves_out_what_failed():
     np.testing.assert_array_equal(state.clients.sketched.count, fine)
 
 
+@pytest.mark.slow
 def test_inducing_points_are_drawn_in_proportion_to_the_posterior_variance():
     q0, keys = 60.0, jr.split(jr.key(4), 100)
     algorithm = sketching(q0)
@@ -658,6 +672,7 @@ def test_inducing_points_are_drawn_in_proportion_to_the_posterior_variance():
     assert abs(np.mean(counts) - np.mean(expected)) < 4 * deviation
 
 
+@pytest.mark.slow
 def test_an_empty_inducing_set_is_an_unknown_function():
     algorithm = sketching(1e-9, exact=True)
     state, trace = run(algorithm, Waves(), LONG, jr.key(1))
@@ -680,6 +695,7 @@ def rival():
     return Collaborative(POINTS, AGENTS, IGPUCB(), alpha=ALPHA, size=40)
 
 
+@pytest.mark.slow
 @pytest.mark.bitwise
 @pytest.mark.parametrize(
     ("make", "initial"),
@@ -765,6 +781,7 @@ def test_a_sketch_needs_a_positive_q0():
         Sketch(0.0)
 
 
+@pytest.mark.slow
 def test_observations_before_the_start_need_room():
     with pytest.raises(ValueError, match="room"):
         run(cepe(), Waves(), 3, jr.key(0), initial=1)

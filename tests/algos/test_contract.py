@@ -425,6 +425,7 @@ def test_rounds_can_be_scanned(name, domain):
     )
 
 
+@pytest.mark.slow
 def test_a_run_lowers_for_every_platform_and_all_its_numbers_have_the_default_precision(algorithm):
     dtypes = []
 
@@ -470,6 +471,7 @@ jax.monitoring.register_event_duration_secs_listener(
 )
 
 
+@pytest.mark.slow
 @once
 def test_other_numbers_compile_nothing(name, algorithm):
     plain = [k for k, leaf in jax.tree.leaves_with_path(algorithm) if not hasattr(leaf, "dtype")]
@@ -511,6 +513,7 @@ def test_a_key_that_is_used_twice_would_be_noticed():
         run(Careless(CUBE, 2), OBJECTIVE, 2, jr.key(0))
 
 
+@pytest.mark.slow
 @once
 def test_a_constant_added_to_all_values_changes_no_query_if_the_method_says_so(name, algorithm):
     _, trace = driven(name)
@@ -663,6 +666,7 @@ def crossing(text):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases(HELD, ALIKE_OVER_DEVICES), scope="module")
 @once
 def test_devices_change_nothing_and_hear_only_what_is_sent(name):
@@ -721,6 +725,7 @@ def test_queries_are_among_a_finite_set(name):
     assert contained(FINITE, one_round(name, "finite"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases(HELD, ALIKE), scope="module")
 @once
 def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
@@ -793,6 +798,7 @@ def many_runs(name, dim, number=FUNCTION, batches=SEEDS // BATCH):
     return [np.concatenate(arrays) for arrays in zip(*of_batches, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases(LEARNING, ALIKE_IN_STATISTICS), scope="module")
 def test_it_beats_random_search(name):
     assert_beats_random_search(name, 2)
@@ -824,6 +830,7 @@ FLAT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases([*LEARNING, *MISLED]), scope="module")
 @pytest.mark.parametrize(
     "flat",
@@ -845,6 +852,7 @@ def test_a_hill_on_a_plateau_is_found_no_later_than_at_random(name, flat):
     assert mine.mean() > 0.9 * random.mean() - 2 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases([*LEARNING, *MISLED]), scope="module")
 @once
 def test_places_where_evaluations_fail_are_avoided(name):
@@ -855,6 +863,7 @@ def test_places_where_evaluations_fail_are_avoided(name):
     assert failed(name) < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases(HELD), scope="module")
 @once
 def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name):

@@ -159,6 +159,7 @@ def searched(model, policy):
     return found
 
 
+@pytest.mark.slow
 @EVERY
 def test_the_search_finds_the_best_point_of_all_grids(model, policy):
     """Without steps from there, and with one point beside: what the search says is what is asked."""
@@ -271,6 +272,7 @@ def test_queries_of_workers_differ_and_the_first_maximizes_what_the_policy_says(
     assert found.info.gap.shape[0] == found.info.exact.shape[0] == 2
 
 
+@pytest.mark.slow
 def test_points_one_after_another_are_as_good_as_side_by_side(key, monkeypatch):
     state = observed("random tree")[2]
     algorithm = DECHBO(*MODELS["random tree"], POLICIES["entropy"], **ALONE)
@@ -355,6 +357,7 @@ def test_one_finer_grid_is_a_number():
         DECHBO(Cube(2), surrogate, finer=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

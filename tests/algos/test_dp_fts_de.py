@@ -207,6 +207,7 @@ def test_initial_points_of_a_space_are_in_it(key):
     assert inside.all()
 
 
+@pytest.mark.slow
 def test_initial_points_of_a_region_are_those_that_are_allowed(key):
     triangle = Space(
         x=Real(0.0, 1.0), y=Real(0.0, 1.0), where=jax.jit(lambda p: p["x"] + p["y"] < 1.2)
@@ -217,6 +218,7 @@ def test_initial_points_of_a_region_are_those_that_are_allowed(key):
     np.testing.assert_array_equal(region, np.broadcast_to(np.arange(AGENTS) % 4, region.shape))
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_them():
     queries, *_ = runs()["released twice"]
     region = np.asarray(jax.vmap(method().regions.assign)(queries[0, :3].reshape(-1, 2)))
@@ -226,6 +228,7 @@ def test_a_run_begins_with_them():
 # ---------------------------------------------------------------- what is broadcast
 
 
+@pytest.mark.slow
 def test_without_privacy_in_one_region_the_broadcast_is_the_mean_message(key):
     algorithm = method(regions=Regions((1, 1)))
     messages, vectors, _ = broadcasts(algorithm, told(), jr.split(key, 2))
@@ -508,6 +511,7 @@ def test_a_resumed_run_must_begin_with_its_own_ledger(path):
     assert driven(Counting(stop_after=0), path, ledger=Ledger(1e-4)).ledger.delta == 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:agent .* failed:RuntimeWarning")
 @pytest.mark.parametrize("initial", [0, 1])
 def test_of_a_run_that_never_succeeded_only_what_was_charged_is_kept(initial, path):
@@ -559,6 +563,7 @@ def noted(monkeypatch):
     return dataclasses.replace(PRIVATE, candidates=65)
 
 
+@pytest.mark.slow
 def test_no_two_runs_share_noise_and_no_key_that_is_known_gives_it(tmp_path, noted):
     for run_number in range(2):  # the same key, the same ledger, the same everything
         driven(Counting(), tmp_path / f"{run_number}.npz", noted)
@@ -745,6 +750,7 @@ def test_a_ledger_for_what_is_not_private_is_refused(path):
         driven(Counting(), path, method(PUBLIC))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::jaxbo.SimulationWarning")
 @pytest.mark.parametrize("loop", ["run", "drive", "traced"])
 def test_a_simulation_says_once_that_it_is_one(loop):
@@ -844,6 +850,7 @@ def test_agents_that_are_absent_have_no_part_in_a_private_bound(key):
     np.testing.assert_array_equal(bound(key, louder(~here), here), bound(key, told(), here))
 
 
+@pytest.mark.slow
 def test_a_private_bound_begins_somewhere_and_is_private(key):
     with pytest.raises(ValueError, match="begins at"):
         private_bound(key, method(), told(), CLIP)

@@ -144,6 +144,7 @@ def test_an_agents_whole_contribution_is_never_longer_than_the_bound(size, S, ke
         assert sums.max() > 0.99 * S / q
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_who_is_absent_or_sends_no_number_is_as_if_it_did_not_exist(number, key):
     algorithm = make(NOISY)
@@ -164,6 +165,7 @@ def test_failed_evaluations_leave_a_message_as_it_was(key):
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
+@pytest.mark.slow
 def test_under_the_prior_a_message_is_as_long_as_the_root_of_the_number_of_values(key):
     """Which is how the docstring says to choose the bound."""
     algorithm = make(agents=1000)
@@ -184,6 +186,7 @@ def test_under_the_prior_a_message_is_as_long_as_the_root_of_the_number_of_value
     assert squares.mean() > 0.8 * INITIAL
 
 
+@pytest.mark.slow
 def test_a_round_tells_an_agent_nothing_of_others_but_the_private_sum(key, monkeypatch):
     nothing = lambda self, key, messages, weights, present: jnp.ones(  # noqa: E731
         (weights.shape[0], messages.shape[1]), messages.dtype
@@ -258,6 +261,7 @@ def test_a_budget_that_pays_for_too_few_releases_is_refused_beforehand(tmp_path)
     assert ledger.epsilon() <= budget
 
 
+@pytest.mark.slow
 def test_a_round_without_anybody_releases_noise_and_is_charged(tmp_path, monkeypatch):
     """Where two agents are drawn, whoever is present."""
     found = released(monkeypatch)
@@ -322,6 +326,7 @@ def best(name):
     return metrics.best_so_far(values()[name])[:, -1].mean(axis=1)
 
 
+@pytest.mark.slow
 def test_agents_with_much_in_common_gain_under_privacy():
     low, _ = metrics.confidence_interval(best("together") - best("alone"))
     assert low > 0.05
@@ -369,6 +374,7 @@ def test_a_message_is_a_number_for_each_feature_and_the_constant_and_two_varianc
     assert metrics.floats(told) == MODEL.size + 1 + 5
 
 
+@pytest.mark.slow
 def test_a_guess_of_the_scale_that_is_far_off_is_right_after_three_releases(key):
     """Without noise, for values that were made at random points by functions of the process."""
     phi = MODEL.setup(jr.key(3), 2)

@@ -104,6 +104,7 @@ def test_a_query_maximizes_a_sample_of_the_surrogate(key):
     close(queries[0], expected, PLACE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [Thompson(), *(pytest.param(p, marks=pytest.mark.full) for p in (Drawn(UCB(2.0)), Largest()))],
@@ -116,6 +117,7 @@ def test_one_worker_asks_the_same_alone_and_in_a_round(policy, key):
     close(alone, ask(algorithm, jr.fold_in(key, 2), state)[0][0], 1e-5)
 
 
+@pytest.mark.slow
 def test_workers_with_thompson_sampling_ask_independently(key):
     # The first worker's query is the one that it would ask alone.
     state, _, _ = told(egp(workers=3), jr.fold_in(key, 1))
@@ -154,6 +156,7 @@ def test_queries_are_among_a_finite_set(key):
 # ---------------------------------------------------------------- what is learned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", [None, Exact()])
 def test_the_order_of_results_does_not_matter(inference, key):
     algorithm = egp() if inference is None else egp(inference=inference)
@@ -179,6 +182,7 @@ def test_a_round_is_its_results_one_by_one(key):
     assert (together.round, single.round) == (1, 3)
 
 
+@pytest.mark.slow
 def test_a_failed_worker_leaves_no_mark_on_the_model(key):
     algorithm = one_kernel(workers=3, refit_every=2)
     state, x, y = told(algorithm, key)
@@ -203,6 +207,7 @@ def test_hyperparameters_are_fitted_before_the_first_round_and_every_so_many_eva
     assert changed == [True, True, False, True]
 
 
+@pytest.mark.slow
 def test_a_fit_is_not_lost_because_evaluations_fail_when_it_is_due(key):
     algorithm = one_kernel(refit_every=6)
     x, values = map(np.array, evaluations(12))
@@ -252,6 +257,7 @@ def test_runs_that_are_mapped_over_fit_no_more_often_than_one(key):
     assert len(fits) == 3 * (12 // 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", [OnFeatures(), Exact()], ids=["features", "exact"])
 def test_with_a_huge_penalty_in_the_place_of_a_value_all_numbers_stay_finite(inference):
     surrogate = Fitted(30, SquaredExponential(0.3), refit_every=5, inference=inference)
@@ -283,6 +289,7 @@ def test_a_kernel_that_explains_better_gains_weight():
     assert (np.asarray(jax.jit(jax.vmap(weight))(jr.split(jr.key(0), 8))) > 0.99).all()
 
 
+@pytest.mark.slow
 def test_other_surrogates_serve(key):
     algorithm = EGP(DOMAIN, Fixed(SquaredExponential(0.3), 40), candidates=64)
     state, _, _ = told(algorithm, key)
@@ -308,6 +315,7 @@ def test_bad_configuration_is_refused(build, message):
         build()
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused(key):
     algorithm = egp(workers=2)
     state = init(algorithm, key)

@@ -107,6 +107,7 @@ def of_thompson_sampling():
     return np.asarray(first_queries(TS(GRID, 3, GOOD), jr.split(jr.key(0), 3000))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("once", [False, True])
 def test_with_probability_one_it_is_independent_thompson_sampling(once, key):
     fts = FTS(GRID, 3, features=GOOD, mixing=Constant(1), once=once)
@@ -212,6 +213,7 @@ def test_successive_peers_are_draws_by_weight_without_replacement(key):
     assert agrees(counts, law)
 
 
+@pytest.mark.slow
 def test_peers_may_know_more_than_a_target_can_hold(key):
     algorithm = method(agents=3, targets=1, own=Fitted(5, size=8), once=True)
     y = np.ones((9, 3))
@@ -227,6 +229,7 @@ def test_peers_may_know_more_than_a_target_can_hold(key):
         algorithm.warm_start(start, told[0], jnp.asarray(y, float))
 
 
+@pytest.mark.slow
 def test_the_one_message_follows_the_warm_start_and_then_stays(key):
     algorithm = FTS(GRID, 3, features=GOOD, once=True)
     init_key, *ask_keys = jr.split(key, 6)
@@ -324,6 +327,7 @@ def sent_functions(phi, weights, grid, queries):
     return at(queries), at(grid)
 
 
+@pytest.mark.slow
 def test_peers_that_know_the_objective_help_in_the_first_rounds(key):
     points = np.asarray(GRID.points)
 
@@ -388,6 +392,7 @@ def expected(belief, total):
     return POOLED.agreed(AGREEING, belief, total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("once", [False, True])
 def test_agents_agree_by_the_evidence_of_all_who_are_present(once):
     algorithm, state = agreement(once)
@@ -403,6 +408,7 @@ def test_agents_agree_by_the_evidence_of_all_who_are_present(once):
     assert (np.abs(np.asarray(kernel.length_scale) - 0.3) > 0.02).all()
 
 
+@pytest.mark.slow
 def test_queries_are_those_of_the_hyperparameters_agreed_on():
     algorithm, state = agreement(False)
     queries, agreed, *_ = asked(algorithm, state, np.ones(4, bool))
@@ -457,6 +463,7 @@ def test_what_is_agreed_on_must_be_free(own):
         FTS(Cube(1), 2, own=own, pooled=Pooled())
 
 
+@pytest.mark.slow
 def test_whose_turn_it_is_does_not_depend_on_how_many_agents_there_are(key):
     few, many = (stepped.init(method(agents=agents, targets=1), key) for agents in (3, 9))
     for name in ("choices", "order"):

@@ -88,6 +88,7 @@ def finished():
     return jax.tree.map(lambda leaf: leaf[1, 0], ran())
 
 
+@pytest.mark.slow
 def test_agents_with_much_in_common_find_the_hill_sooner_than_alone():
     values = np.asarray(ran()[1].values)
     alone, together = (metrics.best_so_far(each)[:, -1].mean(axis=1) for each in values)
@@ -121,6 +122,7 @@ def queries_of(algorithm, state, keys):
     return jax.vmap(lambda key: algorithm.ask(key, state)[0])(keys)
 
 
+@pytest.mark.slow
 def test_with_probability_p_an_agent_asks_as_if_it_were_alone():
     state, keys = finished()[0], jr.split(jr.key(11), 40)
     alone, together = (queries_of(make(trust=trust), state, keys) for trust in (0.0, 0.5))
@@ -163,6 +165,7 @@ def test_the_state_remembers_the_last_broadcast_and_a_trace_rebuilds_it():
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.slow
 def test_a_driven_run_that_was_stopped_goes_on_with_the_same_prior(tmp_path):
     algorithm = make()
 
@@ -194,6 +197,7 @@ def test_a_message_has_as_many_numbers_as_is_said(rank, groups, settings):
     assert metrics.floats(message) == AGENTS * (groups * (1 + 3 + D + 2 * of_spread) + evidence)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"groups": 2, "features": SEVERAL}], ids=str)
 @pytest.mark.parametrize("each", [layout(None, 4), layout(jax.make_mesh((8,), ("agents",)), None)])
 def test_sums_made_in_chunks_and_over_devices_are_those_of_all_messages(each, options):
@@ -213,6 +217,7 @@ def test_sums_made_in_chunks_and_over_devices_are_those_of_all_messages(each, op
     assert np.all(learned)
 
 
+@pytest.mark.slow
 def test_in_chunks_a_round_holds_the_messages_of_a_chunk():
     many = 256
     algorithm = make(agents=many)
@@ -229,6 +234,7 @@ def test_in_chunks_a_round_holds_the_messages_of_a_chunk():
     assert bytes_of(8) < messages / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [UCB(), Thompson()])
 def test_other_policies_serve(policy):
     algorithm = make(policy=policy)
@@ -244,6 +250,7 @@ def newcomers():
     return algorithm, *run(algorithm, objective, 2, jr.key(16))
 
 
+@pytest.mark.slow
 def test_a_newcomer_s_first_query_is_where_those_who_have_finished_expect_most():
     _, _, trace = newcomers()
     assert np.abs(np.asarray(trace.queries[0]) - np.array([0.7, 0.3])).max() < 0.1

@@ -87,6 +87,7 @@ LOOPS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_wrong_argument_of_a_loop_works_or_is_named(name, tmp_path, monkeypatch):
     # Those for one black box check their arguments before any method does.

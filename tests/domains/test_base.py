@@ -330,6 +330,7 @@ class TestRegions:
         with pytest.raises(ValueError, match="splits"):
             Regions(splits)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("region", [-1, 6])
     def test_regions_that_do_not_exist_are_refused(self, region, key):
         with pytest.raises(ValueError, match="region must be"):

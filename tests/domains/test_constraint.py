@@ -70,6 +70,7 @@ class TestPoints:
             assert all(map(where, rows(space, points)))
             assert np.asarray(contained).all()
 
+    @pytest.mark.slow
     def test_what_is_not_allowed_is_not_in_the_space_and_cannot_be_encoded(self):
         inside, outside = jnp.asarray([0.25, 0.5]), jnp.asarray([0.75, 0.5])
         for space in (TRIANGLE, COMPILED):
@@ -87,6 +88,7 @@ class TestPoints:
         covariance = [[1 / 18, -1 / 36], [-1 / 36, 1 / 18]]
         np.testing.assert_allclose(np.cov(points.T), covariance, atol=error / 12)
 
+    @pytest.mark.slow
     def test_candidates_cover_what_is_allowed_better_than_draws(self, key):
         def gap(points):
             """The mean distance from a point of the triangle to the nearest of these."""
@@ -100,11 +102,13 @@ class TestPoints:
         )
         assert sum(gap(cover(k)) for k in keys) < 0.9 * sum(gap(draw(k)) for k in keys)
 
+    @pytest.mark.slow
     def test_a_compiled_and_a_python_function_give_the_same_points(self, key):
         points = [drawn(space, key)[0] for space in (TRIANGLE, COMPILED)]
         for one, other in zip(*points, strict=True):
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
+    @pytest.mark.slow
     def test_one_point_in_a_thousand_is_enough(self, key):
         where = jax.jit(lambda p: jnp.abs(p["a"] - p["b"]) < 5e-4)
         space = Space(a=Real(0, 1), b=Real(0, 1), where=where)
@@ -112,6 +116,7 @@ class TestPoints:
             assert np.asarray(contained).all()
             assert len(np.unique(np.asarray(points), axis=0)) >= 4
 
+    @pytest.mark.slow
     def test_spaces_of_one_function_are_one_program(self, key):
         traced = []
 
@@ -165,6 +170,7 @@ def test_the_maximizer_ends_where_the_constraint_ends(space, key):
 
 
 class TestLoops:
+    @pytest.mark.slow
     def test_no_method_evaluates_what_is_not_allowed(self, key):
         def objective(agent, p):
             assert budget(p)
@@ -197,6 +203,7 @@ class TestLoops:
             assert budget(p)
             desk.tell(number, p["a"] + p["b"] - abs(p.get("depth", 5) - 5) / 8)
 
+    @pytest.mark.slow
     def test_a_desk_asks_what_is_allowed_at_its_context(self, key):
         space = Space(
             load=Context(Real(0, 10)),

@@ -14,6 +14,7 @@ DTYPE = jax.dtypes.canonicalize_dtype(float)
 
 
 class TestSteps:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "parameter", [Integer(32, 512, step=32), Integer(-7, 8, step=5), Integer(3, 3, step=9)]
     )

@@ -83,6 +83,7 @@ def expected_values(x):
 
 
 class TestSpace:
+    @pytest.mark.slow
     @often
     @given(x=in_cube)
     @example(x=np.zeros(SPACE.dim, DTYPE))
@@ -172,6 +173,7 @@ class TestSpace:
         assert same(project_all(space, jnp.asarray(x)), x)
         assert np.all(np.diff(x[:, 0]) > 0)
 
+    @pytest.mark.slow
     def test_integers_and_choices_are_drawn_equally_often(self, key):
         space = Space(n=Integer(3, 9), c=Categorical(*"abcdefg"), r=Real(0, 1))
         for draw in (sample, candidates):
@@ -383,6 +385,7 @@ class TestNumbers:
         )
         assert space.decode(np.ones(1, DTYPE))["r"] == 100
 
+    @pytest.mark.slow
     @often
     @given(x=in_cube)
     def test_what_is_decoded_is_what_json_can_write(self, x):
@@ -399,6 +402,7 @@ class TestNumbers:
         assert same(space.encode(values), space.encode(again))
         assert same(space.encode(values), project(space, jnp.asarray(x)))
 
+    @pytest.mark.slow
     @often
     @given(x=in_cube, single=st.booleans())
     def test_points_come_back_through_a_table_of_floats(self, x, single):
@@ -560,6 +564,7 @@ class TestConstants:
         assert same(WITH_CONSTANTS.encode(WITH_CONSTANTS.decode(x)), there)
         assert not bool(contains(WITH_CONSTANTS, there.at[0].set(0.25)))
 
+    @pytest.mark.slow
     def test_draws_and_grids_do_not_vary_it(self, key):
         fixed = np.arange(WITH_CONSTANTS.dim) != 8
         for points in (sample(WITH_CONSTANTS, key, 7), candidates(WITH_CONSTANTS, key, 7)):
@@ -575,6 +580,7 @@ class TestConstants:
         )(jnp.full(WITH_CONSTANTS.dim, 0.3, float))
         assert np.asarray(slopes).tolist() == [0.0] * 8 + [1.0, 0.0]
 
+    @pytest.mark.slow
     def test_another_value_is_refused(self):
         values = {**VALUES, "x": 0.5, "n": 3}
         assert same(WITH_CONSTANTS.encode(values), np.full(10, 0.5, DTYPE))

@@ -106,6 +106,7 @@ def looked(space, X, key):
     return jax.vmap(look)(points)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
 def test_whoever_looks_at_a_point_of_any_space_sees_the_same(recipe, seed):
@@ -233,6 +234,7 @@ def everything(request):
     return Space(EVERYTHING, where=request.param)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_a_context_and_a_constraint_leave_points_as_they_are(everything, seed):
@@ -330,6 +332,7 @@ class TestBranches:
         x = MODEL.encode({"model": "svm", "C": 1.0, "kernel": "linear"})
         assert not np.asarray(slope(x)).any()
 
+    @pytest.mark.slow
     def test_grids_of_each_variable_leave_all_branches_open(self):
         axes = MODEL.axes(8)
         assert len(np.unique(np.asarray(axes.points)[3])) == 8  # depth

@@ -19,6 +19,7 @@ def periodic():
     return kernel.optimize(kernel.PERIODIC)
 
 
+@pytest.mark.slow
 def test_the_best_point_is_found_with_kernels_of_ones_own():
     for _, trace in (periodic(), kernel.optimize(kernel.SPECTRAL)):
         assert best_so_far(trace.values)[-1] > 0.95
@@ -30,6 +31,7 @@ def test_the_numbers_of_the_periodic_kernel_are_fitted():
     assert period == pytest.approx(1 / 3, rel=0.03)
 
 
+@pytest.mark.slow
 def test_features_of_the_rational_quadratic_are_of_its_spectrum():
     own = kernel.RationalQuadratic(0.3, 1.5)
     X = jr.uniform(jr.key(0), (6, 2))
@@ -37,6 +39,7 @@ def test_features_of_the_rational_quadratic_are_of_its_spectrum():
     np.testing.assert_allclose(phi @ phi.T, gram(own, X, X), atol=0.06)
 
 
+@pytest.mark.slow
 def test_the_probability_of_improvement_optimizes():
     egp = acquisition.EGP
     state, trace = acquisition.optimize(egp)

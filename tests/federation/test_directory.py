@@ -273,6 +273,7 @@ def test_owners_with_a_directory_go_on_only_with_owners_who_have_it(tmp_path):
     ring.owner(3, directory=None).answer(server.request(3))
 
 
+@pytest.mark.slow
 def test_a_server_with_the_directory_goes_on_without_an_owner_who_has_not_signed(tmp_path):
     ring = Known(tmp_path)
     ring.server()
@@ -294,6 +295,7 @@ def test_a_server_with_the_directory_goes_on_without_an_owner_who_has_not_signed
     assert server.present.tolist() == [[True, False, True, True], [True] * AGENTS]
 
 
+@pytest.mark.slow
 def test_an_owner_gives_one_pair_of_keys_in_a_round(tmp_path):
     ring = Known(tmp_path)
     server = ring.server()
@@ -309,6 +311,7 @@ def test_an_owner_gives_one_pair_of_keys_in_a_round(tmp_path):
     assert server.present.tolist() == [[True, False, True, True], [True] * AGENTS]
 
 
+@pytest.mark.slow
 def test_keys_of_two_attempts_at_a_round_cannot_be_mixed(tmp_path):
     ring = Known(tmp_path)
     server = ring.server()
@@ -438,6 +441,7 @@ def test_a_directory_of_other_lines_is_refused(text, reason, tmp_path):
         Directory.read(path, 2)
 
 
+@pytest.mark.slow
 def test_the_order_of_lines_and_empty_lines_say_nothing(tmp_path):
     path = tmp_path / "directory.txt"
     path.write_text(f"\n 1\t{TWO}\n\n0 {ONE}\n")

@@ -160,6 +160,7 @@ SOME = ("FTS", "CEPE", "learned prior", "private learned prior", "TAF")
 CHARGED = ("DP-FTS-DE", "private learned prior")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
 )
@@ -238,6 +239,7 @@ def test_who_is_away_is_absent_and_goes_on(tmp_path):
         np.testing.assert_allclose(seen.queries, trace.queries[here, n], atol=2e-3)
 
 
+@pytest.mark.slow
 def test_who_comes_late_joins(tmp_path):
     world = World(tmp_path, WALK)
     server = world.server()
@@ -255,6 +257,7 @@ def test_who_knows_nothing_yet_is_heard(tmp_path):
     np.testing.assert_array_equal(server.present, [[True] * AGENTS])
 
 
+@pytest.mark.slow
 def test_two_servers_do_not_share_a_checkpoint(tmp_path):
     world = World(tmp_path, PRIVATE_WALK, ledger=LEDGER)
     server = world.server()
@@ -405,6 +408,7 @@ def test_the_server_killed_between_any_two_steps_goes_on(tmp_path):
     np.testing.assert_allclose(world.queries(server), of_run(), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_over_can_be_made_longer(tmp_path):
     world = World(tmp_path, WALK)
     assert world.whole(world.server(rounds=2)).done
@@ -414,6 +418,7 @@ def test_a_run_that_is_over_can_be_made_longer(tmp_path):
     np.testing.assert_allclose(world.queries(server), of_run(), atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [{"inference": jaxbo.Exact(), "refit_every": None}, pytest.param({}, marks=pytest.mark.full)],
@@ -445,6 +450,7 @@ def test_an_owner_without_room_says_what_to_write(tmp_path):
         owner.answer(request)
 
 
+@pytest.mark.slow
 def test_fewer_rounds_than_before_are_refused(tmp_path):
     world = World(tmp_path, WALK)
     world.whole(world.server(rounds=2))
@@ -452,6 +458,7 @@ def test_fewer_rounds_than_before_are_refused(tmp_path):
         world.server(rounds=1)
 
 
+@pytest.mark.slow
 def test_what_could_not_be_saved_is_not_sent(tmp_path, monkeypatch):
     world = World(tmp_path, PRIVATE_WALK, ledger=LEDGER)
     server = world.server()
@@ -483,6 +490,7 @@ def test_a_round_without_an_answer_stays_open(tmp_path):
     assert server.round == 0
 
 
+@pytest.mark.slow
 def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
     world = World(tmp_path, PRIVATE_WALK, ledger=LEDGER)
     server = world.server()
@@ -499,6 +507,7 @@ def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
     assert server.ledger.epsilon() == LEDGER.charge(PRIVATE, ROUNDS).epsilon()
 
 
+@pytest.mark.slow
 def test_rounds_after_the_last_release_cost_nothing_and_broadcast_the_same_prior(tmp_path):
     # Of so little noise that no release is taken for noise alone: the estimate of those is 0.
     quiet = Mechanism(0.1, 1.0, Poisson(0.5))
@@ -526,6 +535,7 @@ def two_releases(tmp_path_factory):
     return folder, before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["copy", "removed", "damaged", "counter", "elsewhere"])
 def test_a_server_that_has_forgotten_releases_is_refused(lost, two_releases, tmp_path):
     whole, before = two_releases
@@ -584,6 +594,7 @@ def test_a_server_never_adds_the_same_noise_twice_whatever_is_put_back(tmp_path)
     assert np.abs(sums[0] - sums[1]).min() > 0
 
 
+@pytest.mark.slow
 def test_a_server_killed_before_its_release_was_counted_goes_on(tmp_path, monkeypatch):
     world = World(tmp_path, PRIVATE_WALK, initial=0, ledger=LEDGER)
     server = world.server()
@@ -618,6 +629,7 @@ def seen_by_all(server, answers):
 FEW_RELEASES = PrivateWalk(SQUARE, AGENTS, mechanism=PRIVATE, releases=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "releases"),
     [
@@ -641,6 +653,7 @@ def test_whether_the_only_owner_is_there_changes_nothing_but_the_sum(algorithm, 
     assert outcomes[0][1].releases == releases
 
 
+@pytest.mark.slow
 def test_a_round_of_nobodys_releases_noise(tmp_path):
     world = World(tmp_path, METHODS["DP-FTS-DE"], ledger=LEDGER)
     server = world.server()
@@ -789,6 +802,7 @@ def test_whatever_comes_in_the_place_of_a_reply_is_refused(name, open_round):
         server.hear(NOT_EVEN[name](reply))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 def test_refusals_are_counted_by_name(tmp_path):
     world = World(tmp_path, WALK)
@@ -992,6 +1006,7 @@ def test_a_reply_of_no_use_is_refused_by_name_and_its_agent_absent(tmp_path):
 INVARIANT = Walk(SQUARE, AGENTS, invariant=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "scale", "offset", "text"),
     [

@@ -37,6 +37,7 @@ def exchange(coordinator, owners):
     coordinator.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_was_stopped_writes_no_more(tmp_path):
     first = server(tmp_path / "server.npz")
     with pytest.raises(CheckpointError, match="in use by process"):
@@ -63,6 +64,7 @@ def test_a_server_that_is_refused_or_dropped_leaves_the_file(tmp_path):
     del caught  # whose traceback kept the one that was refused
 
 
+@pytest.mark.slow
 def test_servers_and_owners_find_their_files_wherever_objectives_go(tmp_path, monkeypatch):
     def moving(agent, x):
         os.chdir(tmp_path / "elsewhere")
@@ -85,6 +87,7 @@ def test_servers_and_owners_find_their_files_wherever_objectives_go(tmp_path, mo
         assert len(observations(tmp_path / n / name).values) == 3
 
 
+@pytest.mark.slow
 def test_an_owner_waits_for_who_has_its_file_and_says_for_whom(tmp_path, caplog):
     coordinator = server(tmp_path / "server.npz")
     request, owner = coordinator.request(), owners(tmp_path)[0]

@@ -196,6 +196,7 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeyp
     assert set(grid.limits) == {77.0}  # nobody is waited for, or asked, any longer
 
 
+@pytest.mark.slow
 def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
     quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
@@ -214,6 +215,7 @@ def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
     assert set(grid.limits) == {77.0, 60.0}  # the latter where nothing is evaluated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_parties_on_flower_have_the_directory_of_their_configuration(known, tmp_path, caplog):
     quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
@@ -282,6 +284,7 @@ def test_a_server_that_is_started_again_sends_each_owner_its_own_boxes(tmp_path,
     assert asked == {100: 5, 101: 2, 102: 5}
 
 
+@pytest.mark.slow
 def test_a_node_that_answers_for_another_owner_in_a_sum_is_refused_by_name(tmp_path, caplog):
     quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
@@ -332,6 +335,7 @@ def test_a_node_cannot_begin_a_sum_as_another_owner(tmp_path, caplog):
     np.testing.assert_array_equal(heard, [[1, 1, 1], [0, 1, 1]])
 
 
+@pytest.mark.slow
 def test_an_owner_whose_node_has_another_name_misses_this_sum_alone(tmp_path, caplog):
     """Flower names a node anew if it registers anew, as after a stop without a database."""
     quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
@@ -444,6 +448,7 @@ def asked_by(reply):
     return Message(RecordDict(), reply.metadata.src_node_id, "train")
 
 
+@pytest.mark.slow
 def test_an_answer_of_no_use_is_refused_and_counts_as_absent(tmp_path, caplog):
     """A kind in every round but the first, and in the last one none."""
     answers = itertools.count()
@@ -503,6 +508,7 @@ UNREADABLE = {
 }
 
 
+@pytest.mark.slow
 def test_an_answer_that_flower_cannot_read_is_refused_as_well(tmp_path, caplog):
     """The invitation's of every owner, and a kind in every round."""
     pulled, kinds = itertools.count(), list(UNREADABLE.values())
@@ -520,6 +526,7 @@ def test_an_answer_that_flower_cannot_read_is_refused_as_well(tmp_path, caplog):
     assert f"node 101 ({len(kinds)} refused): a reply that names no agent: no reply" in caplog.text
 
 
+@pytest.mark.slow
 def test_where_the_network_fails_the_app_ends_and_loses_nothing(tmp_path):
     client = flower.client_app(WALK, objective)
     server = flower.server_app(WALK, 3, KEY)
@@ -619,6 +626,7 @@ def test_a_run_that_nobody_answers_ends_in_two_lines_without_a_traceback(text, t
     assert "give a longer deadline" in second
 
 
+@pytest.mark.slow
 def test_a_log_says_what_a_round_has_spent_and_when_the_budget_is(tmp_path, caplog):
     two = jaxbo.Ledger(delta=1e-5).charge(PRIVATE.mechanism, 2).epsilon()
     ledger = jaxbo.Ledger(delta=1e-5, budget=1.0001 * two)
@@ -639,6 +647,7 @@ def test_a_log_says_what_a_round_has_spent_and_when_the_budget_is(tmp_path, capl
     ]  # with the second release, which the first round's end makes
 
 
+@pytest.mark.slow
 def test_owners_with_budgets_of_their_own_refuse_what_is_beyond(tmp_path, caplog):
     two = jaxbo.Ledger(delta=1e-5).charge(PRIVATE.mechanism, 2).epsilon()
     config = {"budget": 1.0001 * two, "delta": 1e-5}
@@ -810,6 +819,7 @@ def test_an_owner_without_a_name_or_a_folder_is_told_so(tmp_path, caplog):
             client(message, Context(0, 100, config, RecordDict(), {}))
 
 
+@pytest.mark.slow
 def test_a_server_without_a_checkpoint_or_an_answer_says_so(tmp_path):
     client = flower.client_app(WALK, objective)
     server = flower.server_app(WALK, 2, KEY)

@@ -96,6 +96,7 @@ def moments(kind, step, folder, monkeypatch):
         federation.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "kind", ["plain", *(pytest.param(k, marks=pytest.mark.full) for k in LEDGERS), "secure sums"]

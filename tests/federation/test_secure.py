@@ -164,6 +164,7 @@ def test_the_sum_is_that_of_all_who_sent_masked_numbers(stage, tmp_path, monkeyp
     assert np.abs(apart).max() < 7 * np.hypot(noise, theirs[".noise"])
 
 
+@pytest.mark.slow
 @stages(quick=OPEN)
 def test_below_the_threshold_a_round_ends_without_a_sum(stage, tmp_path):
     ring = Ring(tmp_path)
@@ -180,6 +181,7 @@ def test_below_the_threshold_a_round_ends_without_a_sum(stage, tmp_path):
     assert server.present[1].all()
 
 
+@pytest.mark.slow
 @stages(quick=SHARES)
 def test_a_server_that_is_started_again_goes_on_in_the_middle_of_a_sum(stage, tmp_path):
     ring = Ring(tmp_path)
@@ -516,6 +518,7 @@ def units(server, algorithm):
     return server.request().broadcast[".weights"] * (UNIT / float(sensitivity))
 
 
+@pytest.mark.slow
 def test_a_sum_has_the_noise_of_all_owners_in_it(tmp_path, monkeypatch):
     size, z = 8000, 1.0
     parts = np.random.default_rng(0).integers(-300, 300, (AGENTS, size), np.int32)
@@ -533,6 +536,7 @@ def test_a_sum_has_the_noise_of_all_owners_in_it(tmp_path, monkeypatch):
     assert stats.kstest(noise / expected, "norm").pvalue > 1e-7
 
 
+@pytest.mark.slow
 def test_owners_draw_themselves(tmp_path, monkeypatch):
     times, q = 15, 0.5
     one_hot = UNIT * np.eye(AGENTS, SIZE, dtype=np.int32)

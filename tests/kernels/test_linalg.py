@@ -75,6 +75,7 @@ def test_solves_batch_over_agents_and_right_hand_sides(solve, trans, rng, tolera
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("solve", "trans"), SOLVES)
 def test_derivatives_are_those_of_the_library(solve, trans, rng, tolerance):
     L, b = triangle(rng, 5), array(rng.standard_normal(5))
@@ -117,6 +118,7 @@ def test_the_inverse_is_that_of_substitution(size, rng, tolerance):
     np.testing.assert_array_equal(np.triu(inverse, 1), 0)
 
 
+@pytest.mark.slow
 def test_the_inverse_of_a_factor_of_nearly_singular_matrices_is_as_good_as_substitution(rng):
     x = rng.random((110, 2))
     squares = np.sum((x[:, None] - x[None]) ** 2, axis=2)
@@ -136,6 +138,7 @@ def test_the_inverse_of_a_factor_of_nearly_singular_matrices_is_as_good_as_subst
     assert error(inverse) < 3 * error(substituted)
 
 
+@pytest.mark.slow
 def test_cholesky_bounds_what_rounding_can_do(key):
     """60 copies of a few points, almost no noise: LAPACK finds no float32 factor."""
 

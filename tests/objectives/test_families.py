@@ -258,6 +258,7 @@ def test_a_sweep_over_alpha_is_one_vmapped_program():
     np.testing.assert_array_equal(swept[1], own)
 
 
+@pytest.mark.slow
 def test_functions_for_fewer_agents_than_ask_are_refused():
     shifts = jnp.zeros((2, 2))
     grid = OnGrid(jnp.ones((2, 5)), jnp.linspace(0, 1, 10).reshape(5, 2))

@@ -199,6 +199,7 @@ def test_wrong_shapes_are_refused(draw, message):
         draw()
 
 
+@pytest.mark.slow
 def test_drawing_uses_the_axes_given_and_leaves_pyplot_alone(rng):
     given = Figure().add_subplot()
     assert plotting.progress(rng.random((3, 2)), given) is given

@@ -168,6 +168,7 @@ def test_a_factor_graph_joins_each_factor_to_its_variables():
             np.testing.assert_array_equal(line.get_xydata(), ends)
 
 
+@pytest.mark.slow
 def test_messages_make_lines_wider_and_dots_the_maximum_on_a_tree():
     rng = np.random.default_rng(0)
     graph = FactorGraph([3, 2, 3], [(0, 1), (1, 2)])

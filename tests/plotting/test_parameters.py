@@ -78,6 +78,7 @@ def test_the_model_passes_through_what_was_observed(trace):
     assert (std >= 0).all()
 
 
+@pytest.mark.slow
 def test_a_slice_is_the_model_along_one_parameter_through_the_best_point(trace):
     ax = plotting.slice_1d(trace, "rate", domain=SPACE, agent=1)
     (mean,) = labeled(ax, "mean")
@@ -88,6 +89,7 @@ def test_a_slice_is_the_model_along_one_parameter_through_the_best_point(trace):
     assert "1 is 1, log" in ax.get_xlabel()
 
 
+@pytest.mark.slow
 def test_a_contour_names_both_parameters_and_marks_failures(trace):
     ax = plotting.contour(trace, "depth", "rate", domain=SPACE, agent=1)
     assert ax.get_xlabel().startswith("depth")
@@ -96,6 +98,7 @@ def test_a_contour_names_both_parameters_and_marks_failures(trace):
     assert len(labeled(ax, "query")[0].get_xdata()) == 18
 
 
+@pytest.mark.slow
 def test_importance_puts_the_parameter_that_matters_first(trace):
     ax = plotting.importance(trace, domain=SPACE, agent=1, count=500)
     names = [text.get_text() for text in ax.get_yticklabels()]
@@ -119,6 +122,7 @@ def test_parallel_coordinates_have_a_line_an_evaluation(trace):
     assert [text.get_text() for text in ax.get_xticklabels()] == ["rate", "depth", "act"]
 
 
+@pytest.mark.slow
 def test_pictures_mark_the_smallest_value_where_small_values_are_good(trace):
     down = dataclasses.replace(trace, direction="minimize")
     x, values = np.asarray(trace.queries)[:, 1], np.asarray(trace.values)[:, 1]
@@ -153,6 +157,7 @@ def branched():
     return desk
 
 
+@pytest.mark.slow
 def test_parallel_lines_have_gaps_where_a_parameter_is_not_active(branched):
     lines = labeled(plotting.parallel(branched), "_done")
     gaps = np.isnan([line.get_ydata() for line in lines]).sum(0)
@@ -164,6 +169,7 @@ def test_parallel_lines_have_gaps_where_a_parameter_is_not_active(branched):
         assert list(line.get_markevery() or []) == ([4] if np.isnan(height[3]) else [])
 
 
+@pytest.mark.slow
 def test_importance_of_a_space_with_a_context_has_it_as_a_parameter(branched):
     ax = plotting.importance(branched, count=500)
     names = [text.get_text() for text in ax.get_yticklabels()]
@@ -171,6 +177,7 @@ def test_importance_of_a_space_with_a_context_has_it_as_a_parameter(branched):
     assert names[-1] == "load"
 
 
+@pytest.mark.slow
 def test_a_slice_is_through_the_best_point_where_the_parameter_is_active(branched):
     """Nets are better by 1, and trees are of forests."""
     seen = observed(branched, None)
@@ -187,6 +194,7 @@ def test_a_slice_is_through_the_best_point_where_the_parameter_is_active(branche
     assert modeled(seen).ranked[0][2] == 1  # the best of all is a net
 
 
+@pytest.mark.slow
 def test_a_contour_is_of_one_branch(branched):
     ax = plotting.contour(branched, "width", "load")
     assert len(labeled(ax, "query")[0].get_xdata()) == 6
@@ -197,6 +205,7 @@ def test_a_contour_is_of_one_branch(branched):
 STEPS = jaxbo.Space(layers=jaxbo.Integer(1, 2), width=jaxbo.Real(0.0, 1.0).when(layers=2))
 
 
+@pytest.mark.slow
 def test_a_contour_is_blank_where_a_parameter_is_not_active():
     rng = np.random.default_rng(0)
     rows = [
@@ -226,6 +235,7 @@ def of_workers():
     return jaxbo.Trace(jnp.asarray(x), y, (), shared=True)
 
 
+@pytest.mark.slow
 def test_a_picture_of_workers_who_share_an_objective_is_of_all_their_evaluations(of_workers):
     cube = jaxbo.Cube(2)
     x, y = np.asarray(of_workers.queries).reshape(-1, 2), of_workers.values.reshape(-1)
@@ -254,6 +264,7 @@ def test_a_picture_of_workers_who_share_an_objective_is_of_all_their_evaluations
     np.testing.assert_allclose(*bars, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_trace_knows_whether_its_workers_share_an_objective():
     egp = jaxbo.EGP(
         jaxbo.Cube(1), jaxbo.Fixed(size=4, capacity=9), jaxbo.Thompson(), workers=3, candidates=8
@@ -269,6 +280,7 @@ def test_a_trace_knows_whether_its_workers_share_an_objective():
         assert traced.shared == shared
 
 
+@pytest.mark.slow
 def test_pictures_of_a_desk_need_no_domain(desk):
     shares = [patch.get_width() for patch in plotting.importance(desk, count=500).containers[0]]
     np.testing.assert_allclose(shares, [0.1, 0.9], atol=0.1)

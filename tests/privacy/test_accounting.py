@@ -244,6 +244,7 @@ def test_different_noise_without_sampling_composes_as_the_closed_form_says():
     assert pld(events, 1e-5) == pytest.approx(exact, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_different_mechanisms_compose_as_the_librarys_composed_event():
     mixed = [(0.25, 1.0, 10), (0.1, 0.8, 20), (0.5, 4.0, 5)]
     events = [event(*e) for e in mixed]
@@ -337,12 +338,14 @@ def test_noise_is_found_for_q_as_the_mechanism_will_hold_it_if_that_is_more(q):
     assert charged[0] >= accounting.event(Mechanism(1.0, 1.0, Poisson(np.float32(q)))).q
 
 
+@pytest.mark.slow
 def test_the_default_needs_less_noise_than_the_paper_for_the_papers_loss():
     paper, ours = (accounting.noise_for(9.908, DELTA, 0.25, 40, a) for a in (moments, None))
     assert paper == pytest.approx(1.0, abs=1e-4)
     assert ours == pytest.approx(0.831, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_noise_for_a_fixed_size_is_found_from_its_sampling():
     sampling = FixedSize(10, 200)
     z = accounting.noise_for(4.0, 1e-3, sampling, 20)
@@ -361,6 +364,7 @@ def test_no_noise_is_named_where_none_is_enough():
         accounting.noise_for(0.1, 1e-5, 0.1, 5, moments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", [moments, renyi, pld])
 def test_one_round_more_than_the_rounds_for_a_budget_exceeds_it(accountant):
     rounds = accounting.rounds_for(mechanism(), 6.0, DELTA, accountant)
@@ -372,6 +376,7 @@ def test_no_round_is_allowed_where_one_is_too_many():
     assert accounting.rounds_for(mechanism(1.0, 0.1), 1.0, 1e-5) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", [moments, renyi, pld])
 def test_the_loss_falls_with_noise_and_delta_and_rises_with_q_and_rounds(accountant):
     start = accountant([event(0.3, 1.0, 20)], 1e-4)
@@ -422,6 +427,7 @@ def test_a_negative_number_of_rounds_is_refused():
         epsilon(mechanism(), -1, DELTA)
 
 
+@pytest.mark.slow
 def test_without_the_extra_two_accountants_say_what_to_install_and_the_papers_works(monkeypatch):
     original = builtins.__import__
 

@@ -68,12 +68,14 @@ def test_rounding_keeps_the_mean_and_is_between_neighbors():
     assert apart.std() > 0.1
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_adds_nothing():
     for bad in (jnp.nan, jnp.inf):
         x = vector(5, 1.0).at[2].set(bad)
         assert not rounded(KEY, x, jnp.array(1.0)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", [full(0.25), 1.0])
 def test_a_sum_of_rounded_parts_is_the_release_without_noise(q):
     agents, regions, size = 12, 3, 20
@@ -149,6 +151,7 @@ def test_a_sum_of_discrete_gaussians_is_one():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_rounded_gaussian_is_a_discrete_gaussian():
     deviation, center = 5.0, 3
     y = np.linspace(center - 60, center + 60, 120_001)

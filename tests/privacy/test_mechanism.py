@@ -99,6 +99,7 @@ def test_a_release_is_the_papers_sum_over_the_sample_written_as_loops(key, sampl
     np.testing.assert_allclose(released, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_mean_over_samples_is_the_full_sum_of_clipped_messages(key):
     released = draws(silent(q=0.3), key, 20_000)
     full = np.asarray(send(silent(), key, messages(), weights(), ALL))
@@ -231,6 +232,7 @@ def test_with_agents_in_one_region_each_the_exact_sensitivity_is_less_by_a_squar
 # ----------------------------------------------------------------- who is drawn, who is absent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", [0.05, 0.35, 0.9])
 def test_poisson_sampling_draws_each_agent_by_itself_with_probability_q(key, q):
     count = 40_000
@@ -254,6 +256,7 @@ def test_a_small_probability_is_drawn_as_rarely_as_it_says(key):
     assert not np.asarray(drawn_by(Poisson(2.0**-33), key, agents)).any()
 
 
+@pytest.mark.slow
 def test_a_fixed_size_is_that_size_and_treats_agents_alike(key):
     count = 20_000
     sampling = FixedSize(5, AGENTS)
@@ -321,6 +324,7 @@ def test_a_sweep_over_noise_sampling_and_bound_is_one_vmapped_program(key):
         np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_numbers_are_leaves_so_that_other_ones_do_not_retrace(key):
     traces = []
 
@@ -423,6 +427,7 @@ def test_a_region_that_nobody_explores_counts_all_alike():
 # ------------------------------------------------------------------------------ adaptive clipping
 
 
+@pytest.mark.slow
 def test_adaptive_clipping_finds_the_quantile_of_the_norms(key):
     agents, quantile, regions = 2000, 0.8, 4
     data = jr.normal(key, (agents, 3)) * jnp.exp(0.5 * jr.normal(jr.fold_in(key, 1), (agents, 1)))

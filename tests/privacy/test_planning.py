@@ -56,6 +56,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_plan_says_what_the_mechanism_does(name, key):
     """The longest message, sent by all: its mean and deviation in the releases of the mechanism."""

@@ -71,6 +71,7 @@ def negative_bowl(agent, x):
     return -float(np.sum((x - 0.3) ** 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("initial", "expected"),
     [

@@ -16,6 +16,7 @@ from jaxbo.runs.desk import Desk
 from tests.runs.one_box import branin, egp, same, stroll
 
 
+@pytest.mark.slow
 def test_values_keep_their_digits_and_the_model_their_differences(tmp_path):
     offset = -54321.0
     total = lambda worker, x: offset + 0.01 * branin(worker, x)  # noqa: E731

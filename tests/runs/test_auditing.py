@@ -111,6 +111,7 @@ def on_bare_noise(q, releases, z, runs=20_000, repeats=20):
     return np.mean(found), np.std(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_claim_that_is_right_is_not_refuted(name, key):
     found = audited(RIGHT[name], key)
@@ -153,6 +154,7 @@ def test_a_bound_is_above_the_truth_no_more_often_than_it_says(key):
     assert np.mean(found) > 0.6 * truth
 
 
+@pytest.mark.slow
 def test_nothing_of_the_others_is_left_in_the_statistic(key):
     algorithm = murmur(Mechanism(1e-3, 2.0, EVERYBODY), releases=1)
     attack = _Attack(algorithm, compiled(objective), 1, ROUNDS, 1)

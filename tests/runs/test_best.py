@@ -98,6 +98,7 @@ def mean_of(state, trace):
     return best(SMALL, state, trace).mean
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_have_what_each_has():
     def one(key):
         return run(SMALL, lambda k, a, x: jnp.sin(6 * x[0]) + jr.normal(k), 3, key)
@@ -110,6 +111,7 @@ def test_runs_side_by_side_have_what_each_has():
         np.testing.assert_allclose(together[i], alone(*of_one), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_states_side_by_side_may_share_a_trace():
     rng = np.random.default_rng(0)
     x, y = np.asarray(SMALL.domain.points)[rng.integers(32, size=(4, 2))], rng.normal(size=(4, 2))

@@ -265,6 +265,7 @@ def began(log):
     return log.read_text().count("began") if log.exists() else 0
 
 
+@pytest.mark.slow
 def test_killed_for_real_it_loses_what_was_in_flight_and_asks_the_same(path, tmp_path):
     log, result = tmp_path / "log", tmp_path / "result.npz"
     # The program is compiled once; what is tested here is what comes after.
@@ -317,6 +318,7 @@ def test_nothing_is_evaluated_after_the_end(path, key):
     assert files(path) == ["run.npz"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_more_rounds_than_before_go_on(path, key):
     objective = Counting(fails_once_in_four)
@@ -351,6 +353,7 @@ def test_with_a_larger_capacity_it_asks_what_a_run_that_had_it_asks(path, key):
     assert same(trace, quiet(grown(7), bowl, 6, key, initial=1)[1])
 
 
+@pytest.mark.slow
 def test_a_model_that_is_fitted_goes_on_with_a_larger_capacity(path, key):
     def alg(capacity):
         points = Finite(np.random.default_rng(0).random((50, 1)))
@@ -468,6 +471,7 @@ def saved(path):
     return path
 
 
+@pytest.mark.slow
 def test_a_file_cut_off_anywhere_is_refused(saved):
     content = saved.read_bytes()
     for length in range(0, len(content), 53):
@@ -475,6 +479,7 @@ def test_a_file_cut_off_anywhere_is_refused(saved):
         refused(saved, "not a readable checkpoint")
 
 
+@pytest.mark.slow
 def test_a_changed_byte_is_noticed_or_does_not_matter(saved):
     content = saved.read_bytes()
     _, expected = quiet(RANDOM, bowl, 2, jr.key(0))

@@ -202,6 +202,7 @@ def same(one, other):
 # ---------------------------------------------------------------- workers who live
 
 
+@pytest.mark.slow
 def test_a_round_in_processes_is_the_round_of_one_after_the_other(executor, elsewhere):
     state, trace = quiet(THREE, elsewhere.bowl)
     parallel_state, parallel = quiet(THREE, elsewhere.bowl, executor=executor)
@@ -209,6 +210,7 @@ def test_a_round_in_processes_is_the_round_of_one_after_the_other(executor, else
     assert jax.tree.all(jax.tree.map(np.array_equal, state, parallel_state))
 
 
+@pytest.mark.slow
 def test_all_workers_are_used_at_the_same_time(executor, elsewhere, tmp_path):
     objective = elsewhere.Together(tmp_path)
     desk = drive_async(WORKERS, objective, 6, jr.key(1), executor=executor, initial=4)
@@ -233,6 +235,7 @@ def test_a_worker_that_dies_in_a_round_costs_nothing(surviving, elsewhere, tmp_p
     assert calls.count(objective.fatal()) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_beside_another_costs_nothing(surviving, elsewhere, tmp_path):
     executor, _ = surviving
     objective = elsewhere.Deadly(tmp_path, always=False)
@@ -242,6 +245,7 @@ def test_a_worker_that_dies_beside_another_costs_nothing(surviving, elsewhere, t
     assert objective.fatal() in [call[1:] for call in objective.calls()]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_always_kills_is_a_failure_and_the_only_one(
     surviving, elsewhere, tmp_path
 ):
@@ -270,6 +274,7 @@ def test_an_evaluation_that_always_kills_is_a_failure_and_the_only_one(
     assert len({repr(call) for call in calls}) == trace.values.size
 
 
+@pytest.mark.slow
 def test_beside_others_an_evaluation_that_always_kills_is_a_failure(surviving, elsewhere, tmp_path):
     executor, error = surviving
     objective = elsewhere.Deadly(tmp_path, always=True)
@@ -350,6 +355,7 @@ def test_the_one_that_kills_is_told_from_those_beside_it(elsewhere, tmp_path):
     assert times.count(1) >= 12 - 7
 
 
+@pytest.mark.slow
 def test_deaths_of_many_are_survived_by_the_rest(elsewhere, tmp_path):
     folders = [tmp_path / str(i) for i in range(4)]
     for folder in folders:
@@ -631,6 +637,7 @@ def test_utilization_is_the_part_of_the_time_that_workers_evaluate():
     assert cluster.while_asking(bars) == pytest.approx((1.5 + 1 + 1 + 1.5) / (4 * 1.5))
 
 
+@pytest.mark.slow
 def test_a_slow_evaluation_takes_as_long_at_the_same_point_and_says_so(tmp_path, monkeypatch):
     slept = []
     # Threads of other tests in this process may sleep, too: only this module's clock is another one.

@@ -144,6 +144,7 @@ def test_rounds_that_are_summed_up_are_bit_for_bit_the_same(every, key):
     np.testing.assert_array_equal(rows.failed, failed)
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_up_to_the_user(key):
     _, trace = run(WALK, compiled_bowl, 4, key)
     _, first = run(WALK, compiled_bowl, 4, key, record=lambda round: round.queries[0])
@@ -152,6 +153,7 @@ def test_what_is_recorded_is_up_to_the_user(key):
         run(WALK, compiled_bowl, 4, key, every=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("surrogate", "more"),
     [
@@ -187,6 +189,7 @@ def test_the_steps_of_a_method_are_traced_once_in_a_process(surrogate, more, key
     assert sorted(traced) == sorted(["ask", "init", "initial", "tell", *more])
 
 
+@pytest.mark.slow
 def test_a_program_that_was_saved_is_the_run(key):
     # Of a whole model: all of its operations must be such as can be saved.
     fts = FTS(Cube(2), 3, features=SMALL, candidates=16)
@@ -198,6 +201,7 @@ def test_a_program_that_was_saved_is_the_run(key):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("donated", [(), (0,)])
 def test_a_state_that_is_given_up_is_written_over(donated, key):
     algorithm = Walk(Cube(2), 50)
@@ -723,6 +727,7 @@ def test_an_interrupt_stops_at_once_and_keeps_what_ended(key, tmp_path):
 # ---------------------------------------------------------------- replay
 
 
+@pytest.mark.slow
 def test_replay_is_for_any_trace_of_the_same_shape(key):
     _, trace = run(WALK, compiled_bowl, 2, key, initial=1)
     other = Trace(trace.queries, trace.values + 1, trace.info, trace.initial)
@@ -778,6 +783,7 @@ def test_sizes_that_do_not_fit_are_refused_before_work_starts(case, loop, key, t
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @unchecked
 @pytest.mark.parametrize("loop", ["run", "drive"])
 def test_a_state_that_does_not_fit_is_refused(loop, key):
@@ -931,6 +937,7 @@ def test_a_query_outside_of_the_domain_is_not_evaluated():
     assert calls == []
 
 
+@pytest.mark.slow
 def test_observations_are_counted_for_each_target(key):
     fts = FTS(Cube(2), 2, features=Fixed(size=4), own=Fixed(size=8, capacity=6))
     nan = jnp.nan
@@ -955,6 +962,7 @@ def test_the_initial_design_of_one_worker_of_several_is_replayed(key):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_method_that_has_a_settle_of_its_own_settles():
     class Settling(RandomSearch):
         def settle(self, shared, client):

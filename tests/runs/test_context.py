@@ -40,6 +40,7 @@ def test_a_desk_learns_what_to_do_at_each_context(key):
     assert np.median(found[-8:]) < 0.5 * np.median(found[:6])
 
 
+@pytest.mark.slow
 def test_queries_that_were_out_come_back_at_their_own_context(key, tmp_path):
     path = tmp_path / "desk.npz"
     with Desk(stroll(), key, initial=2, checkpoint=path) as desk:
@@ -66,6 +67,7 @@ def test_a_query_that_comes_back_is_one_of_a_workers_and_not_one_more(key, tmp_p
         assert desk.ask(context={"load": 1.0}) == was_out
 
 
+@pytest.mark.slow
 def test_a_first_point_that_is_not_allowed_in_a_context_gives_way_to_another(key):
     space = Space(load=Context(Real(0, 10)), x=Real(0, 10), where=lambda p: p["x"] <= p["load"])
     guess = [{"load": 9.0, "x": 8.0}, {"load": 9.0, "x": 1.0}]

@@ -60,6 +60,7 @@ def test_a_desk_is_printed_with_how_much_it_knows_and_the_best_of_it():
     assert repr(desk) == f"Desk(Stroll, 2 told, 1 failed, best 0.25 at {first.x})"
 
 
+@pytest.mark.slow
 def test_workers_get_more_of_the_initial_design_until_it_is_in():
     desk = Desk(stroll(3), jr.key(1), initial=2)
     first = [desk.ask() for _ in range(3)]  # one more than asked for
@@ -86,6 +87,7 @@ def told_out_of_order(objective, evaluations, seed):
     return desk
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*NaN")
 def test_workers_avoid_where_others_failed():
     slope = lambda x: np.nan if x[0] > 0.6 else -float(np.sum((x - 0.8) ** 2))  # noqa: E731
@@ -273,6 +275,7 @@ def test_more_queries_than_workers_or_room_are_refused():
         _ = Desk(stroll(), jr.key(0)).best
 
 
+@pytest.mark.slow
 def test_a_desk_goes_on_with_a_larger_capacity(tmp_path):
     def desk(capacity, path):
         method = Stroll(Cube(2), 2, Fixed(size=16, capacity=capacity))
@@ -365,6 +368,7 @@ def test_a_first_point_is_asked_in_the_context_that_is_given():
     assert (p["x"], p["load"]) == (pytest.approx(0.5), 2)
 
 
+@pytest.mark.slow
 def test_each_query_has_noise_of_its_own_and_first_points_leave_that_of_others():
     first = [[0.2, 0.2], [0.8, 0.8]]
     desk, other = (

@@ -35,6 +35,7 @@ def equal(one, other):
     return all(np.array_equal(a, b, equal_nan=True) for a, b in leaves)
 
 
+@pytest.mark.slow
 def test_drive_asks_what_it_asks_of_the_negative_and_keeps_values_as_they_are(key):
     state, trace = quiet(WALK, cost, 3, key, initial=2, direction="minimize")
     negative_state, negative = quiet(WALK, lambda a, x: -cost(a, x), 3, key, initial=2)
@@ -45,6 +46,7 @@ def test_drive_asks_what_it_asks_of_the_negative_and_keeps_values_as_they_are(ke
     assert equal(replay(WALK, trace, key), state)
 
 
+@pytest.mark.slow
 @pytest.mark.bitwise
 def test_run_and_drive_minimize_alike_bit_for_bit(key):
     model = TS(Finite(np.linspace(0, 1, 32)[:, None]), 2, Fixed(size=8))
@@ -56,6 +58,7 @@ def test_run_and_drive_minimize_alike_bit_for_bit(key):
     assert trace.direction == driven.direction == "minimize"
 
 
+@pytest.mark.slow
 def test_run_sums_up_in_the_users_own_sign(key):
     def objective(x):
         return ((x - 0.3) ** 2).sum() + 5.0
@@ -85,6 +88,7 @@ def test_best_so_far_of_failures_alone_is_infinitely_bad():
     )
 
 
+@pytest.mark.slow
 def test_workers_minimize_and_the_desk_has_the_users_own_values(key):
     desk = drive_async(MODEL, cost, 4, key, initial=2, direction="minimize", progress=False)
     negative = drive_async(MODEL, lambda w, x: -cost(w, x), 4, key, initial=2, progress=False)

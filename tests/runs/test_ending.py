@@ -178,6 +178,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_run_after_what_is_under_way_and_a_second_at_once(path):
     command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(path)]
     done = subprocess.run(
@@ -243,6 +244,7 @@ HEARD = """
 """
 
 
+@pytest.mark.slow
 def test_workers_who_hear_of_the_interrupt_leave_their_queries_open(path):
     """As processes of a terminal do: their evaluations have neither failed nor succeeded."""
     command = [sys.executable, "-c", textwrap.dedent(HEARD), str(path)]
@@ -271,6 +273,7 @@ def test_with_noise_a_run_goes_on(key):
     assert len(trace.values) == 30
 
 
+@pytest.mark.slow
 def test_workers_who_know_every_point_end(key):
     space = Space(layers=Integer(1, 2), act=Categorical("relu", "tanh"))
     model = Stroll(space, 2)
@@ -324,6 +327,7 @@ PARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_of_branches_and_of_what_where_allows_points_alone_are_counted(name):
     space, count = PARTS[name]
@@ -346,6 +350,7 @@ def test_a_run_over_parts_of_a_space_ends_where_nothing_is_left(name, key, caplo
     assert f"all {count} points of the domain are known" in caplog.text
 
 
+@pytest.mark.slow
 def test_too_many_combinations_are_not_looked_at():
     space = Space(a=Integer(1, 100), b=Integer(1, 100), where=lambda p: p["a"] < 3)
     assert points_of(space, 10_000) is None

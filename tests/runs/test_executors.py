@@ -89,6 +89,7 @@ quietly = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 # ---------------------------------------------------------------- a number
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 def test_a_number_is_so_many_processes_and_the_trace_is_that_of_none(key, elsewhere):
     _, trace = quiet(RANDOM, elsewhere.bowl, 2, key)
@@ -148,6 +149,7 @@ def test_a_process_that_dies_is_replaced_and_its_evaluation_asked_again(loop, co
     assert (elsewhere.folder / "died").exists()
 
 
+@pytest.mark.slow
 @quietly
 def test_an_evaluation_that_kills_its_process_twice_is_a_failure_and_others_are_innocent(elsewhere):
     trace = LOOPS["drive"](elsewhere.dies, executor=1)
@@ -211,11 +213,13 @@ def as_script(tmp_path, guard):
     )
 
 
+@pytest.mark.slow
 def test_an_objective_in_jax_runs_in_processes_of_a_script(tmp_path):
     done = as_script(tmp_path, 'if __name__ == "__main__":')
     assert done.stdout == "ended (1, 1)\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_to_have_one(tmp_path):
     done = as_script(tmp_path, "if True:")
     assert "ended" not in done.stdout
@@ -252,6 +256,7 @@ def _runs(process):
     return True
 
 
+@pytest.mark.slow
 def test_time_counts_from_when_the_objective_is_imported(tmp_path, monkeypatch):
     (tmp_path / "slow_to_import.py").write_text(
         "import time\ntime.sleep(1.5)\ndef f(x):\n    return float(x[0])\n"
@@ -321,6 +326,7 @@ def test_a_timeout_is_a_positive_number(wrong):
         drive(RANDOM, bowl, 1, jr.key(0), timeout=wrong, executor=2)
 
 
+@pytest.mark.slow
 @quietly
 def test_an_interrupt_at_once_ends_processes_at_once(elsewhere):
     began, outcomes = time.monotonic(), []
@@ -356,6 +362,7 @@ ORPHANS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks into /proc")
 def test_processes_end_with_the_one_that_has_the_run(tmp_path):
     script, said = tmp_path / "run.py", tmp_path / "pid"

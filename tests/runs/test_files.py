@@ -54,6 +54,7 @@ def test_an_objective_that_changes_directory_makes_no_second_file(here):
     assert files(here) == ["job/desk", "run.npz"]
 
 
+@pytest.mark.slow
 def test_a_link_stays_a_link_and_has_the_lock_of_its_file(here):
     target, link = here / "job" / "run.npz", here / "link"
     for make in (lambda: None, lambda: quiet(RANDOM, bowl, 1, jr.key(0), checkpoint=target)):
@@ -186,6 +187,7 @@ def test_the_journal_is_its_owners_alone_and_its_name_reaches_the_disk(path, mon
     assert modes == {"run.npz": 0o600, "run.npz.open": 0o600, "run.npz.lock": 0o600}
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_of_the_journal_is_noticed(kept):
     journal = kept.with_name("run.npz.open")
     content = journal.read_bytes()
@@ -277,6 +279,7 @@ def noticed(path, content):
     return refused
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_a_checkpoint_is_noticed_or_does_not_matter(kept):
     content = kept.read_bytes()
     assert noticed(kept, flips(content, bits=[0])) > 0.8 * len(content)

@@ -175,6 +175,7 @@ def canonical(thing):
     return f"{type(thing).__name__} {text}"
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(things, things)
 def test_two_things_have_one_identity_if_they_are_equal_in_every_bit(one, other):
@@ -195,6 +196,7 @@ print(whole(identity(method=method, things=things, functions=functions)))
 """
 
 
+@pytest.mark.slow
 def test_it_is_one_in_every_process_whatever_the_seed_of_hashes():
     root = str(Path(__file__).parents[2])
     found = set()

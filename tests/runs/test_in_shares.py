@@ -75,6 +75,7 @@ def for_all(monkeypatch):
 
 
 # The noise is that of the operating system: a test that holds here may fail once in very many times.
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [EVERYBODY, SOME])
 def test_a_claim_that_is_right_is_not_refuted(sampling, key):
     found = audited(whisper(sampling=sampling), key)
@@ -118,6 +119,7 @@ def test_methods_keep_their_claim_and_break_it_without_the_noise(name, key, monk
 # ------------------------------------------------------------------------------- the sum
 
 
+@pytest.mark.slow
 def test_nothing_of_the_others_is_left_in_the_statistic(key):
     # All others collude: there is a sum in each round, and its noise is the owner's alone.
     algorithm, secure = whisper(z=1e-3, agents=3), SecureSum(threshold=3, colluding=2)
@@ -129,6 +131,7 @@ def test_nothing_of_the_others_is_left_in_the_statistic(key):
     np.testing.assert_allclose(other, -expected, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_a_round_without_a_sum_tells_nothing(key):
     attack = _Attack(whisper(), compiled(objective), 1, ROUNDS, 1, SECURE)
     ratios = _ratios(attack, key, True, 0.999, 100, _shares(attack, 100))
@@ -156,6 +159,7 @@ def test_a_sum_has_the_fewest_owners_that_it_may_have():
         assert (here & always).sum() == (3 if here.any() else 0)
 
 
+@pytest.mark.slow
 def test_a_sum_is_the_release_of_the_same_owners(key):
     algorithm, victim = whisper(), 1
     state = algorithm.init(key)

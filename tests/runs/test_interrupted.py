@@ -194,6 +194,7 @@ EVERYWHERE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("way", WAYS)

@@ -71,6 +71,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.slow
 def test_another_process_is_named_and_once_killed_is_forgotten(path):
     objective = Counting()
     with process(HOLDER, path) as (other, line):
@@ -123,6 +124,7 @@ FORKING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
 def test_a_forked_child_has_not_the_file_and_does_not_keep_it_from_others(path):
     with process(FORKING, path) as (parent, child):

@@ -31,6 +31,7 @@ def value(p):
     return p["x"] ** 2 + p["n"]
 
 
+@pytest.mark.slow
 def test_it_makes_so_many_evaluations_in_all_and_best_is_of_the_least_value():
     desk = minimize(value, SPACE, 9, progress=False)
     assert (desk.told, desk.initial, desk.algorithm.surrogate.capacity) == (9, 6, 9)
@@ -41,6 +42,7 @@ def test_it_makes_so_many_evaluations_in_all_and_best_is_of_the_least_value():
     assert up.best[1] == up.values.max()
 
 
+@pytest.mark.slow
 def test_known_results_and_first_points_count_for_the_design():
     known = [{"x": 0.5, "n": 1, "value": 1.25}] * 4
     guess = {"x": 0.25, "n": 2}
@@ -51,6 +53,7 @@ def test_known_results_and_first_points_count_for_the_design():
     assert SPACE.decode(desk.queries[4]) == guess
 
 
+@pytest.mark.slow
 def test_few_evaluations_are_all_of_the_design():
     few, more = (minimize(value, SPACE, count, progress=False) for count in (2, 7))
     assert few.told == 2

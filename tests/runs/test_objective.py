@@ -91,6 +91,7 @@ def test_another_signature_is_told_the_three_that_are_right(wrong, loop):
         loop(wrong)
 
 
+@pytest.mark.slow
 def test_drive_calls_all_three_and_the_values_are_the_same(key):
     two = quiet(RANDOM, lambda agent, x: float(x.sum()), 3, key, initial=1)[1]
     one = quiet(RANDOM, lambda x: float(x.sum()), 3, key, initial=1)[1]
@@ -104,6 +105,7 @@ def test_drive_calls_all_three_and_the_values_are_the_same(key):
     np.testing.assert_array_equal(threads.values, two.values)
 
 
+@pytest.mark.slow
 def test_run_takes_a_function_of_x_or_of_agent_and_x(key):
     three = run(RANDOM, lambda key, agent, x: x.sum() + jnp.sin(agent.astype(x.dtype)), 2, key)[1]
     two = run(RANDOM, lambda agent, x: x.sum() + jnp.sin(agent.astype(x.dtype)), 2, key)[1]
@@ -149,6 +151,7 @@ def test_a_compiled_objective_needs_no_executor_and_no_timeout(key):
             drive_async(MODEL, lambda key, worker, x: x.sum(), 1, key, **more)
 
 
+@pytest.mark.slow
 def test_a_function_of_parameters_by_name_needs_no_agent(key):
     space = Space(rate=Real(1e-3, 1.0, log=True))
     _, trace = quiet(RandomSearch(space, 2), lambda p: p["rate"], 2, key)

@@ -68,6 +68,7 @@ def met_of(outcomes):
 # ---------------------------------------------------------------- in rounds
 
 
+@pytest.mark.slow
 @METHODS
 def test_a_trace_has_all_outcomes_and_says_which_points_are_feasible(method):
     state, trace = quiet(method, bench, 3, KEY, initial=3)
@@ -172,6 +173,7 @@ def test_a_compiled_objective_is_checked_before_work_starts(loop, result):
 # ---------------------------------------------------------------- compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [DRAWN, AGENTS], ids=["one model", "agents"])
 @pytest.mark.bitwise
 def test_run_and_drive_agree_in_every_bit(method):
@@ -255,6 +257,7 @@ def test_a_desk_goes_on_from_its_file_with_what_it_knows(tmp_path):
     assert len(whole.values) == 6
 
 
+@pytest.mark.slow
 def test_a_compiled_objective_is_evaluated_by_workers():
     desk = drive_async(ONE, compiled, 2, KEY, initial=2, progress=False)
     _, trace = run(ONE, compiled, 2, KEY, initial=2)
@@ -330,6 +333,7 @@ def test_a_known_result_without_an_outcome_has_failed():
 # ---------------------------------------------------------------- what is best
 
 
+@pytest.mark.slow
 def test_the_best_point_and_rules_to_stop_pass_over_points_beyond_a_bound():
     model = Fitted(
         12, SquaredExponential(0.5), size=8, inference=Exact(), refit_every=None, noise=1e-4
@@ -376,6 +380,7 @@ def ended(policy, outcome):
     return jax.vmap(one)(jr.split(KEY, 6))
 
 
+@pytest.mark.slow
 @pytest.mark.users
 @pytest.mark.parametrize("policy", [EI(), Thompson()], ids=["improvement", "Thompson"])
 def test_the_constrained_optimum_is_found_as_it_is_not_without_the_bound(policy):

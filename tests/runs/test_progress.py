@@ -21,6 +21,7 @@ def without(monkeypatch, *names):
             monkeypatch.setitem(sys.modules, module, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", ["tqdm", "rich", "neither"])
 def test_a_run_shows_how_far_it_is_and_its_best_value(there, monkeypatch, capsys, caplog, key):
     if there == "rich":

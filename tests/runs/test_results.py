@@ -65,6 +65,7 @@ def test_pictures_rules_and_the_best_point_are_of_one_moment(reader):
     assert found == READERS[reader](told(Desk(METHOD, jr.key(0))))
 
 
+@pytest.mark.slow
 def test_a_run_looks_at_one_moment_of_its_desk(monkeypatch):
     class Started(Hurried):
         hurried = True

@@ -81,6 +81,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.bitwise
 @pytest.mark.parametrize(
     ("algorithm", "way"),
@@ -132,6 +133,7 @@ def growing(capacity):
     return Stroll(Cube(1), 1, Fixed(size=16, capacity=capacity))
 
 
+@pytest.mark.slow
 @pytest.mark.bitwise
 @pytest.mark.parametrize("way", [{}, {"initial": 2, "direction": "minimize"}])
 def test_a_run_goes_on_with_a_larger_capacity_as_if_it_had_had_it(way, key, path, slowly):
@@ -142,6 +144,7 @@ def test_a_run_goes_on_with_a_larger_capacity_as_if_it_had_had_it(way, key, path
     assert equal(grown, run(growing(12), noisy, 8, key, checkpoint=path, **way))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [{"every": 2}, {"record": summary}])
 def test_a_run_of_which_not_all_is_recorded_keeps_its_capacity(way, key, path):
     run(growing(6), noisy, 4, key, checkpoint=path, **way)
@@ -225,6 +228,7 @@ def test_a_file_of_another_kind_in_use_or_damaged_is_refused(key, path):
         run(RANDOM, noisy, 2, key, checkpoint=path.parent / "no" / "run.npz")
 
 
+@pytest.mark.slow
 def test_agents_over_devices_are_laid_out_again(key, path, slowly):
     mesh = Mesh(np.array(jax.devices()[:2]), ("agents",))
     algorithm = RandomSearch(Cube(2), 4)
@@ -260,6 +264,7 @@ def test_a_run_under_jit_or_vmap_is_told_to_leave_these_out(key, path):
                 transformed(lambda k, m=more: run(RANDOM, noisy, 1, k, **m)[1].values)(keys)
 
 
+@pytest.mark.slow
 def test_one_program_serves_all_segments(key, slowly):
     traced = []
 
@@ -274,6 +279,7 @@ def test_one_program_serves_all_segments(key, slowly):
     assert len(traced) == few + 1  # only its shape is looked at
 
 
+@pytest.mark.slow
 def test_an_empty_run_and_workers_are_runs_too(key, path):
     assert equal(run(RANDOM, noisy, 0, key, checkpoint=path)[1], run(RANDOM, noisy, 0, key)[1])
     run(MODEL, noisy, 1, key, checkpoint=path.with_name("workers"))
@@ -314,6 +320,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_run_after_the_rows_in_hand_and_a_second_at_once(path):
     command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(path)]
     done = subprocess.run(

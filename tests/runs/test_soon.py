@@ -51,6 +51,7 @@ def test_a_compiler_takes_the_options():
     assert _soon.compiled(abs, _soon.options(METHOD)) is _soon.compiled(abs, _soon.options(METHOD))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 def test_only_a_python_objective_is_in_no_need_of_fast_programs(compiled, monkeypatch, key):
     seen = []
@@ -66,6 +67,7 @@ def test_only_a_python_objective_is_in_no_need_of_fast_programs(compiled, monkey
     assert isinstance(trace.values, np.ndarray) is not compiled
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_bits_of_the_whole(path):
     _, whole = quiet(METHOD, bowl, 5, jr.key(0), initial=2)
     quiet(METHOD, bowl, 2, jr.key(0), initial=2, checkpoint=path)

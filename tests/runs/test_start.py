@@ -68,6 +68,7 @@ def test_what_is_known_is_told_before_anything_is_asked():
     )
 
 
+@pytest.mark.slow
 def test_a_run_with_known_results_is_replayed_and_resumed(path):
     go = functools.partial(quiet, AGENTS, rate, key=KEY, initial=1, known=ROWS)
     go(rounds=1, checkpoint=path)
@@ -98,6 +99,7 @@ def test_values_of_before_keep_their_digits():
     np.testing.assert_allclose(shifted.queries, plain.queries, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_agents_that_are_not_asked_bring_what_they_know():
     own = Fitted(8, size=4, refit_every=None, inference=Exact())
     points = Finite(np.linspace(0, 1, 11)[:, None])
@@ -111,6 +113,7 @@ def test_agents_that_are_not_asked_bring_what_they_know():
     assert float(squares[1]) == pytest.approx(0.32, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_points_are_asked_first_and_count_as_initial():
     guesses = [{"rate": 0.5, "kind": "b"}, {"rate": 0.01, "kind": "a"}]
     state, trace = quiet(AGENTS, rate, 1, KEY, initial=1, first=guesses)
@@ -190,6 +193,7 @@ def answered(desk, count):
         desk.tell(number, float(x[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("initial", [0, 2])
 def test_a_desk_knows_what_drive_knows(initial):
     one = ONE
@@ -206,6 +210,7 @@ def test_a_desk_knows_what_drive_knows(initial):
     assert desk.best[1] == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("initial", [0, 2])
 def test_a_desk_with_known_and_new_results_is_resumed(initial, tmp_path):
     make = functools.partial(
@@ -281,6 +286,7 @@ def test_asynchronous_workers_know_what_was_known(tmp_path):
     assert np.isclose(desk.values, 0.6).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", [drive, drive_async])
 def test_failures_in_one_place_after_known_results_do_not_end_a_run(loop):
     """The model may go to a place where evaluations fail, as no design has been before."""
@@ -307,6 +313,7 @@ def test_failures_in_one_place_after_known_results_do_not_end_a_run(loop):
     assert len(calls) == 8
 
 
+@pytest.mark.slow
 def test_an_objective_that_never_succeeds_is_raised_though_much_is_known():
     with ThreadPoolExecutor(2) as pool, pytest.warns(RuntimeWarning), pytest.raises(AssertionError):
         drive_async(WORKERS, never, 5, KEY, executor=pool, known=(POINTS, VALUES))

@@ -107,6 +107,7 @@ def test_a_compiled_run_has_a_table_without_times():
         both.table()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_table_is_what_another_run_knows():
     pandas = pytest.importorskip("pandas")
@@ -162,6 +163,7 @@ def test_a_parameter_called_as_a_column_is_refused():
     assert len(trace.table()) == 1
 
 
+@pytest.mark.slow
 def test_a_desk_has_a_table_of_all_its_queries(tmp_path):
     method = Stroll(SPACE, 2)
     known = [{"rate": 0.1, "kind": None, "value": 2.0}, {"rate": 0.2, "kind": "a", "value": None}]

@@ -27,6 +27,7 @@ def random_time(key, worker, x):
 POINTS = Finite(np.random.default_rng(0).random((64, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [EI(), pytest.param(Thompson(), marks=pytest.mark.full)])
 def test_one_simulated_worker_asks_what_a_run_asks(policy):
     model = Fitted(9, size=8, refit_every=None, inference=Exact())
@@ -39,6 +40,7 @@ def test_one_simulated_worker_asks_what_a_run_asks(policy):
     assert timeline.tickets.tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_simulated_workers_begin_with_the_design_of_a_run_of_one(workers):
     _, design = run(RandomSearch(Cube(2), 1), OBJECTIVE, 0, jr.key(1), initial=4)
@@ -49,6 +51,7 @@ def test_simulated_workers_begin_with_the_design_of_a_run_of_one(workers):
     )
 
 
+@pytest.mark.slow
 def test_durations_may_be_plain_numbers_and_nan_is_for_ever():
     _, plain = simulate(stroll(2), OBJECTIVE, lambda key, worker, x: 1.0, 4, jr.key(1))
     np.testing.assert_allclose(plain.ended, [1.0, 1.0, 2.0, 2.0])
@@ -70,6 +73,7 @@ def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
         assert s.started[mine][0] == 0
 
 
+@pytest.mark.slow
 def test_three_workers_take_a_third_of_the_time():
     def ended(workers, key):
         # When they end does not depend on what they ask.

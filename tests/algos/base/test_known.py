@@ -105,6 +105,7 @@ def written(rows):
     return csv.DictReader(file)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(
@@ -176,6 +177,7 @@ def test_values_of_one_agent_may_be_a_column(shape):
         read((x, np.zeros((3, 2))), Cube(1), 1, 1)
 
 
+@pytest.mark.slow
 def test_a_point_that_rounding_moved_is_moved_back():
     rows = np.random.default_rng(0).uniform(size=(50, 3)) * [1, 100, 1e-3]
     domain = Finite(rows)
@@ -283,6 +285,7 @@ def test_whatever_comes_is_read_or_gets_a_clear_error(given):
 # ---------------------------------------------------------------- warm_start
 
 
+@pytest.mark.slow
 def test_a_warm_start_takes_lists_and_dictionaries_as_arrays():
     method = TS(Cube(1), 2, Fixed(size=4))
     x, y = [[[0.1], [0.2]], [[0.3], [0.4]]], [[1.0, 2.0], [3.0, None]]
@@ -325,6 +328,7 @@ def test_a_warm_start_moves_back_what_rounding_moved():
     np.testing.assert_array_equal(found.clients.posterior.mean, expected.clients.posterior.mean)
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_checked():
     method = EGP(Cube(1), Fixed(size=4), candidates=4)
     start = stepped.init(method, jr.key(0))

@@ -33,6 +33,7 @@ def test_rows_are_kept_for_queries_that_are_out_unless_they_are_drawn(policy, mo
         method(policy, algorithm.room_for(1) - 1)
 
 
+@pytest.mark.slow
 def test_a_state_remembers_all_points_that_are_out_and_a_part_of_a_round_takes_all_of_one(key):
     algorithm = method(Thompson())
     state = algorithm.init(key)
@@ -55,6 +56,7 @@ class Renewed(Fixed):
         return belief
 
 
+@pytest.mark.slow
 def test_fits_are_due_when_evaluations_pass_a_period_and_at_the_end_of_those_before(key):
     algorithm = EGP(Cube(2), Renewed(size=4, capacity=ROWS), Thompson(), WORKERS, candidates=8)
     state, fitted = algorithm.init(key), []

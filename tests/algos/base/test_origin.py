@@ -206,6 +206,7 @@ def test_an_offset_changes_no_query(algorithm, key):
     assert same(state, replay(algorithm, trace, key))
 
 
+@pytest.mark.slow
 @pytest.mark.bitwise
 def test_values_in_float32_are_told_bit_for_bit_as_a_run_tells_them(key, monkeypatch):
     monkeypatch.setattr(_soon, "options", lambda algorithm: _soon.DEFAULT)
@@ -249,6 +250,7 @@ def test_a_run_that_goes_on_from_a_state_subtracts_what_the_state_says(key):
     assert same(last, replay(TS2, both, one))
 
 
+@pytest.mark.slow
 def test_a_state_that_was_told_values_as_they_are_goes_on_so(key):
     one, two = jr.split(key)
     start, _ = run(TS2, lambda key, agent, x: 3 - jnp.sum(x), 2, one)
@@ -275,6 +277,7 @@ class Compiled(AbstractObjective):
 ONE_SCALE = [TS2, EGP(POINTS, Fitted(16, size=16, refit_every=None), candidates=64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "initial"),
     [
@@ -373,6 +376,7 @@ def test_a_method_that_takes_values_as_they_are_is_told_them(algorithm):
     assert _origin.origin_of(eqx.filter_eval_shape(algorithm.init, jr.key(0))) is None
 
 
+@pytest.mark.slow
 def test_values_that_such_a_method_cannot_tell_apart_are_warned_of_once(key, x64):
     raw = TS(POINTS, 2, RAW)
     state, trace = quiet(raw, lambda agent, x: 3.0 + bowl(agent, x), 4, key, initial=2)
@@ -385,6 +389,7 @@ def test_values_that_such_a_method_cannot_tell_apart_are_warned_of_once(key, x64
     assert len(warned) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "text"), [(1e25, LARGE_ONES), (1e-25, SMALL_ONES)])
 def test_differences_that_no_model_of_float32_can_hold_are_warned_of_once(scale, text, key, x64):
     for objective in (lambda agent, x: scale * bowl(agent, x), Compiled(scale=scale)):

@@ -238,6 +238,7 @@ def test_a_slack_has_the_digits_of_the_host_whatever_the_bound_is(bound, number)
         np.testing.assert_allclose(Outcome("cost", at_most=bound).slack(number), -1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_earlier_results_have_the_digits_of_the_host_too(monkeypatch):
     method = TS(Cube(1), 1, Fixed(size=8, capacity=4), outcomes=[Outcome("cost", at_most=100.0)])
     found = []
@@ -250,6 +251,7 @@ def test_earlier_results_have_the_digits_of_the_host_too(monkeypatch):
     np.testing.assert_allclose(found[0][:, 0, 1], [1e-6, -1e-6], rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [False, True])
 def test_results_of_one_agent_are_taken_under_jit_as_without(column):
     method = TS(Cube(2), 1, Fixed(size=8, capacity=4))

@@ -197,6 +197,7 @@ def test_a_message_is_the_posterior_and_no_more(kind, data, key):
             assert float(messages.incumbent[n]) == pytest.approx(best, abs=1e-4)
 
 
+@pytest.mark.slow
 @LISTENING
 def test_a_capacity_changes_no_message(kind, data, key):
     dense = told(make(kind), data, jr.key(1))
@@ -236,6 +237,7 @@ def test_a_broken_message_is_not_listened_to(kind, data, key):
                 np.testing.assert_array_equal(np.asarray(ours)[keep], np.asarray(theirs)[keep])
 
 
+@pytest.mark.slow
 @LISTENING
 def test_one_message_is_of_what_came_before_the_start(kind, data, key):
     algorithm = make(kind, once=True)
@@ -334,6 +336,7 @@ def test_the_own_model_keeps_observations(kind, surrogate):
 FEW_POINTS = Finite(np.random.default_rng(0).random((10, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "of_a_pair"), [(RGPE, 190), (TAF, 60)])
 def test_a_pair_of_agents_takes_little_memory(kind, of_a_pair):
     # For each pair RGPE has the losses of its draws, and TAF predictions at the own observations.
@@ -350,6 +353,7 @@ def test_a_pair_of_agents_takes_little_memory(kind, of_a_pair):
     assert bytes_of(many) - bytes_of(few) * many / few < of_a_pair * number * many**2
 
 
+@pytest.mark.slow
 @LISTENING
 def test_only_those_named_are_listened_to(kind, data, key):
     state = told(make(kind), data, jr.key(1))
@@ -421,6 +425,7 @@ def sources(peers, objective, keys):
     return jax.vmap(lambda k: run(peers, objective, 20, k, initial=4)[1].info.source)(keys)
 
 
+@pytest.mark.slow
 def test_peers_that_rank_well_are_listened_to():
     source = listening([1, 1, 1, -1, -1])
     asked = source[source != 0]
@@ -429,12 +434,14 @@ def test_peers_that_rank_well_are_listened_to():
     assert {1, 2} <= set(asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("once", [False, True])
 def test_nobody_is_listened_to_where_all_rank_badly(once):
     source = listening([1, -1, -1, -1, -1], once=once)
     assert (source == 0).mean() > 0.85  # by p_t alone it would be half
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("once", [pytest.param(False, marks=pytest.mark.full), True])
 def test_whom_not_to_listen_to_can_be_known_before(once):
     start = np.array([1.0, 0.0, 1.0, 1.0, 1.0])

@@ -16,6 +16,7 @@ RUNS, ROUNDS = 2, 3
 OURS = ours.method
 
 
+@pytest.mark.slow
 def test_words_of_one_kind_add_up_and_words_of_several_restrict_each_other():
     every = problems.everything()
     assert len({problem.name for problem in every}) == len(every) == 2 * 24 * 4 * 3 + 12
@@ -34,6 +35,7 @@ def test_ours_is_for_the_domain_and_the_evaluations():
     assert method.capacity == 30
 
 
+@pytest.mark.slow
 def test_all_methods_begin_with_the_same_points_values_and_noise(light):
     problem = CubeProblem("noisy Branin", NOISY, "-", 1, 1, "Branin", branin())
     assert problem.noise() == pytest.approx(0.01 * problem.scale())

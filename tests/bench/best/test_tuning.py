@@ -23,6 +23,7 @@ def small_model(monkeypatch):
     monkeypatch.setattr(learners, "objective", lambda task: lambda v: float(v["n_neighbors"]))
 
 
+@pytest.mark.slow
 def test_methods_begin_with_the_same_points_and_draw_others_afterwards(small_model):
     found = {m: tuning.measured(m, TASK, RUNS, ROUNDS, 0) for m in (ours.NAME, tuning.RANDOM)}
     mine, theirs = (one.values for one in found.values())
@@ -69,6 +70,7 @@ def test_optuna_has_the_same_parameters():
     assert found["c"].choices == ("x", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", learners.LEARNERS)
 def test_a_task_has_no_noise_and_its_parameters_matter(learner):
     task = f"{learner} on diabetes"  # the quickest of the data sets

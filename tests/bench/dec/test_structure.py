@@ -50,6 +50,7 @@ def test_functions_have_the_variance_and_the_correlation_of_their_process(key):
     np.testing.assert_allclose(np.mean((f * g)[~one]), (3 + k) / 8 + 1 / 2, atol=0.12)
 
 
+@pytest.mark.slow
 def test_the_maximum_is_that_of_enumeration_and_a_little_more(key):
     dim, grid = 5, 9
 
@@ -96,6 +97,7 @@ def test_what_is_found_and_what_is_false():
     np.testing.assert_allclose(held(jnp.asarray(half)), [0.5, 0.5], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_chains_count_by_their_share():
     function = drawn(jr.key(0), 8)
     model = structure._model(Sampled(count=2), 5)

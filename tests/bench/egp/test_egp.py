@@ -42,6 +42,7 @@ def test_every_method_has_room_for_its_evaluations(name, dim):
     assert algorithm.capacity == 110
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [light, pytest.param(METHODS["GP-TS, SE"], marks=pytest.mark.full)]
 )
@@ -104,6 +105,7 @@ def test_only_peers_are_run_with_the_methods_compared(monkeypatch):
     assert everything == (*METHODS, peers.TPE, peers.CMA)
 
 
+@pytest.mark.slow
 def test_peers_begin_at_the_points_of_our_methods():
     begun = []
 
@@ -231,6 +233,7 @@ def test_claims_about_robots_can_fail():
     assert all((EXACT in claim) == check.holds for claim, check in claims.items())
 
 
+@pytest.mark.slow
 def test_a_robot_gets_nearer():
     with warnings.catch_warnings():
         # As errors, the package's own deprecations crash the interpreter.

@@ -44,6 +44,7 @@ def test_a_target_has_the_objective_of_its_person(key):
     np.testing.assert_array_equal(found, [peak_of(key, person, x) for person in people])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["FTS", pytest.param(GROWING, marks=pytest.mark.full)])
 def test_targets_start_where_they_start_alone(kind, key, light):
     keys = jr.split(key, 2)
@@ -66,6 +67,7 @@ def test_peers_go_on_alone_and_nobody_hears_its_own_past():
     np.testing.assert_array_equal(ranked.peers.start, rivals.others(PROBLEM))
 
 
+@pytest.mark.slow
 def test_peers_that_go_on_begin_with_what_others_send_and_targets_with_their_initial_points(key):
     X, y = jr.uniform(key, (53, 7, 2)), jr.normal(key, (53, 7))
     algorithm = rivals.federated(PROBLEM, GROWING, 20, rounds=5)
@@ -136,6 +138,7 @@ def test_pooled_is_compared_to_a_fit_of_ones_own_and_to_knowing():
     assert rows["TS, known"][-1] == "0"
 
 
+@pytest.mark.slow
 def test_a_message_of_the_longer_scale_says_where_a_similar_objective_is_high(key, light):
     points_key, run_key = jr.split(key)
     queries = jr.uniform(points_key, (1, 20, 7, 2))

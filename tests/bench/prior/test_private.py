@@ -11,6 +11,7 @@ from jaxbo.privacy import accounting
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 
+@pytest.mark.slow
 def test_private_methods_cost_what_their_names_say():
     for epsilon in private.LOSSES:
         for name in (private.label(epsilon), private.label(epsilon, private.RIVAL)):

@@ -31,6 +31,7 @@ def test_the_bound_knows_the_covariance_of_the_functions(family):
     np.testing.assert_allclose(multitask.covariance(family, 4), found, atol=0.04)
 
 
+@pytest.mark.slow
 def test_the_bound_predicts_as_the_dense_process_of_all_agents():
     phi = features.sine_cosine(jr.key(0), setting.KERNEL, 2, 60)
     C = multitask.covariance(jnp.asarray([0.8, 0.2, 1.0]), 4)
@@ -79,6 +80,7 @@ def test_claims_are_about_the_best_rival():
     assert not any(check.holds for check in synthetic.checks(ahead).values())
 
 
+@pytest.mark.slow
 def test_regret_falls_and_is_in_deviations():
     # With what the program is made of in it.
     program = jax.jit(lambda keys, family: synthetic.program("TS")(keys, family))

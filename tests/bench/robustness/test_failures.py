@@ -24,6 +24,7 @@ def test_best_and_worst_values_are_those_of_a_grid():
             np.testing.assert_allclose(values.min(), problem.worst, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_as_the_worst_value_so_far():
     plain = TS(Cube(2), 1, surrogate=Fixed(size=4))
     imputing = failures.Imputing(plain.domain, plain)
@@ -51,6 +52,7 @@ def test_a_forgetful_search_fails_where_the_same_search_remembers():
     assert np.isnan(forgetful).mean() > np.isnan(told).mean() + 0.1
 
 
+@pytest.mark.slow
 def test_claims_compare_ways_of_telling():
     rng = np.random.default_rng(0)
     few = failures.Found(np.full(5, 0.05), rng.uniform(1, 1.1, 5))

@@ -25,6 +25,7 @@ def a_small_array(monkeypatch):
     monkeypatch.setattr(timing, "BYTES", 2**20)
 
 
+@pytest.mark.slow
 def test_kernels_are_compared_with_the_plain_programs(key, monkeypatch):
     names = list(gpu.tasks(key, 3, 6, 10, steps=1))
     (product,) = [name for name in names if "a draw" in name]
@@ -119,6 +120,7 @@ def test_a_million_agents_are_tried_at_once_and_in_chunks(key):
     assert all(case.agents < 100 for case, _ in gpu.cases(gpu.SMALL.rounds, gpu=False))
 
 
+@pytest.mark.slow
 def test_a_result_names_the_device(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpu.floor, "rate", lambda case: 1e11)
     assert runner.main(["gpu", "--quick", "--only", "max-sum", "--out", str(tmp_path)]) == 0

@@ -18,6 +18,7 @@ def a_small_array(monkeypatch):
     monkeypatch.setattr(timing, "BYTES", 2**20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -34,6 +35,7 @@ def test_a_case_is_measured_beside_its_floor(case):
     assert found.memory >= found.state / 2
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_round_have_floors_of_their_own():
     parts = round_parts.measured(Case(agents=24, rounds=4, features=20), repeats=1)
     assert list(parts) == ["message", "candidates", "search", "learn"]
@@ -60,6 +62,7 @@ def test_all_cases_can_be_built_and_have_names_of_their_own():
         assert case.devices == 1 or case.agents % case.devices == 0
 
 
+@pytest.mark.slow
 def test_every_method_has_its_costs():
     public = {m for m in vars(jaxbo).values() if isinstance(m, type)}
     expected = {

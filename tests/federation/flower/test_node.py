@@ -253,6 +253,7 @@ def test_a_copy_of_the_app_may_be_a_folder_or_a_bundle_packed_in_any_way(tmp_pat
         _pinned.read(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_node_goes_on_after_what_it_cannot_read_and_after_a_run_that_has_ended(monkeypatch):
     link = Link()
     staying = Node(link.server, link.config, InThisProcess(None))

@@ -155,6 +155,7 @@ def test_kernels_need_a_gpu_and_triton(monkeypatch):
     assert choice.platforms() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="of a machine without a GPU")
 def test_without_a_gpu_nothing_of_kernels_is_traced():
     assert choice.platforms() == ()
@@ -180,6 +181,7 @@ def test_devices_have_kernels_of_their_own(programs_for, key):
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count", "chunk"),
     [
@@ -194,6 +196,7 @@ def test_a_program_for_a_gpu_holds_the_kernels(name, count, chunk, programs_for,
     assert for_cuda(values(name, chunk=chunk), key).count(TRITON) == count
 
 
+@pytest.mark.slow
 def test_a_program_for_a_cpu_has_the_same_instructions_with_and_without_kernels(programs_for):
     def instructions(program):
         text = program.as_text()
@@ -205,6 +208,7 @@ def test_a_program_for_a_cpu_has_the_same_instructions_with_and_without_kernels(
     assert instructions(with_kernels("DP-FTS-DE")) == without
 
 
+@pytest.mark.slow
 def test_an_exported_program_is_plain(programs_for, key):
     expected = without_kernels("FTS")[1](key)
     programs_for("cuda")

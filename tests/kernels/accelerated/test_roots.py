@@ -96,6 +96,7 @@ def told(key, capacity, failed=()):
     return of_all, (phis, ys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [None, POINTS])
 def test_a_posterior_is_the_same_with_the_kernels(capacity, programs_for, key):
     of_all, data = told(key, capacity, failed=[(1, 0), (3, 2)])

@@ -76,6 +76,7 @@ def test_a_failed_evaluation_leaves_no_mark_on_tables(key):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_samples_have_the_mean_and_the_variance_of_the_belief(key):
     surrogate = Decomposed(SCOPES, 12, grid=GRID)
     X = jr.uniform(jr.key(1), (10, DIM))
@@ -116,6 +117,7 @@ def test_one_factor_of_all_variables_is_a_plain_process(key):
         np.testing.assert_allclose(variance, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("domain", "per_factor"),
     [
@@ -155,6 +157,7 @@ def test_the_evidence_of_a_structure_is_that_of_its_kernel(domain, per_factor, k
     assert both(joined, logs + 20)[2] == -np.inf  # outside of the bounds
 
 
+@pytest.mark.slow
 def test_a_chain_that_adds_up_parts_is_the_one_that_does_not(key):
     X = jr.uniform(key, (40, 5))
     y = jnp.sin(9 * X[:, 0] * X[:, 3]) + X[:, 2]
@@ -180,6 +183,7 @@ def test_a_chain_that_adds_up_parts_is_the_one_that_does_not(key):
     assert jnp.max(jnp.sum(chains[0].scopes >= 0, axis=1)) == 3
 
 
+@pytest.mark.slow
 def test_pairs_that_matter_are_found():
     key = jr.key(7)
     X = jr.uniform(key, (80, 6))
@@ -201,6 +205,7 @@ def test_pairs_that_matter_are_found():
     assert ((often >= 0) & (often <= 1)).all()
 
 
+@pytest.mark.slow
 def test_every_factor_can_have_a_variance_and_length_scales_of_its_own(key):
     scales = jnp.array([0.1, 0.2, 0.3, 0.4])
     form = SquaredExponential(scales, 2.0)
@@ -263,6 +268,7 @@ def test_every_table_is_as_large_as_its_factor(key):
     assert [t.size for t in made.mean] == [2 * t.size for t in made.variance]
 
 
+@pytest.mark.slow
 def test_every_value_of_a_parameter_is_on_the_grid():
     space = Space(
         rate=Real(0, 1), depth=Integer(1, 3), act=Categorical("a", "b", "c"), other=Real(0, 1)
@@ -279,6 +285,7 @@ def test_every_value_of_a_parameter_is_on_the_grid():
         space.axes(2)
 
 
+@pytest.mark.slow
 def test_regions_have_grids_of_their_own_and_a_zoom_follows_the_best_point(key):
     regions = Regions((2, 1, 2, 1))
     surrogate = Decomposed(SCOPES, 12, grid=GRID, regions=regions, zoom=0.2)

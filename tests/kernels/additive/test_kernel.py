@@ -89,6 +89,7 @@ def test_the_evidence_has_the_gradient_that_differences_say(form, many, key, x64
         np.testing.assert_allclose(gradient[i], (up - down) / (2 * step), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_fit_has_a_variance_and_length_scales_for_every_factor(key):
     kernel = kernel_of(FORMS["SE"], False)
     X = jr.uniform(key, (40, DIM))
@@ -104,6 +105,7 @@ def test_a_fit_has_a_variance_and_length_scales_for_every_factor(key):
     assert found.kernel.variances[1] > 10 * found.kernel.variances[0]
 
 
+@pytest.mark.slow
 def test_a_sample_passes_through_the_values_as_near_as_the_noise_allows(key):
     kernel, noise = kernel_of(FORMS["SE"], False), 1e-4
     X = jr.uniform(key, (6, DIM))
@@ -124,6 +126,7 @@ def test_a_sample_passes_through_the_values_as_near_as_the_noise_allows(key):
     assert values[:, 2].std() > 0.1
 
 
+@pytest.mark.slow
 def test_what_cannot_be_meant_is_refused(as_users_have_it):
     form = SquaredExponential(np.array([0.1, 0.5]))
     for groups in ((1, 1), (1, 3)), ((2, 1), (0, 2)), ():

@@ -13,6 +13,7 @@ from jaxbo.kernels.additive.structure import Sampled
 from jaxbo.schedules import Confidence
 
 
+@pytest.mark.slow
 def test_bounds_may_grow_as_the_theorem_says(key):
     schedule, count = Confidence(6 * 12**2, 0.1), 4
     fixed = float(schedule(jnp.asarray(count + 1)))
@@ -53,6 +54,7 @@ def test_the_largest_of_independent_normals_has_the_quartiles_of_its_gumbel(key)
     )
 
 
+@pytest.mark.slow
 def test_points_that_repeat_others_are_one():
     mean, variance = jnp.array([0.3, 0.1, 0.1, 0.1]), jnp.full((4,), 0.25)
     distinct = jnp.array([True, True, False, False])
@@ -86,6 +88,7 @@ def test_a_drawn_function_is_that_of_any_one_chain_and_the_mean_of_all_tables(ke
     np.testing.assert_array_equal(np.unique(shares, axis=0), expected[::-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paths", [False, True], ids=["Gumbel", "paths"])
 def test_an_evaluation_tells_of_largest_values_above_what_is_known(paths, key):
     surrogate = Decomposed([(0,)], 4, grid=4, refit_every=None)
@@ -115,6 +118,7 @@ def test_a_negative_beta_is_refused():
         UpperBound(-1.0)
 
 
+@pytest.mark.slow
 def test_a_single_feature_or_sample_is_enough_and_none_is_refused():
     assert FactorSample(1).size == MaxValueEntropy(1, size=1).samples == 1
     for build in (FactorSample, MaxValueEntropy, lambda size: MaxValueEntropy(size=size)):

@@ -85,6 +85,7 @@ def test_a_chain_draws_structures_in_proportion_to_their_density():
     assert found.evidence.shape == (count, steps)
 
 
+@pytest.mark.slow
 def test_what_observations_do_not_say_is_the_prior_of_slots():
     """By default a slot of pairs has 1 for nothing, and 1 / dim² for each pair."""
     dim, count = 3, 4000
@@ -100,6 +101,7 @@ def test_what_observations_do_not_say_is_the_prior_of_slots():
     assert (np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)).all()
 
 
+@pytest.mark.slow
 def test_how_often_pairs_shared_a_factor_is_counted_after_every_move():
     start = jnp.array([[0, -1], [1, -1], [2, -1], [1, 0]])
     there = jnp.array([0, 1])

@@ -105,6 +105,7 @@ def test_tables_brought_up_to_an_observation_are_those_made_anew(form, groups):
         np.testing.assert_allclose(variance, expected[1], atol=1e-4)
 
 
+@pytest.mark.slow
 @EITHER
 def test_tables_of_a_function_add_up_to_its_values(groups, key):
     kernel, points, X, used, inverse, _ = observed("SE", groups, 9)

@@ -126,6 +126,7 @@ def test_slope_and_curvature_of_log_expected_improvement_equal_quadrature():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", IMPROVEMENTS)
 @pytest.mark.parametrize("z", [-7.3, -4.1, -2.3, -0.4, 1.7])
 def test_gradients_equal_central_differences_in_every_argument(function, z):
@@ -149,6 +150,7 @@ def test_logarithms_rise_with_the_mean_over_the_whole_range(function):
     assert (np.diff(values) > 0).all()
 
 
+@pytest.mark.slow
 @given(
     z=st.floats(-1e4, 5, width=32),
     std=st.floats(0.015625, 64, width=32),
@@ -172,6 +174,7 @@ def test_expected_improvement_scales_with_the_values(z, scale):
     np.testing.assert_allclose(scaled, one * factor, rtol=rtol(1e-4, 1e-11))
 
 
+@pytest.mark.slow
 def test_log_expected_improvement_points_uphill_where_expected_improvement_is_flat():
     far = scalars(-60, 1, 0)
     assert float(jax.grad(acquisition.log_expected_improvement)(*far)) > 59
@@ -192,6 +195,7 @@ def at(function, last):
     return lambda x: function(x[0], acquisition.deviation(x[1]), jnp.asarray(last, x.dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "last"),
     [*((function, 0.25) for function in IMPROVEMENTS), (acquisition.upper_confidence_bound, 2.0)],
@@ -217,6 +221,7 @@ def test_precision_is_that_of_the_posterior(function):
     assert jax.grad(at(function, 0.5))(x).dtype == jnp.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", IMPROVEMENTS)
 def test_functions_and_their_gradients_lower_for_every_platform(function):
     function = jax.jit(jax.vmap(jax.value_and_grad(at(function, 0.5))))

@@ -30,6 +30,7 @@ def elsewhere(keys, past, candidates, place, alone=True):
     return jax.vmap(lambda k: module.elsewhere(k, past, limits, candidates, place, alone))(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "dull"),
     [
@@ -61,6 +62,7 @@ def test_a_place_of_noise_alone_is_left_in_one_round_of_two(values, dull, count,
         np.testing.assert_array_equal(heard, place)
 
 
+@pytest.mark.slow
 def test_from_a_place_of_equal_values_a_search_goes_far_and_not_to_one_corner(key):
     place = jnp.full((2,), 0.5)
     near, rest = 0.5 + 0.02 * jr.uniform(key, (5, 2)), jr.uniform(key, (10, 2))
@@ -80,6 +82,7 @@ def test_from_a_place_of_equal_values_a_search_goes_far_and_not_to_one_corner(ke
     np.testing.assert_array_equal(heard, place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "left"),
     [([1, 1, 1, 1], True), ([1, 1, 1], False), ([1, 1, 1, 1.01], False), ([1, 1, 1, NAN], False)],
@@ -117,6 +120,7 @@ def test_where_nothing_failed_the_maximizer_is_asked_bit_for_bit(key):
     np.testing.assert_array_equal(asked(key, past, candidates), x)
 
 
+@pytest.mark.slow
 def test_if_all_failed_the_place_of_least_risk_is_asked(key):
     points = jr.uniform(key, (30, 2))
     past = told(points[:25], jnp.full((25,), NAN))
@@ -129,6 +133,7 @@ def test_if_all_failed_the_place_of_least_risk_is_asked(key):
     assert not (found[None] == points[:25]).all(axis=1).any()
 
 
+@pytest.mark.slow
 def test_a_repetition_of_an_exact_objective_gives_way_to_the_farthest_candidate(key):
     x = jnp.concatenate([PEAK[None], PEAK[None], jr.uniform(key, (4, 2))])
     candidates = CUBE.candidates(key, 100)
@@ -142,6 +147,7 @@ def test_a_repetition_of_an_exact_objective_gives_way_to_the_farthest_candidate(
             np.testing.assert_allclose(again, PEAK, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_while_all_values_are_equal_any_candidate_is_drawn(key):
     past = told(jr.uniform(key, (5, 2)), jnp.full((5,), 0.2))
     candidates = CUBE.candidates(key, 100)

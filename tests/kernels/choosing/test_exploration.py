@@ -94,6 +94,7 @@ def test_the_answers_to_a_design_are_the_dense_posterior_however_many_there_are(
         np.testing.assert_allclose(found, mean, atol=1e-9 if x64 else 2e-4)
 
 
+@pytest.mark.slow
 def test_the_next_point_of_a_design_has_the_largest_variance(way, x64):
     design = grown(way, POINTS[:5])
     x = np.asarray(compiled(way, "explore")(jr.key(1), design))

@@ -55,6 +55,7 @@ def test_risk_grows_evenly_between_a_success_and_a_failure():
     np.testing.assert_allclose(found, [0, 0.25, 0.5, 0.75, 0.95], atol=0.1)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_has_not_ended_is_neither_success_nor_failure():
     x, y = [[0.2], [0.8]], [1.0, NAN]
     past = told(x, y, capacity=3)
@@ -66,6 +67,7 @@ def test_an_evaluation_that_has_not_ended_is_neither_success_nor_failure():
     assert not history.repeated(nobody, jnp.asarray([0.5])).any()
 
 
+@pytest.mark.slow
 def test_failures_by_chance_are_avoided_nowhere_else(key):
     @jax.jit
     @jax.vmap
@@ -105,6 +107,7 @@ def test_a_place_where_evaluations_fail_is_passed_over(key):
     assert bowl(found) > best - 2e-2
 
 
+@pytest.mark.slow
 def test_a_batch_in_which_nothing_failed_computes_no_risk(key):
     # The compiler takes what is the same in every step out of a loop, and would compute it always.
     agents, X = 7, CUBE.candidates(key, 300)
@@ -136,6 +139,7 @@ def test_pieces_keep_to_what_is_allowed(key):
     assert risks(past, found[None]) <= failures.TOLERATED + 1e-6
 
 
+@pytest.mark.slow
 def test_on_the_way_to_a_place_that_fails_the_last_allowed_point_is_taken():
     past = told([[0.2, 0.5], [0.8, 0.5]], [1.0, NAN])
     start, end = jnp.asarray([0.2, 0.5]), jnp.asarray([0.8, 0.5])

@@ -93,6 +93,7 @@ def found(function, domain, key, count=200, **sizes):
 
 # How often it succeeds with the defaults, less what chance may take away over 200 functions; the
 # benchmark measures it more closely, and the loss where it fails.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dim", "points", "rate"),
     [
@@ -108,6 +109,7 @@ def test_the_maximum_of_a_prior_draw_is_found(dim, points, rate, key):
     assert np.mean(np.asarray(values) >= np.asarray(truth) - 1e-3) >= rate
 
 
+@pytest.mark.slow
 def test_in_six_dimensions_the_default_starts_find_what_a_long_search_finds(key):
     functions, domain = prior_draws(key, 6, 50, scale=0.5), Cube(6)
     _, values = maximize_all(functions, domain, spread(domain, key, 1000))
@@ -115,6 +117,7 @@ def test_in_six_dimensions_the_default_starts_find_what_a_long_search_finds(key)
     assert np.mean(np.asarray(values) >= np.asarray(truth) - 1e-2) >= 0.9
 
 
+@pytest.mark.slow
 def test_a_race_finds_what_all_of_its_starts_would(key):
     functions, domain = prior_draws(key, 4, 200), Cube(4)
     candidates, starts = spread(domain, key, 1000), search.default_starts(4)
@@ -172,6 +175,7 @@ def test_the_gain_of_a_step_is_that_of_its_model(curved, key):
         np.testing.assert_allclose(np.linalg.norm(p), radius, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_more_candidates_and_starts_find_more(key):
     functions, domain = prior_draws(key, 3, 200), Cube(3)
     few, many = spread(domain, key, 50), spread(domain, key, 4000)
@@ -189,6 +193,7 @@ def test_the_peak_of_a_bowl_is_found_exactly(dim, key, x64):
     np.testing.assert_allclose(value, 0, atol=1e-12 if x64 else 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAPS)
 def test_the_steps_reach_a_stationary_point_or_the_border(make, key):
     functions = prior_draws(key, 2, 50, make=make)
@@ -346,6 +351,7 @@ def test_the_scale_of_the_values_does_not_matter(scale, key):
     np.testing.assert_allclose(x, peak, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_rough_functions_are_climbed_too(key):
     # Matern frequencies have heavy tails: curvature of any size and sign.
     phi = features.sine_cosine(key, Matern32(0.2), 2, 100)
@@ -359,6 +365,7 @@ def test_rough_functions_are_climbed_too(key):
 # ---------------------------------------------------------------- other domains
 
 
+@pytest.mark.slow
 def test_equal_points_of_a_finite_domain_are_asked_at_random(key):
     domain = Finite(jnp.linspace(0, 1, 8)[:, None])
     best = lambda x: jnp.where(x[0] > 0.4, 1.0, x[0])  # noqa: E731  the last five are the best
@@ -385,6 +392,7 @@ def test_a_finite_domain_gives_its_best_point(key):
     np.testing.assert_allclose(values, np.max(expected, axis=0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_points_of_a_space_stay_rounded(key):
     functions = prior_draws(key, SPACE.dim, 100, scale=0.4)
     points, values = maximize_all(functions, SPACE, spread(SPACE, key, 500))
@@ -408,6 +416,7 @@ def test_it_is_exported_for_every_platform():
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
 
 
+@pytest.mark.slow
 def test_clouds_go_on_along_the_border_of_a_constraint_to_its_best_point():
     space = Space(a=Real(0, 1), b=Real(0, 1), where=jax.jit(lambda p: p["a"] + p["b"] <= 1))
     function, start = lambda x: -jnp.sum((x - 0.7) ** 2), jnp.asarray([0.1, 0.85])
@@ -467,6 +476,7 @@ def test_a_piece_that_grows_towards_a_border_is_followed_to_it_and_no_further(le
     assert value == function(x)
 
 
+@pytest.mark.slow
 def test_pieces_of_a_space_keep_to_their_region(key):
     regions = Regions.of(SPACE.dim, 4)
     phi = prior_draws(key, SPACE.dim, 1, scale=0.4).features
@@ -514,6 +524,7 @@ def test_a_few_climbs_have_all_their_trials_and_the_steps_more(dim, steps, trial
     np.testing.assert_allclose(np.linalg.norm(x), 0.1 * (2 ** (trials - 1) - 1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_race_is_not_won_by_climbs_that_may_not_go_on(key):
     """A peak beside a higher one in a region that fails."""
 

@@ -131,6 +131,7 @@ def mean_gain(weights, means, deviations, best):
 # ---------------------------------------------------------------- improvement and bounds
 
 
+@pytest.mark.slow
 def test_expected_improvement_is_the_mean_gain_over_the_best_mean_observed(
     key, points, others, x64
 ):
@@ -195,6 +196,7 @@ def derivatives(policy, key, given, others):
     return jax.vmap(lambda x: (f(x), jax.grad(f)(x), jax.hessian(f)(x)))(others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", [EI(), UCB(), Drawn(), Largest()], ids=lambda p: type(p).__name__
 )
@@ -230,6 +232,7 @@ def test_thompson_is_a_sample_of_the_surrogate(key, points, others):
         np.testing.assert_allclose(found, sampled(key, given, others), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_of_an_expert_drawn_by_weight_it_is_the_improvement(key, points, others, x64):
     given = situation(ensemble(Exact(), floor=0.2), key, points, objective(points))
     weights = eqx.filter_jit(lambda model, *rest: model.log_weights(*rest))(*given)
@@ -245,6 +248,7 @@ def test_of_an_expert_drawn_by_weight_it_is_the_improvement(key, points, others,
     assert stats.chisquare(counts, 3_000 * expected / expected.sum()).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_the_largest_is_that_of_a_sample_of_every_expert(key, points, others, x64):
     given = situation(ensemble(Exact()), key, points, objective(points))
     found = values(Largest(), key, given, others)
@@ -396,6 +400,7 @@ def dense_chance(kernels, X, ys, others):
     return weights @ stats.norm.cdf((means + y.mean() / y.std()) / deviations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("none", [False, True])
 def test_improvement_is_over_the_best_expected_to_be_feasible_times_the_chance_of_all_bounds(
     none, key, points, others, x64
@@ -445,6 +450,7 @@ def test_any_point_where_all_bounds_are_met_is_better_than_the_least_violation(p
     assert found[~fine].max() < found[fine].min() - 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warp", [False, True])
 def test_a_value_observed_has_the_units_of_samples(warp, key):
     X = jr.uniform(key, (8, DIM))
@@ -462,6 +468,7 @@ def test_a_value_observed_has_the_units_of_samples(warp, key):
     np.testing.assert_allclose(found, (ys - ys.mean()) / ys.std(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_drawn_expert_of_one_has_the_improvement_of_the_mixture(key, points, others):
     columns = objective(points), *slacks(points)
     alone = situations(ensemble(Exact(), KERNELS[:1]), key, points, columns)
@@ -470,6 +477,7 @@ def test_a_drawn_expert_of_one_has_the_improvement_of_the_mixture(key, points, o
     np.testing.assert_allclose(drawn, mixed, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_policy_or_a_surrogate_without_a_rule_for_outcomes_is_refused():
     with pytest.raises(ValueError, match="Largest has no rule for outcomes: give EI"):
         Largest().check_constrained(ensemble(Exact()))

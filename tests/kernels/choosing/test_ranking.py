@@ -194,6 +194,7 @@ def probabilities_after(scores, strangers, y, used):
     return one(scores, y)
 
 
+@pytest.mark.slow
 def test_odds_start_even_and_part():
     for t in (0, 1):
         np.testing.assert_allclose(families(3, 3, 3, t), 0.5, atol=1e-5)
@@ -215,6 +216,7 @@ def test_two_observations_prove_nothing(peers):
         assert ((p > 0.5) == (sign > 0)).all()
 
 
+@pytest.mark.slow
 def test_among_many_strangers_few_are_taken_for_related():
     few, many = families(0, 3, 0, 40), families(0, 60, 0, 40)
     assert few.mean() < 0.2
@@ -256,6 +258,7 @@ def test_smooth_strangers_are_strangers(scale, dim):
     assert np.mean(shares) < 0.25  # with the variance of independent ranks 0.1 to 0.4
 
 
+@pytest.mark.slow
 def test_agents_alike_are_all_listened_to():
     assert families(5, 0, 0, 3).mean() > 0.6
     for t in (6, 12, 40):

@@ -41,6 +41,7 @@ def test_each_agent_of_a_batch_has_what_it_has_alone(share, key):
         same(one, expected(own[n], common, flags[n]))
 
 
+@pytest.mark.slow
 def test_batches_of_batches_of_any_size_agree(key):
     flags = np.asarray(jr.bernoulli(key, 0.1, (2, SIZE)))
     own, common = np.asarray(jr.normal(key, (2, SIZE))), np.asarray(jr.normal(key, (2, 3)))
@@ -63,6 +64,7 @@ def test_a_wish_of_all_is_computed_for_all(key):
         same(one, expected(own[7], np.arange(3.0), flag))
 
 
+@pytest.mark.slow
 def test_a_large_batch_takes_as_many_steps_as_agents_need(monkeypatch):
     """Counted by a callback: 130 agents who want it are three steps of 64."""
     calls = []

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pytest
 
 from jaxbo.kernels.factors import elimination
 from jaxbo.kernels.factors.graph import FactorGraph
@@ -31,6 +32,7 @@ def test_a_long_chain_is_eliminated_in_small_tables():
     assert elimination.order(ring)[1] == 64
 
 
+@pytest.mark.slow
 def test_parts_of_one_form_are_one_program(key):
     # Two forms: chains of three, and single variables; variable 1 is of no factor.
     chains = [(v, v + 1) for start in range(2, 302, 3) for v in (start, start + 1)]

@@ -67,6 +67,7 @@ def escaped(graph, tables, enough):
     return points, jax.vmap(lambda x: factor_graph.value(graph, packed, x))(points)
 
 
+@pytest.mark.slow
 @TIES
 @named(GRAPHS, "mixed")
 def test_escaping_never_loses_and_ends_where_coordinates_cannot_improve(name, whole, key):
@@ -118,6 +119,7 @@ def test_kicks_reach_the_whole_of_a_graph(kicks):
     np.testing.assert_array_equal(x, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("turns", "found"), [(4, 0), (5, 1)])
 def test_three_factors_are_kicked_after_two_turns_of_one_and_of_two(turns, found):
     """Ten spins that like to be equal: most of them have to be kicked, which takes three pairs."""
@@ -128,6 +130,7 @@ def test_three_factors_are_kicked_after_two_turns_of_one_and_of_two(turns, found
     np.testing.assert_array_equal(x, found)
 
 
+@pytest.mark.slow
 def test_after_a_kick_the_neighbors_have_their_turns_first():
     """Or the last variable, which alone is kicked, would go back."""
     graph = FactorGraph((2,) * 3, [(2,), (1,), (0, 2)])
@@ -161,6 +164,7 @@ def test_kicks_find_the_maximum_of_more_random_graphs(key):
     assert share > before + 0.15  # 0.62 and 0.97
 
 
+@pytest.mark.slow
 def test_kicks_are_the_same_on_a_graph_that_is_data(key):
     # Factors in the order of groups, so that they take the same turns.
     grid, fixed = 4, ((3,), (4,), (2, 3), (1, 4), (0, 3), (0, 1, 2), (1, 3, 4), (0, 2, 4))

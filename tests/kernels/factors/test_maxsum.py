@@ -93,6 +93,7 @@ def test_the_bound_is_the_least_of_all_sweeps(key):
     assert bound == np.min(every)
 
 
+@pytest.mark.slow
 @named(CYCLES, "ternary")
 def test_with_cycles_the_point_is_good_and_coordinates_cannot_improve_it(name, key):
     sizes, scopes = CYCLES[name]
@@ -201,6 +202,7 @@ def test_the_names_of_variables_and_the_order_of_factors_do_not_matter(key):
     np.testing.assert_allclose(a, b[names], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_many_tables_on_one_graph_are_those_one_by_one(key):
     sizes, scopes = CYCLES["ternary"]
     graph = FactorGraph(sizes, scopes)
@@ -216,6 +218,7 @@ def test_many_tables_on_one_graph_are_those_one_by_one(key):
 # ---------------------------------------------------------------- solutions, and the choice of a route
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most_cells", [0, 10**6], ids=["messages", "elimination"])
 def test_a_solution_says_its_route_and_how_far_it_can_be(most_cells, key):
     sizes, scopes = CYCLES["triangle"]
@@ -241,6 +244,7 @@ def test_a_bound_is_never_below_what_was_reached(key):
     assert np.mean(np.array(gaps) < 1e-5) > 0.5  # so it can be tight
 
 
+@pytest.mark.slow
 def test_messages_end_when_they_have_settled_however_often_they_are_looked_at(key):
     sizes, scopes = CYCLES["triangle"]
     graph = FactorGraph(sizes, scopes)
@@ -263,6 +267,7 @@ def test_factors_of_four_and_five_variables_on_grids_of_different_sizes(key):
         np.testing.assert_allclose(found[-1].value, total.max(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_solutions_of_many_tables_on_one_graph_are_those_one_by_one(key):
     sizes, scopes = CYCLES["triangle"]
     graph = FactorGraph(sizes, scopes)
@@ -394,6 +399,7 @@ def test_a_graph_that_is_data_gives_what_one_that_is_fixed_does(scopes, key):
     assert best - 1e-5 <= bound <= np.min(bounds(graph, tables)[:30]) + 0.1 * abs(best)
 
 
+@pytest.mark.slow
 def test_graphs_that_are_data_vmap(key):
     grid, keys = 3, jr.split(key, 6)
     columns = jnp.argsort(jax.vmap(lambda k: jr.uniform(k, (4, 5)))(keys), axis=2)[:, :, :3]
@@ -438,6 +444,7 @@ def test_a_forbidden_cell_is_in_no_solution(name, most_cells, share, key):
         assert value == pytest.approx(best, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_constraints_alone_are_satisfied(offset):
     """Colors of a ring of five, of which neighbors differ."""

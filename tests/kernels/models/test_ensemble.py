@@ -143,6 +143,7 @@ def close(x64):
 # ---------------------------------------------------------------- one kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_one_kernel_is_its_expert_alone(inference, key, points, others, x64):
     ensemble, single = Ensemble(KERNELS[:1], expert(inference)), alone(KERNELS[0], inference)
@@ -170,6 +171,7 @@ def test_one_kernel_is_its_expert_alone(inference, key, points, others, x64):
 # ---------------------------------------------------------------- weights
 
 
+@pytest.mark.slow
 def test_weights_are_bayes_rule_on_exact_evidence(key, points, x64):
     ensemble, ys = Ensemble(KERNELS, expert(Exact())), values(points)
     shared = setup(ensemble, key, DIM)
@@ -220,6 +222,7 @@ def test_the_recursion_of_weights_is_their_batch_form(key, points, x64):
     np.testing.assert_allclose(found, recursive, atol=1e-9 if x64 else 2e-3)
 
 
+@pytest.mark.slow
 def test_after_a_refit_weights_start_anew_from_the_batch_form_and_go_on_by_recursion(
     key, points, x64
 ):
@@ -241,6 +244,7 @@ def test_after_a_refit_weights_start_anew_from_the_batch_form_and_go_on_by_recur
     np.testing.assert_allclose(found, expected, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_weights_on_features_tend_to_the_exact_ones(key, points):
     ys, errors = values(points), []
     evidences = [evidence(type(k), k.length_scale, k.variance, NOISE, points, ys) for k in KERNELS]
@@ -288,6 +292,7 @@ def prior_draw(key, scale):
     return jnp.asarray(X, float), jnp.asarray(np.linalg.cholesky(K) @ normals, float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_the_length_scale_of_the_data_gets_the_largest_weight(inference, key):
     ensemble, right = dictionary(inference), 0
@@ -322,6 +327,7 @@ AWKWARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", AWKWARD)
 @pytest.mark.parametrize("repeats", [1, 8])
 @pytest.mark.parametrize(
@@ -411,6 +417,7 @@ def test_the_floor_does_not_change_weights_or_predictions(key, others):
     same_bits(predict(*low, others), predict(*high, others))
 
 
+@pytest.mark.slow
 def test_mean_and_variance_are_those_of_samples(key, others):
     # Law of total variance: within experts and between them.
     ensemble, shared, belief = weighed(key, 0.0, OnFeatures())
@@ -443,6 +450,7 @@ def seen_by(single, own, belief, others):
     return jax.vmap(lambda x: single.predict(own, belief, x))(others), single.log_evidence(belief)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_every_expert_is_that_of_its_own_form(inference, key, points, others, close):
     ensemble, ys = Ensemble(KERNELS, expert(inference)), values(points)
@@ -457,6 +465,7 @@ def test_every_expert_is_that_of_its_own_form(inference, key, points, others, cl
         jax.tree.map(close, found, seen_by(single, own, expected, others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "priors",
     [None, pytest.param(Priors(length_scale=LogNormal(2.0, 0.1)), marks=pytest.mark.full)],
@@ -506,6 +515,7 @@ def program(ensemble, key, X, ys):
     return f(X[0]), ensemble.predict(shared, belief, X[1]), ensemble.log_weights(shared, belief)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", QUICK)
 def test_other_numbers_do_not_compile_anew(inference, key, points):
     first = program(Ensemble(KERNELS, expert(inference), 0.1), key, points, values(points))
@@ -517,6 +527,7 @@ def test_other_numbers_do_not_compile_anew(inference, key, points):
     assert not np.array_equal(first[2], second[2])
 
 
+@pytest.mark.slow
 def test_seeds_may_be_mapped_over(key, points, close):
     ensemble, keys = Ensemble(KERNELS, expert(OnFeatures())), jr.split(key, 4)
     together = jax.vmap(lambda k: program(ensemble, k, points, values(points)))(keys)
@@ -525,6 +536,7 @@ def test_seeds_may_be_mapped_over(key, points, close):
         jax.tree.map(close, jax.tree.map(lambda leaf, i=i: leaf[i], together), one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", QUICK)
 def test_it_is_exported_for_every_platform(inference):
     ensemble = Ensemble(KERNELS, expert(inference))
@@ -543,6 +555,7 @@ def test_it_is_exported_for_every_platform(inference):
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
 
 
+@pytest.mark.slow
 def test_the_warped_ensemble_is_exact_with_priors_and_takes_options(key):
     ensemble = Ensemble.warped(2, 30, refit_every=7, noise=1e-2)
     expert = ensemble.expert
@@ -589,6 +602,7 @@ def test_length_scales_that_do_not_fit_are_refused(key):
         setup(ensemble, key, DIM)
 
 
+@pytest.mark.slow
 def test_few_distinct_values_tell_no_kernel_from_another(key):
     ensemble = Ensemble(KERNELS, expert(Exact()))
     shared = setup(ensemble, key, DIM)

@@ -170,6 +170,7 @@ def test_a_fit_at_the_least_noise_loses_nothing_to_rounding(length_scale):
     np.testing.assert_allclose(found.log_evidence, reached, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_a_length_scale_that_stands_for_several_is_charged_its_prior_once():
     dim, priors = 5, fit.Priors.scaled(5)
     X = np.random.default_rng(0).random((25, dim))
@@ -254,6 +255,7 @@ def test_relevance_of_each_coordinate_is_found():
     assert scales[1] > 3 * scales[0]
 
 
+@pytest.mark.slow
 def test_what_is_not_fitted_keeps_its_value_and_a_narrow_prior_decides():
     X, y = (leaf[0] for leaf in draws())
     kernel = SquaredExponential(0.2, 30.0)  # outside of the bounds on purpose
@@ -352,6 +354,7 @@ def rational(x, z, length_scale, shape):
     return (1 + jnp.sum((x - z) ** 2) / (2 * shape * length_scale**2)) ** -shape
 
 
+@pytest.mark.slow
 def test_numbers_of_a_function_are_fitted_as_factors_of_what_they_were():
     """With a large shape it is a squared exponential, whose length scale was 0.3 in the draws."""
     X, y = (a[0] for a in draws())
@@ -364,6 +367,7 @@ def test_numbers_of_a_function_are_fitted_as_factors_of_what_they_were():
     assert length_scale == pytest.approx(float(best.kernel.length_scale), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_function_without_numbers_stays_and_its_noise_is_fitted():
     X, y = (a[0] for a in draws())
     plain = KernelFunction(lambda x, z: rational(x, z, jnp.asarray(0.3), 50.0))

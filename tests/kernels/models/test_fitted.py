@@ -249,6 +249,7 @@ def test_without_observations_the_prediction_is_the_prior(shared, others):
 # ---------------------------------------------------------------- evidence on features
 
 
+@pytest.mark.slow
 def test_evidence_on_features_is_that_of_their_own_gram_matrix(shared, points, close):
     ys = values(points)
     for last in (told, refitted):
@@ -270,6 +271,7 @@ def evidences(model, keys, X, ys):
     return jax.vmap(one)(keys)
 
 
+@pytest.mark.slow
 def test_evidence_on_features_tends_to_the_exact_one(key, shared, points):
     ys = values(points)
     exact = dense_evidence(KERNEL, NOISE, points, ys)
@@ -330,6 +332,7 @@ def test_samples_pass_through_the_values_as_near_as_the_noise_allows(key, shared
     assert np.all(np.std(draws, axis=0) > 0)
 
 
+@pytest.mark.slow
 def test_on_features_variance_starves_where_that_of_exact_samples_does_not(key):
     # 60 observations in the left half take up all of 30 features.
     rng = np.random.default_rng(0)
@@ -383,6 +386,7 @@ def test_beliefs_keep_their_shapes_and_types(inference, warp, shared, points, x6
 # ---------------------------------------------------------------- hyperparameters
 
 
+@pytest.mark.slow
 def test_a_batch_of_agents_refits_each_as_if_alone(shared, points, x64):
     ys = np.stack([values(points), -2 * smooth(points[:, ::-1])])
     alone = [refitted(EXACT, shared, points, y) for y in ys]
@@ -464,6 +468,7 @@ def test_an_exact_process_is_that_of_any_function_of_two_points(shared, points, 
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_refit_keeps_a_function_and_fits_its_noise(points, others):
     features = setup(OWN, jr.key(0))
     belief = refitted(OWN, features, points, values(points))
@@ -509,6 +514,7 @@ def test_where_a_spectral_density_is_needed_a_function_without_is_refused(build,
 # ---------------------------------------------------------------- warped values
 
 
+@pytest.mark.slow
 @pytest.mark.bitwise
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_before_the_first_refit_nothing_is_warped_bit_for_bit(inference, shared, points, others):
@@ -655,6 +661,7 @@ def test_repeated_points_give_finite_predictions(inference, warp, last, key, sha
 # ---------------------------------------------------------------- programs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", WARPED)
 def test_observing_and_sampling_are_exported_for_every_platform(inference):
     model = model_of(inference, warp=True)

@@ -53,6 +53,7 @@ def chains(keys):
     return draws, given.low, given.high
 
 
+@pytest.mark.slow
 def test_samples_agree_with_quadrature(key):
     draws, low, high = map(np.asarray, chains(jr.split(key, CHAINS)))
     # A grid of the box, the variance being kept.
@@ -105,6 +106,7 @@ def refit(model, shared, belief):
     return model.refit(shared, belief)
 
 
+@pytest.mark.slow
 def test_experts_are_of_the_same_data_and_differ_in_their_hyperparameters(told):
     model, shared, belief, refitted = told
     assert model.count(refitted) == model.count(belief) == 9
@@ -149,6 +151,7 @@ def test_nothing_is_drawn_but_by_the_key_of_the_setup(told):
     assert bool(jnp.any(other.noise != once.noise))
 
 
+@pytest.mark.slow
 def test_a_whole_run(key):
     surrogate = Marginal(Fitted(8, size=20, refit_every=3), samples=3, warmup=20)
     algorithm = EGP(Finite(np.asarray(X)), surrogate)

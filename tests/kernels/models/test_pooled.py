@@ -137,6 +137,7 @@ def test_settings_fill_the_box_and_are_relative_to_the_variance():
         assert (np.abs(counts - 16) <= 5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truth", [0.1, pytest.param(0.3, marks=pytest.mark.full), 1.0])
 def test_many_agents_find_the_length_scale_that_few_observations_do_not_tell(truth):
     X, y = map(np.stack, zip(*(data(seed, truth) for seed in range(40)), strict=True))
@@ -170,6 +171,7 @@ def restricted(own, belief):
     return module.restricted(problem, problem.theta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values", [[], [3.0], [3.0, 3.0, 3.0], [0.7, UNDER, 0.7], [SMALL, -SMALL, 3 * SMALL]]
 )
@@ -189,6 +191,7 @@ def test_values_that_do_not_differ_tell_nothing(values):
     assert np.isfinite(kernel.variance)
 
 
+@pytest.mark.slow
 def test_a_prior_counts_once_however_many_agents_there_are():
     prior = Priors(length_scale=LogNormal(0.1, 0.2))
     own, pooled = Fitted(CAPACITY, refit_every=None, priors=prior), Pooled(400)
@@ -200,6 +203,7 @@ def test_a_prior_counts_once_however_many_agents_there_are():
     np.testing.assert_allclose(kernel.length_scale, 0.1, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_length_scale_that_is_to_stay_stays():
     own = Fitted(CAPACITY, SquaredExponential(0.07), refit_every=None, keep_length_scale=True)
     belief = told(own, *data(0))

@@ -69,6 +69,7 @@ def test_a_parameter_of_one_branch_acts_together_with_its_choice(key):
     np.testing.assert_allclose(found.total, 1 - np.array([1 / 48, 9 / 16]) / variance, atol=ERROR)
 
 
+@pytest.mark.slow
 def test_only_points_of_the_space_are_evaluated(key):
     asked = []
 
@@ -82,6 +83,7 @@ def test_only_points_of_the_space_are_evaluated(key):
     assert bool(jnp.all(jax.vmap(BRANCHES.contains)(jnp.asarray(np.stack(asked)))))
 
 
+@pytest.mark.slow
 def test_a_context_is_a_variable_and_where_hides_nothing(key):
     space = Space(
         load=Context(Real(0.0, 1.0)), x=Real(0.0, 1.0), where=lambda p: p["x"] <= p["load"]
@@ -96,6 +98,7 @@ def test_a_constant_has_none(key):
     assert np.asarray(found).tolist() == [[0, 0], [0, 0]]
 
 
+@pytest.mark.slow
 def test_variables_of_a_finite_set_are_refused():
     with pytest.raises(ValueError, match="need a Cube or a Space"):
         sobol(jr.key(0), lambda x: x[0], Finite(np.array([[0.0], [1.0]])))

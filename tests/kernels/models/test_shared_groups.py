@@ -105,6 +105,7 @@ def test_an_agent_sends_the_statistics_of_its_likeliest_group():
     assert np.count_nonzero(np.sum(message.agents, axis=0)) > 1
 
 
+@pytest.mark.slow
 def test_an_agent_s_belief_is_the_mixture_of_all_priors_and_of_nothing_learned():
     point = np.array([0.3, 0.6])
     weights, means, variances = doubts(priors(), KNOWN, jnp.asarray(point, DTYPE))
@@ -139,6 +140,7 @@ def summed(message):
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), message)
 
 
+@pytest.mark.slow
 def test_a_step_is_that_of_each_group_with_location_and_scale_of_all_values():
     start, total = priors(), summed(sent(priors(), KNOWN))
     new = updated(start, total)
@@ -251,6 +253,7 @@ def test_few_values_of_few_agents_leave_numbers_finite(agents):
     np.testing.assert_allclose(np.sum(prior.share), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_groups_are_one_until_agents_differ():
     # Before location and scale are known, agents of one value each are all alike.
     one_value = eqx.tree_at(lambda k: k.count, KNOWN, jnp.minimum(KNOWN.count, 1))

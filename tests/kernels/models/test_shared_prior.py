@@ -274,6 +274,7 @@ def test_a_variance_is_off_by_roundings_of_what_it_was_before_any_value(places, 
     assert all(np.isfinite(leaf).all() for leaf in climbed)
 
 
+@pytest.mark.slow
 def test_a_sample_has_the_belief_s_mean_and_covariance():
     one = jax.tree.map(lambda leaf: leaf[0], beliefs(prior_with(FORMS["low rank"])))
     sample = jax.jit(jax.vmap(lambda one, key: one.sample(key), (None, 0)))
@@ -309,6 +310,7 @@ def test_a_step_is_that_of_dense_expectation_maximization(form, learned):
         np.testing.assert_allclose(dense(new.wide), wide, atol=3e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_learned_first_does_not_depend_on_the_values_unit_and_zero(form):
     start = uninformed({"low rank": 4, "full": D}.get(form, 0))
@@ -400,6 +402,7 @@ def test_the_scale_is_that_of_values_however_far_from_0(center, unit):
     np.testing.assert_allclose(prior.scale, np.std(np.asarray(y, np.float64)), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_many_steps_find_the_prior_that_functions_were_drawn_from():
     # 150 agents with twelve values each, of functions around a common one.
     rng = np.random.default_rng(8)

@@ -92,6 +92,7 @@ def close(x64):
 # ---------------------------------------------------------------- given hyperparameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [None, 8])
 def test_standardizing_as_it_goes_is_standardizing_in_advance(
     capacity, shared, points, others, close
@@ -204,6 +205,7 @@ def test_nothing_is_fitted_before_the_first_round(shared, points):
     same_bits((belief.kernel, belief.noise), (FITTED.kernel, FITTED.noise))
 
 
+@pytest.mark.slow
 def test_a_refit_is_the_fit_of_the_standardized_values(shared, points):
     ys = 3 + 5 * smooth(points)
     last = jnp.asarray(FITTED.refit_every * 2)
@@ -227,6 +229,7 @@ def test_a_refit_is_the_fit_of_the_standardized_values(shared, points):
     np.testing.assert_allclose(found, evidence(expected.kernel, expected.noise), atol=0.05)
 
 
+@pytest.mark.slow
 def test_after_a_refit_the_belief_is_that_of_all_data_under_the_new_kernel(
     shared, points, others, x64
 ):
@@ -255,6 +258,7 @@ def test_between_refits_it_is_the_model_with_those_hyperparameters(shared, point
     )
 
 
+@pytest.mark.slow
 def test_fitting_learns_a_length_scale_that_explains_the_data(key, others):
     # Values that vary along the first coordinate only, and slowly: the start is far too short.
     model = Fitted(40, SquaredExponential(jnp.full((DIM,), 0.05)), 200, 1e-2, refit_every=1)
@@ -304,6 +308,7 @@ def test_beliefs_keep_their_shapes_and_types(model, shared, points, x64):
     assert found == {jnp.dtype(expected)}
 
 
+@pytest.mark.slow
 def test_a_batch_of_agents_refits_each_as_if_alone(shared, points, x64):
     ys = np.stack([smooth(points), -2 * smooth(points[:, ::-1])])
     before = [told(FITTED, shared, points[:7], y) for y in ys[:, :7]]
@@ -354,6 +359,7 @@ def test_bad_configuration_is_refused(build, message):
         build()
 
 
+@pytest.mark.slow
 def test_the_kernel_keeps_its_form(shared, points):
     model = Fitted(8, Matern52(jnp.full((DIM,), 0.3)), SIZE, NOISE, refit_every=7)
     told = points[0], jnp.zeros(()), jnp.asarray(0)

@@ -500,6 +500,7 @@ def test_precision_follows_the_values():
         assert not leaf.weak_type
 
 
+@pytest.mark.slow
 def test_fit_and_moments_lower_for_every_platform():
     values = jax.ShapeDtypeStruct((4, 9), dtype())
     exported = jax.export.export(jax.jit(jax.vmap(all_of_it)), platforms=("cpu", "cuda", "tpu"))

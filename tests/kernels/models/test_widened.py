@@ -41,6 +41,7 @@ def drawn(model, shared, belief, keys):
     return jax.vmap(lambda k: jax.vmap(model.sample(k, shared, belief))(POINTS))(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_samples_have_so_many_times_the_deviation_and_the_same_mean(name):
     model = MODELS[name]
@@ -66,6 +67,7 @@ def test_beta_is_a_schedule_of_the_observations_made():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_it_believes_and_predicts_is_the_model_s():
     model = MODELS["fitted"]
     wide = Widened(model, 2.0)
@@ -87,6 +89,7 @@ def test_a_larger_beta_looks_farther_away():
     assert spread(6.0) > 1.5 * spread(1.0)
 
 
+@pytest.mark.slow
 def test_it_serves_as_the_agents_own_model():
     wide = Widened(MODELS["features"], lambda t: 1 + jnp.log(t.astype(float)))
     method = FTS(Cube(2), 3, features=MODELS["features"], own=wide, candidates=32)
@@ -94,6 +97,7 @@ def test_it_serves_as_the_agents_own_model():
     assert np.isfinite(np.asarray(trace.values)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 def test_other_models_and_factors_are_refused():
     with pytest.raises(ValueError, match="model must be Fixed"):

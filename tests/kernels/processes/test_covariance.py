@@ -209,6 +209,7 @@ def test_in_a_stack_with_vectors_a_single_length_scale_stays_single():
     np.testing.assert_array_equal(changed.variance, 3.0)
 
 
+@pytest.mark.slow
 def test_the_spectrum_of_each_of_a_stack_reproduces_its_kernel(key):
     mixing = jax.jit(jax.vmap(lambda k, key: k.mixing(key, 200_000)))
     numbers = mixing(covariance.stack(VECTORS, 3), jr.split(key, 3))
@@ -217,6 +218,7 @@ def test_the_spectrum_of_each_of_a_stack_reproduces_its_kernel(key):
         reproduces(kernel, own, normals, [[0.05, 0, 0], [0.2, 0.3, -0.3], [0, 0.8, 0.5]])
 
 
+@pytest.mark.slow
 def test_products_of_features_of_a_stack_tend_to_its_kernels(key, points):
     @jax.jit
     @jax.vmap
@@ -254,6 +256,7 @@ class Rational(covariance.AbstractKernel):
         return jnp.sqrt(jr.gamma(key, self.alpha, (count,)) / self.alpha)
 
 
+@pytest.mark.slow
 def test_kernels_of_ones_own_keep_their_numbers_in_a_stack():
     kernels = (
         Rational(0.3, alpha=0.5),

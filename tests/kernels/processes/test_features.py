@@ -89,6 +89,7 @@ def test_first_and_second_derivatives_are_those_of_the_circle(turns, slope, x64)
 # ---------------------------------------------------------------- where frequencies point
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, pytest.param(2, marks=FULL), 5])
 def test_orthogonal_directions_are_orthogonal_in_blocks(dim, key, x64):
     draws = jax.jit(features.orthogonal, static_argnums=(1, 2))(key, 3 * dim + 1, dim)
@@ -98,6 +99,7 @@ def test_orthogonal_directions_are_orthogonal_in_blocks(dim, key, x64):
         np.testing.assert_allclose(gram - np.diag(np.diag(gram)), 0, atol=1e-12 if x64 else 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directions", DIRECTIONS)
 def test_directions_are_standard_normal_in_every_coordinate(directions, key):
     draw = jax.jit(jax.vmap(lambda k: directions(k, 5, 3)))
@@ -129,6 +131,7 @@ def test_features_are_their_definition_and_a_function_is_their_product_with_weig
         np.testing.assert_allclose(value, product, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "size"),
     [
@@ -186,6 +189,7 @@ def test_sine_cosine_is_the_kernel_on_average(form, directions):
     assert np.all(np.abs(np.mean(found, axis=0) - expected) < 5 * error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [SquaredExponential, pytest.param(Matern12, marks=FULL)])
 def test_cosine_tends_to_the_kernel(form):
     # Dividing by the norm biases the product by O(1 / size).
@@ -194,6 +198,7 @@ def test_cosine_tends_to_the_kernel(form):
     np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - expected), 5 * error + 3e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "form"),
     [
@@ -211,6 +216,7 @@ def test_error_falls_with_the_root_of_the_size(make, form):
 
 
 # Spread frequencies help less where phases are independent draws.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "gain"),
     [pytest.param(features.cosine, 0.85, marks=FULL), (features.sine_cosine, 0.5)],
@@ -256,6 +262,7 @@ def test_gradients_in_the_length_scale_are_finite_differences(make, scale, key, 
         np.testing.assert_allclose(np.ravel(found)[i], expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "form"),
     [

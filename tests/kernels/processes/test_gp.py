@@ -69,6 +69,7 @@ def test_log_evidence_is_that_of_tinygp(data, close):
     close(gp.log_evidence(filled(data, 20)), oracle(data[0])[1].log_probability(data[1]))
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(data, queries):
     exact, padded = filled(data, 12), filled(data, 40)
     tight = {"rtol": 1e-4, "atol": 1e-5}
@@ -86,6 +87,7 @@ def test_refactor_gives_the_factor_of_the_appends(data, close):
     close(again.white, process.white)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.1, 3.0])
 def test_refactor_with_other_hyperparameters_is_a_process_made_with_them(
     data, queries, close, noise
@@ -97,6 +99,7 @@ def test_refactor_with_other_hyperparameters_is_a_process_made_with_them(
     close(predict(changed, queries)[1], predict(made, queries)[1])
 
 
+@pytest.mark.slow
 def test_build_ignores_rows_without_a_value(data, close):
     X, y = data
     gaps = jnp.array([0, 5, 6])
@@ -123,6 +126,7 @@ def test_without_data_predictions_are_the_prior(queries):
     np.testing.assert_allclose(variance, 1.7, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rebuild", [False, True])
 def test_float32_without_noise_gives_no_nan_and_no_negative_variance(key, rebuild):
     """Smooth functions, repeated points, noise far below rounding."""
@@ -138,6 +142,7 @@ def test_float32_without_noise_gives_no_nan_and_no_negative_variance(key, rebuil
     assert bool(jnp.isfinite(gp.log_evidence(process)))
 
 
+@pytest.mark.slow
 def test_variance_after_repeats_is_the_least_that_they_allow(close):
     """n observations at one point: v noise / (n v + noise)."""
     x = jnp.array([0.5, 0.5])
@@ -145,6 +150,7 @@ def test_variance_after_repeats_is_the_least_that_they_allow(close):
     close(gp.predict(process, x)[1], 1.7 * NOISE / (6 * 1.7 + NOISE))
 
 
+@pytest.mark.slow
 def test_predictions_are_differentiable_in_the_point(data, x64):
     process = filled(data, 15)
     x, step = jnp.array([0.4, 0.3]), 1e-5 if x64 else 1e-2
@@ -155,6 +161,7 @@ def test_predictions_are_differentiable_in_the_point(data, x64):
         np.testing.assert_allclose(gradients[:, i], slope, rtol=0.02, atol=1e-6 if x64 else 5e-3)
 
 
+@pytest.mark.slow
 def test_agents_in_a_batch_do_not_touch_each_other(data):
     X, y = data
     start = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), gp.empty(KERNEL, NOISE, 4, 2))
@@ -194,6 +201,7 @@ def last_of(process, x, y):
     return gp.predict(gp.append(process, x, y), x)
 
 
+@pytest.mark.slow
 def test_any_function_of_two_points_is_a_kernel():
     kernel, x = SquaredExponential(0.4), jnp.array([0.3, 0.6])
     y = jnp.asarray(0.7)

@@ -235,6 +235,7 @@ def test_random_pivots_are_drawn_in_proportion_to_what_is_left():
     assert stats.chisquare(counts[off], expected[off] * len(keys)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_pivoting_needs_fewer_points_than_uniform_draws(key):
     points, kernel = uniform(0, 300), Matern52(0.2)
 
@@ -294,6 +295,7 @@ def test_sizes_are_whole_numbers(size):
 # ---------------------------------------------------------------- in the place of Fourier features
 
 
+@pytest.mark.slow
 def test_a_smooth_kernel_needs_few_features(key):
     kernel = SquaredExponential(0.3)
     points = uniform(0, 40)
@@ -308,6 +310,7 @@ def test_a_smooth_kernel_needs_few_features(key):
     assert error(sine_cosine) > 1e-2
 
 
+@pytest.mark.slow
 def test_a_sampled_function_on_them_is_climbed(key):
     grid = np.stack(np.meshgrid(*2 * [np.linspace(0, 1, 60)]), -1).reshape(-1, 2)
 
@@ -336,6 +339,7 @@ def test_features_of_any_function_of_two_points_are_those_of_the_kernel_that_it_
     np.testing.assert_allclose(own, mine, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_fts_runs_on_them_and_optimizes():
     features = Fixed(SquaredExponential(0.2), size=40, noise=1e-3, basis=nystrom.basis())
     side = np.linspace(0, 1, 30)

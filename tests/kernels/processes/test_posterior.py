@@ -161,6 +161,7 @@ def test_a_batch_is_its_points_one_by_one(capacity, key):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", FORMS)
 def test_a_batch_of_agents_is_its_agents(capacity, key, close):
     sets = [data(k) for k in jr.split(key, 3)]
@@ -347,6 +348,7 @@ def dense_at(phis, ys, noise, others):
     return white.T @ np.linalg.solve(L, phis.T @ ys), noise * np.sum(white**2, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [None, 60])
 def test_float32_survives_hundreds_of_observations_with_hardly_any_noise(capacity, key):
     points = capacity or 400
