@@ -971,3 +971,20 @@ def test_a_method_that_has_a_settle_of_its_own_settles():
     assert not FTS(Cube(2), 2).settles
     assert not RandomSearch(Cube(2), 2).settles
     assert Settling(Cube(2), 2).settles
+
+
+def test_an_objective_on_a_space_that_takes_a_dictionary_is_told_of_unpack_and_other_errors_stay():
+    space = Space(rate=Real(0.0, 1.0))
+
+    def by_name(key, agent, x):
+        return x["rate"]
+
+    def wrong(key, agent, x):
+        return x[0] + None
+
+    with pytest.raises(ValueError, match=r"p = space\.unpack\(x\)"):
+        run(RandomSearch(space, 2), by_name, 1, jr.key(0))
+    with pytest.raises(TypeError, match="NoneType"):
+        run(RandomSearch(space, 2), wrong, 1, jr.key(0))
+    with pytest.raises(TypeError, match="string indexing"):
+        run(RandomSearch(Cube(2), 2), by_name, 1, jr.key(0))

@@ -375,10 +375,10 @@ def test_each_query_has_noise_of_its_own_and_first_points_leave_that_of_others()
         Desk(stroll(9), jr.key(4), initial=3, first=first),
         Desk(stroll(9), jr.key(4), initial=3),
     )
-    for _ in range(9):
-        desk.ask()
-    for _ in range(3):
-        other.ask()
+    asked = np.stack([desk.ask().x for _ in range(9)])
+    designed = np.stack([other.ask().x for _ in range(3)])
+    np.testing.assert_allclose(asked[:2], first, rtol=1e-6)
+    np.testing.assert_array_equal(asked[2:5], designed)
     noise = [jr.key_data(desk.noise_key(n)).tolist() for n in range(9)]
     assert len(np.unique(noise, axis=0)) == 9
     assert noise[2:5] == [jr.key_data(other.noise_key(n)).tolist() for n in range(3)]

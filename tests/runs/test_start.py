@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo.algos.base.algorithm import IN_ROUND
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.rgpe import RGPE
 from jaxbo.algos.ts import TS
@@ -17,6 +18,7 @@ from jaxbo.domains.parameters import Categorical, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.runs import _steps
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs.asynchronous import drive_async
 from jaxbo.runs.desk import Desk
@@ -317,3 +319,10 @@ def test_failures_in_one_place_after_known_results_do_not_end_a_run(loop):
 def test_an_objective_that_never_succeeds_is_raised_though_much_is_known():
     with ThreadPoolExecutor(2) as pool, pytest.warns(RuntimeWarning), pytest.raises(AssertionError):
         drive_async(WORKERS, never, 5, KEY, executor=pool, known=(POINTS, VALUES))
+
+
+def test_rows_before_the_first_round_are_told_as_such_and_the_last_of_them_as_the_last():
+    stages = [tuple(map(bool, _steps.stage(row, 3))) for row in range(5)]
+    before, last = (True, False), (True, True)
+    assert stages == [before, before, last, (False, False), (False, False)]
+    assert _steps.stage(2, 0) is IN_ROUND
