@@ -194,6 +194,7 @@ def test_methods_share_their_initial_points_and_seeds_do_not(compared):
         assert (values[0] != values[1]).any()
 
 
+@pytest.mark.slow
 def test_methods_differ_after_the_initial_points(compared):
     outcomes = compared
     later = [outcome.values[:, demo.INITIAL :] for outcome in outcomes.values()]

@@ -361,6 +361,7 @@ def test_one_covariance_is_the_same_as_one_for_each():
     np.testing.assert_array_equal(states[0].clients.belief.count, states[1].clients.belief.count)
 
 
+@pytest.mark.slow
 def test_values_count_wherever_their_points_were_computed():
     # Another compiler or device would have explored other points, by rounding; all agents the same.
     algorithm = cepe(Known(2), NUMBERS[:12])
@@ -417,6 +418,7 @@ def test_what_was_observed_elsewhere_is_neither_learned_nor_sent():
     np.testing.assert_array_equal(state.clients.sketched.count, [4, 4, 3, 4])
 
 
+@pytest.mark.slow
 def test_what_is_observed_while_exploiting_is_not_learned():
     algorithm = cepe()
     _, trace = run(algorithm, Waves(), ROUNDS, jr.key(1))
@@ -565,6 +567,7 @@ def sketching(q0, domain=POINTS, exact=False, **options):
     return cepe(domain, schedules.first(EXPLORED), sketch=Sketch(q0, exact), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.float64
 def test_with_every_point_inducing_s_cepe_is_cepe(x64):
     # With kernels of their own, agents know nothing of points that failed.

@@ -224,13 +224,13 @@ if OWN:
 METHODS = PROPER | SETTINGS
 
 
-def cases(names, alike=()):
+def cases(names, alike=(), tried=pytest.mark.full):
     """A parameter of each, with what is said of it: where it is compiled, and when it is tried.
 
     Those `alike` have what a test is about from a base that another method stands for.
     """
-    of_name = {"FTS": pytest.mark.users} | dict.fromkeys([*SETTINGS, *alike], pytest.mark.full)
-    of_name |= dict.fromkeys(MISLED, pytest.mark.long)
+    of_name = {"FTS": pytest.mark.users} | dict.fromkeys(SETTINGS, pytest.mark.full)
+    of_name |= dict.fromkeys(MISLED, pytest.mark.long) | dict.fromkeys(alike, tried)
     return [pytest.param(n, marks=of_name[n]) if n in of_name else n for n in names]
 
 
@@ -284,7 +284,7 @@ def no_key_is_used_twice():
         yield
 
 
-@pytest.fixture(scope="module", params=cases(ALL))
+@pytest.fixture(scope="module", params=cases(ALL, ALIKE, pytest.mark.slow))
 def name(request):
     return request.param
 
@@ -404,6 +404,7 @@ def of_domain(name, domain, agents):
     return algorithm, jnp.zeros((agents,), bool) if lost else None
 
 
+@pytest.mark.parametrize("name", cases(ALL), scope="module")
 @pytest.mark.parametrize("domain", ["finite", "space"])  # `run` below scans those on a cube
 def test_rounds_can_be_scanned(name, domain):
     algorithm, present = of_domain(name, domain, AGENTS)

@@ -173,6 +173,7 @@ def test_the_search_finds_the_best_point_of_all_grids(model, policy):
     assert np.any(gained) or (model, policy) not in QUICK
 
 
+@pytest.mark.slow
 @EVERY
 def test_on_its_grids_the_objective_is_the_sum_of_its_tables(model, policy):
     _, surrogate, state = observed(model)
@@ -296,6 +297,7 @@ def test_the_best_point_can_be_in_the_last_region():
     assert far(query) < jnp.min(far(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finer", [(0.3,), pytest.param((0.3, 0.1, 0.02), marks=pytest.mark.full)])
 def test_finer_grids_are_around_the_best_point_so_far(finer):
     """Found without steps, where one grid leaves a fourth of an axis between points."""

@@ -258,6 +258,7 @@ def test_clipping_sampling_and_noise_are_the_mechanisms(key):
     assert found.mean() < 1.05 * np.hypot(deviation, sampled)
 
 
+@pytest.mark.slow
 def test_after_the_last_release_nothing_is_broadcast_and_all_maximize_their_own(key):
     *_, source = runs()["released twice"]
     own = source[0] == np.arange(AGENTS)[None, :]
@@ -572,6 +573,7 @@ def test_no_two_runs_share_noise_and_no_key_that_is_known_gives_it(tmp_path, not
     assert len(set(KEYS)) == 2 * ROUNDS
 
 
+@pytest.mark.slow
 def test_noise_is_drawn_anew_even_where_a_copy_of_all_files_is_put_back(path, tmp_path, noted):
     files = [path, released_of(path)]
     stop(Stopped(rounds=1), path, noted)
@@ -776,6 +778,7 @@ def test_a_simulation_says_once_that_it_is_one(loop):
     assert [warning.category for warning in caught].count(SimulationWarning) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::jaxbo.SimulationWarning")
 def test_what_promises_nothing_and_what_has_a_ledger_says_nothing(path):
     _simulation._warn.cache_clear()

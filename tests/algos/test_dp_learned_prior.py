@@ -232,6 +232,7 @@ def driven(algorithm, path, ledger, rounds=ROUNDS, **options):
     return trace, trace.ledger
 
 
+@pytest.mark.slow
 def test_after_the_last_release_the_mean_stays(tmp_path):
     algorithm = make(QUIET, releases=2)
     assert [algorithm.released(t) is not None for t in range(4)] == [True, True, False, False]
@@ -332,6 +333,7 @@ def test_agents_with_much_in_common_gain_under_privacy():
     assert low > 0.05
 
 
+@pytest.mark.slow
 def test_so_much_noise_that_nothing_is_heard_costs_little():
     _, high = metrics.confidence_interval(best("alone") - best("deaf"))
     assert high < 0.25

@@ -150,6 +150,7 @@ def test_an_agent_that_is_absent_is_in_no_sum(groups):
     assert np.all(one.learned)
 
 
+@pytest.mark.slow
 def test_nobody_present_leaves_the_prior_as_it_was():
     state, _ = finished()
     info = ask(make(), state, ~EVERYONE)[1]
@@ -257,6 +258,7 @@ def test_a_newcomer_s_first_query_is_where_those_who_have_finished_expect_most()
     assert (trace.values[0] > 0.9).all()
 
 
+@pytest.mark.slow
 def test_newcomers_keep_what_they_were_told_and_send_nothing():
     algorithm, state, _ = newcomers()
     for mine, theirs in zip(
@@ -285,6 +287,7 @@ def test_steps_of_learning_are_those_of_rounds(present):
 # ---------------------------------------------------------------- features by evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 2])
 def test_agents_that_change_their_features_learn_as_if_they_had_begun_with_them(groups):
     several, right = (make(groups=groups, features=f) for f in (SEVERAL, SEVERAL[1]))
@@ -295,6 +298,7 @@ def test_agents_that_change_their_features_learn_as_if_they_had_begun_with_them(
     assert np.all(found.prior.learned)
 
 
+@pytest.mark.slow
 def test_a_round_searches_by_its_own_features_and_the_next_by_those_that_are_chosen():
     several = make(features=SEVERAL)
     state = told(several, Y)
@@ -342,6 +346,7 @@ def test_equal_values_and_nobody_present_choose_nothing():
         assert info.broadcast.next == 0
 
 
+@pytest.mark.slow
 def test_newcomers_search_by_the_features_and_the_noise_that_were_chosen():
     noisy = [Fixed(SquaredExponential(0.25), size=30, noise=noise) for noise in (3.0, 1e-3)]
     before = make(features=noisy)

@@ -25,6 +25,7 @@ def test_the_best_point_is_found_with_kernels_of_ones_own():
         assert best_so_far(trace.values)[-1] > 0.95
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_periodic_kernel_are_fitted():
     state, _ = periodic()
     period, _ = 0.3 * state.belief.kernel.factors

@@ -175,6 +175,7 @@ def found(folders):
     return [observations(file) for file in files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeypatch):
     algorithm = ALGORITHMS[name]
@@ -255,6 +256,7 @@ def _away_once(node, reply):
     return None if (node, config["round"], config["stage"]) == (102, 0, 3) else reply
 
 
+@pytest.mark.slow
 def test_a_server_that_is_started_again_sends_each_owner_its_own_boxes(tmp_path, caplog):
     quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)
@@ -776,6 +778,7 @@ CHANGES = st.lists(
 ONE_ANSWER = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, derandomize=True, **ONE_ANSWER)
 @given(which=st.integers(0, 9), changes=CHANGES)
 def test_an_answer_with_other_bytes_is_heard_or_refused(open_round, which, changes):

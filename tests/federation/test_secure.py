@@ -102,6 +102,7 @@ class Ring:
         return np.stack([observations(self.path / str(n) / name).queries for n in agents], 1)
 
 
+@pytest.mark.slow
 def test_owners_of_secure_sums_query_what_drive_does(tmp_path):
     ring = Ring(tmp_path)
     server = ring.server()

@@ -103,6 +103,7 @@ def test_an_error_in_ask_comes_before_any_evaluation(monkeypatch):
     assert seen == []
 
 
+@pytest.mark.slow
 def test_where_no_thread_can_be_started_all_is_compiled_when_it_is_called(monkeypatch):
     def refused(self):
         raise RuntimeError("can't start new thread")
@@ -113,6 +114,7 @@ def test_where_no_thread_can_be_started_all_is_compiled_when_it_is_called(monkey
     assert desk.ask().number == 1
 
 
+@pytest.mark.slow
 def test_a_desk_compiles_while_its_first_query_is_out(traced):
     desk = Desk(Stroll(Cube(2), 43), jr.key(0), initial=1)
     desk.tell(desk.ask().number, 0.2)

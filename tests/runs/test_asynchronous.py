@@ -36,6 +36,7 @@ def test_values_keep_their_digits_and_the_model_their_differences(tmp_path):
     assert jax.tree.all(jax.tree.map(same, again.state.belief, shifted.state.belief))
 
 
+@pytest.mark.slow
 def test_asynchronous_workers_go_on_with_a_larger_capacity(tmp_path):
     def go(evaluations, capacity):
         with ThreadPoolExecutor(2) as pool:
@@ -94,6 +95,7 @@ class Busy:
         return branin(worker, x)
 
 
+@pytest.mark.slow
 def test_workers_of_an_executor_are_kept_busy_and_failures_survived():
     objective = Busy()
     with ThreadPoolExecutor(3) as pool, pytest.warns(RuntimeWarning, match="out of memory"):

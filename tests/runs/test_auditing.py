@@ -120,6 +120,7 @@ def test_a_claim_that_is_right_is_not_refuted(name, key):
     assert "not refuted" in str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_claim_that_is_wrong_is_refuted(name, key):
     found = audited(WRONG[name], key)
@@ -165,6 +166,7 @@ def test_nothing_of_the_others_is_left_in_the_statistic(key):
     np.testing.assert_allclose(other, -expected, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_too_few_runs_say_that_they_could_not_refute(key):
     found = audited(murmur(Mechanism(1.0, 2.0, EVERYBODY)), key, runs=100, dropout=0.0)
     assert found.most < found.claimed

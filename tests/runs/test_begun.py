@@ -52,6 +52,7 @@ def died(way, folder, times, call=2):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:(agent|query) 1 failed")
 @pytest.mark.parametrize("way", [in_rounds, one_after_the_other])
 def test_the_second_death_in_an_evaluation_makes_it_a_failure(way, path, tmp_path):

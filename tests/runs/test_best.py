@@ -151,6 +151,7 @@ def test_a_method_without_a_model_says_which_have_one(method):
         best(method, stepped.init(method, KEY), trace)
 
 
+@pytest.mark.slow
 def test_a_trace_of_other_sizes_or_without_rows_is_refused():
     method = METHODS["each its own"]
     state = stepped.init(method, KEY)

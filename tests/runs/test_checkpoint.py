@@ -143,6 +143,7 @@ def fails_once_in_four(agent, x):
 KILLED = 10
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("objective", "interrupt"), [(bowl, False), (fails_once_in_four, True)])
 def test_killed_at_any_moment_it_loses_only_what_was_in_flight(

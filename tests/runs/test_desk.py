@@ -23,6 +23,7 @@ from tests.walk import Stroll
 POINTS = Finite(np.random.default_rng(0).random((64, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [Thompson(), pytest.param(EI(), marks=pytest.mark.full)])
 def test_a_desk_of_one_worker_asks_what_drive_asks(policy):
     refit_every = 4 if isinstance(policy, Thompson) else None
@@ -100,6 +101,7 @@ def test_workers_avoid_where_others_failed():
     assert np.mean(failed) < 0.2  # of random points 40 % fail
 
 
+@pytest.mark.slow
 def test_workers_on_a_plateau_ask_everywhere():
     desk = told_out_of_order(lambda x: 0.2, 36, 0)
     queries = np.asarray(desk.queries[:36])
@@ -360,6 +362,7 @@ def test_a_smaller_capacity_than_the_file_s_is_refused(tmp_path):
         Desk(small, key, checkpoint=tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_first_point_is_asked_in_the_context_that_is_given():
     space = Space(x=Real(0.0, 1.0), load=Context(Integer(1, 3)))
     method = Stroll(space)

@@ -342,6 +342,7 @@ def test_of_branches_and_of_what_where_allows_points_alone_are_counted(name):
     assert nothing_left(space, repeated[:1].repeat(most + 1, 0), np.ones((most + 1, 1))) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a branch", "where"])
 def test_a_run_over_parts_of_a_space_ends_where_nothing_is_left(name, key, caplog):
     space, count = PARTS[name]

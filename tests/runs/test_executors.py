@@ -141,6 +141,7 @@ def test_processes_that_would_be_idle_are_warned_of(loop, elsewhere):
 # ---------------------------------------------------------------- dies, leaves
 
 
+@pytest.mark.slow
 @quietly
 @of_drive
 def test_a_process_that_dies_is_replaced_and_its_evaluation_asked_again(loop, count, elsewhere):
@@ -233,6 +234,7 @@ def hung(elsewhere):
     return list(elsewhere.folder.glob("hung1-*"))
 
 
+@pytest.mark.slow
 @quietly
 @of_drive
 def test_an_evaluation_that_is_too_late_fails_and_its_process_is_ended(loop, count, elsewhere):

@@ -81,6 +81,7 @@ def test_a_trace_has_all_outcomes_and_says_which_points_are_feasible(method):
     np.testing.assert_array_equal(values_of(trace), np.where(trace.feasible, trace.values, np.nan))
 
 
+@pytest.mark.slow
 @METHODS
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_an_evaluation_has_failed_if_any_of_its_numbers_is_not_finite(method):

@@ -55,6 +55,7 @@ def told(desk):
     return desk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_pictures_rules_and_the_best_point_are_of_one_moment(reader):
     desk = told(Hurried(METHOD, jr.key(0)))

@@ -94,6 +94,7 @@ def test_segments_have_the_bits_of_one_program(algorithm, way, key, path, slowly
     assert equal(run(algorithm, noisy, 7, key, checkpoint=path, **WAYS[way]), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(way, key, path, slowly, monkeypatch):
     slowly(2)

@@ -85,6 +85,7 @@ def test_a_run_with_known_results_is_replayed_and_resumed(path):
         go(rounds=2, checkpoint=path, first=[{"rate": 0.1, "kind": "a"}])
 
 
+@pytest.mark.slow
 def test_known_results_leave_the_design_as_it_is_and_change_what_is_asked():
     trace = quiet(AGENTS, rate, 1, KEY, initial=1)[1]
     known = quiet(AGENTS, rate, 1, KEY, initial=1, known=ROWS)[1]

@@ -317,6 +317,7 @@ def test_a_warm_start_takes_arrays_beside_lists():
     np.testing.assert_array_equal(traced.told, expected.told)
 
 
+@pytest.mark.slow
 def test_a_warm_start_moves_back_what_rounding_moved():
     domain = Finite(np.eye(2) / 3)
     method = TS(domain, 1, Fixed(size=4))

@@ -189,6 +189,7 @@ def test_what_is_cut_is_what_the_moments_have_lost(scale, x64):
 # ---------------------------------------------------------------- in runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [TS2, EGP(POINTS, Fitted(16, size=16, refit_every=None), candidates=64)],

@@ -8,6 +8,7 @@ from bench.prior import owners, setting
 from bench.tasks import tabulated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["TS", pytest.param("EI, fitted", marks=pytest.mark.full)])
 def test_regret_falls_and_is_in_percentage_points(method):
     regret = np.asarray(owners.program("cancer-svm", method)(jr.split(jr.key(1), 2)))

@@ -163,6 +163,7 @@ def test_without_a_gpu_nothing_of_kernels_is_traced():
     assert "jaxbo_kernel" not in str(traced.jaxpr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n == "FTS" else pytest.mark.full) for n in METHODS]
 )

@@ -110,6 +110,7 @@ def test_a_posterior_is_the_same_with_the_kernels(capacity, programs_for, key):
     jax.tree.map(close, found, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("capacity", "count"), [(None, 1), (POINTS, 2)])
 def test_a_gpu_is_given_one_kernel_to_condition_and_one_to_sample_of_a_product(
     capacity, count, programs_for, for_cuda, key

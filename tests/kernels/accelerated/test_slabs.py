@@ -115,6 +115,7 @@ def searches(phi, candidates, count):
     return jax.jit(jax.vmap(one))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 4])
 def test_a_search_finds_the_same_with_the_kernel(count, programs_for, key):
     phi, weights, candidates = setup(key, count)

@@ -63,6 +63,7 @@ def test_points_that_repeat_others_are_one():
     assert jnp.mean(gumbel(jr.key(1), mean, variance, 100)) > jnp.mean(few) + 0.1
 
 
+@pytest.mark.slow
 def test_a_drawn_function_is_that_of_any_one_chain_and_the_mean_of_all_tables(key):
     chains, grid = 3, 4
     surrogate = Decomposed(Sampled(count=chains), 2, grid=grid)

@@ -65,6 +65,7 @@ def of_factor(kernel, stacked, number):
     return table[(..., *(0,) * (places.stop - len(SCOPES[number])))]
 
 
+@pytest.mark.slow
 @CASES
 def test_tables_are_the_posterior_of_every_factor(form, groups):
     count = 9
@@ -91,6 +92,7 @@ def test_tables_are_the_posterior_of_every_factor(form, groups):
         np.testing.assert_allclose(variance, expected.reshape(variance.shape), atol=5e-4)
 
 
+@pytest.mark.slow
 @CASES
 def test_tables_brought_up_to_an_observation_are_those_made_anew(form, groups):
     made, extend = jax.jit(factor_tables.tables), jax.jit(factor_tables.extend)

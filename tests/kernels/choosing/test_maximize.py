@@ -265,6 +265,7 @@ def test_a_batch_is_its_functions(key):
         np.testing.assert_allclose(batch[1][i], alone(functions.weights[i])[1], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_features_of_their_own_are_held_for_a_block_of_candidates(key):
     draws = prior_draws(key, 2, 8)
 

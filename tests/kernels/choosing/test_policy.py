@@ -292,6 +292,7 @@ def grid(points, dim):
     return jnp.asarray(np.stack(np.meshgrid(*[axis] * dim), axis=-1).reshape(-1, dim), float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dim", "count", "size"),
     [pytest.param(1, 5, 2001, marks=pytest.mark.full), (2, 8, 61)],
@@ -356,6 +357,7 @@ def test_a_negative_beta_is_refused(beta):
         UCB(beta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [Thompson(), EI(), UCB(), Drawn(), Largest()])
 def test_policies_are_exported_for_every_platform(policy):
     model = ensemble(Exact())

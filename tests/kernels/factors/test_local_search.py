@@ -88,6 +88,7 @@ def test_escaping_never_loses_and_ends_where_coordinates_cannot_improve(name, wh
     assert after >= max(before, 0.9)
 
 
+@pytest.mark.slow
 def test_escaping_ends_once_the_sum_is_enough(key):
     sizes, scopes = MIXED
     graph, ends = FactorGraph(sizes, scopes), []

@@ -187,6 +187,7 @@ def test_damping_leaves_fixed_points_where_they_are(key):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_names_of_variables_and_the_order_of_factors_do_not_matter(key):
     sizes, scopes = CYCLES["ternary"]
     tables = tables_of(key, sizes, scopes)

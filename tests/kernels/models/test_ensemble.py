@@ -488,6 +488,7 @@ def test_a_refit_finds_for_every_expert_what_it_finds_alone(number, priors, key,
 # ---------------------------------------------------------------- what leaves no mark, programs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", QUICK)
 def test_failures_and_observations_beyond_the_capacity_change_no_bit(inference, key):
     ensemble = Ensemble(KERNELS, expert(inference))

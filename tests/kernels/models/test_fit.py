@@ -125,6 +125,7 @@ def test_evidence_has_the_gradient_of_dense_algebra(x64):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [SquaredExponential(0.3), Matern52(jnp.array([0.2, 2.0]))])
 def test_evidence_by_the_spectrum_is_that_of_dense_algebra(kernel, x64):
     """And its gradient, with rows that are not in use."""

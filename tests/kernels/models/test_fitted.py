@@ -356,6 +356,7 @@ def test_on_features_variance_starves_where_that_of_exact_samples_does_not(key):
 # ---------------------------------------------------------------- what leaves no mark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inference", "warp"), BOTH)
 def test_failures_and_observations_beyond_the_capacity_change_no_bit(inference, warp, shared):
     model = model_of(inference, warp)
