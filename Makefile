@@ -60,9 +60,10 @@ test-full: export JAX_ENABLE_X64 = 0
 test-full: $(VENV)/ready-test
 	$(PYTEST) --compile bitwise -m "(bitwise or users) and $(LOT)"
 	$(PYTEST) --compile roughly -m "not bitwise and not users and $(LOT)"
-	JAX_ENABLE_X64=1 $(PYTEST) --compile roughly -m "float64 and $(LOT)" $(call MARKED,float64)
+	JAX_ENABLE_X64=1 $(PYTEST) --compile roughly -m "float64 and (slow or full) and not long" \
+		$(call MARKED,float64)
 
-test-float64: LOT := not (full or long)
+# Of the tests in float64 the quick ones: `test-full` has the others.
 test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
 	$(PYTEST) --compile roughly -m "float64 and $(LOT)" $(call MARKED,float64)

@@ -707,7 +707,7 @@ def rival():
         pytest.param(lambda: sketching(60.0), 0, marks=pytest.mark.full),
         (lambda: sketching(60.0, initial_capacity=2), 2),
         pytest.param(lambda: cepe(Cube(2), candidates=100), 0, marks=pytest.mark.full),
-        (rival, 2),
+        pytest.param(rival, 2, marks=pytest.mark.full),
         (lambda: cepe(start=START, lessons=5, stays=Stays(every=2, distance=0.3)), 0),
     ],
     ids=["CEPE", "S-CEPE", "S-CEPE with room", "CEPE on a cube", "IGP-UCB", "beyond the paper"],

@@ -240,10 +240,10 @@ LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
 #: Whose messages, keys and searches are those of RGPE, EGP-TS and the learned prior. One's own is tried.
 ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
-ALIKE_OVER_DEVICES = [] if OWN else ["TAF", "EXP3BO", "DEC-HBO", "learned prior", "random search"]
+ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search"]
 #: In float64 the shared model and a model of one's own stand for the statistics of all.
 _OTHERS = [name for name in LEARNING if name not in ("FTS", "EGP-TS")]
-ALIKE_IN_STATISTICS = _OTHERS if jax.config.jax_enable_x64 and not OWN else []
+ALIKE_IN_STATISTICS = _OTHERS if jax.config.jax_enable_x64 and not OWN else ALIKE
 #: In float64 only what differs from method to method.
 ALL = HELD if OWN or jax.config.jax_enable_x64 else [*HELD, *SETTINGS]
 
@@ -284,7 +284,7 @@ def no_key_is_used_twice():
         yield
 
 
-@pytest.fixture(scope="module", params=cases(ALL, ALIKE, pytest.mark.slow))
+@pytest.fixture(scope="module", params=cases(ALL, ALIKE))
 def name(request):
     return request.param
 
@@ -451,6 +451,7 @@ def test_a_run_lowers_for_every_platform_and_all_its_numbers_have_the_default_pr
 # ---------------------------------------------------------------- one run, three ways
 
 
+@pytest.mark.parametrize("name", cases(ALL, ALIKE, pytest.mark.slow), scope="module")
 @once
 def test_run_equals_drive_bit_for_bit(name):
     state, trace = ran(name)

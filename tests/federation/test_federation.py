@@ -155,7 +155,7 @@ jax.monitoring.register_event_duration_secs_listener(
 )
 
 #: The others are made of the same parts; DP-FTS-DE is carried by Flower (`test_flower`).
-SOME = ("FTS", "CEPE", "learned prior", "private learned prior", "TAF")
+SOME = ("FTS", "CEPE", "private learned prior")
 #: Those that need a ledger.
 CHARGED = ("DP-FTS-DE", "private learned prior")
 
