@@ -297,7 +297,6 @@ def test_the_best_point_can_be_in_the_last_region():
     assert far(query) < jnp.min(far(X))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("finer", [(0.3,), pytest.param((0.3, 0.1, 0.02), marks=pytest.mark.full)])
 def test_finer_grids_are_around_the_best_point_so_far(finer):
     """Found without steps, where one grid leaves a fourth of an axis between points."""

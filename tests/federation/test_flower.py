@@ -216,7 +216,6 @@ def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
     assert set(grid.limits) == {77.0, 60.0}  # the latter where nothing is evaluated
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_parties_on_flower_have_the_directory_of_their_configuration(known, tmp_path, caplog):
     quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))

@@ -78,7 +78,6 @@ def test_the_model_passes_through_what_was_observed(trace):
     assert (std >= 0).all()
 
 
-@pytest.mark.slow
 def test_a_slice_is_the_model_along_one_parameter_through_the_best_point(trace):
     ax = plotting.slice_1d(trace, "rate", domain=SPACE, agent=1)
     (mean,) = labeled(ax, "mean")
@@ -89,7 +88,6 @@ def test_a_slice_is_the_model_along_one_parameter_through_the_best_point(trace):
     assert "1 is 1, log" in ax.get_xlabel()
 
 
-@pytest.mark.slow
 def test_a_contour_names_both_parameters_and_marks_failures(trace):
     ax = plotting.contour(trace, "depth", "rate", domain=SPACE, agent=1)
     assert ax.get_xlabel().startswith("depth")
@@ -98,7 +96,6 @@ def test_a_contour_names_both_parameters_and_marks_failures(trace):
     assert len(labeled(ax, "query")[0].get_xdata()) == 18
 
 
-@pytest.mark.slow
 def test_importance_puts_the_parameter_that_matters_first(trace):
     ax = plotting.importance(trace, domain=SPACE, agent=1, count=500)
     names = [text.get_text() for text in ax.get_yticklabels()]

@@ -155,7 +155,6 @@ def test_a_bound_is_above_the_truth_no_more_often_than_it_says(key):
     assert np.mean(found) > 0.6 * truth
 
 
-@pytest.mark.slow
 def test_nothing_of_the_others_is_left_in_the_statistic(key):
     algorithm = murmur(Mechanism(1e-3, 2.0, EVERYBODY), releases=1)
     attack = _Attack(algorithm, compiled(objective), 1, ROUNDS, 1)

@@ -89,7 +89,6 @@ quietly = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 # ---------------------------------------------------------------- a number
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 def test_a_number_is_so_many_processes_and_the_trace_is_that_of_none(key, elsewhere):
     _, trace = quiet(RANDOM, elsewhere.bowl, 2, key)
@@ -141,7 +140,6 @@ def test_processes_that_would_be_idle_are_warned_of(loop, elsewhere):
 # ---------------------------------------------------------------- dies, leaves
 
 
-@pytest.mark.slow
 @quietly
 @of_drive
 def test_a_process_that_dies_is_replaced_and_its_evaluation_asked_again(loop, count, elsewhere):

@@ -119,7 +119,6 @@ def test_methods_keep_their_claim_and_break_it_without_the_noise(name, key, monk
 # ------------------------------------------------------------------------------- the sum
 
 
-@pytest.mark.slow
 def test_nothing_of_the_others_is_left_in_the_statistic(key):
     # All others collude: there is a sum in each round, and its noise is the owner's alone.
     algorithm, secure = whisper(z=1e-3, agents=3), SecureSum(threshold=3, colluding=2)

@@ -237,7 +237,6 @@ def test_a_broken_message_is_not_listened_to(kind, data, key):
                 np.testing.assert_array_equal(np.asarray(ours)[keep], np.asarray(theirs)[keep])
 
 
-@pytest.mark.slow
 @LISTENING
 def test_one_message_is_of_what_came_before_the_start(kind, data, key):
     algorithm = make(kind, once=True)

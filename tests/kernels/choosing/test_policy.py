@@ -232,7 +232,6 @@ def test_thompson_is_a_sample_of_the_surrogate(key, points, others):
         np.testing.assert_allclose(found, sampled(key, given, others), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_of_an_expert_drawn_by_weight_it_is_the_improvement(key, points, others, x64):
     given = situation(ensemble(Exact(), floor=0.2), key, points, objective(points))
     weights = eqx.filter_jit(lambda model, *rest: model.log_weights(*rest))(*given)
@@ -402,7 +401,6 @@ def dense_chance(kernels, X, ys, others):
     return weights @ stats.norm.cdf((means + y.mean() / y.std()) / deviations)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("none", [False, True])
 def test_improvement_is_over_the_best_expected_to_be_feasible_times_the_chance_of_all_bounds(
     none, key, points, others, x64
@@ -479,7 +477,6 @@ def test_a_drawn_expert_of_one_has_the_improvement_of_the_mixture(key, points, o
     np.testing.assert_allclose(drawn, mixed, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_a_policy_or_a_surrogate_without_a_rule_for_outcomes_is_refused():
     with pytest.raises(ValueError, match="Largest has no rule for outcomes: give EI"):
         Largest().check_constrained(ensemble(Exact()))

@@ -67,7 +67,6 @@ def test_beta_is_a_schedule_of_the_observations_made():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_what_it_believes_and_predicts_is_the_model_s():
     model = MODELS["fitted"]
     wide = Widened(model, 2.0)
@@ -97,7 +96,6 @@ def test_it_serves_as_the_agents_own_model():
     assert np.isfinite(np.asarray(trace.values)).all()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 def test_other_models_and_factors_are_refused():
     with pytest.raises(ValueError, match="model must be Fixed"):
