@@ -78,7 +78,7 @@ class CubeProblem(NamedTuple):
         if not isinstance(self.function, TestFunction):
             return self.function
         alike = tuple(f for f in _classical_functions() if f.dim == self.dim)
-        return OneOf(jnp.asarray([f.name for f in alike].index(self.function.name)), alike)
+        return Numbered(jnp.asarray([f.name for f in alike].index(self.function.name)), alike)
 
     @property
     def words(self) -> frozenset[str]:
@@ -106,8 +106,8 @@ class CubeProblem(NamedTuple):
         return NOISE * self.scale() if self.kind == NOISY else 0.0
 
 
-class OneOf(eqx.Module):
-    """The function of that number."""
+class Numbered(eqx.Module):
+    """A function by its number among several of a dimension."""
 
     number: Count
     functions: tuple[TestFunction, ...]
