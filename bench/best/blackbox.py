@@ -32,7 +32,7 @@ from bench.runner import Experiment, Options, Result, parts
 BUDGETS = (20, 50, 100, 200)
 QUICK = ("odd", "2d", "i1", "f01", "f03", "random")
 #: The most runs of a slow peer, and the most evaluations of each.
-MOST_SLOW, SLOW_ROUNDS = 5, 50
+MOST_SLOW, SLOW_ROUNDS = 3, 50
 
 #: Log regrets of a problem's methods at each budget.
 Logs = dict[tuple[str, str, int], np.ndarray]
@@ -77,7 +77,7 @@ def measured(method: str, problem: CubeProblem, runs: int, rounds: int, seed: in
 
 
 def slow_runs(runs: int) -> int:
-    """The runs of a slow peer: half as many as other methods have, five at most and two at least."""
+    """The runs of a slow peer: half as many as other methods have, three at most and two at least."""
     return max(2, min((runs + 1) // 2, MOST_SLOW))
 
 
