@@ -199,6 +199,10 @@ def _times(found: dict[str, Runs], methods: Sequence[str]) -> list[tuple[str, ..
     return rows
 
 
+#: Intervals of peers stand beside each other, each at so many times the evaluations of the one before.
+BESIDE = 1.03
+
+
 def _figure(ratios: Ratios) -> Any:
     """A panel for each kind: the ratio to each peer by budget."""
     from matplotlib.figure import Figure
@@ -211,12 +215,13 @@ def _figure(ratios: Ratios) -> Any:
     picture = Figure(figsize=(6.5 * len(kinds), 5), dpi=plotting.DPI, layout="constrained")
     axes: Any = picture.subplots(1, len(kinds), squeeze=False, sharey=True)
     for ax, kind in zip(axes.flat, kinds, strict=True):
-        for peer, color in zip(peers, plotting.PALETTE, strict=False):
+        for place, (peer, color) in enumerate(zip(peers, plotting.PALETTE, strict=False)):
             found = {b: one for (g, b, p), one in ratios.items() if (g, p) == (kind, peer)}
+            beside = np.array(list(found)) * BESIDE ** (place - (len(peers) - 1) / 2)
             low, high = np.array([one.interval for one in found.values()]).T
             middle = np.array([one.figure for one in found.values()])
             ends = [middle - low, high - middle]
-            ax.errorbar(list(found), middle, ends, marker="o", capsize=3, color=color, label=peer)
+            ax.errorbar(beside, middle, ends, marker="o", capsize=3, color=color, label=peer)
         ax.axhline(1, color=plotting.INK, linewidth=1)
         ax.set(xscale="log", yscale="log", title=kind, xlabel="evaluations")
         ax.set_xticks(budgets, list(map(str, budgets)), minor=False)

@@ -18,7 +18,6 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "best": best.best,
     "best-classical": best.best_classical,
     "best-even": best.best_even,
-    "best-log-ei": best.best_log_ei,
     "best-longer": best.best_longer,
     "best-noisy": best.best_noisy,
     "cepe": cepe.cepe,

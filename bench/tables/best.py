@@ -17,6 +17,8 @@ LOG_EI = {"BoTorch": "LogEI (BoTorch)"}
 MULTIMODAL = {f"f{number:02d}" for number in (3, 4, *range(15, 25))}
 #: The linear function, whose best point is a corner.
 LINEAR = "f05"
+#: Classical functions whose best point is on the border of the cube: eggholder, Sobester's and Ackley's.
+AT_BORDER = {"c03", "c04", "c09"}
 #: Dimensions in words, as they end the name of a problem.
 DIMS = {"two": "2d", "five": "5d", "ten": "10d"}
 
@@ -41,19 +43,20 @@ def best_noisy(results: Results) -> Rows:
     return _bbob(results, "best-noisy-even-2d-5d-i1-random")
 
 
-def best_log_ei(results: Results) -> Rows:
-    """The same on even numbers beside BoTorch alone."""
-    return _bbob(results, "best-bbob-even-2d-5d-i1-botorch")
-
-
 def best_classical(results: Results) -> Rows:
     """The same on classical functions."""
     found = _found(results, "best-classical-random")
     if found is None:
         return []
     problems = _problems(found)
-    parity = [[p for p in problems if int(p.split()[1][1:]) % 2 == odd] for odd in (1, 0)]
-    return _ratios(found, {"all": problems, "odd": parity[0], "even": parity[1]})
+    numbers = {problem: problem.split()[1] for problem in problems}
+    groups = {
+        "all": problems,
+        "best point inside": [p for p, number in numbers.items() if number not in AT_BORDER],
+        "odd": [p for p, number in numbers.items() if int(number[1:]) % 2],
+        "even": [p for p, number in numbers.items() if int(number[1:]) % 2 == 0],
+    }
+    return _ratios(found, groups)
 
 
 def _bbob(results: Results, prefix: str) -> Rows:

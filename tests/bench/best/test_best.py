@@ -51,6 +51,14 @@ def test_classical_functions_of_a_dimension_are_arguments_of_one_program():
     assert all(len(found) == 1 for found in structures.values())
 
 
+def test_the_table_knows_which_best_points_are_on_the_border():
+    def at_border(function):
+        return bool(((function.maximizers == 0) | (function.maximizers == 1)).any())
+
+    chosen = problems.chosen(("classical",))
+    assert {f"c{p.number:02d}" for p in chosen if at_border(p.function)} == tables.AT_BORDER
+
+
 def test_all_methods_begin_with_the_same_points_values_and_noise(light):
     problem = CubeProblem("noisy Branin", NOISY, "-", 1, 1, CLASSICAL, branin())
     assert problem.noise() == pytest.approx(0.01 * problem.scale())
