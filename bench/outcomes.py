@@ -73,6 +73,13 @@ OWNERS = (
 
 #: The grids of each experiment, in the order in which they take their claims.
 GRIDS: dict[str, tuple[Grid, ...]] = {
+    "best": (
+        Grid(
+            "Regret of `BO`, over that of the method in the column",
+            r"(?P<row>.+): less regret than (?P<column>.+), ratio",
+            {"random": "random search"},
+        ),
+    ),
     "cepe": (
         Grid(
             "CEPE's regret, as a share of that of the method in the row",

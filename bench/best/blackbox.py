@@ -1,6 +1,6 @@
 """Our first choice beside methods of other libraries: BBOB with and without noise, classical functions.
 
-    10 random points, the same for all methods, then 20, 50, 100 and 200 evaluations
+    10 random points, the same for all methods, then 20, 50, 100 and 200 evaluations; of slow peers 50
     ratio = geometric mean over problems of regret(ours) / regret(peer)        `compare`
 
 A run goes on to the largest budget and is read at each. Every method is told the same initial values, and
@@ -31,8 +31,8 @@ from bench.runner import Experiment, Options, Result, parts
 
 BUDGETS = (20, 50, 100, 200)
 QUICK = ("odd", "2d", "i1", "f01", "f03", "random")
-#: The most runs of a slow peer.
-MOST_SLOW = 5
+#: The most runs of a slow peer, and the most evaluations of each.
+MOST_SLOW, SLOW_ROUNDS = 3, 50
 
 #: Log regrets of a problem's methods at each budget.
 Logs = dict[tuple[str, str, int], np.ndarray]
@@ -52,11 +52,11 @@ def _run(options: Options) -> Result:
     found, folder = parts(options, "best", (runs, rounds), measures)
     by_name = {name: Runs(*arrays) for name, arrays in found.items()}
     logs = log_regrets(chosen, methods, budgets, by_name)
-    ratios = compared(chosen, methods, budgets, logs)
+    ratios = compared(chosen, methods, logs)
     return Result(
         settings=_settings(runs, rounds, methods),
         finals={f"{n}, {m}, {b}": one for (n, m, b), one in logs.items()},
-        checks=checks(ratios, budgets[-1], words),
+        checks=checks(ratios, words),
         unit="log10 regret",
         headers=HEADERS,
         rows=[*_rows(ratios), *_times(by_name, methods)],
@@ -71,11 +71,13 @@ def measured(method: str, problem: CubeProblem, runs: int, rounds: int, seed: in
     if method == ours.NAME:
         return of_ours(problem, runs, rounds, seed)
     peer = PEERS[method]
-    return of_peer(peer.search, problem, slow_runs(runs) if peer.slow else runs, rounds, seed)
+    if peer.slow:
+        runs, rounds = slow_runs(runs), min(rounds, SLOW_ROUNDS)
+    return of_peer(peer.search, problem, runs, rounds, seed)
 
 
 def slow_runs(runs: int) -> int:
-    """The runs of a slow peer: half as many as other methods have, five at most and two at least."""
+    """The runs of a slow peer: half as many as other methods have, three at most and two at least."""
     return max(2, min((runs + 1) // 2, MOST_SLOW))
 
 
@@ -94,6 +96,7 @@ def _settings(runs: int, rounds: int, methods: Sequence[str]) -> dict[str, Any]:
         "runs of slow peers": slow_runs(runs),
         "initial points": INITIAL,
         "evaluations": rounds,
+        "evaluations of slow peers": min(rounds, SLOW_ROUNDS),
         "noise, interquartile ranges": problems.NOISE,
         "floor of regrets, interquartile ranges": compare.FLOOR,
         "peers": {name: PEERS[name].settings for name in methods if name in PEERS},
@@ -109,15 +112,17 @@ def log_regrets(
     budgets: Sequence[int],
     found: dict[str, Runs],
 ) -> Logs:
-    """By problem, method and budget."""
+    """By problem, method and budget, as far as a method goes."""
     logs: Logs = {}
     for problem in chosen:
         scale = problem.scale()
         for method in methods:
             curves = regrets(problem, found[f"{problem.name}, {method}"])
             for budget in budgets:
-                values = curves[:, INITIAL + budget - 1]
-                logs[problem.name, method, budget] = compare.log_regrets(values, scale)
+                if (last := INITIAL + budget) <= curves.shape[1]:
+                    logs[problem.name, method, budget] = compare.log_regrets(
+                        curves[:, last - 1], scale
+                    )
     return logs
 
 
@@ -145,10 +150,10 @@ def groups(chosen: Sequence[CubeProblem]) -> dict[str, list[CubeProblem]]:
 Ratios = dict[tuple[str, int, str], LogRatio]
 
 
-def compared(
-    chosen: Sequence[CubeProblem], methods: Sequence[str], budgets: Sequence[int], logs: Logs
-) -> Ratios:
+def compared(chosen: Sequence[CubeProblem], methods: Sequence[str], logs: Logs) -> Ratios:
     """By group, budget and peer."""
+    found = {(method, budget) for _, method, budget in logs}
+    budgets = sorted({budget for _, budget in found})
     return {
         (group, budget, peer): compare.ratio(
             [(logs[p.name, ours.NAME, budget], logs[p.name, peer, budget]) for p in members]
@@ -156,20 +161,21 @@ def compared(
         for group, members in groups(chosen).items()
         for budget in budgets
         for peer in methods
-        if peer != ours.NAME
+        if peer != ours.NAME and (peer, budget) in found
     }
 
 
-def checks(ratios: Ratios, budget: int, words: tuple[str, ...]) -> dict[str, Check]:
-    """Claims about the largest budget: less regret than each peer, in the mean over a kind's problems.
+def checks(ratios: Ratios, words: tuple[str, ...]) -> dict[str, Check]:
+    """Claims about a peer's largest budget: less regret in the mean over a kind's problems.
 
-    They name the parity that `words` have, so that both parts have claims of their own.
+    They name the parity that `words` have, and the budget, so that each result has claims of its own.
     """
     parity = "".join(f"{word} " for word in problems.PARITIES if word in words)
+    last = {peer: max(b for _, b, p in ratios if p == peer) for _, _, peer in ratios}
     return {
-        f"{parity}{group}: less regret than {peer}, ratio": one.check()
-        for (group, at, peer), one in ratios.items()
-        if at == budget and "," not in group
+        f"{parity}{group}, {budget} evaluations: less regret than {peer}, ratio": one.check()
+        for (group, budget, peer), one in ratios.items()
+        if budget == last[peer] and "," not in group
     }
 
 
@@ -193,6 +199,10 @@ def _times(found: dict[str, Runs], methods: Sequence[str]) -> list[tuple[str, ..
     return rows
 
 
+#: Intervals of peers stand beside each other, each at so many times the evaluations of the one before.
+BESIDE = 1.03
+
+
 def _figure(ratios: Ratios) -> Any:
     """A panel for each kind: the ratio to each peer by budget."""
     from matplotlib.figure import Figure
@@ -205,12 +215,13 @@ def _figure(ratios: Ratios) -> Any:
     picture = Figure(figsize=(6.5 * len(kinds), 5), dpi=plotting.DPI, layout="constrained")
     axes: Any = picture.subplots(1, len(kinds), squeeze=False, sharey=True)
     for ax, kind in zip(axes.flat, kinds, strict=True):
-        for peer, color in zip(peers, plotting.PALETTE, strict=False):
+        for place, (peer, color) in enumerate(zip(peers, plotting.PALETTE, strict=False)):
             found = {b: one for (g, b, p), one in ratios.items() if (g, p) == (kind, peer)}
+            beside = np.array(list(found)) * BESIDE ** (place - (len(peers) - 1) / 2)
             low, high = np.array([one.interval for one in found.values()]).T
             middle = np.array([one.figure for one in found.values()])
             ends = [middle - low, high - middle]
-            ax.errorbar(list(found), middle, ends, marker="o", capsize=3, color=color, label=peer)
+            ax.errorbar(beside, middle, ends, marker="o", capsize=3, color=color, label=peer)
         ax.axhline(1, color=plotting.INK, linewidth=1)
         ax.set(xscale="log", yscale="log", title=kind, xlabel="evaluations")
         ax.set_xticks(budgets, list(map(str, budgets)), minor=False)

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from bench.tasks.bbob.functions import BBOB, FUNCTIONS
 from jaxbo.objectives import functions
 from jaxbo.objectives.functions import TestFunction
-from jaxbo.types import Point, Scalar
+from jaxbo.types import Count, Point, Scalar
 
 DIMS, INSTANCES = (2, 5, 10, 20), (1, 2, 3)
 #: The noise's deviation in interquartile ranges, and the points that the range is measured on.
@@ -57,7 +57,7 @@ class CubeFunction(Protocol):
 
 
 class CubeProblem(NamedTuple):
-    """A function. `group` is BBOB's own. Functions of the same `program` share a compiled program."""
+    """A function. `group` is BBOB's own. Those of a `program` and dimension share what is compiled."""
 
     name: str
     kind: str
@@ -71,6 +71,14 @@ class CubeProblem(NamedTuple):
     def dim(self) -> int:
         """The number of coordinates."""
         return self.function.dim
+
+    @property
+    def argument(self) -> CubeFunction:
+        """The function as its compiled program takes it."""
+        if not isinstance(self.function, TestFunction):
+            return self.function
+        alike = tuple(f for f in _classical_functions() if f.dim == self.dim)
+        return Numbered(jnp.asarray([f.name for f in alike].index(self.function.name)), alike)
 
     @property
     def words(self) -> frozenset[str]:
@@ -96,6 +104,21 @@ class CubeProblem(NamedTuple):
     def noise(self) -> float:
         """The deviation of the noise."""
         return NOISE * self.scale() if self.kind == NOISY else 0.0
+
+
+class Numbered(eqx.Module):
+    """A function by its number among several of a dimension."""
+
+    number: Count
+    functions: tuple[TestFunction, ...]
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates."""
+        return self.functions[0].dim
+
+    def __call__(self, x: Point) -> Scalar:
+        return jax.lax.switch(self.number, [lambda x, f=f: f(x) for f in self.functions], x)
 
 
 def _shortfall(function: TestFunction, x: np.ndarray) -> np.ndarray:
@@ -143,8 +166,8 @@ def everything() -> tuple[CubeProblem, ...]:
 
 
 def example(program: str, dim: int) -> CubeFunction:
-    """Some function that a compiled program takes."""
-    return next(p.function for p in everything() if (p.program, p.dim) == (program, dim))
+    """An argument of a compiled program."""
+    return next(p.argument for p in everything() if (p.program, p.dim) == (program, dim))
 
 
 def _bbob(kind: str, number: int, dim: int, index: int) -> CubeProblem:
@@ -159,9 +182,14 @@ _instance = functools.cache(BBOB)
 
 
 def _classical(number: int) -> CubeProblem:
-    name, make = _CLASSICAL[number - 1]
-    title = f"{CLASSICAL} c{number:02d} {name}"
-    return CubeProblem(title, CLASSICAL, CLASSICAL, number, 1, name, make())
+    name, _ = _CLASSICAL[number - 1]
+    title, function = f"{CLASSICAL} c{number:02d} {name}", _classical_functions()[number - 1]
+    return CubeProblem(title, CLASSICAL, CLASSICAL, number, 1, CLASSICAL, function)
+
+
+@functools.cache
+def _classical_functions() -> tuple[TestFunction, ...]:
+    return tuple(make() for _, make in _CLASSICAL)
 
 
 PARITIES = "odd", "even"

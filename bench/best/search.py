@@ -63,7 +63,7 @@ def of_ours(
     starts = [start(problem, one, evaluations, seed, initial) for one in range(runs)]
     x = jnp.asarray(np.stack([s.x for s in starts]), float)
     noise = jnp.asarray(np.stack([s.noise for s in starts]), float)[:, :initial]
-    arguments = problem.function, jnp.asarray(problem.noise()), x, noise
+    arguments = problem.argument, jnp.asarray(problem.noise()), x, noise
     program, first = _program(problem.program, problem.dim, runs, evaluations, initial, workers)
     before = time.process_time()
     queries, values = map(np.asarray, program(*arguments, jr.split(jr.key(seed), runs)))

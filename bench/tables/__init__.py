@@ -16,7 +16,10 @@ from bench.tables.cells import Results, Rows, markdown
 
 TABLES: dict[str, Callable[[Results], Rows]] = {
     "best": best.best,
+    "best-classical": best.best_classical,
     "best-even": best.best_even,
+    "best-longer": best.best_longer,
+    "best-noisy": best.best_noisy,
     "cepe": cepe.cepe,
     "cepe-communication": cepe.communication,
     "cepe-first": cepe.first,

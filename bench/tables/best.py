@@ -1,37 +1,70 @@
 """Tables of `best`, `tuning` and `workers`."""
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bench.best import compare
 from bench.tables.cells import Results, Rows, after, digits
 
-PEERS = ("random", "CMA-ES", "TPE")
+#: Peers and how a column names them.
+PEERS = {"random": "random search", "CMA-ES": "CMA-ES (`cma`)", "TPE": "TPE (Optuna)"}
+#: Others that some results have.
+LOG_EI = {"BoTorch": "LogEI (BoTorch)"}
 #: BBOB's functions of many optima.
 MULTIMODAL = {f"f{number:02d}" for number in (3, 4, *range(15, 25))}
 #: The linear function, whose best point is a corner.
 LINEAR = "f05"
+#: Classical functions whose best point is on the border of the cube: eggholder, Sobester's and Ackley's.
+AT_BORDER = {"c03", "c04", "c09"}
 #: Dimensions in words, as they end the name of a problem.
 DIMS = {"two": "2d", "five": "5d", "ten": "10d"}
 
 
 def best(results: Results) -> Rows:
     """Ratios of regrets on odd numbers, over problems, with Student's interval; problems won and lost."""
-    return _ratios(results, "odd", ("two", "five"))
+    return _bbob(results, "best-bbob-odd-2d-5d-i1-random")
 
 
 def best_even(results: Results) -> Rows:
     """The same on even numbers, on which nothing was chosen."""
-    return _ratios(results, "even", ("two", "five", "ten"))
+    return _bbob(results, "best-bbob-even-2d-5d-10d-i1-random")
 
 
-def _ratios(results: Results, parity: str, dims: tuple[str, ...]) -> Rows:
-    found = [name for name in results if name.startswith(f"best-bbob-{parity}-")]
-    if not found:
+def best_longer(results: Results) -> Rows:
+    """The same on even numbers with more evaluations."""
+    return _bbob(results, "best-bbob-even-2d-5d-i1-random")
+
+
+def best_noisy(results: Results) -> Rows:
+    """The same on even numbers with noise."""
+    return _bbob(results, "best-noisy-even-2d-5d-i1-random")
+
+
+def best_classical(results: Results) -> Rows:
+    """The same on classical functions."""
+    found = _found(results, "best-classical-random")
+    if found is None:
         return []
-    finals = {key: one["final"] for key, one in results[found[0]]["methods"].items()}
-    problems = sorted({key.rsplit(", ", 2)[0] for key in finals})
+    problems = _problems(found)
+    numbers = {problem: problem.split()[1] for problem in problems}
+    groups = {
+        "all": problems,
+        "best point inside": [p for p, number in numbers.items() if number not in AT_BORDER],
+        "odd": [p for p, number in numbers.items() if int(number[1:]) % 2],
+        "even": [p for p, number in numbers.items() if int(number[1:]) % 2 == 0],
+    }
+    return _ratios(found, groups)
+
+
+def _bbob(results: Results, prefix: str) -> Rows:
+    found = _found(results, prefix)
+    if found is None:
+        return []
+    problems = _problems(found)
+    dims = [dim for dim, ending in DIMS.items() if any(p.endswith(f" {ending}") for p in problems)]
     without = [problem for problem in problems if LINEAR not in problem]
     but = " but f5" if len(without) < len(problems) else ""
     many = [problem for problem in problems if problem.split()[1] in MULTIMODAL]
@@ -40,8 +73,28 @@ def _ratios(results: Results, parity: str, dims: tuple[str, ...]) -> Rows:
         groups[f"all{but}, {dim} dimensions"] = [p for p in without if p.endswith(f" {DIMS[dim]}")]
     for dim in dims[1:]:
         groups[f"multimodal, {dim} dimensions"] = [p for p in many if p.endswith(f" {DIMS[dim]}")]
+    return _ratios(found, groups)
 
-    def cell(group: list[str], peer: str, budget: int) -> str:
+
+def _found(results: Results, prefix: str) -> Mapping[str, Any] | None:
+    """The first result whose name begins so."""
+    return next((one for name, one in results.items() if name.startswith(prefix)), None)
+
+
+def _problems(result: Mapping[str, Any]) -> list[str]:
+    return sorted({key.rsplit(", ", 2)[0] for key in result["methods"]})
+
+
+def _ratios(result: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> Rows:
+    """A row for each group and budget, a column for each peer."""
+    finals = {key: one["final"] for key, one in result["methods"].items()}
+    told = {tuple(key.rsplit(", ", 2)[1:]) for key in finals}
+    budgets = sorted({int(budget) for _, budget in told})
+    peers = {peer: name for peer, name in (PEERS | LOG_EI).items() if peer in dict(told)}
+
+    def cell(group: Sequence[str], peer: str, budget: int) -> str:
+        if (peer, str(budget)) not in told:
+            return ""
         both = [[finals[f"{p}, {one}, {budget}"] for one in ("jaxbo", peer)] for p in group]
         means = np.array([ours["mean"] - theirs["mean"] for ours, theirs in both])
         errors = np.array([np.hypot(ours["se"], theirs["se"]) for ours, theirs in both])
@@ -50,11 +103,11 @@ def _ratios(results: Results, parity: str, dims: tuple[str, ...]) -> Rows:
         return f"{ratio}; {one.wins}, {one.losses}"
 
     rows = [
-        [f"{label} ({len(group)})", str(budget), *(cell(group, peer, budget) for peer in PEERS)]
+        [f"{label} ({len(group)})", str(budget), *(cell(group, peer, budget) for peer in peers)]
         for label, group in groups.items()
-        for budget in (20, 50)
+        for budget in budgets
     ]
-    return [["problems", "evaluations", "random search", "CMA-ES (`cma`)", "TPE (Optuna)"], *rows]
+    return [["problems", "evaluations", *peers.values()], *rows]
 
 
 def tuning(results: Results) -> Rows:

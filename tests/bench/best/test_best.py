@@ -2,15 +2,19 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bench import runner
 from bench.best import blackbox, compare, ours, problems, search
-from bench.best.problems import INITIAL, NOISY, CubeProblem
+from bench.best.problems import CLASSICAL, INITIAL, NOISY, CubeProblem
 from bench.common import peers
+from bench.tables import best as tables
+from bench.tables.cells import digits
 from jaxbo.domains.base import Cube
-from jaxbo.objectives.functions import branin
+from jaxbo.objectives.functions import TestFunction, branin
 
 RUNS, ROUNDS = 2, 3
 OURS = ours.method
@@ -35,15 +39,37 @@ def test_ours_is_for_the_domain_and_the_evaluations():
     assert method.capacity == 30
 
 
+def test_classical_functions_of_a_dimension_are_arguments_of_one_program():
+    structures = {}
+    for problem in problems.chosen(("classical",)):
+        x = np.random.default_rng(problem.number).random((3, problem.dim))
+        values = [float(problem.argument(jnp.asarray(one, float))) for one in x]
+        assert isinstance(problem.function, TestFunction)
+        shortfalls = float(problem.function.maximum) - np.array(values)
+        np.testing.assert_allclose(shortfalls, problem.regrets(x), rtol=1e-5)
+        structures.setdefault(problem.dim, set()).add(jax.tree.structure(problem.argument))
+    assert set(structures) == {2, 3, 4, 5, 6, 10}
+    assert all(len(found) == 1 for found in structures.values())
+
+
+def test_the_table_knows_which_best_points_are_on_the_border():
+    def at_border(function):
+        return bool(((function.maximizers == 0) | (function.maximizers == 1)).any())
+
+    chosen = problems.chosen(("classical",))
+    assert {f"c{p.number:02d}" for p in chosen if at_border(p.function)} == tables.AT_BORDER
+
+
 @pytest.mark.slow
 def test_all_methods_begin_with_the_same_points_values_and_noise(light):
-    problem = CubeProblem("noisy Branin", NOISY, "-", 1, 1, "Branin", branin())
+    problem = CubeProblem("noisy Branin", NOISY, "-", 1, 1, CLASSICAL, branin())
     assert problem.noise() == pytest.approx(0.01 * problem.scale())
     mine = search.of_ours(problem, RUNS, ROUNDS, 0)
     theirs = search.of_peer(peers.at_random, problem, RUNS, ROUNDS, 0)
     assert mine.x.shape == theirs.x.shape == (RUNS, INITIAL + ROUNDS, 2)
     np.testing.assert_array_equal(mine.x[:, :INITIAL], theirs.x[:, :INITIAL])
     # A constant apart: a peer is told minus the regret.
+    assert isinstance(problem.function, TestFunction)
     shift = float(problem.function.maximum)
     np.testing.assert_allclose(
         mine.observed[:, :INITIAL] - shift, theirs.observed[:, :INITIAL], atol=1e-3
@@ -57,7 +83,7 @@ def test_all_methods_begin_with_the_same_points_values_and_noise(light):
 
 
 def test_the_regret_is_without_noise_and_of_the_best_observed():
-    problem = CubeProblem("Branin", NOISY, "-", 1, 1, "Branin", branin())
+    problem = CubeProblem("Branin", NOISY, "-", 1, 1, CLASSICAL, branin())
     x = np.array([[0.5, 0.5], [0.9, 0.9], [0.1, 0.2]])
     exact = problem.regrets(x)
     runs = search.Runs(x[None], np.array([[0.0, 1.0, 0.5]]), np.array(0), np.array(0))
@@ -149,6 +175,38 @@ def test_the_experiment_reports_ratios_medians_and_times(light, tmp_path, capsys
     (check,) = content["checks"].values()
     assert check["outcome"] == "undecided"  # of one problem
     assert check["figure"] == pytest.approx(10 ** (mine.mean() - theirs.mean()))
+
+
+def test_a_slow_peer_has_fewer_runs_and_is_compared_as_far_as_it_goes(light, monkeypatch, tmp_path):
+    slow = peers.Peer(peers.at_random, (), "uniform points", slow=True)
+    monkeypatch.setitem(peers.PEERS, "TPE", slow)
+    monkeypatch.setattr(blackbox, "BUDGETS", (2, ROUNDS))
+    monkeypatch.setattr(blackbox, "SLOW_ROUNDS", 2)
+    words = ["--only=c01", "--only=c02", "--only=random", "--only=TPE"]
+    size = [f"--runs={(runs := 5)}", f"--rounds={ROUNDS}"]
+    assert runner.main(["best", *words, *size, "--out", str(tmp_path)]) == 0
+    content = json.loads((tmp_path / "best-c01-c02-random-tpe.json").read_text())
+    finals = {key: one["final"] for key, one in content["methods"].items()}
+    names = ["classical c01 Branin", "classical c02 drop-wave"]
+    expected = {(method, budget): runs for method in ("jaxbo", "random") for budget in (2, ROUNDS)}
+    expected["TPE", 2] = blackbox.slow_runs(runs)
+    assert {key: final["n"] for key, final in finals.items()} == {
+        f"{name}, {method}, {budget}": n
+        for name in names
+        for (method, budget), n in expected.items()
+    }
+    assert blackbox.slow_runs(runs) < runs
+    assert set(content["checks"]) == {
+        "classical, 3 evaluations: less regret than random, ratio",
+        "classical, 2 evaluations: less regret than TPE, ratio",
+    }
+    # The table has no figure where the peer has none.
+    head, first, last = tables._ratios(content, {"all": names})
+    assert head == ["problems", "evaluations", "random search", "TPE (Optuna)"]
+    assert [first[:2], last[:2]] == [["all (2)", "2"], ["all (2)", "3"]]
+    mine, theirs = ([finals[f"{n}, {one}, 2"]["mean"] for n in names] for one in ("jaxbo", "TPE"))
+    assert first[3].startswith(digits(float(10 ** (np.mean(mine) - np.mean(theirs)))))
+    assert last[3] == ""
 
 
 def test_a_peer_that_is_not_installed_is_left_out_with_a_line(monkeypatch, capsys):
