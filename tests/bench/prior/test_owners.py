@@ -1,11 +1,13 @@
 """The learned prior on tabulated tuning tasks."""
 
+import jax
 import jax.random as jr
 import numpy as np
 import pytest
 
 from bench.prior import owners, setting
 from bench.tasks import tabulated
+from jaxbo.kernels.processes.covariance import SquaredExponential
 
 
 @pytest.mark.parametrize("method", ["TS", pytest.param("EI, fitted", marks=pytest.mark.full)])
@@ -17,6 +19,20 @@ def test_regret_falls_and_is_in_percentage_points(method):
     assert (regret >= -1e-4).all()
     assert (regret <= 100 * np.ptp(values)).all()
     assert (regret[:, -1] < regret[:, 0]).all()
+
+
+def test_features_are_longer_beyond_a_cube_and_alike_for_all_methods():
+    assert [owners.length(dim) for dim in (2, 3)] == [0.2, 0.2]
+    distances = [np.sqrt(dim / 6) for dim in (2, 6)]  # mean square of two random points' distance
+    assert owners.length(6) / owners.length(2) == pytest.approx(distances[1] / distances[0])
+    federated = owners.federated("digits-network", tabulated.load("digits-network"))
+    lengths = [
+        np.asarray(leaf.length_scale)
+        for leaf in jax.tree.leaves(federated, is_leaf=lambda a: isinstance(a, SquaredExponential))
+        if isinstance(leaf, SquaredExponential)
+    ]
+    np.testing.assert_allclose(lengths, owners.length(6), rtol=1e-6)
+    assert len(lengths) >= len(federated)
 
 
 def test_all_methods_are_compared():
