@@ -1,7 +1,7 @@
 """Methods for owners who tune, each by its own tabulated scores (`bench.tasks.tabulated`).
 
 Every owner looks for the best of 1024 points, by its own learner's score on its own data. Regret is in
-percentage points of accuracy, or of the area under the curve, the mean over owners.
+percentage points of the score, a share, and the mean over owners.
 
     alone        TS and EI on the same features; EI with hyperparameters fitted to the owner's values,
                  and on an ensemble of warped values

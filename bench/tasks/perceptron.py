@@ -80,13 +80,13 @@ def start(key: Key, width: Count, pixels: int) -> PyTree:
 
 
 def hidden(theta: PyTree, X: Float[Array, "rows pixels"]) -> Float[Array, "rows neurons"]:
-    """What the neurons give."""
+    """The values of all neurons of the hidden layer."""
     (W, b), _ = theta
     return jax.nn.relu(X @ W + b[None, :])
 
 
 def scores(theta: PyTree, h: Float[Array, "rows neurons"]) -> Float[Array, "rows classes"]:
-    """The scores of each class, from what the neurons give."""
+    """The scores of each class, from the values of the neurons."""
     _, (V, c) = theta
     return h @ V + c[None, :]
 
@@ -122,7 +122,7 @@ def trained(key: Key, theta: PyTree, half: Half, chosen: dict[str, Any]) -> PyTr
 
 
 def right(key: Key, half: Half, x: Point) -> Scalar:
-    """The share of the rows to validate whose digit is the network's, which is trained on the others."""
+    """The share of the validated rows whose digit the network says, after training on the others."""
     chosen = SPACE.unpack(x)
     start_key, step_key = jr.split(key)
     theta = start(start_key, chosen["width"], half.X.shape[1])
