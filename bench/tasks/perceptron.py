@@ -41,18 +41,18 @@ SPACE = Space(
 class Half(NamedTuple):
     """An owner's rows in a random order: the first `train` to train on, the next to validate.
 
-    Rows beyond `count` fill up, so that all owners have as many.
+    Rows beyond `samples` fill up, so that all owners have as many.
     """
 
     X: Float[Array, "rows pixels"]
     y: Int[Array, " rows"]
     train: Count
-    count: Count
+    samples: Count
 
 
 @functools.cache
-def halves() -> Half:
-    """The random halves of all owners, those of `jaxbo demo`: NumPy's arrays [owners halves ...]."""
+def halves() -> tuple[np.ndarray, ...]:
+    """The random halves of all owners, those of the demo: the parts of `Half`, [owners halves ...]."""
     owners = demo.owners(OWNERS)
     room = max(len(digits) for _, digits in owners)
     found = []
@@ -63,7 +63,7 @@ def halves() -> Half:
             train, filled = len(np.array_split(order, 2)[0]), np.resize(order, room)
             found.append((np.float32(X[filled]), np.int32(y[filled]), train, len(y)))
     columns = (np.stack(column) for column in zip(*found, strict=True))
-    return Half(*(c.reshape(OWNERS, demo.HALVES, *c.shape[1:]) for c in columns))
+    return tuple(c.reshape(OWNERS, demo.HALVES, *c.shape[1:]) for c in columns)
 
 
 def start(key: Key, width: Count, pixels: int) -> PyTree:
@@ -105,7 +105,7 @@ def trained(key: Key, theta: PyTree, half: Half, chosen: dict[str, Any]) -> PyTr
 
     def loss(theta: PyTree, rows: Int[Array, " batch"], drop_key: Key) -> Scalar:
         h = hidden(theta, half.X[rows])
-        h = jnp.where(jr.bernoulli(drop_key, kept, h.shape), h / kept, 0)
+        h = h * jr.bernoulli(drop_key, kept, h.shape).astype(h.dtype) / kept
         losses = optax.softmax_cross_entropy_with_integer_labels(scores(theta, h), half.y[rows])
         return share @ losses
 
@@ -129,13 +129,13 @@ def right(key: Key, half: Half, x: Point) -> Scalar:
     theta = trained(step_key, theta, half, chosen)
     guess = jnp.argmax(scores(theta, hidden(theta, half.X)), axis=1)
     row = jnp.arange(len(half.y))
-    validates = (row >= half.train) & (row < half.count)
+    validates = (row >= half.train) & (row < half.samples)
     return jnp.mean(guess == half.y, where=validates)
 
 
 @jax.jit
 def share(owner: Count, x: Point) -> Scalar:
     """The mean over halves of an owner, at a point."""
-    its = jax.tree.map(lambda leaf: jnp.asarray(leaf)[owner], halves())
+    its = Half(*(jnp.asarray(part)[owner] for part in halves()))
     keys = jr.split(jr.fold_in(jr.key(0), owner), demo.HALVES)
     return jnp.mean(jax.vmap(right, (0, 0, None))(keys, its, x))

@@ -13,14 +13,14 @@ CHOSEN = {"rate": 0.1, "momentum": 0.5, "batch": 7, "width": 9, "dropout": 0.25,
 
 
 def one():
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf[OWNER, HALF]), perceptron.halves())
+    return perceptron.Half(*(jnp.asarray(part[OWNER, HALF]) for part in perceptron.halves()))
 
 
 def test_every_row_trains_or_validates_and_owners_keep_their_own():
-    found = perceptron.halves()
+    found = perceptron.Half(*perceptron.halves())
     for owner, (X, y) in enumerate(demo.owners(perceptron.OWNERS)):
         for half in range(demo.HALVES):
-            count, train = found.count[owner, half], found.train[owner, half]
+            count, train = found.samples[owner, half], found.train[owner, half]
             assert count == len(y)
             assert train == (count + 1) // 2
             rows = np.hstack([found.X[owner, half], found.y[owner, half][:, None]])[:count]
