@@ -40,7 +40,7 @@ from jaxbo.types import Count, Key, Point, Scalar
 
 TOTAL = INITIAL + ROUNDS
 #: Variance of what the features cannot say, as a share of the values' variance; 1e-3 elsewhere.
-ROUGH = ("landmine-svm", "digits-network", "diabetes-boosting", "cancer-boosting")
+ROUGH = ("landmine-svm", "digits-network", "diabetes-boosting")
 NOISE: dict[str, float] = dict.fromkeys(ROUGH, 1e-2)
 #: The length scale of features on a square or a cube. Distances of random points grow as the root of the
 #: dimension, and beyond a cube the length scale does so too, from that on the square.

@@ -110,11 +110,7 @@ def prior_tuning(results: Results) -> Rows:
 
 def prior_learners(results: Results) -> Rows:
     """The same for other learners."""
-    tasks = {
-        "digits, network": "digits-network",
-        "diabetes, boosting": "diabetes-boosting",
-        "cancer, boosting": "cancer-boosting",
-    }
+    tasks = {"digits, network": "digits-network", "diabetes, boosting": "diabetes-boosting"}
     return _owners(results["prior-learners"], tasks)
 
 

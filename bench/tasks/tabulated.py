@@ -89,32 +89,15 @@ def in_order(y: np.ndarray, guess: np.ndarray) -> float:
     return float(np.mean((1 + said[above]) / 2))
 
 
-def _right(y: np.ndarray, guess: np.ndarray) -> float:
-    return float(np.mean(guess == y))
-
-
-def _boosted(
-    X: np.ndarray, y: np.ndarray, classifies: bool, seed: int, parameters: Mapping[str, Any]
-) -> float:
-    """The share that boosting on a random half has right of the other; mean of `demo.HALVES`.
-
-    The share of rows if it classifies, and otherwise of pairs (`in_order`).
-    """
-    rng, score = np.random.default_rng(seed), _right if classifies else in_order
+def _clinic(owner: int, parameters: Mapping[str, Any]) -> float:
+    """The share of pairs in order on a random half by boosting on the other; mean of `demo.HALVES`."""
+    (X, y), rng = patients()[owner], np.random.default_rng(owner)
     found = []
     for _ in range(demo.HALVES):
         train, validate = np.array_split(rng.permutation(len(y)), 2)
-        trees = BOOSTING.make(dict(parameters), classifies).fit(X[train], y[train])
-        found.append(score(y[validate], trees.predict(X[validate])))
+        trees = BOOSTING.make(dict(parameters), False).fit(X[train], y[train])
+        found.append(in_order(y[validate], trees.predict(X[validate])))
     return float(np.mean(found))
-
-
-def _clinic(owner: int, parameters: Mapping[str, Any]) -> float:
-    return _boosted(*patients()[owner], False, owner, parameters)
-
-
-def _hospital(owner: int, parameters: Mapping[str, Any]) -> float:
-    return _boosted(*tumors()[owner], True, owner, parameters)
 
 
 #: Learning rate, number of trees, their depth, the share of the rows of a tree, and the rows of a leaf.
@@ -139,14 +122,13 @@ def _network(owner: int, parameters: Mapping[str, Any]) -> float:
 
 #: An SVM for each owner of `jaxbo demo`, for each landmine field (in the authors' ranges, without their
 #: noise), and for each hospital; logistic regression for each person's movements, in DP-FTS-DE's ranges;
-#: gradient boosting for each clinic and for each hospital; a network for each owner of the demo.
+#: gradient boosting for each clinic, and a network for each owner of the demo.
 TASKS: dict[str, TuningTask] = {
     "digits-svm": TuningTask(20, demo.SPACE, functools.partial(demo.accuracy, 20)),
     "landmine-svm": TuningTask(landmine.FIELDS, FIELD, _field),
     "cancer-svm": TuningTask(HOSPITALS, demo.SPACE, _tumors),
     "har-logistic": TuningTask(har.SUBJECTS, LOGISTIC, _person),
     "diabetes-boosting": TuningTask(CLINICS, BOOSTING.space, _clinic),
-    "cancer-boosting": TuningTask(HOSPITALS, BOOSTING.space, _hospital),
     "digits-network": TuningTask(perceptron.OWNERS, perceptron.SPACE, _network),
 }
 
