@@ -7,7 +7,7 @@ import pytest
 
 from bench.prior import owners, setting
 from bench.tasks import tabulated
-from jaxbo.kernels.processes.covariance import SquaredExponential
+from jaxbo.kernels.models.surrogate import Fixed
 
 
 @pytest.mark.parametrize("method", ["TS", pytest.param("EI, fitted", marks=pytest.mark.full)])
@@ -26,13 +26,12 @@ def test_features_are_longer_beyond_a_cube_and_alike_for_all_methods():
     distances = [np.sqrt(dim / 6) for dim in (2, 6)]  # mean square of two random points' distance
     assert owners.length(6) / owners.length(2) == pytest.approx(distances[1] / distances[0])
     federated = owners.federated("digits-network", tabulated.load("digits-network"))
-    lengths = [
-        np.asarray(leaf.length_scale)
-        for leaf in jax.tree.leaves(federated, is_leaf=lambda a: isinstance(a, SquaredExponential))
-        if isinstance(leaf, SquaredExponential)
-    ]
+    leaves = jax.tree.leaves(federated, is_leaf=lambda part: isinstance(part, Fixed))
+    models = [leaf for leaf in leaves if isinstance(leaf, Fixed)]
+    assert len(models) == len(federated)
+    lengths = [np.asarray(model.kernel.length_scale) for model in models]
     np.testing.assert_allclose(lengths, owners.length(6), rtol=1e-6)
-    assert len(lengths) >= len(federated)
+    np.testing.assert_allclose([np.asarray(model.noise) for model in models], 1e-2, rtol=1e-6)
 
 
 def test_all_methods_are_compared():
