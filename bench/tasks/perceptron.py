@@ -38,7 +38,7 @@ SPACE = Space(
 )
 
 
-class Half(NamedTuple):
+class ShuffledRows(NamedTuple):
     """An owner's rows in a random order: the first `train` to train on, the next to validate.
 
     Rows beyond `samples` fill up, so that all owners have as many.
@@ -52,7 +52,7 @@ class Half(NamedTuple):
 
 @functools.cache
 def halves() -> tuple[np.ndarray, ...]:
-    """The random halves of all owners, those of the demo: the parts of `Half`, [owners halves ...]."""
+    """The random halves of all owners, those of the demo: the parts of `ShuffledRows`, [owners halves ...]."""
     owners = demo.owners(OWNERS)
     room = max(len(digits) for _, digits in owners)
     found = []
@@ -91,13 +91,13 @@ def scores(theta: PyTree, h: Float[Array, "rows neurons"]) -> Float[Array, "rows
     return h @ V + c[None, :]
 
 
-def drawn(key: Key, step: Count, half: Half) -> tuple[Int[Array, " batch"], Key]:
+def drawn(key: Key, step: Count, half: ShuffledRows) -> tuple[Int[Array, " batch"], Key]:
     """The rows that a step may take, and the key of the neurons that it drops."""
     row_key, drop_key = jr.split(jr.fold_in(key, step))
     return jr.randint(row_key, (BATCH,), 0, half.train), drop_key
 
 
-def trained(key: Key, theta: PyTree, half: Half, chosen: dict[str, Any]) -> PyTree:
+def trained(key: Key, theta: PyTree, half: ShuffledRows, chosen: dict[str, Any]) -> PyTree:
     """`theta` after all steps."""
     taken = jnp.arange(BATCH) < chosen["batch"]
     share = taken.astype(float) / chosen["batch"].astype(float)
@@ -121,7 +121,7 @@ def trained(key: Key, theta: PyTree, half: Half, chosen: dict[str, Any]) -> PyTr
     return jax.lax.fori_loop(0, STEPS, step, (theta, rest))[0]
 
 
-def right(key: Key, half: Half, x: Point) -> Scalar:
+def right(key: Key, half: ShuffledRows, x: Point) -> Scalar:
     """The share of the validated rows whose digit the network says, after training on the others."""
     chosen = SPACE.unpack(x)
     start_key, step_key = jr.split(key)
@@ -136,6 +136,6 @@ def right(key: Key, half: Half, x: Point) -> Scalar:
 @jax.jit
 def share(owner: Count, x: Point) -> Scalar:
     """The mean over halves of an owner, at a point."""
-    its = Half(*(jnp.asarray(part)[owner] for part in halves()))
+    its = ShuffledRows(*(jnp.asarray(part)[owner] for part in halves()))
     keys = jr.split(jr.fold_in(jr.key(0), owner), demo.HALVES)
     return jnp.mean(jax.vmap(right, (0, 0, None))(keys, its, x))

@@ -13,11 +13,13 @@ CHOSEN = {"rate": 0.1, "momentum": 0.5, "batch": 7, "width": 9, "dropout": 0.25,
 
 
 def one():
-    return perceptron.Half(*(jnp.asarray(part[OWNER, HALF]) for part in perceptron.halves()))
+    return perceptron.ShuffledRows(
+        *(jnp.asarray(part[OWNER, HALF]) for part in perceptron.halves())
+    )
 
 
 def test_every_row_trains_or_validates_and_owners_keep_their_own():
-    found = perceptron.Half(*perceptron.halves())
+    found = perceptron.ShuffledRows(*perceptron.halves())
     for owner, (X, y) in enumerate(demo.owners(perceptron.OWNERS)):
         for half in range(demo.HALVES):
             count, train = found.samples[owner, half], found.train[owner, half]
