@@ -52,7 +52,7 @@ class ShuffledRows(NamedTuple):
 
 @functools.cache
 def halves() -> tuple[np.ndarray, ...]:
-    """The random halves of all owners, those of the demo: the parts of `ShuffledRows`, [owners halves ...]."""
+    """Random halves of all owners, as in the demo: parts of `ShuffledRows`, [owners halves ...]."""
     owners = demo.owners(OWNERS)
     room = max(len(digits) for _, digits in owners)
     found = []
