@@ -48,6 +48,7 @@ EXPERIMENTS = {
     "prior-groups": "bench.prior.groups",
     "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
+    "prior-learners": "bench.prior.learners",
     "prior-private": "bench.prior.private",
     "prior-rounds": "bench.speed.prior_rounds",
     "prior-secure": "bench.prior.secure",

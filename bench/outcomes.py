@@ -302,6 +302,7 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
         ),
     ),
     "prior-har": OWNERS,
+    "prior-learners": OWNERS,
     "prior-private": (
         Grid(
             "Share that is kept of the gain of the learned prior, after so many queries",

@@ -17,6 +17,7 @@ from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.covariance import AbstractKernel
 
 ROUNDS = 17
 FEATURES = 100
@@ -35,10 +36,15 @@ ALONE = ("TS", "EI")
 
 
 def methods(
-    domain: AbstractDomain, agents: int, *, noise: float = 1e-3, candidates: int = 500
+    domain: AbstractDomain,
+    agents: int,
+    *,
+    kernel: AbstractKernel = KERNEL,
+    noise: float = 1e-3,
+    candidates: int = 500,
 ) -> dict[str, AbstractAlgorithm]:
     """Federated and lone methods on the same features, by name."""
-    model = Fixed(KERNEL, FEATURES, noise)
+    model = Fixed(kernel, FEATURES, noise)
 
     def learned(**options: Any) -> LearnedPrior:
         total = INITIAL + ROUNDS

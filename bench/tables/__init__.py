@@ -61,6 +61,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "prior-groups": prior.prior_groups,
     "prior-growing": prior.prior_growing,
     "prior-har": prior.prior_har,
+    "prior-learners": prior.prior_learners,
     "prior-private": prior.prior_private,
     "prior-rounds": speed.prior_rounds,
     "prior-secure": prior.prior_secure,

@@ -1,5 +1,8 @@
 """Tables of the experiments about learned priors."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from bench.tables.cells import Results, Rows, after, digits, merged, percent
 
 BOUND = "pooled bound"
@@ -102,24 +105,29 @@ OWNERS = {
 def prior_tuning(results: Results) -> Rows:
     """Regret after some evaluations, by method and task."""
     tasks = ("digits", "landmine", "cancer")
-    result = results["prior-tuning"]
+    return _owners(results["prior-tuning"], {task: f"{task}-svm" for task in tasks})
+
+
+def prior_learners(results: Results) -> Rows:
+    """The same for other learners."""
+    tasks = {"digits, network": "digits-network", "diabetes, boosting": "diabetes-boosting"}
+    return _owners(results["prior-learners"], tasks)
+
+
+def _owners(result: Mapping[str, Any], tasks: dict[str, str]) -> Rows:
+    """Regret after 5, 10 and 20 evaluations, a column for each task."""
     return [
         ["", *tasks],
         *(
-            [label, *(after(result, f"{task}-svm, {method}", (5, 10, 20)) for task in tasks)]
+            [label, *(after(result, f"{task}, {method}", (5, 10, 20)) for task in tasks.values())]
             for label, method in OWNERS.items()
         ),
     ]
 
 
 def prior_har(results: Results) -> Rows:
-    """Regret after some evaluations, by method, for activity recognition."""
-    result = results["prior-har"]
-    rows = [
-        [label, after(result, f"har-logistic, {method}", (5, 10, 20))]
-        for label, method in OWNERS.items()
-    ]
-    return [["", "after 5, 10, 20"], *rows]
+    """The same for activity recognition."""
+    return _owners(results["prior-har"], {"after 5, 10, 20": "har-logistic"})
 
 
 def prior_growing(results: Results) -> Rows:

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import qmc
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_diabetes
 from tqdm import tqdm
 
-from bench.tasks import har, landmine
+from bench.tasks import har, landmine, learners, perceptron
 from jaxbo import demo
 from jaxbo.domains.base import Finite
 from jaxbo.domains.parameters import Real
@@ -44,8 +44,11 @@ class TuningTask(NamedTuple):
 
 # ---------------------------------------------------------------- tasks
 
-#: Hospitals that share the tumors, and the least share of a class that one has, beside a random one.
-HOSPITALS, LEAST = 10, 0.1
+#: Hospitals that share the tumors, clinics that share the diabetes patients, and the least share of a
+#: class that one has, beside a random one.
+HOSPITALS, CLINICS, LEAST = 10, 10, 0.1
+#: The patients' classes are quarters of the progress.
+QUARTERS = 4
 
 
 @functools.cache
@@ -66,6 +69,40 @@ def _field(owner: int, parameters: Mapping[str, Any]) -> float:
     return landmine.Tuning(clean=True, seed=0)(owner, x)
 
 
+@functools.cache
+def patients() -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """442 diabetes patients of ten clinics: 10 numbers each, and their disease's progress in a year."""
+    X, y = map(np.asarray, load_diabetes(return_X_y=True))
+    rng = np.random.default_rng(0)
+    quarter = np.searchsorted(np.quantile(y, np.arange(1, QUARTERS) / QUARTERS), y)
+    clinic = demo.dealt(quarter, rng.dirichlet(np.ones(QUARTERS), size=CLINICS) + LEAST, rng)
+    return tuple((X[clinic == n], y[clinic == n]) for n in range(CLINICS))
+
+
+def in_order(y: np.ndarray, guess: np.ndarray) -> float:
+    """The share of the pairs whose guesses are in the order of y: half a pair where guesses are equal.
+
+    Pairs with equal y do not count.
+    """
+    above = y[:, None] > y[None, :]
+    said = np.sign(guess[:, None] - guess[None, :])
+    return float(np.mean((1 + said[above]) / 2))
+
+
+def _clinic(owner: int, parameters: Mapping[str, Any]) -> float:
+    """The share of pairs in order on a random half by boosting on the other; mean of `demo.HALVES`."""
+    (X, y), rng = patients()[owner], np.random.default_rng(owner)
+    found = []
+    for _ in range(demo.HALVES):
+        train, validate = np.array_split(rng.permutation(len(y)), 2)
+        trees = BOOSTING.make(dict(parameters), False).fit(X[train], y[train])
+        found.append(in_order(y[validate], trees.predict(X[validate])))
+    return float(np.mean(found))
+
+
+#: Learning rate, number of trees, their depth, the share of the rows of a tree, and the rows of a leaf.
+BOOSTING = learners.LEARNERS["boosting"]
+
 (LOW_C, LOW_GAMMA), (WIDE_C, WIDE_GAMMA) = landmine.LOWEST.tolist(), landmine.WIDTH.tolist()
 FIELD = Space(C=Real(LOW_C, LOW_C + WIDE_C), gamma=Real(LOW_GAMMA, LOW_GAMMA + WIDE_GAMMA))
 
@@ -78,13 +115,21 @@ def _person(owner: int, parameters: Mapping[str, Any]) -> float:
     return float(har.mean_share(har.DP_FTS_DE)(jnp.asarray(owner), point))
 
 
+def _network(owner: int, parameters: Mapping[str, Any]) -> float:
+    point = jnp.asarray(perceptron.SPACE.encode(parameters))
+    return float(perceptron.share(jnp.asarray(owner), point))
+
+
 #: An SVM for each owner of `jaxbo demo`, for each landmine field (in the authors' ranges, without their
-#: noise), and for each hospital; logistic regression for each person's movements, in DP-FTS-DE's ranges.
+#: noise), and for each hospital; logistic regression for each person's movements, in DP-FTS-DE's ranges;
+#: gradient boosting for each clinic, and a network for each owner of the demo.
 TASKS: dict[str, TuningTask] = {
     "digits-svm": TuningTask(20, demo.SPACE, functools.partial(demo.accuracy, 20)),
     "landmine-svm": TuningTask(landmine.FIELDS, FIELD, _field),
     "cancer-svm": TuningTask(HOSPITALS, demo.SPACE, _tumors),
     "har-logistic": TuningTask(har.SUBJECTS, LOGISTIC, _person),
+    "diabetes-boosting": TuningTask(CLINICS, BOOSTING.space, _clinic),
+    "digits-network": TuningTask(perceptron.OWNERS, perceptron.SPACE, _network),
 }
 
 # ---------------------------------------------------------------- tables

@@ -3,24 +3,41 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from bench.tasks import tabulated
 from bench.tasks.data import folder
 from jaxbo import demo
 
 
-def test_every_tumor_has_one_hospital_and_hospitals_differ():
-    parts = tabulated.tumors()
-    X, y = load_breast_cancer(return_X_y=True)
+@pytest.mark.parametrize("data", ["tumors", "patients"])
+def test_every_row_has_one_owner_and_owners_differ(data):
+    parts = getattr(tabulated, data)()
+    X, answers = (load_breast_cancer if data == "tumors" else load_diabetes)(return_X_y=True)
     rows = np.concatenate([X for X, _ in parts])
-    whole = (X - X.mean(axis=0)) / X.std(axis=0)
+    whole = (X - X.mean(axis=0)) / X.std(axis=0) if data == "tumors" else X
     order, expected = np.lexsort(rows.T), np.lexsort(whole.T)
     np.testing.assert_array_equal(rows[order], whole[expected])
-    np.testing.assert_array_equal(np.concatenate([y for _, y in parts])[order], y[expected])
-    shares = [np.mean(y) for _, y in parts]
+    np.testing.assert_array_equal(np.concatenate([y for _, y in parts])[order], answers[expected])
+    middle = np.median(answers) if data == "patients" else 0
+    shares = [np.mean(y > middle) for _, y in parts]
     assert np.ptp(shares) > 0.5
     assert 0 < min(shares) < max(shares) < 1
+
+
+def test_pairs_in_order_are_counted_as_by_hand():
+    rng = np.random.default_rng(0)
+    y, guess = rng.integers(0, 6, 15).astype(float), rng.integers(0, 4, 15).astype(float)
+    marks = {1: 1.0, 0: 0.5, -1: 0.0}
+    found = [
+        marks[int(np.sign((y[i] - y[j]) * (guess[i] - guess[j])))]
+        for i in range(15)
+        for j in range(i)
+        if y[i] != y[j]
+    ]
+    assert tabulated.in_order(y, guess) == pytest.approx(np.mean(found))
+    assert tabulated.in_order(y, y) == 1
+    assert tabulated.in_order(y, np.zeros(15)) == 0.5
 
 
 @pytest.mark.parametrize("name", tabulated.TASKS)
