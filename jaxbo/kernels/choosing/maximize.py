@@ -25,11 +25,12 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxbo._keys import aside
 from jaxbo.domains.base import AbstractDomain, Finite, clip
 from jaxbo.kernels.choosing import failures, slabs
-from jaxbo.kernels.choosing.blocks import BLOCK, of_all
+from jaxbo.kernels.choosing.blocks import BLOCK, in_blocks
 from jaxbo.kernels.choosing.elsewhere import elsewhere
 from jaxbo.kernels.choosing.failures import Limits
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.slabs import Pieces
+from jaxbo.kernels.models.predictions import OfPredictions
 from jaxbo.kernels.processes.features import Curvature, FourierFunction, expansion
 from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
 
@@ -322,7 +323,7 @@ def trials_together(dim: int) -> int:
 
 def _expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
     """Value, gradient, and product with the Hessian."""
-    if isinstance(function, FourierFunction):
+    if isinstance(function, FourierFunction | OfPredictions):
         return function.expansion(x)
     return expansion(function, x)
 
@@ -370,7 +371,8 @@ def _at(
     function: Function, candidates: Points, allowed: Bool[Array, " points"] | None, block: int
 ) -> Float[Array, " points"]:
     """The function at all candidates, so that the largest value is that of the best to go on from."""
-    values = of_all(function, candidates, block)
+    many = function.many if isinstance(function, OfPredictions) else jax.vmap(function)
+    values = in_blocks(many, candidates, block)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
     return values if allowed is None else failures.preferred(allowed, values)
 
