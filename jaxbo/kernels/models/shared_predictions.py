@@ -127,8 +127,12 @@ def _at(
     gained = linalg.dot(rows, belief.gains.T)
     variance = linalg.inner(rows[0], rows[0]) - linalg.inner(gained[0], gained[0])
     covariance = S.color(rows[0] - linalg.dot(gained[0], belief.gains))
-    rows, gained = rows[1:], gained[1:]
-    return variance, covariance, linalg.dot(rows, rows.T) - linalg.dot(gained, gained.T)
+    return variance, covariance, _products(rows[1:]) - _products(gained[1:])
+
+
+def _products(rows: Float[Array, "dim columns"]) -> Float[Array, "dim dim"]:
+    """rows rows', of few rows: as a batched product it takes twice as long on CPU."""
+    return jnp.sum(rows[:, None, :] * rows[None, :, :], axis=2)
 
 
 def _forms(belief: AgentBelief, psis: Float[Array, "points features"]) -> Float[Array, " points"]:
