@@ -123,7 +123,7 @@ def _schedule(mixing: ArrayLike | AbstractSchedule | None) -> AbstractSchedule |
 def _gathered(
     shared: LearnedPriorShared, terms: tuple[Terms, SettingsEvidence | None]
 ) -> LearnedPriorMessage | Statistics:
-    """The sum of the messages of several agents, of whom the terms have an axis."""
+    """The sum of several agents' messages, from terms with an axis of agents."""
     own, evidence = terms
     statistics = shared_groups.gathered(shared.prior, own)
     if evidence is None:
@@ -185,8 +185,9 @@ class LearnedPrior(AbstractFederated):
     Each agent weighs the learned priors against nothing learned, by its own evidence. Nothing
     learned is a mean of 0 and the covariance of the kernel.
 
-    For each group, a round takes an agent O(capacity² (D + r)). With any covariance it takes O(D²) a
-    candidate, and the server O(D³). In a list of features, each takes O(capacity D²) more.
+    For each group, a round takes an agent O(capacity² (D + r)), and O(capacity (D + r)) a candidate.
+    With any covariance it takes O(D²) more for each observation and each point on a climb, and the
+    server O(D³). In a list of features, each takes O(capacity D²) more.
 
     Args:
         domain: The space to search.
@@ -443,7 +444,7 @@ class LearnedPrior(AbstractFederated):
     def _terms(
         self, shared: LearnedPriorShared, client: AgentData
     ) -> tuple[Terms, SettingsEvidence | None]:
-        """What an agent's message is made of."""
+        """The parts of an agent's message."""
         noise, settings = self._noise(shared), shared.settings
         terms = shared_groups.terms(shared.features, shared.prior, noise, client)
         if settings is None:

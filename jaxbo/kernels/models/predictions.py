@@ -1,13 +1,13 @@
-"""Means and variances of several beliefs about one function: at a point, at many points, near a point.
+"""Means and variances of several beliefs about a function: at a point, at many points, near a point.
 
-A policy is a function of them at a point x:
+A policy is a function of their values u at a point x:
 
     u(x) = (mean_1, …, variance_1, …),    f(x) = h(u(x))
 
 A search needs f at many candidates, and its value, gradient and Hessian where it climbs. Beliefs on
-features that agents share know a quicker way to both than one point after the other, or the
-derivatives of a program. `near` gives u as a quadratic function q of a step p. As far as second
-derivatives, h(q(p)) is f(x + p). So derivatives of h go through a few numbers, and not through features.
+features that agents share know a quicker way to both (`shared_predictions`). `near` gives u as a
+quadratic function q of a step p. Up to second derivatives, h(q(p)) is f(x + p). So derivatives of h go
+through a few numbers, and not through features.
 """
 
 import abc
@@ -23,14 +23,14 @@ from jaxbo.kernels.processes.features import Curvature, expansion
 from jaxbo.types import Function, Point, Points, Scalar
 
 #: Means and variances of all beliefs at a point.
-Beliefs: TypeAlias = tuple[Float[Array, " beliefs"], Float[Array, " beliefs"]]
+MeansAndVariances: TypeAlias = tuple[Float[Array, " beliefs"], Float[Array, " beliefs"]]
 
 
 class AbstractPredictions(eqx.Module):
     """Means and variances of several beliefs at a point, as a mixture has them."""
 
     @abc.abstractmethod
-    def __call__(self, x: Point) -> Beliefs:
+    def __call__(self, x: Point) -> MeansAndVariances:
         """Means and variances at a point."""
 
     @abc.abstractmethod
@@ -40,8 +40,8 @@ class AbstractPredictions(eqx.Module):
         """Means and variances at many points."""
 
     @abc.abstractmethod
-    def near(self, x: Point) -> Callable[[Point], Beliefs]:
-        """Means and variances at x + p, as a function of p, which is right to the second order."""
+    def near(self, x: Point) -> Callable[[Point], MeansAndVariances]:
+        """Means and variances at x + p, as a function of p that is right to the second order."""
 
 
 class OfPredictions(eqx.Module):
@@ -64,7 +64,7 @@ class OfPredictions(eqx.Module):
 
 
 def composed(predict: Callable[[Point], Any], outer: Callable[..., Scalar]) -> Function:
-    """outer(*predict(x)), by the quicker way if there is one."""
+    """The function outer(*predict(x)), by the quicker way if `predict` knows it."""
     if isinstance(predict, AbstractPredictions):
         return OfPredictions(predict, outer)
     return lambda x: outer(*predict(x))

@@ -123,7 +123,7 @@ def doubting(
 
 
 def terms(features: FeatureMap, priors: SharedPrior, noise: Scalar, known: AgentData) -> Terms:
-    """The terms of an agent's statistics: those in its likeliest group, and 0 in the others."""
+    """The terms of an agent's statistics in its likeliest group, and 0 in the others."""
     beliefs = _each(lambda prior: shared_prior.believed(features, prior, noise, known), priors)
     shares = _shares(priors)
     likeliest = jnp.argmax(beliefs.log_evidence + jnp.log(shares))
@@ -133,7 +133,7 @@ def terms(features: FeatureMap, priors: SharedPrior, noise: Scalar, known: Agent
 
 
 def gathered(priors: SharedPrior, terms: Terms) -> Statistics:
-    """The sum of the statistics of several agents, of whom the terms have an axis."""
+    """The sum of several agents' statistics, from terms with an axis of agents."""
     its_agents = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), terms)
     return _each(shared_prior.gathered, priors, its_agents)
 

@@ -1,11 +1,12 @@
-"""What an agent expects under priors on shared features: at a point, at many, and near a point.
+"""An agent's predictions under priors on shared features: at a point, at many, and near a point.
 
     mean(x) = ψ(x)'E[w],    variance(x) = |φ|² - |G φ|²,    φ = R'ψ(x)           (`shared_prior`)
     ∇ variance = 2 J'c,     ∇² variance = 2 (J'R R'J - J'R G'G R'J + Σ_k c_k ∇²ψ_k)
 
 with J the Jacobian of ψ at x, and c = Cov(w) ψ(x) = R (φ - G'G φ). So a climb takes no derivative of a
-program. R'ψ and |φ|² at candidates are common to all agents. Each agent has the product of G, a row for
-each of its observations, with them. Rows that no agent uses are left out.
+program: a trial takes O(dim (D² + capacity D)), or O(dim capacity D) if S has a low rank. At candidates,
+φ and |φ|² are common to all agents. An agent's own part is the product of G and φ, with a row for each
+observation: O(capacity D) a candidate. Rows that no agent uses are left out.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxbo.kernels import linalg
-from jaxbo.kernels.models.predictions import AbstractPredictions, Beliefs
+from jaxbo.kernels.models.predictions import AbstractPredictions, MeansAndVariances
 from jaxbo.kernels.models.shared_prior import AgentBelief, with_constant
 from jaxbo.kernels.processes import posterior
 from jaxbo.kernels.processes.features import (
@@ -37,28 +38,22 @@ def with_constants(features: FeatureMap, points: Points) -> Float[Array, "points
 
 
 class SharedPredictions(AbstractPredictions):
-    """Predictions of beliefs, some under priors of groups, with a leading axis, and one alone."""
+    """Predictions of the beliefs under priors of groups, with a leading axis, and of the belief alone."""
 
     features: FeatureMap
     groups: AgentBelief
     alone: AgentBelief
+    weights: Float[Array, "beliefs features"]
 
-    @property
-    def weights(self) -> Float[Array, "beliefs features"]:
-        """E[w] of all beliefs."""
-        return self._each(lambda belief: belief.weights)
+    def __init__(self, features: FeatureMap, groups: AgentBelief, alone: AgentBelief):
+        self.features, self.groups, self.alone = features, groups, alone
+        # E[w] of all beliefs, once for all points.
+        self.weights = _of_each(lambda belief: belief.weights, groups, alone)
 
     def _each(self, of_one: Callable[[AgentBelief], Any]) -> Any:
-        """A function of every belief, the last alone."""
-        if self.groups.offset.shape[0] > 1:
-            learned = jax.vmap(of_one)(self.groups)
-        else:  # a single group needs no axis
-            first = of_one(jax.tree.map(lambda leaf: leaf[0], self.groups))
-            learned = jax.tree.map(lambda leaf: leaf[None], first)
-        own = of_one(self.alone)
-        return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), learned, own)
+        return _of_each(of_one, self.groups, self.alone)
 
-    def __call__(self, x: Point) -> Beliefs:
+    def __call__(self, x: Point) -> MeansAndVariances:
         psi = with_constant(self.features, x)
         variances = self._each(lambda belief: _form(belief, psi))
         return linalg.dot(self.weights, psi), jnp.maximum(variances, 0)
@@ -70,7 +65,7 @@ class SharedPredictions(AbstractPredictions):
         variances = self._each(lambda belief: _forms(belief, psis))
         return linalg.dot(psis, self.weights.T), jnp.maximum(variances, 0).T
 
-    def near(self, x: Point) -> Callable[[Point], Beliefs]:
+    def near(self, x: Point) -> Callable[[Point], MeansAndVariances]:
         psi, push = jax.linearize(lambda x: with_constant(self.features, x), x)
         slopes = jax.vmap(push)(jnp.eye(x.size, dtype=x.dtype))
         formed = x.size <= LARGEST_FORMED_HESSIAN
@@ -97,18 +92,29 @@ class SharedPredictions(AbstractPredictions):
         def bent(p: Point) -> Float[Array, " moments"]:
             """p'Hp of all means and variances."""
             if bends is not None:
-                return jnp.sum(bends * (p[:, None] * p[None, :]), axis=(1, 2))
+                return jnp.sum(bends * (p[:, None] * p[None, :])[None], axis=(1, 2))
             bent = jax.vmap(lambda w: linalg.inner(p, curvature(w)(p)))(all_weights)
             step = linalg.dot(p, slopes)
             forms = self._each(lambda belief: _form(belief, step))
             return bent + jnp.concatenate([jnp.zeros_like(forms), 2 * forms])
 
-        def quadratic(p: Point) -> Beliefs:
-            moved = values + jnp.sum(toward * p, axis=1) + bent(p) / 2
+        def quadratic(p: Point) -> MeansAndVariances:
+            moved = values + jnp.sum(toward * p[None, :], axis=1) + bent(p) / 2
             means, variances = jnp.split(moved, 2)
             return means, jnp.maximum(variances, 0)
 
         return quadratic
+
+
+def _of_each(of_one: Callable[[AgentBelief], Any], groups: AgentBelief, alone: AgentBelief) -> Any:
+    """A function of every belief, the last alone."""
+    if groups.offset.shape[0] > 1:
+        learned = jax.vmap(of_one)(groups)
+    else:  # a single group needs no axis
+        first = of_one(jax.tree.map(lambda leaf: leaf[0], groups))
+        learned = jax.tree.map(lambda leaf: leaf[None], first)
+    own = of_one(alone)
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), learned, own)
 
 
 def _form(belief: AgentBelief, psi: Features) -> Scalar:
@@ -136,7 +142,7 @@ def _products(rows: Float[Array, "dim columns"]) -> Float[Array, "dim dim"]:
 
 
 def _forms(belief: AgentBelief, psis: Float[Array, "points features"]) -> Float[Array, " points"]:
-    """ψ'Cov(w)ψ for many ψ; no row beyond those in use is multiplied, but for less than `_ROWS`."""
+    """ψ'Cov(w)ψ for many ψ. Rows of G in use are multiplied, `_ROWS` at a time, and no others."""
     phis = jax.vmap(belief.prior.covariance.whiten)(psis)
     capacity = belief.gains.shape[0]
     chunks = -(-capacity // _ROWS)

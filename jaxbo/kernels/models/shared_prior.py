@@ -215,9 +215,9 @@ def believed(
 
 
 class Terms(eqx.Module):
-    """What an agent's statistics are made of: rows z of which the vectors R z are spread.
+    """The parts of an agent's statistics: `capacity` + 1 rows z, of which the vectors R z are spread.
 
-    They are `capacity` + 1 rows, where statistics may have D² numbers.
+    Statistics may have D² numbers where terms have a few D.
     """
 
     agents: Scalar
@@ -238,9 +238,9 @@ def terms(belief: AgentBelief) -> Terms:
 
 
 def gathered(prior: SharedPrior, terms: Terms) -> Statistics:
-    """The sum of the statistics of several agents, of whom the terms have an axis.
+    """The sum of several agents' statistics, from terms with an axis of agents.
 
-    All rows are spread together: for any covariance O(capacity D²) an agent, as a single product.
+    All rows are spread together. With any covariance this is a product, O(capacity D²) an agent.
     """
     S = prior.covariance
     gains = terms.gains.reshape(-1, terms.gains.shape[-1])
