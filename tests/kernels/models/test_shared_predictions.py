@@ -155,7 +155,9 @@ def test_moments_and_derivatives_are_those_of_dense_posteriors(dim, form, groups
                     2 * (J.T @ V @ J + np.einsum("k,kij->ij", V @ psi, H)),
                 ]
             )
-            np.testing.assert_allclose(hessians[i, :, b], bends, atol=1e-3 * abs(bends).max())
+            np.testing.assert_allclose(
+                hessians[i, :, b], bends, atol=1e-3 * abs(bends).max() + 1e-4
+            )
 
 
 PLACES = {
