@@ -69,9 +69,13 @@ class Layout(NamedTuple):
         )
 
     def total(
-        self, f: Callable[..., Any], in_axes: int | tuple[int | None, ...] = 0
+        self,
+        f: Callable[..., Any],
+        in_axes: int | tuple[int | None, ...] = 0,
+        gather: Callable[..., PyTree] | None = None,
     ) -> Callable[..., Any]:
         """As `total` has it. A device sums its own agents up, and the compiler the sums of devices."""
+        gathered = _added if gather is None else gather
 
         def summed(*arguments: PyTree) -> PyTree:
             for_one, common, own = _parted(f, in_axes, arguments)
@@ -79,7 +83,7 @@ class Layout(NamedTuple):
             devices = 1 if self.mesh is None else self.mesh.size
             local = -(-agents // devices)
             size = local if self.chunk is None else _even(local, min(self.chunk, local))
-            on_a_device = _sum_in_chunks(jax.vmap(for_one, (None, 0)), size)
+            on_a_device = _sum_in_chunks(jax.vmap(for_one, (None, 0)), size, gathered)
             rows = jnp.ones((agents,), bool), own
             if self.mesh is not None:
                 # Rows of zeros that are added do not count.
@@ -91,13 +95,30 @@ class Layout(NamedTuple):
 
 
 def total(
-    each: Each, f: Callable[..., Any], in_axes: int | tuple[int | None, ...] = 0
+    each: Each,
+    f: Callable[..., Any],
+    in_axes: int | tuple[int | None, ...] = 0,
+    gather: Callable[..., PyTree] | None = None,
 ) -> Callable[..., Any]:
-    """The sum over agents of a function of one agent. In chunks only a chunk's results are held."""
+    """The sum over agents of a function of one agent. In chunks only a chunk's results are held.
+
+    `gather` makes the sum from the common arguments and the results of some agents, with an axis of
+    agents. Results of 0 must add nothing. Default: it adds results up.
+    """
     if isinstance(each, Layout):
-        return each.total(f, in_axes)
-    mapped = each(f, in_axes=in_axes)
-    return lambda *given: jax.tree.map(lambda rows: jnp.sum(rows, axis=0), mapped(*given))
+        return each.total(f, in_axes, gather)
+    mapped, gathered = each(f, in_axes=in_axes), _added if gather is None else gather
+
+    def summed(*arguments: PyTree) -> PyTree:
+        common = _parted(f, in_axes, arguments)[1]
+        return gathered(*common, mapped(*arguments))
+
+    return summed
+
+
+def _added(*common_and_rows: PyTree) -> PyTree:
+    """The sum of all agents' results."""
+    return jax.tree.map(lambda rows: jnp.sum(rows, axis=0), common_and_rows[-1])
 
 
 def layout(mesh: Mesh | None = None, chunk: int | None = None) -> Each:
@@ -202,7 +223,7 @@ def _in_chunks(
 
 
 def _sum_in_chunks(
-    of_all: Callable[[PyTree, list[PyTree]], PyTree], size: int
+    of_all: Callable[[PyTree, list[PyTree]], PyTree], size: int, gathered: Callable[..., PyTree]
 ) -> Callable[[PyTree, tuple[Array, list[PyTree]]], PyTree]:
     """The sum, with an axis of 1, over the agents that count, of whom `size` are computed together."""
 
@@ -215,11 +236,12 @@ def _sum_in_chunks(
             counted, own = _rows(rows, first, size)
             counted = counted & (jnp.arange(size) >= i * size - first)
 
-            def add(results: jax.Array) -> jax.Array:
+            def of_those(results: jax.Array) -> jax.Array:
                 its = jnp.expand_dims(counted, range(1, results.ndim))
-                return jnp.sum(jnp.where(its, results, jnp.zeros_like(results)), axis=0)
+                return jnp.where(its, results, jnp.zeros_like(results))
 
-            return jax.tree.map(add, of_all(wrap(data, common), own))
+            given = wrap(data, common)
+            return gathered(*given, jax.tree.map(of_those, of_all(given, own)))
 
         shapes = jax.eval_shape(found, jnp.zeros((), int))
         start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

@@ -110,6 +110,18 @@ def test_a_sum_over_agents_counts_each_once(shape, agents, chunk, key):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("shape", "agents", "chunk"), [(None, 12, None), (None, 12, 5), ((8,), 13, 1)]
+)
+def test_a_sum_may_be_made_from_all_results_at_once(shape, agents, chunk, key):
+    each = layout(None if shape is None else devices(*shape), chunk)
+    x, weight = jr.normal(key, (agents, 3)), jnp.asarray(2.0)
+    products = lambda weight, rows: weight * rows.T @ rows  # noqa: E731
+    found = jax.jit(total(each, lambda weight, x: x + weight, (None, 0), products))(weight, x)
+    rows = np.asarray(x, float) + 2
+    np.testing.assert_allclose(found, 2 * rows.T @ rows, rtol=1e-4)
+
+
 def test_a_chunk_is_what_is_computed_at_the_same_time():
     def f(x):
         return jnp.sort(jnp.sin(x * jnp.arange(10_000.0)))[5000]

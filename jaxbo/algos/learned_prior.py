@@ -42,7 +42,7 @@ from jaxbo._check import is_a, positive, require, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base._state import check_state
 from jaxbo.algos.base.federated import AbstractFederated, FederatedState
-from jaxbo.algos.base.keys import AskKeys, agent_keys, ask_keys
+from jaxbo.algos.base.keys import AskKeys, ask_keys
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
@@ -52,7 +52,7 @@ from jaxbo.kernels.models.fitted import Fitted, Mixture
 from jaxbo.kernels.models.shared_covariance import Statistics
 from jaxbo.kernels.models.shared_evidence import SettingsEvidence
 from jaxbo.kernels.models.shared_groups import Doubt
-from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
+from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior, Terms
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.layout import Each, total
@@ -120,6 +120,17 @@ def _schedule(mixing: ArrayLike | AbstractSchedule | None) -> AbstractSchedule |
     return None if mixing is None else as_schedule(mixing, "mixing")
 
 
+def _gathered(
+    shared: LearnedPriorShared, terms: tuple[Terms, SettingsEvidence | None]
+) -> LearnedPriorMessage | Statistics:
+    """The sum of several agents' messages, from terms with an axis of agents."""
+    own, evidence = terms
+    statistics = shared_groups.gathered(shared.prior, own)
+    if evidence is None:
+        return statistics
+    return LearnedPriorMessage(statistics, jax.tree.map(lambda a: jnp.sum(a, axis=0), evidence))
+
+
 def _features(features: Any) -> Any:
     """A model, or several of them among which evidence chooses."""
     if not isinstance(features, Sequence):
@@ -139,7 +150,7 @@ class _Believed:
         return belief.mixture()
 
     def count(self, belief: Doubt) -> Count:
-        return belief.beliefs.known.count[0]
+        return belief.known.count
 
 
 class LearnedPrior(AbstractFederated):
@@ -174,8 +185,9 @@ class LearnedPrior(AbstractFederated):
     Each agent weighs the learned priors against nothing learned, by its own evidence. Nothing
     learned is a mean of 0 and the covariance of the kernel.
 
-    For each group, a round takes an agent O(capacity² (D + r)). With any covariance it takes O(D²) a
-    candidate, and the server O(D³). In a list of features, each takes O(capacity D²) more.
+    For each group, a round takes an agent O(capacity² (D + r)), and O(capacity (D + r)) a candidate.
+    With any covariance it takes O(D²) more for each observation and each point on a climb, and the
+    server O(D³). In a list of features, each takes O(capacity D²) more.
 
     Args:
         domain: The space to search.
@@ -397,12 +409,8 @@ class LearnedPrior(AbstractFederated):
         del key
         if self.prior is not None:
             return None
-        noise, settings = self._noise(shared), shared.settings
-        statistics = shared_groups.statistics(shared.features, shared.prior, noise, client)
-        if settings is None:
-            return statistics
-        evidence = shared_evidence.evidence(settings.features, settings.noises, client)
-        return LearnedPriorMessage(statistics, evidence)
+        one = jax.tree.map(lambda leaf: leaf[None], self._terms(shared, client))
+        return _gathered(shared, one)
 
     def aggregate(
         self,
@@ -426,17 +434,22 @@ class LearnedPrior(AbstractFederated):
         if self.prior is not None:
             return super().exchange(keys, state, present, each=each)
 
-        def counted(
-            key: Key, shared: LearnedPriorShared, present: Flag, client: AgentData
-        ) -> LearnedPriorMessage | Statistics:
-            message = self.message(key, shared, client)
-            assert message is not None
-            return self._counted(present, message)
+        def counted(shared: LearnedPriorShared, present: Flag, client: AgentData) -> Any:
+            return self._counted(present, self._terms(shared, client))
 
-        # All messages together would be D² numbers for each agent.
-        own = agent_keys(keys.message, jnp.arange(self.agents))
-        sums = total(each, counted, (0, None, 0, 0))(own, state.shared, present, state.clients)
+        # All messages together would be D² numbers for each agent: their sums are made of fewer.
+        sums = total(each, counted, (None, 0, 0), _gathered)(state.shared, present, state.clients)
         return None, self._broadcast(keys.server, state.shared, sums, state.round)
+
+    def _terms(
+        self, shared: LearnedPriorShared, client: AgentData
+    ) -> tuple[Terms, SettingsEvidence | None]:
+        """The parts of an agent's message."""
+        noise, settings = self._noise(shared), shared.settings
+        terms = shared_groups.terms(shared.features, shared.prior, noise, client)
+        if settings is None:
+            return terms, None
+        return terms, shared_evidence.evidence(settings.features, settings.noises, client)
 
     def _counted(self, present: Flag, message: Message) -> Message:
         """An agent's part of the sums: 0 if it is absent, or if a number is not finite."""

@@ -14,7 +14,7 @@ shrinks the radius: the result is never worse than the start, and never outside 
 import functools
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,17 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxbo._keys import aside
 from jaxbo.domains.base import AbstractDomain, Finite, clip
 from jaxbo.kernels.choosing import failures, slabs
-from jaxbo.kernels.choosing.blocks import BLOCK, of_all
+from jaxbo.kernels.choosing.blocks import BLOCK, in_blocks
 from jaxbo.kernels.choosing.elsewhere import elsewhere
 from jaxbo.kernels.choosing.failures import Limits
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.slabs import Pieces
+from jaxbo.kernels.models.predictions import OfPredictions
 from jaxbo.kernels.processes.features import Curvature, FourierFunction, expansion
 from jaxbo.types import Count, Flag, Function, Key, Point, Points, Scalar
+
+#: One start in so many goes on, by so many trials.
+Rounds: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Climb(NamedTuple):
@@ -68,7 +72,8 @@ def maximize(
     to dimension 2, then 16, 64, 80 and from dimension 6 on 128), which in the order of
     `domain.candidates` are slabs, so that their best are different peaks. The best of each is the
     start of a climb by Newton steps. Four climbs all go on to the end. More climbs are a race:
-    climbs whose local models promise most go on (`ROUNDS`). The last climbs take `steps` more.
+    climbs whose local models promise most go on (`ROUNDS`). So are four, of a function of beliefs'
+    variances (`FIRST`). The last climbs take `steps` more.
 
     A function that jumps between regions comes with its `pieces`: candidates are then put in order
     region by region before they are cut, into at least as many slabs as there are regions, and a point
@@ -104,10 +109,13 @@ def maximize(
     first, values = slabs.best(search, function, candidates, allowed, starts, pieces)
     points = candidates[first]
     climbs = jax.vmap(_begin)(points, values)
-    if starts <= TOGETHER:
-        climbs = jax.vmap(go_on, (0, None))(climbs, trials_together(domain.dim) + steps)
+    if starts > TOGETHER:
+        climbs = _raced(go_on, climbs, ROUNDS, TOGETHER, steps)
+    elif isinstance(function, OfPredictions):
+        rounds = (1, FIRST), (2, trials_together(domain.dim) - FIRST)
+        climbs = _raced(go_on, climbs, rounds, 1, steps)
     else:
-        climbs = _raced(go_on, climbs, steps)
+        climbs = jax.vmap(go_on, (0, None))(climbs, trials_together(domain.dim) + steps)
     start, end = jnp.argmax(values), jnp.argmax(climbs.value)
     better = climbs.value[end] > values[start]
     x = jnp.where(better, climbs.x[end], points[start])
@@ -145,15 +153,17 @@ def _around(
     return jax.lax.scan(look, (x, value), jnp.asarray(clouds, x.dtype))[0]
 
 
-def _raced(go_on: Callable[[Climb, Count], Climb], climbs: Climb, steps: int) -> Climb:
-    """All climbs begin, and after each round of `ROUNDS` the more promising climbs go on.
+def _raced(
+    go_on: Callable[[Climb, Count], Climb], climbs: Climb, rounds: Rounds, least: int, steps: int
+) -> Climb:
+    """All climbs begin, and after each of the rounds the more promising climbs go on.
 
     A round is some heats of equally many climbs, so that a climb is compiled once.
     """
     starts = len(climbs.value)
-    width, heats = heats_of(starts)
+    width, heats = heats_of(starts, rounds, least)
     racing = [min(starts, width * count) for count in heats]
-    trials = [trials for _, trials in ROUNDS]
+    trials = [trials for _, trials in rounds]
     trials[-1] += steps
     choices = [lambda climbs: climbs]
     for before, after in itertools.pairwise(racing):
@@ -173,7 +183,7 @@ def _raced(go_on: Callable[[Climb, Count], Climb], climbs: Climb, steps: int) ->
         climbs = jax.lax.switch(i, choices, climbs)
         return jax.lax.fori_loop(0, jnp.asarray(heats)[i], heat, climbs)
 
-    return jax.lax.fori_loop(0, len(ROUNDS), round, climbs)
+    return jax.lax.fori_loop(0, len(rounds), round, climbs)
 
 
 def _most_promising(before: int, after: int, climbs: Climb) -> Climb:
@@ -183,10 +193,10 @@ def _most_promising(before: int, after: int, climbs: Climb) -> Climb:
     return jax.tree.map(lambda leaf: leaf.at[:after].set(leaf[order]), climbs)
 
 
-def heats_of(starts: int) -> tuple[int, list[int]]:
-    """How many climbs a heat has, and how many heats each of `ROUNDS`."""
-    width = max(TOGETHER, -(-starts // ROUNDS[-1][0]))
-    return width, [-(-starts // (part * width)) for part, _ in ROUNDS]
+def heats_of(starts: int, rounds: Rounds, least: int) -> tuple[int, list[int]]:
+    """How many climbs a heat has, `least` or more, and how many heats each of the rounds has."""
+    width = max(least, -(-starts // rounds[-1][0]))
+    return width, [-(-starts // (part * width)) for part, _ in rounds]
 
 
 def any_largest(key: Key, values: Float[Array, " points"]) -> Count:
@@ -230,6 +240,10 @@ TOGETHER = 4
 #: dimensions 3 to 10, with 1000 functions each, the race found at most 0.2 % fewer maxima than four
 #: steps of all starts, and up to 7 % more.
 ROUNDS = ((1, 2), (2, 1), (4, 2), (8, 1))
+#: After so many trials the better half of few starts goes on, if a trial takes the variances of beliefs.
+#: In 3600 searches for the largest expected improvement in dimensions 1 and 2, this lost more than 1e-3
+#: nats in 0.2 %, and more than 0.1 nats in 0.1 %.
+FIRST = 2
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that
 # gains doubles it, one that does not quarters it.
 _RADIUS = 0.1
@@ -322,7 +336,7 @@ def trials_together(dim: int) -> int:
 
 def _expansion(function: Function, x: Point) -> tuple[Scalar, Point, Curvature]:
     """Value, gradient, and product with the Hessian."""
-    if isinstance(function, FourierFunction):
+    if isinstance(function, FourierFunction | OfPredictions):
         return function.expansion(x)
     return expansion(function, x)
 
@@ -370,7 +384,8 @@ def _at(
     function: Function, candidates: Points, allowed: Bool[Array, " points"] | None, block: int
 ) -> Float[Array, " points"]:
     """The function at all candidates, so that the largest value is that of the best to go on from."""
-    values = of_all(function, candidates, block)
+    many = function.many if isinstance(function, OfPredictions) else jax.vmap(function)
+    values = in_blocks(many, candidates, block)
     values = jnp.where(jnp.isnan(values), -jnp.inf, values)
     return values if allowed is None else failures.preferred(allowed, values)
 

@@ -33,6 +33,7 @@ from jaxbo._extensible import Extensible
 from jaxbo.kernels.choosing import acquisition
 from jaxbo.kernels.models.ensemble import AbstractEnsemble, first, mixed
 from jaxbo.kernels.models.fitted import Fitted
+from jaxbo.kernels.models.predictions import composed
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
 from jaxbo.types import Flag, Function, Key, Point, Scalar
 
@@ -170,11 +171,10 @@ class EI(AbstractPolicy):
         del key
         weights, predict, best = surrogate.mixture(shared, belief)
 
-        def log_improvement(x: Point) -> Scalar:
-            means, variances = predict(x)
+        def log_improvement(means: Array, variances: Array) -> Scalar:
             return _log_improvement(weights, means, variances, best)
 
-        return log_improvement
+        return composed(predict, log_improvement)
 
     def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
         """Adds the log probability of being feasible to the log improvement.
@@ -247,12 +247,12 @@ class UCB(AbstractPolicy):
         weights, predict, _ = surrogate.mixture(shared, belief)
         beta = beta_at(self.beta, surrogate.count(belief) + 1)
 
-        def bound(x: Point) -> Scalar:
-            mean, variance = mixed(jnp.exp(weights), *predict(x))
+        def bound(means: Array, variances: Array) -> Scalar:
+            mean, variance = mixed(jnp.exp(weights), means, variances)
             std = acquisition.deviation(variance)
             return acquisition.upper_confidence_bound(mean, std, beta.astype(mean.dtype))
 
-        return bound
+        return composed(predict, bound)
 
     def constrained(self, key: Key, model: Model, slacks: Sequence[Model]) -> Function:
         return least_violated(self, key, model, slacks)

@@ -9,6 +9,7 @@ import abc
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PyTree
@@ -63,6 +64,10 @@ class AbstractCovariance(eqx.Module, Generic[Spread]):
     @abc.abstractmethod
     def spread(self, rows: Float[Array, "rows features"]) -> Spread:
         """The spread of the vectors."""
+
+    def colored(self, rows: Float[Array, "rows width"]) -> Spread:
+        """The spread of the vectors R z, for each row z."""
+        return self.spread(jax.vmap(self.color)(rows))
 
     @abc.abstractmethod
     def own(self) -> Spread:
@@ -168,6 +173,12 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
 
     def spread(self, rows: Float[Array, "rows features"]) -> Float[Array, "features features"]:
         return linalg.dot(rows.T, rows)
+
+    def colored(self, rows: Float[Array, "rows width"]) -> Float[Array, "features features"]:
+        if rows.shape[0] <= self.width:
+            return super().colored(rows)
+        # R Z'Z R': many vectors are brought together before they are colored.
+        return linalg.dot(self.root, linalg.dot(linalg.dot(rows.T, rows), self.root.T))
 
     def own(self) -> Float[Array, "features features"]:
         return linalg.dot(self.root, self.root.T)

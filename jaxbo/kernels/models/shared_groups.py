@@ -39,8 +39,9 @@ from jaxbo.kernels import linalg
 from jaxbo.kernels.models import shared_prior
 from jaxbo.kernels.models.ensemble import mixed
 from jaxbo.kernels.models.fitted import Mixture, best
-from jaxbo.kernels.models.shared_covariance import AbstractCovariance, Statistics
-from jaxbo.kernels.models.shared_prior import AgentBelief, AgentData, SharedPrior
+from jaxbo.kernels.models.shared_covariance import AbstractCovariance, Isotropic, Statistics
+from jaxbo.kernels.models.shared_predictions import SharedPredictions, with_constants
+from jaxbo.kernels.models.shared_prior import AgentBelief, AgentData, SharedPrior, Terms
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.types import Flag, Key, Point, Scalar
 
@@ -61,35 +62,42 @@ def uninformed(key: Key, size: int, rank: int, groups: int, dtype: jnp.dtype) ->
 
 
 class Doubt(eqx.Module):
-    """An agent's beliefs under the prior of each group and under nothing learned, by evidence."""
+    """An agent's beliefs under the prior of each group and under nothing learned, by evidence.
+
+    `alone` is that under nothing learned, whose covariance is of a simpler form. Its weight comes last.
+    """
 
     features: FeatureMap
-    beliefs: AgentBelief
+    groups: AgentBelief
+    alone: AgentBelief
     log_weights: Float[Array, " beliefs"]
+
+    @property
+    def known(self) -> AgentData:
+        """The agent's observations."""
+        return self.alone.known
 
     def predict(self, x: Point) -> tuple[Scalar, Scalar]:
         """Mean and variance of the objective at x, without noise, in units of the values."""
-        _, predict, _ = self.mixture()
-        mean, variance = mixed(jnp.exp(self.log_weights), *predict(x))
-        prior = _first(self.beliefs.prior)
+        mean, variance = mixed(jnp.exp(self.log_weights), *self.mixture().predict(x))
+        prior = self.alone.prior
         return prior.location + prior.scale * mean, prior.scale**2 * variance
 
     def mixture(self) -> Mixture:
         """As policies ask for it, for standardized values."""
-
-        def predict(x: Point) -> tuple[Float[Array, " beliefs"], Float[Array, " beliefs"]]:
-            return jax.vmap(lambda belief: belief.predict(x))(self.beliefs)
-
-        known = _first(self.beliefs.known)
-        means = jax.vmap(lambda x: linalg.inner(jnp.exp(self.log_weights), predict(x)[0]))(known.x)
-        return Mixture(self.log_weights, predict, best(means, known.used))
+        predict = SharedPredictions(self.features, self.groups, self.alone)
+        expected = linalg.dot(jnp.exp(self.log_weights), predict.weights)
+        means = linalg.dot(with_constants(self.features, self.known.x), expected)
+        return Mixture(self.log_weights, predict, best(means, self.known.used))
 
     def sample(self, key: Key) -> FourierFunction:
         """A function drawn from one belief, which is drawn by weight; but for its constant."""
-        expert_key, key = jr.split(key)
+        expert_key, group_key, alone_key = jr.split(key, 3)
         chosen = jr.categorical(expert_key, self.log_weights)
-        belief = jax.tree.map(lambda leaf: leaf[chosen], self.beliefs)
-        return FourierFunction(self.features, belief.sample(key)[:-1])
+        last = self.log_weights.size - 1
+        group = jax.tree.map(lambda leaf: leaf[jnp.minimum(chosen, last - 1)], self.groups)
+        drawn = jnp.where(chosen == last, self.alone.sample(alone_key), group.sample(group_key))
+        return FourierFunction(self.features, drawn[:-1])
 
 
 def doubting(
@@ -102,31 +110,40 @@ def doubting(
     if prior.share is None:
         groups = _shared(jax.tree.map(lambda leaf: leaf[None], prior), jnp.ones_like(trust)[None])
     one = _first(groups)
-    S = one.covariance
-    process = one.location, one.scale, jnp.zeros_like(one.mean), S.of(S.identity())
-    alone = SharedPrior(*process, None, one.learned, jnp.ones_like(trust))
-    together = lambda rows, row: jnp.concatenate([rows, row[None]])  # noqa: E731
-    all_priors = jax.tree.map(together, jax.vmap(lambda prior: prior.doubted)(groups), alone)
-    beliefs = jax.vmap(lambda prior: shared_prior.believed(features, prior, noise, known))(
-        all_priors
-    )
+    S = Isotropic(jnp.ones((2,), one.mean.dtype), one.mean.size)
+    alone = SharedPrior(one.location, one.scale, jnp.zeros_like(one.mean), S, None, one.learned)
+    believed = lambda prior: shared_prior.believed(features, prior, noise, known)  # noqa: E731
+    learned, own = _each(lambda prior: believed(prior.doubted), groups), believed(alone)
     shares = jnp.append(trust * _shares(groups), 1 - trust)
-    return Doubt(features, beliefs, jax.nn.log_softmax(beliefs.log_evidence + jnp.log(shares)))
+    evidence = jnp.append(learned.log_evidence, own.log_evidence)
+    return Doubt(features, learned, own, jax.nn.log_softmax(evidence + jnp.log(shares)))
 
 
 # ---------------------------------------------------------------- what is summed up
+
+
+def terms(features: FeatureMap, priors: SharedPrior, noise: Scalar, known: AgentData) -> Terms:
+    """The terms of an agent's statistics in its likeliest group, and 0 in the others."""
+    beliefs = _each(lambda prior: shared_prior.believed(features, prior, noise, known), priors)
+    shares = _shares(priors)
+    likeliest = jnp.argmax(beliefs.log_evidence + jnp.log(shares))
+    member = (jnp.arange(shares.size) == likeliest).astype(shares.dtype)
+    each = _each(shared_prior.terms, beliefs)
+    return _each(lambda r, one: jax.tree.map(lambda leaf: r * leaf, one), member, each)
+
+
+def gathered(priors: SharedPrior, terms: Terms) -> Statistics:
+    """The sum of several agents' statistics, from terms with an axis of agents."""
+    its_agents = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), terms)
+    return _each(shared_prior.gathered, priors, its_agents)
 
 
 def statistics(
     features: FeatureMap, priors: SharedPrior, noise: Scalar, known: AgentData
 ) -> Statistics:
     """An agent's statistics in its likeliest group, and 0 in the others."""
-    beliefs = _each(lambda prior: shared_prior.believed(features, prior, noise, known), priors)
-    shares = _shares(priors)
-    likeliest = jnp.argmax(beliefs.log_evidence + jnp.log(shares))
-    member = (jnp.arange(shares.size) == likeliest).astype(shares.dtype)
-    each = _each(shared_prior.statistics, beliefs)
-    return _each(lambda r, one: jax.tree.map(lambda leaf: r * leaf, one), member, each)
+    one = terms(features, priors, noise, known)
+    return gathered(priors, jax.tree.map(lambda leaf: leaf[None], one))
 
 
 def updated(

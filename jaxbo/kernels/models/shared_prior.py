@@ -32,6 +32,8 @@ then c is 0.
 `shared_covariance` says how S is held, and so how much an agent sends.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -141,6 +143,11 @@ class AgentBelief(eqx.Module):
         """d_n = E[w_n] - m."""
         return self.prior.covariance.color(self.mean).at[-1].add(self.offset)
 
+    @property
+    def weights(self) -> Features:
+        """E[w_n]."""
+        return self.prior.mean + self.shift
+
     def predict(self, x: Point) -> tuple[Scalar, Scalar]:
         """Mean and variance of the standardized objective at x, without noise.
 
@@ -148,7 +155,7 @@ class AgentBelief(eqx.Module):
         after observation. It is off by a few roundings of |φ|², in float32 some 5e-7. So with a
         noise of 1e-6 it may be 0, or twice too large, at points that were observed.
         """
-        psi = _psi(self.features, x)
+        psi = with_constant(self.features, x)
         phi = self.prior.covariance.whiten(psi)
         gained = linalg.dot(self.gains, phi)
         mean = linalg.dot(self.prior.mean, psi) + linalg.dot(self.mean, phi)
@@ -158,10 +165,11 @@ class AgentBelief(eqx.Module):
     def sample(self, key: Key) -> Features:
         """Weights drawn from the belief."""
         z = self.root.times(jr.normal(key, self.mean.shape, self.mean.dtype))
-        return self.prior.mean + self.shift + self.prior.covariance.color(z)
+        return self.weights + self.prior.covariance.color(z)
 
 
-def _psi(features: FeatureMap, x: Point) -> Features:
+def with_constant(features: FeatureMap, x: Point) -> Features:
+    """ψ(x)."""
     phi = features(x)
     return jnp.concatenate([phi, jnp.ones((1,), phi.dtype)])
 
@@ -174,7 +182,7 @@ def believed(
     Before a prior is learned nobody knows the location of values: the agent's own mean stands for it.
     Else the features would have to explain how far all values are from 0.
     """
-    psis = jax.vmap(lambda x: _psi(features, x))(known.x)
+    psis = jax.vmap(lambda x: with_constant(features, x))(known.x)
     psis = jnp.where(known.used[:, None], psis, 0)
     phis = jax.vmap(prior.covariance.whiten)(psis)
     residuals = (known.y - prior.location) / prior.scale - linalg.dot(psis, prior.mean)
@@ -184,18 +192,21 @@ def believed(
     residuals = jnp.where(known.used, residuals - offset, 0)
     start = posterior.prior(prior.covariance.width, noise, capacity=known.y.size)
 
-    def step(
-        state: tuple[AbstractRoot, Float[Array, " width"]], row: tuple[Array, Scalar]
-    ) -> tuple[tuple[AbstractRoot, Float[Array, " width"]], tuple[Float[Array, " width"], Scalar]]:
-        (root, mean), (phi, residual) = state, row
+    def step(k: Count, state: tuple[AbstractRoot, Array, Array, Array]) -> Any:
+        root, mean, gains, densities = state
+        phi = jax.lax.dynamic_index_in_dim(phis, k, keepdims=False)
+        residual = jax.lax.dynamic_index_in_dim(residuals, k, keepdims=False)
         told = root.told(phi, noise)
         residual = residual - linalg.dot(mean, phi)
         mean = mean + told.u * (residual / told.s)
         density = -0.5 * (residual**2 / told.s + jnp.log(2 * jnp.pi * told.s))
-        return (told.root, mean), (told.u / jnp.sqrt(told.s), density)
+        gains = gains.at[k].set(told.u / jnp.sqrt(told.s))
+        return told.root, mean, gains, densities.at[k].set(density)
 
-    rows = phis, residuals
-    (root, mean), (gains, densities) = jax.lax.scan(step, (start.root, start.mean), rows)
+    begun = start.root, start.mean, jnp.zeros_like(phis), jnp.zeros_like(residuals)
+    # Rows that nobody uses are passed over; an agent that has fewer than others has rows of 0.
+    rows = posterior.largest_of_batch(known.count)
+    root, mean, gains, densities = jax.lax.fori_loop(0, rows, step, begun)
     log_evidence = jnp.sum(jnp.where(known.used, densities, 0))
     return AgentBelief(features, prior, known, root, mean, gains, offset, log_evidence)
 
@@ -203,17 +214,44 @@ def believed(
 # ---------------------------------------------------------------- what is summed up
 
 
-def statistics(belief: AgentBelief) -> Statistics:
+class Terms(eqx.Module):
+    """The parts of an agent's statistics: `capacity` + 1 rows z, of which the vectors R z are spread.
+
+    Statistics may have D² numbers where terms have a few D.
+    """
+
+    agents: Scalar
+    values: Float[Array, "3"]
+    mean: Float[Array, " width"]
+    gains: Float[Array, "capacity width"]
+
+
+def terms(belief: AgentBelief) -> Terms:
     """One agent's."""
     prior, known = belief.prior, belief.known
-    S, used = prior.covariance, known.used
-    y = jnp.where(used, (known.y - prior.location) / prior.scale, 0)
-    values = jnp.stack([jnp.sum(used, dtype=y.dtype), jnp.sum(y), jnp.sum(y**2)])
-    gained = S.spread(jax.vmap(S.color)(belief.gains))
-    shift = S.color(belief.mean)  # from an agent's own mean, while that stands for the location
+    y = jnp.where(known.used, (known.y - prior.location) / prior.scale, 0)
+    values = jnp.stack([jnp.sum(known.used, dtype=y.dtype), jnp.sum(y), jnp.sum(y**2)])
     # Before a prior is learned, an agent without values says nothing of the location.
     counts = (prior.learned | (known.count > 0)).astype(y.dtype)
-    return Statistics(counts, values, shift, gained, S.spread(shift[None]))
+    # The mean is from an agent's own mean, while that stands for the location.
+    return Terms(counts, values, belief.mean, belief.gains)
+
+
+def gathered(prior: SharedPrior, terms: Terms) -> Statistics:
+    """The sum of several agents' statistics, from terms with an axis of agents.
+
+    All rows are spread together. With any covariance this is a product, O(capacity D²) an agent.
+    """
+    S = prior.covariance
+    gains = terms.gains.reshape(-1, terms.gains.shape[-1])
+    shift = S.color(jnp.sum(terms.mean, axis=0))
+    counts, values = (jnp.sum(part, axis=0) for part in (terms.agents, terms.values))
+    return Statistics(counts, values, shift, S.colored(gains), S.colored(terms.mean))
+
+
+def statistics(belief: AgentBelief) -> Statistics:
+    """One agent's."""
+    return gathered(belief.prior, jax.tree.map(lambda leaf: leaf[None], terms(belief)))
 
 
 def updated(

@@ -167,7 +167,7 @@ def _divisors(v: Features, noise: Scalar) -> tuple[Scalar, Scalar]:
 
 
 @jax.custom_batching.custom_vmap
-def _largest_of_batch(count: Int[Array, ""]) -> Int[Array, ""]:
+def largest_of_batch(count: Int[Array, ""]) -> Int[Array, ""]:
     """The count itself; under `vmap` the largest of the batch, common to all of it.
 
     Zero rows change nothing, so every member of a batch may use as many as the member with most
@@ -176,10 +176,10 @@ def _largest_of_batch(count: Int[Array, ""]) -> Int[Array, ""]:
     return count
 
 
-@_largest_of_batch.def_vmap
+@largest_of_batch.def_vmap
 def _(axis_size: int, in_batched: list[bool], count: Int[Array, " batch"]):
     del axis_size
-    return _largest_of_batch(jnp.max(count) if in_batched[0] else count), False
+    return largest_of_batch(jnp.max(count) if in_batched[0] else count), False
 
 
 # A loop whose length depends on data has no reverse derivative of its own; that of a product of
@@ -242,12 +242,12 @@ def _by_kernel(
 
 
 def _first_to_last_in_turn(root: ProductRoot, z: Features) -> tuple[Features]:
-    count = _largest_of_batch(root.count)
+    count = largest_of_batch(root.count)
     return (jax.lax.fori_loop(0, count, lambda k, z: _factor(root, k, z), z),)
 
 
 def _last_to_first_in_turn(root: ProductRoot, z: Features) -> tuple[Features]:
-    count = _largest_of_batch(root.count)
+    count = largest_of_batch(root.count)
     return (jax.lax.fori_loop(0, count, lambda k, z: _factor(root, count - 1 - k, z), z),)
 
 

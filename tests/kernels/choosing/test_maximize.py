@@ -18,6 +18,7 @@ from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing import failures, history
 from jaxbo.kernels.choosing import maximize as search
 from jaxbo.kernels.choosing.maximize import Pieces, ascend, maximize, query
+from jaxbo.kernels.models.predictions import AbstractPredictions, composed
 from jaxbo.kernels.processes import features
 from jaxbo.kernels.processes.covariance import Matern32, SquaredExponential
 from jaxbo.kernels.processes.features import FourierFunction
@@ -517,11 +518,26 @@ def test_a_climb_promises_the_peak_of_its_model_or_what_it_has_where_it_may_not_
     np.testing.assert_allclose(two.radius, 0.1 * (0.25 if limited else 2), rtol=1e-6)
 
 
+class Slope(AbstractPredictions):
+    """The sum of the coordinates, for certain."""
+
+    def __call__(self, x):
+        return jnp.sum(x)[None], jnp.zeros((1,))
+
+    def many(self, points):
+        return jax.vmap(self)(points)
+
+    def near(self, x):
+        return lambda p: self(x + p)
+
+
+@pytest.mark.parametrize("raced", [False, True])
 @pytest.mark.parametrize(("dim", "steps", "trials"), [(2, 0, 3), (2, 1, 4), (3, 0, 5)])
-def test_a_few_climbs_have_all_their_trials_and_the_steps_more(dim, steps, trials):
+def test_a_few_climbs_have_all_their_trials_and_the_steps_more(dim, steps, trials, raced):
     # The first trial is the start. Up a slope every other one is twice as long as the one before.
-    origin = jnp.zeros((1, dim))
-    x, _ = maximize(lambda x: jnp.sum(x), Cube(dim), origin, starts=4, steps=steps)
+    origin, plain = jnp.zeros((1, dim)), lambda x: jnp.sum(x)
+    function = composed(Slope(), lambda means, _: means[0]) if raced else plain
+    x, _ = maximize(function, Cube(dim), origin, starts=4, steps=steps)
     np.testing.assert_allclose(np.linalg.norm(x), 0.1 * (2 ** (trials - 1) - 1), rtol=1e-5)
 
 

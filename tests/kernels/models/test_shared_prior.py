@@ -354,6 +354,20 @@ def test_the_spread_of_a_covariance_is_that_of_the_columns_of_its_root(form):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), mine, other)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_rows_of_all_agents_together_have_the_sum_of_their_statistics(form):
+    prior, here = prior_with(FORMS[form]), jnp.arange(AGENTS) != 2
+
+    @jax.jit
+    def gathered(prior):
+        all_terms = jax.vmap(shared_prior.terms)(beliefs(prior))
+        absent = lambda a: jnp.where(here.reshape(-1, *[1] * (a.ndim - 1)), a, 0)  # noqa: E731
+        return shared_prior.gathered(prior, jax.tree.map(absent, all_terms))
+
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)  # noqa: E731
+    jax.tree.map(close, gathered(prior), total(prior, here))
+
+
 def test_nothing_is_learned_from_nobody_and_from_equal_values():
     prior = prior_with(FORMS["full"])
     nobody = after(prior, np.zeros((AGENTS,), bool))
