@@ -639,7 +639,10 @@ def one_round(name, domain, agents=AGENTS, seeds=32):
     return np.asarray(batched(jit_at(0)(jax.vmap(ask)), jr.split(jr.key(3), seeds)))
 
 
-@pytest.mark.parametrize("name", cases(ALL, ALIKE), scope="module")
+# Where all hear noise before anything is known, an agent's share of it depends on their number.
+@pytest.mark.parametrize(
+    "name", cases([n for n in ALL if n != "private learned prior"], ALIKE), scope="module"
+)
 @once
 def test_draws_do_not_depend_on_how_many_agents_there_are(name):
     # Before anything is known all draw, if only from points that are equally good. What others send may
