@@ -114,7 +114,7 @@ def visited(case: Case) -> int:
     starts = maximize.default_starts(case.dim)
     if starts <= maximize.TOGETHER:
         return starts * (maximize.trials_together(case.dim) + STEPS)
-    width, heats = maximize.heats_of(starts)
+    width, heats = maximize.heats_of(starts, maximize.ROUNDS, maximize.TOGETHER)
     trials = [trials for _, trials in maximize.ROUNDS]
     trials[-1] += STEPS
     return width * sum(count * of_each for count, of_each in zip(heats, trials, strict=True))

@@ -96,8 +96,9 @@ class Doubt(eqx.Module):
         chosen = jr.categorical(expert_key, self.log_weights)
         last = self.log_weights.size - 1
         group = jax.tree.map(lambda leaf: leaf[jnp.minimum(chosen, last - 1)], self.groups)
-        drawn = jnp.where(chosen == last, self.alone.sample(alone_key), group.sample(group_key))
-        return FourierFunction(self.features, drawn[:-1])
+        drawn = self.alone.sample(alone_key), group.sample(group_key)
+        weights = jax.lax.select(chosen == last, *drawn)
+        return FourierFunction(self.features, weights[:-1])
 
 
 def doubting(

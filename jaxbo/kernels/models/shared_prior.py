@@ -206,7 +206,8 @@ def believed(
     begun = start.root, start.mean, jnp.zeros_like(phis), jnp.zeros_like(residuals)
     # Rows that nobody uses are passed over; an agent that has fewer than others has rows of 0.
     rows = posterior.largest_of_batch(known.count)
-    root, mean, gains, densities = jax.lax.fori_loop(0, rows, step, begun)
+    told: tuple[AbstractRoot, Array, Array, Array] = jax.lax.fori_loop(0, rows, step, begun)
+    root, mean, gains, densities = told
     log_evidence = jnp.sum(jnp.where(known.used, densities, 0))
     return AgentBelief(features, prior, known, root, mean, gains, offset, log_evidence)
 
