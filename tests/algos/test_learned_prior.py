@@ -15,6 +15,7 @@ from jaxbo.algos.dp_learned_prior import DPLearnedPrior
 from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Thompson
+from jaxbo.kernels.models import shared_prior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.layout import layout
@@ -148,6 +149,30 @@ def test_an_agent_that_is_absent_is_in_no_sum(groups):
     one, two = (ask(algorithm, told(algorithm, y), present)[1].broadcast for y in (Y, changed))
     jax.tree.map(np.testing.assert_array_equal, one, two)
     assert np.all(one.learned)
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_an_agent_whose_squares_are_beyond_all_numbers_is_as_if_it_were_absent(rank):
+    exact = Fixed(SquaredExponential(0.25), size=30, noise=1e-6)
+    algorithm = make(rank=rank, features=exact)
+    state = told(algorithm, 3e-3 * Y)
+    shared = learned(algorithm, state, 3)
+    # A penalty beside another point: its square is a number, that of the weights may be none.
+    root = float(jnp.finfo(MODEL.noise.dtype).max) ** 0.5
+    clients = shared_prior.observe(
+        jax.tree.map(lambda leaf: leaf[2], state.clients),
+        jnp.asarray(X[0, 2] + 1e-3),
+        root / 2 * shared.prior.scale[0],
+    )
+    clients = jax.tree.map(lambda each, one: each.at[2].set(one), state.clients, clients)
+    parts = lambda state: (state.shared, state.clients)  # noqa: E731
+    state = eqx.tree_at(parts, state, (shared, clients))
+    one, two = (
+        ask(algorithm, state, present)[1].broadcast
+        for present in (EVERYONE, np.arange(AGENTS) != 2)
+    )
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one))
 
 
 @pytest.mark.slow

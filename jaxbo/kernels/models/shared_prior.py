@@ -218,13 +218,15 @@ def believed(
 class Terms(eqx.Module):
     """The parts of an agent's statistics: `capacity` + 1 rows z, of which the vectors R z are spread.
 
-    Statistics may have D² numbers where terms have a few D.
+    Statistics may have D² numbers where terms have a few D. `squares` is |z|² + |R z|² of the mean. It is
+    infinite if the products in statistics would be. It is in no sum.
     """
 
     agents: Scalar
     values: Float[Array, "3"]
     mean: Float[Array, " width"]
     gains: Float[Array, "capacity width"]
+    squares: Scalar
 
 
 def terms(belief: AgentBelief) -> Terms:
@@ -235,7 +237,9 @@ def terms(belief: AgentBelief) -> Terms:
     # Before a prior is learned, an agent without values says nothing of the location.
     counts = (prior.learned | (known.count > 0)).astype(y.dtype)
     # The mean is from an agent's own mean, while that stands for the location.
-    return Terms(counts, values, belief.mean, belief.gains)
+    mean, shift = belief.mean, prior.covariance.color(belief.mean)
+    squares = linalg.inner(mean, mean) + linalg.inner(shift, shift)
+    return Terms(counts, values, mean, belief.gains, squares)
 
 
 def gathered(prior: SharedPrior, terms: Terms) -> Statistics:
