@@ -202,6 +202,7 @@ def test_methods_differ_after_the_initial_points(compared):
         assert (one != other).any()
 
 
+@pytest.mark.slow
 def test_every_evaluation_goes_through_the_executor(made):
     outcomes = made.outcomes
     shape = (SEEDS, demo.INITIAL + ROUNDS, COUNT)

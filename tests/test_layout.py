@@ -303,6 +303,7 @@ def test_a_run_goes_on_over_devices(key):
     assert np.mean(np.asarray(trace.queries) == np.asarray(one.queries)) > 0.95
 
 
+@pytest.mark.slow
 def test_any_mesh_will_do(key):
     mesh = jax.make_mesh((8,), ("batch",), axis_types=(AxisType.Explicit,))
     _, trace = run(METHODS["FTS"](8), bowl, 1, key, mesh=mesh)

@@ -77,8 +77,9 @@ def _bbob(results: Results, prefix: str) -> Rows:
 
 
 def _found(results: Results, prefix: str) -> Mapping[str, Any] | None:
-    """The first result whose name begins so."""
-    return next((one for name, one in results.items() if name.startswith(prefix)), None)
+    """The result whose name begins so; of several that of the most peers, whose name is the longest."""
+    name = max((name for name in results if name.startswith(prefix)), key=len, default=None)
+    return None if name is None else results[name]
 
 
 def _problems(result: Mapping[str, Any]) -> list[str]:

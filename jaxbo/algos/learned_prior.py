@@ -187,7 +187,8 @@ class LearnedPrior(AbstractFederated):
 
     For each group, a round takes an agent O(capacity² (D + r)), and O(capacity (D + r)) a candidate.
     With any covariance it takes O(D²) more for each observation and each point on a climb, and the
-    server O(D³). In a list of features, each takes O(capacity D²) more.
+    server O(D³). It takes O(D²) for each candidate too, which agents share that are computed
+    together. In a list of features, each takes O(capacity D²) more.
 
     Args:
         domain: The space to search.

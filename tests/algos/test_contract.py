@@ -239,6 +239,8 @@ HELD = [OWN] if OWN else list(PROPER)
 LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
 #: Whose messages, keys and searches are those of RGPE, EGP-TS and the learned prior. One's own is tried.
 ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
+#: The loops of RGPE are those of FTS.
+ALIKE_IN_LOOPS = [] if OWN else [*ALIKE, "RGPE"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
 ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search"]
 #: In float64 the shared model and a model of one's own stand for the statistics of all.
@@ -451,7 +453,7 @@ def test_a_run_lowers_for_every_platform_and_all_its_numbers_have_the_default_pr
 # ---------------------------------------------------------------- one run, three ways
 
 
-@pytest.mark.parametrize("name", cases(ALL, ALIKE, pytest.mark.slow), scope="module")
+@pytest.mark.parametrize("name", cases(ALL, ALIKE_IN_LOOPS, pytest.mark.slow), scope="module")
 @once
 def test_run_equals_drive_bit_for_bit(name):
     state, trace = ran(name)

@@ -253,6 +253,7 @@ def test_queries_are_choices_before_anything_is_known(policy):
     assert jax.vmap(space.contains)(queries).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "policy"),
     [

@@ -292,7 +292,11 @@ def elsewhere(domain):
 
 @pytest.mark.parametrize(
     ("domain", "own"),
-    [("cube", None), ("cube", OWN), ("finite", None)],
+    [
+        ("cube", None),
+        pytest.param("cube", OWN, marks=pytest.mark.slow),
+        ("finite", None),
+    ],
     ids=["cube", "cube, fitted", "finite"],
 )
 def test_a_query_from_the_broadcast_maximizes_the_vector_of_its_region(domain, own, key):
@@ -388,7 +392,9 @@ def test_only_the_private_sum_reaches_another_agents_query(agent, key, monkeypat
     assert reaches(jaxpr, mine, cut="private_sum")[0] == [True]
 
 
-@pytest.mark.parametrize("own", [None, OWN], ids=["same", "fitted"])
+@pytest.mark.parametrize(
+    "own", [None, pytest.param(OWN, marks=pytest.mark.slow)], ids=["same", "fitted"]
+)
 def test_a_round_tells_an_agent_nothing_of_another_but_the_private_sum(own, key, monkeypatch):
     nothing = lambda self, key, messages, weights, present: jnp.ones(  # noqa: E731
         (weights.shape[0], messages.shape[1]), messages.dtype

@@ -95,6 +95,7 @@ def drawn(algorithm, key, state, points):
 # ---------------------------------------------------------------- what is asked
 
 
+@pytest.mark.slow
 def test_a_query_maximizes_a_sample_of_the_surrogate(key):
     algorithm = egp()
     state, _, _ = told(algorithm, jr.fold_in(key, 1))

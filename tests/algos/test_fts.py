@@ -73,6 +73,7 @@ def agrees(counts, probabilities):
 # ---------------------------------------------------------------- own sample, or a peer's
 
 
+@pytest.mark.slow
 def test_own_samples_are_as_frequent_as_the_schedule_says(key):
     p = [0.15, 0.5, 0.9]
     source = sources(method(p), key)
@@ -286,7 +287,14 @@ def informed(algorithm, key):
     return stepped.warm_start(algorithm, start, jnp.asarray(x, float), jnp.asarray(y, float))
 
 
-@pytest.mark.parametrize("own", ["same", "own", pytest.param("exact", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "own",
+    [
+        "same",
+        pytest.param("own", marks=pytest.mark.slow),
+        pytest.param("exact", marks=pytest.mark.full),
+    ],
+)
 def test_a_query_maximizes_the_function_that_a_peer_sent_or_is_near_ones_own_peak(own, key):
     from_peers, alone = (
         FTS(

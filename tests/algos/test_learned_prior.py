@@ -142,7 +142,7 @@ def test_with_probability_p_an_agent_asks_as_if_it_were_alone():
     assert 0.35 < share(Table([0.0] * ROUNDS + [0.5])) < 0.65
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_agent_that_is_absent_is_in_no_sum(groups):
     present, algorithm = np.arange(AGENTS) != 2, make(groups=groups)
     changed = np.where(present, Y, -3 * Y)
@@ -341,6 +341,7 @@ def test_a_round_searches_by_its_own_features_and_the_next_by_those_that_are_cho
     np.testing.assert_array_equal(*(answers(several, s, heard) for s in (state, late)))
 
 
+@pytest.mark.slow
 def test_a_change_of_features_costs_no_round_more_where_values_are_far_from_0():
     several = make(features=SEVERAL)
     state = told(several, 1e3 + Y)
@@ -404,6 +405,7 @@ def of_two_kinds():
     return learned(before, state, 10)
 
 
+@pytest.mark.slow
 def test_by_its_first_value_a_newcomer_knows_its_group():
     newcomers = make(agents=2, prior=of_two_kinds(), trust=1.0)
     state = eqx.filter_jit(newcomers.init)(jr.key(5))
@@ -415,7 +417,9 @@ def test_by_its_first_value_a_newcomer_knows_its_group():
     assert mean[1] < -0.45
 
 
-@pytest.mark.parametrize("options", [{"mixing": 1.0}, {"trust": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [pytest.param({"mixing": 1.0}, marks=pytest.mark.slow), {"trust": 0.0}], ids=str
+)
 def test_newcomers_of_groups_work_alone_if_they_are_told_to(options):
     newcomers = make(agents=2, prior=of_two_kinds(), **options)
     state = eqx.filter_jit(newcomers.init)(jr.key(5))

@@ -183,6 +183,7 @@ class TestLoops:
         _, again = drive(algorithm, objective, 3, key, initial=2, progress=False)
         np.testing.assert_array_equal(trace.queries, again.queries)
 
+    @pytest.mark.slow
     def test_tables_of_factors_keep_to_what_is_allowed(self, key):
         def budget(p):
             return p["a"] + p["b"] <= 1 and ("depth" not in p or p["depth"] % 2 == 0)

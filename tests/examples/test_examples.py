@@ -51,6 +51,7 @@ def test_the_probability_of_improvement_optimizes():
     assert jnp.isfinite(function(jnp.array([0.5, 0.5])))
 
 
+@pytest.mark.slow
 def test_what_is_believed_is_drawn():
     ax = kernel.picture(kernel.PERIODIC, *periodic())
     mean = next(line for line in ax.lines if line.get_label() == "mean").get_ydata()

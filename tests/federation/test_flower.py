@@ -216,7 +216,7 @@ def test_secure_sums_on_flower_query_what_drive_does(tmp_path, caplog):
     assert set(grid.limits) == {77.0, 60.0}  # the latter where nothing is evaluated
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_parties_on_flower_have_the_directory_of_their_configuration(known, tmp_path, caplog):
     quiet = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
     algorithm, secure = SumWalk(SQUARE, AGENTS, mechanism=quiet), SecureSum(2, colluding=0)

@@ -343,6 +343,7 @@ def grown(capacity):
     return Stroll(Cube(2), 1, Fixed(size=8, capacity=capacity))
 
 
+@pytest.mark.slow
 def test_with_a_larger_capacity_it_asks_what_a_run_that_had_it_asks(path, key):
     quiet(grown(4), bowl, 3, key, initial=1, checkpoint=path)
     line = r"write surrogate=Fixed\(…, capacity=7\)\. A checkpoint goes on with it"

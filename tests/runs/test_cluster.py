@@ -224,6 +224,7 @@ def test_all_workers_are_used_at_the_same_time(executor, elsewhere, tmp_path):
 # ---------------------------------------------------------------- workers who die
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_a_round_costs_nothing(surviving, elsewhere, tmp_path):
     executor, _ = surviving
     objective = elsewhere.Deadly(tmp_path, always=False)

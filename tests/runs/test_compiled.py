@@ -94,6 +94,7 @@ def test_a_run_is_init_then_ask_evaluate_tell_bit_for_bit(key):
     assert int(state.round) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", [2, pytest.param(1, marks=pytest.mark.full)])
 def test_the_initial_design_is_the_same_for_all_methods(targets, key):
     methods = [

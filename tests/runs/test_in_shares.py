@@ -83,7 +83,7 @@ def test_a_claim_that_is_right_is_not_refuted(sampling, key):
     assert 0 < found.lower < found.claimed < found.most
 
 
-@pytest.mark.parametrize("spoil", [a_third, forgotten])
+@pytest.mark.parametrize("spoil", [pytest.param(a_third, marks=pytest.mark.slow), forgotten])
 def test_too_little_noise_is_caught(spoil, key, monkeypatch):
     spoil(monkeypatch)
     found = audited(whisper(), key)

@@ -130,6 +130,7 @@ def test_the_same_function_of_x_compiles_no_second_program(key):
     assert len(traced) == once + 2  # each call looks at the shapes
 
 
+@pytest.mark.slow
 def test_drive_async_calls_all_three_and_a_compiled_one_with_the_noise_of_a_simulation(key):
     python = drive_async(MODEL, lambda x: float(x[0]), 3, key, progress=False)
     both = drive_async(MODEL, lambda worker, x: float(x[0]), 3, key, progress=False)

@@ -284,6 +284,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_results_are_known_in_any_form(form):
     _, trace = quiet(ONE, bench, 1, KEY, initial=3)

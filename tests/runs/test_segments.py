@@ -158,6 +158,7 @@ def test_a_run_of_which_not_all_is_recorded_keeps_its_capacity(way, key, path):
     assert run(growing(6), noisy, 4, key, checkpoint=path, **way)[1] is not None
 
 
+@pytest.mark.slow
 def test_a_state_that_is_given_is_kept_and_goes_on(key, path, slowly):
     begun, _ = run(WALK, noisy, 7, jr.key(7), checkpoint=path.with_name("begun"))
     before = jax.tree.map(np.array, begun)

@@ -129,6 +129,7 @@ def test_points_are_asked_first_and_count_as_initial():
     equal(state, replay(AGENTS, trace, KEY))
 
 
+@pytest.mark.slow
 def test_workers_share_the_points_that_are_asked_first():
     _, trace = quiet(WORKERS, first_coordinate, 1, KEY, initial=1, first=POINTS)
     plain = quiet(WORKERS, first_coordinate, 1, KEY, initial=1)[1]

@@ -61,6 +61,7 @@ def test_durations_may_be_plain_numbers_and_nan_is_for_ever():
     assert some.workers.tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
     _, s = simulate(stroll(3), OBJECTIVE, random_time, 20, jr.key(1), initial=4)
     assert (np.diff(s.ended) >= 0).all()

@@ -7,6 +7,9 @@ with J the Jacobian of ψ at x, and c = Cov(w) ψ(x) = R (φ - G'G φ). So a cli
 program: a trial takes O(dim (D² + capacity D)), or O(dim capacity D) if S has a low rank. At candidates,
 φ and |φ|² are common to all agents. An agent's own part is the product of G and φ, with a row for each
 observation: O(capacity D) a candidate. Rows that no agent uses are left out.
+
+A variance is off by a few roundings of |φ|², in float32 some 5e-7. So with a noise of 1e-6 it may be 0,
+or twice too large, at points that were observed.
 """
 
 from collections.abc import Callable

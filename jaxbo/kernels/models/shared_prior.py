@@ -129,7 +129,6 @@ class AgentBelief(eqx.Module):
     standardized by the prior's location and scale. `offset` is a constant; 0 once a prior is learned.
     """
 
-    features: FeatureMap
     prior: SharedPrior
     known: AgentData
     root: AbstractRoot
@@ -147,20 +146,6 @@ class AgentBelief(eqx.Module):
     def weights(self) -> Features:
         """E[w_n]."""
         return self.prior.mean + self.shift
-
-    def predict(self, x: Point) -> tuple[Scalar, Scalar]:
-        """Mean and variance of the standardized objective at x, without noise.
-
-        The variance is |φ|² - |G φ|²: for many points a matrix product, where R'φ takes observation
-        after observation. It is off by a few roundings of |φ|², in float32 some 5e-7. So with a
-        noise of 1e-6 it may be 0, or twice too large, at points that were observed.
-        """
-        psi = with_constant(self.features, x)
-        phi = self.prior.covariance.whiten(psi)
-        gained = linalg.dot(self.gains, phi)
-        mean = linalg.dot(self.prior.mean, psi) + linalg.dot(self.mean, phi)
-        variance = linalg.inner(phi, phi) - linalg.inner(gained, gained)
-        return mean + self.offset, jnp.maximum(variance, 0)
 
     def sample(self, key: Key) -> Features:
         """Weights drawn from the belief."""
@@ -209,7 +194,7 @@ def believed(
     told: tuple[AbstractRoot, Array, Array, Array] = jax.lax.fori_loop(0, rows, step, begun)
     root, mean, gains, densities = told
     log_evidence = jnp.sum(jnp.where(known.used, densities, 0))
-    return AgentBelief(features, prior, known, root, mean, gains, offset, log_evidence)
+    return AgentBelief(prior, known, root, mean, gains, offset, log_evidence)
 
 
 # ---------------------------------------------------------------- what is summed up

@@ -303,6 +303,7 @@ def test_a_warm_start_takes_lists_and_dictionaries_as_arrays():
         np.testing.assert_array_equal(state.told, [2, 1])
 
 
+@pytest.mark.slow
 def test_a_warm_start_takes_arrays_beside_lists():
     method = TS(Cube(1), 1, Fixed(size=4))
     start = stepped.init(method, jr.key(0))

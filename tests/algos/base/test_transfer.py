@@ -210,6 +210,7 @@ def test_a_capacity_changes_no_message(kind, data, key):
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
+@pytest.mark.slow
 @LISTENING
 def test_a_broken_message_is_not_listened_to(kind, data, key):
     @jax.jit
@@ -251,6 +252,7 @@ def test_one_message_is_of_what_came_before_the_start(kind, data, key):
     jax.tree.map(np.testing.assert_array_equal, before, sent(algorithm, later, key))
 
 
+@pytest.mark.slow
 @LISTENING
 def test_alone_it_is_expected_improvement(kind, data, key):
     algorithm = make(kind)

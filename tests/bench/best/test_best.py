@@ -39,6 +39,7 @@ def test_ours_is_for_the_domain_and_the_evaluations():
     assert method.capacity == 30
 
 
+@pytest.mark.slow
 def test_classical_functions_of_a_dimension_are_arguments_of_one_program():
     structures = {}
     for problem in problems.chosen(("classical",)):

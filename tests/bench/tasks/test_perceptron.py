@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pytest
 
 from bench.tasks import perceptron
 from jaxbo import demo
@@ -31,6 +32,7 @@ def test_every_row_trains_or_validates_and_owners_keep_their_own():
     assert not np.array_equal(found.X[0, 0], found.X[0, 1])
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_momentum_weight_decay_and_dropout():
     half, steps = one(), perceptron.STEPS
     theta = perceptron.start(jr.key(1), jnp.asarray(CHOSEN["width"]), half.X.shape[1])

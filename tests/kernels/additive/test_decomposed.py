@@ -36,6 +36,7 @@ def believed(surrogate, X, y, fits=False):
     return surrogate.refit(shared, belief) if fits else belief
 
 
+@pytest.mark.slow
 def test_the_factors_of_a_belief_add_up_to_its_mean(key):
     X = jr.uniform(key, (10, DIM))
     y = 100 + 7 * jnp.sin(4 * jnp.sum(X, axis=1))

@@ -112,6 +112,7 @@ def test_all_points_are_asked_before_one_that_failed_or_was_asked(value, key):
     assert len(set(np.round(x, 3))) == 11
 
 
+@pytest.mark.slow
 @pytest.mark.bitwise
 def test_where_nothing_failed_the_maximizer_is_asked_bit_for_bit(key):
     past = told(jr.uniform(key, (6, 2)), jnp.arange(6.0))

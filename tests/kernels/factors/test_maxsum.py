@@ -470,6 +470,7 @@ def test_what_is_no_number_is_refused_where_it_is_seen_and_forbidden_where_not(w
     assert float(found.value) == 2.0
 
 
+@pytest.mark.slow
 def test_penalties_leave_other_cells_as_they_are(key):
     sizes, scopes = GRAPHS["cycle-complete"]
     graph = FactorGraph(sizes, scopes)

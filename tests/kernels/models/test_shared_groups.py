@@ -163,7 +163,9 @@ def uninformed(rank, groups):
 
 
 @pytest.mark.bitwise
-@pytest.mark.parametrize("rank", [0, 3, D])
+@pytest.mark.parametrize(
+    "rank", [3, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (0, D))]
+)
 def test_a_single_group_has_the_bits_of_a_single_prior(rank):
     @jax.jit
     def step(prior):

@@ -210,6 +210,7 @@ def searched(doubts, points):
     return jax.vmap(one)(doubts)
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_largest_expected_improvement():
     # Agents with 0 to all observations, halfway on average.
     agents, noise, rng = 14, 1e-3, np.random.default_rng(12)

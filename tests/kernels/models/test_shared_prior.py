@@ -13,6 +13,7 @@ import pytest
 from jaxbo.kernels.choosing.policy import EI
 from jaxbo.kernels.models import shared_groups, shared_mean, shared_prior
 from jaxbo.kernels.models.shared_covariance import Full, Isotropic, LowRank
+from jaxbo.kernels.models.shared_predictions import SharedPredictions
 from jaxbo.kernels.models.shared_prior import SharedPrior
 from jaxbo.kernels.processes import features
 from jaxbo.kernels.processes.covariance import SquaredExponential
@@ -115,7 +116,11 @@ def expected(prior, n):
 
 @jax.jit
 def predicted(prior, points):
-    return jax.vmap(lambda belief: jax.vmap(belief.predict)(points))(beliefs(prior))
+    def of_one(belief):
+        predict = SharedPredictions(PHI, jax.tree.map(lambda leaf: leaf[None], belief), belief)
+        return jax.vmap(lambda x: [moment[0] for moment in predict(x)])(points)
+
+    return jax.vmap(of_one)(beliefs(prior))
 
 
 @jax.jit

@@ -58,6 +58,7 @@ def test_samples_have_so_many_times_the_deviation_and_the_same_mean(name):
     np.testing.assert_allclose(three - none[0], 3 * (one - none[0]), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_beta_is_a_schedule_of_the_observations_made():
     counts = Widened(MODELS["features"], lambda t: t.astype(float))
     shared, belief = told(MODELS["features"])
@@ -77,6 +78,7 @@ def test_what_it_believes_and_predicts_is_the_model_s():
     assert (wide.capacity, wide.period, wide.invariant) == (8, None, True)
 
 
+@pytest.mark.slow
 def test_a_larger_beta_looks_farther_away():
     """Far from all observations, where a sample of the model seldom has its maximum."""
 

@@ -57,6 +57,7 @@ def same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_tinygp(data, queries, close):
     scales, process = oracle(data[0])
     expected = process.condition(data[1], queries / scales, diag=0.0).gp
