@@ -290,34 +290,42 @@ def test_lessons_are_what_an_agent_saw_while_exploiting(own, x64):
 
 
 def test_lessons_of_s_cepe_are_of_its_own_mean():
-    method = cepe(numbers=schedules.first(FIRST), sketch=Sketch(60.0), lessons=LESSONS, start=START)
+    count, first = 3, schedules.first(FIRST)
+    method = cepe(numbers=first, sketch=Pivoted(count), lessons=LESSONS, start=START)
     _, trace = run(method, Waves(), FIRST + 4, jr.key(1))
-    assert trace.info.scalars[FIRST + 1 :].sum() > 0
+    # As many points as it says, one a round.
+    expected = np.repeat([0, 3, 0], [FIRST, count, 4 - count])
+    np.testing.assert_array_equal(trace.info.scalars, expected[:, None] * np.ones(AGENTS, int))
     # While sketches are sent each follows its own mean, as if alone.
     alone = eqx.tree_at(lambda a: a.alpha, method, jnp.ones(AGENTS))
     _, same = run(alone, Waves(), FIRST + 4, jr.key(1))
     np.testing.assert_array_equal(trace.queries[: FIRST + 2], same.queries[: FIRST + 2])
 
 
-EVERY, NEAR = 4, 0.1
+EVERY, NEAR, MOST = 4, 0.1, 40
 
 
-@pytest.mark.slow
+def watched(distance, present=True):
+    """A run whose exploration may stop early."""
+    rule = Stays(every=EVERY, distance=distance, share=0.75)
+    method = cepe(numbers=schedules.first(MOST), start=START, stays=rule)
+    here = jnp.full((MOST + 4, AGENTS), present)
+    return run(method, Waves(), MOST + 4, jr.key(1), present=here)
+
+
 def test_exploration_ends_when_enough_maximizers_stay():
     """As Algorithm 1 would have it, whose maximizers are looked at every few rounds."""
-    rule, most = Stays(every=EVERY, distance=NEAR, share=0.75), 40
-    method = cepe(numbers=schedules.first(most), start=START, stays=rule)
-    state, trace = run(method, Waves(), most + 4, jr.key(1))
+    state, trace = watched(NEAR)
     points = np.asarray(POINTS.points)
-    before, stop = None, most
-    for looked in range(EVERY, most, EVERY):
+    before, stop = None, MOST
+    for looked in range(EVERY, MOST, EVERY):
         scores = after(trace, 0, np.full(AGENTS, 1 / AGENTS), stop=looked)[0]
         at = points[scores.argmax(1)]
         if before is not None and (np.abs(at - before).max(1) <= NEAR).mean() >= 0.75:
             stop = looked + 1  # it is in the broadcast of that round, in which all explore still
             break
         before = at
-    assert EVERY < stop < most
+    assert 2 * EVERY + 1 < stop < MOST
     exploring = np.asarray(trace.info.agents.exploring)
     assert (exploring == (np.arange(len(exploring)) < stop)[:, None]).all()
     assert int(state.shared.design.count) == stop
@@ -326,14 +334,11 @@ def test_exploration_ends_when_enough_maximizers_stay():
 
 
 def test_absent_agents_are_not_looked_at():
-    rule = Stays(every=1, distance=1.0)
-    method = cepe(numbers=schedules.first(FIRST), stays=rule)
-    go = lambda present: run(method, Waves(), FIRST + 1, jr.key(1), present=present)[1]  # noqa: E731
     # All is near: the second look ends it, unless nobody is there.
-    everyone = go(jnp.ones((FIRST + 1, AGENTS), bool))
-    assert everyone.info.agents.exploring[:, 0].tolist() == [True] * 3 + [False] * (FIRST - 2)
-    nobody = go(jnp.zeros((FIRST + 1, AGENTS), bool))
-    assert nobody.info.agents.exploring[:, 0].tolist() == [True] * FIRST + [False]
+    for present, stop in ((True, 2 * EVERY + 1), (False, MOST)):
+        _, trace = watched(1.0, present)
+        exploring = trace.info.agents.exploring[:, 0].tolist()
+        assert exploring == [True] * stop + [False] * (MOST + 4 - stop)
 
 
 # ---------------------------------------------------------------- what agents learn of

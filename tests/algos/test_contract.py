@@ -805,6 +805,21 @@ def many_runs(name, dim, number=FUNCTION, batches=SEEDS // BATCH):
     return [np.concatenate(arrays) for arrays in zip(*of_batches, strict=True)]
 
 
+@pytest.mark.skipif(bool(OWN), reason="it may explore to the end")
+@pytest.mark.parametrize("name", cases([n for n in LEARNING if n != "CEPE"], ALIKE), scope="module")
+@once
+def test_later_queries_are_better_than_any_luck(name):
+    _, trace = ran(name)
+    last = np.asarray(trace.queries[-10:]).reshape(-1, 2)
+    points = np.random.default_rng(0).random((1000, *last.shape), last.dtype)
+    values = of_points(jnp.concatenate([points.reshape(-1, 2), last]))
+    *random, mine = np.asarray(values).reshape(-1, len(last)).mean(axis=1)
+    assert mine > max(random)
+
+
+of_points = jax.jit(jax.vmap(FUNCTIONS[2]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases(LEARNING, ALIKE_IN_STATISTICS), scope="module")
 def test_it_beats_random_search(name):

@@ -400,8 +400,15 @@ def expected(belief, total):
     return POOLED.agreed(AGREEING, belief, total)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("once", [False, True])
+def test_the_one_message_is_of_what_came_before_the_start():
+    algorithm, state = agreement(True)
+    begun, start = stepped.init(algorithm, jr.key(0)), informed(algorithm, jr.key(0))
+    before, sent = (np.asarray(s.clients.sent.weights) for s in (begun, start))
+    assert (before != sent).any(axis=1).all()
+    np.testing.assert_array_equal(state.clients.sent.weights, sent)
+
+
+@pytest.mark.parametrize("once", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_agents_agree_by_the_evidence_of_all_who_are_present(once):
     algorithm, state = agreement(once)
     present = np.array([True, False, True, True])

@@ -405,28 +405,69 @@ def of_two_kinds():
     return learned(before, state, 10)
 
 
-@pytest.mark.slow
-def test_by_its_first_value_a_newcomer_knows_its_group():
-    newcomers = make(agents=2, prior=of_two_kinds(), trust=1.0)
+def of_either_kind(policy):
+    return make(agents=2, prior=of_two_kinds(), trust=1.0, policy=policy)
+
+
+@functools.cache
+def with_a_value_each():
+    """The state of newcomers of either kind after a value each, on the slope of the hill."""
+    newcomers = of_either_kind(EI())
     state = eqx.filter_jit(newcomers.init)(jr.key(5))
-    slope, top = (jnp.asarray([p, p], X.dtype) for p in ([0.5, 0.4], [0.7, 0.3]))
+    slope = jnp.asarray([[0.5, 0.4]] * 2, X.dtype)
     height = float(hill(np, 0, np.array([0.5, 0.4])))
-    state = eqx.filter_jit(newcomers.tell)(state, slope, jnp.asarray([height, -height], X.dtype))
-    mean, _ = eqx.filter_jit(newcomers.predict)(state, top)
-    assert mean[0] > 0.45  # alone, 0.3 at most
-    assert mean[1] < -0.45
+    values = jnp.asarray([height, -height], X.dtype)
+    return eqx.filter_jit(newcomers.tell)(state, slope, values)
+
+
+@functools.cache
+def predicted():
+    """What these newcomers expect at all points of the grid."""
+    newcomers, state = of_either_kind(EI()), with_a_value_each()
+    points = jnp.broadcast_to(GRID.points[:, None], (len(GRID.points), 2, 2))
+    return eqx.filter_jit(jax.vmap(lambda x: newcomers.predict(state, x)))(points)
+
+
+def test_by_its_first_value_a_newcomer_knows_its_group():
+    mean, _ = predicted()
+    top = np.abs(np.asarray(GRID.points) - np.array([0.7, 0.3])).max(axis=1).argmin()
+    assert mean[top, 0] > 0.45  # alone, 0.3 at most
+    assert mean[top, 1] < -0.45
+
+
+def test_a_policy_of_bounds_asks_where_the_upper_bound_is_largest():
+    given = jr.key(6), with_a_value_each(), np.ones(2, bool)
+    queries, _ = stepped.ask(of_either_kind(UCB(9.0)), *given)
+    mean, variance = map(np.asarray, predicted())
+    bounds = mean + 3 * np.sqrt(variance)
+    at = np.abs(np.asarray(queries) - np.asarray(GRID.points)[:, None]).max(axis=2).argmin(axis=0)
+    assert (bounds.max(axis=0) - bounds[at, [0, 1]]).max() < 1e-3
+    assert (mean.max(axis=0) - mean[at, [0, 1]]).max() > 0.02
+
+
+def test_a_policy_of_draws_asks_elsewhere_by_another_key():
+    given = with_a_value_each(), np.ones(2, bool)
+    ask = lambda key: stepped.ask(of_either_kind(Thompson()), key, *given)[0]  # noqa: E731
+    queries = np.array([ask(key) for key in jr.split(jr.key(6), 8)])
+    assert all(len(np.unique(queries[:, n], axis=0)) > 2 for n in range(2))
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param({"mixing": 1.0}, marks=pytest.mark.slow), {"trust": 0.0}], ids=str
+    ("options", "alone"),
+    [
+        ({"mixing": Table([1.0, 0.0])}, True),
+        ({"mixing": Table([0.0, 1.0])}, False),
+        ({"trust": 0.0}, True),
+    ],
+    ids=["with probability 1", "with probability 0", "without trust"],
 )
-def test_newcomers_of_groups_work_alone_if_they_are_told_to(options):
+def test_newcomers_of_groups_work_alone_if_they_are_told_to(options, alone):
     newcomers = make(agents=2, prior=of_two_kinds(), **options)
     state = eqx.filter_jit(newcomers.init)(jr.key(5))
     queries, _ = stepped.ask(newcomers, jr.key(6), state, np.ones(2, bool))
     together = make(agents=2, prior=of_two_kinds())
     others, _ = stepped.ask(together, jr.key(6), state, np.ones(2, bool))
-    assert np.any(queries != others)
+    assert np.any(queries != others) == alone
 
 
 @functools.cache

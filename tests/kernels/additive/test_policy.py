@@ -63,6 +63,29 @@ def test_points_that_repeat_others_are_one():
     assert jnp.mean(gumbel(jr.key(1), mean, variance, 100)) > jnp.mean(few) + 0.1
 
 
+def test_a_drawn_function_is_that_of_any_one_chain(key):
+    surrogate, x = Decomposed(Sampled(count=2), 1, grid=2), jnp.array([0.3, 0.6])
+
+    @jax.jit
+    def drawn(keys):
+        shared = surrogate.setup(key, 2)
+        belief = surrogate.start(shared)
+
+        def one(key):
+            found = FactorSample(2)(key, surrogate, shared, belief, x[None])
+            functions, shares = found.chains
+            return found.function(x), jax.vmap(lambda f: f(x))(functions), shares
+
+        return jax.vmap(one)(keys)
+
+    values, of_chains, shares = map(np.asarray, drawn(jr.split(key, 20)))
+    chain = shares.argmax(axis=1)
+    assert set(chain) == {0, 1}
+    np.testing.assert_array_equal(shares, 2 * np.eye(2)[chain])
+    np.testing.assert_allclose(values, of_chains[np.arange(20), chain], atol=1e-5)
+    assert np.abs(np.diff(of_chains, axis=1)).max() > 0.1
+
+
 @pytest.mark.slow
 def test_a_drawn_function_is_that_of_any_one_chain_and_the_mean_of_all_tables(key):
     chains, grid = 3, 4

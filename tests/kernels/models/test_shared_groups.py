@@ -126,6 +126,33 @@ def test_an_agent_s_belief_is_the_mixture_of_all_priors_and_of_nothing_learned()
         np.testing.assert_allclose(variances[n], SCALE**2 * spread, atol=4e-3)
 
 
+def test_a_function_is_drawn_from_the_belief_of_a_prior_that_is_drawn_by_its_weight():
+    n, draws = 0, 8000
+
+    @jax.jit
+    def drawn(priors, known, keys):
+        given = jnp.asarray(NOISE, DTYPE), known, jnp.asarray(TRUST, DTYPE)
+        doubt = shared_groups.doubting(PHI, priors, *given)
+        return jnp.exp(doubt.log_weights), jax.vmap(lambda k: doubt.sample(k).weights)(keys)
+
+    weights, found = drawn(priors(), of_group(KNOWN, n), jr.split(jr.key(3), draws))
+    # More than one of them is likely.
+    assert np.sort(weights)[-2] > 0.01
+    all_priors = [(m, R @ R.T) for m, R in zip(MEANS, ROOTS, strict=True)]
+    beliefs = [dense(n, *prior)[1:] for prior in [*all_priors, (np.zeros(D), np.eye(D))]]
+    likely = np.asarray(weights, float)
+    mean = sum(p * w for p, (w, _) in zip(likely, beliefs, strict=True))
+    each = [V + np.outer(w - mean, w - mean) for w, V in beliefs]
+    covariance = sum(p * V for p, V in zip(likely, each, strict=True))
+    # But for the constant. Five standard errors, of squares of about normal numbers.
+    mean, covariance, found = mean[:-1], covariance[:-1, :-1], np.asarray(found, float)
+    deviations = np.sqrt(np.diag(covariance))
+    errors = (found.mean(axis=0) - mean) / deviations
+    assert np.abs(errors).max() < 5 / draws**0.5
+    errors = (np.cov(found.T) - covariance) / np.outer(deviations, deviations)
+    assert np.abs(errors).max() < 5 * (2 / draws) ** 0.5
+
+
 def test_equal_groups_are_the_largest_and_believe_as_one():
     same = priors(MEANS[[0] * GROUPS], ROOTS[[0] * GROUPS])
     message = sent(same, KNOWN)
