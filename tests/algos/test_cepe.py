@@ -708,7 +708,7 @@ def rival():
 @pytest.mark.parametrize(
     ("make", "initial"),
     [
-        (cepe, 0),
+        pytest.param(cepe, 0, marks=pytest.mark.full),
         pytest.param(lambda: sketching(60.0), 0, marks=pytest.mark.full),
         (lambda: sketching(60.0, initial_capacity=2), 2),
         pytest.param(lambda: cepe(Cube(2), candidates=100), 0, marks=pytest.mark.full),

@@ -224,13 +224,15 @@ if OWN:
 METHODS = PROPER | SETTINGS
 
 
-def cases(names, alike=(), tried=pytest.mark.full):
+def cases(names, alike=(), slow=()):
     """A parameter of each, with what is said of it: where it is compiled, and when it is tried.
 
-    Those `alike` have what a test is about from a base that another method stands for.
+    Those `alike` have what a test is about from a base that another method stands for. They are tried in
+    full tests alone.
     """
     of_name = {"FTS": pytest.mark.users} | dict.fromkeys(SETTINGS, pytest.mark.full)
-    of_name |= dict.fromkeys(MISLED, pytest.mark.long) | dict.fromkeys(alike, tried)
+    of_name |= dict.fromkeys(MISLED, pytest.mark.long) | dict.fromkeys(alike, pytest.mark.full)
+    of_name |= dict.fromkeys(slow, pytest.mark.slow)
     return [pytest.param(n, marks=of_name[n]) if n in of_name else n for n in names]
 
 
@@ -239,13 +241,14 @@ HELD = [OWN] if OWN else list(PROPER)
 LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
 #: Whose messages, keys and searches are those of RGPE, EGP-TS and the learned prior. One's own is tried.
 ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
-#: The loops of RGPE are those of FTS.
-ALIKE_IN_LOOPS = [] if OWN else [*ALIKE, "RGPE"]
+#: Their loops are those of FTS and of the learned prior.
+LIKE_OTHERS = [] if OWN else ["RGPE", "private learned prior"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
-ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search"]
+ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search", "RGPE"]
 #: In float64 the shared model and a model of one's own stand for the statistics of all.
 _OTHERS = [name for name in LEARNING if name not in ("FTS", "EGP-TS")]
-ALIKE_IN_STATISTICS = _OTHERS if jax.config.jax_enable_x64 and not OWN else ALIKE
+ALIKE_IN_STATISTICS = _OTHERS if jax.config.jax_enable_x64 else [*ALIKE, "RGPE"]
+ALIKE_IN_STATISTICS = [] if OWN else ALIKE_IN_STATISTICS
 #: In float64 only what differs from method to method.
 ALL = HELD if OWN or jax.config.jax_enable_x64 else [*HELD, *SETTINGS]
 
@@ -453,7 +456,7 @@ def test_a_run_lowers_for_every_platform_and_all_its_numbers_have_the_default_pr
 # ---------------------------------------------------------------- one run, three ways
 
 
-@pytest.mark.parametrize("name", cases(ALL, ALIKE_IN_LOOPS, pytest.mark.slow), scope="module")
+@pytest.mark.parametrize("name", cases(ALL, ALIKE, LIKE_OTHERS), scope="module")
 @once
 def test_run_equals_drive_bit_for_bit(name):
     state, trace = ran(name)
@@ -853,7 +856,7 @@ FLAT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED]), scope="module")
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], ALIKE), scope="module")
 @pytest.mark.parametrize(
     "flat",
     [name if name == "hill" else pytest.param(name, marks=pytest.mark.long) for name in FLAT],

@@ -175,7 +175,11 @@ def test_a_compiled_objective_is_checked_before_work_starts(loop, result):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [DRAWN, AGENTS], ids=["one model", "agents"])
+@pytest.mark.parametrize(
+    "method",
+    [DRAWN, pytest.param(AGENTS, marks=pytest.mark.full)],
+    ids=["one model", "agents"],
+)
 @pytest.mark.bitwise
 def test_run_and_drive_agree_in_every_bit(method):
     state, trace = run(method, compiled, 4, KEY, initial=2)
@@ -384,7 +388,11 @@ def ended(policy, outcome):
 
 @pytest.mark.slow
 @pytest.mark.users
-@pytest.mark.parametrize("policy", [EI(), Thompson()], ids=["improvement", "Thompson"])
+@pytest.mark.parametrize(
+    "policy",
+    [EI(), pytest.param(Thompson(), marks=pytest.mark.full)],
+    ids=["improvement", "Thompson"],
+)
 def test_the_constrained_optimum_is_found_as_it_is_not_without_the_bound(policy):
     # The bound is a number that the program is given.
     free = eqx.tree_at(lambda outcome: outcome.at_most, COST, jnp.asarray(100.0))

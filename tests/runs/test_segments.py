@@ -85,7 +85,11 @@ WAYS = {
 @pytest.mark.bitwise
 @pytest.mark.parametrize(
     ("algorithm", "way"),
-    [*((WALK, way) for way in WAYS), (TS(POINTS, 2, Fixed(size=8)), "a design and small values")],
+    [
+        *(pytest.param(WALK, way, marks=pytest.mark.full) for way in list(WAYS)[:-1]),
+        (WALK, list(WAYS)[-1]),
+        (TS(POINTS, 2, Fixed(size=8)), "a design and small values"),
+    ],
 )
 def test_segments_have_the_bits_of_one_program(algorithm, way, key, path, slowly):
     whole = run(algorithm, noisy, 7, key, **WAYS[way])
@@ -136,7 +140,11 @@ def growing(capacity):
 
 @pytest.mark.slow
 @pytest.mark.bitwise
-@pytest.mark.parametrize("way", [{}, {"initial": 2, "direction": "minimize"}])
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param({}, marks=pytest.mark.full), {"initial": 2, "direction": "minimize"}],
+    ids=["rounds", "a design and small values"],
+)
 def test_a_run_goes_on_with_a_larger_capacity_as_if_it_had_had_it(way, key, path, slowly):
     slowly(2)
     run(growing(6), noisy, 4, key, checkpoint=path, **way)

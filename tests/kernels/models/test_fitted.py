@@ -517,7 +517,7 @@ def test_where_a_spectral_density_is_needed_a_function_without_is_refused(build,
 
 @pytest.mark.slow
 @pytest.mark.bitwise
-@pytest.mark.parametrize("inference", INFERENCES)
+@pytest.mark.parametrize("inference", WARPED)
 def test_before_the_first_refit_nothing_is_warped_bit_for_bit(inference, shared, points, others):
     plain, warped = (
         told(model_of(inference, warp), shared, points, values(points)) for warp in (False, True)
