@@ -245,10 +245,9 @@ ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
 LIKE_OTHERS = [] if OWN else ["RGPE", "private learned prior"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
 ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search", "RGPE"]
-#: In float64 the shared model and a model of one's own stand for the statistics of all.
-_OTHERS = [name for name in LEARNING if name not in ("FTS", "EGP-TS")]
-ALIKE_IN_STATISTICS = _OTHERS if jax.config.jax_enable_x64 else [*ALIKE, "RGPE"]
-ALIKE_IN_STATISTICS = [] if OWN else ALIKE_IN_STATISTICS
+#: The shared model and a model of one's own stand for the statistics of all. That later queries are
+#: better than luck is tried of each.
+ALIKE_IN_STATISTICS = [] if OWN else [name for name in LEARNING if name not in ("FTS", "EGP-TS")]
 #: In float64 only what differs from method to method.
 ALL = HELD if OWN or jax.config.jax_enable_x64 else [*HELD, *SETTINGS]
 
