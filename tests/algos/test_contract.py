@@ -241,8 +241,8 @@ HELD = [OWN] if OWN else list(PROPER)
 LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
 #: Whose messages, keys and searches are those of RGPE, EGP-TS and the learned prior. One's own is tried.
 ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
-#: Their loops are those of FTS and of the learned prior.
-LIKE_OTHERS = [] if OWN else ["RGPE", "private learned prior"]
+#: Its loops and searches are those of FTS.
+LIKE_FTS = [] if OWN else ["RGPE"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
 ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search", "RGPE"]
 #: The shared model and a model of one's own stand for the statistics of all. That later queries are
@@ -455,7 +455,7 @@ def test_a_run_lowers_for_every_platform_and_all_its_numbers_have_the_default_pr
 # ---------------------------------------------------------------- one run, three ways
 
 
-@pytest.mark.parametrize("name", cases(ALL, ALIKE, LIKE_OTHERS), scope="module")
+@pytest.mark.parametrize("name", cases(ALL, ALIKE, LIKE_FTS), scope="module")
 @once
 def test_run_equals_drive_bit_for_bit(name):
     state, trace = ran(name)
@@ -855,7 +855,7 @@ FLAT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], ALIKE), scope="module")
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], [*ALIKE, *LIKE_FTS]), scope="module")
 @pytest.mark.parametrize(
     "flat",
     [name if name == "hill" else pytest.param(name, marks=pytest.mark.long) for name in FLAT],
@@ -877,7 +877,7 @@ def test_a_hill_on_a_plateau_is_found_no_later_than_at_random(name, flat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED]), scope="module")
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], ALIKE), scope="module")
 @once
 def test_places_where_evaluations_fail_are_avoided(name):
     def failed(name):

@@ -19,7 +19,7 @@ def periodic():
     return kernel.optimize(kernel.PERIODIC)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_best_point_is_found_with_kernels_of_ones_own():
     for _, trace in (periodic(), kernel.optimize(kernel.SPECTRAL)):
         assert best_so_far(trace.values)[-1] > 0.95

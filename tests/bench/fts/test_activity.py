@@ -44,7 +44,7 @@ def test_a_target_has_the_objective_of_its_person(key):
     np.testing.assert_array_equal(found, [peak_of(key, person, x) for person in people])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["FTS", pytest.param(GROWING, marks=pytest.mark.full)])
 def test_targets_start_where_they_start_alone(kind, key, light):
     keys = jr.split(key, 2)

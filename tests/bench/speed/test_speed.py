@@ -58,7 +58,7 @@ def test_a_share_is_judged_in_percent():
     assert check.interval == pytest.approx((98.78, 100.0), abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_rounds_of_the_learned_prior_are_timed_beside_those_of_fts():
     methods = prior_rounds.methods(agents=3, size=8, candidates=8)
     few = {name: methods[name] for name in ("FTS", "any covariance, Thompson")}
