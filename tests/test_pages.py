@@ -69,7 +69,7 @@ GROUPS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("group", [pytest.param("large", marks=pytest.mark.full), "first", "last"])
+@pytest.mark.parametrize("group", GROUPS)
 def test_the_examples_run_as_written(group, tmp_path):
     mine = GROUPS[group]
     scripts = [tmp_path / str(number) / "example.py" for number in mine]

@@ -241,7 +241,7 @@ HELD = [OWN] if OWN else list(PROPER)
 LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
 #: Whose messages, keys and searches are those of RGPE, EGP-TS and the learned prior. One's own is tried.
 ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
-#: Its loops and searches are those of FTS.
+#: RGPE has the loops and searches of FTS.
 LIKE_FTS = [] if OWN else ["RGPE"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
 ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search", "RGPE"]

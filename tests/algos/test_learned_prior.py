@@ -425,7 +425,7 @@ def with_a_value_each():
 
 @functools.cache
 def predicted():
-    """What these newcomers expect at all points of the grid."""
+    """Mean and variance of these newcomers at all points of the grid."""
     newcomers, state = of_either_kind(EI()), with_a_value_each()
     points = jnp.broadcast_to(GRID.points[:, None], (len(GRID.points), 2, 2))
     return eqx.filter_jit(jax.vmap(lambda x: newcomers.predict(state, x)))(points)

@@ -106,7 +106,7 @@ def looked(space, X, key):
     return jax.vmap(look)(points)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
 def test_whoever_looks_at_a_point_of_any_space_sees_the_same(recipe, seed):

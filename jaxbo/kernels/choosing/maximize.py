@@ -242,8 +242,8 @@ TOGETHER = 4
 ROUNDS = ((1, 2), (2, 1), (4, 2), (8, 1))
 #: After so many trials the better half of few starts goes on, if a trial takes the variances of beliefs.
 #: In 3600 searches for the largest expected improvement in dimensions 1 and 2, halfway through runs, this
-#: lost more than 0.1 nats in 0.1 %. After 20 evaluations in dimension 2 it did in 1.6 % of 900, and four
-#: climbs to the end lost as much in 9 %, beside 64 climbs.
+#: lost more than 0.1 nats in 0.1 %. After 20 evaluations in dimension 2 it did in 1.6 % of 900. There
+#: four climbs to the end lose as much in 9 %, beside the best of searches with up to 64 climbs.
 FIRST = 2
 # The radius starts at the scale on which neighbouring candidates differ and may grow: a step that
 # gains doubles it, one that does not quarters it.

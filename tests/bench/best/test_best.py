@@ -178,6 +178,13 @@ def test_the_experiment_reports_ratios_medians_and_times(light, tmp_path, capsys
     assert check["figure"] == pytest.approx(10 ** (mine.mean() - theirs.mean()))
 
 
+def test_of_several_results_a_table_is_of_the_one_with_the_most_peers():
+    few, many = {"methods": {}}, {"methods": {}}
+    results = {"best-odd-random": few, "best-odd-random-tpe": many, "best-even-random-tpe-x": few}
+    assert tables._found(results, "best-odd") is many
+    assert tables._found(results, "best-none") is None
+
+
 def test_a_slow_peer_has_fewer_runs_and_is_compared_as_far_as_it_goes(light, monkeypatch, tmp_path):
     slow = peers.Peer(peers.at_random, (), "uniform points", slow=True)
     monkeypatch.setitem(peers.PEERS, "TPE", slow)
