@@ -807,6 +807,9 @@ def many_runs(name, dim, number=FUNCTION, batches=SEEDS // BATCH):
     return [np.concatenate(arrays) for arrays in zip(*of_batches, strict=True)]
 
 
+of_points = jax.jit(jax.vmap(FUNCTIONS[2]))
+
+
 @pytest.mark.skipif(bool(OWN), reason="it may explore to the end")
 @pytest.mark.parametrize("name", cases([n for n in LEARNING if n != "CEPE"], ALIKE), scope="module")
 @once
@@ -817,9 +820,6 @@ def test_later_queries_are_better_than_any_luck(name):
     values = of_points(jnp.concatenate([points.reshape(-1, 2), last]))
     *random, mine = np.asarray(values).reshape(-1, len(last)).mean(axis=1)
     assert mine > max(random)
-
-
-of_points = jax.jit(jax.vmap(FUNCTIONS[2]))
 
 
 @pytest.mark.slow
