@@ -81,6 +81,12 @@ def test_importing_brings_in_no_optional_package():
     assert not set(added) & set(OPTIONAL)
 
 
+def test_importing_does_not_wait_for_what_takes_longest():
+    added = python("import sys, jaxbo; print(*sys.modules)").split()
+    assert "jaxbo.kernels.models.fit" in added
+    assert not {"scipy.special", "scipy.stats", "optax", "matplotlib"} & set(added)
+
+
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, sys
 for name in sys.argv[1:]:

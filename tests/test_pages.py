@@ -316,17 +316,23 @@ print(float(trace.values.sum()), events.count("cache_misses"), events.count("cac
     assert (misses_again, hits) == ("0", "True")
 
 
-@pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("own", ["gossip:Gossip", "tests.examples.one_model:EpsilonGreedy"])
-def test_a_method_of_ones_own_keeps_the_contract(own, tmp_path):
+@pytest.mark.parametrize(
+    "own, tests",
+    [
+        pytest.param("gossip:Gossip", "scanned", marks=pytest.mark.slow),
+        pytest.param("gossip:Gossip", "", marks=pytest.mark.full),
+        pytest.param("tests.examples.one_model:EpsilonGreedy", "", marks=pytest.mark.full),
+    ],
+)
+def test_a_method_of_ones_own_keeps_the_contract(own, tests, tmp_path):
     method = next(example for _, example in EXAMPLES if "class Gossip" in example)
     (tmp_path / "gossip.py").write_text(method.split("gossip = Gossip(")[0])
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     environment |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     contract = ROOT / "tests" / "algos" / "test_contract.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(contract)]
-    command += ["--compile", "bitwise", "--method", own]
+    command += ["--compile", "bitwise", "--method", own, "-k", tests]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

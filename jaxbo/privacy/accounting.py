@@ -27,7 +27,6 @@ from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy import special
 
 from jaxbo._check import flag, is_a, require, shown, takes, whole
 from jaxbo.privacy.mechanism import AbstractSampling, FixedSize, Mechanism, Relation
@@ -256,6 +255,8 @@ def _log_moments(q: float, z: float) -> np.ndarray:
     The other direction, with p and p0 exchanged, never has larger moments (Mironov, Talwar and
     Zhang, 2019).
     """
+    from scipy import special  # late, as importing it takes a third as long as this package
+
     order = np.asarray(MOMENTS)[:, None] + 1
     k = np.arange(MOMENTS[-1] + 2)[None, :]
     left = np.maximum(order - k, 0)

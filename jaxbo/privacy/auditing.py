@@ -15,7 +15,6 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy import special
 
 from jaxbo.privacy.mechanism import Mechanism, Relation
 from jaxbo.types import Scalar
@@ -133,6 +132,8 @@ def _one_sided(likely: np.ndarray, unlikely: np.ndarray, delta: float, risk: flo
 def _epsilon(
     likely: np.ndarray, unlikely: np.ndarray, threshold: float, delta: float, risk: float
 ) -> float:
+    from scipy import special  # late, as importing it takes a third as long as this package
+
     above = int(np.sum(likely >= threshold)), int(np.sum(unlikely >= threshold))
     least = special.betaincinv(above[0], len(likely) - above[0] + 1, risk) if above[0] else 0.0
     below = len(unlikely) - above[1]

@@ -28,7 +28,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo import _check
@@ -476,7 +475,7 @@ class _Descent(eqx.Module):
     gradient: Float[Array, " parameters"]
     direction: Float[Array, " parameters"]
     step: Scalar
-    memory: optax.OptState
+    memory: PyTree
 
 
 def _descend(
@@ -487,7 +486,10 @@ def _descend(
     """The lowest point found by `steps` evaluations of `loss(u, False)` and its gradient, the loss
     there, and `loss(u, True)`: a further step, so that the loss is compiled once.
     """
+    import optax  # late, as importing it takes a tenth as long as this package
+
     lbfgs = optax.scale_by_lbfgs(_MEMORY)
+    empty = _without_memory(lbfgs.init(u))
     evaluate = jax.value_and_grad(loss)
 
     def accept(u, value, gradient, memory) -> _Descent:
@@ -501,7 +503,7 @@ def _descend(
         value, gradient = evaluate(u, last)
         # Memory of a step without positive curvature would point uphill: begin anew.
         curved = jnp.sum((gradient - state.gradient) * (u - state.u)) > 0
-        moved = accept(u, value, gradient, _select(curved, state.memory, _forget(lbfgs, u)))
+        moved = accept(u, value, gradient, _select(curved, state.memory, empty))
         predicted = state.step * jnp.sum(state.gradient * state.direction)
         excess = value - state.value - predicted
         shrunk = eqx.tree_at(lambda s: s.step, state, state.step * _shrink(predicted, excess))
@@ -511,14 +513,14 @@ def _descend(
 
     # Nothing is known at first: the first step, of no length, is accepted with any loss.
     zero = jnp.zeros_like(u)
-    start = _Descent(u, jnp.full((), jnp.inf, u.dtype), zero, zero, zero[0], _forget(lbfgs, u))
+    start = _Descent(u, jnp.full((), jnp.inf, u.dtype), zero, zero, zero[0], empty)
     end, values = jax.lax.scan(step, start, jnp.arange(steps + 1) == steps)
     return end.u, end.value, values[-1]
 
 
-def _forget(lbfgs: optax.GradientTransformation, u: Float[Array, " parameters"]) -> PyTree:
-    """An empty memory. Its count takes JAX's default type: optax adds it to an `arange`."""
-    return eqx.tree_at(lambda memory: memory.count, lbfgs.init(u), jnp.asarray(0))
+def _without_memory(start: PyTree) -> PyTree:
+    """The memory at the start. Its count takes JAX's default type: optax adds it to an `arange`."""
+    return eqx.tree_at(lambda memory: memory.count, start, jnp.asarray(0))
 
 
 def _shrink(predicted: Scalar, excess: Scalar) -> Scalar:

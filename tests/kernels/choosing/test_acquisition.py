@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, special
+from scipy import integrate, special, stats
 
 from jaxbo.kernels.choosing import acquisition
 
@@ -96,6 +96,17 @@ def test_expected_improvement_is_the_mean_gain_of_draws(key):
     error = float(gains.std()) / np.sqrt(gains.size)
     actual = acquisition.expected_improvement(mean, std, best)
     assert abs(float(actual) - float(gains.mean())) < 5 * error
+
+
+@pytest.mark.parametrize("mean, std, best", [(0.8, 0.3, 0.9), (-2.0, 1.7, -1.4), (3.0, 0.5, 2.6)])
+def test_all_are_those_of_a_normal_variable_above_any_value(mean, std, best):
+    """`best` is beaten from where it is: neither from 0 nor from a share of it."""
+    belief = stats.norm(mean, std)
+    gain = belief.expect(lambda f: f - best, lb=best)
+    chance = belief.sf(best)
+    expected = [gain, np.log(gain), chance, np.log(chance)]
+    actual = [float(evaluate(*scalars(mean, std, best))) for evaluate in IMPROVEMENTS]
+    np.testing.assert_allclose(actual, expected, rtol=rtol(2e-6, 1e-9), atol=rtol(1e-6, 1e-9))
 
 
 def test_probability_of_improvement_equals_scipy():
