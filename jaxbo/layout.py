@@ -10,7 +10,8 @@ simplest. A `Layout` is another:
 The common data of agents are on every device, and an aggregate over agents is left to the compiler. It
 makes an all-reduce of a sum, and an all-gather of messages that all are to know. `total` sums results up
 chunk by chunk, for results that are too large to be held for all agents. If the devices do not
-divide the agents, rows of zeros are added, computed and dropped. If only the first agents query
+divide the agents, rows of zeros are added, computed and dropped; what a run returns then lies whole on
+every device, since a JAX array cannot be divided unevenly. If only the first agents query
 (`targets` of some methods), their states are brought together to be asked and told, and sent back.
 """
 

@@ -318,7 +318,7 @@ print(float(trace.values.sum()), events.count("cache_misses"), events.count("cac
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "own, tests",
+    ("own", "tests"),
     [
         pytest.param("gossip:Gossip", "scanned", marks=pytest.mark.slow),
         pytest.param("gossip:Gossip", "", marks=pytest.mark.full),

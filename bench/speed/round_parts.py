@@ -5,8 +5,9 @@
 A federation halfway through, as in `scaling`. Bytes and operations are counted as in `floor`; of the
 two the slower counts for a part. Random numbers and cosines are measured: a program that does nothing
 else. `message` draws from the posterior of every agent, `candidates` finds the best candidate of every
-slab, `search` goes on from there, `learn` updates the posterior. The possible gain of a kernel of our
-own is the time of a part beyond its floor.
+slab, `search` goes on from there, `learn` updates the posterior. `rest` is what else a query takes: the
+message of a peer, what failed or was asked before, and points of a search that is told nothing. The
+possible gain of a kernel of our own is the time of a part beyond its floor.
 """
 
 from collections.abc import Callable, Mapping
@@ -85,6 +86,7 @@ def measured(case: Case, repeats: int) -> dict[str, RoundPart]:
         "message": (lambda key, state: method.messages(key, state), (jr.key(2), state)),
         "candidates": (jax.vmap(best), (messages.weights,)),
         "candidates and search": (jax.vmap(search), (messages.weights,)),
+        "ask": (lambda key, state: method.ask(key, state), (jr.key(6), state)),
         "learn": (learn, (points, values)),
         "random numbers": (partial(_normals, case), (jr.key(5),)),
         "cosines": (lambda phases: jnp.sum(cos_turns(phases), axis=1), (phases,)),
@@ -100,8 +102,16 @@ def measured(case: Case, repeats: int) -> dict[str, RoundPart]:
         "search": RoundPart(
             took["candidates and search"] - took["candidates"], climbing, 0.0, took["cosines"]
         ),
+        "rest": RoundPart(
+            took["ask"] - took["message"] - took["candidates and search"], 0.0, 0.0, 0.0
+        ),
         "learn": RoundPart(took["learn"] / case.rounds, once, 0.0, 0.0),
     }
+
+
+def whole(parts: Mapping[str, RoundPart]) -> RoundPart:
+    """A round, and its floor."""
+    return RoundPart(*(sum(numbers) for numbers in zip(*parts.values(), strict=True)))
 
 
 def _normals(case: Case, key: Key) -> Any:
@@ -135,7 +145,8 @@ def _run(options: Options) -> Result:
         finals={name: np.asarray([part.took]) for name, part in parts.items()},
         checks={
             f"{name}: less than {WORTH:g} times its floor": met(part.took / part.floor, most=WORTH)
-            for name, part in parts.items()
+            for name, part in [*parts.items(), ("the whole round", whole(parts))]
+            if part.floor
         },
         headers=(
             "part",
@@ -146,7 +157,11 @@ def _run(options: Options) -> Result:
             "x floor",
         ),
         rows=[
-            (name, *(f"{number:.2f}" for number in part), f"{part.took / part.floor:.2f}")
+            (
+                name,
+                *(f"{n:.2f}" for n in part),
+                f"{part.took / part.floor:.2f}" if part.floor else "",
+            )
             for name, part in parts.items()
         ],
     )

@@ -235,6 +235,7 @@ def round_parts(results: Results) -> Rows:
         "message": "a draw from the posterior",
         "candidates": "the best of 1000 candidates, of each slab",
         "search": "Newton's method from there",
+        "rest": "the rest of a query: of a peer, what failed, where else to look",
         "learn": "one observation more",
     }
     kinds = {"bytes or products": "work", "random numbers": "random", "cosines": "cosines"}
@@ -242,7 +243,8 @@ def round_parts(results: Results) -> Rows:
 
     def row(label: str, part: Mapping[str, float]) -> list[str]:
         least = (f"{part[kind]:.2f}" if part[kind] else "" for kind in kinds.values())
-        return [label, f"{part['took']:.2f}", *least, f"{part['took'] / part['floor']:.1f}"]
+        times = f"{part['took'] / part['floor']:.1f}" if part["floor"] else ""
+        return [label, f"{part['took']:.2f}", *least, times]
 
     kept = ("took", *kinds.values(), "floor")
     whole = {kind: sum(parts[part][kind] for part in labels) for kind in kept}

@@ -38,10 +38,13 @@ def test_a_case_is_measured_beside_its_floor(case):
 @pytest.mark.slow
 def test_the_parts_of_a_round_have_floors_of_their_own():
     parts = round_parts.measured(Case(agents=24, rounds=4, features=20), repeats=1)
-    assert list(parts) == ["message", "candidates", "search", "learn"]
-    assert all(part.work > 0 for part in parts.values())
+    assert list(parts) == ["message", "candidates", "search", "rest", "learn"]
+    assert [name for name, part in parts.items() if not part.work] == ["rest"]
     assert [name for name, part in parts.items() if part.random > 0] == ["message"]
     assert [name for name, part in parts.items() if part.cosines > 0] == ["search"]
+    whole = round_parts.whole(parts)
+    assert whole.took == pytest.approx(sum(part.took for part in parts.values()))
+    assert whole.floor == pytest.approx(sum(part.floor for part in parts.values()))
 
 
 def test_the_floor_grows_with_what_there_is_to_do():

@@ -98,7 +98,9 @@ def test_expected_improvement_is_the_mean_gain_of_draws(key):
     assert abs(float(actual) - float(gains.mean())) < 5 * error
 
 
-@pytest.mark.parametrize("mean, std, best", [(0.8, 0.3, 0.9), (-2.0, 1.7, -1.4), (3.0, 0.5, 2.6)])
+@pytest.mark.parametrize(
+    ("mean", "std", "best"), [(0.8, 0.3, 0.9), (-2.0, 1.7, -1.4), (3.0, 0.5, 2.6)]
+)
 def test_all_are_those_of_a_normal_variable_above_any_value(mean, std, best):
     """`best` is beaten from where it is: neither from 0 nor from a share of it."""
     belief = stats.norm(mean, std)
