@@ -66,7 +66,7 @@ def megabytes() -> float:
 # ---------------------------------------------------------------- the server alone
 
 
-class Round(NamedTuple):
+class RoundCost(NamedTuple):
     """CPU seconds of an owner that answers, and of a server that hears all owners and ends the round."""
 
     answer: float
@@ -74,7 +74,7 @@ class Round(NamedTuple):
     close: float
 
 
-def rounds_alone(owners: int) -> list[Round]:
+def rounds_alone(owners: int) -> list[RoundCost]:
     """All exchanges of a federation, the first of which compile."""
     found, algorithm = [], method(owners)
     with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +95,7 @@ def rounds_alone(owners: int) -> list[Round]:
             server.close()
             times.append(time.process_time())
             took = np.diff(times)
-            found.append(Round(took[0], took[2], took[3]))
+            found.append(RoundCost(took[0], took[2], took[3]))
     return found
 
 

@@ -19,7 +19,7 @@ from jaxbo._keys import fresh
 from jaxbo._version import __version__
 from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
-from jaxbo.algos.base.keys import ask_keys, init_keys, round_keys, run_keys
+from jaxbo.algos.base.keys import ask_keys, init_keys, release_keys, round_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.federation import _senders, _sides
 from jaxbo.federation._directory import Directory
@@ -460,7 +460,7 @@ class Coordinator:
         # As in `AbstractPrivate.release`; nothing here is drawn from the secret half.
         server = ask_keys(round_keys(self._keys, jnp.asarray(round)).ask).server
         known = self._revised(), jnp.asarray(round), jnp.asarray(total)
-        broadcast = pack(_sides.opened(algorithm, jr.split(server)[1], *known))
+        broadcast = pack(_sides.opened(algorithm, release_keys(server).public, *known))
         return self._memory.after(round, broadcast, heard, self._memory.ledger)
 
     def _revised(self) -> PyTree:

@@ -1,7 +1,7 @@
 """Products, triangular solves and a Cholesky factorization at full precision.
 
     solve_lower(L, B) = L^-1 B,   solve_upper(L, B) = L'^-1 B,   inverse_lower(L) = L^-1
-    cholesky(K, floor) = L with L L' = K,   whiten(L, k, room) = L^-1 k with |L^-1 k|^2 <= room
+    cholesky(K, floor) = L with L L' = K,   whiten(L, k, spare) = L^-1 k with |L^-1 k|^2 <= spare
 
 Matrix products default to TF32 on GPUs and bfloat16 on TPUs, which ruins a Gaussian process
 silently. Every product in the core goes through `dot`, so the choice is made here, once.
@@ -96,56 +96,56 @@ def cholesky(
     as `jnp.linalg.cholesky`, which gives NaN where K is not positive definite after rounding.
     """
     size = K.shape[0]
-    room = jnp.maximum(jnp.diagonal(K) - floor.astype(K.dtype), 0)
+    spare = jnp.maximum(jnp.diagonal(K) - floor.astype(K.dtype), 0)
     L = jnp.zeros_like(K)
     width = -(-size // _PANELS)
     for first in range(0, size, width):
         last = min(first + width, size)
         left = K[first:, first:last] - dot(L[first:, :first], L[first:last, :first].T)
-        panel, below = _panel(left, room[first:], floor.astype(K.dtype))
+        panel, below = _panel(left, spare[first:], floor.astype(K.dtype))
         L = L.at[first:, first:last].set(panel)
-        room = jnp.concatenate([room[:first], below])
+        spare = jnp.concatenate([spare[:first], below])
     return L
 
 
 def _panel(
-    left: Float[Array, "rows width"], room: Float[Array, " rows"], floor: Float[Array, ""]
+    left: Float[Array, "rows width"], spare: Float[Array, " rows"], floor: Float[Array, ""]
 ) -> tuple[Float[Array, "rows width"], Float[Array, " rows"]]:
-    """The columns of the factor from the rest of K's columns, and the room left in each row."""
+    """The columns of the factor from the rest of K's columns, and what is left of each row."""
     rows = jnp.arange(left.shape[0])
 
     def column(j, carry):
-        panel, room = carry
-        pivot = jnp.sqrt(room[j] + floor)
-        entries = _clip((left[:, j] - dot(panel, panel[j])) / pivot, room)
+        panel, spare = carry
+        pivot = jnp.sqrt(spare[j] + floor)
+        entries = _clip((left[:, j] - dot(panel, panel[j])) / pivot, spare)
         entries = jnp.where(rows > j, entries, 0)
         panel = panel.at[:, j].set(jnp.where(rows == j, pivot, entries))
-        return panel, jnp.maximum(room - entries**2, 0)
+        return panel, jnp.maximum(spare - entries**2, 0)
 
-    return jax.lax.fori_loop(0, left.shape[1], column, (jnp.zeros_like(left), room))
+    return jax.lax.fori_loop(0, left.shape[1], column, (jnp.zeros_like(left), spare))
 
 
 def whiten(
-    L: Float[Array, "capacity capacity"], k: Float[Array, " capacity"], room: Float[Array, ""]
+    L: Float[Array, "capacity capacity"], k: Float[Array, " capacity"], spare: Float[Array, ""]
 ) -> Float[Array, " capacity"]:
-    """w with L w = k, where |w|^2 is known to be at most `room`.
+    """w with L w = k, where |w|^2 is known to be at most `spare`.
 
-    The next row of `cholesky` for the covariances k with the points so far: `room` is then the
+    The next row of `cholesky` for the covariances k with the points so far: `spare` is then the
     point's own variance, and the bound keeps rounding from growing in the same way.
     """
 
     def row(i, carry):
-        w, room = carry
-        value = _clip((k[i] - dot(L[i], w)) / L[i, i], room)
-        return w.at[i].set(value), jnp.maximum(room - value**2, 0)
+        w, spare = carry
+        value = _clip((k[i] - dot(L[i], w)) / L[i, i], spare)
+        return w.at[i].set(value), jnp.maximum(spare - value**2, 0)
 
-    start = jnp.zeros_like(k), jnp.maximum(room, 0)
+    start = jnp.zeros_like(k), jnp.maximum(spare, 0)
     return jax.lax.fori_loop(0, k.shape[0], row, start)[0]
 
 
-def _clip(value: Float[Array, "*a"], room: Float[Array, "*a"]) -> Float[Array, "*a"]:
+def _clip(value: Float[Array, "*a"], spare: Float[Array, "*a"]) -> Float[Array, "*a"]:
     # The bound is no function of the inputs to be differentiated: exactly, it never acts.
-    bound = jnp.sqrt(jax.lax.stop_gradient(room))
+    bound = jnp.sqrt(jax.lax.stop_gradient(spare))
     return jnp.clip(value, -bound, bound)
 
 

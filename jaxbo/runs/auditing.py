@@ -26,7 +26,7 @@ from jaxbo._check import positive_number, require, shown, whole
 from jaxbo._keys import unwrap, wrap
 from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import FederatedState
-from jaxbo.algos.base.keys import ask_keys, round_keys, run_keys
+from jaxbo.algos.base.keys import ask_keys, release_keys, round_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.kernels.linalg import dot
 from jaxbo.privacy import accounting
@@ -289,7 +289,7 @@ def _of_server(
 ) -> tuple[PyTree, Array, Flag]:
     """The broadcast, its release without the part of the others, and whether there is one."""
     algorithm, round = attack.algorithm, state.round
-    secret, _ = jr.split(wrap(unwrap(key), key))  # as in `release`: to look again
+    secret = release_keys(wrap(unwrap(key), key)).secret  # to look again at what `release` draws
     release = algorithm.release(key, round, messages, present)
     broadcast = algorithm.broadcast(release.public, state.shared, round, release.sums)
 
@@ -318,13 +318,13 @@ def _of_owners(
 ) -> tuple[PyTree, Array, Flag]:
     """The same of a secure sum."""
     algorithm, round = attack.algorithm, state.round
-    secret, public = jr.split(key)
+    keys = release_keys(key)
     here = _in_shares.named(secure, present, attack.victim)
     sums, rest = _in_shares.opened(
-        algorithm, attack.victim, secret, round, messages, here, takes_part, shares
+        algorithm, attack.victim, keys.secret, round, messages, here, takes_part, shares
     )
     told = _in_shares.louder(algorithm, secure, here)
-    return told.broadcast(public, state.shared, round, sums), rest, jnp.any(here)
+    return told.broadcast(keys.public, state.shared, round, sums), rest, jnp.any(here)
 
 
 def _with_worst(attack: _Attack, messages: PyTree, sign: Scalar) -> PyTree:

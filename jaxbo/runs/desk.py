@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
@@ -28,7 +27,7 @@ from jaxbo._warning import warn
 from jaxbo.algos.base import _origin, outcomes
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import Stage
-from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
+from jaxbo.algos.base.keys import agent_key, design_keys, round_keys, run_keys
 from jaxbo.algos.base.known import point
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.algos.bo import BO, first_design
@@ -288,10 +287,10 @@ class Desk:
         tickets.must_be(number)
         row = tickets.row(number)
         if tickets.entries[number].origin == ASKED:
-            return jr.fold_in(round_keys(self._keys, jnp.asarray(row)).noise, 0)
+            return agent_key(round_keys(self._keys, jnp.asarray(row)).noise, 0)
         if row < self.initial:  # points that are asked first leave the others as they are
             row = (row - len(self._begin.first)) % self.initial
-        return jr.fold_in(design_keys(self._keys, jnp.asarray(row)).noise, 0)
+        return agent_key(design_keys(self._keys, jnp.asarray(row)).noise, 0)
 
     def _drawn_point(self, algorithm: AbstractOneModel, row: int) -> Point | np.ndarray:
         first = self._begin.first

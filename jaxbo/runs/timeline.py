@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from jaxbo._check import require, whole
 from jaxbo._shown import Shown
 from jaxbo.algos.base.algorithm import Stage
-from jaxbo.algos.base.keys import design_keys, round_keys, run_keys
+from jaxbo.algos.base.keys import agent_key, design_keys, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.runs import _steps
 from jaxbo.runs._arguments import check_arguments, check_precision, check_room
@@ -148,7 +148,7 @@ def _simulate(
     state = _steps.init(algorithm, keys.init, jax.vmap)
 
     def evaluate(key: Key, x: Point) -> Scalar:
-        value = objective(jr.fold_in(key, 0), jnp.zeros((), int), x)
+        value = objective(agent_key(key, 0), jnp.zeros((), int), x)
         fine = jnp.isfinite(value) & algorithm.domain.contains(x)
         return jnp.where(fine, value, jnp.nan)
 

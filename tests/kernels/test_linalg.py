@@ -166,7 +166,7 @@ def test_whiten_is_the_next_row_of_the_factor(rng, tolerance):
     np.testing.assert_allclose(row, np.asarray(L)[9, :9], atol=tolerance)
 
 
-def test_whiten_keeps_within_the_room_given(rng):
+def test_whiten_keeps_within_what_is_left(rng):
     L, k = array(np.eye(5) * 1e-3), array(rng.standard_normal(5))
     row = np.asarray(jax.jit(linalg.whiten)(L, k, array(0.7)))
     assert (row**2).sum() <= 0.7 * (1 + 1e-6)

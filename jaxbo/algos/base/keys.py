@@ -5,7 +5,8 @@
          ├─ design ── a row's ─┬─ points ── an agent's
          │                     └─ noise ── an agent's
          └─ rounds ── a round's ─┬─ ask ─┬─ message ── an agent's
-                                 │       ├─ server
+                                 │       ├─ server ─┬─ secret    of a private method's release
+                                 │       │          └─ public
                                  │       └─ choice ── an agent's
                                  └─ noise ── an agent's
 
@@ -63,6 +64,13 @@ class AskKeys(NamedTuple):
     choice: Key
 
 
+class ReleaseKeys(NamedTuple):
+    """The server's keys of a private release: whom it draws and its noise, and what all may know."""
+
+    secret: Key
+    public: Key
+
+
 def run_keys(key: Key) -> RunKeys:
     return RunKeys(*jr.split(key, 3))
 
@@ -88,6 +96,10 @@ def row_keys(keys: RunKeys, before: Flag, index: Count) -> RoundKeys:
 
 def ask_keys(key: Key) -> AskKeys:
     return AskKeys(*jr.split(key, 3))
+
+
+def release_keys(key: Key) -> ReleaseKeys:
+    return ReleaseKeys(*jr.split(key))
 
 
 def agent_key(key: Key, agent: Count | int) -> Key:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.random as jr
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxbo._check import is_a, require
 from jaxbo.algos.base.federated import AbstractFederated
+from jaxbo.algos.base.keys import release_keys
 from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.types import Count, Features, Flag, Key, Scalar
 
@@ -142,9 +142,10 @@ class AbstractPrivate(AbstractFederated):
         Returns:
             The sums, and a key that all may know.
         """
-        secret, public = jr.split(key)
+        keys = release_keys(key)
         vectors, weights = self.vectors(messages), self.weights(round)
-        return Release(self.mechanism.release(secret, vectors, weights, present), public)
+        sums = self.mechanism.release(keys.secret, vectors, weights, present)
+        return Release(sums, keys.public)
 
     def aggregate(
         self,

@@ -172,32 +172,31 @@ def _pivots(
 class Inducing(eqx.Module):
     """Points by their `indices`, of which the first `count` are meant."""
 
-    indices: Int[Array, " room"]
+    indices: Int[Array, " capacity"]
     count: Count
 
 
-def draw(key: Key, probabilities: Float[Array, " points"], room: int | None = None) -> Inducing:
+def draw(key: Key, probabilities: Float[Array, " points"], capacity: int | None = None) -> Inducing:
     """Every point by itself with its probability (Algorithm 2); above 1 counts as 1, and NaN as 0.
 
-    The buffer holds all points unless `room` says otherwise. If more are drawn than it holds, the
+    The buffer holds all points unless `capacity` says otherwise. If more are drawn than it holds, the
     run stops with an error: a part of the set would be a sketch of something else.
     """
     points = probabilities.shape[0]
-    room = points if room is None else room
-    whole("room", room, least=1)
+    capacity = points if capacity is None else capacity
+    whole("capacity", capacity, least=1)
     # Of two numbers in [0, 1) the first is below a probability of 1 always, of 0 never.
     chosen = jr.uniform(key, (points,), probabilities.dtype) < probabilities
     count = jnp.sum(chosen, dtype=int)
-    if room < points:
+    if capacity < points:
         count = eqx.error_if(
             count,
-            count > room,
-            f"more inducing points were drawn than the buffer of {room} holds: give it more room, or "
-            "lower q0.",
+            count > capacity,
+            f"more inducing points were drawn than a buffer of {capacity} holds: give it more, or lower q0.",
         )
     order = jnp.argsort(~chosen, stable=True)
-    order = jnp.concatenate([order, jnp.zeros((max(room - points, 0),), order.dtype)])
-    return Inducing(order[:room].astype(int), count)
+    order = jnp.concatenate([order, jnp.zeros((max(capacity - points, 0),), order.dtype)])
+    return Inducing(order[:capacity].astype(int), count)
 
 
 # ---------------------------------------------------------------- features
@@ -306,17 +305,17 @@ def split(
     regions: Regions,
     x: Points,
     y: Float[Array, " points"],
-    room: int,
+    capacity: int,
     margin: Scalar | float = 0.0,
-) -> tuple[Float[Array, "regions room dim"], Float[Array, "regions room"]]:
+) -> tuple[Float[Array, "regions capacity dim"], Float[Array, "regions capacity"]]:
     """The observations in each region, and up to `margin` beyond it along every axis; NaN is none.
 
     If a domain is many length scales wide, a sketch for each region, under a `vmap` over regions,
     needs far fewer inducing points apiece than a common sketch. A margin of two or three length
-    scales hides the borders. If a region has more observations than `room`, the run stops with an
+    scales hides the borders. If a region has more observations than `capacity`, the run stops with an
     error.
     """
-    whole("room", room, least=1)
+    whole("capacity", capacity, least=1)
     index = jnp.arange(regions.count)
 
     def within(region: Count) -> Bool[Array, " points"]:
@@ -327,10 +326,10 @@ def split(
     held = jax.vmap(within)(index)
     held = eqx.error_if(
         held,
-        jnp.sum(held, axis=1) > room,
-        f"a region has more than {room} observations: give more room, or cut finer.",
+        jnp.sum(held, axis=1) > capacity,
+        f"a region has more than {capacity} observations: give more, or cut finer.",
     )
     order = jnp.argsort(~held, axis=1, stable=True)
-    order = jnp.pad(order, ((0, 0), (0, max(room - y.shape[0], 0))))[:, :room]
-    slots = jnp.arange(room)[None, :]
+    order = jnp.pad(order, ((0, 0), (0, max(capacity - y.shape[0], 0))))[:, :capacity]
+    slots = jnp.arange(capacity)[None, :]
     return x[order], jnp.where(slots < jnp.sum(held, axis=1, keepdims=True), y[order], jnp.nan)

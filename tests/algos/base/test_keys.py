@@ -21,6 +21,7 @@ def test_the_tree_is_as_it_is_drawn(key):
     of_round = jr.split(jr.fold_in(rounds, 7))
     np.testing.assert_array_equal(data(*keys.round_keys(run, jnp.asarray(7))), data(*of_round))
     np.testing.assert_array_equal(data(*keys.ask_keys(init)), data(*jr.split(init, 3)))
+    np.testing.assert_array_equal(data(*keys.release_keys(init)), data(*jr.split(init)))
     # The compiled loop has one program for both.
     for before, expected in ((True, of_row), (False, jr.split(jr.fold_in(rounds, 2)))):
         found = keys.row_keys(run, jnp.asarray(before), jnp.asarray(2))

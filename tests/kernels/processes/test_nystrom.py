@@ -288,7 +288,7 @@ def test_sizes_are_whole_numbers(size):
     points = uniform(0, 5, 1)
     with pytest.raises(ValueError, match="size"):
         nystrom.greedy(jr.key(0), KERNEL, points, size)
-    with pytest.raises(ValueError, match="room"):
+    with pytest.raises(ValueError, match="capacity"):
         nystrom.draw(jr.key(0), points[:, 0], size)
 
 
