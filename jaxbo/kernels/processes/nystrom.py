@@ -192,7 +192,7 @@ def draw(key: Key, probabilities: Float[Array, " points"], capacity: int | None 
         count = eqx.error_if(
             count,
             count > capacity,
-            f"more inducing points were drawn than a buffer of {capacity} holds: give it more, or lower q0.",
+            f"more inducing points were drawn than a buffer of {capacity} holds: give more, or lower q0.",
         )
     order = jnp.argsort(~chosen, stable=True)
     order = jnp.concatenate([order, jnp.zeros((max(capacity - points, 0),), order.dtype)])
