@@ -163,7 +163,7 @@ class LearnedPrior(AbstractFederated):
     `rank` says how agents' functions may differ from their mean m, and it fixes the length of a
     message. D is `features.size` + 1:
 
-        None      in any way, S any covariance                  D + 4 + 2 D² numbers
+        None      in any way, S any covariance                  D + 4 + D (D + 1) numbers
         r         most in r directions, which are learned       D + 4 + 2 D (r + 1) numbers
         0         independently, S one variance                 D + 8 numbers
 
@@ -438,7 +438,7 @@ class LearnedPrior(AbstractFederated):
         def counted(shared: LearnedPriorShared, present: Flag, client: AgentData) -> Any:
             return self._counted(present, self._terms(shared, client))
 
-        # All messages together would be D² numbers for each agent: their sums are made of fewer.
+        # All messages together would be some D² numbers for each agent: their sums are made of fewer.
         sums = total(each, counted, (None, 0, 0), _gathered)(state.shared, present, state.clients)
         return None, self._broadcast(keys.server, state.shared, sums, state.round)
 

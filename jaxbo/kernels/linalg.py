@@ -1,6 +1,7 @@
 """Products, triangular solves and a Cholesky factorization at full precision.
 
     solve_lower(L, B) = L^-1 B,   solve_upper(L, B) = L'^-1 B,   inverse_lower(L) = L^-1
+    triangle(A) = the lower triangle of a symmetric A, row by row,   symmetric(triangle(A)) = A
     cholesky(K, floor) = L with L L' = K,   whiten(L, k, spare) = L^-1 k with |L^-1 k|^2 <= spare
 
 Matrix products default to TF32 on GPUs and bfloat16 on TPUs, which ruins a Gaussian process
@@ -13,8 +14,11 @@ was measured to take over a hundred times as long on CPU, because it starts thre
 inside XLA's.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 #: Panels of columns in `cholesky`. More skip more of what is zero, but each is compiled: with four
@@ -37,6 +41,19 @@ def inner(a: Float[Array, " n"], b: Float[Array, " n"]) -> Float[Array, ""]:
     a matrix and a vector, at about half the time.
     """
     return dot(a * b, jnp.ones(a.shape, a.dtype))
+
+
+def triangle(A: Float[Array, "n n"]) -> Float[Array, " triangle"]:
+    """The lower triangle of a symmetric matrix, row by row: half as many numbers."""
+    return A[np.tril_indices(A.shape[0])]
+
+
+def symmetric(t: Float[Array, " triangle"]) -> Float[Array, "n n"]:
+    """The symmetric matrix with this lower triangle."""
+    n = (math.isqrt(8 * t.shape[0] + 1) - 1) // 2
+    row, column = np.indices((n, n))
+    low, high = np.minimum(row, column), np.maximum(row, column)
+    return t[high * (high + 1) // 2 + low]
 
 
 def solve_lower(

@@ -221,7 +221,7 @@ def test_a_message_has_as_many_numbers_as_is_said(rank, groups, settings):
     state = jax.eval_shape(algorithm.init, jr.key(0))
     message = jax.eval_shape(algorithm.messages, jr.key(0), state)
     D = MODEL.size + 1
-    of_spread = {0: 2, 4: D * 5}.get(rank, D * D)
+    of_spread = {0: 2, 4: D * 5}.get(rank, D * (D + 1) // 2)
     evidence = 2 * settings if settings > 1 else 0
     assert metrics.floats(message) == AGENTS * (groups * (1 + 3 + D + 2 * of_spread) + evidence)
 

@@ -166,6 +166,16 @@ def test_whiten_is_the_next_row_of_the_factor(rng, tolerance):
     np.testing.assert_allclose(row, np.asarray(L)[9, :9], atol=tolerance)
 
 
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_a_triangle_has_each_number_of_a_symmetric_matrix_once(rng, n):
+    half = rng.standard_normal((n, n))
+    A = jnp.asarray(half + half.T)
+    rows = [A[i, j] for i in range(n) for j in range(i + 1)]
+    triangle = jax.jit(linalg.triangle)(A)
+    np.testing.assert_array_equal(triangle, np.stack(rows))
+    np.testing.assert_array_equal(jax.jit(linalg.symmetric)(triangle), A)
+
+
 def test_whiten_keeps_within_what_is_left(rng):
     L, k = array(np.eye(5) * 1e-3), array(rng.standard_normal(5))
     row = np.asarray(jax.jit(linalg.whiten)(L, k, array(0.7)))

@@ -155,8 +155,8 @@ class Isotropic(AbstractCovariance[Float[Array, "2"]]):
         return _step(total, mean, shrink)
 
 
-class Full(AbstractCovariance[Float[Array, "features features"]]):
-    """Any covariance, by its lower triangular root. A spread has D² numbers."""
+class Full(AbstractCovariance[Float[Array, " triangle"]]):
+    """Any covariance, by its lower triangular root. A spread is a triangle, of D (D + 1) / 2 numbers."""
 
     tells_error = True
     root: Float[Array, "features features"]
@@ -171,36 +171,39 @@ class Full(AbstractCovariance[Float[Array, "features features"]]):
     def color(self, z: Float[Array, " width"]) -> Features:
         return linalg.dot(self.root, z)
 
-    def spread(self, rows: Float[Array, "rows features"]) -> Float[Array, "features features"]:
-        return linalg.dot(rows.T, rows)
+    def spread(self, rows: Float[Array, "rows features"]) -> Float[Array, " triangle"]:
+        return linalg.triangle(linalg.dot(rows.T, rows))
 
-    def colored(self, rows: Float[Array, "rows width"]) -> Float[Array, "features features"]:
+    def colored(self, rows: Float[Array, "rows width"]) -> Float[Array, " triangle"]:
         if rows.shape[0] <= self.width:
             return super().colored(rows)
         # R Z'Z R': many vectors are brought together before they are colored.
-        return linalg.dot(self.root, linalg.dot(linalg.dot(rows.T, rows), self.root.T))
+        whole = linalg.dot(self.root, linalg.dot(linalg.dot(rows.T, rows), self.root.T))
+        return linalg.triangle(whole)
 
-    def own(self) -> Float[Array, "features features"]:
-        return linalg.dot(self.root, self.root.T)
+    def own(self) -> Float[Array, " triangle"]:
+        return linalg.triangle(linalg.dot(self.root, self.root.T))
 
-    def identity(self) -> Float[Array, "features features"]:
-        return jnp.eye(self.root.shape[0], dtype=self.root.dtype)
+    def identity(self) -> Float[Array, " triangle"]:
+        return linalg.triangle(jnp.eye(self.root.shape[0], dtype=self.root.dtype))
 
-    def of(self, spread: Float[Array, "features features"]) -> "Full":
-        floor = _FLOOR * jnp.max(jnp.diagonal(spread))
-        return Full(linalg.cholesky((spread + spread.T) / 2, floor))
+    def of(self, spread: Float[Array, " triangle"]) -> "Full":
+        matrix = linalg.symmetric(spread)
+        return Full(linalg.cholesky(matrix, _FLOOR * jnp.max(jnp.diagonal(matrix))))
 
     def leading(
-        self, spread: Float[Array, "features features"], count: int
+        self, spread: Float[Array, " triangle"], count: int
     ) -> Float[Array, "count features"]:
-        squares, turn = jnp.linalg.eigh((spread + spread.T)[:-1, :-1] / 2)
+        squares, turn = jnp.linalg.eigh(linalg.symmetric(spread)[:-1, :-1])
         return _largest(squares, jnp.pad(turn, ((0, 1), (0, 0))), count)
 
     def moved(
         self, total: Statistics, mean: Features, shrink: Scalar, unit: Scalar, centered: Scalar
     ) -> MeanEstimate:
-        known = total.gained, total.away, total.shift
-        return shared_mean.estimated(self.root, *known, mean, shrink, unit, centered)
+        gained, away = linalg.symmetric(total.gained), linalg.symmetric(total.away)
+        known = gained, away, total.shift, mean, shrink, unit, centered
+        step, left, error = shared_mean.estimated(self.root, *known)
+        return MeanEstimate(step, left, linalg.triangle(error))
 
 
 class Projected(NamedTuple):

@@ -203,8 +203,8 @@ def believed(
 class Terms(eqx.Module):
     """The parts of an agent's statistics: `capacity` + 1 rows z, of which the vectors R z are spread.
 
-    Statistics may have D² numbers where terms have a few D. `squares` is |z|² + |R z|² of the mean. It is
-    infinite if the products in statistics would be. It is in no sum.
+    Statistics may have D (D + 1) numbers where terms have a few D. `squares` is |z|² + |R z|² of the mean.
+    It is infinite if the products in statistics would be. It is in no sum.
     """
 
     agents: Scalar
@@ -286,7 +286,7 @@ def updated(
     if error is not None:
         # At first values are centered, so the constant is not as uncertain as it was.
         certain = jnp.ones_like(m).at[-1].set(jnp.where(prior.learned, 1, _UNKNOWN**-0.5))
-        wide = S.of(spread + ratio**2 * certain[:, None] * certain[None, :] * error)
+        wide = S.of(spread + ratio**2 * S.spread(certain[None]) * error)
     learned = SharedPrior(
         prior.location + prior.scale * mean,
         prior.scale * deviation,
