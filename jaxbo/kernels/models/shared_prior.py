@@ -203,8 +203,8 @@ def believed(
 class Terms(eqx.Module):
     """The parts of an agent's statistics: `capacity` + 1 rows z, of which the vectors R z are spread.
 
-    Statistics may have D (D + 1) numbers where terms have a few D. `squares` is |z|² + |R z|² of the mean.
-    It is infinite if the products in statistics would be. It is in no sum.
+    Statistics may have D (D + 1) numbers where terms have a few D. `squares` is |z|² + |R z|² of the
+    mean. It is infinite if the products in statistics would be. It is in no sum.
     """
 
     agents: Scalar
