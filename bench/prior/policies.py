@@ -18,7 +18,7 @@ from bench.claims import Check, at_most, within
 from bench.prior.families import FAMILIES, regret, result
 from bench.prior.setting import CLAIMED, LOST, ROUNDS, methods
 from bench.runner import Experiment, Options, Result, progress
-from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.learned_prior import LearnedPrior
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.choosing.policy import EI, UCB, AbstractPolicy, Thompson
 from jaxbo.schedules import InverseSqrt
@@ -36,11 +36,13 @@ METHODS = (*POLICIES, *(f"{policy}, mixing" for policy in SAFE))
 COSTS = {5: 1.25, 10: 2.0, 20: 2.0}
 
 
-def algorithm(method: str) -> AbstractAlgorithm:
+def algorithm(method: str) -> LearnedPrior:
     """The learned prior of that policy, with the safeguard or without."""
     policy, _, mixing = method.partition(", ")
-    options = {"policy": POLICIES[policy], "mixing": InverseSqrt() if mixing else None}
-    return dataclasses.replace(methods(Cube(2), AGENTS)[CLAIMED], **options)  # pyright: ignore[reportArgumentType]
+    claimed = methods(Cube(2), AGENTS)[CLAIMED]
+    assert isinstance(claimed, LearnedPrior)
+    schedule = InverseSqrt() if mixing else None
+    return dataclasses.replace(claimed, policy=POLICIES[policy], mixing=schedule)
 
 
 def _run(options: Options) -> Result:

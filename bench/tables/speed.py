@@ -260,23 +260,6 @@ def prior_rounds(results: Results) -> Rows:
     return [["", "µs an agent", "rounds of FTS"], *rows]
 
 
-def prior_population(results: Results) -> Rows:
-    """A run of a population that learns a prior."""
-    found = results["prior-population"]["settings"]
-    each = 1e6 * found["processors"] / found["rounds"] / found["agents"]
-    cells = {
-        "agents": f"{found['agents']:,}".replace(",", " "),
-        "rounds": str(found["rounds"]),
-        "compiling": f"{digits(found['compile'], 3)} s",
-        "all rounds": f"{digits(found['seconds'], 3)} s",
-        "time of the processors": f"{digits(found['processors'], 3)} s",
-        "of it an agent and round": f"{digits(each, 3)} µs",
-        "memory": f"{found['memory'] / 1e9:.3f} GB",
-        "state": f"{found['state'] / 1e9:.3f} GB",
-    }
-    return [list(cells), list(cells.values())]
-
-
 def gpu(results: Results) -> Rows:
     """Times on a GPU by the plain programs and by the kernels."""
     figures = results["gpu"]["settings"]["figures"]
