@@ -49,6 +49,8 @@ EXPERIMENTS = {
     "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
     "prior-learners": "bench.prior.learners",
+    "prior-policies": "bench.prior.policies",
+    "prior-population": "bench.speed.prior_population",
     "prior-private": "bench.prior.private",
     "prior-rounds": "bench.speed.prior_rounds",
     "prior-secure": "bench.prior.secure",

@@ -303,6 +303,18 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
     ),
     "prior-har": OWNERS,
     "prior-learners": OWNERS,
+    "prior-policies": (
+        Grid(
+            "Regret of EI, over that of the better of UCB and Thompson, after so many evaluations",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), EI no worse than .+, ratio",
+            FAMILIES,
+        ),
+        Grid(
+            "Regret with the safeguard, over that of the same policy without, after so many evaluations",
+            r"(?P<row>[\w-]+, \w+): after (?P<column>\d+), at most \S+ .+ without mixing, ratio",
+            FAMILIES,
+        ),
+    ),
     "prior-private": (
         Grid(
             "Share that is kept of the gain of the learned prior, after so many queries",

@@ -1,11 +1,11 @@
-"""The worth of finished agents to an agent that begins, by a single message before its start.
+"""The worth of finished agents to an agent that begins, by messages before its start alone.
 
     n agents      20 evaluations each, by expected improvement alone
     newcomers     nothing, then five queries
 
 The families are as in `prior.families`; the tasks are tabulated. Newcomers do not hear each other.
 
-    learned prior    (m, S) after `STEPS` steps of expectation-maximization among the n
+    learned prior    (m, S) after `STEPS` steps of expectation-maximization among the n, a message each
     FTS, TAF         what each of the n sends, once
     EI               nothing but location and scale, of the first, random values of all
 
@@ -405,7 +405,7 @@ def _panel(ax: Any, name: str, query: int, regret: dict[str, np.ndarray]) -> Non
 
 EXPERIMENT = Experiment(
     source="prior-growing",
-    about="what agents that have finished are worth to one that begins, by one message",
+    about="what agents that have finished are worth to one that begins, by earlier messages",
     time="15 min",
     run=_run,
     problems=PROBLEMS,

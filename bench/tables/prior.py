@@ -6,16 +6,17 @@ from typing import Any
 from bench.tables.cells import Results, Rows, after, digits, merged, percent
 
 BOUND = "pooled bound"
+#: Families whose functions have something in common.
+COMMON = {
+    "nine tenths in common": "alike",
+    "half in common": "half",
+    "alike, half of them upside down": "opposed",
+}
+ALL = COMMON | {"nothing in common": "unrelated"}
 
 
 def prior_synthetic(results: Results) -> Rows:
     """Regret after some evaluations, by family and method."""
-    families = {
-        "nine tenths in common": "alike",
-        "half in common": "half",
-        "alike, half of them upside down": "opposed",
-        "nothing in common": "unrelated",
-    }
     methods = {
         "TS": "TS",
         "EI": "EI",
@@ -32,7 +33,7 @@ def prior_synthetic(results: Results) -> Rows:
                 label,
                 *(after(result, f"{family}, {one}", (4, 5, 10, 20)) for one in methods.values()),
             ]
-            for label, family in families.items()
+            for label, family in ALL.items()
         ),
     ]
 
@@ -40,11 +41,6 @@ def prior_synthetic(results: Results) -> Rows:
 def prior_bound(results: Results) -> Rows:
     """The gain over EI, as a share of the pooled bound's, where functions have something in common."""
     found, after_n = results["prior-synthetic"]["methods"], (5, 10, 20)
-    names = {
-        "nine tenths in common": "alike",
-        "half in common": "half",
-        "alike, half of them upside down": "opposed",
-    }
 
     def share(family: str, method: str, n: int) -> str:
         alone, ours, most = (
@@ -58,9 +54,27 @@ def prior_bound(results: Results) -> Rows:
     }
     rows = [
         [f"{label}: {words}", *(share(family, method, n) for n in after_n)]
-        for label, family in names.items()
+        for label, family in COMMON.items()
         for words, method in methods.items()
     ]
+    return [["after so many evaluations", *map(str, after_n)], *rows]
+
+
+def prior_least(results: Results) -> Rows:
+    """Regret of the bound over that of the best rival of the claims, where functions have something in
+    common.
+    """
+    found, after_n = results["prior-synthetic"]["methods"], (5, 10)
+
+    def times(family: str, n: int) -> str:
+        curves = {
+            name: found[f"{family}, {name}"]["curve"]["mean"][n - 1]
+            for name in (BOUND, "TS", "EI", "FTS")
+        }
+        bound = curves.pop(BOUND)
+        return digits(bound / min(curves.values()))
+
+    rows = [[label, *(times(family, n) for n in after_n)] for label, family in COMMON.items()]
     return [["after so many evaluations", *map(str, after_n)], *rows]
 
 
@@ -133,13 +147,7 @@ def prior_har(results: Results) -> Rows:
 def prior_growing(results: Results) -> Rows:
     """Regret of a newcomer after the first and the fifth query, by how many have finished."""
     found = merged(results, "prior-growing")
-    names = {
-        "nine tenths in common": "alike",
-        "half in common": "half",
-        "alike, half of them upside down": "opposed",
-        "nothing in common": "unrelated",
-        "landmines": "landmine-svm",
-    }
+    names = ALL | {"landmines": "landmine-svm"}
     methods = {
         "FTS": "FTS",
         "TAF": "TAF",
@@ -162,6 +170,37 @@ def prior_growing(results: Results) -> Rows:
                 for words, method in methods.items()
             ]
     return [["finished", *map(str, sizes)], *rows] if rows else []
+
+
+def prior_steps(results: Results) -> Rows:
+    """Regret of a newcomer after the first and the fifth query, by the steps that were taken before."""
+    found = merged(results, "prior-growing")
+    steps = {"1": ", 1 step", "3": ", 3 steps", "10": "", "30": ", 30 steps"}
+
+    def row(label: str, family: str) -> list[str]:
+        names = (f"{family}, learned prior, full, n = 30{words}" for words in steps.values())
+        return [label, *(after(found, name, (1, 5)) for name in names)]
+
+    rows = [row(*one) for one in ALL.items() if f"{one[1]}, EI" in found["methods"]]
+    return [["steps", *steps], *rows] if rows else []
+
+
+def prior_policies(results: Results) -> Rows:
+    """Regret after some evaluations, by family, policy and whether there is the safeguard."""
+    methods = {
+        "EI (default)": "EI",
+        "UCB": "UCB",
+        "Thompson": "Thompson",
+        "EI, safeguard": "EI, mixing",
+        "Thompson, safeguard": "Thompson, mixing",
+    }
+    found = merged(results, "prior-policies")
+
+    def row(label: str, family: str) -> list[str]:
+        return [label, *(after(found, f"{family}, {one}", (5, 10, 20)) for one in methods.values())]
+
+    rows = [row(*one) for one in ALL.items() if f"{one[1]}, EI" in found["methods"]]
+    return [["functions", *methods], *rows] if rows else []
 
 
 def prior_private(results: Results) -> Rows:

@@ -7,7 +7,7 @@ import pytest
 
 from bench import outcomes, report, runner, tables
 from bench.claims import Verdict
-from bench.prior import growing, private
+from bench.prior import growing, policies, private, setting, synthetic
 from bench.tables import cells
 
 EXPERIMENTS = sorted(set((report.ROOT / "docs/experiments").glob("*.md")) - {report.PAGE})
@@ -132,9 +132,48 @@ def test_newcomers_have_a_table_and_grids_for_all_claims(rng):
     assert first[1] == cells.after(results["prior-growing-alike"], "alike, EI", (1, 5))
     assert second[0] == "nine tenths in common: FTS"
     assert [bool(cell) for cell in second[1:]] == [True, True, True, False, True, True]
+    head, steps, _ = tables.TABLES["prior-steps"](results)
+    assert head == ["steps", "1", "3", "10", "30"]
+    ours = growing.label("alike", setting.CLAIMED, growing.OF, 3)
+    assert steps[2] == cells.after(results["prior-growing-alike"], ours, (1, 5))
     block = outcomes.block(results, "prior-growing", "claims.md")
     assert "| claim |" not in block
     assert "| nothing in common, n = 30 (at most 1.05) |" in block
+
+
+def test_owners_of_the_demo_save_more_than_half_of_their_evaluations(results):
+    # As the first paragraph of the README says.
+    _, ours, _, *alone = tables.TABLES["demo"](results)
+    assert ours[0] == "learned prior (federated)"
+    assert [name for name, *_ in alone] == ["EI (alone)", "TS (alone)"]
+    assert all(int(ours[-1]) < int(row[-1]) / 2 for row in alone)
+
+
+def test_policies_have_a_table_and_grids_for_all_claims(rng):
+    pairs = [(name, method) for name in policies.NAMES for method in policies.METHODS]
+    regret = {pair: rng.random((3, 20)) for pair in pairs}
+    curves = {", ".join(pair): curve for pair, curve in regret.items()}
+    made = result(policies.EXPERIMENT, curves, policies.checks(regret))
+    made["experiment"] = "prior-policies"
+    head, first, *rest = tables.TABLES["prior-policies"]({"prior-policies": made})
+    assert len(head) == 1 + len(policies.METHODS)
+    assert first[:2] == ["half in common", cells.after(made, "half, EI", policies.AFTER)]
+    assert first[-1] == cells.after(made, "half, Thompson, mixing", policies.AFTER)
+    assert len(rest) == len(policies.NAMES) - 1
+    block = outcomes.block({"prior-policies": made}, "prior-policies", "claims.md")
+    assert "| claim |" not in block
+    assert "| nothing in common, Thompson |" in block
+
+
+def test_the_bound_is_beside_the_best_rival_of_the_claims(rng):
+    curves = {
+        f"{family}, {method}": np.full((3, 20), 4.0)
+        for family in ("alike", "half", "opposed")
+        for method in synthetic.METHODS
+    }
+    curves |= {"half, FTS": np.full((3, 20), 2.0), f"half, {setting.BOUND}": np.ones((3, 20))}
+    made = {"prior-synthetic": result(synthetic.EXPERIMENT, curves, {})}
+    assert tables.TABLES["prior-least"](made)[2] == ["half in common", "0.50", "0.50"]
 
 
 def test_private_priors_have_a_table_and_grids_for_all_claims(rng):
@@ -156,6 +195,7 @@ def test_private_priors_have_a_table_and_grids_for_all_claims(rng):
 def test_an_experiment_that_has_not_run_says_so():
     assert "not been run" in tables.made("prior-growing", {})
     assert "not been run" in tables.made("prior-private", {})
+    assert "not been run" in tables.made("prior-policies", {})
     assert "not been run" in outcomes.block({}, "prior-growing", "claims.md")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.common.timing import Figure, checked
-from bench.speed import maxsum, prior_rounds
+from bench.speed import maxsum, prior_population, prior_rounds
 from jaxbo.kernels.factors import graph as factor_graph
 
 
@@ -65,3 +65,11 @@ def test_rounds_of_the_learned_prior_are_timed_beside_those_of_fts():
     took = prior_rounds.measured(few, repeats=2)
     assert list(took) == list(few)
     assert all((times > 0).all() for times in took.values())
+
+
+@pytest.mark.full
+def test_a_population_that_learns_a_prior_is_timed_and_finds_its_optima():
+    found = prior_population.measured(agents=12, rounds=8, chunk=5, size=20, candidates=60)
+    assert min(found.compile, found.seconds, found.memory, found.state) > 0
+    assert found.message == 4 * (21 + 4 + 2 * 21 * 11)  # D + 4 + 2 D (r + 1) numbers
+    assert -0.05 < found.last < 0.05
