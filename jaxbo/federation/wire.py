@@ -15,7 +15,7 @@ from jaxbo.runs import _arguments, _identity
 from jaxbo.types import Key
 
 #: Raised by one when what is exchanged, or how a file is laid out, changes.
-FORMAT = 10
+FORMAT = 11
 #: What requests say of the settings of secure sums where there are none. Flower counts no empty text.
 PLAIN = "none"
 #: Arrays by name: a tree of arrays and keys on its way, or in a file.

@@ -98,6 +98,13 @@ def test_an_accountant_of_ones_own_is_used_but_cannot_be_saved():
         ledger.to_json()
 
 
+def test_a_budget_may_be_small():
+    ledger = Ledger(DELTA, 0.1, pld)
+    assert ledger.budget == 0.1
+    assert ledger.affords(mechanism(z=1e4))
+    assert not ledger.affords(mechanism())
+
+
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
 def test_a_budget_that_is_not_positive_is_refused(budget):
     with pytest.raises(ValueError, match="must be a positive epsilon"):
