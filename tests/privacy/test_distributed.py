@@ -58,6 +58,14 @@ def test_no_rounded_vector_is_longer_than_the_bound(size):
     assert norms.min() > 0.999 * UNIT**2
 
 
+@pytest.mark.parametrize("size", [1, 7, 400, 10**6])
+def test_the_bound_is_that_of_kairouz_liu_and_steinke(size):
+    """Distributed discrete Gaussian, 2021, Algorithm 1: for γ = 1, c = UNIT and β = exp(-1/2)."""
+    beta, root = math.exp(-0.5), math.sqrt(size)
+    likely = UNIT**2 + size / 4 + math.sqrt(2 * math.log(1 / beta)) * (UNIT + root / 2)
+    assert squared_bound(size) == pytest.approx(min(likely, (UNIT + root) ** 2), abs=1, rel=1e-15)
+
+
 def test_rounding_keeps_the_mean_and_is_between_neighbors():
     x = vector(40, 1e-4)  # a few units of the grid
     found = jax.vmap(lambda key: rounded(key, x, jnp.array(1.0)))(jr.split(KEY, 4000))

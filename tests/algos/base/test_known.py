@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxbo.algos.base.known import points, read
+from jaxbo.algos.base.known import columns_of, inside, points, read
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
@@ -316,6 +316,23 @@ def test_a_warm_start_takes_arrays_beside_lists():
         np.testing.assert_array_equal(state.clients.posterior.mean, expected.clients.posterior.mean)
     traced = jax.jit(lambda y: method.warm_start(start, x, y))(values)
     np.testing.assert_array_equal(traced.told, expected.told)
+
+
+@pytest.mark.parametrize(
+    "domain", [Finite(np.eye(2) / 3), Finite(1e4 + np.eye(2) / 3), Cube(2)], ids=str
+)
+def test_points_that_rounding_moved_out_are_moved_back_and_others_are_not(domain):
+    corners = np.asarray(domain.points if isinstance(domain, Finite) else np.eye(2))
+    wanted = np.ones(2, bool)
+    np.testing.assert_array_equal(inside(np.nextafter(corners, 2e4), wanted, domain), corners)
+    with pytest.raises(ValueError, match=r"point 0, .* is outside of the domain"):
+        inside(corners * 1.01, wanted, domain)
+
+
+def test_values_that_are_no_dictionaries_are_told_so():
+    for values in ([1.0, 2.0], 3.0):
+        with pytest.raises(ValueError, match=r"values must be dictionaries of \['value', 'cost'\]"):
+            columns_of(values, ["value", "cost"])
 
 
 @pytest.mark.slow
