@@ -266,6 +266,22 @@ def test_alone_it_is_expected_improvement(kind, data, key):
         assert found[-1] >= found.max() * 0.999
 
 
+def test_an_agent_whose_values_are_equal_goes_where_others_say_or_else_anywhere(data):
+    x, y = data
+    y = y.copy()
+    y[:, 0] = 1.0
+    algorithm = make(TAF)
+    state = told(algorithm, (x, y), jr.key(1))
+
+    def apart(present):
+        """How far its queries are from the first, under several keys."""
+        asked = [stepped.ask(algorithm, jr.key(k), state, present)[0][0] for k in range(5)]
+        return np.linalg.norm(np.asarray(asked[1:]) - np.asarray(asked[0]), axis=1)
+
+    assert apart(jnp.ones(AGENTS, bool)).max() < 1e-2
+    assert apart(jnp.arange(AGENTS) == 0).min() > 1e-2
+
+
 @pytest.mark.parametrize("kind", [RGPE, TAF])
 def test_an_agent_may_have_observed_nothing(kind, data, key):
     x, y = data
