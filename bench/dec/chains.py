@@ -1,10 +1,11 @@
-"""Chains that learn a structure, from two starts: no pairs at all, or the true pairs.
+"""Chains that learn a structure, from two starts: no pairs at all, or the true pairs or triples.
 
     the functions of `dec-structure`; values at 110, 210 and 410 uniform points, without noise
     R-hat² = (within (n - 1) / n + between / n) / within       of the log evidence, 4 sequences of n moves
 
 A function has two chains. The first starts without pairs and with a noise of a tenth of the variance, the
-second with the true pairs and their variances. The sequences are the third and the fourth quarter of
+second with the true pairs and their variances. Functions of triples have chains whose factors hold up to
+three variables, and three pairs a triple. The sequences are the third and the fourth quarter of
 both chains. R-hat is 1 if all are alike, and large if a chain is still where it started. The length scale
 is given.
 
@@ -38,8 +39,9 @@ from jaxbo.kernels.additive.structure import Sampled
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.types import Key
 
-DIMS = (20, 50, 100)
-PROBLEMS = tuple(f"{dim}-D" for dim in DIMS)
+#: The number of variables, and the most variables of a factor.
+PROBLEMS = {"20-D": (20, 2), "50-D": (50, 2), "100-D": (100, 2), "20-D-triples": (20, 3)}
+QUICK = {"6-D": (6, 2)}
 #: Observations, and moves of each chain: a move takes the cube of the observations.
 MOVES = {110: 4000, 210: 6000, 410: 2000}
 RUNS = 3
@@ -59,12 +61,12 @@ class Walk(NamedTuple):
 
 
 @eqx.filter_jit
-def walked(key: Key, dim: int, observations: int, moves: int) -> Walk:
+def walked(key: Key, dim: int, arity: int, observations: int, moves: int) -> Walk:
     """Both chains of a function."""
     function_key, point_key, model_key, walk_key = jr.split(key, 4)
-    function = draw(function_key, dim)
+    function = draw(function_key, dim, arity)
     x = Cube(dim).sample(point_key, observations)
-    structure = Sampled(count=1)
+    structure = Sampled(arity=arity, count=1)
     model = Decomposed(
         structure, observations, form=SquaredExponential(LENGTH_SCALE), noise=NOISE, grid=2
     )
@@ -114,20 +116,20 @@ def r_hat(evidence: Float[Array | np.ndarray, "starts moves"]) -> float:
 
 def _run(options: Options) -> Result:
     runs = options.runs_or(RUNS, 2)
-    problems = options.problems_or(PROBLEMS, quick=["6-D"])
+    problems = options.problems_or(PROBLEMS, quick=QUICK)
     sizes = {30: 1000} if options.quick else MOVES
     asked = [(problem, n) for problem in problems for n in sizes]
     keys = jr.split(jr.key(options.seed), runs)
     measures = {
         f"{problem}, {n}, {run}": functools.partial(
-            walked, key, int(problem.removesuffix("-D")), n, sizes[n]
+            walked, key, *(PROBLEMS | QUICK)[problem], n, sizes[n]
         )
         for problem, n in asked
         for run, key in enumerate(keys)
     }
     measured, folder = parts(options, "dec-chains", (sorted(sizes.items()),), measures)
     found = {
-        f"{problem}, {n} points": [Walk(*measured[f"{problem}, {n}, {run}"]) for run in range(runs)]
+        _label(problem, n): [Walk(*measured[f"{problem}, {n}, {run}"]) for run in range(runs)]
         for problem, n in asked
     }
     hats = {name: np.array([r_hat(walk.evidence) for walk in some]) for name, some in found.items()}
@@ -181,6 +183,10 @@ def _run(options: Options) -> Result:
     )
 
 
+def _label(problem: str, observations: int) -> str:
+    return f"{problem.replace('-triples', ', triples')}, {observations} points"
+
+
 def checks(hats: dict[str, np.ndarray], ends: dict[str, np.ndarray]) -> dict[str, Check]:
     """The chains of both starts end alike."""
     claims: dict[str, Check] = {}
@@ -219,5 +225,5 @@ EXPERIMENT = Experiment(
     about="chains over structures from two starts: R-hat of the evidence, and pairs found",
     time="15 min",
     run=_run,
-    problems=PROBLEMS,
+    problems=tuple(PROBLEMS),
 )

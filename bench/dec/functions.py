@@ -3,6 +3,7 @@
     f(x) = Σ_v f_v(x_v) + Σ_{(i, j) ∈ tree} f_ij(x_i, x_j),    all drawn from GP(0, exp(-|.|² / 2 scale²))
 
 A random tree of dim / 4 pairs, and a factor for each variable; pairs have half of the prior variance.
+Or triples in the place of pairs: dim / 5 of them, no two with a variable in common.
 """
 
 import equinox as eqx
@@ -28,10 +29,10 @@ GRID, STEPS = 101, 5
 
 
 class Sum(eqx.Module):
-    """A function of single variables and of pairs; the objective of every agent."""
+    """A function of single variables and of pairs or triples; the objective of every agent."""
 
     scopes: Scopes
-    frequencies: Float[Array, "factors frequencies 2"]
+    frequencies: Float[Array, "factors frequencies arity"]
     weights: Float[Array, "factors frequencies 2"]
 
     def __call__(self, key: Key, agent: Count, x: Point) -> Scalar:
@@ -44,16 +45,16 @@ class Sum(eqx.Module):
 
     @staticmethod
     def part(
-        frequencies: Float[Array, "frequencies 2"],
+        frequencies: Float[Array, "frequencies arity"],
         weights: Float[Array, "frequencies 2"],
-        pair: Float[Array, "2"],
+        point: Float[Array, " arity"],
     ) -> Scalar:
         """One factor."""
-        angle = jnp.sum(frequencies * pair[None, :], axis=1)
+        angle = jnp.sum(frequencies * point[None, :], axis=1)
         return jnp.sum(weights * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1))
 
     def maximum(self, dim: int, grid: int = GRID) -> Scalar:
-        """The largest value: that of the best point of a grid, improved from there."""
+        """The largest value, of pairs: that of the best point of a grid, improved from there."""
         points = jnp.linspace(0, 1, grid)
         each = jax.vmap(jax.vmap(self.part, (None, None, 0)), (None, None, 0))
         square = jnp.stack(jnp.meshgrid(points, points, indexing="ij"), axis=2)
@@ -66,19 +67,24 @@ class Sum(eqx.Module):
         return ascend(self.value, Cube(dim), x, self.value(x), STEPS)[1]
 
 
-def draw(key: Key, dim: int) -> Sum:
-    """Functions on every variable and on the pairs of a random tree."""
+def draw(key: Key, dim: int, arity: int = 2) -> Sum:
+    """Functions on every variable and on the pairs of a random tree, or on triples."""
     tree_key, place_key, frequency_key, weight_key = jr.split(key, 4)
-    pairs = max(1, dim // 4)
-    tree = jr.permutation(place_key, dim)[RandomTree().start(tree_key, pairs + 1)]
-    alone = jnp.stack([jnp.arange(dim), jnp.full(dim, -1)], axis=1)
-    scopes = jnp.concatenate([alone, tree]).astype(jnp.int32)
-    shape = (dim + pairs, FREQUENCIES, 2)
-    variance = jnp.where(scopes[:, 1] < 0, 0.5 / dim, 0.5 / pairs)
+    places = jr.permutation(place_key, dim)
+    if arity == 2:
+        together = places[RandomTree().start(tree_key, max(1, dim // 4) + 1)]
+    else:
+        count = max(1, dim // 5)
+        together = places[: arity * count].reshape(count, arity)
+    count = len(together)
+    alone = jnp.full((dim, arity), -1).at[:, 0].set(jnp.arange(dim))
+    scopes = jnp.concatenate([alone, together]).astype(jnp.int32)
+    variance = jnp.where(scopes[:, 1] < 0, 0.5 / dim, 0.5 / count)
     # Nothing varies along a place that no variable has.
-    frequencies = jr.normal(frequency_key, shape) / LENGTH_SCALE
+    frequencies = jr.normal(frequency_key, (dim + count, FREQUENCIES, arity)) / LENGTH_SCALE
+    weights = jr.normal(weight_key, (dim + count, FREQUENCIES, 2))
     return Sum(
         scopes,
         jnp.where(scopes[:, None] < 0, 0, frequencies),
-        jr.normal(weight_key, shape) * jnp.sqrt(variance / FREQUENCIES)[:, None, None],
+        weights * jnp.sqrt(variance / FREQUENCIES)[:, None, None],
     )

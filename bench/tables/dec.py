@@ -78,9 +78,8 @@ def dec_chains(results: Results) -> Rows:
     """R-hat, and the pairs that both chains found."""
     runs = [one for one in results.values() if one.get("experiment") == "dec-chains"]
     rows = []
-    for one in sorted(
-        runs, key=lambda one: int(next(iter(one["settings"]["R-hat"])).split("-")[0])
-    ):
+    # By the number of variables, pairs before triples.
+    for one in sorted(runs, key=lambda one: _problem(next(iter(one["settings"]["R-hat"])))):
         settings = one["settings"]
         for name, hats in settings["R-hat"].items():
             evidence = "; ".join(f"{value:.0f}" for value in settings["log evidence"][name])
@@ -96,6 +95,10 @@ def dec_chains(results: Results) -> Rows:
         "of pairs found, false",
     ]
     return [head, *rows] if rows else []
+
+
+def _problem(name: str) -> tuple[bool, int]:
+    return "triples" in name, int(name.split("-")[0])
 
 
 def dec_times(results: Results) -> Rows:

@@ -95,17 +95,34 @@ class LogNormal(eqx.Module):
         return -jnp.sum(((log_value - jnp.log(self.median)) / self.spread) ** 2) / 2
 
 
+class Uniform(eqx.Module):
+    """A prior that is flat in the value itself, between its `Bounds`: p(log value) ∝ value.
+
+    For samples of hyperparameters (`Marginal`). `fit` looks for the greatest density of the logarithm,
+    as under any prior, and with few observations that is often at an upper bound. The greatest density
+    of the value itself is that of the evidence, for which `None` stands.
+    """
+
+    def log_density(self, log_value: Float[Array, "*dim"]) -> Scalar:
+        """Log density of the log value, greatest at the upper bound, up to a constant."""
+        return jnp.sum(log_value)
+
+
+#: A prior of a hyperparameter.
+Prior = LogNormal | Uniform
+
+
 class Priors(eqx.Module):
     """Priors of the hyperparameters; `None` is flat in the logarithm.
 
     The prior of the length scale holds for each coordinate's, independently, and the prior of the
-    factor for each number of a function k(x, z).
+    factor for each number of a function k(x, z). Outside of the `Bounds` all are 0.
     """
 
-    length_scale: LogNormal | None = None
-    variance: LogNormal | None = None
-    noise: LogNormal | None = None
-    factor: LogNormal | None = None
+    length_scale: Prior | None = None
+    variance: Prior | None = None
+    noise: Prior | None = None
+    factor: Prior | None = None
 
     @classmethod
     def scaled(cls, dim: int) -> "Priors":

@@ -385,8 +385,8 @@ class Fitted(AbstractSurrogate):
             fitted with the rest (`models.warping`). Default: False.
         keep_length_scale: Whether the length scale of `kernel` stays. Default: False.
         bounds: Bounds of the hyperparameters, as in `fit.fit`. None: the choice of `inference`.
-        priors: Priors of the hyperparameters, as in `fit.fit`; `Priors()` expects nothing. None:
-            around `kernel` and `noise`.
+        priors: Priors of the hyperparameters, as in `fit.fit`: `fit.LogNormal`, or `fit.Uniform`
+            between `bounds`. `Priors()` expects nothing. None: around `kernel` and `noise`.
 
     Raises:
         ValueError: A number is out of its range, or the basis or `keep_length_scale` does not fit

@@ -1,8 +1,30 @@
 """R-hat of chains from two starts, and the claims about it."""
 
+import itertools
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 
 from bench.dec import chains
+from bench.dec.functions import draw
+
+
+def test_a_function_of_triples_is_one_of_three_variables_only_in_its_triples():
+    """By inclusion and exclusion over the corners of a cube: what is left is of all three at once."""
+    function = draw(jr.key(0), 10, 3)
+    triples = np.asarray(function.scopes[10:])
+    assert triples.shape == (2, 3)
+    assert len(np.unique(triples)) == 6
+    corners = np.array(list(itertools.product((0, 1), repeat=3)))
+    signs = (-1.0) ** corners.sum(axis=1)
+    value = jax.jit(jax.vmap(function.value))
+    for scope in (*triples, [triples[0, 0], triples[0, 1], triples[1, 0]]):
+        x = np.full((8, 10), 0.3)
+        x[:, scope] += 0.5 * corners
+        left = signs @ np.asarray(value(jnp.asarray(x, float)), np.float64)
+        assert (abs(left) > 0.05) == (set(scope) in map(set, triples))
 
 
 def test_r_hat_is_near_one_for_draws_of_one_law_and_large_for_two():

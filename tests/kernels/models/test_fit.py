@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.stats
 import tinygp
 
 from jaxbo.kernels.models import fit
@@ -48,8 +49,11 @@ def built_evidence(kernel, noise, X, y):
     return gp.log_evidence(gp.build(kernel, noise, X, y))
 
 
-def best_of_scipy(X, y, starts=12, scales=None):
-    """The greatest log evidence within the default bounds, by float64 NumPy and L-BFGS-B."""
+def best_of_scipy(X, y, starts=12, scales=None, uniform=False):
+    """The greatest log evidence within the default bounds, by float64 NumPy and L-BFGS-B.
+
+    Or that of the density of the logarithms if all values are `uniform`, whose Jacobian is the values.
+    """
     rows = np.isfinite(y)
     X, y = np.asarray(X, float)[rows], np.asarray(y, float)[rows]
     squares = ((X[:, None] - X[None]) ** 2).sum(-1)
@@ -63,7 +67,7 @@ def best_of_scipy(X, y, starts=12, scales=None):
         G = (inverse.T @ inverse - np.outer(alpha, alpha)) / 2
         gradient = [(G * C * squares).sum() / scale**2, (G * C).sum(), np.trace(G) * noise]
         value = y @ alpha / 2 + np.log(np.diag(L)).sum() + len(y) / 2 * np.log(2 * np.pi)
-        return value, np.array(gradient)
+        return value - uniform * sum(theta), np.array(gradient) - uniform
 
     bounds = fit.Bounds()
     pairs = bounds.length_scale, bounds.variance, bounds.noise
@@ -196,6 +200,50 @@ def test_a_length_scale_that_stands_for_several_is_charged_its_prior_once():
     )
     np.testing.assert_allclose(many.kernel.length_scale, one.kernel.length_scale, rtol=0.02)
     np.testing.assert_allclose(many.log_evidence, one.log_evidence, atol=0.02)
+
+
+UNIFORM = fit.Priors(fit.Uniform(), fit.Uniform(), fit.Uniform())
+
+
+def test_a_uniform_prior_is_flat_in_the_value_and_not_in_its_logarithm():
+    """p(log v) = p(v) v, beside the density of SciPy's uniform distribution."""
+    values = np.geomspace(0.02, 9.0, 7)
+    found = jax.jit(jax.vmap(fit.Uniform().log_density))(jnp.log(jnp.asarray(values, float)))
+    dense = scipy.stats.uniform(0.01, 10 - 0.01).logpdf(values) + np.log(values)
+    np.testing.assert_allclose(np.diff(found), np.diff(dense), rtol=1e-5)
+    several = fit.Uniform().log_density(jnp.log(jnp.asarray(values, float)))
+    np.testing.assert_allclose(several, np.log(values).sum(), rtol=1e-5, atol=1e-5)
+
+
+def test_uniform_priors_add_the_logarithms_to_a_dense_evidence():
+    X, y = (np.asarray(leaf[0], np.float64) for leaf in draws(1, capacity=10))
+    kernel = SquaredExponential(jnp.array([0.3, 0.3]))
+    thetas = np.log([[0.3, 0.5, 1.0, 0.1], [0.1, 2.0, 3.0, 0.5], [1.0, 1.0, 0.2, 0.2]])
+
+    def dense(theta):
+        scales, variance, noise = np.exp(theta[:2]), *np.exp(theta[2:])
+        squares = (((X[:, None] - X[None]) / scales) ** 2).sum(-1)
+        K = variance * np.exp(-squares / 2) + noise * np.eye(10)
+        evidence = scipy.stats.multivariate_normal(np.zeros(10), K).logpdf(y)
+        return evidence + np.log([*scales, variance, noise]).sum()
+
+    problem = lambda X, y: fit.of_data(kernel, 0.1, X, y, priors=UNIFORM)  # noqa: E731
+    found = jax.jit(lambda X, y, at: jax.vmap(problem(X, y).log_density)(at))(
+        *(jnp.asarray(a, float) for a in (X, y, thetas))
+    )
+    np.testing.assert_allclose(found, [dense(theta) for theta in thetas], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_fit_under_uniform_priors_reaches_the_optimum_of_a_long_search():
+    X, y = draws()
+    settings = {"priors": UNIFORM, "steps": 60}  # an optimum is in a corner, which takes longer
+    found = jax.jit(jax.vmap(lambda X, y: fit.fit(START, 0.05, X, y, **settings)))(X, y)
+    values = found.kernel.length_scale, found.kernel.variance, found.noise
+    reached = np.asarray(found.log_evidence + sum(map(jnp.log, values)), float)
+    best = [best_of_scipy(*agent, uniform=True) for agent in zip(X, y, strict=True)]
+    np.testing.assert_allclose(reached, best, atol=0.05)
+    assert bool(jnp.all(found.log_evidence < fit_all(X, y).log_evidence))  # it is another optimum
 
 
 def test_missing_rows_change_nothing(fitted):

@@ -1,5 +1,6 @@
 """Hyperparameters integrated out: the chain against quadrature, and the experts made of it."""
 
+import functools
 import importlib.util
 
 import equinox as eqx
@@ -14,7 +15,7 @@ from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import Finite
 from jaxbo.kernels.choosing.policy import EI, Drawn, Largest
 from jaxbo.kernels.models import fit, marginal
-from jaxbo.kernels.models.fit import Bounds, LogNormal, Priors
+from jaxbo.kernels.models.fit import Bounds, LogNormal, Priors, Uniform
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.models.marginal import Marginal
 from jaxbo.kernels.processes.covariance import SquaredExponential
@@ -25,17 +26,22 @@ from jaxbo.runs.compiled import run
 CHAINS, COUNT = 24, 150
 
 
-def problem():
+def data():
     x = np.linspace(0, 1, 12)[:, None]
     y = np.sin(5 * x[:, 0]) + 0.1 * np.cos(40 * x[:, 0])
-    y = np.append((y - y.mean()) / y.std(), np.nan)  # and a row that is not in use
+    return x, (y - y.mean()) / y.std()
+
+
+def problem(priors=Priors(length_scale=LogNormal(0.5, 0.7)), noise=(1e-3, 1.0)):
+    x, y = data()
+    y = np.append(y, np.nan)  # and a row that is not in use
     return fit.of_data(
         SquaredExponential(0.3),
         0.05,
         jnp.asarray(np.concatenate([x, x[:1]]), float),
         jnp.asarray(y, float),
-        bounds=Bounds(length_scale=(0.05, 5.0), noise=(1e-3, 1.0)),
-        priors=Priors(length_scale=LogNormal(0.5, 0.7)),
+        bounds=Bounds(length_scale=(0.05, 5.0), noise=noise),
+        priors=priors,
         kept=("variance",),
     )
 
@@ -45,10 +51,10 @@ def densities(grid):
     return jax.lax.map(problem().log_density, grid, batch_size=500)
 
 
-@jax.jit
-def chains(keys):
+@functools.partial(jax.jit, static_argnums=1)
+def chains(keys, given=problem):
     """With the least and the largest parameters."""
-    given = problem()
+    given = given()
     draws = jax.vmap(lambda k: marginal.sample(k, given, COUNT, warmup=200))(keys)
     return draws, given.low, given.high
 
@@ -75,6 +81,34 @@ def test_samples_agree_with_quadrature(key):
             error = means.std(ddof=1) / np.sqrt(CHAINS)
             assert abs(means.mean() - expected) < 4 * error + 1e-3
             assert error < 0.1 * max(abs(expected), 1)  # the agreement says something
+
+
+def uniform():
+    return problem(Priors(length_scale=Uniform(), noise=Uniform()), noise=(0.1, 0.3))
+
+
+@pytest.mark.slow
+def test_samples_under_uniform_priors_agree_with_a_dense_quadrature_of_the_values(key):
+    """The grid is even in the values themselves, where the prior is flat."""
+    draws = np.exp(np.asarray(chains(jr.split(key, CHAINS), uniform)[0], np.float64))
+    x, y = data()
+    scales, noises = np.linspace(0.05, 5.0, 400), np.linspace(0.1, 0.3, 30)
+    C = np.exp(-(((x - x.T) / scales[:, None, None]) ** 2) / 2)
+    K = C[:, None] + noises[:, None, None] * np.eye(len(y))
+    logs = -(y * np.linalg.solve(K, y[:, None])[..., 0]).sum(-1) / 2
+    logs -= np.linalg.slogdet(K)[1] / 2
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    for i, expected in ((0, weights.sum(1) @ scales), (2, weights.sum(0) @ noises)):
+        means = draws[..., i].mean(axis=1)
+        error = means.std(ddof=1) / np.sqrt(CHAINS)
+        assert abs(means.mean() - expected) < 4 * error + 1e-3
+        assert error < 0.1 * expected
+    # Flat in the logarithm, the noise would be less.
+    logs = logs - np.log(scales)[:, None] - np.log(noises)
+    flat = np.exp(logs - logs.max()).sum(0) @ noises / np.exp(logs - logs.max()).sum()
+    error = draws[..., 2].mean(axis=1).std(ddof=1) / np.sqrt(CHAINS)
+    assert draws[..., 2].mean() > flat + 4 * error
 
 
 X = jnp.asarray(np.random.default_rng(0).random((10, 2)), float)
