@@ -57,7 +57,7 @@ def price(expert: Fitted, belief: FittedBelief) -> Scalar:
     )
     S = spreads(problem)
     A = curvature(problem, belief.model.matrix)
-    shares = jnp.linalg.eigvalsh(S[:, None] * A * S)
+    shares = jnp.linalg.eigvalsh(S[:, None] * A * S[None, :])
     volume = -jnp.sum(jnp.log1p(jnp.maximum(shares, 0))) / 2
     return problem.log_prior(problem.theta) + volume
 
