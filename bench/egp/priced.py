@@ -46,7 +46,7 @@ class Priced(Ensemble):
 
 
 def price(expert: Fitted, belief: FittedBelief) -> Scalar:
-    """What Laplace's evidence has beside the maximized evidence of an exact expert: 0 or less."""
+    """Laplace's evidence less the maximized evidence of an exact expert: 0 or less."""
     problem = fit.of_data(
         belief.kernel,
         belief.noise,
