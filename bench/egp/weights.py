@@ -119,7 +119,12 @@ def _run(options: Options) -> Result:
     }
     found, folder = parts(options, "egp-weights", (runs, rounds), measures)
     curves = {label: regret for label, (regret, _) in found.items()}
-    weights = {label: each for label, (_, each) in found.items() if each.shape[1] > 1}
+    # The kernels of `Ensemble.warped` are others.
+    weights = {
+        label: each
+        for label, (_, each) in found.items()
+        if each.shape[1] > 1 and not label.endswith(WARPED)
+    }
     return Result(
         settings={
             "runs": runs,
@@ -133,7 +138,6 @@ def _run(options: Options) -> Result:
         finals={
             f"{label}, weight of {kernel}": each[:, i]
             for label, each in weights.items()
-            if not label.endswith(WARPED)
             for i, kernel in enumerate(KERNELS)
         },
         checks=checks(curves, weights),
