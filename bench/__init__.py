@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "egp-parallel": "bench.egp.parallel",
     "egp-robot": "bench.egp.robot",
     "egp-synthetic": "bench.egp.synthetic",
+    "egp-weights": "bench.egp.weights",
     "failures": "bench.robustness.failures",
     "fts-agents": "bench.fts.agents",
     "fts-eating": "bench.fts.eating",

@@ -71,6 +71,18 @@ OWNERS = (
     ),
 )
 
+ENDS = (
+    Grid(
+        "Regret of the first, over that of the second",
+        r"(?P<column>[^:]+): (?P<row>.+ no worse than .+) by more than \d+ %, ratio",
+        BEST_OF_FOUR | {" no worse than ": " beside "},
+    ),
+    Grid(
+        "Regret of the first, less that of the second",
+        r"(?P<column>[^:]+): (?P<row>.+ below .+), difference",
+    ),
+)
+
 #: The grids of each experiment, in the order in which they take their claims.
 GRIDS: dict[str, tuple[Grid, ...]] = {
     "best": (
@@ -177,16 +189,13 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
             BEST_OF_FOUR | {" no worse than ": " beside "},
         ),
     ),
-    "egp-synthetic": (
+    "egp-synthetic": ENDS,
+    "egp-weights": (
         Grid(
-            "Regret of the first, over that of the second",
-            r"(?P<column>[^:]+): (?P<row>.+ no worse than .+) by more than \d+ %, ratio",
-            BEST_OF_FOUR | {" no worse than ": " beside "},
+            "Regret of the kernels alone by the weights of an ensemble, less their plain mean",
+            r"(?P<column>[^:]+): kernels by the weights of (?P<row>.+) below all alike, difference",
         ),
-        Grid(
-            "Regret of the first, less that of the second",
-            r"(?P<column>[^:]+): (?P<row>.+ below .+), difference",
-        ),
+        *ENDS,
     ),
     "failures": (
         Grid(

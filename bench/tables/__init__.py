@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "egp-parallel": egp.egp_parallel,
     "egp-robot": egp.egp_robot,
     "egp-synthetic": egp.egp_synthetic,
+    "egp-weights": egp.egp_weights,
     "failed": robustness.failed,
     "failures": robustness.failures,
     "fts-agents": fts.agents,

@@ -119,3 +119,36 @@ def egp_evidence(results: Results) -> Rows:
 
     rows = [row(name, one) for name, one in result["methods"].items()]
     return [["after so many observations", *map(str, observations)], *rows]
+
+
+#: The ensembles whose weights are shown, and which of the kernels alone they are made of.
+WEIGHED = {
+    "each kernel alone, on features": "GP-TS",
+    "EGP-TS, on features": "EGP-TS",
+    "each kernel alone, exact": "GP-TS, exact",
+    "exact": "EGP-TS, exact",
+    "exact, by Laplace": "EGP-TS, exact, Laplace",
+    "exact, tempered": "EGP-TS, exact, tempered",
+    "exact, equal weights": "EGP-TS, exact, equal",
+    "on `Ensemble.warped`": "EGP-TS, warped",
+}
+KERNELS = ("SE", "SE ARD", "Matern 3/2", "Matern 5/2")
+
+
+def egp_weights(results: Results) -> Rows:
+    """The regret of ensembles and the weights of their kernels, beside the regret of these alone."""
+    rows = [["", "regret", *KERNELS]]
+    for result in results.values():
+        if result.get("experiment") == "egp-weights":
+            problem = next(iter(result["methods"])).partition(", ")[0]
+            rows += [_weights(result, problem, *row) for row in WEIGHED.items()]
+    return rows[1:] and rows
+
+
+def _weights(result: Mapping[str, Any], problem: str, label: str, method: str) -> list[str]:
+    name = f"{problem}, {method}"
+    if method.startswith("GP-TS"):
+        return [f"{problem}: {label}", "", *(final(result, f"{name}, {k}") for k in KERNELS)]
+    weights = [f"{name}, weight of {k}" for k in KERNELS]
+    shown = [final(result, one) if one in result["methods"] else "" for one in weights]
+    return [f"{problem}: {label}", final(result, name), *shown]
