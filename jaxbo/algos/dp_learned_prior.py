@@ -15,7 +15,7 @@ is not finite.
 The server sees every message, and is trusted with it, unless sums are secure:
 docs/explanations/privacy.md, "Who trusts whom". It sends the prior and a public key. Both follow from
 releases and from public numbers: the M-step counts all agents of the roster, present or not, and as many
-values of each as `known` says. An empty round releases noise. It costs as much as any other round.
+values of each as `first` says. An empty round releases noise. It costs as much as any other round.
 
 The first rounds say most, and later rounds repeat it. So a few releases are enough. Fewer releases need
 less noise for the same privacy loss. After the releases, each agent goes on by its own evidence.
@@ -72,7 +72,7 @@ class DPLearnedPrior(AbstractPrivate):
     `prior-private`, with 50 agents and ε = 4, a guess of twice the scale costs 5 % of the gain
     after five queries. Half of the scale costs 20 %, four times 23 %, and a quarter 59 % (60 runs).
 
-    How far a release moves m depends on how much agents know. `known` says that, by the number of
+    How far a release moves m depends on how much agents know. `first` says that, by the number of
     their first values, since the server does not ask. A number that is too large makes the first
     step shorter, and one that is too small makes it less reliable.
 
@@ -91,7 +91,7 @@ class DPLearnedPrior(AbstractPrivate):
         features: The features that all agents share, as in `LearnedPrior`. Default:
             `Fixed(noise=1e-3)`.
         policy: The rule for the next query: `EI()`, `UCB()` or `Thompson()`. Default: `EI()`.
-        known: Number of evaluations, at random points, that an agent is expected to have made before
+        first: Number of evaluations, at random points, that an agent is expected to have made before
             the first release, at least 1. It is public. Default: 3.
         shrink: Number of agents that the expected mean counts for, above 0. Default: 1.
         trust: Probability, before any value, that the learned prior is right about an agent, in [0,
@@ -124,7 +124,7 @@ class DPLearnedPrior(AbstractPrivate):
     scale: Scalar = eqx.field(converter=named("scale"), default=1.0)
     features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
     policy: AbstractPolicy = eqx.field(default_factory=EI)
-    known: int = eqx.field(static=True, default=3)
+    first: int = eqx.field(static=True, default=3)
     shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
     trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
     candidates: int = eqx.field(static=True, default=1000)
@@ -134,7 +134,7 @@ class DPLearnedPrior(AbstractPrivate):
         positive("scale", self.scale)
         require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
         whole("agents", self.agents, least=1)
-        whole("known", self.known, least=1)
+        whole("first", self.first, least=1)
         _ = self.open  # which refuses what it cannot work with
 
     @property
@@ -162,9 +162,11 @@ class DPLearnedPrior(AbstractPrivate):
         values = self.location, self.scale
         dtype = self.features.noise.dtype
         prior = private_prior.process(basis_key, features.size, *values, dtype)
-        x = self.domain.sample(aside(key), _DESIGNS * self.known)
-        designs = x.reshape(_DESIGNS, self.known, -1)
-        known = private_prior.information(features, prior, self.features.noise, designs)
+        point_key, function_key = jr.split(aside(key))
+        x = self.domain.sample(point_key, _DESIGNS * self.first)
+        designs = x.reshape(_DESIGNS, self.first, -1)
+        public = prior, self.features.noise, designs, self.mechanism.S
+        known = private_prior.information(function_key, features, *public)
         return DPLearnedPriorShared(features, prior, None, known)
 
     def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:

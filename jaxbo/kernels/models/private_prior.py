@@ -21,6 +21,9 @@ in one place. There G_n'G_n is larger than A, and a step that ignores it would g
 has no eigenvalue above 1. So no step with B of at least 1/2 goes farther beyond m* than it began, and
 B = max(Λ, 2/3). Expectation-maximization has B = 1.
 
+The designs also say how much clipping takes from Σ d_n, for agents whose functions are drawn from the
+prior. While m is 0 the release and τ are divided by the share that is left.
+
 If agents know more than A says, the first step would be too long too. The mean cannot explain more
 than there is. So c shortens it to Δ'N Λ Δ = N (1 + ê) tr A at most, for a step of R Q Δ.
 
@@ -44,6 +47,7 @@ evidence (`shared_groups.doubting`).
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Float
 
 from jaxbo.kernels import linalg
@@ -109,26 +113,45 @@ def departure(belief: AgentBelief) -> Departure:
 
 
 class Information(eqx.Module):
-    """How much an agent knows of each direction on average: Λ, and Q by its columns."""
+    """How much an agent knows of each direction on average: Λ, and Q by its columns.
+
+    `kept` is the share of Σ d_n that clipping leaves.
+    """
 
     known: Features
     turn: Float[Array, "features features"]
+    kept: Scalar
 
 
 def information(
-    features: FeatureMap, prior: SharedPrior, noise: Scalar, designs: Float[Array, "designs t dim"]
+    key: Key,
+    features: FeatureMap,
+    prior: SharedPrior,
+    noise: Scalar,
+    designs: Float[Array, "designs t dim"],
+    bound: Scalar,
 ) -> Information:
-    """The mean over agents that have values at the points of these designs."""
-    count = designs.shape[1]
+    """The mean over agents that have values at the points of these designs, of functions of the prior."""
+    dtype, count = prior.mean.dtype, designs.shape[1]
 
-    def gains(points: Points) -> Float[Array, "t features"]:
-        values = jnp.zeros((count,), prior.mean.dtype)
+    def one(key: Key, points: Points) -> tuple[Array, Scalar, Scalar]:
+        weights = jr.normal(key, prior.mean.shape, dtype)
+        psis = jax.vmap(lambda x: shared_prior.with_constant(features, x))(points)
+        values = prior.location + prior.scale * linalg.dot(psis, weights)
         known = AgentData(points, values, jnp.asarray(count))
-        return shared_prior.believed(features, prior, noise, known).gains
+        belief = shared_prior.believed(features, prior, noise, known)
+        sent = departure(belief)
+        square = linalg.inner(sent.shift, sent.shift)
+        length = jnp.sqrt(linalg.inner(sent.vector, sent.vector))
+        left = jnp.where(length > bound, bound / jnp.where(length > 0, length, 1), 1)
+        return belief.gains, square, left * square
 
-    rows = jax.vmap(gains)(designs).reshape(-1, prior.mean.size)
+    gains, squares, left = jax.vmap(one)(jr.split(key, designs.shape[0]), designs)
+    rows = gains.reshape(-1, prior.mean.size)
     known, turn = jnp.linalg.eigh(linalg.dot(rows.T, rows) / designs.shape[0])
-    return Information(jnp.clip(known, 0, 1), turn)
+    whole = jnp.sum(squares)
+    kept = jnp.where(whole > 0, jnp.sum(left) / jnp.where(whole > 0, whole, 1), 1)
+    return Information(jnp.clip(known, 0, 1), turn, kept.astype(dtype))
 
 
 def denoised(released: Features, deviation: Scalar, counted: Features, known: Features) -> Features:
@@ -185,10 +208,12 @@ def moved(
     whiten = lambda w: linalg.dot(turn.T, w / root)  # noqa: E731
     first = jnp.all(prior.mean == 0)
     counted = jnp.where(first, known, jnp.maximum(known, _LEAST * agents))
-    total = denoised(whiten(released), deviation / root[0], counted, known)
+    kept = jnp.where(first, information.kept, 1)
+    given = whiten(released) / kept, deviation / root[0] / kept
+    total = denoised(*given, counted, known)
     step = (total - shrink * whiten(prior.mean)) / (counted + shrink)
     most = farther * jnp.sum(known)
     # By roots: squares may be beyond all numbers.
-    length, bound = jnp.linalg.norm(jnp.sqrt(known / jnp.maximum(most, 1e-30)) * step), 1
-    step = step * jnp.where(length > bound, bound / length, 1)
+    length = jnp.asarray(jnp.linalg.norm(jnp.sqrt(known / jnp.maximum(most, 1e-30)) * step))
+    step = step / jnp.maximum(length, 1)
     return root * linalg.dot(turn, step)

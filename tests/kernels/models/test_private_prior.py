@@ -89,7 +89,8 @@ def test_a_small_or_empty_or_large_release_is_finite(known, length, deviation):
 def knows(known):
     """Agents who know so much of each direction."""
     known = jnp.asarray(known, jnp.zeros(()).dtype)
-    return private_prior.Information(known, jnp.eye(known.size, dtype=known.dtype))
+    eye = jnp.eye(known.size, dtype=known.dtype)
+    return private_prior.Information(known, eye, jnp.ones_like(known[0]))
 
 
 #: Agents who know all of their weights.
@@ -164,16 +165,18 @@ def test_a_step_is_that_of_dense_algebra(name):
     start = eqx.tree_at(lambda p: (p.mean, p.covariance), start, (jnp.asarray(mean), S))
     Q = np.linalg.qr(rng.standard_normal((SIZE, SIZE)))[0]
     known = np.linspace(0.02, 0.9, SIZE)
+    first = name != "later"  # later nothing is divided by what clipping leaves
+    kept = 0.8 if first else 1.0
     shift = (20.0 if name == "too long" else 0.5) * agents * Q @ (known * Q[:, 0])
     least = 2 / 3 if name == "later" else 0.0
     counted = agents * Q @ np.diag(np.maximum(known, least)) @ Q.T
     # Weights are in units of √S.
-    sums = (shift - kappa * mean) / of_S**0.5
+    sums = (shift / kept - kappa * mean) / of_S**0.5
     step = np.linalg.solve(counted + kappa * np.eye(SIZE), sums)
     explained, most = step @ (agents * Q @ np.diag(known) @ Q.T) @ step, agents * known.sum()
     assert (explained > most) == (name == "too long")
     step *= min(1, (most / explained) ** 0.5)
-    information = private_prior.Information(jnp.asarray(known), jnp.asarray(Q))
+    information = private_prior.Information(*map(jnp.asarray, (known, Q, kept if first else 0.5)))
     given = jnp.zeros(()), agents, jnp.asarray(kappa), information
     found = private_prior.updated(start, released(shift), *given)
     np.testing.assert_allclose(found.mean, mean + of_S**0.5 * step, atol=1e-4)
@@ -235,23 +238,33 @@ POPULATION, VALUES, NOISE = 30, 3, 1e-2
 
 
 @jax.jit
-def heard(prior, x, y, information):
-    """The prior after a release without noise."""
+def spoken(prior, x, y):
+    """What agents with these values send."""
 
     def one(x, y):
         known = shared_prior.AgentData(x, y, jnp.asarray(VALUES))
         belief = shared_prior.believed(PHI, prior, jnp.asarray(NOISE), known)
         return private_prior.departure(belief).vector
 
-    total = jnp.sum(jax.vmap(one)(x, y), axis=0)
+    return jax.vmap(one)(x, y)
+
+
+@jax.jit
+def heard(prior, x, y, information):
+    """The prior after a release without noise."""
+
+    total = jnp.sum(spoken(prior, x, y), axis=0)
     given = jnp.zeros(()), POPULATION, jnp.ones(()), information
     return private_prior.updated(prior, total, *given)
 
 
+def rng_designs(seed, count):
+    rng = np.random.default_rng(seed)
+    return jnp.asarray(rng.random((count, VALUES, 2)), jnp.zeros(()).dtype)
+
+
 def designs(alike=False):
-    rng = np.random.default_rng(9)
-    x = rng.random((1 if alike else POPULATION, VALUES, 2))
-    return jnp.asarray(np.broadcast_to(x, (POPULATION, VALUES, 2)), jnp.zeros(()).dtype)
+    return jnp.repeat(rng_designs(9, 1), POPULATION, 0) if alike else rng_designs(9, POPULATION)
 
 
 def psis(x):
@@ -259,9 +272,11 @@ def psis(x):
     return np.concatenate([phi, np.ones((*phi.shape[:2], 1))], axis=2)
 
 
-known_of = jax.jit(
-    lambda x: private_prior.information(PHI, process(FEATURES), jnp.asarray(NOISE), x)
-)
+@jax.jit
+def known_of(x, bound=np.inf):
+    noise = jnp.asarray(NOISE)
+    bound = jnp.asarray(bound)
+    return private_prior.information(jr.key(11), PHI, process(FEATURES), noise, x, bound)
 
 
 def test_information_is_what_values_take_from_the_covariance():
@@ -271,6 +286,22 @@ def test_information_is_what_values_take_from_the_covariance():
     left = np.linalg.inv(one + np.einsum("nti,ntj->nij", psi, psi) / NOISE)
     known, turn = np.asarray(found.known), np.asarray(found.turn)
     np.testing.assert_allclose(turn * known @ turn.T, one - left.mean(axis=0), atol=2e-4)
+
+
+@pytest.mark.parametrize("bound", [0.5, 1.7, np.inf])
+def test_the_share_that_clipping_leaves_is_that_of_other_agents(bound):
+    """Of the mean over agents of functions of the prior, about what is common to them."""
+    rng, x = np.random.default_rng(12), rng_designs(13, AGENTS)
+    start = process(FEATURES)
+    common, own = rng.standard_normal(FEATURES + 1), rng.standard_normal((AGENTS, FEATURES + 1))
+    y = np.einsum("ntm,nm->nt", psis(x), 0.6 * common + 0.8 * own)
+    vectors = np.asarray(spoken(start, x, (0.5 + 0.2 * y).astype(start.mean.dtype)))
+    lengths = np.linalg.norm(vectors, axis=1)
+    whole = vectors[:, :-2].sum(axis=0)
+    clipped = (vectors[:, :-2] * np.minimum(1, bound / lengths)[:, None]).sum(axis=0)
+    share = float(known_of(rng_designs(14, 400), bound).kept)
+    assert share == pytest.approx(clipped @ whole / (whole @ whole), abs=0.05)
+    assert share == 1 if np.isinf(bound) else share < 1
 
 
 def test_a_server_that_guesses_right_finds_the_most_likely_mean_in_one_step():
