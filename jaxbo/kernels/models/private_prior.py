@@ -5,17 +5,37 @@
     e_n = |R⁻¹ d_n|² / E|R⁻¹ d_n|² - 1      how much farther its weights are away than S = R R' says
     (s, a, b) = Σ clip(d_n, v_n / 2, e_n / 2) + N(0, τ² I)      the release; τ is public
 
-    û = (1 - (D - 2) τ² / |s|²)₊ s          the estimate of Σ d_n, D numbers
+    A = R⁻¹ E[G_n'G_n] R⁻' = Q Λ Q'         how much agents know, under designs that are public
+    û = E[R⁻¹ Σ d_n | s]                    the estimate of the sum
     v̂ = 2 a / (N + 1 + 4 τ² / N)            and of the means of v_n, and e_n likewise
-    m ← (N m + û) / (N + κ)                 the M-step
+    m ← m + c R Q (N B + κ)⁻¹ Q'(û - κ R⁻¹ m)       the M-step
     S ← (1 + ê) S
     scale ← √(1 + v̂) scale                  in whose units m and √S are
 
-The estimate û is the positive part of James and Stein's. Its mean squared error is less than that of s,
-whatever the sum is, from D = 3 on. So m hardly moves if a release is all noise. The estimate v̂ is the
-mean of a Gaussian posterior. Before the release, the mean of v_n has mean 0 and variance 1. Each v_n has
-variance 1 about it, as the variance of three independent values has. So scale and S hardly move either.
-All of them read nothing but the release, and cost no privacy.
+An agent knows little of most directions: E[d_n] = R A R⁻¹ (m* - m) where agents' mean is m*, and
+G_n'G_n = S - Cov(w_n) as in `shared_prior`. There, a server that has Σ G_n'G_n solves for m*. Here,
+it takes N times the mean of G_n'G_n over designs that it draws itself, at random points (`information`).
+They follow from the features and from a public key, so they are in no message and cost no privacy. While
+m is 0, agents have such points, and B = Λ. Later agents have looked where they expect the maximum, all
+in one place. There G_n'G_n is larger than A, and a step that ignores it would go too far. R⁻¹ G_n'G_n R⁻'
+has no eigenvalue above 1. So no step with B of at least 1/2 goes farther beyond m* than it began, and
+B = max(Λ, 2/3). Expectation-maximization has B = 1.
+
+The designs also say how much clipping takes from Σ d_n, for agents whose functions are drawn from the
+prior. While m is 0 the release and τ are divided by the share that is left.
+
+If agents know more than A says, the first step would be too long too. The mean cannot explain more
+than there is. So c shortens it to Δ'N Λ Δ = N (1 + ê) tr A at most, for a step of R Q Δ.
+
+For û the entries of Q'R⁻¹ Σ d_n are independent. In the direction i their variance is N² B_i² p + N Λ_i:
+p is the variance of what is left of m* - m, and N Λ_i that of the sum about its mean. p is one of
+`LEFT`, which are weighed by the evidence of s. So m hardly moves if a release is all noise, and the
+first step is short in directions of which agents know little.
+
+The estimate v̂ is the mean of a Gaussian posterior. Before the release, the mean of v_n has mean 0 and
+variance 1. Each v_n has variance 1 about it, as the variance of three independent values has. So scale
+and S hardly move either. All of them read nothing but the release and public numbers, and cost no
+privacy.
 
 A wrong scale would cost more than wrong weights. If it is too large, messages are short beside the
 noise. If it is too small, they are clipped. S is a single variance, and it has room for the error
@@ -25,18 +45,27 @@ evidence (`shared_groups.doubting`).
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Float
 
 from jaxbo.kernels import linalg
-from jaxbo.kernels.models import shared_covariance
-from jaxbo.kernels.models.shared_prior import AgentBelief, SharedPrior
-from jaxbo.types import Features, Key, Scalar
+from jaxbo.kernels.models import shared_covariance, shared_prior
+from jaxbo.kernels.models.shared_prior import AgentBelief, AgentData, SharedPrior
+from jaxbo.kernels.processes.features import FeatureMap
+from jaxbo.types import Features, Key, Points, Scalar
 
 #: The largest v_n and e_n, and their weight in a message beside weights of about 1.
 _LARGEST, _WEIGHT = 3.0, 0.5
 #: What a release may do to a variance at most, and its inverse.
 _FACTOR = 4.0
+#: The least B after the first step.
+_LEAST = 2 / 3
+#: Beyond so many deviations the evidence does not tell: float32 has the sum of such squares.
+_FAR = 1e15
+#: What p may be.
+LEFT = tuple(2.0**-i for i in range(11))
 
 
 def process(key: Key, size: int, location: Scalar, scale: Scalar, dtype: jnp.dtype) -> SharedPrior:
@@ -83,15 +112,64 @@ def departure(belief: AgentBelief) -> Departure:
 # ---------------------------------------------------------------- the server
 
 
-def denoised(released: Features, deviation: Scalar) -> Features:
-    """û, from s and τ."""
-    # In units in which no square is infinite.
+class Information(eqx.Module):
+    """How much an agent knows of each direction on average: Λ, and Q by its columns.
+
+    `kept` is the share of Σ d_n that clipping leaves.
+    """
+
+    known: Features
+    turn: Float[Array, "features features"]
+    kept: Scalar
+
+
+def information(
+    key: Key,
+    features: FeatureMap,
+    prior: SharedPrior,
+    noise: Scalar,
+    designs: Float[Array, "designs t dim"],
+    bound: Scalar,
+) -> Information:
+    """The mean over agents that have values at the points of these designs, of functions of the prior."""
+    dtype, count = prior.mean.dtype, designs.shape[1]
+
+    def one(key: Key, points: Points) -> tuple[Array, Scalar, Scalar]:
+        weights = jr.normal(key, prior.mean.shape, dtype)
+        psis = jax.vmap(lambda x: shared_prior.with_constant(features, x))(points)
+        values = prior.location + prior.scale * linalg.dot(psis, weights)
+        known = AgentData(points, values, jnp.asarray(count))
+        belief = shared_prior.believed(features, prior, noise, known)
+        sent = departure(belief)
+        square = linalg.inner(sent.shift, sent.shift)
+        length = jnp.sqrt(linalg.inner(sent.vector, sent.vector))
+        left = jnp.where(length > bound, bound / jnp.where(length > 0, length, 1), 1)
+        return belief.gains, square, left * square
+
+    gains, squares, left = jax.vmap(one)(jr.split(key, designs.shape[0]), designs)
+    rows = gains.reshape(-1, prior.mean.size)
+    known, turn = jnp.linalg.eigh(linalg.dot(rows.T, rows) / designs.shape[0])
+    whole = jnp.sum(squares)
+    kept = jnp.where(whole > 0, jnp.sum(left) / jnp.where(whole > 0, whole, 1), 1)
+    return Information(jnp.clip(known, 0, 1), turn, kept.astype(dtype))
+
+
+def denoised(released: Features, deviation: Scalar, counted: Features, known: Features) -> Features:
+    """Q'û, from Q'R⁻¹ s, τ in units of R, N B and N Λ."""
     largest = jnp.maximum(jnp.max(jnp.abs(released)), deviation)
-    unit = jnp.where(largest > 0, largest, 1)
-    noise = jnp.maximum(released.size - 2, 0) * (deviation / unit) ** 2
-    square = linalg.inner(released / unit, released / unit)
-    kept = jnp.maximum(1 - noise / jnp.where(square > 0, square, 1), 0)
-    return kept * released
+    # In units in which no square is infinite.
+    unit = jnp.maximum(largest, 1)
+    square = (deviation / unit) ** 2
+
+    def under(left: Scalar) -> tuple[Scalar, Features]:
+        expected = (counted / unit) ** 2 * left + known / unit**2
+        variance = expected + square
+        variance = jnp.where(variance > 0, variance, 1)
+        away = jnp.minimum(jnp.abs(released / unit) / jnp.sqrt(variance), _FAR)
+        return -0.5 * jnp.sum(jnp.log(variance) + away**2), 1 - square / variance
+
+    logs, kept = jax.vmap(under)(jnp.asarray(LEFT, released.dtype))
+    return linalg.dot(jax.nn.softmax(logs), kept) * released
 
 
 def updated(
@@ -100,13 +178,42 @@ def updated(
     deviation: Scalar,
     agents: int,
     shrink: Scalar,
+    information: Information,
 ) -> SharedPrior:
     """An M-step of m, S and the scale. `shrink` is κ: it counts as so many agents of weights 0."""
-    mean = (agents * prior.mean + denoised(released[:-2], deviation)) / (agents + shrink)
     doubt = 1 + (deviation / _WEIGHT) ** 2 / agents
     excess = released[-2:] / _WEIGHT / (agents + doubt)
     of_values, of_weights = jnp.clip(1 + excess, 1 / _FACTOR, _FACTOR)
-    ratio = jnp.sqrt(of_values)
+    step = moved(prior, released[:-2], deviation, agents, shrink, information, of_weights)
+    mean, ratio = prior.mean + step, jnp.sqrt(of_values)
     S = prior.covariance
     S = S.of(S.own() * of_weights / of_values)
     return SharedPrior(prior.location, prior.scale * ratio, mean / ratio, S, None, prior.learned)
+
+
+def moved(
+    prior: SharedPrior,
+    released: Features,
+    deviation: Scalar,
+    agents: int,
+    shrink: Scalar,
+    information: Information,
+    farther: Scalar,
+) -> Features:
+    """By how much the mean moves. `farther` is 1 + ê."""
+    # R is a multiple of the unit matrix, as it is in `process`.
+    root = prior.covariance.color(jnp.ones_like(prior.mean))
+    root = jnp.where(root > 0, root, 1)
+    known, turn = agents * information.known, information.turn
+    whiten = lambda w: linalg.dot(turn.T, w / root)  # noqa: E731
+    first = jnp.all(prior.mean == 0)
+    counted = jnp.where(first, known, jnp.maximum(known, _LEAST * agents))
+    kept = jnp.where(first, information.kept, 1)
+    given = whiten(released) / kept, deviation / root[0] / kept
+    total = denoised(*given, counted, known)
+    step = (total - shrink * whiten(prior.mean)) / (counted + shrink)
+    most = farther * jnp.sum(known)
+    # By roots: squares may be beyond all numbers.
+    length = jnp.asarray(jnp.linalg.norm(jnp.sqrt(known / jnp.maximum(most, 1e-30)) * step))
+    step = step / jnp.maximum(length, 1)
+    return root * linalg.dot(turn, step)
