@@ -74,6 +74,14 @@ def test_simulated_workers_end_in_the_order_of_their_times_and_never_rest():
         assert s.started[mine][0] == 0
 
 
+def test_a_value_that_is_not_finite_is_a_failure():
+    half = lambda key, agent, x: jnp.where(x[0] > 0.5, jnp.inf, 1.0)  # noqa: E731
+    _, s = simulate(stroll(2), half, at_once, 12, jr.key(1), initial=2)
+    failed = np.asarray(s.queries)[:, 0] > 0.5
+    assert 0 < failed.sum() < failed.size
+    np.testing.assert_array_equal(s.values, np.where(failed, np.nan, 1.0))
+
+
 @pytest.mark.slow
 def test_three_workers_take_a_third_of_the_time():
     def ended(workers, key):

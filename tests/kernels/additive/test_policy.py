@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from jaxbo.kernels.additive import decomposed
 from jaxbo.kernels.additive.decomposed import Decomposed
 from jaxbo.kernels.additive.policy import FactorSample, MaxValueEntropy, UpperBound, gumbel
 from jaxbo.kernels.additive.structure import Sampled
@@ -74,13 +75,18 @@ def test_a_drawn_function_is_that_of_any_one_chain(key):
         def one(key):
             found = FactorSample(2)(key, surrogate, shared, belief, x[None])
             functions, shares = found.chains
-            return found.function(x), jax.vmap(lambda f: f(x))(functions), shares
+            of_all = surrogate.draw(jr.split(key)[1], belief, decomposed.SIZE)
+            whole = jnp.abs(
+                surrogate.sample(key, shared, belief)(x) - jax.vmap(lambda f: f(x))(of_all)
+            )
+            return found.function(x), jax.vmap(lambda f: f(x))(functions), shares, whole
 
         return jax.vmap(one)(keys)
 
-    values, of_chains, shares = map(np.asarray, drawn(jr.split(key, 20)))
+    values, of_chains, shares, whole = map(np.asarray, drawn(jr.split(key, 20)))
     chain = shares.argmax(axis=1)
-    assert set(chain) == {0, 1}
+    assert set(chain) == set(whole.argmin(axis=1)) == {0, 1}
+    np.testing.assert_allclose(whole.min(axis=1), 0, atol=1e-5)
     np.testing.assert_array_equal(shares, 2 * np.eye(2)[chain])
     np.testing.assert_allclose(values, of_chains[np.arange(20), chain], atol=1e-5)
     assert np.abs(np.diff(of_chains, axis=1)).max() > 0.1
