@@ -44,7 +44,7 @@ from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.types import Count, Features, Key, Point, Scalar, named
 
 #: So many designs say how much agents know.
-_DESIGNS = 256
+_DESIGNS = 4096
 
 
 class DPLearnedPriorShared(LearnedPriorShared):
