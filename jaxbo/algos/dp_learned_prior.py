@@ -43,8 +43,8 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.types import Count, Features, Key, Point, Scalar, named
 
-#: So many designs say how much agents know.
-_DESIGNS = 4096
+#: So many batches of so many designs say how much agents know.
+_BATCHES, _DESIGNS = 16, 256
 
 
 class DPLearnedPriorShared(LearnedPriorShared):
@@ -163,8 +163,8 @@ class DPLearnedPrior(AbstractPrivate):
         dtype = self.features.noise.dtype
         prior = private_prior.process(basis_key, features.size, *values, dtype)
         point_key, function_key = jr.split(aside(key))
-        x = self.domain.sample(point_key, _DESIGNS * self.first)
-        designs = x.reshape(_DESIGNS, self.first, -1)
+        x = self.domain.sample(point_key, _BATCHES * _DESIGNS * self.first)
+        designs = x.reshape(_BATCHES, _DESIGNS, self.first, -1)
         public = prior, self.features.noise, designs, self.mechanism.S
         known = private_prior.information(function_key, features, *public)
         return DPLearnedPriorShared(features, prior, None, known)

@@ -44,6 +44,8 @@ scale and √S by a factor of two at most. Agents doubt a mean that noise has sp
 evidence (`shared_groups.doubting`).
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -128,11 +130,14 @@ def information(
     features: FeatureMap,
     prior: SharedPrior,
     noise: Scalar,
-    designs: Float[Array, "designs t dim"],
+    designs: Float[Array, "batches designs t dim"],
     bound: Scalar,
 ) -> Information:
-    """The mean over agents that have values at the points of these designs, of functions of the prior."""
-    dtype, count = prior.mean.dtype, designs.shape[1]
+    """The mean over agents that have values at the points of these designs, of functions of the prior.
+
+    Only one batch of designs is held.
+    """
+    dtype, (batches, many, count, _) = prior.mean.dtype, designs.shape
 
     def one(key: Key, points: Points) -> tuple[Array, Scalar, Scalar]:
         weights = jr.normal(key, prior.mean.shape, dtype)
@@ -146,11 +151,19 @@ def information(
         left = jnp.where(length > bound, bound / jnp.where(length > 0, length, 1), 1)
         return belief.gains, square, left * square
 
-    gains, squares, left = jax.vmap(one)(jr.split(key, designs.shape[0]), designs)
-    rows = gains.reshape(-1, prior.mean.size)
-    known, turn = jnp.linalg.eigh(linalg.dot(rows.T, rows) / designs.shape[0])
-    whole = jnp.sum(squares)
-    kept = jnp.where(whole > 0, jnp.sum(left) / jnp.where(whole > 0, whole, 1), 1)
+    def batch(sums: Any, given: tuple[Key, Array]) -> tuple[Any, None]:
+        key, points = given
+        gains, squares, left = jax.vmap(one)(jr.split(key, many), points)
+        rows = gains.reshape(-1, prior.mean.size)
+        more = linalg.dot(rows.T, rows), jnp.sum(squares), jnp.sum(left)
+        return jax.tree.map(jnp.add, sums, more), None
+
+    size, zero = prior.mean.size, jnp.zeros((), dtype)
+    start = jnp.zeros((size, size), dtype), zero, zero
+    sums, _ = jax.lax.scan(batch, start, (jr.split(key, batches), designs))
+    products, whole, left = sums
+    known, turn = jnp.linalg.eigh(products / (batches * many))
+    kept = jnp.asarray(jnp.where(whole > 0, left / jnp.where(whole > 0, whole, 1), 1))
     return Information(jnp.clip(known, 0, 1), turn, kept.astype(dtype))
 
 

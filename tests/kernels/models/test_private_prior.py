@@ -276,7 +276,8 @@ def psis(x):
 def known_of(x, bound=np.inf):
     noise = jnp.asarray(NOISE)
     bound = jnp.asarray(bound)
-    return private_prior.information(jr.key(11), PHI, process(FEATURES), noise, x, bound)
+    batches = x.reshape(2, -1, *x.shape[1:])
+    return private_prior.information(jr.key(11), PHI, process(FEATURES), noise, batches, bound)
 
 
 def test_information_is_what_values_take_from_the_covariance():
