@@ -14,9 +14,9 @@ VENV ?= .venv
 ARGS ?=
 
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal --quiet --durations 20
-# Three processes for two cores, because some tests wait for processes of their own; with BLAS
-# threads of their own they would only wait for each other.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet --durations 20
+# A process for each of two cores: a third would compile again what the others have. With BLAS threads
+# of their own they would only wait for each other.
 test test-%: export OMP_NUM_THREADS = 1
 test test-%: export OPENBLAS_NUM_THREADS = 1
 # Workers share compiled programs, and the next run loads them. `make clean` empties the folder.

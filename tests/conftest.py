@@ -64,8 +64,8 @@ def pytest_configure(config):
 #: A third of what Linux grants a process by default. Every compiled program takes some, and one that
 #: gets none crashes.
 MOST_MAPPINGS = 20_000
-#: Bytes from which on a process gives memory back, and again with so many more: three of them are to
-#: run on a laptop. Giving back takes a tenth of a second, and forgetting programs a second.
+#: Bytes from which on a process gives memory back, and again with so many more: they are to run on a
+#: laptop. Giving back takes a tenth of a second, and forgetting programs a second.
 MOST_BYTES, MORE_BYTES = 1.2e9, 1e8
 PROCESS = Path("/proc/self")
 #: The bytes that the last trim left.

@@ -69,7 +69,7 @@ class DPLearnedPrior(AbstractPrivate):
 
     Agents learn both `location` and `scale`. The constant of m learns by how much the location is
     off, and each release moves the scale by up to a factor of two. In the setting of
-    `prior-private`, with 50 agents and ε = 4, a guess of twice the scale costs 7 % of the gain
+    `prior-private`, with 50 agents and ε = 4, a guess of twice the scale costs 8 % of the gain
     after five queries, and half of the scale costs 1 % (60 runs).
 
     How far a release moves m depends on how much agents know. `first` says that, by the number of
