@@ -176,7 +176,7 @@ def test_alone_and_federated_have_the_same_surrogate():
 def test_only_the_federated_owners_send_anything():
     sent = {name: demo.floats_sent(method, 7) for name, method in demo.methods(4, 7).items()}
     # Of a mean of 101 numbers, and of their covariance (`LearnedPrior`).
-    learned = 7 * (101 + 4 + 2 * 101**2)
+    learned = 7 * (101 + 4 + 101 * 102)
     assert sent == {
         "learned prior (federated)": learned,
         "FTS (federated)": 7 * 100,
@@ -211,6 +211,7 @@ def test_every_evaluation_goes_through_the_executor(made):
     assert made.reports[:2] == [f"learned prior (federated), seed {n} of 2" for n in (1, 2)]
 
 
+@pytest.mark.slow
 def test_values_are_accuracies(compared):
     outcomes = compared
     for result in outcomes.values():
@@ -222,6 +223,7 @@ def test_values_are_accuracies(compared):
 # ---------------------------------------------------------------- what is shown
 
 
+@pytest.mark.slow
 def test_the_quick_demo_prints_a_table_and_writes_its_files(made):
     assert "Warning" not in made.warned
     lines = made.said.splitlines()
@@ -253,6 +255,7 @@ def test_the_table_has_the_mean_over_owners_and_the_error_over_seeds():
     assert row.split() == ["a", "65.00", "±", "5.00", "1,234", "5.2"]
 
 
+@pytest.mark.slow
 def test_the_table_ends_with_the_last_evaluation(compared):
     values = np.full((2, 12, 3), 0.5)
     head = demo.table({"a": demo.Comparison(values, 1.0, 0)}).splitlines()[1]
@@ -266,6 +269,7 @@ def test_gaps_are_to_the_best_that_any_method_found_for_the_owner():
     np.testing.assert_allclose(gaps["b"][:, -1], [[0.0, 0.2], [0.65, 0.7]], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_record_is_json_with_the_tables_figures(compared):
     outcomes = compared
     content = json.loads(json.dumps(demo.record(outcomes)))
@@ -275,6 +279,7 @@ def test_the_record_is_json_with_the_tables_figures(compared):
         assert method["floats"] == result.floats
 
 
+@pytest.mark.slow
 def test_the_picture_shows_every_method_in_both_panels(compared):
     outcomes = compared
     figure = demo.picture(outcomes)

@@ -2,8 +2,8 @@
 
 Thompson sampling is on 100 features (D = 50 frequencies), as in the paper, but where it says exact. All
 methods fit their hyperparameters to the initial points and then every 5 evaluations. The paper's
-ensemble does so every 50 and its others every time, as do two rows that are "fitted as printed": on
-drop-wave the ensemble then takes a sixth of its time, and a kernel alone more than four times as long.
+ensemble does so every 50 and its others every time, as do two rows that are "fitted as printed": the
+ensemble then takes less time, and a kernel alone several times as much.
 GP-EI has a single length scale, and the paper's has one for each coordinate. Hyperparameters that are
 sampled are flat in the logarithm, where the paper's are uniform. "Warped" are settings of ours: the
 exact process, a length scale for each coordinate with the prior of `Priors.scaled`, values warped.

@@ -69,6 +69,7 @@ def spreads(problem: Problem) -> Float[Array, " parameters"]:
     sizes = {name: value.size for name, value in problem.kernel.hyperparameters.items()}
     for name, size in {**sizes, "noise": 1}.items():
         prior, own = getattr(problem.priors, name), flat[first : first + size]
+        assert prior is None or isinstance(prior, fit.LogNormal)
         own = own if prior is None else jnp.full(size, prior.spread)
         # Length scales that are always the same make a step of 1 together with a step of 1 each.
         parts.append(own * jnp.sqrt(problem.kernel.alike) if name == "length_scale" else own)

@@ -100,7 +100,7 @@ NO_WORSE = ((WARPED, PAPERS), (EXACT, PAPERS), (WARPED, EXACT))
 BETTER, THAN = (LAPLACE, TEMPERED, EQUAL), EXACT
 
 
-class Found(NamedTuple):
+class FoundWeights(NamedTuple):
     """The regret after each evaluation, and the weights at the end."""
 
     regret: Float[Array, "*runs rounds"]
@@ -163,16 +163,16 @@ def measured(
 
 
 @eqx.filter_jit
-def _measured(algorithm: EGP, objective: Same, keys: Array, rounds: int) -> Found:
+def _measured(algorithm: EGP, objective: Same, keys: Array, rounds: int) -> FoundWeights:
     model = algorithm.surrogate
 
-    def one(key: Key) -> Found:
+    def one(key: Key) -> FoundWeights:
         state, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
         best = jax.lax.cummax(jnp.nan_to_num(trace.values[:, 0], nan=-jnp.inf))
         weights = jnp.ones((1,))
         if isinstance(model, AbstractEnsemble):
             weights = jnp.exp(model.log_weights(state.shared, state.belief))
-        return Found(objective.function.maximum - best[INITIAL:], weights)
+        return FoundWeights(objective.function.maximum - best[INITIAL:], weights)
 
     return jax.lax.map(one, keys, batch_size=BATCH)
 

@@ -238,7 +238,8 @@ def _run(options: Options) -> Result:
             "costs": found,
         },
         finals={name: np.asarray([cost["first"]]) for name, cost in found.items()},
-        checks=checks(found) | {"importing within 0.5 s after jax": met(importing, most=IMPORT)},
+        checks=checks(found)
+        | {f"importing within {IMPORT:g} s after jax": met(importing, most=IMPORT)},
         headers=("method", *columns.values()),
         rows=[(name, *(_shown(key, cost[key]) for key in columns)) for name, cost in found.items()],
     )

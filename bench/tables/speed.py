@@ -235,7 +235,7 @@ def round_parts(results: Results) -> Rows:
         "message": "a draw from the posterior",
         "candidates": "the best of 1000 candidates, of each slab",
         "search": "Newton's method from there",
-        "rest": "the rest of a query: of a peer, what failed, where else to look",
+        "rest": "the rest of a query: a peer's message, what failed, other places",
         "learn": "one observation more",
     }
     kinds = {"bytes or products": "work", "random numbers": "random", "cosines": "cosines"}

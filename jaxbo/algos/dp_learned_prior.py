@@ -40,6 +40,7 @@ from jaxbo.kernels.models import private_prior, shared_groups, shared_prior
 from jaxbo.kernels.models.private_prior import Departure, Information
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
+from jaxbo.kernels.processes.features import FeatureMap
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.types import Count, Features, Key, Point, Scalar, named
 
@@ -47,10 +48,17 @@ from jaxbo.types import Count, Features, Key, Point, Scalar, named
 _BATCHES, _DESIGNS = 16, 256
 
 
-class DPLearnedPriorShared(LearnedPriorShared):
-    """The same, and how much an agent knows of each direction before the first release."""
+class DPLearnedPriorShared(eqx.Module):
+    """What all agents share, and how much an agent knows of each direction before the first release."""
 
-    information: Information | None = None
+    features: FeatureMap
+    prior: SharedPrior
+    information: Information
+
+    @property
+    def open(self) -> LearnedPriorShared:
+        """The same of the method without privacy."""
+        return LearnedPriorShared(self.features, self.prior)
 
 
 class DPLearnedPrior(AbstractPrivate):
@@ -76,7 +84,9 @@ class DPLearnedPrior(AbstractPrivate):
     their first values, since the server does not ask. A number that is too large makes the first
     step shorter, and one that is too small makes it less reliable.
 
-    A round takes an agent O(capacity² M).
+    A round takes an agent O(capacity² M). In `setup` each side draws 4096 designs, which takes
+    O(4096 first M² + M³), and it keeps M² numbers of them. With millions of agents the error of so few
+    designs may be larger than the noise.
 
     Args:
         domain: The space to search.
@@ -167,12 +177,12 @@ class DPLearnedPrior(AbstractPrivate):
         designs = x.reshape(_BATCHES, _DESIGNS, self.first, -1)
         public = prior, self.features.noise, designs, self.mechanism.S
         known = private_prior.information(function_key, features, *public)
-        return DPLearnedPriorShared(features, prior, None, known)
+        return DPLearnedPriorShared(features, prior, known)
 
-    def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:
-        return self.open.join(key, shared, index)
+    def join(self, key: Key, shared: DPLearnedPriorShared, index: Count) -> AgentData:
+        return self.open.join(key, shared.open, index)
 
-    def message(self, key: Key, shared: LearnedPriorShared, client: AgentData) -> Departure:
+    def message(self, key: Key, shared: DPLearnedPriorShared, client: AgentData) -> Departure:
         del key
         noise = self.features.noise
         belief = shared_prior.believed(shared.features, shared.prior, noise, client)
@@ -192,9 +202,9 @@ class DPLearnedPrior(AbstractPrivate):
         round: Count,
         release: Float[Array, "regions released"],
     ) -> LearnedPriorBroadcast:
-        known = self.mechanism.deviation(self.weights(round)), self.agents, self.shrink
-        assert shared.information is not None  # as `setup` has it
-        learned = private_prior.updated(shared.prior, release[0], *known, shared.information)
+        noise = self.mechanism.deviation(self.weights(round)), self.mechanism.sampling.q
+        known = *noise, self.agents, self.shrink, shared.information
+        learned = private_prior.updated(shared.prior, release[0], *known)
         releasing = self.releasing(round)
         prior = jax.tree.map(lambda a, b: jnp.where(releasing, a, b), learned, shared.prior)
         return LearnedPriorBroadcast(key, prior)
@@ -202,7 +212,7 @@ class DPLearnedPrior(AbstractPrivate):
     def choose(
         self,
         key: Key,
-        shared: LearnedPriorShared,
+        shared: DPLearnedPriorShared,
         client: AgentData,
         past: History,
         message: Departure,
@@ -217,14 +227,14 @@ class DPLearnedPrior(AbstractPrivate):
         return self.open.search(key, belief, past, broadcast.key, learned <= process), ()
 
     def expect(
-        self, shared: LearnedPriorShared, client: AgentData, x: Point
+        self, shared: DPLearnedPriorShared, client: AgentData, x: Point
     ) -> tuple[Scalar, Scalar]:
-        return self.open.expect(shared, client, x)
+        return self.open.expect(shared.open, client, x)
 
     def learn(
-        self, shared: LearnedPriorShared, round: Count, client: AgentData, x: Point, value: Scalar
+        self, shared: DPLearnedPriorShared, round: Count, client: AgentData, x: Point, value: Scalar
     ) -> AgentData:
-        return self.open.learn(shared, round, client, x, value)
+        return self.open.learn(shared.open, round, client, x, value)
 
     def remembered(self, broadcast: LearnedPriorBroadcast) -> SharedPrior:
         return broadcast.prior
@@ -232,4 +242,4 @@ class DPLearnedPrior(AbstractPrivate):
     def revised(
         self, shared: DPLearnedPriorShared, remembered: SharedPrior
     ) -> DPLearnedPriorShared:
-        return DPLearnedPriorShared(shared.features, remembered, None, shared.information)
+        return DPLearnedPriorShared(shared.features, remembered, shared.information)

@@ -167,10 +167,10 @@ class LearnedPrior(AbstractFederated):
         r         most in r directions, which are learned       D + 4 + 2 D (r + 1) numbers
         0         independently, S one variance                 D + 8 numbers
 
-    The first is ahead in the first rounds of most experiments, and in some by far: only there, each
-    round finds the mean that all values tell of. With another rank each round goes a small part of
-    the way. If agents have few and rough values, all forms may be alike. A rank is for populations
-    whose messages do not fit.
+    The first is ahead in the first rounds of most experiments, and in some by far. With any covariance
+    each round finds the mean that all values tell of. With a rank each round goes a small part of the
+    way. If agents have few and rough values, no form is ahead. A rank is for populations whose
+    messages do not fit.
 
     `groups` is for agents of several kinds, such as functions that are upside down for half of
     them. Each group learns a prior of its own, and nobody knows the group of an agent. An agent's

@@ -241,9 +241,9 @@ HELD = [OWN] if OWN else list(PROPER)
 LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
 #: Whose messages, keys and searches are those of RGPE, EGP-TS and the learned prior. One's own is tried.
 ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
-#: RGPE has the loops and searches of FTS. TS and DP-FTS-DE are its parts, or made of them.
+#: RGPE has the loops and searches of FTS, and TS is FTS alone.
 LIKE_FTS = [] if OWN else ["RGPE"]
-DRIVEN_LIKE_FTS = [] if OWN else [*LIKE_FTS, "TS", "DP-FTS-DE"]
+DRIVEN_LIKE_FTS = [] if OWN else [*LIKE_FTS, "TS"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
 ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search", "RGPE"]
 #: The shared model and a model of one's own stand for the statistics of all. That later queries are

@@ -50,10 +50,9 @@ POLICIES = {
 QUICK = [
     ("regions", "upper bound"),
     ("space", "upper bound of the paper"),
-    ("learned", "sample"),
     ("random tree", "entropy"),
-    ("mixed", "entropy, paths"),
 ]
+SLOW = [("learned", "sample"), ("mixed", "entropy, paths")]
 MORE = [
     *itertools.product(("regions", "space", "learned"), POLICIES),
     *itertools.product(("random tree", "mixed"), ("upper bound", "sample")),
@@ -61,7 +60,11 @@ MORE = [
 ]
 EVERY = pytest.mark.parametrize(
     ("model", "policy"),
-    [*QUICK, *(pytest.param(*m, marks=pytest.mark.full) for m in MORE if m not in QUICK)],
+    [
+        *QUICK,
+        *(pytest.param(*m, marks=pytest.mark.slow) for m in SLOW),
+        *(pytest.param(*m, marks=pytest.mark.full) for m in MORE if m not in [*QUICK, *SLOW]),
+    ],
 )
 #: What the search alone finds: from one point beside, without steps.
 ALONE = {"candidates": 1, "steps": 0}
@@ -170,7 +173,7 @@ def test_the_search_finds_the_best_point_of_all_grids(model, policy):
         assert found.value >= best - 1e-4 * (1 + abs(best))
         gained.append(best > found.others.max() + 1e-3)
     # Else any search would do. In other pairs the best observation may beat every point of the grids.
-    assert np.any(gained) or (model, policy) not in QUICK
+    assert np.any(gained) or (model, policy) not in [*QUICK, *SLOW]
 
 
 @pytest.mark.slow

@@ -274,6 +274,7 @@ def test_after_the_last_release_nothing_is_broadcast_and_all_maximize_their_own(
 # ---------------------------------------------------------------- what is maximized
 
 
+@pytest.mark.slow
 def test_own_samples_are_as_frequent_as_the_schedule_says():
     *_, source = runs()["frequent"]
     own = (source == np.arange(AGENTS)[None, None, :]).sum(axis=(0, 2))

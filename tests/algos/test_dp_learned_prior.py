@@ -27,7 +27,7 @@ AGENTS, INITIAL, ROUNDS, DELTA = 6, 3, 4, 1e-5
 MODEL = Fixed(SquaredExponential(0.25), size=30, noise=1e-3)
 OPEN = Mechanism(0.0, jnp.inf, Poisson(1.0))
 NOISY = Mechanism(1.5, 2.0, Poisson(0.5))
-#: Of so little noise that no release is taken for noise alone: the estimate of those is 0.
+#: With little noise.
 QUIET = Mechanism(0.1, 2.0, Poisson(1.0))
 
 
@@ -344,6 +344,7 @@ def test_so_much_noise_that_nothing_is_heard_costs_little():
     assert high < 0.25
 
 
+@pytest.mark.slow
 def test_a_curve_of_privacy_is_one_program():
     first, *others = (values()[name] for name in ("once", "twice", "twice, more noise"))
     for other in others:

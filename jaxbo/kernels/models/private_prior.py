@@ -3,23 +3,23 @@
     d_n = E[w_n] - m                        how far an agent's weights are from the mean
     v_n = var(y_n) / scale² - 1             how much more its values vary than the scale says
     e_n = |R⁻¹ d_n|² / E|R⁻¹ d_n|² - 1      how much farther its weights are away than S = R R' says
-    (s, a, b) = Σ clip(d_n, v_n / 2, e_n / 2) + N(0, τ² I)      the release; τ is public
+    (s, a, b) = Σ clip(d_n, v_n / 2, e_n / 2) b_n / q + N(0, τ² I)      the release; q and τ are public
 
-    A = R⁻¹ E[G_n'G_n] R⁻' = Q Λ Q'         how much agents know, under designs that are public
+    A = R⁻¹ E[G_n'G_n] R⁻' = Q Λ Q'         how much agents know, under public designs and the first S
     û = E[R⁻¹ Σ d_n | s]                    the estimate of the sum
-    v̂ = 2 a / (N + 1 + 4 τ² / N)            and of the means of v_n, and e_n likewise
+    v̂ = 2 a / (N + 1 / q + 4 τ² / N)        and of the means of v_n, and e_n likewise
     m ← m + c R Q (N B + κ)⁻¹ Q'(û - κ R⁻¹ m)       the M-step
     S ← (1 + ê) S
     scale ← √(1 + v̂) scale                  in whose units m and √S are
 
 An agent knows little of most directions: E[d_n] = R A R⁻¹ (m* - m) where agents' mean is m*, and
 G_n'G_n = S - Cov(w_n) as in `shared_prior`. There, a server that has Σ G_n'G_n solves for m*. Here,
-it takes N times the mean of G_n'G_n over designs that it draws itself, at random points (`information`).
-They follow from the features and from a public key, so they are in no message and cost no privacy. While
-m is 0, agents have such points, and B = Λ. Later agents have looked where they expect the maximum, all
-in one place. There G_n'G_n is larger than A, and a step that ignores it would go too far. R⁻¹ G_n'G_n R⁻'
-has no eigenvalue above 1. So no step with B of at least 1/2 goes farther beyond m* than it began, and
-B = max(Λ, 2/3). Expectation-maximization has B = 1.
+it takes N times the mean of G_n'G_n over designs at random points (`information`). They follow from the
+features and from a public key. So they are in no message and cost no privacy, and all sides know them.
+While m is 0, agents have such points, and B = Λ. Later agents have looked where they expect the maximum,
+all in one place. There G_n'G_n is larger than A, and a step that ignores it would go too far.
+R⁻¹ G_n'G_n R⁻' has no eigenvalue above 1. So a step with B of at least 1/2 goes no farther beyond m* than
+it began, in the norm of B, and B = max(Λ, 2/3). Expectation-maximization has B = 1.
 
 The designs also say how much clipping takes from Σ d_n, for agents whose functions are drawn from the
 prior. While m is 0 the release and τ are divided by the share that is left.
@@ -29,7 +29,8 @@ than there is. So c shortens it to Δ'N Λ Δ = N (1 + ê) tr A at most, for a s
 
 For û the entries of Q'R⁻¹ Σ d_n are independent. In the direction i their variance is N² B_i² p + N Λ_i:
 p is the variance of what is left of m* - m, and N Λ_i that of the sum about its mean. p is one of
-`LEFT`, which are weighed by the evidence of s. So m hardly moves if a release is all noise, and the
+`VARIANCES`, which are weighed by the evidence of s. The release has the noise, and N Λ_i (1 - q) / q more
+by the draw of agents (b_n is 1 with probability q). So m hardly moves if a release is all noise, and the
 first step is short in directions of which agents know little.
 
 The estimate v̂ is the mean of a Gaussian posterior. Before the release, the mean of v_n has mean 0 and
@@ -66,8 +67,10 @@ _FACTOR = 4.0
 _LEAST = 2 / 3
 #: Beyond so many deviations the evidence does not tell: float32 has the sum of such squares.
 _FAR = 1e15
-#: What p may be.
-LEFT = tuple(2.0**-i for i in range(11))
+#: The least that a mean is said to explain.
+_TINY = 1e-30
+#: Elements that p may be.
+VARIANCES = tuple(2.0**-i for i in range(11))
 
 
 def process(key: Key, size: int, location: Scalar, scale: Scalar, dtype: jnp.dtype) -> SharedPrior:
@@ -117,12 +120,12 @@ def departure(belief: AgentBelief) -> Departure:
 class Information(eqx.Module):
     """How much an agent knows of each direction on average: Λ, and Q by its columns.
 
-    `kept` is the share of Σ d_n that clipping leaves.
+    `unclipped` is the share of Σ d_n that clipping leaves.
     """
 
     known: Features
     turn: Float[Array, "features features"]
-    kept: Scalar
+    unclipped: Scalar
 
 
 def information(
@@ -133,7 +136,7 @@ def information(
     designs: Float[Array, "batches designs t dim"],
     bound: Scalar,
 ) -> Information:
-    """The mean over agents that have values at the points of these designs, of functions of the prior.
+    """Means over agents whose functions are drawn from the prior, with values at these designs.
 
     Only one batch of designs is held.
     """
@@ -143,61 +146,64 @@ def information(
         weights = jr.normal(key, prior.mean.shape, dtype)
         psis = jax.vmap(lambda x: shared_prior.with_constant(features, x))(points)
         values = prior.location + prior.scale * linalg.dot(psis, weights)
-        known = AgentData(points, values, jnp.asarray(count))
-        belief = shared_prior.believed(features, prior, noise, known)
+        data = AgentData(points, values, jnp.asarray(count))
+        belief = shared_prior.believed(features, prior, noise, data)
         sent = departure(belief)
         square = linalg.inner(sent.shift, sent.shift)
         length = jnp.sqrt(linalg.inner(sent.vector, sent.vector))
-        left = jnp.where(length > bound, bound / jnp.where(length > 0, length, 1), 1)
-        return belief.gains, square, left * square
+        factor = jnp.where(length > bound, bound / jnp.where(length > 0, length, 1), 1)
+        return belief.gains, square, factor * square
 
     def batch(sums: Any, given: tuple[Key, Array]) -> tuple[Any, None]:
         key, points = given
-        gains, squares, left = jax.vmap(one)(jr.split(key, many), points)
+        gains, squares, clipped = jax.vmap(one)(jr.split(key, many), points)
         rows = gains.reshape(-1, prior.mean.size)
-        more = linalg.dot(rows.T, rows), jnp.sum(squares), jnp.sum(left)
+        more = linalg.dot(rows.T, rows), jnp.sum(squares), jnp.sum(clipped)
         return jax.tree.map(jnp.add, sums, more), None
 
     size, zero = prior.mean.size, jnp.zeros((), dtype)
     start = jnp.zeros((size, size), dtype), zero, zero
     sums, _ = jax.lax.scan(batch, start, (jr.split(key, batches), designs))
-    products, whole, left = sums
+    products, whole, clipped = sums
     known, turn = jnp.linalg.eigh(products / (batches * many))
-    kept = jnp.asarray(jnp.where(whole > 0, left / jnp.where(whole > 0, whole, 1), 1))
-    return Information(jnp.clip(known, 0, 1), turn, kept.astype(dtype))
+    unclipped = jnp.asarray(jnp.where(whole > 0, clipped / jnp.where(whole > 0, whole, 1), 1))
+    return Information(jnp.clip(known, 0, 1), turn, unclipped.astype(dtype))
 
 
-def denoised(released: Features, deviation: Scalar, counted: Features, known: Features) -> Features:
-    """Q'û, from Q'R⁻¹ s, τ in units of R, N B and N Λ."""
+def denoised(
+    released: Features, deviation: Scalar, counted: Features, own: Features, q: Scalar | float = 1.0
+) -> Features:
+    """Q'û, from Q'R⁻¹ s, τ in units of R, N B and N Λ. An agent is drawn with probability q."""
     largest = jnp.maximum(jnp.max(jnp.abs(released)), deviation)
     # In units in which no square is infinite.
     unit = jnp.maximum(largest, 1)
-    square = (deviation / unit) ** 2
+    noise = (deviation / unit) ** 2 + (1 - q) / q * own / unit**2
 
-    def under(left: Scalar) -> tuple[Scalar, Features]:
-        expected = (counted / unit) ** 2 * left + known / unit**2
-        variance = expected + square
+    def under(p: Scalar) -> tuple[Scalar, Features]:
+        expected = (counted / unit) ** 2 * p + own / unit**2
+        variance = expected + noise
         variance = jnp.where(variance > 0, variance, 1)
         away = jnp.minimum(jnp.abs(released / unit) / jnp.sqrt(variance), _FAR)
-        return -0.5 * jnp.sum(jnp.log(variance) + away**2), 1 - square / variance
+        return -0.5 * jnp.sum(jnp.log(variance) + away**2), 1 - noise / variance
 
-    logs, kept = jax.vmap(under)(jnp.asarray(LEFT, released.dtype))
-    return linalg.dot(jax.nn.softmax(logs), kept) * released
+    logs, parts = jax.vmap(under)(jnp.asarray(VARIANCES, released.dtype))
+    return linalg.dot(jax.nn.softmax(logs), parts) * released
 
 
 def updated(
     prior: SharedPrior,
     released: Float[Array, " released"],
     deviation: Scalar,
+    q: Scalar | float,
     agents: int,
     shrink: Scalar,
     information: Information,
 ) -> SharedPrior:
     """An M-step of m, S and the scale. `shrink` is κ: it counts as so many agents of weights 0."""
-    doubt = 1 + (deviation / _WEIGHT) ** 2 / agents
+    doubt = 1 / q + (deviation / _WEIGHT) ** 2 / agents
     excess = released[-2:] / _WEIGHT / (agents + doubt)
     of_values, of_weights = jnp.clip(1 + excess, 1 / _FACTOR, _FACTOR)
-    step = moved(prior, released[:-2], deviation, agents, shrink, information, of_weights)
+    step = moved(prior, released[:-2], deviation, q, agents, shrink, information, of_weights)
     mean, ratio = prior.mean + step, jnp.sqrt(of_values)
     S = prior.covariance
     S = S.of(S.own() * of_weights / of_values)
@@ -208,6 +214,7 @@ def moved(
     prior: SharedPrior,
     released: Features,
     deviation: Scalar,
+    q: Scalar | float,
     agents: int,
     shrink: Scalar,
     information: Information,
@@ -217,16 +224,17 @@ def moved(
     # R is a multiple of the unit matrix, as it is in `process`.
     root = prior.covariance.color(jnp.ones_like(prior.mean))
     root = jnp.where(root > 0, root, 1)
-    known, turn = agents * information.known, information.turn
+    own, turn = agents * information.known, information.turn
     whiten = lambda w: linalg.dot(turn.T, w / root)  # noqa: E731
-    first = jnp.all(prior.mean == 0)
-    counted = jnp.where(first, known, jnp.maximum(known, _LEAST * agents))
-    kept = jnp.where(first, information.kept, 1)
-    given = whiten(released) / kept, deviation / root[0] / kept
-    total = denoised(*given, counted, known)
+    begins = jnp.all(prior.mean == 0)
+    counted = jnp.where(begins, own, jnp.maximum(own, _LEAST * agents))
+    unclipped = jnp.where(begins, information.unclipped, 1)
+    given = whiten(released) / unclipped, deviation / root[0] / unclipped
+    total = denoised(*given, counted, own, q)
     step = (total - shrink * whiten(prior.mean)) / (counted + shrink)
-    most = farther * jnp.sum(known)
-    # By roots: squares may be beyond all numbers.
-    length = jnp.asarray(jnp.linalg.norm(jnp.sqrt(known / jnp.maximum(most, 1e-30)) * step))
-    step = step / jnp.maximum(length, 1)
-    return root * linalg.dot(turn, step)
+    most = farther * jnp.sum(own)
+    explained = jnp.sqrt(own / jnp.maximum(most, _TINY)) * step
+    # In units in which no square is infinite.
+    unit = jnp.maximum(jnp.max(jnp.abs(explained)), 1)
+    length = jnp.maximum(unit * jnp.asarray(jnp.linalg.norm(explained / unit)), 1)
+    return root * linalg.dot(turn, step / length)

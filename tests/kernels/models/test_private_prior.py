@@ -49,20 +49,21 @@ def test_denoised_errs_less_than_the_release_and_than_one_that_knows_no_directio
         assert gain.mean() > 3 * gain.std() / DRAWS**0.5
 
 
-def test_denoised_is_the_mean_given_the_release():
+@pytest.mark.parametrize("q", [1.0, 0.1])
+def test_denoised_is_the_mean_given_the_release(q):
     """By the dense Gaussian of each variance that is left, and their evidences."""
     deviation, counted = 3.0, np.maximum(KNOWN, 20)
     released = of_model(0.1, deviation, 1)[1][0]
     means, logs = [], []
-    for left in private_prior.LEFT:
+    for left in private_prior.VARIANCES:
         of_sum = np.diag(counted**2 * left + KNOWN)
-        whole = of_sum + deviation**2 * np.eye(SIZE)
+        whole = of_sum + deviation**2 * np.eye(SIZE) + np.diag(KNOWN) * (1 - q) / q
         means.append(of_sum @ np.linalg.solve(whole, released))
         fit = released @ np.linalg.solve(whole, released)
         logs.append(-0.5 * (np.linalg.slogdet(whole)[1] + fit))
     weights = np.exp(np.asarray(logs) - max(logs))
     expected = weights @ np.asarray(means) / weights.sum()
-    found = private_prior.denoised(*map(jnp.asarray, (released, deviation, counted, KNOWN)))
+    found = private_prior.denoised(*map(jnp.asarray, (released, deviation, counted, KNOWN)), q=q)
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
@@ -108,7 +109,7 @@ def test_without_noise_the_mean_is_the_most_likely_one():
     start = process()
     shifts = (weights - np.asarray(start.mean)).astype(start.mean.dtype)
     kappa = 2.0
-    known = jnp.zeros(()), 9, jnp.asarray(kappa), ALL
+    known = jnp.zeros(()), 1.0, 9, jnp.asarray(kappa), ALL
     found = private_prior.updated(start, released(shifts.sum(axis=0)), *known)
     rows = np.concatenate([weights, np.sqrt(kappa) * np.zeros((1, SIZE))])
     design = np.concatenate([np.ones(9), [np.sqrt(kappa)]])[:, None]
@@ -123,7 +124,7 @@ def test_variances_grow_by_the_mean_excess_and_by_four_at_most(excess):
     """Of the values, and of the weights, whose unit is that of the values."""
     start, agents = process(), 50
     total = released(np.zeros(SIZE), (agents + 1) * np.asarray(excess))
-    found = private_prior.updated(start, total, jnp.zeros(()), agents, jnp.ones(()), ALL)
+    found = private_prior.updated(start, total, jnp.zeros(()), 1.0, agents, jnp.ones(()), ALL)
     of_values, of_weights = np.clip(1 + np.asarray(excess), 0.25, 4)
     assert float(found.location) == pytest.approx(0.5)
     assert float(found.scale) == pytest.approx(0.2 * of_values**0.5)
@@ -134,7 +135,7 @@ def test_variances_grow_by_the_mean_excess_and_by_four_at_most(excess):
 def test_a_unit_that_changes_changes_no_function():
     start = process()
     shift = np.random.default_rng(5).standard_normal(SIZE)
-    known = jnp.zeros(()), 5, jnp.ones(()), ALL
+    known = jnp.zeros(()), 1.0, 5, jnp.ones(()), ALL
     one, two = (
         private_prior.updated(start, released(shift, excess), *known)
         for excess in ((0.0, 0.0), (3.0, 3.0))
@@ -143,14 +144,15 @@ def test_a_unit_that_changes_changes_no_function():
     np.testing.assert_allclose(one.scale * one.mean, two.scale * two.mean, rtol=1e-5)
 
 
-def test_an_excess_is_believed_by_the_noise():
+@pytest.mark.parametrize("q", [1.0, 0.2])
+def test_an_excess_is_believed_by_the_noise(q):
     """As the mean of a Gaussian posterior, by the density on a grid."""
     agents, deviation, found = 20, 3.0, 1.4
     total = released(np.zeros(SIZE), (agents * found, 0.0))
-    known = jnp.asarray(deviation), agents, jnp.ones(()), ALL
+    known = jnp.asarray(deviation), q, agents, jnp.ones(()), ALL
     prior = private_prior.updated(process(), total, *known)
     grid = np.linspace(-6, 6, 20_001)
-    variance = 1 / agents + (deviation / 0.5 / agents) ** 2
+    variance = 1 / q / agents + (deviation / 0.5 / agents) ** 2
     weights = np.exp(-0.5 * grid**2 - 0.5 * (found - grid) ** 2 / variance)
     expected = np.average(grid, weights=weights)
     assert (float(prior.scale) / 0.2) ** 2 == pytest.approx(1 + expected, rel=1e-4)
@@ -177,9 +179,18 @@ def test_a_step_is_that_of_dense_algebra(name):
     assert (explained > most) == (name == "too long")
     step *= min(1, (most / explained) ** 0.5)
     information = private_prior.Information(*map(jnp.asarray, (known, Q, kept if first else 0.5)))
-    given = jnp.zeros(()), agents, jnp.asarray(kappa), information
+    given = jnp.zeros(()), 1.0, agents, jnp.asarray(kappa), information
     found = private_prior.updated(start, released(shift), *given)
     np.testing.assert_allclose(found.mean, mean + of_S**0.5 * step, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1e3, 1e15, 1e25])
+def test_however_large_a_sum_is_the_mean_explains_no_more_than_there_is(length):
+    agents, known = 40, np.linspace(0.02, 0.9, SIZE)
+    given = jnp.zeros(()), 1.0, agents, jnp.ones(()), knows(known)
+    found = private_prior.updated(process(), released(np.full(SIZE, length)), *given)
+    explained = agents * np.sum(known * np.asarray(found.mean, float) ** 2)
+    np.testing.assert_allclose(explained, agents * known.sum(), rtol=1e-4)
 
 
 # ---------------------------------------------------------------- an agent
@@ -254,7 +265,7 @@ def heard(prior, x, y, information):
     """The prior after a release without noise."""
 
     total = jnp.sum(spoken(prior, x, y), axis=0)
-    given = jnp.zeros(()), POPULATION, jnp.ones(()), information
+    given = jnp.zeros(()), 1.0, POPULATION, jnp.ones(()), information
     return private_prior.updated(prior, total, *given)
 
 
@@ -300,7 +311,7 @@ def test_the_share_that_clipping_leaves_is_that_of_other_agents(bound):
     lengths = np.linalg.norm(vectors, axis=1)
     whole = vectors[:, :-2].sum(axis=0)
     clipped = (vectors[:, :-2] * np.minimum(1, bound / lengths)[:, None]).sum(axis=0)
-    share = float(known_of(rng_designs(14, 400), bound).kept)
+    share = float(known_of(rng_designs(14, 400), bound).unclipped)
     assert share == pytest.approx(clipped @ whole / (whole @ whole), abs=0.05)
     assert share == 1 if np.isinf(bound) else share < 1
 
