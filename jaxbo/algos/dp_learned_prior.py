@@ -40,7 +40,6 @@ from jaxbo.kernels.models import private_prior, shared_groups, shared_prior
 from jaxbo.kernels.models.private_prior import Departure, Information
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
-from jaxbo.kernels.processes.features import FeatureMap
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.types import Count, Features, Key, Point, Scalar, named
 
@@ -48,17 +47,14 @@ from jaxbo.types import Count, Features, Key, Point, Scalar, named
 _BATCHES, _DESIGNS = 16, 256
 
 
-class DPLearnedPriorShared(eqx.Module):
-    """What all agents share, and how much an agent knows of each direction before the first release."""
+class DPLearnedPriorShared(LearnedPriorShared):
+    """The same, and how much an agent knows of each direction before the first release.
 
-    features: FeatureMap
-    prior: SharedPrior
+    `LearnedPrior` takes it as a prior, too.
+    """
+
+    _: KW_ONLY
     information: Information
-
-    @property
-    def open(self) -> LearnedPriorShared:
-        """The same of the method without privacy."""
-        return LearnedPriorShared(self.features, self.prior)
 
 
 class DPLearnedPrior(AbstractPrivate):
@@ -177,10 +173,10 @@ class DPLearnedPrior(AbstractPrivate):
         designs = x.reshape(_BATCHES, _DESIGNS, self.first, -1)
         public = prior, self.features.noise, designs, self.mechanism.S
         known = private_prior.information(function_key, features, *public)
-        return DPLearnedPriorShared(features, prior, known)
+        return DPLearnedPriorShared(features, prior, information=known)
 
     def join(self, key: Key, shared: DPLearnedPriorShared, index: Count) -> AgentData:
-        return self.open.join(key, shared.open, index)
+        return self.open.join(key, shared, index)
 
     def message(self, key: Key, shared: DPLearnedPriorShared, client: AgentData) -> Departure:
         del key
@@ -229,12 +225,12 @@ class DPLearnedPrior(AbstractPrivate):
     def expect(
         self, shared: DPLearnedPriorShared, client: AgentData, x: Point
     ) -> tuple[Scalar, Scalar]:
-        return self.open.expect(shared.open, client, x)
+        return self.open.expect(shared, client, x)
 
     def learn(
         self, shared: DPLearnedPriorShared, round: Count, client: AgentData, x: Point, value: Scalar
     ) -> AgentData:
-        return self.open.learn(shared.open, round, client, x, value)
+        return self.open.learn(shared, round, client, x, value)
 
     def remembered(self, broadcast: LearnedPriorBroadcast) -> SharedPrior:
         return broadcast.prior
@@ -242,4 +238,5 @@ class DPLearnedPrior(AbstractPrivate):
     def revised(
         self, shared: DPLearnedPriorShared, remembered: SharedPrior
     ) -> DPLearnedPriorShared:
-        return DPLearnedPriorShared(shared.features, remembered, shared.information)
+        information = shared.information
+        return DPLearnedPriorShared(shared.features, remembered, information=information)

@@ -533,6 +533,7 @@ def test_a_prior_that_cannot_serve_is_refused():
     with pytest.raises(ValueError, match=r"prior must be one, .* \(2, 1\)"):
         make(prior=several)
     without_groups = DPLearnedPrior(Cube(2), 1).setup
+    assert make(prior=eqx.filter_jit(without_groups)(jr.key(0))).prior is not None
     several = eqx.filter_eval_shape(jax.vmap(without_groups), jr.split(jr.key(0)))
     with pytest.raises(ValueError, match=r"prior must be one, .* \(2,\)"):
         make(prior=several)
