@@ -16,6 +16,7 @@ from bench.tables.cells import Results, Rows, markdown
 
 TABLES: dict[str, Callable[[Results], Rows]] = {
     "best": best.best,
+    "best-botorch": best.best_botorch,
     "best-classical": best.best_classical,
     "best-even": best.best_even,
     "best-longer": best.best_longer,

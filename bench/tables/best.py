@@ -33,6 +33,11 @@ def best_even(results: Results) -> Rows:
     return _bbob(results, "best-bbob-even-2d-5d-10d-i1-random")
 
 
+def best_botorch(results: Results) -> Rows:
+    """The same on even numbers beside BoTorch alone."""
+    return _bbob(results, "best-bbob-even-2d-5d-i1-botorch")
+
+
 def best_longer(results: Results) -> Rows:
     """The same on even numbers with more evaluations."""
     return _bbob(results, "best-bbob-even-2d-5d-i1-random")
