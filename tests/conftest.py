@@ -79,7 +79,7 @@ def resident():
 
 
 def trimmed():
-    """What compiling leaves behind goes back to the system: more than half of what a process holds.
+    """Memory that compiling leaves behind goes back to the system: more than half of a process.
 
     Returns the bytes that are left.
     """

@@ -314,7 +314,7 @@ SETTINGS = {
 
 @functools.cache
 def values():
-    """Of runs with each of the settings, which differ in numbers only, so that they are one program."""
+    """The values of runs with each setting. Settings differ in numbers only, so they are one program."""
 
     def one(setting, key):
         trust, z, S, releases = setting

@@ -194,7 +194,7 @@ class Ensemble(AbstractEnsemble):
         length scale for each coordinate. The prior of length scales grows with the dimension. It
         takes O(capacity²) a point. With `EI()` its mean regret ended below that of BoTorch's LogEI
         on Zakharov's function and eggholder, and above it on Ackley's function and drop-wave, 30
-        runs each (egp-synthetic, run again).
+        runs each (egp-synthetic).
 
         Args:
             dim: Number of coordinates of a point.

@@ -98,9 +98,9 @@ class LogNormal(eqx.Module):
 class Uniform(eqx.Module):
     """A prior that is flat in the value itself, between its `Bounds`: p(log value) ∝ value.
 
-    For samples of hyperparameters (`Marginal`). `fit` looks for the greatest density of the logarithm,
-    as under any prior, and with few observations that is often at an upper bound. The greatest density
-    of the value itself is that of the evidence, for which `None` stands.
+    It is for samples of hyperparameters (`Marginal`). `fit` looks for the greatest density of the
+    logarithm, as under any prior. With few observations that is often at an upper bound. `None` is for
+    the greatest density of the value itself, which is where the evidence is greatest.
     """
 
     def log_density(self, log_value: Float[Array, "*dim"]) -> Scalar:

@@ -79,7 +79,7 @@ def weights(model, shared, belief):
 
 
 def log_evidence(number, theta):
-    """Of the standardized values, given the logs of two length scales, the variance and the noise."""
+    """The evidence, given the logs of two length scales, the variance and the noise."""
     scales = np.exp(theta[:2])
     scales = np.full(2, np.sqrt(np.prod(scales))) if COMMON[number] else scales
     s = np.sum(((X[:, None] - X[None]) / scales) ** 2, axis=2)

@@ -1,4 +1,4 @@
-"""What is measured of scaling, and what each method costs."""
+"""Measurements of scaling, and the cost of each method."""
 
 import jax
 import pytest

@@ -99,7 +99,7 @@ ALL = knows(np.ones(SIZE))
 
 
 def released(shift, excess=(0.0, 0.0)):
-    """What a sum of such messages is."""
+    """The sum of such messages."""
     return private_prior.Departure(jnp.asarray(shift), jnp.asarray(excess)).vector
 
 
@@ -121,7 +121,7 @@ def test_without_noise_the_mean_is_the_most_likely_one():
 
 @pytest.mark.parametrize("excess", [(0.6, 0.0), (0.0, -0.5), (0.44, 0.44), (-9.0, 30.0)])
 def test_variances_grow_by_the_mean_excess_and_by_four_at_most(excess):
-    """Of the values, and of the weights, whose unit is that of the values."""
+    """The variances of values and of weights, in the unit of the values."""
     start, agents = process(), 50
     total = released(np.zeros(SIZE), (agents + 1) * np.asarray(excess))
     found = private_prior.updated(start, total, jnp.zeros(()), 1.0, agents, jnp.ones(()), ALL)
@@ -201,7 +201,7 @@ PHI = features.sine_cosine(jr.key(6), SquaredExponential(0.2), 2, FEATURES)
 
 @functools.cache
 def departures():
-    """Those of agents whose weights are as far away as the prior says, and half and twice as far."""
+    """Departures of agents whose weights are as far away as the prior says, and half and twice as far."""
     rng, start = np.random.default_rng(7), process(FEATURES)
     x = rng.random((AGENTS, CAPACITY, 2)).astype(start.mean.dtype)
     noise, w = 1e-2, rng.standard_normal((AGENTS, FEATURES + 1))
@@ -250,7 +250,7 @@ POPULATION, VALUES, NOISE = 30, 3, 1e-2
 
 @jax.jit
 def spoken(prior, x, y):
-    """What agents with these values send."""
+    """The messages of agents with these values."""
 
     def one(x, y):
         known = shared_prior.AgentData(x, y, jnp.asarray(VALUES))
@@ -302,7 +302,7 @@ def test_information_is_what_values_take_from_the_covariance():
 
 @pytest.mark.parametrize("bound", [0.5, 1.7, np.inf])
 def test_the_share_that_clipping_leaves_is_that_of_other_agents(bound):
-    """Of the mean over agents of functions of the prior, about what is common to them."""
+    """The share of the common direction, over agents whose functions have something in common."""
     rng, x = np.random.default_rng(12), rng_designs(13, AGENTS)
     start = process(FEATURES)
     common, own = rng.standard_normal(FEATURES + 1), rng.standard_normal((AGENTS, FEATURES + 1))
@@ -317,7 +317,7 @@ def test_the_share_that_clipping_leaves_is_that_of_other_agents(bound):
 
 
 def test_a_server_that_guesses_right_finds_the_most_likely_mean_in_one_step():
-    """That of all values, by dense algebra: agents' points are the designs of the guess."""
+    """The most likely mean, by dense algebra, where agents' points are the designs of the guess."""
     rng, x = np.random.default_rng(10), designs()
     psi = psis(x)
     common, own = rng.standard_normal(FEATURES + 1), rng.standard_normal((POPULATION, FEATURES + 1))
