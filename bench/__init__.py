@@ -50,6 +50,7 @@ EXPERIMENTS = {
     "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
     "prior-learners": "bench.prior.learners",
+    "prior-participation": "bench.prior.participation",
     "prior-policies": "bench.prior.policies",
     "prior-population": "bench.speed.prior_population",
     "prior-private": "bench.prior.private",

@@ -312,6 +312,13 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
     ),
     "prior-har": OWNERS,
     "prior-learners": OWNERS,
+    "prior-participation": (
+        Grid(
+            "Regret where a tenth sends any covariance, over that where all send less",
+            r"(?P<row>.+): after (?P<column>\d+), .+, no more regret, ratio",
+            FAMILIES,
+        ),
+    ),
     "prior-policies": (
         Grid(
             "Regret of EI, over that of the better of UCB and Thompson, after so many evaluations",

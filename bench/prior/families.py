@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from bench.claims import Check
 from bench.common.panels import figure
@@ -61,9 +61,17 @@ def drawn_on() -> FeatureMap:
 
 
 def regret(
-    algorithm: AbstractAlgorithm, agents: int, rounds: int, key: Key, family: Float[Array, "3"]
+    algorithm: AbstractAlgorithm,
+    agents: int,
+    rounds: int,
+    key: Key,
+    family: Float[Array, "3"],
+    present: Bool[Array, "rounds agents"] | None = None,
 ) -> Float[Array, " evaluations"]:
-    """The mean regret of a run's agents, in deviations of their functions."""
+    """The mean regret of a run's agents, in deviations of their functions.
+
+    `present` says whose messages arrive in a round. None: all do.
+    """
     phi = drawn_on()
     axis = (np.arange(60) + 0.5) / 60
     grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
@@ -74,7 +82,7 @@ def regret(
         del key
         return dot(phi(x), w[agent])
 
-    _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL)
+    _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL, present=present)
     values = dot(jax.vmap(phi)(grid), w.T)
     best = jax.lax.cummax(trace.values, axis=0)
     below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)

@@ -65,6 +65,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "prior-har": prior.prior_har,
     "prior-learners": prior.prior_learners,
     "prior-least": prior.prior_least,
+    "prior-participation": prior.prior_participation,
     "prior-policies": prior.prior_policies,
     "prior-private": prior.prior_private,
     "prior-rounds": speed.prior_rounds,

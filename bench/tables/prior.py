@@ -185,6 +185,24 @@ def prior_steps(results: Results) -> Rows:
     return [["steps", *steps], *rows] if rows else []
 
 
+def prior_participation(results: Results) -> Rows:
+    """Regret after some evaluations, by who sends how much."""
+    found = results.get("prior-participation", {"methods": {}})
+    names = {
+        label: name
+        for label, name in ALL.items()
+        if f"{name}, one variance, all" in found["methods"]
+    }
+    sent = found["settings"]["numbers an agent and round"] if names else {}
+
+    def row(method: str, numbers: float) -> list[str]:
+        cells = (after(found, f"{name}, {method}", (4, 5, 10, 20)) for name in names.values())
+        return [method, f"{numbers:.0f}", *cells]
+
+    rows = [row(*one) for one in sent.items()]
+    return [["form, who sends", "numbers an agent and round", *names], *rows] if rows else []
+
+
 def prior_policies(results: Results) -> Rows:
     """Regret after some evaluations, by family, policy and whether there is the safeguard."""
     methods = {
