@@ -7,7 +7,7 @@ import pytest
 
 from bench import outcomes, report, runner, tables
 from bench.claims import Verdict
-from bench.prior import growing, policies, private, setting, synthetic
+from bench.prior import growing, participation, policies, private, setting, synthetic
 from bench.tables import cells
 
 EXPERIMENTS = sorted(set((report.ROOT / "docs/experiments").glob("*.md")) - {report.PAGE})
@@ -163,6 +163,27 @@ def test_policies_have_a_table_and_grids_for_all_claims(rng):
     block = outcomes.block({"prior-policies": made}, "prior-policies", "claims.md")
     assert "| claim |" not in block
     assert "| nothing in common, Thompson |" in block
+
+
+def test_participation_has_a_table_with_what_is_sent_and_a_grid_for_all_claims(rng):
+    pairs = [(name, method) for name in participation.NAMES for method in participation.METHODS]
+    regret = {pair: rng.random((3, 20)) for pair in pairs}
+    curves = {", ".join(pair): curve for pair, curve in regret.items()}
+    made = result(participation.EXPERIMENT, curves, participation.checks(regret))
+    made["experiment"] = "prior-participation"
+    made["settings"] = {"numbers an agent and round": dict.fromkeys(participation.METHODS, 12.4)}
+    head, *rows = tables.TABLES["prior-participation"]({"prior-participation": made})
+    assert head[2:] == [
+        "nine tenths in common",
+        "half in common",
+        "alike, half of them upside down",
+    ]
+    few = next(row for row in rows if row[0] == participation.FEW)
+    assert few[1] == "12"
+    assert few[-1] == cells.after(made, f"opposed, {participation.FEW}", (4, 5, 10, 20))
+    block = outcomes.block({"prior-participation": made}, "prior-participation", "claims.md")
+    assert "| claim |" not in block
+    assert "| half in common, beside rank 10, all |" in block
 
 
 def test_the_bound_is_beside_the_best_rival_of_the_claims(rng):
