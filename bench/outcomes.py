@@ -349,8 +349,8 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
     ),
     "prior-synthetic": (
         Grid(
-            "Regret of the default, over that of the best of TS, EI and FTS, after so many evaluations",
-            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of TS, EI, FTS, ratio",
+            "Regret of the default, over that of the best rival, after so many evaluations",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of TS, EI, FTS, .+, ratio",
             FAMILIES,
         ),
         Grid(

@@ -23,16 +23,14 @@ from bench.common.panels import figure
 from bench.common.text import interval
 from bench.prior.setting import AFTER, ALONE, FEATURES, INITIAL, ROUNDS, TIMES, claims
 from bench.prior.setting import methods as sharing
+from bench.prior.setting import rivals as others
 from bench.runner import Options, Result, parts
 from bench.tasks import tabulated
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.egp import EGP
-from jaxbo.algos.rgpe import RGPE
-from jaxbo.algos.taf import TAF
 from jaxbo.kernels.choosing.policy import EI
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Exact, Fitted
-from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
 from jaxbo.objectives.families import OnGrid
 from jaxbo.runs.compiled import run
@@ -70,13 +68,9 @@ def lone(kind: str, objective: OnGrid) -> EGP:
 def federated(task: str, objective: OnGrid) -> dict[str, AbstractAlgorithm]:
     """The methods that search for all owners at once."""
     domain, noise = tabulated.domain(objective), NOISE.get(task, 1e-3)
-    own = Fitted(TOTAL, inference=Exact())
-    kernel = SquaredExponential(length(domain.dim))
-    model = Fixed(kernel, FEATURES, noise)
-    return sharing(domain, objective.agents, kernel=kernel, noise=noise) | {
-        "RGPE": RGPE(domain, objective.agents, own, features=model),
-        "TAF": TAF(domain, objective.agents, own, features=model),
-    }
+    agents, kernel = objective.agents, SquaredExponential(length(domain.dim))
+    theirs = others(domain, agents, kernel=kernel, noise=noise, candidates=1000)
+    return sharing(domain, agents, kernel=kernel, noise=noise) | theirs
 
 
 def program(task: str, method: str) -> Callable[[Array], Array]:

@@ -14,8 +14,13 @@ from bench.common.alike import INITIAL, KERNEL
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.learned_prior import LearnedPrior
+from jaxbo.algos.rgpe import RGPE
+from jaxbo.algos.taf import TAF
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.choosing.ranking import Ranked
+from jaxbo.kernels.models.fitted import Exact, Fitted
+from jaxbo.kernels.models.pooled import Pooled
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import AbstractKernel
 
@@ -33,6 +38,8 @@ BOUND = "pooled bound"
 #: The form of S that the claims are about: any covariance.
 CLAIMED = "learned prior, full"
 ALONE = ("TS", "EI")
+OWN, RANKED, AGREED = "FTS, own models", "FTS, ranked peers", "FTS, agreed models"
+RIVALS = ("FTS", OWN, RANKED, AGREED, "RGPE", "TAF")
 
 
 def methods(
@@ -60,10 +67,39 @@ def methods(
     }
 
 
+def rivals(
+    domain: AbstractDomain,
+    agents: int,
+    *,
+    kernel: AbstractKernel = KERNEL,
+    noise: float = 1e-3,
+    candidates: int = 500,
+) -> dict[str, AbstractAlgorithm]:
+    """FTS in its other settings, RGPE and TAF, on the same features, with a message every round.
+
+    Their own models have hyperparameters that are fitted to an agent's values, but for those that FTS's
+    agents agree on.
+    """
+    model, total = Fixed(kernel, FEATURES, noise), INITIAL + ROUNDS
+    common: dict[str, Any] = {"features": model, "candidates": candidates}
+    exact = Fitted(total, inference=Exact())
+
+    def settings(**options: Any) -> FTS:
+        return FTS(domain, agents, **common, **options)
+
+    return {
+        OWN: settings(own=Fitted(total)),
+        RANKED: settings(own=Fitted(total), peers=Ranked()),
+        AGREED: settings(own=Fitted(total, refit_every=None), pooled=Pooled()),
+        "RGPE": RGPE(domain, agents, exact, **common),
+        "TAF": TAF(domain, agents, exact, **common),
+    }
+
+
 def claims(
     name: str,
     regret: dict[str, np.ndarray],
-    rivals: Iterable[str],
+    others: Iterable[str],
     times: dict[int, float],
 ) -> dict[str, Check]:
     """The learned prior's regret is at most so many times the best rival's.
@@ -71,10 +107,10 @@ def claims(
     `regret` has a matrix [runs evaluations] for each method; `times` has a factor for each number of
     evaluations.
     """
-    found, rivals = {}, tuple(rivals)
+    found, others = {}, tuple(others)
     for n, factor in times.items():
-        best = min(rivals, key=lambda rival: regret[rival][:, n - 1].mean())
-        among = ", ".join(rivals)
+        best = min(others, key=lambda rival: regret[rival][:, n - 1].mean())
+        among = ", ".join(others)
         claim = f"{name}: after {n}, at most {factor:.3g} times the best regret of {among}, ratio"
         found[claim] = at_most(regret[CLAIMED][:, n - 1], regret[best][:, n - 1], factor)
     return found
