@@ -70,7 +70,8 @@ def federated(task: str, objective: OnGrid) -> dict[str, AbstractAlgorithm]:
     domain, noise = tabulated.domain(objective), NOISE.get(task, 1e-3)
     agents, kernel = objective.agents, SquaredExponential(length(domain.dim))
     theirs = others(domain, agents, kernel=kernel, noise=noise, candidates=1000)
-    return sharing(domain, agents, kernel=kernel, noise=noise) | theirs
+    every = sharing(domain, agents, kernel=kernel, noise=noise) | theirs
+    return {name: method for name, method in every.items() if name in METHODS}
 
 
 def program(task: str, method: str) -> Callable[[Array], Array]:
