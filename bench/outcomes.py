@@ -57,6 +57,7 @@ FAMILIES = {
     "opposed": "alike, half of them upside down",
     "unrelated": "nothing in common",
     "clusters": "three clusters",
+    "shifted": "shifted",
 }
 DIFFERENCE = "Difference of means, ours less the other's"
 RATIO = "Ratio of means, ours to the other's"

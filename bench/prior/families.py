@@ -5,6 +5,7 @@ half         0.5 common + 0.5 own
 opposed      0.8 common + 0.2 own, upside down for every other agent
 unrelated    own
 clusters     0.8 common + 0.2 own, with a common part of its own for every third agent
+shifted      common, and moved by a vector of one's own whose coordinates have a deviation of 0.1
 """
 
 import jax
@@ -21,7 +22,7 @@ from bench.runner import Result
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import features
-from jaxbo.kernels.processes.features import FeatureMap
+from jaxbo.kernels.processes.features import SineCosine
 from jaxbo.runs.compiled import run
 from jaxbo.types import Count, Key, Point, Scalar
 
@@ -37,16 +38,33 @@ FAMILIES = {
 #: Most kinds.
 KINDS = 3
 CLUSTERS = (0.8, 0.2, KINDS)
+#: The last is the deviation of a shift.
+SHIFTED = (1.0, 0.0, 1, 0.1)
 
 
-def weights(key: Key, family: Float[Array, "3"], agents: int) -> Float[Array, "agents features"]:
+def weights(
+    key: Key, family: Float[Array, " numbers"], agents: int
+) -> Float[Array, "agents features"]:
     """The functions of so many agents of a family, on `DRAWN` features."""
     common_key, own_key = jr.split(key)
-    share, rest, kinds = family
+    share, rest, kinds, *shift = family
     common = jr.normal(common_key, (KINDS, DRAWN))
     turned = jnp.asarray([1.0, -1.0, 0.0])[:, None] * common[:1]
     common = jnp.where(kinds == 2, turned, common)[jnp.arange(agents) % kinds.astype(int)]
-    return share * common + rest * jr.normal(own_key, (agents, DRAWN))
+    unmoved = share * common + rest * jr.normal(own_key, (agents, DRAWN))
+    if not shift:
+        return unmoved
+    return jax.vmap(moved)(unmoved, shift[0] * jr.normal(own_key, (agents, 2)))
+
+
+def moved(w: Float[Array, " features"], by: Point) -> Float[Array, " features"]:
+    """The weights of f(x - by), where w are those of f."""
+    at_sines, at_cosines = jnp.split(w, 2)
+    phi = drawn_on()
+    scale = jnp.sqrt(phi.variance / at_sines.size)
+    sines, cosines = (part / scale for part in phi.parts(by))
+    turned = at_sines * cosines + at_cosines * sines, at_cosines * cosines - at_sines * sines
+    return jnp.concatenate(turned)
 
 
 def signs(family: Float[Array, "3"], agents: int) -> Float[Array, " agents"]:
@@ -55,7 +73,7 @@ def signs(family: Float[Array, "3"], agents: int) -> Float[Array, " agents"]:
     return jnp.where(odd & (family[2] == 2), -1.0, 1.0)
 
 
-def drawn_on() -> FeatureMap:
+def drawn_on() -> SineCosine:
     """The features of all functions."""
     return features.sine_cosine(jr.key(0), KERNEL, 2, DRAWN)
 
@@ -65,7 +83,7 @@ def regret(
     agents: int,
     rounds: int,
     key: Key,
-    family: Float[Array, "3"],
+    family: Float[Array, " numbers"],
     present: Bool[Array, "rounds agents"] | None = None,
 ) -> Float[Array, " evaluations"]:
     """The mean regret of a run's agents, in deviations of their functions.

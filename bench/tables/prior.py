@@ -6,6 +6,11 @@ from typing import Any
 from bench.tables.cells import Results, Rows, after, digits, merged, percent
 
 BOUND = "pooled bound"
+#: The methods whose best the default is compared to.
+RIVALS = (
+    *("TS", "EI", "FTS", "FTS, own models", "FTS, ranked peers", "FTS, agreed models"),
+    *("RGPE", "TAF"),
+)
 #: Families whose functions have something in common.
 COMMON = {
     "nine tenths in common": "alike",
@@ -17,23 +22,23 @@ ALL = COMMON | {"nothing in common": "unrelated"}
 
 def prior_synthetic(results: Results) -> Rows:
     """Regret after some evaluations, by family and method."""
-    methods = {
-        "TS": "TS",
-        "EI": "EI",
-        "FTS": "FTS",
+    methods = {name: name for name in RIVALS} | {
+        "learned, one variance": "learned prior, one variance",
         "learned, rank 10": "learned prior, rank 10",
         "learned, any covariance (default)": "learned prior, full",
         BOUND: BOUND,
     }
-    result = results["prior-synthetic"]
+    found = merged(results, "prior-synthetic")
+    families = ALL | {"shifted": "shifted"}
+
+    def cell(name: str) -> str:
+        return after(found, name, (4, 5, 10, 20)) if name in found["methods"] else ""
+
     return [
-        ["functions", *methods],
+        ["", *families],
         *(
-            [
-                label,
-                *(after(result, f"{family}, {one}", (4, 5, 10, 20)) for one in methods.values()),
-            ]
-            for label, family in ALL.items()
+            [label, *(cell(f"{family}, {one}") for family in families.values())]
+            for label, one in methods.items()
         ),
     ]
 
@@ -68,8 +73,7 @@ def prior_least(results: Results) -> Rows:
 
     def times(family: str, n: int) -> str:
         curves = {
-            name: found[f"{family}, {name}"]["curve"]["mean"][n - 1]
-            for name in (BOUND, "TS", "EI", "FTS")
+            name: found[f"{family}, {name}"]["curve"]["mean"][n - 1] for name in (BOUND, *RIVALS)
         }
         bound = curves.pop(BOUND)
         return digits(bound / min(curves.values()))

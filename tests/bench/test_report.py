@@ -8,7 +8,7 @@ import pytest
 from bench import outcomes, report, runner, tables
 from bench.claims import Verdict
 from bench.prior import growing, participation, policies, private, setting, synthetic
-from bench.tables import cells
+from bench.tables import cells, prior
 
 EXPERIMENTS = sorted(set((report.ROOT / "docs/experiments").glob("*.md")) - {report.PAGE})
 PAGES = [*EXPERIMENTS, report.ROOT / "docs/speed.md", report.ROOT / "README.md"]
@@ -192,9 +192,10 @@ def test_the_bound_is_beside_the_best_rival_of_the_claims(rng):
         for family in ("alike", "half", "opposed")
         for method in synthetic.METHODS
     }
-    curves |= {"half, FTS": np.full((3, 20), 2.0), f"half, {setting.BOUND}": np.ones((3, 20))}
+    curves |= {"half, RGPE": np.full((3, 20), 2.0), f"half, {setting.BOUND}": np.ones((3, 20))}
     made = {"prior-synthetic": result(synthetic.EXPERIMENT, curves, {})}
     assert tables.TABLES["prior-least"](made)[2] == ["half in common", "0.50", "0.50"]
+    assert (*setting.ALONE, *setting.RIVALS) == prior.RIVALS
 
 
 def test_private_priors_have_a_table_and_grids_for_all_claims(rng):

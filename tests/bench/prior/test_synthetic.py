@@ -23,6 +23,20 @@ def test_neighbors_have_as_much_in_common_as_their_family_says(family, alike):
     assert np.mean(found) == pytest.approx(alike, abs=0.05)
 
 
+def test_shifted_functions_are_a_common_function_at_other_places():
+    rng = np.random.default_rng(0)
+    w = jnp.asarray(rng.standard_normal(families.DRAWN), float)
+    by, x = (jnp.asarray(rng.random(2), float) for _ in range(2))
+    phi = families.drawn_on()
+    f = lambda w, x: float(phi(x) @ w)  # noqa: E731
+    assert f(families.moved(w, by), x) == pytest.approx(f(w, x - by), abs=1e-4)
+    both = np.asarray(weights(jr.key(1), jnp.asarray(families.SHIFTED), 400), float)
+    # Of functions that are moved by δ and δ', E[corr] = E exp(-|δ - δ'|² / 2 scale²), in two dimensions.
+    length, shift = float(setting.KERNEL.length_scale), families.SHIFTED[3]
+    expected = 1 / (1 + 2 * shift**2 / length**2)
+    assert np.corrcoef(both)[::2, 1::2].mean() == pytest.approx(expected, abs=0.05)
+
+
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_the_bound_knows_the_covariance_of_the_functions(family):
     family = jnp.asarray(families.FAMILIES[family], float)
