@@ -59,7 +59,7 @@ def numbers(method: str) -> float:
 
 
 def drawn(key: Key, senders: int) -> Bool[Array, "rounds agents"]:
-    """Who sends in each round: so many agents, drawn anew."""
+    """Whether each agent sends in each round. So many do, drawn anew."""
     order = lambda key: jr.permutation(key, AGENTS) < senders  # noqa: E731
     return jax.vmap(order)(jr.split(key, ROUNDS))
 
