@@ -26,7 +26,8 @@ This page is made from the files of `bench/results` by `python -m bench report`.
 
 A claim has a margin, and its figure has a 95 % interval, which decides. Experiments state margins in
 their code, before they run. Intervals *from errors*, *of a curve* and of *ends not kept* belong to older
-results: their margins were chosen when the figures were known. The outcomes are:
+results: their margins were chosen when the figures were known. An experiment with a *seed* repeats such
+a result by other runs, after its margins were stated. The outcomes are:
 
 - {SYMBOLS[Verdict.HOLDS]} The claim holds: the whole interval lies within the margin.
 - {SYMBOLS[Verdict.REFUTED]} The claim is refuted: the whole interval lies outside.
@@ -78,6 +79,12 @@ def _counts(results: Results) -> str:
     return markdown([head, row("all", *shown.values()), *rows])
 
 
+def _seed(result: Mapping[str, Any]) -> str:
+    """The seed, if it is another than those of most results."""
+    seed = result.get("seed", 0)
+    return f", seed {seed}" if seed else ""
+
+
 def _experiment(name: str, result: Mapping[str, Any]) -> str:
     seconds, device = result["seconds"], result["device"]
     rows = [outcomes.row(claim, check) for claim, check in result["checks"].items()]
@@ -85,7 +92,7 @@ def _experiment(name: str, result: Mapping[str, Any]) -> str:
     return "\n\n".join(
         [
             f"## {name}",
-            f"{result['source']}; {seconds:.0f} seconds on {device}. "
+            f"{result['source']}{_seed(result)}; {seconds:.0f} seconds on {device}. "
             f"[Result](../../bench/results/{name}.json)",
             markdown([head, *rows]),
         ]

@@ -223,12 +223,15 @@ def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterab
 # ---------------------------------------------------------------- from a result to files
 
 
-def report(name: str, experiment: Experiment, result: Result, seconds: float) -> dict[str, Any]:
+def report(
+    name: str, experiment: Experiment, result: Result, seconds: float, seed: int = 0
+) -> dict[str, Any]:
     """The content of NAME.json. A number that is not finite becomes null."""
     spent = _spent(result.scratch)
     return {
         "experiment": name,
         "source": experiment.source,
+        "seed": seed,
         "settings": _plain(result.settings),
         "methods": _methods(result),
         "checks": {claim: _plain(check.content()) for claim, check in result.checks.items()},
@@ -426,7 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(name: str, experiment: Experiment, options: Options) -> None:
     start = time.perf_counter()
     result = experiment.run(options)
-    content = report(name, experiment, result, time.perf_counter() - start)
+    content = report(name, experiment, result, time.perf_counter() - start, options.seed)
     print(text(content, result))
     path = options.out / f"{'-'.join([name, *options.only]).lower()}.json"
     write_json(path, content)

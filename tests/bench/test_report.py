@@ -214,6 +214,20 @@ def test_private_priors_have_a_table_and_grids_for_all_claims(rng):
     assert "| 500 agents, ε = 1 (at least 0.9) |" in block
 
 
+@pytest.mark.parametrize(
+    ("seed", "words"), [(0, "toy; 2"), (1, "toy, seed 1; 2"), (None, "toy; 2")]
+)
+def test_the_page_says_which_results_have_a_seed_of_their_own(seed, words):
+    one = {
+        "source": "toy",
+        "seconds": 2.0,
+        "device": "a laptop",
+        "checks": {"a": check(1, "holds", 2)},
+    }
+    made = one if seed is None else one | {"seed": seed}
+    assert f"{words} seconds on a laptop" in report.claims({"toy": made})
+
+
 def test_an_experiment_that_has_not_run_says_so():
     assert "not been run" in tables.made("prior-growing", {})
     assert "not been run" in tables.made("prior-private", {})

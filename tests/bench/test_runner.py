@@ -83,6 +83,7 @@ def test_one_file_is_an_experiment_and_gives_a_table_a_json_and_a_picture(toy, t
     assert list(content) == [
         "experiment",
         "source",
+        "seed",
         "settings",
         "methods",
         "checks",
@@ -194,7 +195,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path):
 def test_finals_stand_without_curves_and_one_run_has_no_error():
     result = Result({}, finals={"a": np.array([2.0]), "b": np.array([1.0, 3.0])}, earlier=5.0)
     experiment = Experiment("s", "a", "t", lambda options: result)
-    content = runner.report("x", experiment, result, seconds=1.0)
+    content = runner.report("x", experiment, result, seconds=1.0, seed=3)
+    assert content["seed"] == 3
     assert content["methods"]["a"] == {"final": {"mean": 2.0, "se": None, "n": 1}}
     assert content["methods"]["b"]["final"] == {"mean": 2.0, "se": 1.0, "n": 2}
     assert content["seconds"] == 6.0
