@@ -1,7 +1,8 @@
 # make demo         twenty owners tune an SVM: federated, and alone (a table and a picture in out/)
 # make federation   a server and five owners, each a process of its own, do so through a network
 # make test         the tests: every behavior of every method
-# make test-all     the slow ones too, more seeds, sizes and settings, float64, and a server that is killed
+# make test-all     the slow ones too, and float64: what .ci/run runs
+# make test-full    more seeds, sizes and settings of the same
 # make check        ruff and pyright
 # make docs         the documentation, in site/index.html
 #
@@ -41,7 +42,8 @@ federation: $(VENV)/ready-demo,flower
 # Most of the time goes into compiling. So tests say what they need (`markers` in pyproject.toml), and are
 # run in three lots: compiled as users have it, such that bits are kept, and as quickly as can be.
 # Those of a second or less, and for each behavior of a method at least one.
-LOT := not (slow or full or long)
+QUICK := not (slow or full or long)
+LOT := $(QUICK)
 # The files with such a marker: a lot of few files does not wait for the rest to be collected.
 MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 test test-slow: export JAX_ENABLE_X64 = 0
@@ -52,9 +54,11 @@ test test-slow: $(VENV)/ready-test
 
 test-slow: LOT := slow and not (full or long)
 
-# The slow ones too, more seeds, sizes and settings of the same, and float64.
-test-all: test test-slow test-full test-float64 test-faults
+# The slow ones too, in the same processes, and float64.
+test-all: LOT := not (full or long)
+test-all: test test-float64
 
+# More seeds, sizes and settings of the same, and longer experiments.
 test-full: LOT := full and not long
 test-full: export JAX_ENABLE_X64 = 0
 test-full: $(VENV)/ready-test
@@ -63,10 +67,10 @@ test-full: $(VENV)/ready-test
 	JAX_ENABLE_X64=1 $(PYTEST) --compile roughly -m "float64 and (slow or full) and not long" \
 		$(call MARKED,float64)
 
-# Of the tests in float64 the quick ones: `test-full` has the others.
+# Of the tests in float64 the quick ones, in `test-all` too: `test-full` has the others.
 test-float64: export JAX_ENABLE_X64 = 1
 test-float64: $(VENV)/ready-test
-	$(PYTEST) --compile roughly -m "float64 and $(LOT)" $(call MARKED,float64)
+	$(PYTEST) --compile roughly -m "float64 and $(QUICK)" $(call MARKED,float64)
 
 # Import, the shapes of a run of each method, types: for the loop of writing.
 test-fast: export JAX_ENABLE_X64 = 0

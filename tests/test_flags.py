@@ -75,7 +75,7 @@ def test_a_run_is_the_same_under_a_flag(flag):
 
 
 def some(names, *quick):
-    """The others are tried by `make test-all` alone."""
+    """The others are tried by `make test-full` alone."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 

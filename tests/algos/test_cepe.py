@@ -11,6 +11,7 @@ import pytest
 
 from bench.cepe.collaborative import IGPUCB, Collaborative
 from jaxbo import schedules
+from jaxbo._keys import unwrap
 from jaxbo.algos.cepe import CEPE
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.stays import Stays
@@ -305,12 +306,15 @@ def test_lessons_of_s_cepe_are_of_its_own_mean():
 EVERY, NEAR, MOST = 4, 0.1, 40
 
 
-def watched(distance, present=True):
-    """A run whose exploration may stop early."""
+def watching(distance):
+    """Its exploration may stop early."""
     rule = Stays(every=EVERY, distance=distance, share=0.75)
-    method = cepe(numbers=schedules.first(MOST), start=START, stays=rule)
+    return cepe(numbers=schedules.first(MOST), start=START, stays=rule)
+
+
+def watched(distance, present=True):
     here = jnp.full((MOST + 4, AGENTS), present)
-    return run(method, Waves(), MOST + 4, jr.key(1), present=here)
+    return run(watching(distance), Waves(), MOST + 4, jr.key(1), present=here)
 
 
 def test_exploration_ends_when_enough_maximizers_stay():
@@ -331,6 +335,12 @@ def test_exploration_ends_when_enough_maximizers_stay():
     assert int(state.shared.design.count) == stop
     assert (np.asarray(state.clients.observations) == stop).all()
     assert trace.info.agents.scalars[stop + 1 :].sum() == 0
+    again = replay(watching(NEAR), trace, jr.key(1))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3),
+        unwrap(again),
+        unwrap(state),
+    )
 
 
 def test_absent_agents_are_not_looked_at():
@@ -630,7 +640,9 @@ def test_the_sketch_is_the_dense_formula_of_its_inducing_points(x64):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("select", [nystrom.greedy, nystrom.random])
+@pytest.mark.parametrize(
+    "select", [nystrom.greedy, pytest.param(nystrom.random, marks=pytest.mark.full)]
+)
 def test_a_pivoted_sketch_has_its_number_of_points_and_more_are_better(select):
     kernel, points, explored = SquaredExponential(0.25), np.asarray(POINTS.points), EXPLORED
     whole = cepe(numbers=schedules.first(explored))
@@ -710,12 +722,25 @@ def rival():
     [
         pytest.param(cepe, 0, marks=pytest.mark.full),
         pytest.param(lambda: sketching(60.0), 0, marks=pytest.mark.full),
-        (lambda: sketching(60.0, initial_capacity=2), 2),
+        pytest.param(lambda: sketching(60.0, initial_capacity=2), 2, marks=pytest.mark.full),
         pytest.param(lambda: cepe(Cube(2), candidates=100), 0, marks=pytest.mark.full),
         pytest.param(rival, 2, marks=pytest.mark.full),
-        (lambda: cepe(start=START, lessons=5, stays=Stays(every=2, distance=0.3)), 0),
+        pytest.param(
+            lambda: cepe(start=START, lessons=5, stays=Stays(every=2, distance=0.3)),
+            0,
+            marks=pytest.mark.full,
+        ),
+        (lambda: sketching(60.0, initial_capacity=2, start=START, lessons=5), 2),
     ],
-    ids=["CEPE", "S-CEPE", "S-CEPE with room", "CEPE on a cube", "IGP-UCB", "beyond the paper"],
+    ids=[
+        "CEPE",
+        "S-CEPE",
+        "S-CEPE with room",
+        "CEPE on a cube",
+        "IGP-UCB",
+        "beyond the paper",
+        "S-CEPE with room and lessons",
+    ],
 )
 def test_run_drive_and_replay_agree_bit_for_bit(make, initial, tmp_path):
     algorithm, rounds = make(), EXPLORED + 6

@@ -242,10 +242,10 @@ LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
 #: Whose messages, keys and searches are those of RGPE, EGP-TS and the learned prior. One's own is tried.
 ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
 #: RGPE has the loops and searches of FTS, and TS is FTS alone.
-LIKE_FTS = [] if OWN else ["RGPE"]
-DRIVEN_LIKE_FTS = [] if OWN else [*LIKE_FTS, "TS"]
+LIKE_FTS = [] if OWN else ["RGPE", "TS"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
-ALIKE_OVER_DEVICES = [] if OWN else [*ALIKE, "DEC-HBO", "learned prior", "random search", "RGPE"]
+ALIKE_OVER_DEVICES = [*ALIKE, *LIKE_FTS]
+ALIKE_OVER_DEVICES += [] if OWN else ["DEC-HBO", "learned prior", "random search"]
 #: The shared model and a model of one's own stand for the statistics of all. That later queries are
 #: better than luck is tried of each.
 ALIKE_IN_STATISTICS = [] if OWN else [name for name in LEARNING if name not in ("FTS", "EGP-TS")]
@@ -282,11 +282,15 @@ def jit_at(level):
 once = pytest.mark.skipif(jax.config.jax_enable_x64, reason="tried in float32")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def no_key_is_used_twice():
-    """An error, in all tests: what is traced under the check is not found without it."""
-    with jax.debug_key_reuse(True):
-        yield
+    """An error, in all tests: what is traced under the check is not found without it.
+
+    In all threads: `drive` compiles in one of its own, and would compile again.
+    """
+    jax.config.update("jax_debug_key_reuse", True)
+    yield
+    jax.config.update("jax_debug_key_reuse", False)
 
 
 @pytest.fixture(scope="module", params=cases(ALL, ALIKE))
@@ -410,7 +414,8 @@ def of_domain(name, domain, agents):
 
 
 @pytest.mark.parametrize("name", cases(ALL), scope="module")
-@pytest.mark.parametrize("domain", ["finite", "space"])  # `run` below scans those on a cube
+# `run` below scans those on a cube.
+@pytest.mark.parametrize("domain", [pytest.param("finite", marks=pytest.mark.slow), "space"])
 def test_rounds_can_be_scanned(name, domain):
     algorithm, present = of_domain(name, domain, AGENTS)
 
@@ -456,7 +461,7 @@ def test_a_run_lowers_for_every_platform_and_all_its_numbers_have_the_default_pr
 # ---------------------------------------------------------------- one run, three ways
 
 
-@pytest.mark.parametrize("name", cases(ALL, ALIKE, DRIVEN_LIKE_FTS), scope="module")
+@pytest.mark.parametrize("name", cases(ALL, ALIKE, LIKE_FTS), scope="module")
 @once
 def test_run_equals_drive_bit_for_bit(name):
     state, trace = ran(name)
@@ -523,7 +528,7 @@ def test_a_key_that_is_used_twice_would_be_noticed():
 @pytest.mark.slow
 @once
 def test_a_constant_added_to_all_values_changes_no_query_if_the_method_says_so(name, algorithm):
-    _, trace = driven(name)
+    _, trace = ran(name)
     # Sums that float32 holds: they are not rounded.
     moved = Trace(trace.queries, trace.values + 4096, (), INITIAL)
     states = [replay(algorithm, t, seed()) for t in (trace, moved)]
@@ -563,7 +568,7 @@ def test_what_a_failed_evaluation_taught_is_named():
 
 @once
 def test_a_failed_evaluation_changes_nothing_but_where_the_agent_looks(name, algorithm):
-    _, trace = driven(name)
+    _, trace = ran(name)
     last = ROWS - 1
     number = algorithm.targets // 2
     others = [n for n in range(AGENTS) if n != number]
@@ -589,7 +594,7 @@ def test_a_failed_evaluation_is_nothing_to_what_others_do_later(name, algorithm)
     # One agent fails in a round, a second one in it, too, or not; then both succeed.
     if algorithm.targets < 2:
         pytest.skip("only one agent queries")
-    _, trace = driven(name)
+    _, trace = ran(name)
     short = beginning(trace, INITIAL + 2)
     short = dataclasses.replace(short, values=jnp.asarray(np.nan_to_num(short.values)))
     first = with_values(short, INITIAL, 0, jnp.nan)
@@ -600,7 +605,7 @@ def test_a_failed_evaluation_is_nothing_to_what_others_do_later(name, algorithm)
 
 @once
 def test_initial_points_that_all_failed_teach_nothing_of_the_objective(name, algorithm):
-    _, trace = driven(name)
+    _, trace = ran(name)
     number = algorithm.targets // 2
     start = replay(algorithm, beginning(trace, 0, 0), seed())
     first = beginning(trace, INITIAL)
@@ -612,7 +617,7 @@ def test_initial_points_that_all_failed_teach_nothing_of_the_objective(name, alg
 def test_the_order_of_agents_does_not_matter(name, algorithm):
     if algorithm.targets < AGENTS:
         pytest.skip("the first agents are the ones that query")
-    state, trace = driven(name)
+    state, trace = ran(name)
     order = [2, 0, 1]
     start = replay(algorithm, beginning(trace, 0, 0), seed())
     moved = dataclasses.replace(start, clients=agent(start, 2, 0, 1))
@@ -736,7 +741,7 @@ def test_queries_are_among_a_finite_set(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(HELD, ALIKE), scope="module")
+@pytest.mark.parametrize("name", cases(HELD, [*ALIKE, *LIKE_FTS]), scope="module")
 @once
 def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
     queries = one_round(name, "space", seeds=12).reshape(-1, SPACE.dim)
@@ -878,7 +883,7 @@ def test_a_hill_on_a_plateau_is_found_no_later_than_at_random(name, flat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], ALIKE), scope="module")
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], [*ALIKE, *LIKE_FTS]), scope="module")
 @once
 def test_places_where_evaluations_fail_are_avoided(name):
     def failed(name):
@@ -889,7 +894,7 @@ def test_places_where_evaluations_fail_are_avoided(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(HELD), scope="module")
+@pytest.mark.parametrize("name", cases(HELD, [*ALIKE, *LIKE_FTS]), scope="module")
 @once
 def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name):
     algorithm = METHODS[name](CUBE, AGENTS, ROWS)

@@ -295,7 +295,7 @@ def elsewhere(domain):
     ("domain", "own"),
     [
         ("cube", None),
-        pytest.param("cube", OWN, marks=pytest.mark.slow),
+        pytest.param("cube", OWN, marks=pytest.mark.full),
         ("finite", None),
     ],
     ids=["cube", "cube, fitted", "finite"],

@@ -237,7 +237,7 @@ def driven(algorithm, path, ledger, rounds=ROUNDS, **options):
     return trace, trace.ledger
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_after_the_last_release_the_mean_stays(tmp_path):
     algorithm = make(QUIET, releases=2)
     assert [algorithm.released(t) is not None for t in range(4)] == [True, True, False, False]

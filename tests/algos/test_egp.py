@@ -131,6 +131,7 @@ def test_workers_with_thompson_sampling_ask_independently(key):
     assert len(np.unique(np.asarray(three), axis=0)) == 3
 
 
+@pytest.mark.slow
 def test_workers_with_expected_improvement_keep_away_from_each_other(key):
     algorithm = one_kernel(EI(), workers=3, inference=Exact())
     state, _, _ = told(algorithm, jr.fold_in(key, 1))
@@ -259,7 +260,11 @@ def test_runs_that_are_mapped_over_fit_no_more_often_than_one(key):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inference", [OnFeatures(), Exact()], ids=["features", "exact"])
+@pytest.mark.parametrize(
+    "inference",
+    [pytest.param(OnFeatures(), marks=pytest.mark.full), Exact()],
+    ids=["features", "exact"],
+)
 def test_with_a_huge_penalty_in_the_place_of_a_value_all_numbers_stay_finite(inference):
     surrogate = Fitted(30, SquaredExponential(0.3), refit_every=5, inference=inference)
     algorithm = EGP(DOMAIN, surrogate, candidates=64)

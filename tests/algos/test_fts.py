@@ -109,7 +109,7 @@ def of_thompson_sampling():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("once", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_with_probability_one_it_is_independent_thompson_sampling(once, key):
     fts = FTS(GRID, 3, features=GOOD, mixing=Constant(1), once=once)
     queries, source = first_queries(fts, jr.split(key, 3000))
@@ -142,7 +142,7 @@ LAWS = {
     "rows": (ROWS, [1, 1, 1, 1, 1]),
     "rows and absent": (ROWS, [1, 1, 0, 1, 1]),
 }
-#: With rows drawn anew each round, with weights once: the others are compiled in `make test-all` only.
+#: With rows drawn anew each round, with weights once: the others are compiled in `make test-full` only.
 QUICK = {("uniform", False), ("rows", False), ("rows and absent", False)}
 QUICK |= {("weights", True), ("weights and absent", True)}
 

@@ -1,6 +1,6 @@
 """Known constraints: what `where` does not allow is never looked at, drawn or asked."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,15 @@ def below(p):
     return p["a"] + p["b"] <= 1
 
 
-TRIANGLE = Space(a=Real(0, 1), b=Real(0, 1), where=below)
-COMPILED = Space(a=Real(0, 1), b=Real(0, 1), where=jax.jit(below))
+# A space asks its function of many points when it is made, so each is made when it is used.
+@cache
+def triangle():
+    return Space(a=Real(0, 1), b=Real(0, 1), where=below)
+
+
+@cache
+def compiled():
+    return Space(a=Real(0, 1), b=Real(0, 1), where=jax.jit(below))
 
 
 def budget(p):
@@ -40,15 +47,17 @@ def budget(p):
     return "depth" not in p or p["depth"] % 2 == 0
 
 
-MIXED = Space(
-    model=Categorical("tree", "net"),
-    depth=Integer(1, 8).when(model="tree"),
-    width=Integer(16, 128, step=16).when(model="net"),
-    layers=Integer(1, 6).when(model="net"),
-    rate=Real(1e-3, 1, log=True),
-    seed=3,
-    where=budget,
-)
+@cache
+def mixed():
+    return Space(
+        model=Categorical("tree", "net"),
+        depth=Integer(1, 8).when(model="tree"),
+        width=Integer(16, 128, step=16).when(model="net"),
+        layers=Integer(1, 6).when(model="net"),
+        rate=Real(1e-3, 1, log=True),
+        seed=3,
+        where=budget,
+    )
 
 
 @partial(jax.jit, static_argnums=(2, 3))
@@ -63,8 +72,9 @@ def rows(space, points):
 
 
 class TestPoints:
-    @pytest.mark.parametrize(("space", "where"), [(TRIANGLE, below), (MIXED, budget)])
-    def test_draws_and_candidates_are_allowed(self, space, where, key):
+    @pytest.mark.parametrize(("made", "where"), [(triangle, below), (mixed, budget)])
+    def test_draws_and_candidates_are_allowed(self, made, where, key):
+        space = made()
         for points, contained in zip(*drawn(space, key), strict=True):
             assert points.shape == (200, space.dim)
             assert all(map(where, rows(space, points)))
@@ -73,7 +83,7 @@ class TestPoints:
     @pytest.mark.slow
     def test_what_is_not_allowed_is_not_in_the_space_and_cannot_be_encoded(self):
         inside, outside = jnp.asarray([0.25, 0.5]), jnp.asarray([0.75, 0.5])
-        for space in (TRIANGLE, COMPILED):
+        for space in (triangle(), compiled()):
             assert bool(space.contains(inside))
             assert not bool(space.contains(outside))
             assert space.encode({"a": 0.25, "b": 0.5}).tolist() == [0.25, 0.5]
@@ -81,7 +91,8 @@ class TestPoints:
                 space.encode({"a": 0.75, "b": 0.5})
 
     def test_draws_are_uniform_over_what_is_allowed(self, key):
-        points = np.asarray(jax.jit(lambda k: COMPILED.sample(k, 20_000))(key))
+        space = compiled()
+        points = np.asarray(jax.jit(lambda k: space.sample(k, 20_000))(key))
         # Of a uniform point of the triangle: mean 1/3, variance 1/18, covariance -1/36.
         error = 6 / np.sqrt(len(points))
         np.testing.assert_allclose(points.mean(axis=0), 1 / 3, atol=error * np.sqrt(1 / 18))
@@ -98,13 +109,13 @@ class TestPoints:
 
         keys = jr.split(key, 8)
         draw, cover = (
-            jax.jit(lambda k, f=f: f(k, 100)) for f in (COMPILED.sample, COMPILED.candidates)
+            jax.jit(lambda k, f=f: f(k, 100)) for f in (compiled().sample, compiled().candidates)
         )
         assert sum(gap(cover(k)) for k in keys) < 0.9 * sum(gap(draw(k)) for k in keys)
 
     @pytest.mark.slow
     def test_a_compiled_and_a_python_function_give_the_same_points(self, key):
-        points = [drawn(space, key)[0] for space in (TRIANGLE, COMPILED)]
+        points = [drawn(space, key)[0] for space in (triangle(), compiled())]
         for one, other in zip(*points, strict=True):
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
@@ -159,13 +170,14 @@ class TestErrors:
         assert Space({"where": Real(0, 1)}).names == ("where",)
 
 
-@pytest.mark.parametrize("space", [TRIANGLE, COMPILED])
-def test_the_maximizer_ends_where_the_constraint_ends(space, key):
+@pytest.mark.parametrize("made", [triangle, compiled])
+def test_the_maximizer_ends_where_the_constraint_ends(made, key):
+    space = made()
     found, value = jax.jit(
         lambda k: maximize(lambda x: 2 * x[0] + x[1], space, space.candidates(k, 64), steps=30)
     )(key)
     assert float(jnp.sum(found)) <= 1
-    assert space is COMPILED or below(space.decode(np.asarray(found)))
+    assert made is compiled or below(space.decode(np.asarray(found)))
     assert float(value) > 1.98  # of 2, at (1, 0)
 
 
@@ -174,10 +186,10 @@ class TestLoops:
     def test_no_method_evaluates_what_is_not_allowed(self, key):
         def objective(agent, p):
             assert budget(p)
-            assert set(p) <= set(MIXED.names)
+            assert set(p) <= set(mixed().names)
             return np.log(p["rate"]) - (p.get("depth", 4) - 4) ** 2 / 9 + p.get("layers", 0) / 6
 
-        algorithm = TS(MIXED, 2, Fixed(size=40), candidates=16)
+        algorithm = TS(mixed(), 2, Fixed(size=40), candidates=16)
         _, trace = drive(algorithm, objective, 3, key, initial=2, progress=False)
         assert np.isfinite(trace.values).all()
         _, again = drive(algorithm, objective, 3, key, initial=2, progress=False)

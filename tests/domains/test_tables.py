@@ -107,7 +107,7 @@ def looked(space, X, key):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(recipe=recipes(), seed=st.integers(0, 2**31 - 1))
 def test_whoever_looks_at_a_point_of_any_space_sees_the_same(recipe, seed):
     check_a_space(recipe, seed)
@@ -235,7 +235,7 @@ def everything(request):
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_a_context_and_a_constraint_leave_points_as_they_are(everything, seed):
     space = everything.at({"site": seed % 4})

@@ -154,8 +154,9 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda event, *_, **__: TRACED.append(event) if event.startswith("/jax/core/compile") else None
 )
 
-#: The others are made of the same parts; DP-FTS-DE is carried by Flower (`test_flower`).
-SOME = ("FTS", "CEPE", "private learned prior")
+#: The others are made of the same parts. Flower carries DP-FTS-DE (`test_flower`), and below the private
+#: learned prior has its rounds with owners.
+SOME = ("FTS", "CEPE")
 #: Those that need a ledger.
 CHARGED = ("DP-FTS-DE", "private learned prior")
 

@@ -190,6 +190,7 @@ def test_run_and_drive_agree_in_every_bit(method):
     np.testing.assert_array_equal(trace.met, met_of(trace.outcomes))
 
 
+@pytest.mark.slow
 def test_a_record_has_outcomes_and_the_best_that_is_feasible(tmp_path):
     def record(round: Round):
         return round.best, round.values, round.outcomes

@@ -106,7 +106,7 @@ def written(rows):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(
         st.builds(

@@ -354,7 +354,9 @@ FEW_POINTS = Finite(np.random.default_rng(0).random((10, 2)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "of_a_pair"), [(RGPE, 190), (TAF, 60)])
+@pytest.mark.parametrize(
+    ("kind", "of_a_pair"), [(RGPE, 190), pytest.param(TAF, 60, marks=pytest.mark.full)]
+)
 def test_a_pair_of_agents_takes_little_memory(kind, of_a_pair):
     # For each pair RGPE has the losses of its draws, and TAF predictions at the own observations.
     def bytes_of(agents):
@@ -452,7 +454,7 @@ def test_peers_that_rank_well_are_listened_to():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("once", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_nobody_is_listened_to_where_all_rank_badly(once):
     source = listening([1, -1, -1, -1, -1], once=once)
     assert (source == 0).mean() > 0.85  # by p_t alone it would be half

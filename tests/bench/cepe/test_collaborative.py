@@ -67,7 +67,7 @@ def ucb(t, mean, std, best):
         (IGPUCB(2.0, 0.1, 0.1), ucb, True),
         (IGPUCB(2.0, 0.1, 0.1), ucb, False),
         (Improvement(), improvement, True),
-        (Probability(), probability, True),
+        pytest.param(Probability(), probability, True, marks=pytest.mark.full),
     ],
 )
 def test_every_query_maximizes_the_index_of_what_the_agent_wants(index, reference, joint):

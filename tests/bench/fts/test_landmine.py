@@ -80,7 +80,10 @@ def test_a_target_hears_all_fields_but_its_own():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", experiment.FEDERATED)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=pytest.mark.full) if k == "TAF" else k for k in experiment.FEDERATED],
+)
 def test_before_the_start_peers_know_fifty_points_and_targets_none(kind, key):
     rng = np.random.default_rng(0)
     dtype = jax.numpy.zeros(()).dtype

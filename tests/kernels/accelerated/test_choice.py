@@ -203,10 +203,10 @@ def test_a_program_for_a_cpu_has_the_same_instructions_with_and_without_kernels(
         text = program.as_text()
         return sorted(re.findall(r"(?m)^ +(?:ROOT )?%?\S+ = .*? ([a-z][a-z0-9-]*)\(", text))
 
-    without = instructions(without_kernels("DP-FTS-DE")[1])
+    without = instructions(without_kernels("FTS")[1])
     assert len(without) > 1000
     programs_for("cuda")
-    assert instructions(with_kernels("DP-FTS-DE")) == without
+    assert instructions(with_kernels("FTS")) == without
 
 
 @pytest.mark.slow

@@ -198,7 +198,9 @@ def derivatives(policy, key, given, others):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "policy", [EI(), UCB(), Drawn(), Largest()], ids=lambda p: type(p).__name__
+    "policy",
+    [EI(), UCB(), Drawn(), pytest.param(Largest(), marks=pytest.mark.full)],
+    ids=lambda p: type(p).__name__,
 )
 def test_values_gradients_and_hessians_are_finite_far_in_the_tail(policy, key, x64):
     # Near to many observations of little noise, a hundred deviations below the best; one expert is
@@ -451,7 +453,7 @@ def test_any_point_where_all_bounds_are_met_is_better_than_the_least_violation(p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("warp", [False, True])
+@pytest.mark.parametrize("warp", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_value_observed_has_the_units_of_samples(warp, key):
     X = jr.uniform(key, (8, DIM))
     ys = 100 + 30 * jnp.exp(3 * X[:, 0])

@@ -25,7 +25,7 @@ KERNELS = (
     Matern12(0.5, 0.7),
 )
 INFERENCES = [OnFeatures(), Exact()]
-#: Of these the second is compiled in `make test-all` only: `test_fitted` has it.
+#: Of these the second is compiled in `make test-full` only: `test_fitted` has it.
 QUICK = [OnFeatures(), pytest.param(Exact(), marks=pytest.mark.full)]
 BEFORE, DUE = jnp.asarray(-1), jnp.asarray(0)  # rounds in which nothing is fitted, and all is
 

@@ -24,7 +24,7 @@ from jaxbo.kernels.processes.features import cosine, sine_cosine, with_kernel
 DIM, SIZE, NOISE, CAPACITY = 2, 30, 1e-2, 12
 KERNEL = SquaredExponential(jnp.array([0.3, 0.5]), 1.5)
 INFERENCES = [OnFeatures(), Exact()]
-#: Warping is the same for both: on features it is compiled in `make test-all` only.
+#: Warping is the same for both: on features it is compiled in `make test-full` only.
 WARPED = [pytest.param(OnFeatures(), marks=pytest.mark.full), Exact()]
 BOTH = [
     (OnFeatures(), False),

@@ -87,7 +87,7 @@ def uniform():
     return problem(Priors(length_scale=Uniform(), noise=Uniform()), noise=(0.1, 0.3))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_samples_under_uniform_priors_agree_with_a_dense_quadrature_of_the_values(key):
     """The grid is even in the values themselves, where the prior is flat."""
     draws = np.exp(np.asarray(chains(jr.split(key, CHAINS), uniform)[0], np.float64))
