@@ -315,7 +315,7 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
     "prior-learners": OWNERS,
     "prior-participation": (
         Grid(
-            "Regret where a tenth sends any covariance, over that where all send less",
+            "Regret where a tenth sends any covariance, over that where all send a simpler form",
             r"(?P<row>.+): after (?P<column>\d+), .+, no more regret, ratio",
             FAMILIES,
         ),

@@ -26,8 +26,9 @@ This page is made from the files of `bench/results` by `python -m bench report`.
 
 A claim has a margin, and its figure has a 95 % interval, which decides. Experiments state margins in
 their code, before they run. Intervals *from errors*, *of a curve* and of *ends not kept* belong to older
-results: their margins were chosen when the figures were known. An experiment with a *seed* repeats such
-a result by other runs, after its margins were stated. The outcomes are:
+results: their margins were chosen when the figures were known. A *seed*
+is named if it is not 0: such a result repeats an older one by other runs, after the margins were
+stated. The outcomes are:
 
 - {SYMBOLS[Verdict.HOLDS]} The claim holds: the whole interval lies within the margin.
 - {SYMBOLS[Verdict.REFUTED]} The claim is refuted: the whole interval lies outside.

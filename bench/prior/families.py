@@ -51,10 +51,9 @@ def weights(
     common = jr.normal(common_key, (KINDS, DRAWN))
     turned = jnp.asarray([1.0, -1.0, 0.0])[:, None] * common[:1]
     common = jnp.where(kinds == 2, turned, common)[jnp.arange(agents) % kinds.astype(int)]
-    unmoved = share * common + rest * jr.normal(own_key, (agents, DRAWN))
-    if not shift:
-        return unmoved
-    return jax.vmap(moved)(unmoved, shift[0] * jr.normal(own_key, (agents, 2)))
+    if shift:
+        return jax.vmap(moved)(share * common, shift[0] * jr.normal(own_key, (agents, 2)))
+    return share * common + rest * jr.normal(own_key, (agents, DRAWN))
 
 
 def moved(w: Float[Array, " features"], by: Point) -> Float[Array, " features"]:

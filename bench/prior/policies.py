@@ -1,6 +1,6 @@
 """Policies of agents that learn a prior together, and what the safeguard `mixing` costs them.
 
-Functions and runs are those of `prior.synthetic`: twenty agents begin with three random evaluations
+Functions are drawn as in `prior.synthetic`: twenty agents begin with three random evaluations
 each. Agents learn any covariance, and differ only in how they choose a query. With `mixing` an agent
 works alone in round t with the probability of `InverseSqrt()`, 1 - 1 / √max(t, 2). Regret is in
 deviations of the functions, the mean over agents.

@@ -39,13 +39,13 @@ TOGETHER = methods(Cube(2), AGENTS)
 #: In one batch of all runs these would hold too much: a process or many draws for each agent of each run.
 LARGE = rivals(Cube(2), AGENTS)
 METHODS = (*TOGETHER, *LARGE, BOUND)
-#: The bound is none for shifted functions, which the covariance of several tasks does not describe.
+#: Shifted functions have no bound: the covariance of several tasks does not describe them.
 PROBLEMS = FAMILIES | {"shifted": SHIFTED}
 
 
 @functools.cache
 def program(method: str) -> Callable[[Array, Array], Array]:
-    """Regret [evaluations] of a run, from its key and the family."""
+    """Regret [runs evaluations] of runs, from their keys and the family."""
 
     def one(key: Key, family: Float[Array, " numbers"]) -> Float[Array, " evaluations"]:
         algorithm = (
@@ -100,7 +100,7 @@ def checks(regret: dict[tuple[str, str], np.ndarray]) -> dict[str, Check]:
 EXPERIMENT = Experiment(
     source="prior-synthetic",
     about="what agents gain by learning a prior together, by how much they have in common",
-    time="90 min",
+    time="60 min",
     run=_run,
     problems=tuple(PROBLEMS),
 )

@@ -169,10 +169,11 @@ class LearnedPrior(AbstractFederated):
 
     The first is ahead in the first rounds of most experiments, and in some by far. With any covariance
     each round finds the mean that all values tell of. With a rank each round goes a small part of the
-    way. If agents have few and rough values, no form is ahead. If messages do not fit, let a part of
-    the agents be `present` in each round, rather than give a rank. In `prior-participation` a tenth
-    of 300 agents, with any covariance, were ahead of all agents with rank 10. They sent less than
-    half of the numbers.
+    way. If agents have few and rough values, no form is ahead. If a server cannot receive all messages,
+    let a part of the agents be `present` in each round. In `prior-participation` a tenth of 300
+    agents, with any covariance, were ahead of all agents with rank 10, and sent less than half of the
+    numbers. A rank is for agents that cannot send or hear so much: a broadcast has D (2 D + 1) + 5
+    numbers with any covariance.
 
     `groups` is for agents of several kinds, such as functions that are upside down for half of
     them. Each group learns a prior of its own, and nobody knows the group of an agent. An agent's

@@ -728,7 +728,7 @@ def rival():
         pytest.param(
             lambda: cepe(start=START, lessons=5, stays=Stays(every=2, distance=0.3)),
             0,
-            marks=pytest.mark.full,
+            marks=pytest.mark.slow,
         ),
         (lambda: sketching(60.0, initial_capacity=2, start=START, lessons=5), 2),
     ],

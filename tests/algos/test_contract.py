@@ -242,7 +242,8 @@ LEARNING = [name for name in HELD if METHODS[name](Cube(2), 3, 35).learns]
 #: Whose messages, keys and searches are those of RGPE, EGP-TS and the learned prior. One's own is tried.
 ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
 #: RGPE has the loops and searches of FTS, and TS is FTS alone.
-LIKE_FTS = [] if OWN else ["RGPE", "TS"]
+FTS_ALONE = [] if OWN else ["TS"]
+LIKE_FTS = [] if OWN else ["RGPE", *FTS_ALONE]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
 ALIKE_OVER_DEVICES = [*ALIKE, *LIKE_FTS]
 ALIKE_OVER_DEVICES += [] if OWN else ["DEC-HBO", "learned prior", "random search"]
@@ -288,9 +289,10 @@ def no_key_is_used_twice():
 
     In all threads: `drive` compiles in one of its own, and would compile again.
     """
+    before = jax.config.jax_debug_key_reuse
     jax.config.update("jax_debug_key_reuse", True)
     yield
-    jax.config.update("jax_debug_key_reuse", False)
+    jax.config.update("jax_debug_key_reuse", before)
 
 
 @pytest.fixture(scope="module", params=cases(ALL, ALIKE))
@@ -741,7 +743,7 @@ def test_queries_are_among_a_finite_set(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(HELD, [*ALIKE, *LIKE_FTS]), scope="module")
+@pytest.mark.parametrize("name", cases(HELD, [*ALIKE, *FTS_ALONE]), scope="module")
 @once
 def test_queries_are_in_a_space_with_rounded_integers_and_choices(name):
     queries = one_round(name, "space", seeds=12).reshape(-1, SPACE.dim)
@@ -883,7 +885,7 @@ def test_a_hill_on_a_plateau_is_found_no_later_than_at_random(name, flat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], [*ALIKE, *LIKE_FTS]), scope="module")
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], [*ALIKE, *FTS_ALONE]), scope="module")
 @once
 def test_places_where_evaluations_fail_are_avoided(name):
     def failed(name):
@@ -894,7 +896,7 @@ def test_places_where_evaluations_fail_are_avoided(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(HELD, [*ALIKE, *LIKE_FTS]), scope="module")
+@pytest.mark.parametrize("name", cases(HELD, [*ALIKE, *FTS_ALONE]), scope="module")
 @once
 def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name):
     algorithm = METHODS[name](CUBE, AGENTS, ROWS)

@@ -48,10 +48,8 @@ POLICIES = {
 }
 #: Every model and every policy once, then more of them.
 QUICK = [("regions", "upper bound"), ("random tree", "entropy")]
-#: The factors of "mixed" are of as many variables as those of "space". `additive/test_policy` has paths.
-SLOW = [("space", "upper bound of the paper"), ("learned", "sample")]
+SLOW = [("space", "upper bound of the paper"), ("learned", "sample"), ("mixed", "entropy, paths")]
 MORE = [
-    ("mixed", "entropy, paths"),
     *itertools.product(("regions", "space", "learned"), POLICIES),
     *itertools.product(("random tree", "mixed"), ("upper bound", "sample")),
     ("wide", "upper bound"),

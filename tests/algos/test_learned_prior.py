@@ -154,7 +154,7 @@ def test_an_agent_that_is_absent_is_in_no_sum(groups):
 @pytest.mark.skipif(
     jax.config.jax_enable_x64, reason="values are bounded so that squares are numbers"
 )
-@pytest.mark.parametrize("rank", [0, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize("rank", [0, pytest.param(None, marks=pytest.mark.slow)])
 def test_an_agent_whose_squares_are_beyond_all_numbers_is_as_if_it_were_absent(rank):
     exact = Fixed(SquaredExponential(0.25), size=30, noise=1e-6)
     algorithm = make(rank=rank, features=exact)
@@ -264,7 +264,7 @@ def test_in_chunks_a_round_holds_the_messages_of_a_chunk():
     assert bytes_of(8) < messages / 4
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [UCB(), Thompson()])
 def test_other_policies_serve(policy):
     algorithm = make(policy=policy)

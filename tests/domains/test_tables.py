@@ -235,7 +235,7 @@ def everything(request):
 
 
 @pytest.mark.slow
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_a_context_and_a_constraint_leave_points_as_they_are(everything, seed):
     space = everything.at({"site": seed % 4})

@@ -154,9 +154,8 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda event, *_, **__: TRACED.append(event) if event.startswith("/jax/core/compile") else None
 )
 
-#: The others are made of the same parts. Flower carries DP-FTS-DE (`test_flower`), and below the private
-#: learned prior has its rounds with owners.
-SOME = ("FTS", "CEPE")
+#: The others are made of the same parts. Flower carries DP-FTS-DE (`test_flower`).
+SOME = ("FTS", "CEPE", "private learned prior")
 #: Those that need a ledger.
 CHARGED = ("DP-FTS-DE", "private learned prior")
 

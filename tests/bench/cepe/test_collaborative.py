@@ -65,9 +65,9 @@ def ucb(t, mean, std, best):
     ("index", "reference", "joint"),
     [
         (IGPUCB(2.0, 0.1, 0.1), ucb, True),
-        (IGPUCB(2.0, 0.1, 0.1), ucb, False),
+        pytest.param(IGPUCB(2.0, 0.1, 0.1), ucb, False, marks=pytest.mark.full),
         (Improvement(), improvement, True),
-        pytest.param(Probability(), probability, True, marks=pytest.mark.full),
+        (Probability(), probability, True),
     ],
 )
 def test_every_query_maximizes_the_index_of_what_the_agent_wants(index, reference, joint):
