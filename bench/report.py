@@ -26,9 +26,8 @@ This page is made from the files of `bench/results` by `python -m bench report`.
 
 A claim has a margin, and its figure has a 95 % interval, which decides. Experiments state margins in
 their code, before they run. Intervals *from errors*, *of a curve* and of *ends not kept* belong to older
-results: their margins were chosen when the figures were known. A *seed*
-is named if it is not 0: such a result repeats an older one by other runs, after the margins were
-stated. The outcomes are:
+results: their margins were chosen when the figures were known. A *seed* is named if it is not 0. Such a
+result repeats an older one by other runs, after the margins were stated. The outcomes are:
 
 - {SYMBOLS[Verdict.HOLDS]} The claim holds: the whole interval lies within the margin.
 - {SYMBOLS[Verdict.REFUTED]} The claim is refuted: the whole interval lies outside.
@@ -81,7 +80,7 @@ def _counts(results: Results) -> str:
 
 
 def _seed(result: Mapping[str, Any]) -> str:
-    """The seed, if it is another than those of most results."""
+    """The seed, if it is not 0."""
     seed = result.get("seed", 0)
     return f", seed {seed}" if seed else ""
 

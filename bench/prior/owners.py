@@ -69,6 +69,7 @@ def federated(task: str, objective: OnGrid) -> dict[str, AbstractAlgorithm]:
     """The methods that search for all owners at once."""
     domain, noise = tabulated.domain(objective), NOISE.get(task, 1e-3)
     agents, kernel = objective.agents, SquaredExponential(length(domain.dim))
+    # RGPE and TAF have as many candidates as by default.
     theirs = others(domain, agents, kernel=kernel, noise=noise, candidates=1000)
     every = sharing(domain, agents, kernel=kernel, noise=noise) | theirs
     return {name: method for name, method in every.items() if name in METHODS}

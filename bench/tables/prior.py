@@ -8,8 +8,14 @@ from bench.tables.cells import Results, Rows, after, digits, merged, percent
 BOUND = "pooled bound"
 #: The methods whose best the default is compared to.
 RIVALS = (
-    *("TS", "EI", "FTS", "FTS, own models", "FTS, ranked peers", "FTS, agreed models"),
-    *("RGPE", "TAF"),
+    "TS",
+    "EI",
+    "FTS",
+    "FTS, own models",
+    "FTS, ranked peers",
+    "FTS, agreed models",
+    "RGPE",
+    "TAF",
 )
 #: Families whose functions have something in common.
 COMMON = {

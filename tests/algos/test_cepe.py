@@ -307,7 +307,7 @@ EVERY, NEAR, MOST = 4, 0.1, 40
 
 
 def watching(distance):
-    """Its exploration may stop early."""
+    """A method whose exploration may stop early."""
     rule = Stays(every=EVERY, distance=distance, share=0.75)
     return cepe(numbers=schedules.first(MOST), start=START, stays=rule)
 

@@ -31,7 +31,7 @@ GOOD = Fixed(SquaredExponential(0.2), size=60, noise=1e-2)
 
 
 def method(probabilities=(NEVER,) * 3, agents=5, targets=3, **options):
-    """Of which a run is one program for each kind of `peers`, and for `once`."""
+    """A method whose runs are one program for each kind of `peers`, and for `once`."""
     given = {"features": SMALL, "mixing": Table(probabilities), "targets": targets} | options
     return FTS(GRID, agents, **given)
 

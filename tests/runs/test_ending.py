@@ -1,4 +1,4 @@
-"""What ends a run early, how it goes on, and that nothing which was observed is lost."""
+"""Runs that end early: the reasons, how they go on, and that nothing that was observed is lost."""
 
 import itertools
 import signal
