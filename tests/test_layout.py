@@ -377,6 +377,7 @@ def test_two_processes_run_it_together(pytestconfig, monkeypatch, tmp_path):
         port = str(free.getsockname()[1])
     flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=2")
     monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setenv("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # as here
     folder = f"{tmp_path}{os.sep}"
     command = [sys.executable, "-c", textwrap.dedent(PROCESS)]
     both = [
