@@ -21,7 +21,7 @@ from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.random_search import RandomSearch
-from jaxbo.domains.base import Cube, Finite
+from jaxbo.domains.base import Finite
 from jaxbo.kernels.choosing.ranking import Ranked
 from jaxbo.kernels.models.fitted import Fitted
 from jaxbo.kernels.models.pooled import Pooled
@@ -31,6 +31,7 @@ from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.runs.compiled import run
 from jaxbo.runs.trace import summary
 from tests import stepped
+from tests.walk import PrivateWalk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -47,6 +48,8 @@ METHODS = {
     "two targets": lambda n: FTS(DOMAIN, n, features=SMALL, targets=2),
     "random search": lambda n: RandomSearch(DOMAIN, n),
     "EGP-TS": lambda n: EGP(DOMAIN, OWN, workers=n),
+    # Sums with noise, compiled in no time.
+    "private walk": lambda n: PrivateWalk(DOMAIN, n, mechanism=Mechanism(0.1, 5.0, Poisson(0.9))),
 }
 
 
@@ -234,7 +237,7 @@ def test_a_run_is_that_of_one_device(name, shape, agents, chunk, key):
 
 @pytest.mark.slow
 def test_a_run_in_chunks_takes_the_memory_of_a_chunk(key):
-    algorithm = FTS(Cube(2), 256, features=SMALL)
+    algorithm = FTS(DOMAIN, 256, features=SMALL)
 
     def bytes_of(chunk):
         def last(key):
@@ -306,8 +309,11 @@ def test_a_run_goes_on_over_devices(key):
 @pytest.mark.slow
 def test_any_mesh_will_do(key):
     mesh = jax.make_mesh((8,), ("batch",), axis_types=(AxisType.Explicit,))
-    _, trace = run(METHODS["FTS"](8), bowl, 1, key, mesh=mesh)
-    _, one = run(METHODS["FTS"](8), bowl, 1, key)
+    # From a state, too: without devices it is the program of the test before.
+    algorithm = METHODS["FTS"](16)
+    begun = stepped.init(algorithm, key)
+    _, trace = run(algorithm, bowl, 2, key, state=begun, mesh=mesh)
+    _, one = run(algorithm, bowl, 2, key, state=begun)
     np.testing.assert_array_equal(trace.queries, one.queries)
 
 
@@ -355,7 +361,7 @@ PROCESS = """
 
     assert jax.process_count() == 2 and jax.device_count() == 4
     mesh = Mesh(np.asarray(jax.devices()), ("agents",))
-    for name, agents in ("FTS", 16), ("DP-FTS-DE", 13):
+    for name, agents in ("FTS", 16), ("private walk", 13):
         _, trace = run(METHODS[name](agents), bowl, 4, jr.key(0), initial=2, mesh=mesh)
         queries = multihost_utils.process_allgather(trace.queries, tiled=True)
         if jax.process_index() == 0:
@@ -371,6 +377,7 @@ def test_two_processes_run_it_together(pytestconfig, monkeypatch, tmp_path):
         port = str(free.getsockname()[1])
     flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=2")
     monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setenv("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # as here
     folder = f"{tmp_path}{os.sep}"
     command = [sys.executable, "-c", textwrap.dedent(PROCESS)]
     both = [
@@ -391,7 +398,7 @@ def test_two_processes_run_it_together(pytestconfig, monkeypatch, tmp_path):
     finally:
         for process in both:
             process.kill()
-    for name, agents in ("FTS", 16), ("DP-FTS-DE", 13):
+    for name, agents in ("FTS", 16), ("private walk", 13):
         _, one = run(METHODS[name](agents), bowl, 4, jr.key(0), initial=2)
         queries = np.load(f"{folder}{name}.npy")
         assert queries.shape == one.queries.shape

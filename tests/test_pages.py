@@ -55,8 +55,8 @@ for script in sys.argv[1:]:
         delattr(jaxbo, name)
 print(json.dumps(ended))
 """
-#: Pages with a thousand agents or more, which are too many for what is compiled without any optimization.
-LARGE = {page for page, example in EXAMPLES if re.search(r"agents ?= ?\d{4}", example)}
+#: Pages with a thousand agents or runs or more, too many for what is compiled without any optimization.
+LARGE = {page for page, example in EXAMPLES if re.search(r"(agents|runs) ?= ?\d{4}", example)}
 OF_LARGE = [number for number, (page, _) in enumerate(EXAMPLES) if page in LARGE]
 OTHERS = [number for number in range(len(EXAMPLES)) if number not in OF_LARGE]
 #: By process: each imports and compiles once what its examples share.

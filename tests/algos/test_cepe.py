@@ -11,7 +11,6 @@ import pytest
 
 from bench.cepe.collaborative import IGPUCB, Collaborative
 from jaxbo import schedules
-from jaxbo._keys import unwrap
 from jaxbo.algos.cepe import CEPE
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.stays import Stays
@@ -335,12 +334,6 @@ def test_exploration_ends_when_enough_maximizers_stay():
     assert int(state.shared.design.count) == stop
     assert (np.asarray(state.clients.observations) == stop).all()
     assert trace.info.agents.scalars[stop + 1 :].sum() == 0
-    again = replay(watching(NEAR), trace, jr.key(1))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3),
-        unwrap(again),
-        unwrap(state),
-    )
 
 
 def test_absent_agents_are_not_looked_at():

@@ -764,10 +764,12 @@ def test_a_ledger_for_what_is_not_private_is_refused(path):
 @pytest.mark.parametrize("loop", ["run", "drive", "traced"])
 def test_a_simulation_says_once_that_it_is_one(loop):
     objective = hill if loop != "drive" else Counting()
-    options = {"progress": False} if loop == "drive" else {}
+    # With the programs of `driven`.
+    here = jnp.asarray(EVERYBODY[:1])
+    options = {"progress": False, "present": here} if loop == "drive" else {}
 
     def simulated(z, **more):
-        algorithm = method(Mechanism(z, 5.0, Poisson(0.5)), **more)
+        algorithm = method(Mechanism(z, 5.0, Poisson(0.5)), mixing=Constant(0.5), **more)
         return (drive if loop == "drive" else run)(algorithm, objective, 1, jr.key(0), **options)
 
     def twice():

@@ -40,13 +40,14 @@ KEY = jr.key(11)
 SQUARE = jaxbo.Cube(2)
 #: What Flower carries does not depend on what owners do.
 WALK = Walk(SQUARE, AGENTS)
+PRIVATE = PrivateWalk(SQUARE, AGENTS, mechanism=jaxbo.Mechanism(1.0, 5.0, jaxbo.Poisson(0.5)))
 ALGORITHMS = {
     "a method without releases": WALK,
+    "a private method": PRIVATE,
     "DP-FTS-DE": jaxbo.DPFTSDE(jaxbo.Finite(np.random.default_rng(0).random((50, 2))), AGENTS),
 }
-PRIVATE = PrivateWalk(SQUARE, AGENTS, mechanism=jaxbo.Mechanism(1.0, 5.0, jaxbo.Poisson(0.5)))
 LEDGER = jaxbo.Ledger(delta=1e-5)
-LEDGERS = {"DP-FTS-DE": LEDGER}
+LEDGERS = {"a private method": LEDGER, "DP-FTS-DE": LEDGER}
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +177,10 @@ def found(folders):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.full) if n == "DP-FTS-DE" else n for n in ALGORITHMS],
+)
 def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeypatch):
     algorithm = ALGORITHMS[name]
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told

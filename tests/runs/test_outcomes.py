@@ -39,7 +39,9 @@ COST = Outcome("cost", at_most=1.0)
 SPACE = Space(a=Real(0, 1), b=Real(0, 1))
 ONE = Stroll(SPACE, 1, Fixed(size=8), outcomes=[COST, Outcome("b2", at_least=0.01)])
 #: A method whose arithmetic is that of the package: that of `Stroll` may be rounded in two ways.
-DRAWN = EGP(SPACE, Fixed(size=8), Thompson(), candidates=16, outcomes=ONE.outcomes)
+#: Of a finite set no search is compiled.
+POINTS = Finite(np.random.default_rng(0).random((40, 2)))
+DRAWN = EGP(POINTS, Fixed(size=8), Thompson(), candidates=16, outcomes=ONE.outcomes)
 AGENTS = TS(SPACE, 2, Fixed(size=8), candidates=16, outcomes=ONE.outcomes)
 METHODS = pytest.mark.parametrize("method", [ONE, AGENTS], ids=["one model", "agents"])
 quiet = functools.partial(drive, progress=False)

@@ -32,7 +32,7 @@ from tests.walk import Stroll, Walk
 pytestmark = pytest.mark.filterwarnings("ignore:the last:RuntimeWarning")
 
 WALK = Walk(Cube(1), 3)
-POINTS = Finite(np.random.default_rng(0).random((32, 1)))
+TS2 = TS(Finite(np.random.default_rng(0).random((32, 1))), 2, Fixed(size=8))
 
 
 def noisy(key, agent, x):
@@ -86,9 +86,10 @@ WAYS = {
 @pytest.mark.parametrize(
     ("algorithm", "way"),
     [
-        *(pytest.param(WALK, way, marks=pytest.mark.full) for way in list(WAYS)[:-1]),
-        (WALK, list(WAYS)[-1]),
-        (TS(POINTS, 2, Fixed(size=8)), "a design and small values"),
+        *(pytest.param(WALK, way, marks=pytest.mark.full) for way in WAYS),
+        # That values are small, and a design, is in the test of a larger capacity, too.
+        pytest.param(TS2, "a design and small values", marks=pytest.mark.full),
+        (TS2, "every other summary"),
     ],
 )
 def test_segments_have_the_bits_of_one_program(algorithm, way, key, path, slowly):
