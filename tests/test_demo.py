@@ -41,10 +41,23 @@ class Made(NamedTuple):
     out: Path
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
+FIRST, LAST = "learned prior (federated)", "TS (alone)"
+EVERY = FIRST, "FTS (federated)", "EI (alone)", LAST
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(FIRST, LAST), pytest.param(EVERY, marks=pytest.mark.full)],
+    ids=["two methods", "all methods"],
+)
+def made(request, tmp_path_factory):
+    """A quick demo of these methods: each is compiled, and the demo does the same with every one."""
     out = tmp_path_factory.mktemp("demo") / "made" / "here"
-    compare, noted = demo.compare, []
+    compare, methods, noted = demo.compare, demo.methods, []
+
+    def some(count, rounds):
+        every = methods(count, rounds)
+        return {name: every[name] for name in request.param}
 
     def noting(seeds, rounds, count, executor, report):
         executor, reports = Counting(executor), []
@@ -64,6 +77,7 @@ def made(tmp_path_factory):
         contextlib.redirect_stderr(warned),
     ):
         patch.setattr(demo, "compare", noting)
+        patch.setattr(demo, "methods", some)
         assert command_line.main([*arguments, "--out", str(out)]) == 0
     return Made(*noted[0], said.getvalue(), warned.getvalue(), out)
 
@@ -236,7 +250,8 @@ def test_the_quick_demo_prints_a_table_and_writes_its_files(made):
         "evaluations": evaluations,
         "initial": 3,
     }
-    for name in ("learned prior (federated)", "FTS (federated)", "EI (alone)", "TS (alone)"):
+    assert set(content["methods"]) == set(made.outcomes)
+    for name in made.outcomes:
         (row,) = [line for line in lines if line.startswith(name) and "±" in line]
         accuracy = content["methods"][name]["accuracy"]
         assert len(accuracy["mean"]) == evaluations

@@ -55,21 +55,39 @@ for script in sys.argv[1:]:
         delattr(jaxbo, name)
 print(json.dumps(ended))
 """
-#: Pages with a thousand agents or runs or more, too many for what is compiled without any optimization.
-LARGE = {page for page, example in EXAMPLES if re.search(r"(agents|runs) ?= ?\d{4}", example)}
-OF_LARGE = [number for number, (page, _) in enumerate(EXAMPLES) if page in LARGE]
-OTHERS = [number for number in range(len(EXAMPLES)) if number not in OF_LARGE]
+
+
+def within(example, other):
+    """Whether the other has all its lines, in their order, and more."""
+    lines = iter(other.splitlines())
+    return example != other and all(line in lines for line in example.splitlines())
+
+
+#: What another example begins with: it runs there, and by itself in full tests.
+REPEATED = [
+    number
+    for number, (_, example) in enumerate(EXAMPLES)
+    if any(within(example, other) for _, other in EXAMPLES)
+]
+#: With a thousand agents or runs or more: too many for what is compiled without any optimization.
+THOUSANDS = r"(agents|runs) ?= ?\d{4}"
+LARGE = [n for n, (_, example) in enumerate(EXAMPLES) if re.search(THOUSANDS, example)]
+ONCE = [number for number in range(len(EXAMPLES)) if number not in REPEATED]
+OTHERS = [number for number in ONCE if number not in LARGE]
 #: By process: each imports and compiles once what its examples share.
 GROUPS = {
-    "large": OF_LARGE,
+    "large": [number for number in ONCE if number in LARGE],
     "first": OTHERS[: len(OTHERS) // 2],
     "last": OTHERS[len(OTHERS) // 2 :],
+    "repeated": REPEATED,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    "group", [*list(GROUPS)[:3], pytest.param("repeated", marks=pytest.mark.full)]
+)
 def test_the_examples_run_as_written(group, tmp_path):
     mine = GROUPS[group]
     scripts = [tmp_path / str(number) / "example.py" for number in mine]
@@ -81,7 +99,7 @@ def test_the_examples_run_as_written(group, tmp_path):
     if jax.config.jax_compilation_cache_dir:  # half of the time of the next run
         environment["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
     environment["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
-    if group == "large":
+    if group in ("large", "repeated"):
         environment["XLA_FLAGS"] = environment["XLA_FLAGS"].replace("level=0", "level=1")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", IN_TURN, *map(str, scripts)],

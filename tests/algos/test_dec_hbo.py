@@ -19,6 +19,7 @@ from jaxbo.domains.space import Space
 from jaxbo.kernels.additive.decomposed import Decomposed
 from jaxbo.kernels.additive.policy import FactorSample, MaxValueEntropy, UpperBound
 from jaxbo.kernels.additive.structure import RandomTree, Sampled
+from jaxbo.kernels.processes.covariance import SquaredExponential
 
 DIM = 4
 SPACE = Space(
@@ -32,11 +33,15 @@ PAIRS = tuple(itertools.combinations(range(DIM), 2))
 LATE = Regions((2, 2, 1, 1))
 HALVES = Regions((1, 1, 1, 1, 1, 2))
 MODELS = {
-    "regions": (Cube(DIM), Decomposed(CYCLE, 31, grid=5, regions=LATE)),
+    # Nothing of these two is placed or learned at fits, and programs without fits are compiled sooner.
+    "regions": (
+        Cube(DIM),
+        Decomposed(CYCLE, 31, form=SquaredExponential(0.5), grid=5, regions=LATE, refit_every=None),
+    ),
+    "mixed": (Cube(DIM), Decomposed(MIXED, 31, grid=5, refit_every=None)),
     "space": (SPACE, Decomposed(UNSORTED, 31, grid=5, regions=HALVES, zoom=0.3)),
     "learned": (SPACE, Decomposed(Sampled(steps=20, count=2), 31, grid=5)),
     "random tree": (Cube(DIM), Decomposed(RandomTree(), 31, grid=5)),
-    "mixed": (Cube(DIM), Decomposed(MIXED, 31, grid=5)),
     "wide": (Cube(DIM), Decomposed(PAIRS, 31, grid=18)),  # too wide for elimination
 }
 POLICIES = {

@@ -120,10 +120,10 @@ def test_one_worker_asks_the_same_alone_and_in_a_round(policy, key):
 
 @pytest.mark.slow
 def test_workers_with_thompson_sampling_ask_independently(key):
-    # The first worker's query is the one that it would ask alone.
-    state, _, _ = told(egp(workers=3), jr.fold_in(key, 1))
+    # The first worker's query is the one that it would ask alone. The model is that of one worker.
+    state, _, _ = told(egp(), jr.fold_in(key, 1))
     three, _ = ask(egp(workers=3), jr.fold_in(key, 2), state)
-    one, _ = ask(egp(workers=1), jr.fold_in(key, 2), state)
+    one, _ = ask(egp(), jr.fold_in(key, 2), state)
     both = jnp.asarray(np.stack([three[0], one[0]]))
     _, _, values = drawn(egp(), jr.fold_in(key, 2), state, both)
     close(values[0], values[1], 1e-5)
@@ -187,7 +187,9 @@ def test_a_round_is_its_results_one_by_one(key):
 @pytest.mark.slow
 def test_a_failed_worker_leaves_no_mark_on_the_model(key):
     algorithm = one_kernel(workers=3, refit_every=2)
-    state, x, y = told(algorithm, key)
+    state, (x, y) = init(algorithm, key), evaluations()
+    for rows in (slice(3), slice(3, 6)):
+        state = tell(algorithm, state, x[rows], y[rows])
     failed = tell(algorithm, state, x[:3] + 0.01, jnp.full((3,), jnp.nan))
     same_bits(failed.belief, state.belief)
     some = tell(algorithm, state, x[:3] + 0.01, y[:3].at[1].set(jnp.nan))

@@ -182,7 +182,7 @@ def test_the_maximizer_ends_where_the_constraint_ends(made, key):
 
 
 class TestLoops:
-    @pytest.mark.slow
+    @pytest.mark.full  # the search is that of a desk
     def test_no_method_evaluates_what_is_not_allowed(self, key):
         def objective(agent, p):
             assert budget(p)
@@ -218,19 +218,24 @@ class TestLoops:
 
     @pytest.mark.slow
     def test_a_desk_asks_what_is_allowed_at_its_context(self, key):
+        def where(p):
+            return p["x"] <= p["load"] + 1 and ("depth" not in p or p["depth"] % 2 == 0)
+
         space = Space(
             load=Context(Real(0, 10)),
             x=Real(0, 10),
             k=Categorical("a", "b"),
-            where=lambda p: p["x"] <= p["load"] + 1,
+            depth=Integer(1, 8).when(k="a"),
+            where=where,
         )
         egp = EGP(space, Fixed(size=40, capacity=20), Thompson(), 2, candidates=16)
         desk = Desk(egp, key, initial=3)
         for load in (0.0, 10.0, 2.5, 0.0, 5.0):
             number, p = desk.ask(context={"load": load})
             assert p["load"] == pytest.approx(load, abs=1e-5)
-            assert p["x"] <= p["load"] + 1
-            desk.tell(number, p["x"] - p["load"])
+            assert where(p)
+            assert ("depth" in p) == (p["k"] == "a")
+            desk.tell(number, p["x"] - p["load"] + (p["k"] == "a"))
         with pytest.raises(
             ValueError, match=r"context of this space is \['load'\], got values of \[\]"
         ):

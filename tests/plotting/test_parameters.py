@@ -13,6 +13,7 @@ import jaxbo
 from jaxbo import plotting
 from jaxbo.plotting import _runs
 from jaxbo.plotting._runs import modeled, observed
+from tests.walk import Stroll
 
 # Pictures of as many points of as many coordinates share their programs.
 FITTED, PREDICTED = eqx.filter_jit(_runs._fitted), eqx.filter_jit(_runs._predicted)
@@ -263,16 +264,14 @@ def test_a_picture_of_workers_who_share_an_objective_is_of_all_their_evaluations
 
 @pytest.mark.slow
 def test_a_trace_knows_whether_its_workers_share_an_objective():
-    egp = jaxbo.EGP(
-        jaxbo.Cube(1), jaxbo.Fixed(size=4, capacity=9), jaxbo.Thompson(), workers=3, candidates=8
-    )
+    stroll = Stroll(jaxbo.Cube(1), 3)
     bowl = lambda x: -((x[0] - 0.3) ** 2)  # noqa: E731
-    _, driven = jaxbo.drive(egp, bowl, 1, jr.key(0), initial=1, progress=False)
+    _, driven = jaxbo.drive(stroll, bowl, 1, jr.key(0), initial=1, progress=False)
     assert driven.shared
     (best,) = labeled(plotting.progress(driven), "median")
     assert len(best.get_xdata()) == 6  # of the one objective, not of three
     random = jaxbo.RandomSearch(jaxbo.Cube(1), agents=2)
-    for method, shared in ((egp, True), (random, False)):
+    for method, shared in ((stroll, True), (random, False)):
         traced = jax.eval_shape(lambda key, m=method: jaxbo.run(m, bowl, 1, key)[1], jr.key(0))
         assert traced.shared == shared
 

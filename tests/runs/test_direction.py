@@ -20,6 +20,7 @@ from tests.runs.driven import MODEL, RANDOM, bowl, quiet
 from tests.walk import Walk
 
 WALK = Walk(Cube(1), 2, invariant=True)
+TS2 = TS(Finite(np.linspace(0, 1, 32)[:, None]), 2, Fixed(size=8))
 
 
 def cost(agent, x):
@@ -48,8 +49,10 @@ def test_drive_asks_what_it_asks_of_the_negative_and_keeps_values_as_they_are(ke
 
 @pytest.mark.slow
 @pytest.mark.bitwise
-def test_run_and_drive_minimize_alike_bit_for_bit(key):
-    model = TS(Finite(np.linspace(0, 1, 32)[:, None]), 2, Fixed(size=8))
+@pytest.mark.parametrize(
+    "model", [WALK, pytest.param(TS2, marks=pytest.mark.full)], ids=["a walk", "TS"]
+)
+def test_run_and_drive_minimize_alike_bit_for_bit(model, key):
     state, trace = run(model, compiled_cost, 3, key, initial=2, direction="minimize")
     driven_state, driven = quiet(model, compiled_cost, 3, key, initial=2, direction="minimize")
     np.testing.assert_array_equal(trace.queries, driven.queries)

@@ -9,7 +9,7 @@ import pytest
 
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.models.surrogate import Fixed
@@ -94,7 +94,7 @@ def test_a_larger_beta_looks_farther_away():
 @pytest.mark.slow
 def test_it_serves_as_the_agents_own_model():
     wide = Widened(MODELS["features"], lambda t: 1 + jnp.log(t.astype(float)))
-    method = FTS(Cube(2), 3, features=MODELS["features"], own=wide, candidates=32)
+    method = FTS(Finite(X), 3, features=MODELS["features"], own=wide, candidates=32)
     _, trace = run(method, lambda x: -jnp.sum((x - 0.4) ** 2), 3, jr.key(0), initial=2)
     assert np.isfinite(np.asarray(trace.values)).all()
 
