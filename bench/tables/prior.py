@@ -213,6 +213,32 @@ def prior_participation(results: Results) -> Rows:
     return [["form, who sends", "numbers an agent and round", *names], *rows] if rows else []
 
 
+UNITS = {
+    "TS": "TS",
+    "EI": "EI",
+    "FTS": "FTS",
+    "RGPE": "RGPE",
+    "TAF": "TAF",
+    "learned prior, as if all had one unit": "learned prior, no own units",
+    "learned prior, `own_units=True`": "learned prior, full",
+    "learned prior, all have one unit": "learned prior, one unit",
+}
+
+
+def prior_units(results: Results) -> Rows:
+    """Regret after some evaluations, by family and by what is known of units."""
+    found = merged(results, "prior-units")
+    names = {label: name for label, name in ALL.items() if f"{name}, TS" in found["methods"]}
+
+    def row(label: str, method: str) -> list[str]:
+        return [
+            label,
+            *(after(found, f"{name}, {method}", (5, 10, 20)) for name in names.values()),
+        ]
+
+    return [["", *names], *(row(*one) for one in UNITS.items())] if names else []
+
+
 def prior_policies(results: Results) -> Rows:
     """Regret after some evaluations, by family, policy and whether there is the safeguard."""
     methods = {

@@ -1,0 +1,40 @@
+"""Agents whose values differ in unit, and claims about them."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from bench.prior import families, setting, units
+from jaxbo.algos.random_search import RandomSearch
+from jaxbo.domains.base import Cube
+
+
+def test_regret_is_in_deviations_of_the_functions_whatever_the_units():
+    """Random search takes no notice of values."""
+    random, family = RandomSearch(Cube(2), 3), jnp.asarray(families.FAMILIES["half"])
+
+    def regret(units):
+        return families.regret(random, 3, 2, jr.key(0), family, units=units)
+
+    one, other = jax.jit(lambda: (regret(False), regret(True)))()
+    np.testing.assert_allclose(one, other, rtol=1e-3)
+
+
+def test_only_the_bound_knows_that_there_is_one_unit():
+    own = {name: getattr(units.method(name), "own_units", None) for name in units.METHODS}
+    assert {name for name, its in own.items() if its} == {setting.CLAIMED, "EI"}
+    assert {name for name, its in own.items() if its is False} == {units.BLIND, units.KNOWN}
+
+
+@pytest.mark.parametrize(("times", "outcomes"), [(0.7, {"holds"}), (1.1, {"refuted"})])
+def test_own_units_are_to_be_ahead(times, outcomes):
+    spread = 1 + 0.01 * np.arange(20)[:, None] * np.ones(20)
+    regret = {("half", name): spread for name in units.METHODS}
+    regret["half", setting.CLAIMED] = times * spread
+    found = units.checks(regret)
+    near = [check.outcome for claim, check in found.items() if units.KNOWN in claim]
+    assert near == ["holds"] * 2
+    rest = {check.outcome for claim, check in found.items() if units.KNOWN not in claim}
+    assert rest == outcomes
