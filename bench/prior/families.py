@@ -112,7 +112,7 @@ def regret(
 
     _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL, present=present)
     values = dot(jax.vmap(phi)(grid), w.T)
-    found = (trace.values - zero) / size if units else trace.values
+    found = (trace.values - zero[None]) / size[None] if units else trace.values
     best = jax.lax.cummax(found, axis=0)
     below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
     return jnp.mean(below, axis=1) / jnp.std(values)

@@ -187,6 +187,9 @@ SETTINGS = {
     "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),
     "FTS, pooled": lambda d, n, t: fts(d, n, own=pooled_model(d, t), pooled=Pooled(16)),
     "learned prior, groups, features by evidence": lambda d, n, t: grouped(d, n, t),
+    "learned prior, own units": lambda d, n, t: LearnedPrior(
+        d, n, t, features=fixed(d), own_units=True, candidates=128
+    ),
 }
 #: What a plateau misled: hyperparameters that are fitted, and a search that draws nothing.
 MISLED = {

@@ -151,6 +151,55 @@ def test_an_agent_that_is_absent_is_in_no_sum(groups):
     assert np.all(one.learned)
 
 
+#: What the agents' values are in units of their own.
+SIZES, ZEROS = np.array([1.0, 1e-4, 1e4, 7.0, 0.3, 40.0]), np.array([0, 3e-4, -2e4, 50, -1, 9.0])
+
+
+@eqx.filter_jit
+def expected(algorithm, state, x):
+    return algorithm.predict(state, x)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"groups": 2, "features": SEVERAL}, marks=pytest.mark.slow)]
+)
+def test_with_own_units_agents_learn_the_same_in_whatever_units_their_values_are(options):
+    algorithm, x = make(own_units=True, **options), jnp.asarray(GRID.points[:AGENTS])
+    found = []
+    for size, zero in ((np.ones(AGENTS), np.zeros(AGENTS)), (SIZES, ZEROS)):
+        state = learned_state(algorithm, told(algorithm, (zero + size * Y).astype(Y.dtype)))
+        mean, variance = np.asarray(expected(algorithm, state, x), np.float64)
+        moments = (mean - zero) / size, variance / size**2
+        found.append((ask(algorithm, state)[1].broadcast, moments))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-3, rtol=2e-2), *found)
+
+
+def learned_state(algorithm, state):
+    """The state in which all have learned twice."""
+    return eqx.tree_at(lambda s: s.shared, state, learned(algorithm, state, 2))
+
+
+@pytest.mark.parametrize("values", ["one", "equal"])
+def test_an_agent_that_knows_no_unit_is_in_no_sum(values):
+    algorithm, y = make(own_units=True), Y.copy()
+    y[:, 2] = np.where(np.arange(INITIAL) == 0, 0.3, np.nan) if values == "one" else 0.3
+    state = told(algorithm, y)
+    heard, absent = (
+        ask(algorithm, state, present)[1].broadcast
+        for present in (EVERYONE, np.arange(AGENTS) != 2)
+    )
+    jax.tree.map(np.testing.assert_array_equal, heard, absent)
+    assert heard.learned.all()
+
+
+def test_a_prior_says_whether_it_is_of_own_units():
+    prior = learned(make(own_units=True), told(make(own_units=True), Y), 2)
+    with pytest.raises(ValueError, match="prior was learned with own_units=True: say so here, too"):
+        LearnedPrior(GRID, 2, prior=prior)
+    newcomers = LearnedPrior(GRID, 2, own_units=True, prior=prior)
+    assert newcomers.own_units
+
+
 @pytest.mark.skipif(
     jax.config.jax_enable_x64, reason="values are bounded so that squares are numbers"
 )
