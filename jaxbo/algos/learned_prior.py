@@ -53,7 +53,6 @@ from jaxbo.kernels.models.shared_covariance import Statistics
 from jaxbo.kernels.models.shared_evidence import SettingsEvidence
 from jaxbo.kernels.models.shared_groups import Doubt
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior, Terms
-from jaxbo.kernels.models.shared_units import Measured
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.features import FeatureMap, FourierFunction
 from jaxbo.layout import Each, total
@@ -467,19 +466,13 @@ class LearnedPrior(AbstractFederated):
     ) -> tuple[Terms, SettingsEvidence | None]:
         """The parts of an agent's message."""
         noise, settings = self._noise(shared), shared.settings
-        own = self._measured(shared.features, noise, client)
+        own = shared_units.in_unit(self.own_units, shared.features, noise, client)
         terms = shared_groups.terms(shared.features, shared.prior, noise, own.known)
         # Without a unit, an agent's values say nothing.
         terms = jax.tree.map(lambda leaf: jnp.where(own.told, leaf, 0), terms)
         if settings is None:
             return terms, None
         return terms, shared_evidence.evidence(settings.features, settings.noises, own.known)
-
-    def _measured(self, features: FeatureMap, noise: Scalar, client: AgentData) -> Measured:
-        """An agent's values in the unit that agents learn from."""
-        if self.own_units:
-            return shared_units.measured(features, noise, client)
-        return Measured(client, jnp.zeros_like(noise), jnp.ones_like(noise), jnp.ones((), bool))
 
     def _counted(self, present: Flag, message: Message) -> Message:
         """An agent's part of the sums: 0 if it is absent, or if a number is not finite."""
@@ -529,7 +522,7 @@ class LearnedPrior(AbstractFederated):
         if settings is not None and chosen is not None:
             features = settings.of(chosen)
         noise = self._noise(shared, chosen)
-        own = self._measured(features, noise, client)
+        own = shared_units.in_unit(self.own_units, features, noise, client)
         belief = shared_groups.doubting(features, broadcast.prior, noise, own.known, trust)
         # While all of an agent's own values are equal, the shared prior says where to look.
         return self.search(key, belief, past, broadcast.key, alone), ()
@@ -555,7 +548,7 @@ class LearnedPrior(AbstractFederated):
         self, shared: LearnedPriorShared, client: AgentData, x: Point
     ) -> tuple[Scalar, Scalar]:
         noise = self._noise(shared)
-        own = self._measured(shared.features, noise, client)
+        own = shared_units.in_unit(self.own_units, shared.features, noise, client)
         known = shared.prior, noise, own.known, self.trust
         mean, variance = shared_groups.doubting(shared.features, *known).predict(x)
         return own.location + own.scale * mean, own.scale**2 * variance

@@ -104,3 +104,10 @@ def measured(features: FeatureMap, noise: Scalar, known: AgentData) -> Measured:
     z = jnp.where(known.used & own.differ, (own.values - constant) / scale, 0)
     location = own.mean + own.unit * constant
     return Measured(AgentData(known.x, z, known.count), location, own.unit * scale, own.differ)
+
+
+def in_unit(own: bool, features: FeatureMap, noise: Scalar, known: AgentData) -> Measured:
+    """The values in the unit that agents learn from: an agent's own, or as they are."""
+    if own:
+        return measured(features, noise, known)
+    return Measured(known, jnp.zeros_like(noise), jnp.ones_like(noise), jnp.ones((), bool))
