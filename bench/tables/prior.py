@@ -220,7 +220,7 @@ UNITS = {
     "RGPE": "RGPE",
     "TAF": "TAF",
     "learned prior, as if all had one unit": "learned prior, no own units",
-    "learned prior, `own_units=True`": "learned prior, full",
+    "learned prior, `own_units=True`": "learned prior, own units",
     "learned prior, all have one unit": "learned prior, one unit",
 }
 

@@ -195,7 +195,7 @@ def test_units_have_a_table_and_grids_for_all_claims(rng):
     head, *rows = tables.TABLES["prior-units"]({"prior-units": made})
     assert len(head) == 1 + len(units.FAMILIES)
     assert len(rows) == len(units.METHODS)
-    assert rows[-2][-1] == cells.after(made, f"unrelated, {setting.CLAIMED}", (5, 10, 20))
+    assert rows[-2][-1] == cells.after(made, f"unrelated, {units.OWN}", (5, 10, 20))
     block = outcomes.block({"prior-units": made}, "prior-units", "claims.md")
     assert "| claim |" not in block
     assert block.count("| half in common |") == 3

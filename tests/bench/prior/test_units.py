@@ -6,7 +6,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from bench.prior import families, setting, units
+from bench.prior import families, units
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 
@@ -24,7 +24,7 @@ def test_regret_is_in_deviations_of_the_functions_whatever_the_units():
 
 def test_only_the_bound_knows_that_there_is_one_unit():
     own = {name: getattr(units.method(name), "own_units", None) for name in units.METHODS}
-    assert {name for name, its in own.items() if its} == {setting.CLAIMED, "EI"}
+    assert {name for name, its in own.items() if its} == {units.OWN, "EI"}
     assert {name for name, its in own.items() if its is False} == {units.BLIND, units.KNOWN}
 
 
@@ -32,7 +32,7 @@ def test_only_the_bound_knows_that_there_is_one_unit():
 def test_own_units_are_to_be_ahead(times, outcomes):
     spread = 1 + 0.01 * np.arange(20)[:, None] * np.ones(20)
     regret = {("half", name): spread for name in units.METHODS}
-    regret["half", setting.CLAIMED] = times * spread
+    regret["half", units.OWN] = times * spread
     found = units.checks(regret)
     near = [check.outcome for claim, check in found.items() if units.KNOWN in claim]
     assert near == ["holds"] * 2
