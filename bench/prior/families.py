@@ -36,7 +36,7 @@ FAMILIES = {
     "opposed": (0.8, 0.2, 2),
     "unrelated": (0.0, 1.0, 1),
 }
-#: How many units an agent's 0 is away from the functions' mean, as a deviation.
+#: The deviation of the place of an agent's 0, in its units.
 AWAY = 3.0
 #: Most kinds.
 KINDS = 3
@@ -92,7 +92,7 @@ def regret(
     """The mean regret of a run's agents, in deviations of their functions.
 
     `present` says whose messages arrive in a round. None: all do. With `units` an agent's values have a
-    unit of their own: the logarithm of its size has a deviation of 1, and 0 is some `AWAY` units away.
+    unit of their own: the logarithm of its size has a deviation of 1, and the place of its 0 one of `AWAY`.
     """
     phi = drawn_on()
     axis = (np.arange(60) + 0.5) / 60

@@ -6,7 +6,6 @@
     no noise       `DPLearnedPrior` without noise or clipping: one variance, three rounds
     ε = 4, ε = 1   `DPLearnedPrior`, three releases, every agent drawn
     twice, half    ε = 4 with a guess of the scale of values that is wrong by a factor of two
-    own units      each agent finds the unit of its values by itself: nobody guesses a scale
     DP-FTS-DE      the same ε, three releases, every agent drawn; TS is what its agents do alone
 
 Agents begin with three random evaluations. Regret is in deviations of the functions, mean over agents. δ
@@ -62,14 +61,11 @@ def label(epsilon: float, method: str = "") -> str:
 RIVAL = "DP-FTS-DE, "
 #: Guesses of the scale of values that are wrong, and by how much.
 WRONG = {label(LOSSES[0]) + ", twice the scale": 2.0, label(LOSSES[0]) + ", half the scale": 0.5}
-#: Without a guess.
-OWN = {f"{label(e)}, own units": e for e in LOSSES}
 METHODS = (
     "alone",
     *REFERENCES,
     *(label(e) for e in LOSSES),
     *WRONG,
-    *OWN,
     "TS",
     *(label(e, RIVAL) for e in LOSSES),
 )
@@ -109,12 +105,8 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
         name: functools.partial(private, noise(LOSSES[0]), INITIAL**0.5, scale=scale)
         for name, scale in WRONG.items()
     }
-    own = {
-        name: functools.partial(private, noise(e), INITIAL**0.5, own_units=True)
-        for name, e in OWN.items()
-    }
     rivals = {label(e, RIVAL): functools.partial(rival, e) for e in LOSSES}
-    return (fixed | noisy | wrong | own | rivals)[name]()
+    return (fixed | noisy | wrong | rivals)[name]()
 
 
 def regret(agents: int, name: str, keys: Array, batch: int) -> Float[np.ndarray, "runs rounds"]:

@@ -25,6 +25,7 @@ from bench.prior.setting import (
     INITIAL,
     KERNEL,
     LOST,
+    RIVALS,
     ROUNDS,
     claims,
     methods,
@@ -41,15 +42,14 @@ AGENTS = 20
 OWN = "learned prior, own units"
 #: As if all agents had one unit, and the bound: they have.
 BLIND, KNOWN = "learned prior, no own units", "learned prior, one unit"
-RIVALS = (*ALONE, "FTS", "RGPE", "TAF")
-METHODS = (*RIVALS, BLIND, OWN, KNOWN)
+METHODS = (*ALONE, *RIVALS, BLIND, OWN, KNOWN)
 #: Evaluations -> how many times the best rival's regret the learned prior's may be; and of the bound's.
 TIMES = {5: 3 / 4, 10: 3 / 4, 20: 1.0}
 NEAR = {5: 2.0, 10: 2.0}
 
 
 def method(name: str) -> AbstractAlgorithm:
-    """The algorithm of a name. Lone expected improvement has own units, too."""
+    """The algorithm of a name. Expected improvement alone has own units, too."""
     if name in (BLIND, KNOWN):
         return methods(Cube(2), AGENTS)[CLAIMED]
     if name in (OWN, "EI"):
@@ -60,12 +60,17 @@ def method(name: str) -> AbstractAlgorithm:
     return (methods(Cube(2), AGENTS) | rivals(Cube(2), AGENTS))[name]
 
 
+def differ(name: str) -> bool:
+    """Whether agents' values differ in unit."""
+    return name != KNOWN
+
+
 @functools.cache
 def program(name: str) -> Callable[[Array, Array], Array]:
     """Regret [runs evaluations] of runs, from their keys and the family."""
 
     def one(key: Key, family: Float[Array, " numbers"]) -> Float[Array, " evaluations"]:
-        return regret(method(name), AGENTS, ROUNDS, key, family, units=name != KNOWN)
+        return regret(method(name), AGENTS, ROUNDS, key, family, units=differ(name))
 
     return jax.jit(lambda keys, family: jax.lax.map(lambda key: one(key, family), keys))
 
@@ -96,8 +101,8 @@ def checks(regret: dict[tuple[str, str], np.ndarray]) -> dict[str, Check]:
         if family == "unrelated":
             found |= claims(family, ours, ALONE, dict.fromkeys(AFTER, LOST), OWN)
         else:
-            found |= claims(family, ours, RIVALS, TIMES, OWN)
-            found |= claims(family, ours, (KNOWN,), NEAR, OWN)
+            found |= claims(family, ours, (*ALONE, *RIVALS), TIMES, OWN)
+        found |= claims(family, ours, (KNOWN,), NEAR, OWN)
         found |= claims(family, ours, (BLIND,), dict.fromkeys((5, 10, 20), 1.0), OWN)
     return found
 

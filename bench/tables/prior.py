@@ -216,12 +216,7 @@ def prior_participation(results: Results) -> Rows:
     return [["form, who sends", "numbers an agent and round", *names], *rows] if rows else []
 
 
-UNITS = {
-    "TS": "TS",
-    "EI": "EI",
-    "FTS": "FTS",
-    "RGPE": "RGPE",
-    "TAF": "TAF",
+UNITS = {name: name for name in RIVALS} | {
     "learned prior, as if all had one unit": "learned prior, no own units",
     "learned prior, `own_units=True`": "learned prior, own units",
     "learned prior, all have one unit": "learned prior, one unit",

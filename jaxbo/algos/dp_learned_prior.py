@@ -36,7 +36,7 @@ from jaxbo.algos.learned_prior import LearnedPrior, LearnedPriorBroadcast, Learn
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
-from jaxbo.kernels.models import private_prior, shared_groups, shared_prior, shared_units
+from jaxbo.kernels.models import private_prior, shared_groups, shared_prior
 from jaxbo.kernels.models.private_prior import Departure, Information
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
@@ -71,11 +71,7 @@ class DPLearnedPrior(AbstractPrivate):
     prior is right about an agent with t values, |d_n|² is at most t on average. So S = √t leaves
     most messages about as they are, with t the number of initial evaluations.
 
-    If agents' values differ in unit, or nobody can guess their scale, say `own_units=True`. Each agent
-    finds its own location and scale by the evidence of its values, as in `LearnedPrior`, before its
-    message is clipped. That costs no privacy, and needs no guess.
-
-    Else agents learn both `location` and `scale`. The constant of m learns by how much the location is
+    Agents learn both `location` and `scale`. The constant of m learns by how much the location is
     off, and each release moves the scale by up to a factor of two. In the setting of
     `prior-private`, with 50 agents and ε = 4, a guess of twice the scale costs 8 % of the gain
     after five queries, and half of the scale costs 1 % (60 runs).
@@ -98,8 +94,6 @@ class DPLearnedPrior(AbstractPrivate):
             do not take it from the data: for an accuracy, 0.5 may serve. Default: 0.
         scale: A guess of the deviation of an agent's function, above 0, in units of values. It is
             public too: for an accuracy, 0.2 may serve. Default: 1.
-        own_units: Whether each agent's values have a location and a scale of their own. Then
-            `location` and `scale` are left out. Default: False.
         features: The features that all agents share, as in `LearnedPrior`. Default:
             `Fixed(noise=1e-3)`.
         policy: The rule for the next query: `EI()`, `UCB()` or `Thompson()`. Default: `EI()`.
@@ -113,7 +107,7 @@ class DPLearnedPrior(AbstractPrivate):
 
     Raises:
         ValueError: `LearnedPrior` refuses a number, the scale is not positive, the location is not
-            finite, `releases` is negative, or values in own units have a guess.
+            finite, or `releases` is negative.
 
     Example:
         >>> import jaxbo
@@ -134,7 +128,6 @@ class DPLearnedPrior(AbstractPrivate):
     releases: Scalar = eqx.field(converter=named("releases"), default=3.0)
     location: Scalar = eqx.field(converter=named("location"), default=0.0)
     scale: Scalar = eqx.field(converter=named("scale"), default=1.0)
-    own_units: bool = eqx.field(static=True, default=False)
     features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
     policy: AbstractPolicy = eqx.field(default_factory=EI)
     first: int = eqx.field(static=True, default=3)
@@ -146,12 +139,6 @@ class DPLearnedPrior(AbstractPrivate):
         is_a("features", self.features, Fixed)
         positive("scale", self.scale)
         require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
-        is_a("own_units", self.own_units, bool)
-        require(
-            not self.own_units or ((self.location == 0) & (self.scale == 1)),
-            f"own_units=True takes no guess of the unit: leave location={self.location} and "
-            f"scale={self.scale} out.",
-        )
         whole("agents", self.agents, least=1)
         whole("first", self.first, least=1)
         _ = self.open  # which refuses what it cannot work with
@@ -166,7 +153,6 @@ class DPLearnedPrior(AbstractPrivate):
             features=self.features,
             policy=self.policy,
             rank=0,
-            own_units=self.own_units,
             shrink=self.shrink,
             trust=self.trust,
             candidates=self.candidates,
@@ -187,7 +173,7 @@ class DPLearnedPrior(AbstractPrivate):
         designs = x.reshape(_BATCHES, _DESIGNS, self.first, -1)
         public = prior, self.features.noise, designs, self.mechanism.S
         known = private_prior.information(function_key, features, *public)
-        return DPLearnedPriorShared(features, prior, own_units=self.own_units, information=known)
+        return DPLearnedPriorShared(features, prior, information=known)
 
     def join(self, key: Key, shared: DPLearnedPriorShared, index: Count) -> AgentData:
         return self.open.join(key, shared, index)
@@ -195,11 +181,8 @@ class DPLearnedPrior(AbstractPrivate):
     def message(self, key: Key, shared: DPLearnedPriorShared, client: AgentData) -> Departure:
         del key
         noise = self.features.noise
-        own = shared_units.in_unit(self.own_units, shared.features, noise, client)
-        belief = shared_prior.believed(shared.features, shared.prior, noise, own.known)
-        message = private_prior.departure(belief)
-        # Without a unit, an agent's values say nothing.
-        return jax.tree.map(lambda leaf: jnp.where(own.told, leaf, 0), message)
+        belief = shared_prior.believed(shared.features, shared.prior, noise, client)
+        return private_prior.departure(belief)
 
     def vector(self, message: Departure) -> Features:
         return message.vector
@@ -232,9 +215,7 @@ class DPLearnedPrior(AbstractPrivate):
         broadcast: LearnedPriorBroadcast,
     ) -> tuple[Point, tuple[()]]:
         del message
-        noise = self.features.noise
-        own = shared_units.in_unit(self.own_units, shared.features, noise, client)
-        known = broadcast.prior, noise, own.known, self.trust
+        known = broadcast.prior, self.features.noise, client, self.trust
         belief = shared_groups.doubting(shared.features, *known)
         # Nobody may know whether all agents' values are equal. An agent looks for a difference by itself,
         # unless the learned prior explains its values better than the process.
@@ -257,9 +238,5 @@ class DPLearnedPrior(AbstractPrivate):
     def revised(
         self, shared: DPLearnedPriorShared, remembered: SharedPrior
     ) -> DPLearnedPriorShared:
-        return DPLearnedPriorShared(
-            shared.features,
-            remembered,
-            own_units=shared.own_units,
-            information=shared.information,
-        )
+        information = shared.information
+        return DPLearnedPriorShared(shared.features, remembered, information=information)

@@ -353,6 +353,10 @@ class LearnedPrior(AbstractFederated):
         return False
 
     @property
+    def invariant(self) -> bool:
+        return self.own_units
+
+    @property
     def random(self) -> bool:
         return self.policy.random() or self.mixing is not None
 
@@ -551,7 +555,7 @@ class LearnedPrior(AbstractFederated):
         own = shared_units.in_unit(self.own_units, shared.features, noise, client)
         known = shared.prior, noise, own.known, self.trust
         mean, variance = shared_groups.doubting(shared.features, *known).predict(x)
-        return own.location + own.scale * mean, own.scale**2 * variance
+        return own.location + own.scale * mean, own.scale * (own.scale * variance)
 
     def learn(
         self, shared: LearnedPriorShared, round: Count, client: AgentData, x: Point, value: Scalar

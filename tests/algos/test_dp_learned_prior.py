@@ -84,26 +84,6 @@ def spoiled(messages, n, number):
     return jax.tree.unflatten(structure, leaves)
 
 
-def test_with_own_units_a_message_is_the_same_in_whatever_units_values_are():
-    sizes, zeros = 10.0 ** np.arange(-3, AGENTS - 3), np.arange(AGENTS) - 2.0
-    own, key = make(own_units=True), jr.key(0)
-    one, other = (
-        sent(own, begun(own, key, jnp.asarray(values, X.dtype)))
-        for values in (Y, zeros * sizes + sizes * Y)
-    )
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-3), one, other)
-    equal = sent(own, begun(own, key, jnp.asarray(np.where(np.arange(AGENTS) == 2, 0.7, Y))))
-    for leaf, before in zip(jax.tree.leaves(equal), jax.tree.leaves(one), strict=True):
-        np.testing.assert_array_equal(leaf[2], 0)  # it knows no unit
-        np.testing.assert_array_equal(leaf[3], before[3])
-        assert np.abs(before[2]).max() > 0.1
-
-
-def test_own_units_take_no_guess():
-    with pytest.raises(ValueError, match=r"own_units=True takes no guess .* location=0.5"):
-        make(own_units=True, location=0.5)
-
-
 # ---------------------------------------------------------------- what one agent can change
 
 

@@ -91,8 +91,8 @@ CONSTRUCTORS = {
         jaxbo.DPLearnedPrior,
         {
             "domain": CUBE, "agents": 2, "capacity": 8, "mechanism": MECHANISM, "releases": 3.0,
-            "location": 0.0, "scale": 1.0, "own_units": False, "features": SMALL,
-            "policy": jaxbo.EI(), "shrink": 1.0, "trust": 0.5, "candidates": 8, "first": 3,
+            "location": 0.0, "scale": 1.0, "features": SMALL, "policy": jaxbo.EI(), "shrink": 1.0,
+            "trust": 0.5, "candidates": 8, "first": 3,
         },
     ),
     "CEPE": (

@@ -39,7 +39,8 @@ class Centered(NamedTuple):
 class Measured(NamedTuple):
     """An agent's values in its own unit, this unit, and whether the agent knows it.
 
-    An agent whose values are equal, or that has a single one, does not: then values are 0.
+    An agent whose values are equal does not: then they are 0. Nor does an agent of a single value,
+    which is left out: else the agent would believe that its function is average there.
     """
 
     known: AgentData
@@ -103,7 +104,8 @@ def measured(features: FeatureMap, noise: Scalar, known: AgentData) -> Measured:
     constant = jnp.where(own.differ, constant, 0)
     z = jnp.where(known.used & own.differ, (own.values - constant) / scale, 0)
     location = own.mean + own.unit * constant
-    return Measured(AgentData(known.x, z, known.count), location, own.unit * scale, own.differ)
+    count = jnp.where(known.count > 1, known.count, 0)
+    return Measured(AgentData(known.x, z, count), location, own.unit * scale, own.differ)
 
 
 def in_unit(own: bool, features: FeatureMap, noise: Scalar, known: AgentData) -> Measured:
