@@ -91,8 +91,9 @@ def regret(
 ) -> Float[Array, " evaluations"]:
     """The mean regret of a run's agents, in deviations of their functions.
 
-    `present` says whose messages arrive in a round. None: all do. With `units` an agent's values have a
-    unit of their own: the logarithm of its size has a deviation of 1, and the place of its 0 one of `AWAY`.
+    `present` says whose messages arrive in a round. None: all do. With `units` each agent's values
+    have a unit of their own. The logarithm of its size has a deviation of 1, and the place of its 0 has
+    one of `AWAY` units.
     """
     phi = drawn_on()
     axis = (np.arange(60) + 0.5) / 60

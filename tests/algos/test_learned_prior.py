@@ -192,12 +192,50 @@ def test_an_agent_that_knows_no_unit_is_in_no_sum(values):
     assert heard.learned.all()
 
 
+@functools.cache
+def of_own_units():
+    """A prior that agents of different units have learned."""
+    algorithm = make(own_units=True)
+    return learned(algorithm, told(algorithm, (ZEROS + SIZES * Y).astype(Y.dtype)), 2)
+
+
 def test_a_prior_says_whether_it_is_of_own_units():
-    prior = learned(make(own_units=True), told(make(own_units=True), Y), 2)
     with pytest.raises(ValueError, match="prior was learned with own_units=True: say so here, too"):
-        LearnedPrior(GRID, 2, prior=prior)
-    newcomers = LearnedPrior(GRID, 2, own_units=True, prior=prior)
-    assert newcomers.own_units
+        make(prior=of_own_units())
+    common = learned(make(), told(make(), Y), 2)
+    with pytest.raises(
+        ValueError, match="prior was learned with own_units=False: say so here, too"
+    ):
+        make(own_units=True, prior=common)
+
+
+def test_newcomers_of_any_unit_look_where_others_have_found_the_hill():
+    """Before the first value, after it and after two that differ."""
+    newcomers = make(own_units=True, prior=of_own_units())
+    state = eqx.filter_jit(newcomers.init)(jr.key(1))
+    sizes, top = SIZES.astype(X.dtype), np.array([0.7, 0.3])
+    asked = []
+    for _ in range(3):
+        queries = ask(newcomers, state)[0]
+        values = sizes * hill(np, np.arange(AGENTS)[:, None], np.asarray(queries))
+        state = eqx.filter_jit(newcomers.tell)(state, queries, jnp.asarray(values, X.dtype))
+        asked.append(np.asarray(queries))
+    np.testing.assert_allclose(asked[0], np.broadcast_to(top, (AGENTS, 2)), atol=0.15)
+    # A unit changes no query, of agents whose hills are nearly the same.
+    assert np.isfinite(asked).all()
+    best = np.max([hill(np, np.arange(AGENTS)[:, None], each) for each in asked], axis=0)
+    assert best.min() > 0.8
+
+
+def test_an_agent_of_a_single_value_is_told_nothing_by_it():
+    newcomers = make(own_units=True, prior=of_own_units())
+    state = eqx.filter_jit(newcomers.init)(jr.key(1))
+    x = jnp.asarray(GRID.points[:AGENTS])
+    values = jnp.asarray(7.0 * SIZES, X.dtype)
+    told_one = eqx.filter_jit(newcomers.tell)(state, x, values)
+    before, after = (np.asarray(expected(newcomers, s, x)) for s in (state, told_one))
+    np.testing.assert_allclose(after[0] - before[0], values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after[1], before[1], rtol=1e-5)
 
 
 @pytest.mark.skipif(

@@ -199,6 +199,7 @@ def test_units_have_a_table_and_grids_for_all_claims(rng):
     block = outcomes.block({"prior-units": made}, "prior-units", "claims.md")
     assert "| claim |" not in block
     assert block.count("| half in common |") == 3
+    assert block.count("| nothing in common |") == 3
 
 
 def test_the_bound_is_beside_the_best_rival_of_the_claims(rng):

@@ -10,6 +10,9 @@ the process of Φ_s. An agent's constant is its own. `scale` is the deviation of
 `shared_prior`, since agents search by the process of that scale. If each setting had its most likely
 scale, a long length scale would explain any slope.
 
+If agents have own units, values are in the units under the present setting, and other settings are
+compared in the same units.
+
 The learned (m, S) plays no part. It has been fitted to the same values, and would prefer short length
 scales.
 

@@ -1,4 +1,4 @@
-"""An agent's own unit of values: a location and a scale, by the evidence of its own values.
+"""An agent's own unit of values: a location and a scale, by the evidence of these values.
 
     y_n = c_n + a_n z_n,    z_n ~ N(0, K),    K = Φ Φ' + noise I
     c_n = 1'K⁻¹y_n / 1'K⁻¹1,    a_n² = (y_n - c_n)'K⁻¹(y_n - c_n) / (t_n - 1)
@@ -8,6 +8,8 @@ draw of the process. Mean and deviation of the values would take t_n values near
 A search asks for such values, so they would say that the agent's functions are high and flat.
 
 The learned (m, S) plays no part. If it did, the scales of S and of all agents could grow together.
+Where K is wrong, points that are close to each other say most: with a noise that is far too small, a_n
+grows as a search closes in.
 """
 
 from typing import NamedTuple

@@ -22,19 +22,29 @@ def test_regret_is_in_deviations_of_the_functions_whatever_the_units():
     np.testing.assert_allclose(one, other, rtol=1e-3)
 
 
-def test_only_the_bound_knows_that_there_is_one_unit():
+def test_only_the_bound_has_agents_of_one_unit():
+    assert [name for name in units.METHODS if not units.differ(name)] == [units.KNOWN]
     own = {name: getattr(units.method(name), "own_units", None) for name in units.METHODS}
     assert {name for name, its in own.items() if its} == {units.OWN, "EI"}
     assert {name for name, its in own.items() if its is False} == {units.BLIND, units.KNOWN}
 
 
-@pytest.mark.parametrize(("times", "outcomes"), [(0.7, {"holds"}), (1.1, {"refuted"})])
-def test_own_units_are_to_be_ahead(times, outcomes):
+@pytest.mark.parametrize(
+    ("family", "times", "near", "ahead"),
+    [
+        ("half", 0.7, "holds", "holds"),
+        ("half", 1.1, "holds", "refuted"),
+        ("half", 2.1, "refuted", "refuted"),
+        ("unrelated", 0.99, "holds", "holds"),
+        ("unrelated", 1.1, "holds", "refuted"),
+    ],
+)
+def test_own_units_are_to_be_ahead_and_near_to_one_unit(family, times, near, ahead):
     spread = 1 + 0.01 * np.arange(20)[:, None] * np.ones(20)
-    regret = {("half", name): spread for name in units.METHODS}
-    regret["half", units.OWN] = times * spread
+    regret = {(family, name): spread for name in units.METHODS}
+    regret[family, units.OWN] = times * spread
     found = units.checks(regret)
-    near = [check.outcome for claim, check in found.items() if units.KNOWN in claim]
-    assert near == ["holds"] * 2
-    rest = {check.outcome for claim, check in found.items() if units.KNOWN not in claim}
-    assert rest == outcomes
+    assert [c.outcome for claim, c in found.items() if units.KNOWN in claim] == [near] * 2
+    assert {c.outcome for claim, c in found.items() if units.KNOWN not in claim} == {ahead}
+    lone = "unrelated: after 20, at most 1.05 times the best regret of TS, EI, ratio"
+    assert (lone in found) == (family == "unrelated")

@@ -50,7 +50,7 @@ def test_location_and_scale_are_those_of_generalized_least_squares(count):
 
 def test_values_in_its_own_unit_do_not_depend_on_the_unit():
     one = measured(X, Y, 6)
-    for size, zero in ((1e-6, 0.0), (1e6, 0.0), (10.0, 2e3)):
+    for size, zero in ((1e-16, 0.0), (1e16, 0.0), (10.0, 2e3)):
         other = measured(X, (zero + size * Y).astype(DTYPE), 6)
         np.testing.assert_allclose(other.known.y, one.known.y, atol=5e-3)
         np.testing.assert_allclose(other.scale, size * one.scale, rtol=5e-3)
@@ -62,6 +62,7 @@ def test_equal_values_and_a_single_value_tell_no_unit(y, count):
     found = measured(X, y, count)
     assert not found.told
     np.testing.assert_array_equal(found.known.y, 0)
+    assert found.known.count == (count if count > 1 else 0)  # a single value is left out
     np.testing.assert_allclose(found.location, y[0] if count else 0, rtol=1e-6)
     assert found.scale == 1
 
