@@ -535,7 +535,7 @@ def test_a_key_that_is_used_twice_would_be_noticed():
 def test_a_constant_added_to_all_values_changes_no_query_if_the_method_says_so(name, algorithm):
     _, trace = ran(name)
     # Sums that float32 holds: they are not rounded.
-    moved = Trace(trace.queries, trace.values + 4096, (), INITIAL)
+    moved = Trace(trace.queries, trace.values + 4096, trace.info, INITIAL)
     states = [replay(algorithm, t, seed()) for t in (trace, moved)]
     ask = _soon.compiled(_steps.ask)  # the program of `drive`
     one, other = (ask(algorithm, jr.key(3), state, None, jax.vmap)[0] for state in states)

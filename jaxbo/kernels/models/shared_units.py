@@ -52,14 +52,18 @@ class Measured(NamedTuple):
 
 
 def centered(known: AgentData) -> Centered:
-    """The values about their mean: else float32 loses the differences of values far from 0."""
+    """The values about their mean: else float32 loses the differences of values far from 0.
+
+    These are differences to the first value before, which are exact where values are close.
+    """
     used, y = known.used, jnp.where(known.used, known.y, 0)
-    mean = jnp.sum(y) / jnp.maximum(jnp.sum(used.astype(y.dtype)), 1)
-    around = jnp.where(used, y - mean, 0)
+    away = jnp.where(used, y - y[0], 0)
+    mean = jnp.sum(away) / jnp.maximum(jnp.sum(used.astype(y.dtype)), 1)
+    around = jnp.where(used, away - mean, 0)
     rounding = _ROUNDING * jnp.finfo(y.dtype).eps * jnp.max(jnp.abs(y))
     differ = jnp.max(jnp.abs(around)) > rounding
     unit = jnp.where(differ, jnp.max(jnp.abs(around)), 1)
-    return Centered(around / unit, mean, unit, differ)
+    return Centered(around / unit, y[0] + mean, unit, differ)
 
 
 def white(
