@@ -58,6 +58,7 @@ EXPERIMENTS = {
     "prior-secure": "bench.prior.secure",
     "prior-synthetic": "bench.prior.synthetic",
     "prior-tuning": "bench.prior.tuning",
+    "prior-units": "bench.prior.units",
     "round-parts": "bench.speed.round_parts",
     "saving": "bench.speed.saving",
     "scaling": "bench.speed.scaling",

@@ -366,6 +366,28 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
         ),
     ),
     "prior-tuning": OWNERS,
+    "prior-units": (
+        Grid(
+            "Regret with own units, over that of the best rival, after so many evaluations",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of TS, EI, FTS, .+, ratio",
+            FAMILIES,
+        ),
+        Grid(
+            "The same, over that of the better of TS and EI",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of TS, EI, ratio",
+            FAMILIES,
+        ),
+        Grid(
+            "The same, over that as if all agents had one unit",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of .+, no own units, ratio",
+            FAMILIES,
+        ),
+        Grid(
+            "The same, over that where all agents have one unit",
+            r"(?P<row>[\w-]+): after (?P<column>\d+), at most \S+ .+ of .+, one unit, ratio",
+            FAMILIES,
+        ),
+    ),
     "scaling": (
         Grid(
             "Time of a round, over its floor",

@@ -19,6 +19,7 @@ from bench.common.panels import figure
 from bench.common.text import interval
 from bench.prior.setting import AFTER, INITIAL, KERNEL, ROUNDS
 from bench.runner import Result
+from jaxbo._keys import aside
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.kernels.linalg import dot
 from jaxbo.kernels.processes import features
@@ -35,6 +36,8 @@ FAMILIES = {
     "opposed": (0.8, 0.2, 2),
     "unrelated": (0.0, 1.0, 1),
 }
+#: The deviation of the place of an agent's 0, in its units.
+AWAY = 3.0
 #: Most kinds.
 KINDS = 3
 CLUSTERS = (0.8, 0.2, KINDS)
@@ -84,24 +87,34 @@ def regret(
     key: Key,
     family: Float[Array, " numbers"],
     present: Bool[Array, "rounds agents"] | None = None,
+    units: bool = False,
 ) -> Float[Array, " evaluations"]:
     """The mean regret of a run's agents, in deviations of their functions.
 
-    `present` says whose messages arrive in a round. None: all do.
+    `present` says whose messages arrive in a round. None: all do. With `units` each agent's values
+    have a unit of their own. The logarithm of its size has a deviation of 1, and the place of its 0 has
+    one of `AWAY` units.
     """
     phi = drawn_on()
     axis = (np.arange(60) + 0.5) / 60
     grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
     weights_key, run_key = jr.split(key)
     w = weights(weights_key, family, agents)
+    size, zero = jnp.ones((agents,)), jnp.zeros((agents,))
+    if units:
+        size_key, zero_key = jr.split(aside(key))
+        size = jnp.exp(jr.normal(size_key, (agents,)))
+        zero = AWAY * size * jr.normal(zero_key, (agents,))
 
     def objective(key: Key, agent: Count, x: Point) -> Scalar:
         del key
-        return dot(phi(x), w[agent])
+        value = dot(phi(x), w[agent])
+        return zero[agent] + size[agent] * value if units else value
 
     _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL, present=present)
     values = dot(jax.vmap(phi)(grid), w.T)
-    best = jax.lax.cummax(trace.values, axis=0)
+    found = (trace.values - zero[None]) / size[None] if units else trace.values
+    best = jax.lax.cummax(found, axis=0)
     below = jnp.maximum(jnp.max(values, axis=0)[None, :] - best, 0)
     return jnp.mean(below, axis=1) / jnp.std(values)
 

@@ -5,7 +5,7 @@ percentage points of the score, a share, and the mean over owners.
 
     alone        TS and EI on the same features; EI with hyperparameters fitted to the owner's values,
                  and on an ensemble of warped values
-    federated    FTS, RGPE and TAF, with a message every round
+    federated    FTS in all its settings, RGPE and TAF, with a message every round
 """
 
 import functools
@@ -21,9 +21,8 @@ from jaxtyping import Array, Float
 from bench.claims import Check
 from bench.common.panels import figure
 from bench.common.text import interval
+from bench.prior import setting
 from bench.prior.setting import AFTER, ALONE, FEATURES, INITIAL, ROUNDS, TIMES, claims
-from bench.prior.setting import methods as sharing
-from bench.prior.setting import rivals as others
 from bench.runner import Options, Result, parts
 from bench.tasks import tabulated
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -44,7 +43,6 @@ NOISE: dict[str, float] = dict.fromkeys(ROUGH, 1e-2)
 #: dimension, and beyond a cube the length scale does so too, from that on the square.
 LENGTH, CUBE = 0.2, 3
 FITTED = ("EI, fitted", "EI, warped ensemble")
-TRANSFER = ("RGPE", "TAF")
 #: The claims: ahead of everybody at all times, and far ahead early.
 AHEAD = dict.fromkeys(AFTER, 1.0) | TIMES
 
@@ -69,10 +67,10 @@ def federated(task: str, objective: OnGrid) -> dict[str, AbstractAlgorithm]:
     """The methods that search for all owners at once."""
     domain, noise = tabulated.domain(objective), NOISE.get(task, 1e-3)
     agents, kernel = objective.agents, SquaredExponential(length(domain.dim))
-    # RGPE and TAF have as many candidates as by default.
-    theirs = others(domain, agents, kernel=kernel, noise=noise, candidates=1000)
-    every = sharing(domain, agents, kernel=kernel, noise=noise) | theirs
-    return {name: method for name, method in every.items() if name in METHODS}
+    sharing = setting.methods(domain, agents, kernel=kernel, noise=noise)
+    # Their models have as many candidates as by default.
+    theirs = setting.rivals(domain, agents, kernel=kernel, noise=noise, candidates=1000)
+    return sharing | theirs
 
 
 def program(task: str, method: str) -> Callable[[Array], Array]:
@@ -108,17 +106,8 @@ def program(task: str, method: str) -> Callable[[Array], Array]:
     return jax.jit(lambda keys: jax.lax.map(regret, keys))
 
 
-METHODS = (
-    "TS",
-    "EI",
-    *FITTED,
-    "FTS",
-    *TRANSFER,
-    "learned prior, one variance",
-    "learned prior, rank 10",
-    "learned prior, full",
-)
-RIVALS = (*ALONE, *FITTED, "FTS", *TRANSFER)
+RIVALS = (*ALONE, *FITTED, *setting.RIVALS)
+METHODS = (*RIVALS, "learned prior, one variance", "learned prior, rank 10", setting.CLAIMED)
 
 
 def compared(options: Options, experiment: str, names: tuple[str, ...]) -> Result:

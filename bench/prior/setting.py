@@ -101,6 +101,7 @@ def claims(
     regret: dict[str, np.ndarray],
     others: Iterable[str],
     times: dict[int, float],
+    ours: str = CLAIMED,
 ) -> dict[str, Check]:
     """The learned prior's regret is at most so many times the best rival's.
 
@@ -112,5 +113,5 @@ def claims(
         best = min(others, key=lambda rival: regret[rival][:, n - 1].mean())
         among = ", ".join(others)
         claim = f"{name}: after {n}, at most {factor:.3g} times the best regret of {among}, ratio"
-        found[claim] = at_most(regret[CLAIMED][:, n - 1], regret[best][:, n - 1], factor)
+        found[claim] = at_most(regret[ours][:, n - 1], regret[best][:, n - 1], factor)
     return found

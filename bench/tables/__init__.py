@@ -73,6 +73,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "prior-steps": prior.prior_steps,
     "prior-synthetic": prior.prior_synthetic,
     "prior-tuning": prior.prior_tuning,
+    "prior-units": prior.prior_units,
     "readme-egp": egp.readme,
     "readme-speed": speed.readme,
     "round-parts": speed.round_parts,

@@ -118,6 +118,9 @@ OWNERS = {
     "EI, fitted hyperparameters": "EI, fitted",
     "EI, warped ensemble": "EI, warped ensemble",
     "FTS": "FTS",
+    "FTS, own models": "FTS, own models",
+    "FTS, ranked peers": "FTS, ranked peers",
+    "FTS, agreed models": "FTS, agreed models",
     "RGPE": "RGPE",
     "TAF": "TAF",
     "learned prior, one variance": "learned prior, one variance",
@@ -211,6 +214,27 @@ def prior_participation(results: Results) -> Rows:
 
     rows = [row(*one) for one in sent.items()]
     return [["form, who sends", "numbers an agent and round", *names], *rows] if rows else []
+
+
+UNITS = {name: name for name in RIVALS} | {
+    "learned prior, as if all had one unit": "learned prior, no own units",
+    "learned prior, `own_units=True`": "learned prior, own units",
+    "learned prior, all have one unit": "learned prior, one unit",
+}
+
+
+def prior_units(results: Results) -> Rows:
+    """Regret after some evaluations, by family and by what is known of units."""
+    found = merged(results, "prior-units")
+    names = {label: name for label, name in ALL.items() if f"{name}, TS" in found["methods"]}
+
+    def row(label: str, method: str) -> list[str]:
+        return [
+            label,
+            *(after(found, f"{name}, {method}", (5, 10, 20)) for name in names.values()),
+        ]
+
+    return [["", *names], *(row(*one) for one in UNITS.items())] if names else []
 
 
 def prior_policies(results: Results) -> Rows:

@@ -47,7 +47,7 @@ from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
-from jaxbo.kernels.models import shared_evidence, shared_groups, shared_prior
+from jaxbo.kernels.models import shared_evidence, shared_groups, shared_prior, shared_units
 from jaxbo.kernels.models.fitted import Fitted, Mixture
 from jaxbo.kernels.models.shared_covariance import Statistics
 from jaxbo.kernels.models.shared_evidence import SettingsEvidence
@@ -80,12 +80,14 @@ class FeatureSettings(eqx.Module):
 class LearnedPriorShared(eqx.Module):
     """The features of all agents, and the priors of all groups that they have learned by now.
 
-    `settings` is None if the features are given.
+    `settings` is None if the features are given. `own_units` says whether the priors are of values in
+    agents' own units.
     """
 
     features: FeatureMap
     prior: SharedPrior
     settings: FeatureSettings | None = None
+    own_units: bool = eqx.field(static=True, default=False)
 
 
 class LearnedPriorMessage(NamedTuple):
@@ -156,9 +158,16 @@ class _Believed:
 class LearnedPrior(AbstractFederated):
     """Agents learn a prior over functions together, and each searches by its own posterior.
 
-    Values are taken as they are. Their location and scale are common to all agents, and learned. So
-    bring agents whose values differ in unit to a common scale before. A failed evaluation is not
-    learned from. An agent that is not `present` is in no sum, and hears the broadcast all the same.
+    Values are taken as they are. Their location and scale are common to all agents, and learned. A
+    failed evaluation is not learned from. An agent that is not `present` is in no sum, and hears the
+    broadcast all the same.
+
+    If agents' values differ in unit, say `own_units=True`. Then each agent finds its own location and
+    scale by the evidence of its values, and agents learn from values in these units
+    (`kernels.models.shared_units`). No message holds an agent's location or scale. The unit is right
+    if the kernel and the noise are. If the noise is far too small, the unit grows as points come
+    close. An agent of a single value, or of equal values, knows no unit and is in no sum. Until then
+    its predictions have deviations of about 1.
 
     `rank` says how agents' functions may differ from their mean m, and it fixes the length of a
     message. D is `features.size` + 1:
@@ -208,6 +217,9 @@ class LearnedPrior(AbstractFederated):
             covariance.
         groups: Number of groups that learn a prior each, at least 1. A `rank` must be at least
             `groups` - 1. Default: 1.
+        own_units: Whether each agent's values have a location and a scale of their own, such as costs
+            of one agent and percentages of another. If all values have one unit, agents learn more
+            slowly with it. Default: False.
         degrees: Number of agents that the expected covariance counts for, above 0. Default: 5.
         shrink: Number of agents that the expected mean counts for, above 0. With any covariance it
             is the least number, and the evidence of all agents says how much more. Default: 1.
@@ -221,12 +233,13 @@ class LearnedPrior(AbstractFederated):
         prior: A prior that others have learned, as `learned` returns it, for agents that begin
             later. It is the only message that they hear. It stays as it is, and they send nothing.
             It brings its own features, so `features` gives the noise alone. If they were chosen
-            from a list, the prior brings their noise too. `rank`, `groups`, `degrees` and `shrink`
-            do not count, and `trust` does. None: the agents learn a prior.
+            from a list, the prior brings their noise too. `own_units` must be as it was there.
+            `rank`, `groups`, `degrees` and `shrink` do not count, and `trust` does. None: the
+            agents learn a prior.
 
     Raises:
-        ValueError: A number is out of its range, or the prior is of another dimension or has
-            learned nothing.
+        ValueError: A number is out of its range, or the prior is of another dimension or of other
+            units, or has learned nothing.
 
     Example:
         >>> import jaxbo
@@ -249,6 +262,7 @@ class LearnedPrior(AbstractFederated):
     policy: AbstractPolicy = eqx.field(default_factory=EI)
     rank: int | None = eqx.field(static=True, default=None)
     groups: int = eqx.field(static=True, default=1)
+    own_units: bool = eqx.field(static=True, default=False)
     degrees: Scalar = eqx.field(converter=named("degrees"), default=5.0)
     shrink: Scalar = eqx.field(converter=named("shrink"), default=1.0)
     trust: Scalar = eqx.field(converter=named("trust"), default=0.5)
@@ -275,6 +289,7 @@ class LearnedPrior(AbstractFederated):
             f"groups={self.groups} begin to differ in {self.groups - 1} directions: features.size "
             f"must be at least that, and rank too or None, got {self._size} and {self.rank}.",
         )
+        is_a("own_units", self.own_units, bool)
         whole("candidates", self.candidates, least=1)
         positive("degrees", self.degrees)
         positive("shrink", self.shrink)
@@ -297,6 +312,10 @@ class LearnedPrior(AbstractFederated):
             require(
                 dim == self.domain.dim,
                 f"prior was learned on {dim} dimensions, and the domain has {self.domain.dim}.",
+            )
+            require(
+                self.prior.own_units == self.own_units,
+                f"prior was learned with own_units={self.prior.own_units}: say so here, too.",
             )
             require(
                 jnp.all(self.prior.prior.learned),
@@ -336,6 +355,10 @@ class LearnedPrior(AbstractFederated):
     @property
     def gathers(self) -> bool:
         return False
+
+    @property
+    def invariant(self) -> bool:
+        return self.own_units
 
     @property
     def random(self) -> bool:
@@ -399,10 +422,10 @@ class LearnedPrior(AbstractFederated):
         rank = size + 1 if self.rank is None else self.rank
         prior = shared_groups.uninformed(basis_key, size, rank, self.groups, noises.dtype)
         if len(maps) == 1:
-            return LearnedPriorShared(maps[0], prior)
+            return LearnedPriorShared(maps[0], prior, own_units=self.own_units)
         all_maps = jax.tree.map(lambda *leaves: jnp.stack(leaves), *maps)
         settings = FeatureSettings(all_maps, noises, prior, jnp.zeros((), int))
-        return LearnedPriorShared(settings.of(settings.chosen), prior, settings)
+        return LearnedPriorShared(settings.of(settings.chosen), prior, settings, self.own_units)
 
     def join(self, key: Key, shared: LearnedPriorShared, index: Count) -> AgentData:
         del key, index
@@ -451,10 +474,13 @@ class LearnedPrior(AbstractFederated):
     ) -> tuple[Terms, SettingsEvidence | None]:
         """The parts of an agent's message."""
         noise, settings = self._noise(shared), shared.settings
-        terms = shared_groups.terms(shared.features, shared.prior, noise, client)
+        own = shared_units.in_unit(self.own_units, shared.features, noise, client)
+        terms = shared_groups.terms(shared.features, shared.prior, noise, own.known)
+        # Without a unit, an agent's values say nothing.
+        terms = jax.tree.map(lambda leaf: jnp.where(own.told, leaf, 0), terms)
         if settings is None:
             return terms, None
-        return terms, shared_evidence.evidence(settings.features, settings.noises, client)
+        return terms, shared_evidence.evidence(settings.features, settings.noises, own.known)
 
     def _counted(self, present: Flag, message: Message) -> Message:
         """An agent's part of the sums: 0 if it is absent, or if a number is not finite."""
@@ -503,8 +529,9 @@ class LearnedPrior(AbstractFederated):
         settings, chosen, features = shared.settings, broadcast.chosen, shared.features
         if settings is not None and chosen is not None:
             features = settings.of(chosen)
-        known = broadcast.prior, self._noise(shared, chosen), client, trust
-        belief = shared_groups.doubting(features, *known)
+        noise = self._noise(shared, chosen)
+        own = shared_units.in_unit(self.own_units, features, noise, client)
+        belief = shared_groups.doubting(features, broadcast.prior, noise, own.known, trust)
         # While all of an agent's own values are equal, the shared prior says where to look.
         return self.search(key, belief, past, broadcast.key, alone), ()
 
@@ -528,8 +555,11 @@ class LearnedPrior(AbstractFederated):
     def expect(
         self, shared: LearnedPriorShared, client: AgentData, x: Point
     ) -> tuple[Scalar, Scalar]:
-        known = shared.prior, self._noise(shared), client, self.trust
-        return shared_groups.doubting(shared.features, *known).predict(x)
+        noise = self._noise(shared)
+        own = shared_units.in_unit(self.own_units, shared.features, noise, client)
+        known = shared.prior, noise, own.known, self.trust
+        mean, variance = shared_groups.doubting(shared.features, *known).predict(x)
+        return own.location + own.scale * mean, own.scale * (own.scale * variance)
 
     def learn(
         self, shared: LearnedPriorShared, round: Count, client: AgentData, x: Point, value: Scalar
@@ -548,11 +578,12 @@ class LearnedPrior(AbstractFederated):
         settings = shared.settings
         if settings is None or not isinstance(remembered, LearnedPriorChoice):
             assert isinstance(remembered, SharedPrior)
-            return LearnedPriorShared(shared.features, remembered)
+            return LearnedPriorShared(shared.features, remembered, own_units=shared.own_units)
         prior, chosen, following = remembered
         begun = chosen == following
         # Where values are far from 0, a round of its own would have to find the location again.
         start = eqx.tree_at(lambda p: p.location, settings.start, prior.location)
         prior = jax.tree.map(lambda a, b: jnp.where(begun, a, b), prior, start)
         settings = eqx.tree_at(lambda s: s.chosen, settings, following)
-        return LearnedPriorShared(settings.of(following), prior, settings)
+        features = settings.of(following)
+        return LearnedPriorShared(features, prior, settings, shared.own_units)

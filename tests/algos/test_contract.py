@@ -187,6 +187,9 @@ SETTINGS = {
     "FTS, one target": lambda d, n, t: fts(d, n, targets=1, mixing=InverseSquare()),
     "FTS, pooled": lambda d, n, t: fts(d, n, own=pooled_model(d, t), pooled=Pooled(16)),
     "learned prior, groups, features by evidence": lambda d, n, t: grouped(d, n, t),
+    "learned prior, own units": lambda d, n, t: LearnedPrior(
+        d, n, t, features=fixed(d), own_units=True, candidates=128
+    ),
 }
 #: What a plateau misled: hyperparameters that are fitted, and a search that draws nothing.
 MISLED = {
@@ -532,7 +535,7 @@ def test_a_key_that_is_used_twice_would_be_noticed():
 def test_a_constant_added_to_all_values_changes_no_query_if_the_method_says_so(name, algorithm):
     _, trace = ran(name)
     # Sums that float32 holds: they are not rounded.
-    moved = Trace(trace.queries, trace.values + 4096, (), INITIAL)
+    moved = Trace(trace.queries, trace.values + 4096, trace.info, INITIAL)
     states = [replay(algorithm, t, seed()) for t in (trace, moved)]
     ask = _soon.compiled(_steps.ask)  # the program of `drive`
     one, other = (ask(algorithm, jr.key(3), state, None, jax.vmap)[0] for state in states)

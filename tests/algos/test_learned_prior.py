@@ -151,6 +151,93 @@ def test_an_agent_that_is_absent_is_in_no_sum(groups):
     assert np.all(one.learned)
 
 
+#: What the agents' values are in units of their own.
+SIZES, ZEROS = np.array([1.0, 1e-4, 1e4, 7.0, 0.3, 40.0]), np.array([0, 3e-4, -2e4, 50, -1, 9.0])
+
+
+@eqx.filter_jit
+def expected(algorithm, state, x):
+    return algorithm.predict(state, x)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"groups": 2, "features": SEVERAL}, marks=pytest.mark.slow)]
+)
+def test_with_own_units_agents_learn_the_same_in_whatever_units_their_values_are(options):
+    algorithm, x = make(own_units=True, **options), jnp.asarray(GRID.points[:AGENTS])
+    found = []
+    for size, zero in ((np.ones(AGENTS), np.zeros(AGENTS)), (SIZES, ZEROS)):
+        state = learned_state(algorithm, told(algorithm, (zero + size * Y).astype(Y.dtype)))
+        mean, variance = np.asarray(expected(algorithm, state, x), np.float64)
+        moments = (mean - zero) / size, variance / size**2
+        found.append((ask(algorithm, state)[1].broadcast, moments))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-3, rtol=2e-2), *found)
+
+
+def learned_state(algorithm, state):
+    """The state in which all have learned twice."""
+    return eqx.tree_at(lambda s: s.shared, state, learned(algorithm, state, 2))
+
+
+@pytest.mark.parametrize("values", ["one", "equal"])
+def test_an_agent_that_knows_no_unit_is_in_no_sum(values):
+    algorithm, y = make(own_units=True), Y.copy()
+    y[:, 2] = np.where(np.arange(INITIAL) == 0, 0.3, np.nan) if values == "one" else 0.3
+    state = told(algorithm, y)
+    heard, absent = (
+        ask(algorithm, state, present)[1].broadcast
+        for present in (EVERYONE, np.arange(AGENTS) != 2)
+    )
+    jax.tree.map(np.testing.assert_array_equal, heard, absent)
+    assert heard.learned.all()
+
+
+@functools.cache
+def of_own_units():
+    """A prior that agents of different units have learned."""
+    algorithm = make(own_units=True)
+    return learned(algorithm, told(algorithm, (ZEROS + SIZES * Y).astype(Y.dtype)), 2)
+
+
+def test_a_prior_says_whether_it_is_of_own_units():
+    with pytest.raises(ValueError, match="prior was learned with own_units=True: say so here, too"):
+        make(prior=of_own_units())
+    common = learned(make(), told(make(), Y), 2)
+    with pytest.raises(
+        ValueError, match="prior was learned with own_units=False: say so here, too"
+    ):
+        make(own_units=True, prior=common)
+
+
+def test_newcomers_of_any_unit_look_where_others_have_found_the_hill():
+    """Before the first value, after it and after two that differ."""
+    newcomers = make(own_units=True, prior=of_own_units())
+    state = eqx.filter_jit(newcomers.init)(jr.key(1))
+    sizes, top = SIZES.astype(X.dtype), np.array([0.7, 0.3])
+    asked = []
+    for _ in range(3):
+        queries = ask(newcomers, state)[0]
+        values = sizes * hill(np, np.arange(AGENTS)[:, None], np.asarray(queries))
+        state = eqx.filter_jit(newcomers.tell)(state, queries, jnp.asarray(values, X.dtype))
+        asked.append(np.asarray(queries))
+    np.testing.assert_allclose(asked[0], np.broadcast_to(top, (AGENTS, 2)), atol=0.15)
+    # A unit changes no query, of agents whose hills are nearly the same.
+    assert np.isfinite(asked).all()
+    best = np.max([hill(np, np.arange(AGENTS)[:, None], each) for each in asked], axis=0)
+    assert best.min() > 0.8
+
+
+def test_an_agent_of_a_single_value_is_told_nothing_by_it():
+    newcomers = make(own_units=True, prior=of_own_units())
+    state = eqx.filter_jit(newcomers.init)(jr.key(1))
+    x = jnp.asarray(GRID.points[:AGENTS])
+    values = jnp.asarray(7.0 * SIZES, X.dtype)
+    told_one = eqx.filter_jit(newcomers.tell)(state, x, values)
+    before, after = (np.asarray(expected(newcomers, s, x)) for s in (state, told_one))
+    np.testing.assert_allclose(after[0] - before[0], values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after[1], before[1], rtol=1e-5)
+
+
 @pytest.mark.skipif(
     jax.config.jax_enable_x64, reason="values are bounded so that squares are numbers"
 )

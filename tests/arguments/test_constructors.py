@@ -83,8 +83,8 @@ CONSTRUCTORS = {
         jaxbo.LearnedPrior,
         {
             "domain": CUBE, "agents": 2, "capacity": 8, "features": SMALL, "policy": jaxbo.EI(),
-            "rank": 2, "groups": 2, "degrees": 5.0, "shrink": 1.0, "trust": 0.5, "mixing": None,
-            "candidates": 8, "prior": None,
+            "rank": 2, "groups": 2, "own_units": False, "degrees": 5.0, "shrink": 1.0, "trust": 0.5,
+            "mixing": None, "candidates": 8, "prior": None,
         },
     ),
     "DPLearnedPrior": (

@@ -7,7 +7,7 @@ import pytest
 
 from bench import outcomes, report, runner, tables
 from bench.claims import Verdict
-from bench.prior import growing, participation, policies, private, setting, synthetic
+from bench.prior import growing, participation, policies, private, setting, synthetic, units
 from bench.tables import cells, prior
 
 EXPERIMENTS = sorted(set((report.ROOT / "docs/experiments").glob("*.md")) - {report.PAGE})
@@ -184,6 +184,22 @@ def test_participation_has_a_table_with_what_is_sent_and_a_grid_for_all_claims(r
     block = outcomes.block({"prior-participation": made}, "prior-participation", "claims.md")
     assert "| claim |" not in block
     assert "| half in common, beside rank 10, all |" in block
+
+
+def test_units_have_a_table_and_grids_for_all_claims(rng):
+    pairs = [(name, method) for name in units.FAMILIES for method in units.METHODS]
+    regret = {pair: rng.random((3, 20)) for pair in pairs}
+    curves = {", ".join(pair): curve for pair, curve in regret.items()}
+    made = result(units.EXPERIMENT, curves, units.checks(regret))
+    made["experiment"] = "prior-units"
+    head, *rows = tables.TABLES["prior-units"]({"prior-units": made})
+    assert len(head) == 1 + len(units.FAMILIES)
+    assert len(rows) == len(units.METHODS)
+    assert rows[-2][-1] == cells.after(made, f"unrelated, {units.OWN}", (5, 10, 20))
+    block = outcomes.block({"prior-units": made}, "prior-units", "claims.md")
+    assert "| claim |" not in block
+    assert block.count("| half in common |") == 3
+    assert block.count("| nothing in common |") == 3
 
 
 def test_the_bound_is_beside_the_best_rival_of_the_claims(rng):

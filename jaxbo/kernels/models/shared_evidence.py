@@ -10,6 +10,9 @@ the process of Φ_s. An agent's constant is its own. `scale` is the deviation of
 `shared_prior`, since agents search by the process of that scale. If each setting had its most likely
 scale, a long length scale would explain any slope.
 
+If agents have own units, values are in the units under the present setting, and other settings are
+compared in the same units.
+
 The learned (m, S) plays no part. It has been fitted to the same values, and would prefer short length
 scales.
 
@@ -23,16 +26,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxbo.kernels import linalg
+from jaxbo.kernels.models import shared_units
 from jaxbo.kernels.models.shared_prior import AgentData
-from jaxbo.kernels.processes import posterior
 from jaxbo.kernels.processes.features import FeatureMap
-from jaxbo.kernels.processes.posterior import AbstractRoot
 from jaxbo.types import Count, Scalar
 
 #: By so many nats another setting must be likelier.
 LEAD = 2.0
-#: Values differ if one is so many roundings of the largest away from their mean.
-_ROUNDING = 16
 
 
 class SettingsEvidence(eqx.Module):
@@ -46,41 +46,17 @@ def evidence(
     settings: FeatureMap, noises: Float[Array, " settings"], known: AgentData
 ) -> SettingsEvidence:
     """The parts of an agent, for feature maps with a leading axis; 0 if its values are equal."""
-    used, y = known.used, jnp.where(known.used, known.y, 0)
-    ones = used.astype(y.dtype)
-    mean = jnp.sum(y) / jnp.maximum(jnp.sum(ones), 1)
-    # Else float32 loses the differences of values that are far from 0.
-    centered = jnp.where(used, y - mean, 0)
-    rounding = _ROUNDING * jnp.finfo(y.dtype).eps * jnp.max(jnp.abs(y))
-    told = jnp.max(jnp.abs(centered)) > rounding
-    unit = jnp.where(told, jnp.max(jnp.abs(centered)), 1)
+    own = shared_units.centered(known)
 
-    # By the square root of the posterior, observation after observation: where features are smooth and
-    # the noise is small, float32 has lost the noise in K_s.
     def of(features: FeatureMap, noise: Scalar) -> tuple[Scalar, Scalar]:
-        phis = jnp.where(used[:, None], jax.vmap(features)(known.x), 0)
-        start = posterior.prior(phis.shape[1], noise, capacity=y.size)
-
-        def step(
-            state: tuple[AbstractRoot, Float[Array, "2 size"]], row: tuple[Array, Array]
-        ) -> tuple[tuple[AbstractRoot, Float[Array, "2 size"]], tuple[Array, Scalar]]:
-            (root, means), (phi, values) = state, row
-            told = root.told(phi, noise)
-            rest = values - linalg.dot(means, phi)
-            return (told.root, means + rest[:, None] * (told.u / told.s)[None]), (rest, told.s)
-
-        means = jnp.zeros((2, phis.shape[1]), y.dtype)
-        rows = phis, jnp.stack([centered / unit, ones], axis=1)
-        _, (rests, variances) = jax.lax.scan(step, (start.root, means), rows)
-        white, flat = (rests / jnp.sqrt(variances)[:, None]).T
-        length = jnp.maximum(linalg.inner(flat, flat), jnp.finfo(y.dtype).tiny)
-        rest = white - linalg.inner(flat, white) / length * flat
-        volume = jnp.sum(jnp.where(used, jnp.log(variances), 0)) + jnp.log(length)
+        white, variances = shared_units.white(features, noise, known, own.values)
+        _, rest, length = shared_units.about_constant(white)
+        volume = jnp.sum(jnp.where(known.used, jnp.log(variances), 0)) + jnp.log(length)
         return linalg.inner(rest, rest), volume
 
     squares, volumes = jax.vmap(of)(settings, noises)
-    own = SettingsEvidence(squares * unit**2, volumes)
-    return jax.tree.map(lambda leaf: jnp.where(told, leaf, 0), own)
+    found = SettingsEvidence(squares * own.unit**2, volumes)
+    return jax.tree.map(lambda leaf: jnp.where(own.differ, leaf, 0), found)
 
 
 def logs(total: SettingsEvidence, scale: Scalar) -> Float[Array, " settings"]:
