@@ -3,13 +3,12 @@
     y_n = c_n + a_n z_n,    z_n ~ N(0, K),    K = Φ Φ' + noise I
     c_n = 1'K⁻¹y_n / 1'K⁻¹1,    a_n² = (y_n - c_n)'K⁻¹(y_n - c_n) / (t_n - 1)
 
-These are the most likely constant, and the scale by the restricted likelihood, where the function is a
-draw of the process. Mean and deviation of the values would take t_n values near a maximum for t_n draws.
-A search asks for such values, so they would say that the agent's functions are high and flat.
+If the function is a draw of the process, c_n is the most likely constant, and a_n is the scale by the
+restricted likelihood. The mean and the deviation of the values would not do. A search closes in on a
+maximum, where values are alike and high.
 
-The learned (m, S) plays no part. If it did, the scales of S and of all agents could grow together.
-Where K is wrong, points that are close to each other say most: with a noise that is far too small, a_n
-grows as a search closes in.
+The learned (m, S) plays no part. If it did, the scales of S and of all agents could grow together. If
+the noise is far too small, a_n grows as a search closes in: then close points say most.
 """
 
 from typing import NamedTuple
@@ -41,8 +40,8 @@ class Centered(NamedTuple):
 class Measured(NamedTuple):
     """An agent's values in its own unit, this unit, and whether the agent knows it.
 
-    An agent whose values are equal does not: then they are 0. Nor does an agent of a single value,
-    which is left out: else the agent would believe that its function is average there.
+    An agent whose values are equal does not know it, and they become 0. An agent of a single value does
+    not know it either. The value is left out, since 0 would say that the function is average there.
     """
 
     known: AgentData
@@ -54,7 +53,7 @@ class Measured(NamedTuple):
 def centered(known: AgentData) -> Centered:
     """The values about their mean: else float32 loses the differences of values far from 0.
 
-    These are differences to the first value before, which are exact where values are close.
+    Differences to the first value are exact where values are close, so they are taken before.
     """
     used, y = known.used, jnp.where(known.used, known.y, 0)
     away = jnp.where(used, y - y[0], 0)
