@@ -892,7 +892,7 @@ def test_a_hill_on_a_plateau_is_found_no_later_than_at_random(name, flat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], [*ALIKE, *FTS_ALONE]), scope="module")
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], [*ALIKE, *LIKE_FTS]), scope="module")
 @once
 def test_places_where_evaluations_fail_are_avoided(name):
     def failed(name):

@@ -161,7 +161,7 @@ def expected(algorithm, state, x):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, pytest.param({"groups": 2, "features": SEVERAL}, marks=pytest.mark.slow)]
+    "options", [{}, pytest.param({"groups": 2, "features": SEVERAL}, marks=pytest.mark.full)]
 )
 def test_with_own_units_agents_learn_the_same_in_whatever_units_their_values_are(options):
     algorithm, x = make(own_units=True, **options), jnp.asarray(GRID.points[:AGENTS])
@@ -202,11 +202,10 @@ def of_own_units():
 def test_a_prior_says_whether_it_is_of_own_units():
     with pytest.raises(ValueError, match="prior was learned with own_units=True: say so here, too"):
         make(prior=of_own_units())
-    common = learned(make(), told(make(), Y), 2)
     with pytest.raises(
         ValueError, match="prior was learned with own_units=False: say so here, too"
     ):
-        make(own_units=True, prior=common)
+        make(own_units=True, prior=of_two_kinds())
 
 
 def test_newcomers_of_any_unit_look_where_others_have_found_the_hill():

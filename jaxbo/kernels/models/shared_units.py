@@ -37,7 +37,7 @@ class Centered(NamedTuple):
     differ: Flag
 
 
-class Measured(NamedTuple):
+class InUnit(NamedTuple):
     """An agent's values in its own unit, this unit, and whether the agent knows it.
 
     An agent whose values are equal does not know it, and they become 0. An agent of a single value does
@@ -100,7 +100,7 @@ def about_constant(
     return constant, values - constant * ones, length
 
 
-def measured(features: FeatureMap, noise: Scalar, known: AgentData) -> Measured:
+def measured(features: FeatureMap, noise: Scalar, known: AgentData) -> InUnit:
     """An agent's values in its own unit; O(capacity² size)."""
     own = centered(known)
     constant, rest, _ = about_constant(white(features, noise, known, own.values)[0])
@@ -110,11 +110,11 @@ def measured(features: FeatureMap, noise: Scalar, known: AgentData) -> Measured:
     z = jnp.where(known.used & own.differ, (own.values - constant) / scale, 0)
     location = own.mean + own.unit * constant
     count = jnp.where(known.count > 1, known.count, 0)
-    return Measured(AgentData(known.x, z, count), location, own.unit * scale, own.differ)
+    return InUnit(AgentData(known.x, z, count), location, own.unit * scale, own.differ)
 
 
-def in_unit(own: bool, features: FeatureMap, noise: Scalar, known: AgentData) -> Measured:
+def in_unit(own: bool, features: FeatureMap, noise: Scalar, known: AgentData) -> InUnit:
     """The values in the unit that agents learn from: an agent's own, or as they are."""
     if own:
         return measured(features, noise, known)
-    return Measured(known, jnp.zeros_like(noise), jnp.ones_like(noise), jnp.ones((), bool))
+    return InUnit(known, jnp.zeros_like(noise), jnp.ones_like(noise), jnp.ones((), bool))
