@@ -209,9 +209,10 @@ class LearnedPrior(AbstractFederated):
         capacity: The most observations that an agent will ever make, at least 1. Later observations
             are not learned from. Default: 64.
         features: The features that all agents share. Their kernel is the prior before anything is
-            learned. Their noise is a variance in units of the variance of all agents' values. Or a
-            list of features of the same size, such as some with other length scales, among which
-            the evidence of all values chooses. Default: `Fixed(noise=1e-3)`.
+            learned. Their noise is a variance in units of the variance of all agents' values, or
+            of an agent's own unit squared. Or a list of features of the same size, such as some
+            with other length scales, among which the evidence of all values chooses. Default:
+            `Fixed(noise=1e-3)`.
         policy: The rule for the next query: `EI()`, `UCB()` or `Thompson()`. Default: `EI()`.
         rank: Number of directions in which agents' functions differ most, at least 0. None: any
             covariance.
