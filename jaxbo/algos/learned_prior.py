@@ -166,8 +166,8 @@ class LearnedPrior(AbstractFederated):
     scale by the evidence of its values, and agents learn from values in these units
     (`kernels.models.shared_units`). No message holds an agent's location or scale. The unit is right
     if the kernel and the noise are. If the noise is far too small, the unit grows as points come
-    close. An agent of a single value, or of equal values, knows no unit and is in no sum. Until then
-    its predictions have deviations of about 1.
+    close. An agent of a single value, or of equal values, knows no unit and is in no sum. Until it
+    knows one, its predictions have deviations of about 1.
 
     `rank` says how agents' functions may differ from their mean m, and it fixes the length of a
     message. D is `features.size` + 1:
@@ -219,8 +219,8 @@ class LearnedPrior(AbstractFederated):
         groups: Number of groups that learn a prior each, at least 1. A `rank` must be at least
             `groups` - 1. Default: 1.
         own_units: Whether each agent's values have a location and a scale of their own, such as costs
-            of one agent and percentages of another. If all values have one unit, agents learn more
-            slowly with it. Default: False.
+            of one agent and percentages of another. If all values have one unit, this costs
+            nothing on some tasks, and much on others. Default: False.
         degrees: Number of agents that the expected covariance counts for, above 0. Default: 5.
         shrink: Number of agents that the expected mean counts for, above 0. With any covariance it
             is the least number, and the evidence of all agents says how much more. Default: 1.

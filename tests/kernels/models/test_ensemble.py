@@ -27,8 +27,6 @@ KERNELS = (
 INFERENCES = [OnFeatures(), Exact()]
 #: Of these the second is compiled in `make test-full` only: `test_fitted` has it.
 QUICK = [OnFeatures(), pytest.param(Exact(), marks=pytest.mark.full)]
-#: And of these: every expert of several is tried alone, and exact weights against Bayes' rule.
-ALIKE = QUICK
 BEFORE, DUE = jnp.asarray(-1), jnp.asarray(0)  # rounds in which nothing is fitted, and all is
 
 
@@ -146,7 +144,7 @@ def close(x64):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inference", ALIKE)
+@pytest.mark.parametrize("inference", QUICK)
 def test_one_kernel_is_its_expert_alone(inference, key, points, others, x64):
     ensemble, single = Ensemble(KERNELS[:1], expert(inference)), alone(KERNELS[0], inference)
     shared, own = setup(ensemble, key, DIM), setup(single, jr.split(key, 1)[0], DIM)
@@ -295,7 +293,7 @@ def prior_draw(key, scale):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inference", ALIKE)
+@pytest.mark.parametrize("inference", QUICK)
 def test_the_length_scale_of_the_data_gets_the_largest_weight(inference, key):
     ensemble, right = dictionary(inference), 0
     shared = setup(ensemble, key, 1)
