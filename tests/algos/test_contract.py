@@ -247,12 +247,13 @@ ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
 #: RGPE has the loops and searches of FTS, and TS is FTS alone.
 FTS_ALONE = [] if OWN else ["TS"]
 LIKE_FTS = [] if OWN else ["RGPE", *FTS_ALONE]
+#: `test_cepe` compares its bits, with what is beyond the paper, and those of S-CEPE.
+BITS_ELSEWHERE = [] if OWN else ["CEPE"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
 ALIKE_OVER_DEVICES = [*ALIKE, *LIKE_FTS]
 ALIKE_OVER_DEVICES += [] if OWN else ["DEC-HBO", "learned prior", "random search"]
-#: The shared model and a model of one's own stand for the statistics of all. That later queries are
-#: better than luck is tried of each.
-ALIKE_IN_STATISTICS = [] if OWN else [name for name in LEARNING if name not in ("FTS", "EGP-TS")]
+#: One method stands for the statistics of all. That later queries are better than luck is tried of each.
+ALIKE_IN_STATISTICS = [] if OWN else [name for name in LEARNING if name != "FTS"]
 #: In float64 only what differs from method to method.
 ALL = HELD if OWN or jax.config.jax_enable_x64 else [*HELD, *SETTINGS]
 
@@ -466,7 +467,7 @@ def test_a_run_lowers_for_every_platform_and_all_its_numbers_have_the_default_pr
 # ---------------------------------------------------------------- one run, three ways
 
 
-@pytest.mark.parametrize("name", cases(ALL, ALIKE, LIKE_FTS), scope="module")
+@pytest.mark.parametrize("name", cases(ALL, [*ALIKE, *LIKE_FTS, *BITS_ELSEWHERE]), scope="module")
 @once
 def test_run_equals_drive_bit_for_bit(name):
     state, trace = ran(name)
@@ -903,7 +904,7 @@ def test_places_where_evaluations_fail_are_avoided(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(HELD, [*ALIKE, *FTS_ALONE]), scope="module")
+@pytest.mark.parametrize("name", cases(HELD, [*ALIKE, *LIKE_FTS]), scope="module")
 @once
 def test_seeds_in_a_batch_are_the_runs_of_these_seeds(name):
     algorithm = METHODS[name](CUBE, AGENTS, ROWS)

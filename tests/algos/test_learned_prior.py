@@ -25,6 +25,8 @@ from jaxbo.schedules import Table
 from tests import stepped
 
 pytestmark = pytest.mark.float64
+#: What has nothing to do with the precision, and takes long.
+once = pytest.mark.skipif(jax.config.jax_enable_x64, reason="tried in float32")
 
 AGENTS, INITIAL, ROUNDS, SEEDS = 6, 3, 3, 48
 MODEL = Fixed(SquaredExponential(0.25), size=30, noise=1e-3)
@@ -199,6 +201,7 @@ def of_own_units():
     return learned(algorithm, told(algorithm, (ZEROS + SIZES * Y).astype(Y.dtype)), 2)
 
 
+@once
 def test_a_prior_says_whether_it_is_of_own_units():
     with pytest.raises(ValueError, match="prior was learned with own_units=True: say so here, too"):
         make(prior=of_own_units())
@@ -208,6 +211,7 @@ def test_a_prior_says_whether_it_is_of_own_units():
         make(own_units=True, prior=of_two_kinds())
 
 
+@once
 def test_newcomers_of_any_unit_look_where_others_have_found_the_hill():
     """Before the first value, after it and after two that differ."""
     newcomers = make(own_units=True, prior=of_own_units())
@@ -271,6 +275,7 @@ def test_nobody_present_leaves_the_prior_as_it_was():
     jax.tree.map(np.testing.assert_array_equal, info.broadcast, state.shared.prior)
 
 
+@once
 def test_the_state_remembers_the_last_broadcast():
     state, trace = finished()
     last = jax.tree.map(lambda leaf: leaf[-1], trace.info.broadcast)
@@ -526,6 +531,7 @@ def test_by_its_first_value_a_newcomer_knows_its_group():
     assert mean[top, 1] < -0.45
 
 
+@once
 def test_a_policy_of_bounds_asks_where_the_upper_bound_is_largest():
     given = jr.key(6), with_a_value_each(), np.ones(2, bool)
     queries, _ = stepped.ask(of_either_kind(UCB(9.0)), *given)
@@ -536,6 +542,7 @@ def test_a_policy_of_bounds_asks_where_the_upper_bound_is_largest():
     assert (mean.max(axis=0) - mean[at, [0, 1]]).max() > 0.02
 
 
+@once
 def test_a_policy_of_draws_asks_elsewhere_by_another_key():
     given = with_a_value_each(), np.ones(2, bool)
     ask = lambda key: stepped.ask(of_either_kind(Thompson()), key, *given)[0]  # noqa: E731
@@ -568,6 +575,7 @@ def shape(agents=AGENTS):
     return eqx.filter_eval_shape(make(agents=agents).init, jr.key(0))
 
 
+@once
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -586,6 +594,7 @@ def test_what_nothing_can_be_learned_of_is_refused(given, words):
         make().learned(**given)
 
 
+@once
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -614,6 +623,7 @@ def test_a_list_of_features_with_something_else_in_it_is_refused():
         make(features=[MODEL, 0.2])
 
 
+@once
 def test_a_prior_that_cannot_serve_is_refused():
     of_space = eqx.filter_eval_shape(LearnedPrior(Cube(3), 1, 4).setup, jr.key(0))
     with pytest.raises(ValueError, match="prior was learned on 3"):

@@ -23,7 +23,7 @@ def small_model(monkeypatch):
     monkeypatch.setattr(learners, "objective", lambda task: lambda v: float(v["n_neighbors"]))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_methods_begin_with_the_same_points_and_draw_others_afterwards(small_model):
     found = {m: tuning.measured(m, TASK, RUNS, ROUNDS, 0) for m in (ours.NAME, tuning.RANDOM)}
     mine, theirs = (one.values for one in found.values())

@@ -9,7 +9,7 @@ from bench.best.workers import EVALUATIONS, INITIAL, LONE, RANDOM, WORKERS
 RUNS, SOON = 2, 16
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_searches_begin_with_the_same_points_and_evaluate_as_often(light):
     (problem,) = problems.chosen(("bbob", "2d", "i1", "f01"))
     found = {s: workers.measured(s, problem, RUNS, SOON, 0) for s in (LONE, 4, RANDOM)}

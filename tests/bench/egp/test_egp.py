@@ -233,7 +233,7 @@ def test_claims_about_robots_can_fail():
     assert all((EXACT in claim) == check.holds for claim, check in claims.items())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_robot_gets_nearer():
     with warnings.catch_warnings():
         # As errors, the package's own deprecations crash the interpreter.

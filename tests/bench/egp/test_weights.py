@@ -73,7 +73,7 @@ def test_weights_follow_where_the_kernel_that_finds_most_has_the_largest():
         assert all(check.outcome is outcome for check in follow.values())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_regret_and_weights_are_of_the_same_run():
     def light(dim, evaluations):
         kernels = SquaredExponential(0.3), Matern32(0.3)

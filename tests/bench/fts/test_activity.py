@@ -67,7 +67,7 @@ def test_peers_go_on_alone_and_nobody_hears_its_own_past():
     np.testing.assert_array_equal(ranked.peers.start, rivals.others(PROBLEM))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_peers_that_go_on_begin_with_what_others_send_and_targets_with_their_initial_points(key):
     X, y = jr.uniform(key, (53, 7, 2)), jr.normal(key, (53, 7))
     algorithm = rivals.federated(PROBLEM, GROWING, 20, rounds=5)

@@ -18,7 +18,7 @@ def a_small_array(monkeypatch):
     monkeypatch.setattr(timing, "BYTES", 2**20)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "case",
     [
