@@ -5,12 +5,13 @@
     learned        `LearnedPrior`, one round after the other, without privacy
     no noise       `DPLearnedPrior` without noise or clipping: one variance, three rounds
     ε = 4, ε = 1   `DPLearnedPrior`, three releases, every agent drawn
-    twice, half    ε = 4 with a guess of the scale of values that is wrong by a factor of two
+    own units      ε = 4 and 1 with no guess: each agent measures values in a unit of its own
+    wrong          ε = 4 with a guess of the scale of values that is wrong by a factor of 2, 3 or 10
     DP-FTS-DE      the same ε, three releases, every agent drawn; TS is what its agents do alone
 
 Agents begin with three random evaluations. Regret is in deviations of the functions, mean over agents. δ
-is 1e-5. Fixed beforehand are location 0, a guess of the scale of values, which is right but in two rows,
-and the bound on messages, √3 by the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic
+is 1e-5. Fixed beforehand are location 0, a guess of the scale of values, which is right unless a row says
+otherwise, and the bound on messages, √3 by the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic
 setting of two regions and S = 11, but for the exact sensitivity, which is less noise. Its values have
 the same scale.
 
@@ -59,12 +60,24 @@ def label(epsilon: float, method: str = "") -> str:
 
 
 RIVAL = "DP-FTS-DE, "
+OWN = ", own units"
 #: Guesses of the scale of values that are wrong, and by how much.
-WRONG = {label(LOSSES[0]) + ", twice the scale": 2.0, label(LOSSES[0]) + ", half the scale": 0.5}
+WRONG = {
+    f"{label(LOSSES[0])}, {name} the scale": factor
+    for name, factor in (
+        ("twice", 2.0),
+        ("half", 0.5),
+        ("three times", 3.0),
+        ("a third of", 1 / 3),
+        ("ten times", 10.0),
+        ("a tenth of", 0.1),
+    )
+}
 METHODS = (
     "alone",
     *REFERENCES,
     *(label(e) for e in LOSSES),
+    *(label(e) + OWN for e in LOSSES),
     *WRONG,
     "TS",
     *(label(e, RIVAL) for e in LOSSES),
@@ -83,11 +96,10 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
     model = Fixed(KERNEL, FEATURES, 1e-3, standardize=False)
     common: dict[str, Any] = {"features": model, "candidates": 500}
 
-    def private(z: float, S: float, **options: Any) -> DPLearnedPrior:
-        mechanism = Mechanism(z, S, Poisson(1.0))
-        return DPLearnedPrior(
-            domain, agents, total, mechanism=mechanism, releases=RELEASES, **common, **options
-        )
+    def private(z: float, S: float, scale: float | None = 1.0, **options: Any) -> DPLearnedPrior:
+        known = {} if scale is None else {"location": 0.0, "scale": scale}
+        mechanism, known = Mechanism(z, S, Poisson(1.0)), common | known | options
+        return DPLearnedPrior(domain, agents, total, mechanism=mechanism, releases=RELEASES, **known)
 
     def rival(epsilon: float) -> DPFTSDE:
         mechanism = Mechanism(noise(epsilon), 11.0, Poisson(1.0), exact=True)
@@ -100,7 +112,11 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
         "no noise": lambda: private(0.0, np.inf),
         "TS": lambda: TS(domain, agents, model, 500),
     }
-    noisy = {label(e): functools.partial(private, noise(e), INITIAL**0.5) for e in LOSSES}
+    noisy = {
+        label(e) + name: functools.partial(private, noise(e), INITIAL**0.5, scale)
+        for e in LOSSES
+        for name, scale in (("", 1.0), (OWN, None))
+    }
     wrong = {
         name: functools.partial(private, noise(LOSSES[0]), INITIAL**0.5, scale=scale)
         for name, scale in WRONG.items()

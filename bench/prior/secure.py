@@ -103,6 +103,7 @@ def method(name: str) -> AbstractAlgorithm:
     def private(mechanism: Mechanism, **options: Any) -> DPLearnedPrior:
         model = Fixed(KERNEL, FEATURES, 1e-3, standardize=False)
         known: dict[str, Any] = {"features": model, "candidates": 500, **options}
+        known |= {"location": 0.0, "scale": 1.0}
         total = INITIAL + ROUNDS
         return DPLearnedPrior(
             Cube(2), AGENTS, total, mechanism=mechanism, releases=RELEASES, **known

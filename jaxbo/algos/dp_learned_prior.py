@@ -19,9 +19,14 @@ values of each as `first` says. An empty round releases noise. It costs as much 
 
 The first rounds say most, and later rounds repeat it. So a few releases are enough. Fewer releases need
 less noise for the same privacy loss. After the releases, each agent goes on by its own evidence.
+
+Each agent measures its values in a unit of its own (`kernels.models.shared_units`), unless a public guess
+of location and scale is given. So nobody needs to know the scale of values, which would be data too.
 """
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -36,12 +41,17 @@ from jaxbo.algos.learned_prior import LearnedPrior, LearnedPriorBroadcast, Learn
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing.history import History
 from jaxbo.kernels.choosing.policy import EI, AbstractPolicy
-from jaxbo.kernels.models import private_prior, shared_groups, shared_prior
+from jaxbo.kernels.models import private_prior, shared_groups, shared_units
 from jaxbo.kernels.models.private_prior import Departure, Information
 from jaxbo.kernels.models.shared_prior import AgentData, SharedPrior
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.types import Count, Features, Key, Point, Scalar, named
+
+def _guess(name: str) -> Callable[[Any], Any]:
+    """The converter of a number that may be left out."""
+    return lambda value: None if value is None else named(name)(value)
+
 
 #: So many batches of so many designs say how much agents know.
 _BATCHES, _DESIGNS = 16, 256
@@ -50,7 +60,7 @@ _BATCHES, _DESIGNS = 16, 256
 class DPLearnedPriorShared(LearnedPriorShared):
     """The same, and how much an agent knows of each direction before the first release.
 
-    `LearnedPrior` takes it as a prior, too.
+    `LearnedPrior` takes it as a prior, too, with the same `own_units`.
     """
 
     _: KW_ONLY
@@ -71,10 +81,13 @@ class DPLearnedPrior(AbstractPrivate):
     prior is right about an agent with t values, |d_n|² is at most t on average. So S = √t leaves
     most messages about as they are, with t the number of initial evaluations.
 
-    Agents learn both `location` and `scale`. The constant of m learns by how much the location is
-    off, and each release moves the scale by up to a factor of two. In the setting of
-    `prior-private`, with 50 agents and ε = 4, a guess of twice the scale costs 8 % of the gain
-    after five queries, and half of the scale costs 1 % (60 runs).
+    Each agent finds the location and the scale of its own values. It sends zeros until two of its
+    values differ. Values of agents may then differ in unit, and no query depends on the units.
+
+    If you know location and scale beforehand, give both: agents learn sooner from them. Agents
+    learn by how much they are off. The constant of m learns the location, and each release moves
+    the scale by up to a factor of two. In the setting of `prior-private`, a scale that is wrong by
+    a factor of three is worse than no guess.
 
     How far a release moves m depends on how much agents know. `first` says that, by the number of
     their first values, since the server does not ask. A number that is too large makes the first
@@ -91,14 +104,16 @@ class DPLearnedPrior(AbstractPrivate):
         mechanism: The server's release of a round. Default: `Mechanism(2.0, 2.0, Poisson(1.0))`.
         releases: Number of rounds with a release, from the first on, at least 0. Default: 3.
         location: A guess of the mean of an agent's function, in units of values. It is public, so
-            do not take it from the data: for an accuracy, 0.5 may serve. Default: 0.
+            do not take it from the data: for an accuracy, 0.5 may serve. Default: None, for each
+            agent's own.
         scale: A guess of the deviation of an agent's function, above 0, in units of values. It is
-            public too: for an accuracy, 0.2 may serve. Default: 1.
+            public too: for an accuracy, 0.2 may serve. Default: None, for each agent's own.
         features: The features that all agents share, as in `LearnedPrior`. Default:
             `Fixed(noise=1e-3)`.
         policy: The rule for the next query: `EI()`, `UCB()` or `Thompson()`. Default: `EI()`.
         first: Number of evaluations, at random points, that an agent is expected to have made before
-            the first release, at least 1. It is public. Default: 3.
+            the first release, at least 2, or 1 with a guess of location and scale. It is public.
+            Default: 3.
         shrink: Number of agents that the expected mean counts for, above 0. Default: 1.
         trust: Probability, before any value, that the learned prior is right about an agent, in [0,
             1]. Default: 0.5.
@@ -107,11 +122,11 @@ class DPLearnedPrior(AbstractPrivate):
 
     Raises:
         ValueError: `LearnedPrior` refuses a number, the scale is not positive, the location is not
-            finite, or `releases` is negative.
+            finite, only one of the two is given, or `releases` is negative.
 
     Example:
         >>> import jaxbo
-        >>> method = jaxbo.DPLearnedPrior(jaxbo.Cube(2), agents=50, location=0.5, scale=0.2)
+        >>> method = jaxbo.DPLearnedPrior(jaxbo.Cube(2), agents=50)
         >>> [method.released(round) is not None for round in range(5)]
         [True, True, True, False, False]
         >>> round(jaxbo.accounting.epsilon(method.mechanism, 3, 1e-5), 1)
@@ -126,8 +141,8 @@ class DPLearnedPrior(AbstractPrivate):
     _: KW_ONLY
     mechanism: Mechanism = eqx.field(default_factory=lambda: Mechanism(2.0, 2.0, Poisson(1.0)))
     releases: Scalar = eqx.field(converter=named("releases"), default=3.0)
-    location: Scalar = eqx.field(converter=named("location"), default=0.0)
-    scale: Scalar = eqx.field(converter=named("scale"), default=1.0)
+    location: Scalar | None = eqx.field(converter=_guess("location"), default=None)
+    scale: Scalar | None = eqx.field(converter=_guess("scale"), default=None)
     features: Fixed = eqx.field(default_factory=lambda: Fixed(noise=1e-3))
     policy: AbstractPolicy = eqx.field(default_factory=EI)
     first: int = eqx.field(static=True, default=3)
@@ -137,11 +152,30 @@ class DPLearnedPrior(AbstractPrivate):
 
     def __check_init__(self):
         is_a("features", self.features, Fixed)
-        positive("scale", self.scale)
-        require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
+        require(
+            (self.location is None) == (self.scale is None),
+            "give location and scale, or neither of them: then each agent finds its own.",
+        )
+        if self.location is not None and self.scale is not None:
+            positive("scale", self.scale)
+            require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
         whole("agents", self.agents, least=1)
         whole("first", self.first, least=1)
+        require(
+            self.first > 1 or not self.own_units,
+            "first must be at least 2, since a single value has no unit of its own: or give location "
+            "and scale.",
+        )
         _ = self.open  # which refuses what it cannot work with
+
+    @property
+    def own_units(self) -> bool:
+        """Returns whether each agent finds the location and the scale of its values."""
+        return self.scale is None
+
+    @property
+    def invariant(self) -> bool:
+        return self.own_units
 
     @property
     def open(self) -> LearnedPrior:
@@ -153,6 +187,7 @@ class DPLearnedPrior(AbstractPrivate):
             features=self.features,
             policy=self.policy,
             rank=0,
+            own_units=self.own_units,
             shrink=self.shrink,
             trust=self.trust,
             candidates=self.candidates,
@@ -165,24 +200,24 @@ class DPLearnedPrior(AbstractPrivate):
     def setup(self, key: Key) -> DPLearnedPriorShared:
         feature_key, basis_key = jr.split(key)
         features = self.features.setup(feature_key, self.domain.dim)
-        values = self.location, self.scale
         dtype = self.features.noise.dtype
-        prior = private_prior.process(basis_key, features.size, *values, dtype)
+        location = jnp.zeros((), dtype) if self.location is None else self.location
+        scale = jnp.ones((), dtype) if self.scale is None else self.scale
+        prior = private_prior.process(basis_key, features.size, location, scale, dtype)
         point_key, function_key = jr.split(aside(key))
         x = self.domain.sample(point_key, _BATCHES * _DESIGNS * self.first)
         designs = x.reshape(_BATCHES, _DESIGNS, self.first, -1)
-        public = prior, self.features.noise, designs, self.mechanism.S
+        public = prior, self.features.noise, designs, self.mechanism.S, self.own_units
         known = private_prior.information(function_key, features, *public)
-        return DPLearnedPriorShared(features, prior, information=known)
+        return DPLearnedPriorShared(features, prior, own_units=self.own_units, information=known)
 
     def join(self, key: Key, shared: DPLearnedPriorShared, index: Count) -> AgentData:
         return self.open.join(key, shared, index)
 
     def message(self, key: Key, shared: DPLearnedPriorShared, client: AgentData) -> Departure:
         del key
-        noise = self.features.noise
-        belief = shared_prior.believed(shared.features, shared.prior, noise, client)
-        return private_prior.departure(belief)
+        known = shared.features, shared.prior, self.features.noise, client
+        return private_prior.departed(self.own_units, *known)[1]
 
     def vector(self, message: Departure) -> Features:
         return message.vector
@@ -199,7 +234,7 @@ class DPLearnedPrior(AbstractPrivate):
         release: Float[Array, "regions released"],
     ) -> LearnedPriorBroadcast:
         noise = self.mechanism.deviation(self.weights(round)), self.mechanism.sampling.q
-        known = *noise, self.agents, self.shrink, shared.information
+        known = *noise, self.agents, self.shrink, shared.information, self.own_units
         learned = private_prior.updated(shared.prior, release[0], *known)
         releasing = self.releasing(round)
         prior = jax.tree.map(lambda a, b: jnp.where(releasing, a, b), learned, shared.prior)
@@ -215,7 +250,9 @@ class DPLearnedPrior(AbstractPrivate):
         broadcast: LearnedPriorBroadcast,
     ) -> tuple[Point, tuple[()]]:
         del message
-        known = broadcast.prior, self.features.noise, client, self.trust
+        noise = self.features.noise
+        own = shared_units.in_unit(self.own_units, shared.features, noise, client)
+        known = broadcast.prior, noise, own.known, self.trust
         belief = shared_groups.doubting(shared.features, *known)
         # Nobody may know whether all agents' values are equal. An agent looks for a difference by itself,
         # unless the learned prior explains its values better than the process.
@@ -238,5 +275,5 @@ class DPLearnedPrior(AbstractPrivate):
     def revised(
         self, shared: DPLearnedPriorShared, remembered: SharedPrior
     ) -> DPLearnedPriorShared:
-        information = shared.information
-        return DPLearnedPriorShared(shared.features, remembered, information=information)
+        public = {"own_units": shared.own_units, "information": shared.information}
+        return DPLearnedPriorShared(shared.features, remembered, **public)

@@ -36,8 +36,12 @@ GRID = Finite(np.stack(np.meshgrid(*2 * [np.linspace(0, 1, 15)]), axis=-1).resha
 EVERYONE = np.ones(AGENTS, bool)
 
 
+GUESS = {"location": 0.0, "scale": 1.0}
+OWN = {"location": None, "scale": None}
+
+
 def make(mechanism=OPEN, agents=AGENTS, **options):
-    given: dict[str, Any] = {"features": MODEL} | options
+    given: dict[str, Any] = {"features": MODEL} | GUESS | options
     return DPLearnedPrior(GRID, agents, INITIAL + ROUNDS, mechanism=mechanism, **given)
 
 
@@ -128,14 +132,14 @@ def moved(algorithm, key, values):
 
 
 @pytest.mark.parametrize("size", VALUES)
-@pytest.mark.parametrize("S", [0.3, 2.0])
-def test_an_agents_whole_contribution_is_never_longer_than_the_bound(size, S, key):
+@pytest.mark.parametrize(("units", "S"), [(GUESS, 0.3), (GUESS, 2.0), (OWN, 0.3)])
+def test_an_agents_whole_contribution_is_never_longer_than_the_bound(size, units, S, key):
     """The sum with the agent and the sum without it, each agent drawn with probability 0.5."""
-    q = 0.5
+    q, algorithm = 0.5, make(Mechanism(0.0, S, Poisson(0.5)), **units)
     values = np.random.default_rng(1).standard_normal((INITIAL, AGENTS)).astype(X.dtype)
     with np.errstate(over="ignore"):  # what is beyond all numbers is a failure
         values[:, 2] *= VALUES[size]
-    vector, sums, means = map(np.asarray, moved(make(Mechanism(0.0, S, Poisson(q))), key, values))
+    vector, sums, means = map(np.asarray, moved(algorithm, key, values))
     assert (sums <= S / q * (1 + 1e-5)).all()
     assert (sums == 0).any()  # not drawn
     assert (means < 1e-4).any()
@@ -166,9 +170,10 @@ def test_failed_evaluations_leave_a_message_as_it_was(key):
 
 
 @pytest.mark.slow
-def test_under_the_prior_a_message_is_as_long_as_the_root_of_the_number_of_values(key):
+@pytest.mark.parametrize(("units", "most"), [(GUESS, INITIAL), (OWN, INITIAL - 1)])
+def test_under_the_prior_a_message_is_as_long_as_the_root_of_the_number_of_values(units, most, key):
     """Which is how the docstring says to choose the bound."""
-    algorithm = make(agents=1000)
+    algorithm = make(agents=1000, **units)
 
     @jax.jit
     def shifts(key):
@@ -182,8 +187,8 @@ def test_under_the_prior_a_message_is_as_long_as_the_root_of_the_number_of_value
         return algorithm.messages(key, algorithm.warm_start(start, x, values)).shift
 
     squares = np.sum(np.asarray(shifts(key)) ** 2, axis=1)
-    assert squares.mean() <= INITIAL + 3 * squares.std() / 1000**0.5
-    assert squares.mean() > 0.8 * INITIAL
+    assert squares.mean() <= most + 3 * squares.std() / 1000**0.5
+    assert squares.mean() > 0.8 * most
 
 
 @pytest.mark.slow
@@ -319,7 +324,7 @@ def values():
     def one(setting, key):
         trust, z, S, releases = setting
         mechanism = Mechanism(z, S, Poisson(1.0))
-        algorithm = make(mechanism, agents=40, trust=trust, releases=releases)
+        algorithm = make(mechanism, agents=40, trust=trust, releases=releases, **OWN)
         return run(algorithm, objective, ROUNDS, key, initial=INITIAL)[1].values
 
     each = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
@@ -373,6 +378,32 @@ def test_location_and_scale_are_units_of_values(key):
     np.testing.assert_allclose(64.0 * variance, larger, rtol=0.02, atol=1e-3)
 
 
+#: The units of agents, and where their values begin.
+SIZES, ZEROS = np.array([1.0, 1e-4, 1e4, 7.0, 0.3, 40.0]), np.array([0, 3e-4, -2e4, 50, -1, 9.0])
+
+
+def test_without_a_guess_agents_learn_the_same_in_whatever_units_their_values_are(key):
+    algorithm = make(NOISY, **OWN)
+    asked, expected = [], []
+    for size, zero in ((np.ones(AGENTS), np.zeros(AGENTS)), (SIZES, ZEROS)):
+        state = begun(algorithm, key, (zero + size * Y).astype(Y.dtype))
+        asked.append(learned(algorithm, key, state, sent(algorithm, state), EVERYONE))
+        mean, variance = map(np.asarray, predicted(algorithm, state))
+        expected.append(((mean - zero) / size, variance / size**2))
+    np.testing.assert_allclose(asked[0], asked[1], atol=2e-3)
+    np.testing.assert_allclose(expected[0], expected[1], rtol=0.02, atol=5e-3)
+    assert asked[0][0] == 1  # so the noise of a release is none of the scale
+
+
+@pytest.mark.parametrize("values", ["one", "equal"])
+def test_without_a_guess_an_agent_that_knows_no_unit_sends_zeros(values, key):
+    algorithm, y = make(**OWN), Y.copy()
+    y[:, 2] = np.where(np.arange(INITIAL) == 0, 0.3, np.nan) if values == "one" else 0.3
+    vectors = np.asarray(jax.vmap(algorithm.vector)(sent(algorithm, begun(algorithm, key, y))))
+    assert (vectors[2] == 0).all()
+    assert (np.abs(np.delete(vectors, 2, 0)).max(axis=1) > 0.1).all()
+
+
 def test_a_message_is_a_number_for_each_feature_and_the_constant_and_two_variances():
     algorithm = make()
     state = jax.eval_shape(algorithm.init, jr.key(0))
@@ -420,6 +451,9 @@ def test_a_guess_of_the_scale_that_is_far_off_is_right_after_three_releases(key)
     [
         ({"scale": 0.0}, "scale must be positive"),
         ({"location": np.nan}, "location must be finite"),
+        ({"location": None}, "give location and scale, or neither of them"),
+        ({"scale": None}, "give location and scale, or neither of them"),
+        (OWN | {"first": 1}, "first must be at least 2, since a single value has no unit"),
         ({"releases": -1}, "releases must be a number of rounds"),
         ({"trust": 1.5}, "trust must be in"),
         ({"shrink": -1.0}, "shrink"),

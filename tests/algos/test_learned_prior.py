@@ -631,8 +631,11 @@ def test_a_prior_that_cannot_serve_is_refused():
     several = eqx.filter_eval_shape(jax.vmap(make().setup), jr.split(jr.key(0)))
     with pytest.raises(ValueError, match=r"prior must be one, .* \(2, 1\)"):
         make(prior=several)
-    without_groups = DPLearnedPrior(Cube(2), 1).setup
+    without_groups = DPLearnedPrior(Cube(2), 1, location=0.0, scale=1.0).setup
     assert make(prior=eqx.filter_jit(without_groups)(jr.key(0))).prior is not None
+    of_own_units = eqx.filter_eval_shape(DPLearnedPrior(Cube(2), 1).setup, jr.key(0))
+    with pytest.raises(ValueError, match="prior was learned with own_units=True"):
+        make(prior=of_own_units)
     several = eqx.filter_eval_shape(jax.vmap(without_groups), jr.split(jr.key(0)))
     with pytest.raises(ValueError, match=r"prior must be one, .* \(2,\)"):
         make(prior=several)

@@ -21,6 +21,10 @@ all in one place. There G_n'G_n is larger than A, and a step that ignores it wou
 R⁻¹ G_n'G_n R⁻' has no eigenvalue above 1. So a step with B of at least 1/2 goes no farther beyond m* than
 it began, in the norm of B, and B = max(Λ, 2/3). Expectation-maximization has B = 1.
 
+If agents have own units (`shared_units`), values have no constant and no scale. Then v_n is 0, and the
+scale stays 1. An agent knows less by its constant, in A and in what is expected of e_n:
+G_n'G_n - g g' / g_last, where g is the last column of G_n'G_n. An agent without a unit sends zeros.
+
 The designs also say how much clipping takes from Σ d_n, for agents whose functions are drawn from the
 prior. While m is 0 the release and τ are divided by the share that is left.
 
@@ -54,10 +58,10 @@ import jax.random as jr
 from jaxtyping import Array, Float
 
 from jaxbo.kernels import linalg
-from jaxbo.kernels.models import shared_covariance, shared_prior
+from jaxbo.kernels.models import shared_covariance, shared_prior, shared_units
 from jaxbo.kernels.models.shared_prior import AgentBelief, AgentData, SharedPrior
 from jaxbo.kernels.processes.features import FeatureMap
-from jaxbo.types import Features, Key, Points, Scalar
+from jaxbo.types import Features, Flag, Key, Points, Scalar
 
 #: The largest v_n and e_n, and their weight in a message beside weights of about 1.
 _LARGEST, _WEIGHT = 3.0, 0.5
@@ -102,16 +106,44 @@ def departure(belief: AgentBelief) -> Departure:
     scale.
     """
     known = belief.known
+    differ = jnp.any(known.used & (known.y != known.y[0]))
     count = known.count.astype(belief.mean.dtype)
     values = jnp.where(known.used, (known.y - belief.prior.location) / belief.prior.scale, 0)
     centered = jnp.where(known.used, values - jnp.sum(values / jnp.maximum(count, 1)), 0)
     variance = linalg.inner(centered, centered) / jnp.maximum(count - 1, 1)
-    found = linalg.inner(belief.mean, belief.mean)
     # Under the prior the mean of the weights has the covariance G'G.
-    expected = jnp.sum(belief.gains**2)
-    ratios = jnp.stack([variance, found / jnp.where(expected > 0, expected, 1)])
-    differ = jnp.any(known.used & (known.y != known.y[0]))
+    ratios = jnp.stack([variance, _away(belief, jnp.sum(belief.gains**2))])
     return Departure(belief.shift, jnp.where(differ, jnp.minimum(ratios - 1, _LARGEST), 0))
+
+
+def own_departure(belief: AgentBelief, told: Flag) -> Departure:
+    """That of an agent with this belief of values in its own unit; 0 if it knows no unit."""
+    constant, length = _constant(belief.gains)
+    expected = jnp.sum(belief.gains**2) - linalg.inner(constant, constant) / length
+    excess = jnp.minimum(_away(belief, expected) - 1, _LARGEST)
+    sent = Departure(belief.shift, jnp.stack([jnp.zeros_like(excess), excess]))
+    return jax.tree.map(lambda leaf: jnp.where(told, leaf, 0), sent)
+
+
+def _away(belief: AgentBelief, expected: Scalar) -> Scalar:
+    """|R⁻¹ d_n|² over what is expected of it."""
+    found = linalg.inner(belief.mean, belief.mean)
+    return found / jnp.where(expected > 0, expected, 1)
+
+
+def _constant(gains: Float[Array, "capacity width"]) -> tuple[Float[Array, " width"], Scalar]:
+    """g and its last entry. Values whose constant is unknown have the gains G'G - g g' / g_last."""
+    constant = linalg.dot(gains.T, gains[:, -1])
+    return constant, jnp.where(constant[-1] > 0, constant[-1], 1)
+
+
+def departed(
+    own_units: bool, features: FeatureMap, prior: SharedPrior, noise: Scalar, known: AgentData
+) -> tuple[AgentBelief, Departure]:
+    """An agent's belief, of values in its own unit or as they are, and what it sends."""
+    own = shared_units.in_unit(own_units, features, noise, known)
+    belief = shared_prior.believed(features, prior, noise, own.known)
+    return belief, own_departure(belief, own.told) if own_units else departure(belief)
 
 
 # ---------------------------------------------------------------- the server
@@ -135,6 +167,7 @@ def information(
     noise: Scalar,
     designs: Float[Array, "batches designs t dim"],
     bound: Scalar,
+    own_units: bool = False,
 ) -> Information:
     """Means over agents whose functions are drawn from the prior, with values at these designs.
 
@@ -142,23 +175,26 @@ def information(
     """
     dtype, (batches, many, count, _) = prior.mean.dtype, designs.shape
 
-    def one(key: Key, points: Points) -> tuple[Array, Scalar, Scalar]:
+    def one(key: Key, points: Points) -> tuple[Array, Array, Scalar, Scalar]:
         weights = jr.normal(key, prior.mean.shape, dtype)
         psis = jax.vmap(lambda x: shared_prior.with_constant(features, x))(points)
         values = prior.location + prior.scale * linalg.dot(psis, weights)
         data = AgentData(points, values, jnp.asarray(count))
-        belief = shared_prior.believed(features, prior, noise, data)
-        sent = departure(belief)
+        belief, sent = departed(own_units, features, prior, noise, data)
+        constant, length = _constant(belief.gains)
         square = linalg.inner(sent.shift, sent.shift)
-        length = jnp.sqrt(linalg.inner(sent.vector, sent.vector))
-        factor = jnp.where(length > bound, bound / jnp.where(length > 0, length, 1), 1)
-        return belief.gains, square, factor * square
+        norm = jnp.sqrt(linalg.inner(sent.vector, sent.vector))
+        factor = jnp.where(norm > bound, bound / jnp.where(norm > 0, norm, 1), 1)
+        return belief.gains, constant / jnp.sqrt(length), square, factor * square
 
     def batch(sums: Any, given: tuple[Key, Array]) -> tuple[Any, None]:
         key, points = given
-        gains, squares, clipped = jax.vmap(one)(jr.split(key, many), points)
+        gains, constants, squares, clipped = jax.vmap(one)(jr.split(key, many), points)
         rows = gains.reshape(-1, prior.mean.size)
-        more = linalg.dot(rows.T, rows), jnp.sum(squares), jnp.sum(clipped)
+        known = linalg.dot(rows.T, rows)
+        if own_units:
+            known = known - linalg.dot(constants.T, constants)
+        more = known, jnp.sum(squares), jnp.sum(clipped)
         return jax.tree.map(jnp.add, sums, more), None
 
     size, zero = prior.mean.size, jnp.zeros((), dtype)
@@ -198,11 +234,14 @@ def updated(
     agents: int,
     shrink: Scalar,
     information: Information,
+    own_units: bool = False,
 ) -> SharedPrior:
     """An M-step of m, S and the scale. `shrink` is κ: it counts as so many agents of weights 0."""
     doubt = 1 / q + (deviation / _WEIGHT) ** 2 / agents
     excess = released[-2:] / _WEIGHT / (agents + doubt)
     of_values, of_weights = jnp.clip(1 + excess, 1 / _FACTOR, _FACTOR)
+    if own_units:  # in which the scale is 1
+        of_values = jnp.ones_like(of_values)
     step = moved(prior, released[:-2], deviation, q, agents, shrink, information, of_weights)
     mean, ratio = prior.mean + step, jnp.sqrt(of_values)
     S = prior.covariance

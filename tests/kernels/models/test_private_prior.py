@@ -283,12 +283,13 @@ def psis(x):
     return np.concatenate([phi, np.ones((*phi.shape[:2], 1))], axis=2)
 
 
-@jax.jit
-def known_of(x, bound=np.inf):
+@functools.partial(jax.jit, static_argnames="own_units")
+def known_of(x, bound=np.inf, own_units=False):
     noise = jnp.asarray(NOISE)
     bound = jnp.asarray(bound)
     batches = x.reshape(2, -1, *x.shape[1:])
-    return private_prior.information(jr.key(11), PHI, process(FEATURES), noise, batches, bound)
+    known = PHI, process(FEATURES), noise, batches, bound, own_units
+    return private_prior.information(jr.key(11), *known)
 
 
 def test_information_is_what_values_take_from_the_covariance():
@@ -298,6 +299,45 @@ def test_information_is_what_values_take_from_the_covariance():
     left = np.linalg.inv(one + np.einsum("nti,ntj->nij", psi, psi) / NOISE)
     known, turn = np.asarray(found.known), np.asarray(found.turn)
     np.testing.assert_allclose(turn * known @ turn.T, one - left.mean(axis=0), atol=2e-4)
+
+
+def without_constant(psi):
+    """K⁻¹ - K⁻¹1 1'K⁻¹ / 1'K⁻¹1 of each agent, whose features come without the constant."""
+    phi = psi[..., :-1]
+    inverse = np.linalg.inv(np.einsum("ntj,nsj->nts", phi, phi) + NOISE * np.eye(VALUES))
+    sums = inverse.sum(axis=2)
+    return inverse - sums[:, :, None] * sums[:, None] / sums.sum(axis=1)[:, None, None]
+
+
+def test_information_of_own_units_is_that_of_values_without_their_constant():
+    x = designs()
+    found, psi = known_of(x, own_units=True), psis(x)
+    expected = np.einsum("nti,nts,nsj->ij", psi, without_constant(psi), psi) / POPULATION
+    known, turn = np.asarray(found.known), np.asarray(found.turn)
+    np.testing.assert_allclose(turn * known @ turn.T, expected, atol=3e-4)
+
+
+def test_a_message_in_own_units_is_that_of_dense_algebra():
+    """And as far away as is expected of it, since the unit takes what would be in excess."""
+    rng, x, start = np.random.default_rng(15), rng_designs(16, AGENTS), process(FEATURES)
+    start = eqx.tree_at(lambda p: (p.location, p.scale), start, (jnp.zeros(()), jnp.ones(())))
+    psi, w = psis(x), rng.standard_normal((AGENTS, FEATURES + 1))
+    y = np.einsum("ntm,nm->nt", psi, w) + NOISE**0.5 * rng.standard_normal((AGENTS, VALUES))
+    y = (5.0 + 0.2 * y).astype(start.mean.dtype)
+
+    def one(x, y):
+        known = shared_prior.AgentData(x, y, jnp.asarray(VALUES))
+        return private_prior.departed(True, PHI, start, jnp.asarray(NOISE), known)[1]
+
+    found = jax.jit(jax.vmap(one))(x, jnp.asarray(y))
+    Q, centered = without_constant(psi), y.astype(float) - 5.0
+    scale = np.sqrt(np.einsum("nt,nts,ns->n", centered, Q, centered) / (VALUES - 1))
+    shift = np.einsum("ntj,nts,ns->nj", psi, Q, centered) / scale[:, None]
+    np.testing.assert_allclose(found.shift, shift, rtol=2e-3, atol=2e-3)
+    scales, weights = np.asarray(found.excess, float).T
+    assert (scales == 0).all()
+    assert np.abs(weights).mean() < 0.05
+    assert abs(weights.mean()) < 0.01
 
 
 @pytest.mark.parametrize("bound", [0.5, 1.7, np.inf])
