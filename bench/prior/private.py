@@ -11,9 +11,9 @@
 
 Agents begin with three random evaluations. Regret is in deviations of the functions, mean over agents. δ
 is 1e-5. Fixed beforehand are location 0, a guess of the scale of values, which is right unless a row says
-otherwise, and the bound on messages, √3 by the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's synthetic
-setting of two regions and S = 11, but for the exact sensitivity, which is less noise. Its values have
-the same scale.
+otherwise, and the bound on messages, √3 by the rule of `DPLearnedPrior`. DP-FTS-DE has the paper's
+synthetic setting of two regions and S = 11, but for the exact sensitivity, which is less noise. Its
+values have the same scale.
 
 The share of the gain that is kept is (alone - private) / (alone - learned). It holds to be at least some
 share where (1 - share) alone + share learned - private is above 0 by the 95 % interval of the runs. It
@@ -97,9 +97,13 @@ def method(name: str, agents: int) -> AbstractAlgorithm:
     common: dict[str, Any] = {"features": model, "candidates": 500}
 
     def private(z: float, S: float, scale: float | None = 1.0, **options: Any) -> DPLearnedPrior:
-        known = {} if scale is None else {"location": 0.0, "scale": scale}
-        mechanism, known = Mechanism(z, S, Poisson(1.0)), common | known | options
-        return DPLearnedPrior(domain, agents, total, mechanism=mechanism, releases=RELEASES, **known)
+        known = common | options
+        if scale is not None:
+            known |= {"location": 0.0, "scale": scale}
+        mechanism = Mechanism(z, S, Poisson(1.0))
+        return DPLearnedPrior(
+            domain, agents, total, mechanism=mechanism, releases=RELEASES, **known
+        )
 
     def rival(epsilon: float) -> DPFTSDE:
         mechanism = Mechanism(noise(epsilon), 11.0, Poisson(1.0), exact=True)

@@ -48,6 +48,7 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.types import Count, Features, Key, Point, Scalar, named
 
+
 def _guess(name: str) -> Callable[[Any], Any]:
     """The converter of a number that may be left out."""
     return lambda value: None if value is None else named(name)(value)
