@@ -48,14 +48,13 @@ from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.types import Count, Features, Key, Point, Scalar, named
 
+#: So many batches of so many designs say how much agents know.
+_BATCHES, _DESIGNS = 16, 256
+
 
 def _guess(name: str) -> Callable[[Any], Any]:
     """The converter of a number that may be left out."""
     return lambda value: None if value is None else named(name)(value)
-
-
-#: So many batches of so many designs say how much agents know.
-_BATCHES, _DESIGNS = 16, 256
 
 
 class DPLearnedPriorShared(LearnedPriorShared):
@@ -88,7 +87,7 @@ class DPLearnedPrior(AbstractPrivate):
     If you know location and scale beforehand, give both: agents learn sooner from them. Agents
     learn by how much they are off. The constant of m learns the location, and each release moves
     the scale by up to a factor of two. In the setting of `prior-private`, a scale that is wrong by
-    a factor of three is worse than no guess.
+    a factor of three is worth about as much as no guess, and by a factor of ten much less.
 
     How far a release moves m depends on how much agents know. `first` says that, by the number of
     their first values, since the server does not ask. A number that is too large makes the first
