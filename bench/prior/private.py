@@ -82,6 +82,8 @@ METHODS = (
     "TS",
     *(label(e, RIVAL) for e in LOSSES),
 )
+#: What the picture has.
+SHOWN = tuple(name for name in METHODS if name not in WRONG)
 
 
 @functools.cache
@@ -164,7 +166,7 @@ def _run(options: Options) -> Result:
         curves=curves,
         figure=figure(
             curves,
-            METHODS,
+            SHOWN,
             tuple(f"{agents} agents" for agents in names),
             xlabel="queries",
             ylabel="regret, deviations",
