@@ -77,7 +77,7 @@ METHODS: dict[str, Callable[[int], AbstractAlgorithm]] = {
     "FTS": lambda n: jaxbo.FTS(DOMAIN, n),
     "FTS, own models": lambda n: jaxbo.FTS(DOMAIN, n, own=jaxbo.Fitted(ROWS)),
     "DPFTSDE": lambda n: jaxbo.DPFTSDE(DOMAIN, n, releases=jnp.inf),
-    "DPLearnedPrior": lambda n: jaxbo.DPLearnedPrior(DOMAIN, n),
+    "DPLearnedPrior": lambda n: jaxbo.DPLearnedPrior(DOMAIN, n, location=0.0, scale=1.0),
     "CEPE": lambda n: jaxbo.CEPE(
         DOMAIN, n, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL
     ),

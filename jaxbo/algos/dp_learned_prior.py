@@ -81,11 +81,12 @@ class DPLearnedPrior(AbstractPrivate):
     prior is right about an agent with t values, |d_n|² is at most t on average. So S = √t leaves
     most messages about as they are, with t the number of initial evaluations.
 
-    Each agent finds the location and the scale of its own values. It sends zeros until two of its
-    values differ. Values of agents may then differ in unit, and no query depends on the units.
+    Each agent finds the location and the scale of its own values. Values of agents may then differ
+    in unit, and no query depends on the units. Until two of its values differ, an agent sends
+    zeros, and its predictions have deviations of about 1.
 
-    If you know location and scale beforehand, give both: agents learn sooner from them. Agents
-    learn by how much they are off. The constant of m learns the location, and each release moves
+    If you know location and scale beforehand, give both. Agents then learn sooner, and they learn
+    how wrong the guess is. The constant of m learns the location, and each release moves
     the scale by up to a factor of two. In the setting of `prior-private`, a scale that is wrong by
     a factor of three is worth about as much as no guess, and by a factor of ten much less.
 
@@ -100,7 +101,8 @@ class DPLearnedPrior(AbstractPrivate):
     Args:
         domain: The space to search.
         agents: Number of agents, at least 1.
-        capacity: The most observations that an agent will ever make, at least 1. Default: 64.
+        capacity: The most observations that an agent will ever make, at least 2, or 1 with a guess.
+            Default: 64.
         mechanism: The server's release of a round. Default: `Mechanism(2.0, 2.0, Poisson(1.0))`.
         releases: Number of rounds with a release, from the first on, at least 0. Default: 3.
         location: A guess of the mean of an agent's function, in units of values. It is public, so
@@ -161,11 +163,12 @@ class DPLearnedPrior(AbstractPrivate):
             require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
         whole("agents", self.agents, least=1)
         whole("first", self.first, least=1)
-        require(
-            self.first > 1 or not self.own_units,
-            "first must be at least 2, since a single value has no unit of its own: or give location "
-            "and scale.",
-        )
+        for name in ("first", "capacity"):
+            require(
+                getattr(self, name) > 1 or not self.own_units,
+                f"{name} must be at least 2, since a single value has no unit of its own: or give "
+                "location and scale.",
+            )
         _ = self.open  # which refuses what it cannot work with
 
     @property

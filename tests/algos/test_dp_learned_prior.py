@@ -42,7 +42,8 @@ OWN = {"location": None, "scale": None}
 
 def make(mechanism=OPEN, agents=AGENTS, **options):
     given: dict[str, Any] = {"features": MODEL} | GUESS | options
-    return DPLearnedPrior(GRID, agents, INITIAL + ROUNDS, mechanism=mechanism, **given)
+    given = {"capacity": INITIAL + ROUNDS} | given
+    return DPLearnedPrior(GRID, agents, mechanism=mechanism, **given)
 
 
 def hill(module, agent, x):
@@ -382,17 +383,42 @@ def test_location_and_scale_are_units_of_values(key):
 SIZES, ZEROS = np.array([1.0, 1e-4, 1e4, 7.0, 0.3, 40.0]), np.array([0, 3e-4, -2e4, 50, -1, 9.0])
 
 
-def test_without_a_guess_agents_learn_the_same_in_whatever_units_their_values_are(key):
-    algorithm = make(NOISY, **OWN)
-    asked, expected = [], []
+def test_without_a_guess_agents_learn_and_ask_the_same_in_whatever_units_their_values_are(key):
+    algorithm = make(NOISY, trust=0.7, **OWN)
+    heard, expected, asked = [], [], []
     for size, zero in ((np.ones(AGENTS), np.zeros(AGENTS)), (SIZES, ZEROS)):
         state = begun(algorithm, key, (zero + size * Y).astype(Y.dtype))
-        asked.append(learned(algorithm, key, state, sent(algorithm, state), EVERYONE))
+        heard.append(learned(algorithm, key, state, sent(algorithm, state), EVERYONE))
         mean, variance = map(np.asarray, predicted(algorithm, state))
         expected.append(((mean - zero) / size, variance / size**2))
-    np.testing.assert_allclose(asked[0], asked[1], atol=2e-3)
+        asked.append(np.asarray(stepped.ask(algorithm, jr.key(2), state, EVERYONE)[0]))
+    np.testing.assert_allclose(heard[0], heard[1], atol=2e-3)
     np.testing.assert_allclose(expected[0], expected[1], rtol=0.02, atol=5e-3)
-    assert asked[0][0] == 1  # so the noise of a release is none of the scale
+    np.testing.assert_array_equal(asked[0], asked[1])
+    assert len(np.unique(asked[0], axis=0)) > 1
+    assert heard[0][0] == 1  # so the noise of a release is none of the scale
+
+
+def test_without_a_guess_agents_know_nothing_of_the_constant():
+    guessed, own = (
+        eqx.filter_jit(make(**units).setup)(jr.key(4)).information for units in (GUESS, OWN)
+    )
+    known = [float(one.turn[-1] @ (one.known * one.turn[-1])) for one in (guessed, own)]
+    assert known[0] > 0.3
+    assert abs(known[1]) < 1e-3
+
+
+def test_without_a_guess_values_keep_the_digits_that_differ(key):
+    """Of a cost of some ten thousands, of which all that is of interest is below one."""
+    algorithm = make(Mechanism(0.1, 2.0, Poisson(1.0)), **OWN)
+
+    def asked(zero):
+        def cost(agent, x):
+            return zero + hill(np, agent, x)
+
+        return drive(algorithm, cost, 3, key, initial=INITIAL, progress=False)[1].queries
+
+    np.testing.assert_array_equal(asked(-54321.0), asked(0.0))
 
 
 @pytest.mark.parametrize("values", ["one", "equal"])
@@ -454,6 +480,7 @@ def test_a_guess_of_the_scale_that_is_far_off_is_right_after_three_releases(key)
         ({"location": None}, "give location and scale, or neither of them"),
         ({"scale": None}, "give location and scale, or neither of them"),
         (OWN | {"first": 1}, "first must be at least 2, since a single value has no unit"),
+        (OWN | {"capacity": 1}, "capacity must be at least 2, since a single value has no unit"),
         ({"releases": -1}, "releases must be a number of rounds"),
         ({"trust": 1.5}, "trust must be in"),
         ({"shrink": -1.0}, "shrink"),

@@ -67,6 +67,7 @@ def murmur(mechanism, releases=2):
 def prior(mechanism):
     """A method of the package."""
     known = {"mechanism": mechanism, "releases": 2, "features": FEATURES}
+    known |= {"location": 0.0, "scale": 1.0}  # so agents of a single value send something
     return jaxbo.DPLearnedPrior(POINTS, AGENTS, 8, **known)
 
 

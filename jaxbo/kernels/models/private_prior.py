@@ -24,6 +24,9 @@ it began, in the norm of B, and B = max(Λ, 2/3). Expectation-maximization has B
 If agents have own units (`shared_units`), values have no constant and no scale. Then v_n is 0, and the
 scale stays 1. An agent knows less by its constant, in A and in what is expected of e_n:
 G_n'G_n - g g' / g_last, where g is the last column of G_n'G_n. An agent without a unit sends zeros.
+While m is 0, e_n is about 0 for all agents, since their units take what it would say. Later, units are
+measured without m. So agents of few values are farther or less far away than e_n expects, and S may
+become too small for them. They doubt m by their own evidence.
 
 The designs also say how much clipping takes from Σ d_n, for agents whose functions are drawn from the
 prior. While m is 0 the release and τ are divided by the share that is left.

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 @pytest.mark.slow
 def test_private_methods_cost_what_their_names_say():
     for epsilon in private.LOSSES:
-        for name in (private.label(epsilon), private.label(epsilon, private.RIVAL)):
+        ours = private.label(epsilon)
+        for name in (ours, ours + private.OWN, private.label(epsilon, private.RIVAL)):
             method = private.method(name, 50)
             releases = [method.released(t) for t in range(private.ROUNDS)]
             assert sum(one is not None for one in releases) == private.RELEASES

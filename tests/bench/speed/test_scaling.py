@@ -23,7 +23,7 @@ def a_small_array(monkeypatch):
     "case",
     [
         Case("FTS", 24, 3, 20, devices=4, chunk=3),
-        pytest.param(Case(agents=24, rounds=3, features=20), marks=pytest.mark.full),
+        Case(agents=24, rounds=3, features=20),
     ],
 )
 def test_a_case_is_measured_beside_its_floor(case):
