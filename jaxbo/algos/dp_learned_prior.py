@@ -163,13 +163,13 @@ class DPLearnedPrior(AbstractPrivate):
             require(jnp.isfinite(self.location), f"location must be finite, got {self.location}.")
         whole("agents", self.agents, least=1)
         whole("first", self.first, least=1)
+        _ = self.open  # which refuses what it cannot work with
         for name in ("first", "capacity"):
             require(
                 getattr(self, name) > 1 or not self.own_units,
                 f"{name} must be at least 2, since a single value has no unit of its own: or give "
                 "location and scale.",
             )
-        _ = self.open  # which refuses what it cannot work with
 
     @property
     def own_units(self) -> bool:
