@@ -21,7 +21,8 @@ The first rounds say most, and later rounds repeat it. So a few releases are eno
 less noise for the same privacy loss. After the releases, each agent goes on by its own evidence.
 
 Each agent measures its values in a unit of its own (`kernels.models.shared_units`), unless a public guess
-of location and scale is given. So nobody needs to know the scale of values, which would be data too.
+of location and scale is given. So nobody needs to know the scale of values, which would be data too. The
+M-step moves the scale only if there is a guess.
 """
 
 from collections.abc import Callable
@@ -86,9 +87,9 @@ class DPLearnedPrior(AbstractPrivate):
     zeros, and its predictions have deviations of about 1.
 
     If you know location and scale beforehand, give both. Agents then learn sooner, and they learn
-    how wrong the guess is. The constant of m learns the location, and each release moves
-    the scale by up to a factor of two. In the setting of `prior-private`, a scale that is wrong by
-    a factor of three is worth about as much as no guess, and by a factor of ten much less.
+    how wrong the guess is. The constant of m learns the location, and each release moves the scale
+    by up to a factor of two. In the setting of `prior-private`, a scale that is wrong by a factor
+    of three is worth about as much as no guess, and by a factor of ten less.
 
     How far a release moves m depends on how much agents know. `first` says that, by the number of
     their first values, since the server does not ask. A number that is too large makes the first

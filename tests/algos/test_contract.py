@@ -227,7 +227,7 @@ if OWN:
 METHODS = PROPER | SETTINGS
 
 
-def cases(names, alike=(), slow=()):
+def cases(names, alike=()):
     """A parameter of each, with what is said of it: where it is compiled, and when it is tried.
 
     Those `alike` have what a test is about from a base that another method stands for. They are tried in
@@ -235,7 +235,6 @@ def cases(names, alike=(), slow=()):
     """
     of_name = {"FTS": pytest.mark.users} | dict.fromkeys(SETTINGS, pytest.mark.full)
     of_name |= dict.fromkeys(MISLED, pytest.mark.long) | dict.fromkeys(alike, pytest.mark.full)
-    of_name |= dict.fromkeys(slow, pytest.mark.slow)
     return [pytest.param(n, marks=of_name[n]) if n in of_name else n for n in names]
 
 

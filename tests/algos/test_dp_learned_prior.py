@@ -409,7 +409,7 @@ def test_without_a_guess_agents_know_nothing_of_the_constant():
 
 
 def test_without_a_guess_values_keep_the_digits_that_differ(key):
-    """Of a cost of some ten thousands, of which all that is of interest is below one."""
+    """Costs of some ten thousands differ by less than one."""
     algorithm = make(Mechanism(0.1, 2.0, Poisson(1.0)), **OWN)
 
     def asked(zero):
