@@ -4,7 +4,6 @@ from jaxbo import (
     metrics,
     objectives,
     plotting,
-    privacy,
     schedules,
     stopping,
 )
@@ -46,11 +45,13 @@ from jaxbo.kernels.processes.covariance import Matern12, Matern32, Matern52, Squ
 from jaxbo.kernels.processes.sketch import Pivoted, Sketch
 from jaxbo.objectives import functions
 from jaxbo.privacy import accounting
+from jaxbo.privacy.auditing import Audit
 from jaxbo.privacy.ledger import BudgetError, Ledger
 from jaxbo.privacy.mechanism import FixedSize, Mechanism, Poisson, Weighting
 from jaxbo.runs._archive import CheckpointError
 from jaxbo.runs._simulation import SimulationWarning
 from jaxbo.runs.asynchronous import drive_async
+from jaxbo.runs.auditing import audit
 from jaxbo.runs.best import Best, best
 from jaxbo.runs.compiled import run
 from jaxbo.runs.desk import Desk
@@ -78,6 +79,7 @@ __all__ = [
     "AbstractIndependent",
     "AbstractOneModel",
     "AbstractPrivate",
+    "Audit",
     "Best",
     "BudgetError",
     "Categorical",
@@ -134,6 +136,7 @@ __all__ = [
     "Widened",
     "__version__",
     "accounting",
+    "audit",
     "best",
     "drive",
     "drive_async",
@@ -143,7 +146,6 @@ __all__ = [
     "minimize",
     "objectives",
     "plotting",
-    "privacy",
     "replay",
     "run",
     "schedules",

@@ -3,7 +3,7 @@
     two runs:  the worst-case agent sends a vector longer than allowed, or never takes part;
                all others send nothing
 
-Statistic and bound are those of `jaxbo.privacy.audit` (`jaxbo.privacy.auditing`), without a method around
+Statistic and bound are those of `jaxbo.audit` (`jaxbo.privacy.auditing`), without a method around
 the mechanism: so there are many more runs. The bound must stay below the epsilon that is claimed.
 Broken mechanisms, which claim the same, must be caught: it is a test of the test.
 """

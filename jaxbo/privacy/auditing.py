@@ -7,7 +7,7 @@
 
 The set is a threshold. It is chosen on one half of the runs. Both probabilities are bounded by
 Clopper-Pearson on the other half. Each world is tried in the place of the other. All bounds hold
-together at the stated confidence. `jaxbo.privacy.audit` makes the runs.
+together at the stated confidence. `jaxbo.audit` makes the runs.
 """
 
 import dataclasses

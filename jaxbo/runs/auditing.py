@@ -105,7 +105,7 @@ def audit(
         >>> import jax.random as jr, numpy as np, jaxbo
         >>> points = jaxbo.Finite(np.asarray([[0.0], [0.5], [1.0]]))
         >>> private = jaxbo.DPFTSDE(points, 3, features=jaxbo.Fixed(size=4))
-        >>> found = jaxbo.privacy.audit(private, lambda x: -x[0], 3, jr.key(0), runs=100)
+        >>> found = jaxbo.audit(private, lambda x: -x[0], 3, jr.key(0), runs=100)
         >>> found.broken
         False
     """

@@ -107,7 +107,7 @@ PRIVACY = {
         exact=False, accountant=accounting.moments,
     ),
     "audit": of(
-        jaxbo.privacy.audit, algorithm=PRIVATE, objective=bowl, rounds=1, key=KEY, runs=100,
+        jaxbo.audit, algorithm=PRIVATE, objective=bowl, rounds=1, key=KEY, runs=100,
         delta=1e-5, initial=0, dropout=0.1, confidence=0.95, accountant=accounting.moments, secure=None,
     ),
     "Ledger": of(jaxbo.Ledger, delta=1e-5, budget=3.0, accountant=None, events=()),

@@ -497,7 +497,7 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opendp.measurements", None)
     for need_noise in (
         lambda: Owner(WALK, objective, 0, ".", secure=SECURE),
-        lambda: jaxbo.privacy.audit(WALK, lambda x: -x[0], 1, KEY, runs=100, secure=SECURE),
+        lambda: jaxbo.audit(WALK, lambda x: -x[0], 1, KEY, runs=100, secure=SECURE),
     ):
         with pytest.raises(ImportError, match=f"secure sums need opendp.*{said}"):
             need_noise()

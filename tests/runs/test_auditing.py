@@ -86,7 +86,7 @@ def audited(algorithm, key, runs=4000, **options):
     fixed = isinstance(algorithm.mechanism.sampling, FixedSize)
     accountant = accounting.renyi if fixed else accounting.moments
     options = {"delta": DELTA, "initial": 1, "accountant": accountant} | options
-    return jaxbo.privacy.audit(algorithm, objective, ROUNDS, key, runs=runs, **options)
+    return jaxbo.audit(algorithm, objective, ROUNDS, key, runs=runs, **options)
 
 
 EVERYBODY, SOME, COUNT = Poisson(1.0), Poisson(0.5), FixedSize(2, AGENTS)

@@ -52,7 +52,7 @@ def whisper(z=2.0, sampling=EVERYBODY, agents=AGENTS):
 
 def audited(algorithm, key, secure=SECURE, runs=4000):
     options = {"delta": DELTA, "initial": 1, "accountant": accounting.pld, "secure": secure}
-    return jaxbo.privacy.audit(algorithm, objective, ROUNDS, key, runs=runs, **options)
+    return jaxbo.audit(algorithm, objective, ROUNDS, key, runs=runs, **options)
 
 
 def a_third(monkeypatch):

@@ -6,7 +6,7 @@
     broadcast(public key, shared, round, release) → broadcast
 
 `AbstractPrivate` composes `aggregate` from these parts. So a broadcast has nothing else of the messages.
-Accountants, ledgers and audits (`jaxbo.privacy.audit`) read the mechanism that runs.
+Accountants, ledgers and audits (`jaxbo.audit`) read the mechanism that runs.
 """
 
 import abc
