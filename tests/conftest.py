@@ -12,6 +12,8 @@ import jax.random as jr
 import jaxlib
 import jaxtyping
 import pytest
+from jax._src import pjit
+from jax._src.interpreters import pxla
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -61,15 +63,23 @@ def pytest_configure(config):
         os.environ["JAXBO_METHOD"] = config.getoption("method")
 
 
-#: A third of what Linux grants a process by default. Every compiled program takes some, and one that
-#: gets none crashes.
-MOST_MAPPINGS = 20_000
+#: Nine tenths of what a compiled program holds is the text that it was compiled from, which JAX keeps for
+#: itself, and never needs to call the program. JAX offers no other way to forget the text alone.
+TEXTS = [
+    cache
+    for module, name in ((pjit, "_pjit_lower"), (pxla, "_cached_lowering_to_hlo"))
+    if (cache := getattr(module, name, None)) is not None
+]
+#: Less than half of what Linux grants a process by default. Every compiled program takes some, and one
+#: that gets none crashes.
+MOST_MAPPINGS = 30_000
 #: Bytes from which on a process gives memory back, and again with so many more: they are to run on a
-#: laptop. Giving back takes a tenth of a second, and forgetting programs a second.
+#: laptop. Giving back takes a tenth of a second. Forgetting programs takes a second, and then as many as
+#: tests share are compiled again.
 MOST_BYTES, MORE_BYTES = 1.2e9, 1e8
 PROCESS = Path("/proc/self")
-#: The bytes that the last trim left.
-KEPT = pytest.StashKey[float]()
+#: The bytes that the last trim left, and those that were left when programs were forgotten.
+KEPT, FORGOTTEN = pytest.StashKey[float](), pytest.StashKey[float]()
 
 
 def resident():
@@ -83,6 +93,8 @@ def trimmed():
 
     Returns the bytes that are left.
     """
+    for cache in TEXTS:
+        cache.cache_clear()
     with contextlib.suppress(OSError, AttributeError):  # of the C library of Linux only
         ctypes.CDLL(None).malloc_trim(0)
     return resident()
@@ -95,15 +107,17 @@ def pytest_runtest_teardown(item):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_programs():
+def few_programs(request):
     """Forget compiled programs before the process holds more than it may."""
     yield
     mappings = PROCESS / "maps"
     many = mappings.exists() and mappings.read_text().count("\n") > MOST_MAPPINGS
-    if many or resident() > MOST_BYTES:
+    # What stays without any program is no reason to forget the few of the last file.
+    most = max(MOST_BYTES, request.config.stash.setdefault(FORGOTTEN, 0) + MORE_BYTES)
+    if many or (resident() > most and trimmed() > most):
         jax.clear_caches()
         gc.collect()
-        trimmed()
+        request.config.stash[FORGOTTEN] = trimmed()
 
 
 @pytest.fixture

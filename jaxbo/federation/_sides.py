@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool, PyTree, UInt32
 
 from jaxbo.algos.base import _secure, _shapes
@@ -36,6 +37,21 @@ def _side(step: Step) -> Step:
 @_side
 def setup(algorithm: AbstractFederated, key: Key) -> PyTree:
     return algorithm.setup(key)
+
+
+class Common:
+    """The common part of a federation, by the key of its setup. The last is kept, as it may take long."""
+
+    def __init__(self, algorithm: AbstractFederated):
+        self._algorithm = algorithm
+        self._last: tuple[bytes, PyTree] | None = None
+
+    def of(self, key: Key) -> PyTree:
+        name = np.asarray(jr.key_data(key)).tobytes()
+        last = self._last
+        if last is None or last[0] != name:
+            last = self._last = name, setup(self._algorithm, key)
+        return last[1]
 
 
 @_side

@@ -14,6 +14,7 @@ from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.federated import BEFORE_FIRST_ROUND, AbstractFederated
 from jaxbo.algos.base.keys import init_keys, run_keys
 from jaxbo.algos.base.private import AbstractPrivate
+from jaxbo.federation import _sides
 from jaxbo.federation._directory import Directory
 from jaxbo.federation._extra import identities
 from jaxbo.federation._owner_memory import Observations, OwnerMemory
@@ -122,6 +123,7 @@ class Owner:
         self.algorithm, self.objective, self.agent = algorithm, objective, int(agent)
         self.folder, self.key, self.catch, self.secure = found, key, catch, secure
         self.spending = Spending(found, ledger)
+        self.common = _sides.Common(algorithm)
         self.directory = Directory.given(directory, algorithm.agents, secure)
         if self.directory is not None:
             identities().check_own(self.directory, self.agent, found)

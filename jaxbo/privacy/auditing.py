@@ -39,7 +39,7 @@ class Audit:
         most: The largest bound that so many runs can give.
 
     Example:
-        >>> from jaxbo.privacy import Audit
+        >>> from jaxbo import Audit
         >>> found = Audit(0.8, 2.0, 1e-5, 0.95, 400, 3, 3.7)
         >>> found.broken
         False

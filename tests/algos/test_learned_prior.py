@@ -126,25 +126,31 @@ def queries_of(algorithm, state, keys):
 
 
 @pytest.mark.slow
-def test_with_probability_p_an_agent_asks_as_if_it_were_alone():
-    state, keys = finished()[0], jr.split(jr.key(11), 40)
-    alone, together = (queries_of(make(trust=trust), state, keys) for trust in (0.0, 0.5))
+@pytest.mark.parametrize("own_units", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_with_probability_p_an_agent_asks_as_if_it_were_alone(own_units):
+    of = functools.partial(make, own_units=own_units)
+    state, keys = (
+        finished()[0] if not own_units else told(of(), in_units()),
+        jr.split(jr.key(11), 40),
+    )
+    before = 0 if own_units else ROUNDS
+    alone, together = (queries_of(of(trust=trust), state, keys) for trust in (0.0, 0.5))
     differ = np.any(alone != together, axis=-1)
     assert differ.mean() > 0.5
 
     def share(mixing):
-        found = queries_of(make(mixing=mixing), state, keys)
+        found = queries_of(of(mixing=mixing), state, keys)
         own, common = (np.all(found == other, axis=-1) for other in (alone, together))
         assert (own | common).all()
         return own[differ].mean()
 
-    # The state is that of round ROUNDS + 1.
-    assert share(Table([0.0] * ROUNDS + [1.0])) == 1
-    assert share(Table([1.0] * ROUNDS + [0.0])) == 0
-    assert 0.35 < share(Table([0.0] * ROUNDS + [0.5])) < 0.65
+    # The state is that of the round after these.
+    assert share(Table([0.0] * before + [1.0])) == 1
+    assert share(Table([1.0] * before + [0.0])) == 0
+    assert 0.35 < share(Table([0.0] * before + [0.5])) < 0.65
 
 
-@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_an_agent_that_is_absent_is_in_no_sum(groups):
     present, algorithm = np.arange(AGENTS) != 2, make(groups=groups)
     changed = np.where(present, Y, -3 * Y)
@@ -157,13 +163,22 @@ def test_an_agent_that_is_absent_is_in_no_sum(groups):
 SIZES, ZEROS = np.array([1.0, 1e-4, 1e4, 7.0, 0.3, 40.0]), np.array([0, 3e-4, -2e4, 50, -1, 9.0])
 
 
+def in_units():
+    return (ZEROS + SIZES * Y).astype(Y.dtype)
+
+
 @eqx.filter_jit
 def expected(algorithm, state, x):
     return algorithm.predict(state, x)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, pytest.param({"groups": 2, "features": SEVERAL}, marks=pytest.mark.full)]
+    "options",
+    [
+        {},
+        pytest.param({"groups": 2, "features": SEVERAL}, marks=pytest.mark.full),
+        pytest.param({"features": SEVERAL[::-1]}, marks=pytest.mark.full),
+    ],
 )
 def test_with_own_units_agents_learn_the_same_in_whatever_units_their_values_are(options):
     algorithm, x = make(own_units=True, **options), jnp.asarray(GRID.points[:AGENTS])
@@ -198,7 +213,7 @@ def test_an_agent_that_knows_no_unit_is_in_no_sum(values):
 def of_own_units():
     """A prior that agents of different units have learned."""
     algorithm = make(own_units=True)
-    return learned(algorithm, told(algorithm, (ZEROS + SIZES * Y).astype(Y.dtype)), 2)
+    return learned(algorithm, told(algorithm, in_units()), 2)
 
 
 @once
@@ -320,7 +335,13 @@ def test_a_message_has_as_many_numbers_as_is_said(rank, groups, settings):
     [pytest.param({}, marks=pytest.mark.full), {"groups": 2, "features": SEVERAL}],
     ids=["one group", "groups"],
 )
-@pytest.mark.parametrize("each", [layout(None, 4), layout(jax.make_mesh((8,), ("agents",)), None)])
+@pytest.mark.parametrize(
+    "each",
+    [
+        pytest.param(layout(None, 4), marks=pytest.mark.full),
+        layout(jax.make_mesh((8,), ("agents",)), None),
+    ],
+)
 def test_sums_made_in_chunks_and_over_devices_are_those_of_all_messages(each, options):
     algorithm = make(**options)
     state = told(algorithm, np.where(FAILED, np.nan, Y))

@@ -21,7 +21,15 @@ import jaxbo
 from bench.cepe.collaborative import IGPUCB, Collaborative
 from jaxbo import CheckpointError
 from jaxbo.algos.fts import FTS
-from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, coordinator, observations
+from jaxbo.federation import (
+    Coordinator,
+    Owner,
+    OwnerError,
+    RefusedError,
+    _sides,
+    coordinator,
+    observations,
+)
 from jaxbo.federation.wire import Request
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.runs import _archive, _released
@@ -51,9 +59,11 @@ def measured(agent, x):
 
 
 class World:
-    """A server and its owners in one process, each with a folder."""
+    """A server and its owners in one process, each with a folder. They live for an exchange, or stay."""
 
-    def __init__(self, path, algorithm, objective=measured, key=KEY, owners_key=KEY, **options):
+    def __init__(
+        self, path, algorithm, objective=measured, key=KEY, owners_key=KEY, stay=False, **options
+    ):
         self.path, self.algorithm, self.objective, self.owners_key = (
             path,
             algorithm,
@@ -62,6 +72,7 @@ class World:
         )
         self.options = {"initial": INITIAL, **options}
         self.key, self.running, self.replied = key, None, None
+        self.stay = {} if stay else None
         for n in range(algorithm.agents):
             (path / str(n)).mkdir(exist_ok=True)
 
@@ -88,7 +99,10 @@ class World:
         request = server.request()
         for n in range(self.algorithm.agents):
             if n not in absent:
-                self.replied = self.owner(n).answer(request)
+                owner = (
+                    self.owner(n) if self.stay is None else self.stay.setdefault(n, self.owner(n))
+                )
+                self.replied = owner.answer(request)
                 server.hear(self.replied)
         server.close()
 
@@ -131,6 +145,7 @@ METHODS = {
         groups=2,
         features=[jaxbo.Fixed(jaxbo.SquaredExponential(5.0)), jaxbo.Fixed()],
     ),
+    "learned prior in own units": jaxbo.LearnedPrior(GRID, AGENTS, 16, own_units=True),
     "private learned prior": jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=PRIVATE),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
@@ -168,7 +183,8 @@ def test_owners_query_what_run_does_and_trace_nothing_after_the_first_round(
     name, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
-    world = World(tmp_path, METHODS[name], ledger=LEDGER if name in CHARGED else None)
+    ledger = LEDGER if name in CHARGED else None
+    world = World(tmp_path, METHODS[name], stay=True, ledger=ledger)
     server = world.server(rounds=3)
     traced = []  # in the invitation and in each round
     said = jaxbo.metrics.bytes_of(jaxbo.metrics.message_of(METHODS[name]))
@@ -349,6 +365,24 @@ def test_a_request_may_be_sent_again(tmp_path):
     for name, array in one.message.items():
         np.testing.assert_array_equal(again.message[name], array)
     np.testing.assert_array_equal(world.seen(server, 0).rounds, [-1, -1, 0])
+
+
+def test_an_owner_makes_the_common_part_of_a_federation_once(tmp_path, monkeypatch):
+    made, setup = [], _sides.setup
+    monkeypatch.setattr(_sides, "setup", lambda walk, key: made.append(key) or setup(walk, key))
+    worlds = [World(tmp_path, WALK, key=jr.key(seed), owners_key=None) for seed in range(2)]
+    requests = [
+        Coordinator(WALK, ROUNDS, world.key, tmp_path / f"{n}.npz", initial=INITIAL).request()
+        for n, world in enumerate(worlds)
+    ]
+    made.clear()
+    owner = worlds[0].owner(0)
+    replies = [owner.answer(request) for request in (*requests, requests[1], requests[0])]
+    assert [jr.key_data(key).tolist() for key in made] == [
+        requests[n].setup.tolist() for n in (0, 1, 0)
+    ]
+    for first, again in (replies[::3], replies[1:3]):
+        np.testing.assert_array_equal(first.message[".weights"], again.message[".weights"])
 
 
 @pytest.mark.bitwise

@@ -97,7 +97,7 @@ def told(key, capacity, failed=()):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capacity", [None, POINTS])
+@pytest.mark.parametrize("capacity", [pytest.param(None, marks=pytest.mark.full), POINTS])
 def test_a_posterior_is_the_same_with_the_kernels(capacity, programs_for, key):
     of_all, data = told(key, capacity, failed=[(1, 0), (3, 2)])
     plain = jax.jit(of_all)(*data)
@@ -111,7 +111,9 @@ def test_a_posterior_is_the_same_with_the_kernels(capacity, programs_for, key):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("capacity", "count"), [(None, 1), (POINTS, 2)])
+@pytest.mark.parametrize(
+    ("capacity", "count"), [pytest.param(None, 1, marks=pytest.mark.full), (POINTS, 2)]
+)
 def test_a_gpu_is_given_one_kernel_to_condition_and_one_to_sample_of_a_product(
     capacity, count, programs_for, for_cuda, key
 ):

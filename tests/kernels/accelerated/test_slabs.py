@@ -116,7 +116,7 @@ def searches(phi, candidates, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [0, 4])
+@pytest.mark.parametrize("count", [pytest.param(0, marks=pytest.mark.full), 4])
 def test_a_search_finds_the_same_with_the_kernel(count, programs_for, key):
     phi, weights, candidates = setup(key, count)
     assert weights.shape[1] == Regions.of(2, max(count, 1)).count
