@@ -390,7 +390,6 @@ def ended(policy, outcome):
 
 
 @pytest.mark.slow
-@pytest.mark.users
 @pytest.mark.parametrize(
     "policy",
     [EI(), pytest.param(Thompson(), marks=pytest.mark.full)],
