@@ -63,20 +63,20 @@ def pytest_configure(config):
         os.environ["JAXBO_METHOD"] = config.getoption("method")
 
 
-#: Nine tenths of what a compiled program holds is the text that it was compiled from, which JAX keeps for
-#: itself, and never needs to call the program. JAX offers no other way to forget the text alone.
+#: Most of what a compiled program holds is the text that it was compiled from. JAX keeps it, and needs it
+#: again for `lower` and for programs with effects alone. It offers no other way to forget the text.
 TEXTS = [
     cache
     for module, name in ((pjit, "_pjit_lower"), (pxla, "_cached_lowering_to_hlo"))
-    if (cache := getattr(module, name, None)) is not None
+    if hasattr(cache := getattr(module, name, None), "cache_clear")
 ]
 #: Less than half of what Linux grants a process by default. Every compiled program takes some, and one
 #: that gets none crashes.
 MOST_MAPPINGS = 30_000
 #: Bytes from which on a process gives memory back, and again with so many more: they are to run on a
-#: laptop. Giving back takes a tenth of a second. Forgetting programs takes a second, and then as many as
-#: tests share are compiled again.
-MOST_BYTES, MORE_BYTES = 1.2e9, 1e8
+#: laptop. Giving back takes a tenth of a second. A driver compiles a program without its text once more,
+#: and without programs all that later tests share is compiled again.
+SOME_BYTES, MOST_BYTES, MORE_BYTES = 1.2e9, 1.5e9, 1e8
 PROCESS = Path("/proc/self")
 #: The bytes that the last trim left, and those that were left when programs were forgotten.
 KEPT, FORGOTTEN = pytest.StashKey[float](), pytest.StashKey[float]()
@@ -89,35 +89,38 @@ def resident():
 
 
 def trimmed():
-    """Memory that compiling leaves behind goes back to the system: more than half of a process.
-
-    Returns the bytes that are left.
-    """
-    for cache in TEXTS:
-        cache.cache_clear()
+    """Memory that compiling leaves behind goes back to the system. Returns the bytes that are left."""
     with contextlib.suppress(OSError, AttributeError):  # of the C library of Linux only
         ctypes.CDLL(None).malloc_trim(0)
     return resident()
 
 
+def without_texts():
+    """The same, and texts of programs are forgotten: more than half of a process."""
+    for cache in TEXTS:
+        cache.cache_clear()
+    return trimmed()
+
+
 def pytest_runtest_teardown(item):
-    kept = item.config.stash.setdefault(KEPT, 0)
-    if resident() > max(MOST_BYTES, kept + MORE_BYTES):
-        item.config.stash[KEPT] = trimmed()
+    stash = item.config.stash
+    if resident() > max(SOME_BYTES, stash.setdefault(KEPT, 0) + MORE_BYTES):
+        left = trimmed()
+        stash[KEPT] = left if left < MOST_BYTES else without_texts()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_programs(request):
     """Forget compiled programs before the process holds more than it may."""
     yield
-    mappings = PROCESS / "maps"
+    stash, mappings = request.config.stash, PROCESS / "maps"
     many = mappings.exists() and mappings.read_text().count("\n") > MOST_MAPPINGS
     # What stays without any program is no reason to forget the few of the last file.
-    most = max(MOST_BYTES, request.config.stash.setdefault(FORGOTTEN, 0) + MORE_BYTES)
-    if many or (resident() > most and trimmed() > most):
+    most = max(SOME_BYTES, stash.setdefault(FORGOTTEN, 0) + MORE_BYTES)
+    if many or (resident() > most and without_texts() > most):
         jax.clear_caches()
         gc.collect()
-        request.config.stash[FORGOTTEN] = trimmed()
+        stash[KEPT] = stash[FORGOTTEN] = trimmed()
 
 
 @pytest.fixture

@@ -216,7 +216,8 @@ def four_rounds(name, shape, agents, chunk, key):
         ("sum walk", (8,), 13, 1),
         pytest.param("DP-FTS-DE", (8,), 13, 1, marks=pytest.mark.full),
         pytest.param("CEPE", (8,), 13, 1, marks=pytest.mark.full),
-        # `test_contract` has CEPE over devices, and others here are in chunks.
+        ("sum walk", None, 13, 4),
+        # `test_contract` has CEPE over devices.
         pytest.param("CEPE", None, 13, 4, marks=pytest.mark.full),
         # Numbers that the devices do not divide, but share factors with.
         pytest.param("FTS", (8,), 12, None, marks=pytest.mark.full),

@@ -40,17 +40,17 @@ def setup(algorithm: AbstractFederated, key: Key) -> PyTree:
 
 
 class Common:
-    """The common part of a federation, by the key of its setup. The last is kept, as it may take long."""
+    """What all sides of a federation share. The last is kept, since `setup` may take long."""
 
     def __init__(self, algorithm: AbstractFederated):
         self._algorithm = algorithm
         self._last: tuple[bytes, PyTree] | None = None
 
-    def of(self, key: Key) -> PyTree:
-        name = np.asarray(jr.key_data(key)).tobytes()
-        last = self._last
+    def of(self, key: np.ndarray) -> PyTree:
+        """What `setup` makes of a key, which is given by its data."""
+        name, last = key.tobytes(), self._last
         if last is None or last[0] != name:
-            last = self._last = name, setup(self._algorithm, key)
+            last = self._last = name, setup(self._algorithm, jr.wrap_key_data(jnp.asarray(key)))
         return last[1]
 
 

@@ -61,7 +61,7 @@ class Visit:
     def __init__(self, owner: _Asked, request: Request, memory: OwnerMemory):
         self.owner, self.algorithm, self.memory = owner, owner.algorithm, memory
         self.keys = run_keys(_key(memory.secret))
-        self.shared = owner.common.of(_key(request.setup))
+        self.shared = owner.common.of(request.setup)
         self.broadcast, self.begun = None, Begun(memory.path)
         like, remembered = _sides.broadcast_shapes(self.algorithm, self.shared)
         known = _sides.known_shapes(self.algorithm, self.shared)

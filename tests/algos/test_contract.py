@@ -246,8 +246,8 @@ ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
 #: RGPE has the loops and searches of FTS, and TS is FTS alone.
 FTS_ALONE = [] if OWN else ["TS"]
 LIKE_FTS = [] if OWN else ["RGPE", *FTS_ALONE]
-#: Its queries are of vectors of weights, as those of FTS are, and searched for in the same way.
-SEARCHING_LIKE_FTS = [] if OWN else [*LIKE_FTS, "DP-FTS-DE"]
+#: Its rules for plateaus are those of FTS, and `test_maximize` has searches by regions.
+LOOKING_LIKE_FTS = [] if OWN else [*LIKE_FTS, "DP-FTS-DE"]
 #: `test_cepe` compares its bits, with what is beyond the paper, and those of S-CEPE.
 BITS_ELSEWHERE = [] if OWN else ["CEPE"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
@@ -873,7 +873,7 @@ FLAT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", cases([*LEARNING, *MISLED], [*ALIKE, *SEARCHING_LIKE_FTS]), scope="module"
+    "name", cases([*LEARNING, *MISLED], [*ALIKE, *LOOKING_LIKE_FTS]), scope="module"
 )
 @pytest.mark.parametrize(
     "flat",
@@ -896,9 +896,7 @@ def test_a_hill_on_a_plateau_is_found_no_later_than_at_random(name, flat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", cases([*LEARNING, *MISLED], [*ALIKE, *SEARCHING_LIKE_FTS]), scope="module"
-)
+@pytest.mark.parametrize("name", cases([*LEARNING, *MISLED], [*ALIKE, *LIKE_FTS]), scope="module")
 @once
 def test_places_where_evaluations_fail_are_avoided(name):
     def failed(name):

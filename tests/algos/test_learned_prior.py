@@ -129,11 +129,8 @@ def queries_of(algorithm, state, keys):
 @pytest.mark.parametrize("own_units", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_with_probability_p_an_agent_asks_as_if_it_were_alone(own_units):
     of = functools.partial(make, own_units=own_units)
-    state, keys = (
-        finished()[0] if not own_units else told(of(), in_units()),
-        jr.split(jr.key(11), 40),
-    )
-    before = 0 if own_units else ROUNDS
+    state, before = (told(of(), in_units()), 0) if own_units else (finished()[0], ROUNDS)
+    keys = jr.split(jr.key(11), 40)
     alone, together = (queries_of(of(trust=trust), state, keys) for trust in (0.0, 0.5))
     differ = np.any(alone != together, axis=-1)
     assert differ.mean() > 0.5
@@ -144,7 +141,7 @@ def test_with_probability_p_an_agent_asks_as_if_it_were_alone(own_units):
         assert (own | common).all()
         return own[differ].mean()
 
-    # The state is that of the round after these.
+    # The state is that of round `before` + 1.
     assert share(Table([0.0] * before + [1.0])) == 1
     assert share(Table([1.0] * before + [0.0])) == 0
     assert 0.35 < share(Table([0.0] * before + [0.5])) < 0.65

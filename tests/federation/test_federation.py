@@ -59,11 +59,9 @@ def measured(agent, x):
 
 
 class World:
-    """A server and its owners in one process, each with a folder. They live for an exchange, or stay."""
+    """A server and its owners in one process, each with a folder."""
 
-    def __init__(
-        self, path, algorithm, objective=measured, key=KEY, owners_key=KEY, stay=False, **options
-    ):
+    def __init__(self, path, algorithm, objective=measured, key=KEY, owners_key=KEY, **options):
         self.path, self.algorithm, self.objective, self.owners_key = (
             path,
             algorithm,
@@ -72,7 +70,6 @@ class World:
         )
         self.options = {"initial": INITIAL, **options}
         self.key, self.running, self.replied = key, None, None
-        self.stay = {} if stay else None
         for n in range(algorithm.agents):
             (path / str(n)).mkdir(exist_ok=True)
 
@@ -99,10 +96,7 @@ class World:
         request = server.request()
         for n in range(self.algorithm.agents):
             if n not in absent:
-                owner = (
-                    self.owner(n) if self.stay is None else self.stay.setdefault(n, self.owner(n))
-                )
-                self.replied = owner.answer(request)
+                self.replied = self.owner(n).answer(request)
                 server.hear(self.replied)
         server.close()
 
@@ -183,8 +177,7 @@ def test_owners_query_what_run_does_and_trace_nothing_after_the_first_round(
     name, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
-    ledger = LEDGER if name in CHARGED else None
-    world = World(tmp_path, METHODS[name], stay=True, ledger=ledger)
+    world = World(tmp_path, METHODS[name], ledger=LEDGER if name in CHARGED else None)
     server = world.server(rounds=3)
     traced = []  # in the invitation and in each round
     said = jaxbo.metrics.bytes_of(jaxbo.metrics.message_of(METHODS[name]))
@@ -383,6 +376,9 @@ def test_an_owner_makes_the_common_part_of_a_federation_once(tmp_path, monkeypat
     ]
     for first, again in (replies[::3], replies[1:3]):
         np.testing.assert_array_equal(first.message[".weights"], again.message[".weights"])
+    for request in (*requests, requests[0]):
+        expected = WALK.setup(jr.wrap_key_data(request.setup))
+        jax.tree.map(np.testing.assert_array_equal, owner.common.of(request.setup), expected)
 
 
 @pytest.mark.bitwise

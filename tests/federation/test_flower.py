@@ -25,6 +25,7 @@ from jaxbo.federation import (
     Coordinator,
     RefusedError,
     SecureSum,
+    _sides,
     coordinator,
     flower,
     observations,
@@ -185,6 +186,8 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeyp
     algorithm = ALGORITHMS[name]
     monkeypatch.setattr(coordinator, "fresh", lambda key: key)  # noise that can be told
     options = {"initial": INITIAL, "deadline": 77.0, "ledger": LEDGERS.get(name)}
+    made, setup = [], _sides.setup
+    monkeypatch.setattr(_sides, "setup", lambda *given: made.append(given) or setup(*given))
     client = flower.client_app(algorithm, objective, key=KEY)
     server = flower.server_app(algorithm, ROUNDS, KEY, **options)
     grid = Here(client, nodes(tmp_path))
@@ -198,6 +201,7 @@ def test_a_run_on_flower_queries_what_drive_does(name, tmp_path, caplog, monkeyp
     assert "a message of" in caplog.text
     assert "400 bytes of numbers" in caplog.text
     assert grid.records == {"reply", "message"}  # and nothing else leaves an owner
+    assert len(made) == 2  # by the server, and by the process of all owners
     assert set(grid.limits) == {77.0}  # nobody is waited for, or asked, any longer
 
 

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from jaxbo._check import require, seconds, whole
 from jaxbo.algos.base.federated import AbstractFederated
 from jaxbo.federation import Coordinator, Owner, OwnerError, RefusedError, SecureSum
+from jaxbo.federation._sides import Common
 from jaxbo.federation.coordinator import releases_of
 from jaxbo.federation.flower._exchange import PLAINLY, exchange, wait
 from jaxbo.federation.flower._records import of_reply, to_request
@@ -49,7 +50,7 @@ def client_app(
     An error here travels as a single sentence without data; the SuperNode's log has the rest.
     """
     check_owners(algorithm, objective, key, catch, secure)
-    app = ClientApp()
+    app, common = ClientApp(), Common(algorithm)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -64,6 +65,9 @@ def client_app(
             options = {"key": key, "catch": catch, "secure": secure, "ledger": _ledger(config)}
             options["directory"] = config.get("directory")
             owner = Owner(algorithm, objective, int(agent), folder, **options)
+            owner.common = (
+                common  # a message has an owner of its own, and a process has many messages
+            )
             reply = owner.answer(to_request(message.content))
         except (OwnerError, RefusedError):
             raise
