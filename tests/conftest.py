@@ -63,8 +63,8 @@ def pytest_configure(config):
         os.environ["JAXBO_METHOD"] = config.getoption("method")
 
 
-#: Most of what a compiled program holds is the text that it was compiled from. JAX keeps it, and needs it
-#: again for `lower` and for programs with effects alone. It offers no other way to forget the text.
+#: Most of what a compiled program holds is the text that it was compiled from. JAX keeps the text, and
+#: needs it again for `lower` and for programs with effects alone. Nothing public forgets the text alone.
 TEXTS = [
     cache
     for module, name in ((pjit, "_pjit_lower"), (pxla, "_cached_lowering_to_hlo"))
@@ -74,8 +74,8 @@ TEXTS = [
 #: that gets none crashes.
 MOST_MAPPINGS = 30_000
 #: Bytes from which on a process gives memory back, and again with so many more: they are to run on a
-#: laptop. Giving back takes a tenth of a second. A driver compiles a program without its text once more,
-#: and without programs all that later tests share is compiled again.
+#: laptop. Giving back takes a tenth of a second. A driver compiles a program again if its text was
+#: forgotten. If programs are forgotten, all that later tests share is compiled again.
 SOME_BYTES, MOST_BYTES, MORE_BYTES = 1.2e9, 1.5e9, 1e8
 PROCESS = Path("/proc/self")
 #: The bytes that the last trim left, and those that were left when programs were forgotten.
@@ -96,7 +96,7 @@ def trimmed():
 
 
 def without_texts():
-    """The same, and texts of programs are forgotten: more than half of a process."""
+    """Forgets the texts of programs, too: more than half of a process. Returns what is left."""
     for cache in TEXTS:
         cache.cache_clear()
     return trimmed()

@@ -40,7 +40,10 @@ def setup(algorithm: AbstractFederated, key: Key) -> PyTree:
 
 
 class Common:
-    """What all sides of a federation share. The last is kept, since `setup` may take long."""
+    """What all sides of a federation share. The last one is kept, since `setup` may take long.
+
+    It keeps the precision in which it was made.
+    """
 
     def __init__(self, algorithm: AbstractFederated):
         self._algorithm = algorithm

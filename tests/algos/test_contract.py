@@ -247,7 +247,7 @@ ALIKE = [] if OWN else ["TAF", "EXP3BO", "private learned prior"]
 FTS_ALONE = [] if OWN else ["TS"]
 LIKE_FTS = [] if OWN else ["RGPE", *FTS_ALONE]
 #: Its rules for plateaus are those of FTS, and `test_maximize` has searches by regions.
-LOOKING_LIKE_FTS = [] if OWN else [*LIKE_FTS, "DP-FTS-DE"]
+ON_PLATEAUS_LIKE_FTS = [] if OWN else [*LIKE_FTS, "DP-FTS-DE"]
 #: `test_cepe` compares its bits, with what is beyond the paper, and those of S-CEPE.
 BITS_ELSEWHERE = [] if OWN else ["CEPE"]
 #: Likewise over devices, where the noise of a release matters, and workers who share a model are alike.
@@ -873,7 +873,7 @@ FLAT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", cases([*LEARNING, *MISLED], [*ALIKE, *LOOKING_LIKE_FTS]), scope="module"
+    "name", cases([*LEARNING, *MISLED], [*ALIKE, *ON_PLATEAUS_LIKE_FTS]), scope="module"
 )
 @pytest.mark.parametrize(
     "flat",

@@ -65,9 +65,7 @@ def client_app(
             options = {"key": key, "catch": catch, "secure": secure, "ledger": _ledger(config)}
             options["directory"] = config.get("directory")
             owner = Owner(algorithm, objective, int(agent), folder, **options)
-            owner.common = (
-                common  # a message has an owner of its own, and a process has many messages
-            )
+            owner.common = common  # each message has an owner of its own
             reply = owner.answer(to_request(message.content))
         except (OwnerError, RefusedError):
             raise
