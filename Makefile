@@ -22,8 +22,7 @@ test test-%: export OMP_NUM_THREADS = 1
 test test-%: export OPENBLAS_NUM_THREADS = 1
 # Workers share compiled programs, and the next run loads them. `make clean` empties the folder.
 test test-%: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.cache/compiled
-test test-%: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0.3
-test test-%: export JAX_COMPILATION_CACHE_MAX_SIZE = 1000000000
+test test-%: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 # Each lot starts workers anew: with the bytecode of the lot before, they have the tests sooner.
 test test-%: export PYTHONDONTWRITEBYTECODE =
 

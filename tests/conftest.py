@@ -5,6 +5,7 @@ import ctypes
 import gc
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 
 import jax
@@ -12,7 +13,7 @@ import jax.random as jr
 import jaxlib
 import jaxtyping
 import pytest
-from jax._src import pjit
+from jax._src import lru_cache, pjit
 from jax._src.interpreters import pxla
 from jaxtyping import install_import_hook
 
@@ -40,6 +41,27 @@ COMPILE = {
 }
 #: What `test_layout` lays agents over; everything else is on the first of them.
 DEVICES = "--xla_force_host_platform_device_count=8"
+#: Bytes of compiled programs that are kept for the next run.
+MOST_KEPT = 1e9
+
+
+def put_whole(self, key, value):
+    """Writes a compiled program such that another worker reads all of it or nothing.
+
+    JAX itself takes care of that only if it also limits the folder, which it then reads each time.
+    """
+    with tempfile.NamedTemporaryFile(dir=self.path, delete=False) as file:
+        file.write(value)
+    os.replace(file.name, Path(self.path) / f"{key}-cache")
+
+
+def forget_oldest(folder):
+    """Of the programs that earlier runs compiled, the oldest go where there are too many."""
+    kept = 0
+    for path in sorted(folder.glob("*"), key=lambda path: -path.stat().st_mtime):
+        kept += path.stat().st_size
+        if kept > MOST_KEPT:
+            path.unlink()
 
 
 def pytest_addoption(parser):
@@ -57,6 +79,9 @@ def pytest_configure(config):
     # The cache is for this process and for workers. Processes that tests start compile for themselves.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+        lru_cache.LRUCache.put = put_whole
+    elif "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        forget_oldest(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]))
     if config.getoption("method"):  # others need not be as strict
         jax.config.update("jax_numpy_dtype_promotion", "standard")
         jax.config.update("jax_numpy_rank_promotion", "allow")

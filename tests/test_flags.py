@@ -1,5 +1,6 @@
 """Debug flags and transformations of JAX that a researcher turns on: each works, or says why not."""
 
+import contextlib
 import copy
 import functools
 import io
@@ -46,7 +47,15 @@ def values(algorithm, key=KEY):
     return jaxbo.run(algorithm, bowl, 2, key, initial=1)[1].values
 
 
+@contextlib.contextmanager
+def numbers():
+    """Stops for a NaN and for an infinity."""
+    with jax.debug_nans(True), jax.debug_infs(True):
+        yield
+
+
 FLAGS = {
+    "nans, infs": numbers,
     "nans": lambda: jax.debug_nans(True),
     "infs": lambda: jax.debug_infs(True),
     "leaks": jax.checking_leaks,
@@ -61,13 +70,13 @@ FLAGS = {
 }
 
 
-#: Those that stop for a number, of which each door holds some.
-QUICK = ("nans", "infs")
+#: What stops for a number, of which each door holds some: both at once, and in full tests one by one.
+QUICK = "nans, infs"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
-@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag not in ("nans", "infs")])
 def test_a_run_is_the_same_under_a_flag(flag):
     with FLAGS[flag]():
         found = jaxbo.run(RANDOM, lambda k, a, x: bowl(k, a, x), 2, jr.key(0), initial=1)[1].values
@@ -80,13 +89,13 @@ def some(names, *quick):
 
 
 #: In a run in rounds, or with a desk, each of these is tried by `make test`.
-OF_MODELS = ("nans", "infs", "leaks", "reused keys")
+OF_MODELS = (QUICK, "leaks", "reused keys")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:agent 1 failed:RuntimeWarning")
 @pytest.mark.parametrize("name", some(["TS", "EGP"], "EGP"))
-@pytest.mark.parametrize("flag", some(OF_MODELS, "nans", "infs"))
+@pytest.mark.parametrize("flag", some(OF_MODELS, QUICK))
 def test_a_model_of_its_own_works_under_a_flag(name, flag):
     with FLAGS[flag]():
         _, trace = jaxbo.drive(FEW[name], flaky, 2, jr.key(1), initial=1, progress=False)
@@ -94,7 +103,7 @@ def test_a_model_of_its_own_works_under_a_flag(name, flag):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", some(OF_MODELS, "nans", "leaks", "reused keys"))
+@pytest.mark.parametrize("flag", OF_MODELS)
 def test_a_desk_works_under_a_flag(flag):
     with FLAGS[flag]():
         desk = jaxbo.Desk(FEW["EGP"], jr.key(2), initial=1)
@@ -107,9 +116,8 @@ def test_a_desk_works_under_a_flag(flag):
 @pytest.mark.filterwarnings("ignore:agent 1 failed:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("flag", QUICK)
-def test_every_method_works_under_a_flag_that_stops_for_a_number(flag, name):
-    with FLAGS[flag]():
+def test_every_method_works_under_flags_that_stop_for_a_number(name):
+    with numbers():
         _, trace = jaxbo.drive(ALL[name], flaky, 2, jr.key(1), initial=1, progress=False)
     assert trace.values.shape[0] == 3
 
@@ -183,7 +191,7 @@ DOORS = {
 @pytest.mark.filterwarnings("ignore:.* failed:RuntimeWarning")
 @pytest.mark.usefixtures("as_users_have_it")
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("flag", some(FLAGS, *QUICK))
+@pytest.mark.parametrize("flag", some(FLAGS, QUICK))
 def test_every_door_gives_the_same_under_a_flag(flag, door, tmp_path):
     with FLAGS[flag]():
         found = DOORS[door](tmp_path / "flag")

@@ -97,7 +97,7 @@ def test_what_is_found_and_what_is_false():
     np.testing.assert_allclose(held(jnp.asarray(half)), [0.5, 0.5], atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_chains_count_by_their_share():
     function = drawn(jr.key(0), 8)
     model = structure._model(Sampled(count=2), 5)

@@ -33,7 +33,7 @@ def test_noise_alone_asks_all_who_listen_for_one_point(key):
     assert len(np.unique(np.asarray(trace.queries[2])[listens], axis=0)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_noise_over_signal_is_in_proportion_to_z(key):
     objective, own = small(), messages.longer(controls.FEATURES, capacity=4)
 

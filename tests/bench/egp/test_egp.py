@@ -105,7 +105,7 @@ def test_only_peers_are_run_with_the_methods_compared(monkeypatch):
     assert everything == (*METHODS, peers.TPE, peers.CMA)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_peers_begin_at_the_points_of_our_methods():
     begun = []
 

@@ -102,7 +102,7 @@ def test_the_curvature_is_that_of_the_dense_evidence(known):
         np.testing.assert_allclose(curved[number], expected, atol=2e-3 * np.max(np.abs(expected)))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_laplace_is_near_to_the_integral_over_length_scales(known):
     found = parts(*refitted(ensemble(), *known))
     theta, _, evidences, prices = (np.asarray(part, np.float64) for part in found)

@@ -138,7 +138,7 @@ def test_pooled_is_compared_to_a_fit_of_ones_own_and_to_knowing():
     assert rows["TS, known"][-1] == "0"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_message_of_the_longer_scale_says_where_a_similar_objective_is_high(key, light):
     points_key, run_key = jr.split(key)
     queries = jr.uniform(points_key, (1, 20, 7, 2))

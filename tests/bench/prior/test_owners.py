@@ -10,8 +10,8 @@ from bench.tasks import tabulated
 from jaxbo.kernels.models.surrogate import Fixed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["TS", pytest.param("EI, fitted", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["TS", "EI, fitted"])
 def test_regret_falls_and_is_in_percentage_points(method):
     regret = np.asarray(owners.program("cancer-svm", method)(jr.split(jr.key(1), 2)))
     assert regret.shape == (2, owners.TOTAL)

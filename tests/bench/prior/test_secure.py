@@ -23,7 +23,7 @@ def test_methods_cost_what_their_names_say():
             assert float(method.releases) == secure.RELEASES
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_shares_add_up_to_the_noise_that_owners_add():
     agents, size = 20, 500
     shares = secure.InShares(1.5, 2.0, Poisson(1.0), secure=SecureSum(15))

@@ -94,7 +94,7 @@ def test_claims_are_about_the_best_rival():
     assert not any(check.holds for check in synthetic.checks(ahead).values())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_regret_falls_and_is_in_deviations():
     # With what the program is made of in it.
     program = jax.jit(lambda keys, family: synthetic.program("TS")(keys, family))

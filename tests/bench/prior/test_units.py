@@ -11,6 +11,7 @@ from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 
 
+@pytest.mark.full
 def test_regret_is_in_deviations_of_the_functions_whatever_the_units():
     """Random search takes no notice of values."""
     random, family = RandomSearch(Cube(2), 3), jnp.asarray(families.FAMILIES["half"])

@@ -24,7 +24,7 @@ def test_best_and_worst_values_are_those_of_a_grid():
             np.testing.assert_allclose(values.min(), problem.worst, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_failure_is_told_as_the_worst_value_so_far():
     plain = TS(Cube(2), 1, surrogate=Fixed(size=4))
     imputing = failures.Imputing(plain.domain, plain)

@@ -25,7 +25,7 @@ def a_small_array(monkeypatch):
     monkeypatch.setattr(timing, "BYTES", 2**20)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_kernels_are_compared_with_the_plain_programs(key, monkeypatch):
     names = list(gpu.tasks(key, 3, 6, 10, steps=1))
     (product,) = [name for name in names if "a draw" in name]

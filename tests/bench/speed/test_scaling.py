@@ -35,7 +35,7 @@ def test_a_case_is_measured_beside_its_floor(case):
     assert found.memory >= found.state / 2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_parts_of_a_round_have_floors_of_their_own():
     parts = round_parts.measured(Case(agents=24, rounds=4, features=20), repeats=1)
     assert list(parts) == ["message", "candidates", "search", "rest", "learn"]

@@ -70,7 +70,7 @@ def started_and_trained(key, table, rate, firsts, seconds, batches):
     return jax.vmap(one)(firsts, seconds, batches)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_networks_with_room_to_spare_train_like_plain_ones(few_rooms, monkeypatch, key):
     monkeypatch.setattr(network, "EPOCHS", 5)  # before rounding errors have grown
     cases = [
@@ -126,7 +126,7 @@ def evaluated(objective, key, agent, x):
     return objective(key, agent, x)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_better_hyperparameters_are_right_more_often(few_rooms, key):
     objective = Network(made_up(60, 30, noise=0.5), runs=20)
 
