@@ -16,6 +16,7 @@ from jaxbo.algos.dec_hbo import DECHBO, Search
 from jaxbo.domains.base import Cube, Regions
 from jaxbo.domains.parameters import Categorical, Integer, Real
 from jaxbo.domains.space import Space
+from jaxbo.kernels.additive.chain import Evidence
 from jaxbo.kernels.additive.decomposed import Decomposed
 from jaxbo.kernels.additive.policy import FactorSample, MaxValueEntropy, UpperBound
 from jaxbo.kernels.additive.structure import RandomTree, Sampled
@@ -33,15 +34,15 @@ PAIRS = tuple(itertools.combinations(range(DIM), 2))
 LATE = Regions((2, 2, 1, 1))
 HALVES = Regions((1, 1, 1, 1, 1, 2))
 MODELS = {
-    # Nothing of these two is placed or learned at fits, and programs without fits are compiled sooner.
+    # Only the last two are fitted: programs without fits are compiled sooner.
     "regions": (
         Cube(DIM),
         Decomposed(CYCLE, 31, form=SquaredExponential(0.5), grid=5, regions=LATE, refit_every=None),
     ),
     "mixed": (Cube(DIM), Decomposed(MIXED, 31, grid=5, refit_every=None)),
-    "space": (SPACE, Decomposed(UNSORTED, 31, grid=5, regions=HALVES, zoom=0.3)),
-    "learned": (SPACE, Decomposed(Sampled(steps=20, count=2), 31, grid=5)),
-    "random tree": (Cube(DIM), Decomposed(RandomTree(), 31, grid=5)),
+    "space": (SPACE, Decomposed(UNSORTED, 31, grid=5, regions=HALVES, refit_every=None)),
+    "random tree": (Cube(DIM), Decomposed(RandomTree(), 31, grid=5, refit_every=None)),
+    "learned": (SPACE, Decomposed(Sampled(steps=20, count=2), 31, grid=5, zoom=0.3)),
     "wide": (Cube(DIM), Decomposed(PAIRS, 31, grid=18)),  # too wide for elimination
 }
 POLICIES = {
@@ -51,12 +52,20 @@ POLICIES = {
     "entropy": MaxValueEntropy(),
     "entropy, paths": MaxValueEntropy(paths=True, samples=3),
 }
-#: Every model and every policy once, then more of them.
+#: Every model and every policy, each with the other that compiles soonest, then more of them. The scopes
+#: of "space" are more than those of "mixed", of as many variables. A sample is of one chain, and tables
+#: are the mean over chains: of that is a test in `kernels.additive.test_policy`.
 QUICK = [("regions", "upper bound"), ("random tree", "entropy")]
-SLOW = [("space", "upper bound of the paper"), ("learned", "sample"), ("mixed", "entropy, paths")]
+SLOW = [
+    ("regions", "sample"),
+    ("regions", "entropy, paths"),
+    ("space", "upper bound of the paper"),
+    ("learned", "upper bound of the paper"),
+]
 MORE = [
     *itertools.product(("regions", "space", "learned"), POLICIES),
     *itertools.product(("random tree", "mixed"), ("upper bound", "sample")),
+    ("mixed", "entropy, paths"),
     ("wide", "upper bound"),
 ]
 EVERY = pytest.mark.parametrize(
@@ -177,6 +186,19 @@ def test_the_search_finds_the_best_point_of_all_grids(model, policy):
     assert np.any(gained) or (model, policy) not in [*QUICK, *SLOW]
 
 
+def test_a_random_tree_is_another_after_every_fit():
+    tree, nothing = RandomTree(), Evidence(lambda *_: (), lambda *_: jnp.zeros(()))
+
+    @jax.jit
+    def two(keys):
+        scopes = tree.start(keys[0], DIM)
+        return scopes, tree.update(keys[1], scopes, DIM, nothing).scopes
+
+    before, after = jax.vmap(two)(jr.split(jr.key(0), (8, 2)))
+    pairs = [np.sort(np.asarray(scopes), axis=2).tolist() for scopes in (before, after)]
+    assert sum(sorted(one) != sorted(other) for one, other in zip(*pairs, strict=True)) > 4
+
+
 @pytest.mark.slow
 @EVERY
 def test_on_its_grids_the_objective_is_the_sum_of_its_tables(model, policy):
@@ -280,13 +302,13 @@ def test_queries_of_workers_differ_and_the_first_maximizes_what_the_policy_says(
 
 @pytest.mark.slow
 def test_points_one_after_another_are_as_good_as_side_by_side(key, monkeypatch):
-    state = observed("random tree")[2]
-    algorithm = DECHBO(*MODELS["random tree"], POLICIES["entropy"], **ALONE)
-    points = jnp.zeros((1, DIM))
+    state = observed("regions")[2]
+    algorithm = DECHBO(*MODELS["regions"], POLICIES["upper bound"], **ALONE)
+    points = jnp.zeros((2 * LATE.count, DIM))
     side_by_side = asked(algorithm, state, key, points)
     monkeypatch.setattr(dec_hbo, "ALONE", 0)
     query = jax.jit(lambda k: algorithm.ask(k, state)[0])(key)
-    values = asked(algorithm, state, key, query).values
+    values = asked(algorithm, state, key, points + query).values
     np.testing.assert_allclose(values[0], side_by_side.value, atol=1e-3)
 
 
