@@ -56,7 +56,7 @@ def put_whole(self, key, value):
 
 
 def forget_oldest(folder):
-    """Of the programs that earlier runs compiled, the oldest go where there are too many."""
+    """Deletes the oldest of the programs that earlier runs compiled, where there are too many."""
     kept = 0
     for path in sorted(folder.glob("*"), key=lambda path: -path.stat().st_mtime):
         kept += path.stat().st_size

@@ -70,7 +70,8 @@ FLAGS = {
 }
 
 
-#: What stops for a number, of which each door holds some: both at once, and in full tests one by one.
+#: Every door holds numbers that these two flags stop for. They are tried together, and in full tests
+#: one by one.
 QUICK = "nans, infs"
 
 

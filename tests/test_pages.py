@@ -102,7 +102,7 @@ def test_the_examples_run(group, tmp_path):
     environment["PYTHONPATH"] = str(ROOT)
     if jax.config.jax_compilation_cache_dir:  # half of the time of the next run
         environment["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
-        # Here JAX itself writes, of which others may read half: few programs.
+        # Others may read half of a program that JAX itself writes, as it does here: few are written.
         environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
     environment["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
     if group in AS_WRITTEN:

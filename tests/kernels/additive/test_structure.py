@@ -36,6 +36,19 @@ def of_scopes(log_density):
     )
 
 
+def test_a_random_tree_is_another_after_every_fit():
+    tree, nothing = structure.RandomTree(), of_scopes(lambda *_: jnp.zeros(()))
+
+    @jax.jit
+    def two(keys):
+        scopes = tree.start(keys[0], DIM)
+        return scopes, tree.update(keys[1], scopes, DIM, nothing).scopes
+
+    before, after = jax.vmap(two)(jr.split(jr.key(0), (8, 2)))
+    pairs = [np.sort(np.asarray(scopes), axis=2).tolist() for scopes in (before, after)]
+    assert sum(sorted(one) != sorted(other) for one, other in zip(*pairs, strict=True)) > 4
+
+
 DIM, PENALTY = 4, 0.4
 #: What two slots can hold: nothing, a pair or a triple of four variables; no two of them the same.
 SETS = [(), *(s for size in (2, 3) for s in itertools.combinations(range(DIM), size))]
