@@ -210,29 +210,31 @@ class Known(Cube):
 
 @pytest.mark.slow
 @pytest.mark.float64
-def test_on_a_cube_every_query_is_that_of_algorithm_1(x64):
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"initial_capacity": 1}, marks=pytest.mark.full)]
+)
+def test_on_a_cube_every_query_is_that_of_algorithm_1(options, x64):
     side = np.linspace(0, 1, 80)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     candidates = np.asarray(Known(2).candidates(None, 300), float)
     explores = schedules.explores(NUMBERS[:12])
-    for options in ({}, {"initial_capacity": 1}):
-        algorithm = cepe(Known(2), NUMBERS[:12], **options)
-        _, trace = run(algorithm, Waves(0.2), 12, jr.key(1))
-        points = np.concatenate([grid, candidates, np.asarray(trace.queries, float).reshape(-1, 2)])
-        kernels = [SquaredExponential(0.25)] * AGENTS
-        weights = np.full(AGENTS, 1 / AGENTS)
-        args = trace, kernels, np.asarray(ALPHA), weights, explores, points
-        scores = algorithm1(*args, own=bool(options))
-        own = len(points) - 12 * AGENTS + np.arange(12 * AGENTS).reshape(12, AGENTS)
-        got = np.take_along_axis(scores, own[:, :, None], 2)[:, :, 0]
-        # The best of a grid is less than 1e-3 below the maximum.
-        free = np.isfinite(scores).all(2)
-        assert (scores.max(2) - got)[free].max() < 1e-3
-        # Climbs may end where failures begin, but above where they started.
-        assert np.isfinite(got).all()
-        started = scores[:, :, len(grid) : len(grid) + len(candidates)].max(2)
-        assert (started - got).max() < (1e-9 if x64 else 1e-4)
-        assert 0.2 < free.mean() < 0.95
+    algorithm = cepe(Known(2), NUMBERS[:12], **options)
+    _, trace = run(algorithm, Waves(0.2), 12, jr.key(1))
+    points = np.concatenate([grid, candidates, np.asarray(trace.queries, float).reshape(-1, 2)])
+    kernels = [SquaredExponential(0.25)] * AGENTS
+    weights = np.full(AGENTS, 1 / AGENTS)
+    args = trace, kernels, np.asarray(ALPHA), weights, explores, points
+    scores = algorithm1(*args, own=bool(options))
+    own = len(points) - 12 * AGENTS + np.arange(12 * AGENTS).reshape(12, AGENTS)
+    got = np.take_along_axis(scores, own[:, :, None], 2)[:, :, 0]
+    # The best of a grid is less than 1e-3 below the maximum.
+    free = np.isfinite(scores).all(2)
+    assert (scores.max(2) - got)[free].max() < 1e-3
+    # Climbs may end where failures begin, but above where they started.
+    assert np.isfinite(got).all()
+    started = scores[:, :, len(grid) : len(grid) + len(candidates)].max(2)
+    assert (started - got).max() < (1e-9 if x64 else 1e-4)
+    assert 0.2 < free.mean() < 0.95
 
 
 # ---------------------------------------------------------------- beyond the paper
@@ -267,7 +269,11 @@ def after(trace, lessons, weights, stop=FIRST):
 
 @pytest.mark.slow
 @pytest.mark.float64
-@pytest.mark.parametrize("own", [False, True], ids=["common", "kernels of their own"])
+@pytest.mark.parametrize(
+    "own",
+    [False, pytest.param(True, marks=pytest.mark.full)],
+    ids=["common", "kernels of their own"],
+)
 def test_lessons_are_what_an_agent_saw_while_exploiting(own, x64):
     options = {"kernel": stack([SquaredExponential(0.25)] * AGENTS, 2)} if own else {}
     numbers = schedules.first(FIRST)

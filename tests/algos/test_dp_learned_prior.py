@@ -273,7 +273,9 @@ def test_a_budget_that_pays_for_too_few_releases_is_refused_beforehand(tmp_path)
     assert ledger.epsilon() <= budget
 
 
-@pytest.mark.slow
+# Whose release it is makes no difference: `test_dp_fts_de` has a round in which nobody is present, and
+# `test_mechanism` a sampling of a fixed size.
+@pytest.mark.full
 def test_a_round_without_anybody_releases_noise_and_is_charged(tmp_path, monkeypatch):
     """Where two agents are drawn, whoever is present."""
     found = released(monkeypatch)
@@ -307,6 +309,7 @@ def test_a_stopped_run_goes_on_without_a_second_charge(tmp_path):
 # ---------------------------------------------------------------- what is learned
 
 
+SEEDS = 12
 #: Trust, z, S and releases of each.
 SETTINGS = {
     "together": (0.5, 1.5, 2.0, 3.0),
@@ -328,10 +331,12 @@ def values():
         algorithm = make(mechanism, agents=40, trust=trust, releases=releases, **OWN)
         return run(algorithm, objective, ROUNDS, key, initial=INITIAL)[1].values
 
-    each = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
-    table = jnp.asarray(list(SETTINGS.values()), float)
-    found = jax.jit(each)(tuple(table.T), jr.split(jr.key(0), 12))
-    return dict(zip(SETTINGS, np.asarray(found), strict=True))
+    # Pairs side by side: of two nested maps each would be traced.
+    table = jnp.repeat(jnp.asarray(list(SETTINGS.values()), float), SEEDS, axis=0)
+    keys = jnp.tile(jr.split(jr.key(0), SEEDS), len(SETTINGS))
+    found = jax.jit(jax.vmap(one))(tuple(table.T), keys)
+    found = np.asarray(found).reshape(len(SETTINGS), SEEDS, *found.shape[1:])
+    return dict(zip(SETTINGS, found, strict=True))
 
 
 def best(name):

@@ -216,7 +216,7 @@ def test_successive_peers_are_draws_by_weight_without_replacement(key):
 
 @pytest.mark.slow
 def test_peers_may_know_more_than_a_target_can_hold(key):
-    algorithm = method(agents=3, targets=1, own=Fitted(5, size=8), once=True)
+    algorithm = method(agents=3, targets=1, own=Fitted(5, size=8, refit_every=None), once=True)
     y = np.ones((9, 3))
     y[2:, 0] = np.nan
     x = np.where(np.isnan(y)[..., None], np.nan, np.random.default_rng(0).random((9, 3, 1)))
@@ -274,7 +274,7 @@ def test_a_message_is_as_many_floats_as_features(own, once):
 PEAKS = np.array([0.1, 0.35, 0.6, 0.85])
 OWN = {
     "same": None,
-    "own": Fitted(40, SquaredExponential(0.3)),
+    "own": Fitted(40, SquaredExponential(0.3), refit_every=None),
     "exact": Fitted(40, SquaredExponential(0.3), inference=Exact(), warp=True),
 }
 
@@ -408,7 +408,7 @@ def test_the_one_message_is_of_what_came_before_the_start():
     np.testing.assert_array_equal(state.clients.sent.weights, sent)
 
 
-@pytest.mark.parametrize("once", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("once", [pytest.param(False, marks=pytest.mark.full), True])
 def test_agents_agree_by_the_evidence_of_all_who_are_present(once):
     algorithm, state = agreement(once)
     present = np.array([True, False, True, True])

@@ -82,8 +82,10 @@ def ran():
     def one(trust, key):
         return run(make(trust=trust), objective, ROUNDS, key, initial=INITIAL)
 
-    both = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
-    return jax.jit(both)(jnp.asarray([0.0, 0.5]), jr.split(jr.key(0), SEEDS))
+    # Pairs side by side: of two nested maps each would be traced.
+    trusts, keys = jnp.repeat(jnp.asarray([0.0, 0.5]), SEEDS), jr.split(jr.key(0), SEEDS)
+    found = jax.jit(jax.vmap(one))(trusts, jnp.tile(keys, 2))
+    return jax.tree.map(lambda leaf: leaf.reshape(2, SEEDS, *leaf.shape[1:]), found)
 
 
 def finished():
@@ -131,7 +133,12 @@ def test_with_probability_p_an_agent_asks_as_if_it_were_alone(own_units):
     of = functools.partial(make, own_units=own_units)
     state, before = (told(of(), in_units()), 0) if own_units else (finished()[0], ROUNDS)
     keys = jr.split(jr.key(11), 40)
-    alone, together = (queries_of(of(trust=trust), state, keys) for trust in (0.0, 0.5))
+    # Of as many probabilities as below, that it is one program. Without any they work together, too:
+    # `test_newcomers_of_groups_work_alone_if_they_are_told_to`.
+    never = Table([0.0] * (before + 1))
+    alone, together = (
+        queries_of(of(trust=trust, mixing=never), state, keys) for trust in (0.0, 0.5)
+    )
     differ = np.any(alone != together, axis=-1)
     assert differ.mean() > 0.5
 
@@ -374,7 +381,8 @@ def test_in_chunks_a_round_holds_the_messages_of_a_chunk():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [UCB(), Thompson()])
+# Draws of newcomers: `test_a_policy_of_draws_asks_elsewhere_by_another_key`.
+@pytest.mark.parametrize("policy", [UCB(), pytest.param(Thompson(), marks=pytest.mark.full)])
 def test_other_policies_serve(policy):
     algorithm = make(policy=policy)
     queries, _ = ask(algorithm, finished()[0])
@@ -488,7 +496,8 @@ def test_equal_values_and_nobody_present_choose_nothing():
 
 @pytest.mark.slow
 def test_newcomers_search_by_the_features_and_the_noise_that_were_chosen():
-    noisy = [Fixed(SquaredExponential(0.25), size=30, noise=noise) for noise in (3.0, 1e-3)]
+    # As many as SEVERAL, which is the same program.
+    noisy = [Fixed(SquaredExponential(0.25), size=30, noise=noise) for noise in (3.0, 1e-3, 9.0)]
     before = make(features=noisy)
     prior = learned(before, told(before, Y), 2)
     assert prior.settings.chosen == 1

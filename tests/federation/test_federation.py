@@ -41,7 +41,8 @@ AGENTS, ROUNDS, INITIAL = 3, 4, 2
 KEY = jr.key(7)
 SQUARE = jaxbo.Cube(2)
 PRIVATE = Mechanism(1.0, 5.0, Poisson(0.5))
-LEDGER = jaxbo.Ledger(delta=1e-5)
+#: What releases cost is tried in `privacy`: this accountant takes no time.
+LEDGER = jaxbo.Ledger(delta=1e-5, accountant=jaxbo.accounting.moments)
 
 
 def bowl(key, agent, x):
@@ -116,6 +117,8 @@ class World:
 GRID = jaxbo.Finite(jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 9)] * 2), -1).reshape(-1, 2))
 FITTED = jaxbo.Fitted(capacity=16, refit_every=None, warp=False)
 FITTED_EXACTLY = jaxbo.Fitted(capacity=16, refit_every=None, inference=jaxbo.Exact())
+#: Few, since each owner makes the common part anew, which takes a quarter of a second of a hundred.
+FEW = jaxbo.Fixed(size=16, noise=1e-3)
 METHODS = {
     "FTS": FTS(GRID, AGENTS),
     "FTS once, pooled": FTS(SQUARE, AGENTS, once=True, own=FITTED, pooled=jaxbo.Pooled()),
@@ -140,7 +143,9 @@ METHODS = {
         features=[jaxbo.Fixed(jaxbo.SquaredExponential(5.0)), jaxbo.Fixed()],
     ),
     "learned prior in own units": jaxbo.LearnedPrior(GRID, AGENTS, 16, own_units=True),
-    "private learned prior": jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=PRIVATE),
+    "private learned prior": jaxbo.DPLearnedPrior(
+        GRID, AGENTS, 16, features=FEW, mechanism=PRIVATE
+    ),
     "TAF": jaxbo.TAF(GRID, AGENTS, FITTED_EXACTLY),
     "RGPE": jaxbo.RGPE(GRID, AGENTS, FITTED_EXACTLY),
 }
@@ -541,7 +546,7 @@ def test_every_release_is_charged_and_none_is_made_twice(tmp_path):
 def test_rounds_after_the_last_release_cost_nothing_and_broadcast_the_same_prior(tmp_path):
     # Of so little noise that no release is taken for noise alone: the estimate of those is 0.
     quiet = Mechanism(0.1, 1.0, Poisson(0.5))
-    private = jaxbo.DPLearnedPrior(GRID, AGENTS, 16, mechanism=quiet)
+    private = jaxbo.DPLearnedPrior(GRID, AGENTS, 16, features=FEW, mechanism=quiet)
     world = World(tmp_path, private, ledger=LEDGER)
     server, means = world.server(), []
     while not server.done:

@@ -34,7 +34,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 AGENTS, ROUNDS, INITIAL = 4, 2, 1
 KEY = jr.key(7)
-LEDGER = jaxbo.Ledger(delta=1e-5)
+#: What releases cost is tried in `privacy`: this accountant takes no time.
+LEDGER = jaxbo.Ledger(delta=1e-5, accountant=jaxbo.accounting.moments)
 SQUARE = jaxbo.Cube(2)
 #: So little noise that queries are those without.
 QUIET = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))

@@ -76,7 +76,7 @@ def for_all(monkeypatch):
 
 # The noise is that of the operating system: a test that holds here may fail once in very many times.
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [EVERYBODY, SOME])
+@pytest.mark.parametrize("sampling", [pytest.param(EVERYBODY, marks=pytest.mark.full), SOME])
 def test_a_claim_that_is_right_is_not_refuted(sampling, key):
     found = audited(whisper(sampling=sampling), key)
     assert not found.broken

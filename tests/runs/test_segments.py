@@ -102,7 +102,13 @@ def test_segments_have_the_bits_of_one_program(algorithm, way, key, path, slowly
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        way if way in ("rounds", SUMMARIES) else pytest.param(way, marks=pytest.mark.full)
+        for way in WAYS
+    ],
+)
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(way, key, path, slowly, monkeypatch):
     slowly(2)
     whole = run(WALK, noisy, 7, key, checkpoint=path.with_name("whole"), **WAYS[way])

@@ -20,7 +20,7 @@ RUNS, ROUNDS = 2, 3
 OURS = ours.method
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_words_of_one_kind_add_up_and_words_of_several_restrict_each_other():
     every = problems.everything()
     assert len({problem.name for problem in every}) == len(every) == 2 * 24 * 4 * 3 + 12
@@ -39,7 +39,7 @@ def test_ours_is_for_the_domain_and_the_evaluations():
     assert method.capacity == 30
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_classical_functions_of_a_dimension_are_arguments_of_one_program():
     structures = {}
     for problem in problems.chosen(("classical",)):
@@ -61,7 +61,7 @@ def test_the_table_knows_which_best_points_are_on_the_border():
     assert {f"c{p.number:02d}" for p in chosen if at_border(p.function)} == tables.AT_BORDER
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_methods_begin_with_the_same_points_values_and_noise(light):
     problem = CubeProblem("noisy Branin", NOISY, "-", 1, 1, CLASSICAL, branin())
     assert problem.noise() == pytest.approx(0.01 * problem.scale())

@@ -70,7 +70,7 @@ def test_optuna_has_the_same_parameters():
     assert found["c"].choices == ("x", True)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("learner", learners.LEARNERS)
 def test_a_task_has_no_noise_and_its_parameters_matter(learner):
     task = f"{learner} on diabetes"  # the quickest of the data sets

@@ -39,7 +39,7 @@ def test_regret_is_against_what_each_agent_wants_on_the_grid(name):
     np.testing.assert_array_equal(found[0], 0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_plain_implementation_explores_and_exploits_as_ours(x64):
     # Of the same design: variances of a grid are equal by symmetry, and rounding picks one of them.
     numbers = schedules.growing(ROUNDS)

@@ -60,7 +60,7 @@ def ucb(t, mean, std, best):
     return mean + (2 + 0.1 * np.sqrt(2 * (gain + 1 + np.log(10)))) * std
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("index", "reference", "joint"),
     [
@@ -97,7 +97,7 @@ def test_every_query_maximizes_the_index_of_what_the_agent_wants(index, referenc
     assert len(np.unique(np.asarray(trace.queries[0]), axis=0)) > 1  # nobody knows anything
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_that_was_observed_before_the_start_is_sent_with_the_first_query():
     method = Collaborative(POINTS, AGENTS, Improvement(), size=40)
     grid = OnGrid(jr.normal(jr.key(0), (AGENTS, 120)), POINTS.points)
@@ -105,7 +105,7 @@ def test_all_that_was_observed_before_the_start_is_sent_with_the_first_query():
     np.testing.assert_array_equal(trace.info.scalars, 3 * np.array([[5], [1]]) * np.ones(3, int))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_long_run_stays_exact():
     # Thousands of updates of one root; the domain is seen many times over.
     method = Collaborative(POINTS, 1, IGPUCB(2.0, 0.1, 0.1), alpha=1.0, size=100)

@@ -50,7 +50,7 @@ def test_functions_have_the_variance_and_the_correlation_of_their_process(key):
     np.testing.assert_allclose(np.mean((f * g)[~one]), (3 + k) / 8 + 1 / 2, atol=0.12)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_maximum_is_that_of_enumeration_and_a_little_more(key):
     dim, grid = 5, 9
 

@@ -14,7 +14,7 @@ def test_equal_samples_rule_out_nothing():
     assert auditing.bound(rng.normal(size=20_000), rng.normal(size=20_000), 1e-3) < 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_bound_is_a_bound_for_a_known_pair_and_near_it():
     # N(1, 1) against N(0, 1): the statistic is x itself, and the best epsilon is known in closed form.
     rng, delta = np.random.default_rng(0), 1e-2
@@ -29,7 +29,7 @@ def test_the_bound_is_a_bound_for_a_known_pair_and_near_it():
     assert np.mean(found) > 0.7 * truth
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", ["as it is", "noise halved", pytest.param("not clipped", marks=pytest.mark.full)]
 )

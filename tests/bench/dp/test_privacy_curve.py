@@ -102,7 +102,7 @@ def _everything():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_setting_is_a_method_and_costs_what_its_mechanism_does():
     problem = privacy_curve.PrivateProblem(Cube(3), 30, _bowl, "error", batch=1, trains=False)
     assert len(privacy_curve.SETTINGS) == 12

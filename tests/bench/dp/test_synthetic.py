@@ -12,7 +12,7 @@ from jaxbo.algos.ts import TS
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("q", "z", "printed"),
     [

@@ -42,7 +42,7 @@ def test_every_method_has_room_for_its_evaluations(name, dim):
     assert algorithm.capacity == 110
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "method", [light, pytest.param(METHODS["GP-TS, SE"], marks=pytest.mark.full)]
 )

@@ -79,7 +79,7 @@ def test_a_target_hears_all_fields_but_its_own():
     assert (weights[np.arange(6), 6 + np.arange(6)] == 0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(k, marks=pytest.mark.full) if k == "TAF" else k for k in experiment.FEDERATED],
@@ -100,7 +100,7 @@ def test_before_the_start_peers_know_fifty_points_and_targets_none(kind, key):
     assert experiment._floats(experiment.Method("", kind, 20)) == (sent, sent)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_part_goes_on_where_it_was_stopped_and_is_not_evaluated_again(
     small_fields, tmp_path, monkeypatch
 ):
@@ -144,7 +144,7 @@ def _found(levels):
     return {method: (level + e, 0.1) for method, level, e in pairs}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_claims_are_held_against_the_authors_figures():
     lower = {method: level - 0.02 for method, level in experiment.PUBLISHED.items()}
     same = experiment.checks(_found(experiment.PUBLISHED), rounds=50)
@@ -156,7 +156,7 @@ def test_claims_are_held_against_the_authors_figures():
     assert not any("s.e." in claim for claim in shorter)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_fts_clearly_below_another_is_reported_as_worse():
     levels = {("TS", 0): 0.82, ("FTS", 50): 0.7, ("FTS", 150): 0.9, ("TAF", 150): 0.95}
     checks = experiment.checks(_found(levels), rounds=50)

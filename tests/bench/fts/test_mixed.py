@@ -10,7 +10,7 @@ from bench.fts.peers import ALIKE, PEERS
 from bench.tasks.synthetic import draws, grid
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("alike", [0, 20, PEERS])
 def test_so_many_peers_are_alike_and_the_others_are_strangers(alike, key):
     function = draws(key, 1)[0]

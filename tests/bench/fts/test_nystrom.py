@@ -9,7 +9,7 @@ from bench.fts import nystrom
 from jaxbo.kernels.processes.covariance import SquaredExponential
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("label", nystrom.BASES)
 def test_the_error_of_a_kernel_is_that_of_its_features(label):
     basis, dim, size = nystrom.BASES[label], 2, 20
@@ -26,7 +26,7 @@ def test_the_error_of_a_kernel_is_that_of_its_features(label):
     np.testing.assert_allclose(found, np.sqrt(np.mean(errors)), rtol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_with_enough_inducing_points_nothing_is_lost():
     inducing, fourier = (
         nystrom.kernel_error(nystrom.BASES[name], 1, 80, jr.key(3))

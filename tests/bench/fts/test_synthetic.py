@@ -43,7 +43,7 @@ def test_peers_see_the_functions_values_off_by_the_distance_and_the_target_nothi
         np.testing.assert_allclose(noise.mean(), 0, atol=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_cheap_start_is_the_warm_start_in_all_that_is_asked(key):
     setting = PeerSetting(observations=5, features=10)
     informers = synthetic.federated(setting, own=None)

@@ -13,7 +13,7 @@ from bench.tasks import tabulated
 NAMES = ("alike", "unrelated", "landmine-svm")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_functions_of_a_family_are_in_deviations_and_their_optimum_is_their_largest():
     its = growing.problem("half")
     assert its.objective(its.drawn(jr.key(0))).agents == its.agents == 110

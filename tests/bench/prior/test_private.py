@@ -11,7 +11,7 @@ from jaxbo.privacy import accounting
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_private_methods_cost_what_their_names_say():
     for epsilon in private.LOSSES:
         ours = private.label(epsilon)

@@ -45,7 +45,7 @@ def test_the_bound_knows_the_covariance_of_the_functions(family):
     np.testing.assert_allclose(multitask.covariance(family, 4), found, atol=0.04)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_bound_predicts_as_the_dense_process_of_all_agents():
     phi = features.sine_cosine(jr.key(0), setting.KERNEL, 2, 60)
     C = multitask.covariance(jnp.asarray([0.8, 0.2, 1.0]), 4)

@@ -52,7 +52,7 @@ def test_a_forgetful_search_fails_where_the_same_search_remembers():
     assert np.isnan(forgetful).mean() > np.isnan(told).mean() + 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_claims_compare_ways_of_telling():
     rng = np.random.default_rng(0)
     few = failures.Found(np.full(5, 0.05), rng.uniform(1, 1.1, 5))

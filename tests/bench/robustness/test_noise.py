@@ -7,7 +7,7 @@ import pytest
 from bench.robustness import noise
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_unit_is_the_deviation_of_a_grid():
     axis = (np.arange(200) + 0.5) / 200
     grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)

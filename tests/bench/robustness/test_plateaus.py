@@ -22,7 +22,7 @@ def test_levels_have_the_shares_of_the_volume_that_are_said(dim):
     assert set(np.unique(hill)) == {hill.dtype.type(0.2), 1.0}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_random_search_meets_the_best_level_when_chance_says():
     shape = plateaus.SHAPES["hill"]
     met = plateaus.first(plateaus.RANDOM, shape, 2, 300, 0)

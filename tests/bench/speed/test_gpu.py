@@ -120,7 +120,7 @@ def test_a_million_agents_are_tried_at_once_and_in_chunks(key):
     assert all(case.agents < 100 for case, _ in gpu.cases(gpu.SMALL.rounds, gpu=False))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_result_names_the_device(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpu.floor, "rate", lambda case: 1e11)
     assert runner.main(["gpu", "--quick", "--only", "max-sum", "--out", str(tmp_path)]) == 0

@@ -20,7 +20,7 @@ def uncached():
     compilation_cache.reset_cache()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures("uncached")
 def test_the_parts_of_a_first_call_are_found():
     found = methods.where("RandomSearch")
@@ -30,7 +30,7 @@ def test_the_parts_of_a_first_call_are_found():
     assert 0.01 < found.passes + found.writing + found.llvm < 60
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_driver_is_measured_beside_its_evaluations(monkeypatch):
     slept = []
     # Threads of other tests in this process may sleep, too: only this module's clock is another one.

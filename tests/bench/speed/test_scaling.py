@@ -65,7 +65,7 @@ def test_all_cases_can_be_built_and_have_names_of_their_own():
         assert case.devices == 1 or case.agents % case.devices == 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_method_has_its_costs():
     public = {m for m in vars(jaxbo).values() if isinstance(m, type)}
     expected = {

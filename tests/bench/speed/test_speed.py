@@ -22,7 +22,7 @@ def test_the_maximum_that_answers_are_compared_with_is_that_of_all_points(key):
     assert abs(most - float(sums.max())) <= factors * maxsum.DIGIT
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_chain_is_timed_both_ways(key):
     (figure,) = maxsum.chain_figures(key, repeats=1, variables=5, points=3)
     assert figure.name.startswith("a chain of 5 variables on 3 points")

@@ -78,7 +78,7 @@ def test_the_optimum_is_where_an_instance_says():
         assert min(excess(known, x) for x in near) > 0, number
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.float64
 def test_one_compiled_program_has_all_functions_on_the_cube():
     functions = [BBOB(number, 3) for number in FUNCTIONS]

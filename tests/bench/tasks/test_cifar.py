@@ -43,7 +43,7 @@ def plain(theta, X):
     return jax.nn.relu(X.reshape(len(X), -1) @ W + b[None, :]) @ V + c[None, :]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_scores_are_those_of_xlas_convolution(key):
     pictures = made_up(6)
     theta = cifar.start(key, 16, point())
@@ -62,7 +62,7 @@ def test_scores_are_those_of_xlas_convolution(key):
     np.testing.assert_allclose(spreads, np.sqrt(2 / np.array([27, 72, 72, 144, 64, 64])), rtol=0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_training_is_plain_descent_on_the_batches_of_a_shuffle(key):
     pictures, x = made_up(65), point(batch=30)  # two pieces, two pieces, one
     theta = cifar.start(key, 16, x)

@@ -88,7 +88,7 @@ def test_a_step_is_on_a_batch_and_batches_are_taken_in_turn(size, people):
         np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_each_data_set_is_split_by_its_people(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(30), 12)

@@ -32,7 +32,7 @@ def test_every_row_trains_or_validates_and_owners_keep_their_own():
     assert not np.array_equal(found.X[0, 0], found.X[0, 1])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_steps_are_those_of_momentum_weight_decay_and_dropout():
     half, steps = one(), perceptron.STEPS
     theta = perceptron.start(jr.key(1), jnp.asarray(CHOSEN["width"]), half.X.shape[1])
