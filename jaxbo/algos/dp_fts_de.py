@@ -174,6 +174,10 @@ class DPFTSDE(AbstractPrivate, AbstractTwoModels):
         """
         return agent % self.regions.count
 
+    @property
+    def least_initial(self) -> int:
+        return 1
+
     def initial(self, key: Key, agent: Count) -> Point:
         """Draws a point of the agent's own region, as line 2 of Algorithm 2 does.
 

@@ -182,6 +182,10 @@ class DPLearnedPrior(AbstractPrivate):
         return self.own_units
 
     @property
+    def least_initial(self) -> int:
+        return 2 if self.own_units else 1
+
+    @property
     def open(self) -> LearnedPrior:
         """Returns the method without privacy, whose agents do the same by themselves."""
         return LearnedPrior(

@@ -51,7 +51,7 @@ from jaxbo.privacy.mechanism import Mechanism
 from jaxbo.runs import _archive
 from jaxbo.runs._identity import identity
 from jaxbo.runs._lock import Hold
-from jaxbo.runs._simulation import is_private
+from jaxbo.runs._simulation import is_private, warn_of_noise_alone
 from jaxbo.runs.compiled import check_sizes
 from jaxbo.types import Key
 
@@ -82,6 +82,7 @@ def releases_of(
         f"what {type(algorithm).__name__} releases is private only with a ledger, and without one "
         "owners could guess its noise: give ledger=jaxbo.Ledger(delta), which counts what is spent.",
     )
+    warn_of_noise_alone(algorithm, releases, initial)
     return releases
 
 

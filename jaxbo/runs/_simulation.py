@@ -1,6 +1,7 @@
-"""The word that private releases of a simulation protect nobody."""
+"""Warnings: simulated releases protect nobody, and a release before any value is noise alone."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -46,3 +47,18 @@ def _warn() -> None:
         "nobody's privacy is protected. For that give `drive` or a federation a ledger.",
         SimulationWarning,
     )
+
+
+def warn_of_noise_alone(
+    algorithm: Any, releases: Sequence[Mechanism | None], observed: int, first: bool = True
+) -> None:
+    """`RuntimeWarning` where agents have so few observations that the first release says nothing.
+
+    `observed` is how many they have before it, and `first` whether it is the run's first round.
+    """
+    least = algorithm.least_initial
+    if first and observed < least and any(map(is_private, releases[:1])):
+        warn(
+            f"the first release is charged, and will be noise alone: agents have {observed} observations "
+            f"before the first round, and this method needs {least}: initial={least} or more."
+        )

@@ -89,7 +89,8 @@ Ledgers. `ledger`: the costs of private releases so far. It needs a `checkpoint`
     grows. It gives away a checkpoint that was removed or is an older copy: a `CheckpointError`. The run
     that follows begins with `Trace.ledger`. The promise is for a number of rounds that is settled
     beforehand: a run that `stop` ends tells something of its values by its length. Without a ledger,
-    private releases are simulated, and a `SimulationWarning` says so once.
+    private releases are simulated, and a `SimulationWarning` says so once. With a ledger, a warning says
+    if agents have too few observations before the first round: its release would be noise alone.
 """
 
 from __future__ import annotations  # `help` shows the names of types, not what they stand for
@@ -129,7 +130,7 @@ from jaxbo.runs._flight import Flight
 from jaxbo.runs._identity import Identity, identity
 from jaxbo.runs._progress import Progress
 from jaxbo.runs._record import Record
-from jaxbo.runs._simulation import warn_of_simulation
+from jaxbo.runs._simulation import warn_of_noise_alone, warn_of_simulation
 from jaxbo.runs._start import Start, beginning
 from jaxbo.runs.compiled import (
     check_queries,
@@ -254,7 +255,8 @@ def drive(
     check_direction(direction)
     begin = beginning(algorithm, known, first, initial)
     initial = begin.asked
-    check_sizes(algorithm, rounds, initial, present, state, begin.held(algorithm.targets))
+    held = begin.held(algorithm.targets)
+    check_sizes(algorithm, rounds, initial, present, state, held)
     check_precision(algorithm)
     compiled = check_way(algorithm, objective, executor, timeout)
     check_catch(catch)
@@ -269,6 +271,9 @@ def drive(
     check_budget(ledger, releases)
     if ledger is None:
         warn_of_simulation(algorithm)
+    else:
+        before = 0 if state is None else int(algorithm.told(state))
+        warn_of_noise_alone(algorithm, releases, before + held + initial, done == 0)
     require(
         ledger is None or checkpoint is not None,
         "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",

@@ -522,6 +522,7 @@ def test_a_resumed_run_must_begin_with_its_own_ledger(path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:agent .* failed:RuntimeWarning")
 @pytest.mark.parametrize("initial", [0, 1])
+@pytest.mark.filterwarnings("ignore:the first release is charged")
 def test_of_a_run_that_never_succeeded_only_what_was_charged_is_kept(initial, path):
     def broken(agent, x):
         raise NameError("x1")

@@ -128,6 +128,14 @@ class AbstractAlgorithm(Extensible):
         """
         return None
 
+    @property
+    def least_initial(self) -> int:
+        """Returns the fewest observations of an agent before the first round.
+
+        With fewer, a first release is charged, and is noise alone. So a run with a ledger warns.
+        """
+        return 0
+
     def initial(self, key: Key, agent: Count) -> Point:
         """Draws a point of an agent's initial design.
 
