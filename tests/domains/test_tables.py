@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from jaxbo.algos.ts import TS
+from jaxbo.domains import constraint
 from jaxbo.domains.parameters import AbstractChoice, Categorical, Context, Integer, Ordinal, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.models.surrogate import Fixed
@@ -231,7 +232,9 @@ NEEDS |= {"depth": {"model": ["tree"]}, "C": {"model": ["svm", None]}}
     ids=["Python", "compiled"],
 )
 def everything(request):
-    return Space(EVERYTHING, where=request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constraint, "BATCH", 128)  # fewer points at a time, at every context
+        yield Space(EVERYTHING, where=request.param)
 
 
 @pytest.mark.slow

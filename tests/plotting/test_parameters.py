@@ -15,14 +15,19 @@ from jaxbo.plotting import _runs
 from jaxbo.plotting._runs import modeled, observed
 from tests.walk import Stroll
 
-# Pictures of as many points of as many coordinates share their programs.
-FITTED, PREDICTED = eqx.filter_jit(_runs._fitted), eqx.filter_jit(_runs._predicted)
 
+@pytest.fixture(autouse=True, scope="module")
+def few_programs_of_pictures():
+    """Pictures of as many points of as many coordinates share their programs.
 
-@pytest.fixture(autouse=True)
-def few_programs_of_pictures(monkeypatch):
-    monkeypatch.setattr(_runs, "_fitted", FITTED)
-    monkeypatch.setattr(_runs, "_predicted", PREDICTED)
+    What a space makes of a point is a program, too: one operation at a time it would be dozens.
+    """
+    compiled = (_runs, "_fitted"), (_runs, "_predicted")
+    compiled += (jaxbo.Space, "project"), (jaxbo.Space, "_place")
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in compiled:
+            patch.setattr(owner, name, eqx.filter_jit(getattr(owner, name)))
+        yield
 
 
 #: Values that are not NaN, of all pictures in two coordinates.
@@ -266,7 +271,7 @@ def test_a_picture_of_workers_who_share_an_objective_is_of_all_their_evaluations
 def test_a_trace_knows_whether_its_workers_share_an_objective():
     stroll = Stroll(jaxbo.Cube(1), 3)
     bowl = lambda x: -((x[0] - 0.3) ** 2)  # noqa: E731
-    _, driven = jaxbo.drive(stroll, bowl, 1, jr.key(0), initial=1, progress=False)
+    _, driven = jaxbo.drive(stroll, bowl, 0, jr.key(0), initial=2, progress=False)
     assert driven.shared
     (best,) = labeled(plotting.progress(driven), "median")
     assert len(best.get_xdata()) == 6  # of the one objective, not of three

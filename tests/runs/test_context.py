@@ -16,6 +16,7 @@ from jaxbo import (
     run,
     simulate,
 )
+from jaxbo.domains import constraint
 from jaxbo.domains.base import Cube
 from jaxbo.domains.parameters import Categorical, Context, Real
 from jaxbo.domains.space import Space
@@ -68,7 +69,8 @@ def test_a_query_that_comes_back_is_one_of_a_workers_and_not_one_more(key, tmp_p
 
 
 @pytest.mark.slow
-def test_a_first_point_that_is_not_allowed_in_a_context_gives_way_to_another(key):
+def test_a_first_point_that_is_not_allowed_in_a_context_gives_way_to_another(key, monkeypatch):
+    monkeypatch.setattr(constraint, "BATCH", 128)  # fewer points at a time, at every context
     space = Space(load=Context(Real(0, 10)), x=Real(0, 10), where=lambda p: p["x"] <= p["load"])
     guess = [{"load": 9.0, "x": 8.0}, {"load": 9.0, "x": 1.0}]
     desk = Desk(stroll(space), key, initial=1, first=guess)

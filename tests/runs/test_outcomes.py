@@ -63,6 +63,11 @@ def equal(one, other):
         np.testing.assert_array_equal(a, b)
 
 
+def at_most(bound):
+    """A cost of so much; the bound is a number that a program is given."""
+    return eqx.tree_at(lambda outcome: outcome.at_most, COST, jnp.asarray(bound))
+
+
 def met_of(outcomes):
     return (outcomes["cost"] <= 1) & (outcomes["b2"] >= 0.01)
 
@@ -349,7 +354,7 @@ def test_the_best_point_and_rules_to_stop_pass_over_points_beyond_a_bound():
     )
     x = np.linspace(0, 1, 9)
     domain = Finite(x[:, None])
-    method = EGP(domain, model, outcomes=[Outcome("cost", at_most=0.5)])
+    method = EGP(domain, model, outcomes=[at_most(0.5)])
 
     def value(x):
         return {"value": float(x[0]), "cost": float(x[0])}
@@ -360,7 +365,7 @@ def test_the_best_point_and_rules_to_stop_pass_over_points_beyond_a_bound():
     assert modeled(observed(trace, method.domain)).ranked[0].tolist() == [0.5]
     assert stopping.Target(0.5)(trace)
     assert not stopping.Target(0.6)(trace)
-    nowhere = EGP(domain, model, outcomes=[Outcome("cost", at_most=-1.0)])
+    nowhere = EGP(domain, model, outcomes=[at_most(-1.0)])
     state, trace = quiet(nowhere, value, 0, KEY, first=x[:, None].tolist())
     assert np.isnan(best(nowhere, state, trace).x).all()
 
@@ -396,10 +401,7 @@ def ended(policy, outcome):
     ids=["improvement", "Thompson"],
 )
 def test_the_constrained_optimum_is_found_as_it_is_not_without_the_bound(policy):
-    # The bound is a number that the program is given.
-    free = eqx.tree_at(lambda outcome: outcome.at_most, COST, jnp.asarray(100.0))
-    bound = eqx.tree_at(lambda outcome: outcome.at_most, COST, jnp.asarray(1.0))
-    with_bound, without = (np.asarray(ended(policy, outcome)) for outcome in (bound, free))
+    with_bound, without = (np.asarray(ended(policy, at_most(bound))) for bound in (1.0, 100.0))
     assert (with_bound > -1e-5).all()
     assert np.median(with_bound) < 0.02
     assert np.median(without) > max(0.05, 3 * np.median(with_bound))

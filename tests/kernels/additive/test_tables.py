@@ -39,15 +39,21 @@ def kernel_of(form, groups):
     return AdditiveKernel(scopes, FORMS[form], scales, variances, groups=GROUPS[groups])
 
 
+@jax.jit
+def inverse_of(kernel, X, used):
+    """L⁻¹ of the observations, of which those not used are as if without any covariance."""
+    K = gram(kernel, X, X) + 1e-2 * jnp.eye(CAPACITY)
+    K = jnp.where(used[:, None] & used[None, :], K, jnp.eye(CAPACITY))
+    return jnp.linalg.inv(jnp.linalg.cholesky(K))
+
+
 @functools.cache
 def observed(form, groups, count):
     """A kernel, the grid, and `count` observations of `CAPACITY`, one of which is 0, with their L⁻¹."""
     kernel = kernel_of(form, groups)
     X = jr.uniform(jr.key(1), (CAPACITY, DIM))
     used = jnp.arange(CAPACITY) < count
-    K = gram(kernel, X, X) + 1e-2 * jnp.eye(CAPACITY)
-    K = jnp.where(used[:, None] & used[None, :], K, jnp.eye(CAPACITY))
-    inverse = jnp.linalg.inv(jnp.linalg.cholesky(K))
+    inverse = inverse_of(kernel, X, used)
     y = jr.normal(jr.key(2), (CAPACITY,)).at[1].set(0)
     outputs = jnp.where(used[None, :], jnp.stack([y, jnp.ones_like(y)]), 0)
     points = jnp.stack([jnp.linspace(0, 1, GRID)] * DIM)
@@ -71,19 +77,18 @@ def test_tables_are_the_posterior_of_every_factor(form, groups):
     count = 9
     kernel, points, X, used, inverse, outputs = observed(form, groups, count)
     told = jax.jit(factor_tables.tables)(kernel, points, X, used, inverse, outputs)
-    K = np.asarray(gram(kernel, X[:count], X[:count]), np.float64) + 1e-2 * np.eye(count)
-    y = np.asarray(outputs[:, :count], np.float64)
+    told, points, X, outputs = jax.tree.map(np.asarray, (told, points, X[:count], outputs))
+    covariance = jax.jit(gram)
+    K = np.asarray(covariance(kernel, X, X), np.float64) + 1e-2 * np.eye(count)
+    y = outputs[:, :count].astype(np.float64)
     for number, scope in enumerate(SCOPES):
         cells = np.indices((GRID,) * len(scope))
-        of_scope = jnp.array(scope)
         x = np.stack([points[v][i] for v, i in zip(scope, cells, strict=True)], axis=-1)
         # k_I by its definition, of a plain kernel.
         one = kernel.form.with_hyperparameters(
             kernel.length_scales[number, : len(scope)], kernel.variances[number]
         )
-        k = np.asarray(
-            gram(one, jnp.asarray(x.reshape(-1, len(scope))), X[:count, of_scope]), np.float64
-        )
+        k = np.asarray(covariance(one, x.reshape(-1, len(scope)), X[:, scope]), np.float64)
         weights = np.linalg.solve(K, k.T)
         mean, variance = (of_factor(kernel, stacked, number) for stacked in told)
         assert mean.shape == (2, *(GRID,) * len(scope))
