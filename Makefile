@@ -57,7 +57,7 @@ test-slow: LOT := slow and not (full or long)
 test-all: LOT := not (full or long)
 test-all: test test-float64
 
-# More seeds, sizes and settings of the same, and longer experiments.
+# More seeds, sizes and settings of the same, and slower checks of experiments.
 test-full: LOT := full and not long
 test-full: export JAX_ENABLE_X64 = 0
 test-full: $(VENV)/ready-test
