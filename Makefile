@@ -1,6 +1,6 @@
 # make demo         twenty owners tune an SVM: federated, and alone (a table and a picture in out/)
 # make federation   a server and five owners, each a process of its own, do so through a network
-# make test         the tests: every behavior of every method
+# make test         the tests: every behavior, of each method that has it from no other
 # make test-all     the slow ones too, and float64: what .ci/run runs
 # make test-full    more seeds, sizes and settings of the same
 # make check        ruff and pyright

@@ -253,8 +253,8 @@ def test_a_run_in_chunks_takes_the_memory_of_a_chunk(key):
     assert bytes_of(None) - state > 3 * (bytes_of(16) - state)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["FTS", "DP-FTS-DE"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["FTS", pytest.param("DP-FTS-DE", marks=pytest.mark.full)])
 def test_agents_who_do_not_divide_evenly_take_no_more_memory_in_a_run(name, key):
     def bytes_of(agents):
         def recorded(key):

@@ -139,25 +139,54 @@ def test_no_class_name_occurs_twice():
 
 
 #: Packages from below. A module imports those of its own floor and of floors below, wherever in its text.
-FLOORS = ("types", "domains", "kernels", "privacy", "objectives algos", "runs", "federation")
+FLOORS = (
+    "types",
+    "domains layout schedules",
+    "kernels",
+    "privacy",
+    "objectives algos",
+    "runs metrics",
+    "federation plotting stopping",
+    "demo",
+    "__init__ __main__",
+)
+
+
+def imported(path, package):
+    """The modules and names of a package that a file imports, wherever in its text."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [node.module or "", *(f"{node.module}.{name.name}" for name in node.names)]
+    return {full for full in found if full.startswith(f"{package}.")}
 
 
 @pytest.mark.slow
 def test_no_module_imports_upward():
     floor = {name: n for n, names in enumerate(FLOORS) for name in names.split()}
+    # Helpers are below all: `_check`, `_keys` and their like.
+    floor |= {path.stem: 0 for path in ROOT.glob("jaxbo/_[a-z]*.py")}
     upward = []
     for path in ROOT.glob("jaxbo/**/*.py"):
         name = path.relative_to(ROOT / "jaxbo")
-        mine = floor.get(name.parts[0].removesuffix(".py"), len(FLOORS))
-        for node in ast.walk(ast.parse(path.read_text())):
-            of = (
-                [a.name for a in node.names]
-                if isinstance(node, ast.Import | ast.ImportFrom)
-                else []
-            )
-            if isinstance(node, ast.ImportFrom):
-                of = [node.module or "", *(f"{node.module}.{n}" for n in of)]
-            rooms = {full.split(".")[1] for full in of if full.startswith("jaxbo.")}
-            upward += [(name.as_posix(), room) for room in rooms if floor.get(room, 0) > mine]
-    assert len(list(ROOT.glob("jaxbo/*"))) > len(FLOORS)
+        mine = floor[name.parts[0].removesuffix(".py")]
+        rooms = {full.split(".")[1] for full in imported(path, "jaxbo")} & floor.keys()
+        upward += [(name.as_posix(), room) for room in rooms if floor[room] > mine]
     assert upward == []
+
+
+def test_no_experiment_imports_another():
+    """What they share is in `common` and `tasks`, or in a module of their room that is no experiment."""
+    experiments = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in ROOT.glob("bench/*/*.py")
+        if "\nEXPERIMENT = " in path.read_text()
+    }
+    assert len(experiments) > 50
+    crossed = {
+        name: sorted(imported(path, "bench") & experiments.keys())
+        for name, path in experiments.items()
+    }
+    assert {name: others for name, others in crossed.items() if others} == {}

@@ -176,7 +176,7 @@ class DPFTSDE(AbstractPrivate, AbstractTwoModels):
 
     @property
     def least_initial(self) -> int:
-        return 1
+        return 2 if self.features.standardize else 1  # a single value is its own mean
 
     def initial(self, key: Key, agent: Count) -> Point:
         """Draws a point of the agent's own region, as line 2 of Algorithm 2 does.

@@ -82,7 +82,6 @@ def releases_of(
         f"what {type(algorithm).__name__} releases is private only with a ledger, and without one "
         "owners could guess its noise: give ledger=jaxbo.Ledger(delta), which counts what is spent.",
     )
-    warn_of_noise_alone(algorithm, releases, initial)
     return releases
 
 
@@ -111,7 +110,8 @@ class Coordinator:
             draws only if they have been given it.
         checkpoint: A file with which a server that was stopped goes on: give it the same arguments. A
             single server at a time has it, until it is stopped.
-        initial: Number of points that an owner evaluates before the first round.
+        initial: Number of points that an owner evaluates before the first round. A warning says if a
+            private method needs more of them.
         ledger: Is charged for every private release, and both are saved before it is sent. The noise
             then comes from random words of the operating system, new each time. A method whose releases
             are private must have a ledger.
@@ -186,6 +186,8 @@ class Coordinator:
                 f"the checkpoint has {self.round + 1} rounds already, the run asks for {rounds}: give "
                 "at least as many as before.",
             )
+            if self.round < 0:
+                warn_of_noise_alone(algorithm, self._releases[0], initial, initial)
         except BaseException:
             self.stop()
             raise

@@ -69,8 +69,8 @@ class Crew:
         """Gives the idle something to do, unless the run is to end."""
         try:
             while self.idle and self._wanted(total):
-                self.flight.must_have_room()
-                if not self.flight.room:
+                self.flight.must_have_a_worker()
+                if not self.flight.free:
                     break
                 worker, ticket = self.idle.pop(0), self.desk.ask()
                 self._submit(worker, ticket)

@@ -144,8 +144,8 @@ class Evaluator:
         """Hands evaluations to the executor while it takes them. An error is `refused`."""
         try:
             if waiting:
-                self.flight.must_have_room()
-            while waiting and self.flight.room:
+                self.flight.must_have_a_worker()
+            while waiting and self.flight.free:
                 agent = waiting[0]
                 arguments = (agent, self._argument(row, agent))[-self.count :]
                 self.record.begin(row, agent)

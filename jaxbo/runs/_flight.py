@@ -39,14 +39,14 @@ class Flight:
         return getattr(pool, "_max_workers", None)
 
     @property
-    def room(self) -> bool:
-        """Whether another evaluation may be given."""
+    def free(self) -> bool:
+        """Whether a worker may be given another evaluation."""
         busy = len(self.running) + len(self._held)
         return self._most is None or busy < self._most
 
-    def must_have_room(self) -> None:
+    def must_have_a_worker(self) -> None:
         """`HeldError` if no evaluation will ever begin."""
-        if not self.running and not self.room:
+        if not self.running and not self.free:
             raise HeldError(
                 f"all {self._most} workers of the executor are held by evaluations that took longer than "
                 f"timeout={self.timeout:g} seconds, and cannot be ended: executor={self._most} makes "

@@ -1,7 +1,6 @@
 """Warnings: simulated releases protect nobody, and a release before any value is noise alone."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,15 +49,16 @@ def _warn() -> None:
 
 
 def warn_of_noise_alone(
-    algorithm: Any, releases: Sequence[Mechanism | None], observed: int, first: bool = True
+    algorithm: Any, release: Mechanism | None, observed: int, initial: int
 ) -> None:
-    """`RuntimeWarning` where agents have so few observations that the first release says nothing.
+    """`RuntimeWarning` where agents have too few observations for a first release to say anything.
 
-    `observed` is how many they have before it, and `first` whether it is the run's first round.
+    `observed` is how many an agent has before the release, `initial` points among them.
     """
-    least = algorithm.least_initial
-    if first and observed < least and any(map(is_private, releases[:1])):
+    lacking = algorithm.least_initial - observed
+    if lacking > 0 and is_private(release):
         warn(
             f"the first release is charged, and will be noise alone: agents have {observed} observations "
-            f"before the first round, and this method needs {least}: initial={least} or more."
+            f"before the first round, and this method needs {algorithm.least_initial}: give "
+            f"initial={initial + lacking} or more."
         )

@@ -11,7 +11,6 @@ from jaxbo._check import whole
 from jaxbo.algos.base import _origin
 from jaxbo.algos.base.algorithm import AbstractAlgorithm, Stage
 from jaxbo.algos.base.known import KnownRows, points
-from jaxbo.algos.base.one_model import AbstractOneModel
 from jaxbo.runs import _steps
 
 
@@ -94,8 +93,7 @@ class Start(NamedTuple):
 def beginning(algorithm: AbstractAlgorithm, known: Any, first: Any, initial: int) -> Start:
     """`ValueError` for points and results that the method cannot be told or asked."""
     whole("initial", initial)
-    shared = isinstance(algorithm, AbstractOneModel)
-    workers = algorithm.targets if shared else 1
+    workers = algorithm.targets if algorithm.one_objective else 1
     asked = np.zeros((0, algorithm.domain.dim))
     if first is not None:
         try:

@@ -271,9 +271,6 @@ def drive(
     check_budget(ledger, releases)
     if ledger is None:
         warn_of_simulation(algorithm)
-    else:
-        before = 0 if state is None else int(algorithm.told(state))
-        warn_of_noise_alone(algorithm, releases, before + held + initial, done == 0)
     require(
         ledger is None or checkpoint is not None,
         "a ledger needs a checkpoint: what was released stays charged, whatever becomes of the run.",
@@ -289,6 +286,9 @@ def drive(
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
     what = compiled, direction, algorithm.one_objective, algorithm.outcomes
     record = Record(shapes, initial, rounds, saved, ledger, given, *what)
+    if ledger is not None and done == record.told == 0 < rounds:
+        observed = int(algorithm.told(start)) + held + initial
+        warn_of_noise_alone(algorithm, releases[0], observed, begin.initial)
     row = jnp.zeros(shapes[0].shape), jnp.zeros((algorithm.targets, *width(algorithm.outcomes)))
     tells = algorithm, *row, begin.stage(0), _info_of(algorithm, record.info_tree, -1)
     asks = lambda state: (algorithm, keys.rounds, state, example, jax.vmap)  # noqa: E731

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from jaxbo._check import require, whole
 from jaxbo._shown import Shown
 from jaxbo.algos.base.algorithm import Stage
-from jaxbo.algos.base.keys import agent_key, design_keys, round_keys, run_keys
+from jaxbo.algos.base.keys import agent_key, design_keys, duration_key, round_keys, run_keys
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.runs import _steps
 from jaxbo.runs._arguments import check_arguments, check_precision, check_room
@@ -170,7 +170,7 @@ def _simulate(
         ask_key, noise_key = round_keys(keys, ticket)
         others = slice(0 if algorithm.targets == 1 else None)  # a lone worker has none
         x = _steps.ask_one(algorithm, ask_key, state, desks.x[others], busy[others])
-        takes = jnp.asarray(duration(jr.fold_in(noise_key, 1), worker, x), now.dtype)
+        takes = jnp.asarray(duration(duration_key(noise_key), worker, x), now.dtype)
         takes = jnp.where(jnp.isnan(takes), jnp.inf, jnp.maximum(takes, 0))
         row = _Desks(x, ticket, now, now + takes)
         return jax.tree.map(lambda table, one: table.at[worker].set(one), desks, row)

@@ -210,9 +210,7 @@ class Known(Cube):
 
 @pytest.mark.slow
 @pytest.mark.float64
-@pytest.mark.parametrize(
-    "options", [{}, pytest.param({"initial_capacity": 1}, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("options", [{}, {"initial_capacity": 1}])
 def test_on_a_cube_every_query_is_that_of_algorithm_1(options, x64):
     side = np.linspace(0, 1, 80)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
@@ -271,7 +269,7 @@ def after(trace, lessons, weights, stop=FIRST):
 @pytest.mark.float64
 @pytest.mark.parametrize(
     "own",
-    [False, pytest.param(True, marks=pytest.mark.full)],
+    [False, True],
     ids=["common", "kernels of their own"],
 )
 def test_lessons_are_what_an_agent_saw_while_exploiting(own, x64):

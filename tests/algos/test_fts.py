@@ -408,7 +408,7 @@ def test_the_one_message_is_of_what_came_before_the_start():
     np.testing.assert_array_equal(state.clients.sent.weights, sent)
 
 
-@pytest.mark.parametrize("once", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.parametrize("once", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_agents_agree_by_the_evidence_of_all_who_are_present(once):
     algorithm, state = agreement(once)
     present = np.array([True, False, True, True])

@@ -1,14 +1,27 @@
-"""A file says what it is of: a run in rounds, a desk, a server, an owner."""
+"""A file says what it is of: a run, a run in rounds, a desk, a server, an owner, or its part of a sum."""
 
 import shutil
 
 import jax.random as jr
 import pytest
 
+import jaxbo
 from jaxbo import CheckpointError
-from jaxbo.federation import Coordinator, Owner
+from jaxbo.federation import Coordinator, Owner, SecureSum
 from jaxbo.runs.desk import Desk
 from tests.runs.driven import MODEL, RANDOM, bowl, quiet
+from tests.walk import SumWalk
+
+MECHANISM = jaxbo.Mechanism(1.0, 5.0, jaxbo.Poisson(1.0))
+PRIVATE = SumWalk(RANDOM.domain, mechanism=MECHANISM)
+LEDGER = jaxbo.Ledger(1e-3, accountant=jaxbo.accounting.moments)
+SECURE = SecureSum(2, colluding=0)
+
+
+def compiled(folder):
+    path = folder / "run.npz"
+    jaxbo.run(RANDOM, lambda key, agent, x: x[0], 1, jr.key(0), checkpoint=path)
+    return path
 
 
 def in_rounds(folder):
@@ -39,7 +52,23 @@ def owner(folder):
     return folder / f"{request.federation}.npz"
 
 
-KINDS = {"a run in rounds": in_rounds, "a desk": desk, "a server": server, "an owner": owner}
+def part_of_a_sum(folder):
+    served = folder / "served.npz"
+    coordinator = Coordinator(PRIVATE, 1, jr.key(0), served, ledger=LEDGER, secure=SECURE)
+    request = coordinator.request(0)._replace(federation="0" * 16)
+    coordinator.stop()
+    Owner(PRIVATE, bowl, 0, folder, secure=SECURE).answer(request)
+    return folder / f"{request.federation}.sum"
+
+
+KINDS = {
+    "a compiled run": compiled,
+    "a run in rounds": in_rounds,
+    "a desk": desk,
+    "a server": server,
+    "an owner": owner,
+    "an owner's part of a secure sum": part_of_a_sum,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)

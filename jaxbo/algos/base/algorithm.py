@@ -132,7 +132,8 @@ class AbstractAlgorithm(Extensible):
     def least_initial(self) -> int:
         """Returns the fewest observations of an agent before the first round.
 
-        With fewer, a first release is charged, and is noise alone. So a run with a ledger warns.
+        With fewer, a first release is charged, and is noise alone. So a run with a ledger warns. It is
+        for private methods: `DPFTSDE` and `DPLearnedPrior`.
         """
         return 0
 

@@ -8,13 +8,14 @@
                                  │       ├─ server ─┬─ secret    of a private method's release
                                  │       │          └─ public
                                  │       └─ choice ── an agent's
-                                 └─ noise ── an agent's
+                                 └─ noise ─┬─ an agent's
+                                           └─ duration    of a simulated worker's evaluation
 
 The compiled loop, the driver and both sides of a federation take their keys from here. `setup` and
-`join`, `message`, `server` and `choice` are for federated methods; other methods split `init` and
-`ask` as they need. Each split gives all of its keys, and an unused key costs nothing. An agent's
-key follows from its number: its draws depend neither on how many agents there are nor on how they
-are laid over devices.
+`join`, `message`, `server` and `choice` are for federated methods. Workers who share a model split
+`ask` into `candidates` and `query`, and other methods as they need. Each split gives all of its
+keys, and an unused key costs nothing. An agent's key follows from its number: its draws depend
+neither on how many agents there are nor on how they are laid over devices.
 """
 
 from typing import NamedTuple
@@ -64,6 +65,13 @@ class AskKeys(NamedTuple):
     choice: Key
 
 
+class QueryKeys(NamedTuple):
+    """The keys of a round of workers who share a model: what they choose from, and choices."""
+
+    candidates: Key
+    query: Key
+
+
 class ReleaseKeys(NamedTuple):
     """The server's keys of a private release: whom it draws and its noise, and what all may know."""
 
@@ -96,6 +104,15 @@ def row_keys(keys: RunKeys, before: Flag, index: Count) -> RoundKeys:
 
 def ask_keys(key: Key) -> AskKeys:
     return AskKeys(*jr.split(key, 3))
+
+
+def query_keys(key: Key) -> QueryKeys:
+    return QueryKeys(*jr.split(key))
+
+
+def duration_key(noise: Key) -> Key:
+    """A simulated worker's, of the key of its evaluation's noise."""
+    return jr.fold_in(noise, 1)
 
 
 def release_keys(key: Key) -> ReleaseKeys:

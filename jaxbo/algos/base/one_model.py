@@ -22,6 +22,7 @@ from jaxbo._check import is_a, require, whole
 from jaxbo.algos.base._origin import Origin, after, no_origin
 from jaxbo.algos.base._room import larger
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
+from jaxbo.algos.base.keys import agent_key, agent_keys, query_keys
 from jaxbo.algos.base.outcomes import all_or_none, copies, slacks_of, split, width
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import failures, history
@@ -215,13 +216,13 @@ class AbstractOneModel(AbstractAlgorithm):
     ) -> tuple[Float[Array, "targets dim"], PyTree]:
         del each
         require(present is None, "present is for agents that send messages; workers send none.")
-        prepare_key, query_key = jr.split(key)
-        candidates = self.prepare(prepare_key)
-        keys = jax.vmap(lambda i: jr.fold_in(query_key, i))(jnp.arange(self.targets))
+        keys = query_keys(key)
+        candidates = self.prepare(keys.candidates)
+        each_key = agent_keys(keys.query, jnp.arange(self.targets))
         if self.random:
-            queries, info = jax.vmap(lambda k: self.query(k, state, candidates))(keys)
+            queries, info = jax.vmap(lambda k: self.query(k, state, candidates))(each_key)
             return self._apart(
-                jr.fold_in(query_key, self.targets), state, queries, candidates
+                agent_key(keys.query, self.targets), state, queries, candidates
             ), info
 
         def next_query(state: State, key: Key) -> tuple[State, tuple[Point, PyTree]]:
@@ -229,9 +230,9 @@ class AbstractOneModel(AbstractAlgorithm):
             return self._waiting(state, x), (x, info)
 
         if self.targets == 1:  # whose query nobody else is to know
-            x, info = self.query(keys[0], state, candidates)
+            x, info = self.query(each_key[0], state, candidates)
             return x[None], jax.tree.map(lambda leaf: leaf[None], info)
-        return jax.lax.scan(next_query, state, keys)[1]
+        return jax.lax.scan(next_query, state, each_key)[1]
 
     def _apart(
         self,
@@ -265,15 +266,15 @@ class AbstractOneModel(AbstractAlgorithm):
         Returns:
             The query.
         """
-        prepare_key, query_key = jr.split(key)
-        candidates = self.prepare(prepare_key)
+        keys = query_keys(key)
+        candidates = self.prepare(keys.candidates)
 
         def wait(state: State, item: tuple[Point, Flag]) -> tuple[State, None]:
             return self._waiting(state, *item), None
 
         if len(pending):  # a lone worker has none
             state, _ = jax.lax.scan(wait, state, (pending, busy))
-        return self.query(jr.fold_in(query_key, 0), state, candidates)[0]
+        return self.query(agent_key(keys.query, 0), state, candidates)[0]
 
     def _waiting(self, state: State, x: Point, busy: Flag | bool = True) -> State:
         """The state while `x` is evaluated: its value is taken as expected, unless queries are

@@ -34,7 +34,7 @@ class AbstractPrivate(AbstractFederated):
     """A method whose server releases a private sum in each of the first `releases` rounds.
 
     Write `vector`, `weights` and `broadcast`, and `join`, `message`, `choose` and `learn` as in
-    `AbstractFederated`.
+    `AbstractFederated`. Beside `domain` and `agents` it has the fields `mechanism` and `releases`.
 
     Raises:
         ValueError: `mechanism` is none, or `releases` is no number or negative.
