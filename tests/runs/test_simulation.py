@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax
 import jax.random as jr
 import numpy as np
 import pytest
@@ -58,13 +59,17 @@ def test_with_too_few_values_a_message_is_the_same_whatever_they_are(key):
     algorithm, x = DPFTSDE(SQUARE, 3, mechanism=NOISY), np.full((2, 3, 2), 0.3, np.float32)
     x[1] = 0.8
 
-    def sent(values):
-        state = algorithm.warm_start(algorithm.init(key), x[: len(values)], np.float32(values))
-        return np.asarray(algorithm.messages(key, state).weights)
+    @jax.jit
+    def weights(values):
+        state = algorithm.warm_start(algorithm.init(key), x[: len(values)], values)
+        return algorithm.messages(key, state).weights
 
-    one, two = [[0.0] * 3], [[0.0] * 3, [1.0] * 3]
-    np.testing.assert_array_equal(sent(one), sent([[7.0] * 3]))
-    assert np.abs(sent(two) - sent([[0.0] * 3, [-1.0] * 3])).max() > 1e-3
+    def sent(*values):
+        """The messages, where all agents have observed these."""
+        return np.asarray(weights(np.tile(np.float32(values), (3, 1)).T))
+
+    np.testing.assert_array_equal(sent(0), sent(7))
+    assert np.abs(sent(0, 1) - sent(0, -1)).max() > 1e-3
 
 
 def test_a_driven_run_says_it_once_unless_agents_know_enough(tmp_path):
