@@ -33,7 +33,7 @@ from jaxbo.privacy import accounting
 from jaxbo.privacy.auditing import Audit, bound, largest, log_ratio
 from jaxbo.privacy.distributed import SecureSum
 from jaxbo.privacy.mechanism import Mechanism, Relation, clip
-from jaxbo.runs import _in_shares
+from jaxbo.runs import _in_shares, _steps
 from jaxbo.runs._arguments import check_arguments
 from jaxbo.runs._plan import Compiled, Plan, evaluate_all
 from jaxbo.runs.compiled import _run, check_objective, check_sizes
@@ -75,7 +75,8 @@ def audit(
     lies about keys or owners. Shares come from the operating system's randomness, so two audits with
     the same key differ.
 
-    All runs are simulations. Use an objective that is public, never an owner's data.
+    All runs are simulations. They share what `setup` gives, which is public, such as features. Use
+    an objective that is public, never an owner's data.
 
     Args:
         algorithm: A private method with noise, such as `DPFTSDE` or `DPLearnedPrior`, or a subclass of
@@ -136,8 +137,9 @@ def audit(
     claimed = accounting.loss(accountant, claim, delta)
     objective = check_objective(algorithm, objective)
     victim = _most_heard(algorithm, rounds)
-    whole_run = _Attack(algorithm, objective, victim, int(rounds), int(initial), secure)
-    one_key, other_key = jr.split(key)
+    start_key, one_key, other_key = jr.split(key, 3)
+    start = _steps.init(algorithm, start_key, jax.vmap)
+    whole_run = _Attack(algorithm, objective, victim, int(rounds), int(initial), secure, start)
     # Both worlds have the same noise of owners: each probability is bounded by itself.
     shares = _shares(whole_run, runs)
     one = _ratios(whole_run, one_key, True, float(dropout), runs, shares)
@@ -154,7 +156,10 @@ def audit(
 
 
 class _Attack(eqx.Module):
-    """The arguments that all runs share."""
+    """The arguments that all runs share.
+
+    With a `start`, all begin in this state. What is set up is public, and may take long.
+    """
 
     algorithm: AbstractPrivate
     objective: Any
@@ -162,6 +167,7 @@ class _Attack(eqx.Module):
     rounds: int = eqx.field(static=True)
     initial: int = eqx.field(static=True)
     secure: SecureSum | None = eqx.field(static=True, default=None)
+    start: FederatedState | None = None
 
 
 def _most_heard(algorithm: AbstractPrivate, rounds: int) -> int:
@@ -228,7 +234,7 @@ def _ratio(
         1,
         "maximize",
     )
-    state, _ = _run(begin, begin_key, None)
+    state, _ = _run(begin, begin_key, attack.start)
     keys = run_keys(key)
 
     def step(carry: Carry, row: tuple[Count, Array | None]) -> tuple[Carry, None]:

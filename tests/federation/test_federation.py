@@ -673,6 +673,7 @@ FEW_RELEASES = PrivateWalk(SQUARE, AGENTS, mechanism=PRIVATE, releases=3)
         pytest.param(METHODS[CHARGED[1]], 3, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the first release is charged")  # it has no initial points
 def test_whether_the_only_owner_is_there_changes_nothing_but_the_sum(algorithm, releases, tmp_path):
     outcomes = []
     for name, answering in (("away", False), ("there", True)):
