@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
 from jaxbo._check import positive_number, require, shown, whole
-from jaxbo._keys import unwrap, wrap
+from jaxbo._keys import aside, unwrap, wrap
 from jaxbo.algos.base import _secure
 from jaxbo.algos.base.federated import FederatedState
 from jaxbo.algos.base.keys import ask_keys, release_keys, round_keys, run_keys
@@ -137,9 +137,9 @@ def audit(
     claimed = accounting.loss(accountant, claim, delta)
     objective = check_objective(algorithm, objective)
     victim = _most_heard(algorithm, rounds)
-    start_key, one_key, other_key = jr.split(key, 3)
-    start = _steps.init(algorithm, start_key, jax.vmap)
+    start = _steps.init(algorithm, aside(key), jax.vmap)
     whole_run = _Attack(algorithm, objective, victim, int(rounds), int(initial), secure, start)
+    one_key, other_key = jr.split(key)
     # Both worlds have the same noise of owners: each probability is bounded by itself.
     shares = _shares(whole_run, runs)
     one = _ratios(whole_run, one_key, True, float(dropout), runs, shares)
