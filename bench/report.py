@@ -40,7 +40,7 @@ An interval is made in one of these ways:
 - *apart*: by Welch's version of it, from independent runs
 - *apart, from errors*: the same, from means and standard errors, since the runs were not kept.
   It is wider than the interval of pairs whose runs go up and down together.
-- *of a curve*: a mean over rounds is given the mean of the rounds' errors, which its own never exceeds
+- *of a curve*: a mean over rounds is given the mean of the rounds' errors. Its own error is never larger
 - *paired, ends not kept*: the paired runs decided with the same margin, and only this was written down
 - *mean*, *share*, *median*: of a single method
 - *mean, largest spread*: from the mean of a share, which bounds the spread of the share

@@ -75,8 +75,8 @@ def audit(
     lies about keys or owners. Shares come from the operating system's randomness, so two audits with
     the same key differ.
 
-    All runs are simulations. They share what `setup` gives, which is public, such as features. Use
-    an objective that is public, never an owner's data.
+    All runs are simulations. They begin in the same state, and so have the same features. Use an
+    objective that is public, never an owner's data.
 
     Args:
         algorithm: A private method with noise, such as `DPFTSDE` or `DPLearnedPrior`, or a subclass of
@@ -137,8 +137,8 @@ def audit(
     claimed = accounting.loss(accountant, claim, delta)
     objective = check_objective(algorithm, objective)
     victim = _most_heard(algorithm, rounds)
-    start = _steps.init(algorithm, aside(key), jax.vmap)
-    whole_run = _Attack(algorithm, objective, victim, int(rounds), int(initial), secure, start)
+    start = _steps.init(algorithm, aside(key), jax.vmap)  # for all runs, since it may take long
+    whole_run = _Attack(algorithm, objective, start, victim, int(rounds), int(initial), secure)
     one_key, other_key = jr.split(key)
     # Both worlds have the same noise of owners: each probability is bounded by itself.
     shares = _shares(whole_run, runs)
@@ -156,18 +156,15 @@ def audit(
 
 
 class _Attack(eqx.Module):
-    """The arguments that all runs share.
-
-    With a `start`, all begin in this state. What is set up is public, and may take long.
-    """
+    """The arguments that all runs share, and the state in which they begin."""
 
     algorithm: AbstractPrivate
     objective: Any
+    start: FederatedState
     victim: int = eqx.field(static=True)
     rounds: int = eqx.field(static=True)
     initial: int = eqx.field(static=True)
     secure: SecureSum | None = eqx.field(static=True, default=None)
-    start: FederatedState | None = None
 
 
 def _most_heard(algorithm: AbstractPrivate, rounds: int) -> int:

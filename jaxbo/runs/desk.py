@@ -247,7 +247,7 @@ class Desk:
 
     def _ask_anew(self, algorithm: AbstractOneModel) -> Ticket:
         tickets = self._now.tickets
-        self._must_have_a_worker()
+        self._must_have_room()
         origin = DRAWN if tickets.answered < self.initial else ASKED
         row = tickets.count(origin)
         if origin == DRAWN:
@@ -262,7 +262,7 @@ class Desk:
         self._now = self._now._replace(tickets=asked)
         return ticket
 
-    def _must_have_a_worker(self) -> None:
+    def _must_have_room(self) -> None:
         capacity, needed = self.algorithm.surrogate.capacity, len(self._now.tickets.entries) + 1
         require(
             capacity is None or needed <= capacity,
@@ -345,7 +345,7 @@ class Desk:
         found = point(x, self.algorithm.domain)
         with self._lock:
             self._must_hold()
-            self._must_have_a_worker()
+            self._must_have_room()
             numbers, why = self._read(value)
             tickets = self._now.tickets.with_entry(Entry(found, ELSEWHERE))
             number = len(tickets.entries) - 1

@@ -286,7 +286,7 @@ def drive(
     shapes = eqx.filter_eval_shape(_steps.ask, algorithm, keys.rounds, start, example, jax.vmap)
     what = compiled, direction, algorithm.one_objective, algorithm.outcomes
     record = Record(shapes, initial, rounds, saved, ledger, given, *what)
-    if ledger is not None and done == record.told == 0 < rounds:
+    if ledger is not None and rounds and done == record.told == 0:
         observed = int(algorithm.told(start)) + held + initial
         warn_of_noise_alone(algorithm, releases[0], observed, begin.initial)
     row = jnp.zeros(shapes[0].shape), jnp.zeros((algorithm.targets, *width(algorithm.outcomes)))

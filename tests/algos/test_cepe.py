@@ -267,11 +267,7 @@ def after(trace, lessons, weights, stop=FIRST):
 
 @pytest.mark.slow
 @pytest.mark.float64
-@pytest.mark.parametrize(
-    "own",
-    [False, True],
-    ids=["common", "kernels of their own"],
-)
+@pytest.mark.parametrize("own", [False, True], ids=["common", "kernels of their own"])
 def test_lessons_are_what_an_agent_saw_while_exploiting(own, x64):
     options = {"kernel": stack([SquaredExponential(0.25)] * AGENTS, 2)} if own else {}
     numbers = schedules.first(FIRST)

@@ -27,7 +27,7 @@ from jaxbo.kernels.choosing.maximize import maximize
 
 @pytest.fixture(autouse=True)
 def few_at_a_time(monkeypatch):
-    """A space looks at points until it has its examples: at the same ones, here at fewer at a time."""
+    """A space looks at points until it has its examples. The points are the same, and fewer at a time."""
     monkeypatch.setattr(constraint, "BATCH", 128)
 
 

@@ -20,7 +20,7 @@ from tests.walk import Stroll
 def few_programs_of_pictures():
     """Pictures of as many points of as many coordinates share their programs.
 
-    What a space makes of a point is a program, too: one operation at a time it would be dozens.
+    So do the projections of a space, which would be dozens of programs one operation at a time.
     """
     compiled = (_runs, "_fitted"), (_runs, "_predicted")
     compiled += (jaxbo.Space, "project"), (jaxbo.Space, "_place")

@@ -170,7 +170,7 @@ def test_a_bound_is_above_the_truth_no_more_often_than_it_says(key):
 
 def test_nothing_of_the_others_is_left_in_the_statistic(key):
     algorithm = murmur(Mechanism(1e-3, 2.0, EVERYBODY), releases=1)
-    attack = _Attack(algorithm, compiled(objective), 1, ROUNDS, 1)
+    attack = _Attack(algorithm, compiled(objective), algorithm.init(key), 1, ROUNDS, 1)
     one, other = (_ratios(attack, key, world, 0.5, 100) for world in (True, False))
     # With hardly any noise a rest of theirs would show; of three rounds, one has a release.
     expected = 1 / (2 * 1e-3**2)

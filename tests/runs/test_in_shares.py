@@ -122,7 +122,8 @@ def test_methods_keep_their_claim_and_break_it_without_the_noise(name, key, monk
 def test_nothing_of_the_others_is_left_in_the_statistic(key):
     # All others collude: there is a sum in each round, and its noise is the owner's alone.
     algorithm, secure = whisper(z=1e-3, agents=3), SecureSum(threshold=3, colluding=2)
-    attack = _Attack(algorithm, compiled(objective), 1, ROUNDS, 1, secure)
+    start = algorithm.init(key)
+    attack = _Attack(algorithm, compiled(objective), start, 1, ROUNDS, 1, secure)
     shares = _shares(attack, 100)
     one, other = (_ratios(attack, key, world, 0.5, 100, shares) for world in (True, False))
     expected = 2 / (2 * 1e-3**2)  # with hardly any noise a rest of theirs would show; two releases
@@ -132,7 +133,8 @@ def test_nothing_of_the_others_is_left_in_the_statistic(key):
 
 @pytest.mark.slow
 def test_a_round_without_a_sum_tells_nothing(key):
-    attack = _Attack(whisper(), compiled(objective), 1, ROUNDS, 1, SECURE)
+    start = whisper().init(key)
+    attack = _Attack(whisper(), compiled(objective), start, 1, ROUNDS, 1, SECURE)
     ratios = _ratios(attack, key, True, 0.999, 100, _shares(attack, 100))
     assert np.mean(ratios == 0) > 0.9  # of the two others whom a sum needs, hardly any is present
 
@@ -187,8 +189,8 @@ def test_a_sum_is_the_release_of_the_same_owners(key):
 
 def test_a_method_is_told_the_noise_of_its_sum(key):
     algorithm = SumWalk(jaxbo.Cube(2), AGENTS, mechanism=Mechanism(2.0, 2.0, EVERYBODY))
-    attack = _Attack(algorithm, compiled(objective), 1, ROUNDS, 1, SECURE)
     state = algorithm.init(key)
+    attack = _Attack(algorithm, compiled(objective), state, 1, ROUNDS, 1, SECURE)
     known = key, state, algorithm.messages(key, state)
     heard = jax.jit(
         lambda present: _of_owners(

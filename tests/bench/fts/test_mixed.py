@@ -1,4 +1,4 @@
-"""Who the peers are, and what is claimed of listening to some of them."""
+"""The peers, and the claims about listening to some of them."""
 
 import jax.numpy as jnp
 import jax.random as jr

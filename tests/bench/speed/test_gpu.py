@@ -1,4 +1,4 @@
-"""What is measured on a GPU, tried without one: kernels are interpreted and sizes small."""
+"""The measurements for a GPU, tried without a GPU: kernels are interpreted, and sizes are small."""
 
 import json
 
