@@ -18,10 +18,14 @@ from jaxbo.algos.base.private import AbstractPrivate
 from jaxbo.domains.base import AbstractDomain
 from jaxbo.kernels.choosing import history
 from jaxbo.kernels.models.surrogate import AbstractSurrogate, Fixed
+from jaxbo.privacy.accounting import moments
+from jaxbo.privacy.ledger import Ledger
 from jaxbo.privacy.mechanism import Mechanism
 
 #: Numbers in a message.
 SIZE = 100
+#: Its accountant takes no time. The tests of `privacy` try the others.
+LEDGER = Ledger(1e-5, accountant=moments)
 
 
 class Walker(NamedTuple):

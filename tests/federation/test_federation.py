@@ -33,7 +33,7 @@ from jaxbo.federation import (
 from jaxbo.federation.wire import Request
 from jaxbo.privacy.mechanism import Mechanism, Poisson
 from jaxbo.runs import _archive, _released
-from tests.walk import SIZE, PrivateWalk, Walk
+from tests.walk import LEDGER, SIZE, PrivateWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -41,8 +41,6 @@ AGENTS, ROUNDS, INITIAL = 3, 4, 2
 KEY = jr.key(7)
 SQUARE = jaxbo.Cube(2)
 PRIVATE = Mechanism(1.0, 5.0, Poisson(0.5))
-#: What releases cost is tried in `privacy`: this accountant takes no time.
-LEDGER = jaxbo.Ledger(delta=1e-5, accountant=jaxbo.accounting.moments)
 
 
 def bowl(key, agent, x):
@@ -117,7 +115,7 @@ class World:
 GRID = jaxbo.Finite(jnp.stack(jnp.meshgrid(*[jnp.linspace(0, 1, 9)] * 2), -1).reshape(-1, 2))
 FITTED = jaxbo.Fitted(capacity=16, refit_every=None, warp=False)
 FITTED_EXACTLY = jaxbo.Fitted(capacity=16, refit_every=None, inference=jaxbo.Exact())
-#: Few, since each owner makes the common part anew, which takes a quarter of a second of a hundred.
+#: Few, since each owner makes the common part, which takes a quarter of a second of a hundred.
 FEW = jaxbo.Fixed(size=16, noise=1e-3)
 METHODS = {
     "FTS": FTS(GRID, AGENTS),

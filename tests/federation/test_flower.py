@@ -32,7 +32,7 @@ from jaxbo.federation import (
     public_key,
 )
 from jaxbo.federation.flower import _exchange, _records
-from tests.walk import PrivateWalk, SumWalk, Walk
+from tests.walk import LEDGER, PrivateWalk, SumWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -47,8 +47,6 @@ ALGORITHMS = {
     "a private method": PRIVATE,
     "DP-FTS-DE": jaxbo.DPFTSDE(jaxbo.Finite(np.random.default_rng(0).random((50, 2))), AGENTS),
 }
-#: What releases cost is tried in `privacy`: this accountant takes no time.
-LEDGER = jaxbo.Ledger(delta=1e-5, accountant=jaxbo.accounting.moments)
 LEDGERS = {"a private method": LEDGER, "DP-FTS-DE": LEDGER}
 
 

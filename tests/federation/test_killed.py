@@ -7,7 +7,7 @@ import pytest
 import jaxbo
 from jaxbo.federation import Coordinator, Owner, RefusedError, SecureSum, observations
 from tests.runs.driven import Interrupting
-from tests.walk import SumWalk, Walk
+from tests.walk import LEDGER, SumWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -16,8 +16,6 @@ SQUARE = jaxbo.Cube(2)
 #: So little noise that queries are nearly those without.
 QUIET = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))
 PRIVATE = SumWalk(SQUARE, AGENTS, mechanism=QUIET)
-#: What releases cost is tried in `privacy`: this accountant takes no time.
-LEDGER = jaxbo.Ledger(delta=1e-5, accountant=jaxbo.accounting.moments)
 SECURE = {"secure": SecureSum(threshold=3)}
 #: The method, options of the server, and options of owners.
 KINDS = {

@@ -10,11 +10,10 @@ from jaxbo import CheckpointError
 from jaxbo.federation import Coordinator, Owner, SecureSum
 from jaxbo.runs.desk import Desk
 from tests.runs.driven import MODEL, RANDOM, bowl, quiet
-from tests.walk import SumWalk
+from tests.walk import LEDGER, SumWalk
 
 MECHANISM = jaxbo.Mechanism(1.0, 5.0, jaxbo.Poisson(1.0))
 PRIVATE = SumWalk(RANDOM.domain, mechanism=MECHANISM)
-LEDGER = jaxbo.Ledger(1e-3, accountant=jaxbo.accounting.moments)
 SECURE = SecureSum(2, colluding=0)
 
 

@@ -28,14 +28,12 @@ from jaxbo.federation import _masks as masks
 from jaxbo.federation._stages import KEYS, MASKED, OPEN, SHARES, OwnPart
 from jaxbo.privacy import distributed
 from jaxbo.privacy.distributed import UNIT
-from tests.walk import SIZE, SumWalk, Walk
+from tests.walk import LEDGER, SIZE, SumWalk, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
 AGENTS, ROUNDS, INITIAL = 4, 2, 1
 KEY = jr.key(7)
-#: What releases cost is tried in `privacy`: this accountant takes no time.
-LEDGER = jaxbo.Ledger(delta=1e-5, accountant=jaxbo.accounting.moments)
 SQUARE = jaxbo.Cube(2)
 #: So little noise that queries are those without.
 QUIET = jaxbo.Mechanism(3e-4, 10.0, jaxbo.Poisson(1.0))

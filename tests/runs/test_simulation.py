@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import jaxbo
-from jaxbo import DPFTSDE, DPLearnedPrior, Fixed, Ledger, Mechanism, Poisson, drive
+from jaxbo import DPFTSDE, DPLearnedPrior, Fixed, Mechanism, Poisson, drive
 from jaxbo.federation.coordinator import Coordinator
 from jaxbo.runs._simulation import warn_of_noise_alone
-from tests.walk import SumWalk
+from tests.walk import LEDGER, SumWalk
 
 SQUARE = jaxbo.Cube(2)
 NOISY = Mechanism(1.0, 5.0, Poisson(1.0))
-LEDGER = Ledger(1e-3, accountant=jaxbo.accounting.moments)
 
 
 class Comparing(SumWalk):

@@ -218,9 +218,9 @@ class AbstractOneModel(AbstractAlgorithm):
         require(present is None, "present is for agents that send messages; workers send none.")
         keys = query_keys(key)
         candidates = self.prepare(keys.candidates)
-        each_key = agent_keys(keys.query, jnp.arange(self.targets))
+        own_keys = agent_keys(keys.query, jnp.arange(self.targets))
         if self.random:
-            queries, info = jax.vmap(lambda k: self.query(k, state, candidates))(each_key)
+            queries, info = jax.vmap(lambda k: self.query(k, state, candidates))(own_keys)
             return self._apart(
                 agent_key(keys.query, self.targets), state, queries, candidates
             ), info
@@ -230,9 +230,9 @@ class AbstractOneModel(AbstractAlgorithm):
             return self._waiting(state, x), (x, info)
 
         if self.targets == 1:  # whose query nobody else is to know
-            x, info = self.query(each_key[0], state, candidates)
+            x, info = self.query(own_keys[0], state, candidates)
             return x[None], jax.tree.map(lambda leaf: leaf[None], info)
-        return jax.lax.scan(next_query, state, each_key)[1]
+        return jax.lax.scan(next_query, state, own_keys)[1]
 
     def _apart(
         self,
