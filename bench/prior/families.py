@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from bench.claims import Check
 from bench.common.panels import figure
 from bench.common.text import interval
-from bench.prior.setting import AFTER, INITIAL, KERNEL, ROUNDS
+from bench.prior.setting import AFTER, INITIAL, KERNEL
 from bench.runner import Result
 from jaxbo._keys import aside
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -125,14 +125,20 @@ def result(
     """From the regret [runs evaluations] of each family and method."""
     names, methods = (tuple(dict.fromkeys(column)) for column in zip(*found, strict=True))
     curves = {", ".join(kind): one for kind, one in found.items()}
-    runs = len(next(iter(found.values())))
+    runs, evaluations = next(iter(found.values())).shape
+    after = [n for n in AFTER if n <= evaluations]
     labels = {"xlabel": "evaluations", "ylabel": "regret, deviations"}
     return Result(
-        settings={"runs": runs, "agents": agents, "initial": INITIAL, "rounds": ROUNDS},
+        settings={
+            "runs": runs,
+            "agents": agents,
+            "initial": INITIAL,
+            "rounds": evaluations - INITIAL,
+        },
         curves=curves,
         figure=figure(curves, methods, names, **labels, log=True),
         checks=checks,
         unit="regret, deviations",
-        headers=("functions", "method", *(f"after {n}" for n in AFTER)),
-        rows=[(*kind, *(interval(one[:, n - 1]) for n in AFTER)) for kind, one in found.items()],
+        headers=("functions", "method", *(f"after {n}" for n in after)),
+        rows=[(*kind, *(interval(one[:, n - 1]) for n in after)) for kind, one in found.items()],
     )

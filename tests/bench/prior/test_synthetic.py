@@ -103,3 +103,11 @@ def test_regret_falls_and_is_in_deviations():
     assert (np.diff(regret, axis=1) <= 1e-6).all()
     assert (regret[:, 0] < 5).all()
     assert (regret[:, -1] < regret[:, 0]).all()
+
+
+def test_a_shorter_run_has_the_rows_of_its_own_evaluations():
+    rows = {("half", "method"): np.ones((2, 10))}
+    found = families.result(rows, {}, 5)
+    assert found.settings["rounds"] == 10 - setting.INITIAL
+    assert found.headers[2:] == ("after 4", "after 5", "after 7", "after 10")
+    assert len(found.rows[0]) == len(found.headers)
