@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import Cube, Finite
 from jaxbo.kernels.choosing.maximize import maximize
@@ -306,9 +307,34 @@ def test_other_surrogates_serve(key):
 # ---------------------------------------------------------------- bad input
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_second_fit_sees_the_better_half_of_the_values_alone(workers, key):
+    outcome = Outcome("latency", at_most=1.0)
+    method = EGP(
+        DOMAIN, expert(refit_every=2, inference=Exact()), EI(), workers, candidates=64,
+        outcomes=[outcome], focus=8,
+    )  # fmt: skip
+    state, rng, seen = init(method, key), np.random.default_rng(0), []
+    period = max(2, workers)
+    for told in range(workers, 19, workers):
+        x = jnp.asarray(rng.random((workers, 2)), float)
+        y = jnp.asarray(rng.normal(size=(workers, 2)), float)
+        seen.extend(np.asarray(y)[:, 0])
+        state = tell(method, state, x, y)
+        if told % period == 0:
+            better = told >= 8 and told // period % 2 == 1
+            least = np.sort(seen)[told // 2] if better else np.finfo(np.float32).min
+            assert float(state.belief.least) == pytest.approx(least, rel=1e-6)
+            # Bounds of outcomes are met or not wherever their values are.
+            assert float(state.slacks.least[0]) < -1e30
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
+        (lambda: EGP(DOMAIN, expert(), focus=0), "focus"),
+        (lambda: EGP(DOMAIN, Fixed(), focus=8), "sees all values"),
         (lambda: EGP(DOMAIN, Ensemble((), expert())), "at least one"),
         (lambda: EGP(DOMAIN, expert(), workers=0), "workers"),
         (lambda: EGP(DOMAIN, expert(), EI(), candidates=0), "candidates"),

@@ -115,8 +115,8 @@ CONSTRUCTORS = {
     "EGP": (
         jaxbo.EGP,
         {
-            "domain": CUBE, "surrogate": SMALL, "policy": jaxbo.Thompson(), "workers": 2,
-            "candidates": 8,
+            "domain": CUBE, "surrogate": FITTED, "policy": jaxbo.Thompson(), "workers": 2,
+            "candidates": 8, "focus": 4,
         },
     ),
     "EXP3BO": (

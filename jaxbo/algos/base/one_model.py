@@ -119,6 +119,14 @@ class AbstractOneModel(AbstractAlgorithm):
         """
 
     @property
+    def focus(self) -> int | None:
+        """Returns from how many observations on every second fit sees the better half alone.
+
+        None: all fits see all values.
+        """
+        return None
+
+    @property
     def capacity(self) -> int | None:
         most = self.surrogate.capacity
         if most is None:
@@ -349,7 +357,8 @@ class AbstractOneModel(AbstractAlgorithm):
         if period is not None:
             # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
             due = jnp.where(stage.before, stage.last, told // period > state.told // period)
-            refit = functools.partial(self._refit, state.shared)
+            odd = told // max(period, values.shape[0]) % 2 == 1
+            refit = functools.partial(self._refit, state.shared, odd)
             known = fitted, belief, slacks
             fitted, belief, slacks = jax.lax.cond(due, refit, lambda *same: same, *known)
         round = jnp.where(stage.before, state.round, state.round + 1)
@@ -357,12 +366,18 @@ class AbstractOneModel(AbstractAlgorithm):
         return State(round, told, fitted, state.shared, belief, past, origin, slacks)
 
     def _refit(
-        self, shared: Any, fitted: Count, belief: Any, slacks: Any
+        self, shared: Any, odd: Flag, fitted: Count, belief: Any, slacks: Any
     ) -> tuple[Count, Any, Any]:
-        """Hyperparameters fitted anew, if anything was observed since the last fit."""
+        """Hyperparameters fitted anew, if anything was observed since the last fit.
+
+        A fit of an odd number has its `focus`.
+        """
         count = self.surrogate.count(belief)
+        seen = belief
+        if self.focus is not None:
+            seen = self.surrogate.focused(belief, odd & (count >= self.focus))
         refit = functools.partial(refitted, self.surrogate, shared)
-        new = count, *self._each(refit, belief, slacks)
+        new = count, *self._each(refit, seen, slacks)
         known = fitted, belief, slacks
         return jax.tree.map(lambda a, b: jnp.where(count > fitted, a, b), new, known)
 

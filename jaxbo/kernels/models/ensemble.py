@@ -24,7 +24,7 @@ from jaxbo.kernels.models.fitted import Exact, Fitted, FittedBelief, Mixture, be
 from jaxbo.kernels.models.surrogate import AbstractSurrogate
 from jaxbo.kernels.processes import covariance
 from jaxbo.kernels.processes.covariance import AbstractKernel, Kernel
-from jaxbo.types import Count, Function, Key, Point, Scalar, named
+from jaxbo.types import Count, Flag, Function, Key, Point, Scalar, named
 
 #: What every expert is drawn with at least: appendix E.
 FLOOR = 1e-4
@@ -84,6 +84,9 @@ class AbstractEnsemble(AbstractSurrogate):
         self, shared: "Experts", belief: FittedBelief, x: Point, y: Scalar
     ) -> FittedBelief:
         return shared.map(lambda e, phi, b: e.condition(phi, b, x, y), belief)
+
+    def focused(self, belief: FittedBelief, better: Flag) -> FittedBelief:
+        return jax.vmap(lambda b: self.member.focused(b, better))(belief)
 
     def count(self, belief: FittedBelief) -> Count:
         return belief.moments.count[0]

@@ -53,12 +53,13 @@ class FittedBelief(eqx.Module):
     """Observations, the hyperparameters fitted to them, and the model that `inference` makes of both.
 
     `held` are the values in the first rows that are used, and 0 in the others. So no state holds
-    NaN, for which `jax_debug_nans` would stop. `y` is NaN in rows without a value; `values` are the
-    modeled numbers, `y` after `warping`.
+    NaN, for which `jax_debug_nans` would stop. `y` is NaN in rows without a value, and lower values
+    are raised to `least`; `values` are the modeled numbers, `y` after `warping`.
     """
 
     x: Float[Array, "capacity dim"]
     held: Float[Array, " capacity"]
+    least: Scalar
     warping: Warping | None
     kernel: Kernel
     noise: Scalar
@@ -66,7 +67,7 @@ class FittedBelief(eqx.Module):
 
     @property
     def y(self) -> Float[Array, "*beliefs capacity"]:
-        return jnp.where(self.used, self.held, jnp.nan)
+        return jnp.where(self.used, jnp.maximum(self.held, self.least[..., None]), jnp.nan)
 
     @property
     def values(self) -> Float[Array, " capacity"]:
@@ -438,6 +439,7 @@ class Fitted(AbstractSurrogate):
         return FittedBelief(
             x=jnp.zeros((self.capacity, shared.dim), dtype),
             held=jnp.zeros((self.capacity,), dtype),
+            least=jnp.asarray(jnp.finfo(dtype).min, dtype),
             warping=warping.identity(dtype) if self.warp else None,
             kernel=self.kernel,
             noise=self.noise,
@@ -450,11 +452,12 @@ class Fitted(AbstractSurrogate):
         row = belief.moments.count
         usable = jnp.isfinite(y) & (row < self.capacity)
         y = jnp.where(usable, bounded(y), jnp.nan)
-        value = y if belief.warping is None else belief.warping(y)
+        value = self._modeled(belief, y)
         # A failed observation writes what is there already.
         return FittedBelief(
             x=belief.x.at[row].set(jnp.where(usable, x, belief.x[row]), mode="drop"),
             held=belief.held.at[row].set(jnp.where(usable, y, 0), mode="drop"),
+            least=belief.least,
             warping=belief.warping,
             kernel=belief.kernel,
             noise=belief.noise,
@@ -489,6 +492,18 @@ class Fitted(AbstractSurrogate):
     def limits(self) -> Bounds:
         """Returns the bounds between which hyperparameters are looked for."""
         return self.inference.bounds() if self.bounds is None else self.bounds
+
+    def focused(self, belief: FittedBelief, better: Flag) -> FittedBelief:
+        ordered = jnp.sort(jnp.where(belief.used, belief.held, jnp.inf))
+        count = belief.moments.count
+        median = ordered[count // 2]
+        # With the median as many values as a fit needs: they are fewer where most are equal.
+        some = (count >= fit.FEWEST) & (ordered[count - fit.FEWEST + 1] > median)
+        least = jnp.where(better & some, median, jnp.finfo(median.dtype).min)
+        belief = eqx.tree_at(lambda b: b.least, belief, least)
+        if belief.warping is not None:  # whose values `refit` makes anew
+            return belief
+        return eqx.tree_at(lambda b: b.model.moments, belief, _moments(belief.values))
 
     def rewarped(self, belief: FittedBelief) -> FittedBelief:
         """Fits the warping of the observations anew; the model only becomes theirs by `under`.
@@ -550,7 +565,12 @@ class Fitted(AbstractSurrogate):
         return self.inference.predict(_features(shared, belief), belief, x)
 
     def standard(self, belief: FittedBelief, y: Scalar) -> Scalar:
-        return in_deviations(belief.moments, y if belief.warping is None else belief.warping(y))
+        return in_deviations(belief.moments, self._modeled(belief, y))
+
+    def _modeled(self, belief: FittedBelief, y: Scalar) -> Scalar:
+        """A value as the belief's model takes it."""
+        y = jnp.maximum(y, belief.least)
+        return y if belief.warping is None else belief.warping(y)
 
     def mixture(self, shared: FeatureMap, belief: FittedBelief) -> "Mixture":
         """Writes the model as a mixture of a single Gaussian, for standardized values.

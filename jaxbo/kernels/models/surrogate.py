@@ -30,7 +30,7 @@ from jaxbo.kernels.processes.covariance import (
 )
 from jaxbo.kernels.processes.features import Basis, FeatureMap, FourierFunction
 from jaxbo.kernels.processes.posterior import Posterior
-from jaxbo.types import Count, Features, Function, Key, Point, Scalar, named
+from jaxbo.types import Count, Features, Flag, Function, Key, Point, Scalar, named
 
 
 class Belief(eqx.Module):
@@ -175,6 +175,21 @@ class AbstractSurrogate(Extensible):
         Returns:
             The new belief.
         """
+
+    def focused(self, belief: Any, better: Flag) -> Any:
+        """Lets the next fit see the better half of the values alone, or all of them.
+
+        Args:
+            belief: The belief. Its model is that of these values after `refit`.
+            better: Whether the values below the median count as the median.
+
+        Returns:
+            The new belief.
+
+        Raises:
+            ValueError: The surrogate always sees all values.
+        """
+        raise ValueError(f"{type(self).__name__} always sees all values: leave out focus.")
 
     @abc.abstractmethod
     def count(self, belief: Any) -> Count:
