@@ -6,7 +6,8 @@ ensemble does so every 50 and its others every time, as do two rows that are "fi
 ensemble then takes less time, and a kernel alone several times as much.
 GP-EI has a single length scale, and the paper's has one for each coordinate. Hyperparameters that are
 sampled are flat in the logarithm, where the paper's are uniform. "Warped" are settings of ours: the
-exact process, a length scale for each coordinate with the prior of `Priors.scaled`, values warped.
+exact process, a length scale for each coordinate with the prior of `Priors.scaled`, values warped. `BO`
+is what users are advised to take: EI of the warped mixture, which often sees the better values alone.
 BoTorch, where it is installed, is LogEI with its default model. Optuna's TPE and CMA-ES have the
 settings of `common.peers`.
 """
@@ -22,6 +23,7 @@ from bench.common import peers
 from bench.common.botorch import BOTORCH
 from bench.common.peers import CMA, PEERS, TPE
 from bench.common.search import INITIAL, NOISE, Method
+from jaxbo.algos.bo import BO
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.exp3bo import EXP3BO
 from jaxbo.domains.base import Cube
@@ -42,6 +44,7 @@ PRINTED, PRINTED_ALONE = 50, 1
 #: Of the upper bound, mean + beta^(1/2) deviations.
 BETA = 4.0
 EXACT = "EGP-TS, exact"
+FIRST, MIXTURE = "BO", "mixture EI, warped"
 #: Where fitting starts.
 START = 0.3
 #: The dictionary of Fig. 2.
@@ -118,7 +121,8 @@ METHODS: dict[str, Method] = {
     EXACT: _egp(inference=Exact()),
     "EGP-TS, warped": _warped(Thompson()),
     "EGP-EI, warped": _warped(Drawn(EI())),
-    "mixture EI, warped": _warped(EI()),
+    MIXTURE: _warped(EI()),
+    FIRST: lambda dim, evaluations: BO(Cube(dim), INITIAL + evaluations),
     "EGP-TS, fitted as printed": _egp(refit_every=PRINTED),
     "SE ARD alone, fitted as printed": _alone(1, refit_every=PRINTED_ALONE),
 }
@@ -135,10 +139,10 @@ CLAIMS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (EXACT, ("EGP-TS",)),
     ("EGP-TS, warped", (BOTORCH,)),
     ("EGP-EI, warped", (BOTORCH,)),
-    ("mixture EI, warped", (BOTORCH,)),
+    (MIXTURE, (BOTORCH,)),
 )
-#: The method that is to be below searches without a Gaussian process, and these.
-BELOW: tuple[str, tuple[str, ...]] = ("mixture EI, warped", (TPE, CMA))
+#: Methods that are to be below searches without a Gaussian process, and these.
+BELOW: tuple[tuple[str, tuple[str, ...]], ...] = ((MIXTURE, (TPE, CMA)), (FIRST, (TPE, CMA)))
 
 
 def claims(name: str, ends: dict[str, np.ndarray], margin: float | None = None) -> dict[str, Check]:
@@ -158,15 +162,15 @@ def claims(name: str, ends: dict[str, np.ndarray], margin: float | None = None) 
                 else:
                     claim += f"by more than {margin:g}, difference"
                     found[claim] = difference(ends[ours], ends[rival], most=margin)
-    ours, rivals = BELOW
-    for rival in rivals:
-        if ours in ends and rival in ends:
-            found[f"{name}: {ours} below {rival}, difference"] = below(ends[ours], ends[rival])
+    for ours, rivals in BELOW:
+        for rival in rivals:
+            if ours in ends and rival in ends:
+                found[f"{name}: {ours} below {rival}, difference"] = below(ends[ours], ends[rival])
     return found
 
 
 def beside(others: Iterable[str]) -> tuple[str, ...]:
     """The methods with a claim about one of those."""
     among = set(others)
-    compared = {ours for ours, rivals in (*CLAIMS, BELOW) if among & set(rivals)}
+    compared = {ours for ours, rivals in (*CLAIMS, *BELOW) if among & set(rivals)}
     return tuple(name for name in METHODS if name in compared)

@@ -28,6 +28,7 @@ EGP_SYNTHETIC = {
 }
 #: Of a run of its own, beside methods that need no process, from the same points again.
 RUN_AGAIN = {
+    "`BO`": ("BO",),
     "EI of the mixture, run again": ("mixture EI, warped",),
     "TPE (Optuna), from the same points": ("TPE",),
     "CMA-ES (`cma`), from the same points": ("CMA-ES",),
@@ -57,7 +58,7 @@ def readme(results: Results) -> Rows:
     first = {problem: results[f"egp-synthetic-{problem.lower()}"] for problem in PROBLEMS}
     again = dict.fromkeys(PROBLEMS, results["egp-synthetic-peers"])
     shown = {
-        "EI on `Ensemble.warped`": (again, "mixture EI, warped"),
+        "`BO`": (again, "BO"),
         "EGP-TS, as in the paper": (first, "EGP-TS"),
         "BoTorch, LogEI": (first, "BoTorch, LogEI"),
         "TPE (Optuna)": (again, "TPE"),

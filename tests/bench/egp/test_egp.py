@@ -12,7 +12,7 @@ from bench import runner
 from bench.common import peers, search
 from bench.common.botorch import BOTORCH
 from bench.egp import evidence, network, parallel, robot, synthetic
-from bench.egp.methods import EXACT, METHODS
+from bench.egp.methods import EXACT, FIRST, METHODS, MIXTURE
 from bench.tasks.network import SPACE
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import Cube, Finite
@@ -87,9 +87,10 @@ def test_a_peer_without_a_process_is_to_be_above(peer):
     noise = np.arange(4)[:, None]
     above = synthetic.checks(curves | {name: curves["drop-wave, EGP-TS"] + 0.4 + 0.01 * noise})
     beneath = synthetic.checks(curves | {name: curves["drop-wave, EGP-TS"] - 0.4 + 0.01 * noise})
-    claim = f"drop-wave: mixture EI, warped below {peer}, difference"
-    assert above[claim].holds
-    assert beneath[claim].refuted
+    for ours in (MIXTURE, FIRST):
+        claim = f"drop-wave: {ours} below {peer}, difference"
+        assert above[claim].holds
+        assert beneath[claim].refuted
 
 
 def test_only_peers_are_run_with_the_methods_compared(monkeypatch):
@@ -99,7 +100,7 @@ def test_only_peers_are_run_with_the_methods_compared(monkeypatch):
         monkeypatch.setitem(synthetic.OTHERS, name, peer)
     alone = runner.Options(only=("peers", "eggholder"))
     assert synthetic._functions(alone) == ("eggholder",)
-    assert synthetic._methods(alone) == ("mixture EI, warped", peers.TPE, peers.CMA)
+    assert synthetic._methods(alone) == (MIXTURE, FIRST, peers.TPE, peers.CMA)
     assert synthetic._functions(runner.Options(only=("peers",))) == tuple(synthetic.FUNCTIONS)
     everything = synthetic._methods(runner.Options())
     assert everything == (*METHODS, peers.TPE, peers.CMA)
