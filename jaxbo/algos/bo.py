@@ -3,8 +3,9 @@
     model     four exact Gaussian processes of warped values, weighed by evidence      Ensemble.warped
               where all parameters are real:    length scales as `Priors.scaled` has them
               choices or integers among them:   log length scales ~ N(log 0.45 √dim, 0.7²)
-    fits      every second one sees the better half of the values alone, from 10 observations a
-              coordinate on, at least 30; with a context, whose values differ by context, none does
+    fits      every fifth evaluation; from 35 observations on, and 5 more than 10 a coordinate, every
+              second fit sees the better half of the values alone, unless there are a context or
+              outcomes, where this was not measured
     query     expected improvement; with a context, Thompson sampling
     design    2 variables + 2 points, at most 20
 
@@ -32,9 +33,11 @@ from jaxbo.kernels.models.fit import LogNormal, Priors
 #: and with this prior 0.002. On 22 BBOB problems, whose parameters are real, this prior had 1.2 times the
 #: regret after 20 evaluations and 1.03 times after 50, which is undecided.
 LENGTH_SCALE, SPREAD = 0.45, 0.7
-#: From so many observations on, and so many a coordinate, every second fit sees the better half of the
-#: values alone. From 30 on without regard to the dimension, ten coordinates had worse regret on a sphere:
-#: there the model needs all values.
+#: Evaluations between two fits.
+REFIT = 5
+#: The next fit after so many observations, and so many a coordinate, is the first to see the better half
+#: alone. If it was the same in all dimensions, regret was worse on a sphere of ten coordinates: there the
+#: model needs all values.
 FOCUS, FOCUS_A_COORDINATE = 30, 10
 #: A first design has no more points: from there on a model says more than chance.
 LARGEST_DESIGN = 20
@@ -51,7 +54,8 @@ def BO(  # noqa: N802  the field's name
 
     The model is `Ensemble.warped`, for any scale of values and any smoothness. It takes
     O(evaluations²) a point and O(evaluations³) a fit. Above some 500 evaluations give an `EGP` on
-    features. The policy is `EI`. A space with a `Context` has Thompson sampling, because expected
+    features. From some 35 evaluations on, every second fit sees the better half of the values alone
+    (`EGP(focus=)`). The policy is `EI`. A space with a `Context` has Thompson sampling, because expected
     improvement is over the best of all contexts.
 
     Args:
@@ -80,11 +84,12 @@ def BO(  # noqa: N802  the field's name
     whole("workers", workers, least=1)
     # Each worker has a query, and busy ones take rows of their own while another one is sought.
     room = max(evaluations, workers) + workers - 1
-    model = Ensemble.warped(domain.dim, room, priors=_priors(domain))
+    model = Ensemble.warped(domain.dim, room, priors=_priors(domain), refit_every=REFIT)
     context = isinstance(domain, Space) and domain.context
-    policy = Thompson() if context else EI()
-    focus = None if context else max(FOCUS, FOCUS_A_COORDINATE * domain.dim)
-    return EGP(domain, model, policy, workers, outcomes=as_outcomes(outcomes), focus=focus)
+    policy, outcomes = Thompson() if context else EI(), as_outcomes(outcomes)
+    alone = not context and not outcomes
+    focus = max(FOCUS, FOCUS_A_COORDINATE * domain.dim) + REFIT if alone else None
+    return EGP(domain, model, policy, workers, outcomes=outcomes, focus=focus)
 
 
 def _priors(domain: AbstractDomain) -> Priors:

@@ -10,7 +10,7 @@ process (2022), Algorithms 1 and 2.
 
 import equinox as eqx
 
-from jaxbo._check import is_a, require, whole
+from jaxbo._check import is_a, whole
 from jaxbo._keys import aside
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.algos.base.outcomes import Outcome, as_outcomes, check_names
@@ -66,14 +66,14 @@ class EGP(AbstractOneModel):
             Default: 1000.
         outcomes: Numbers with bounds that an evaluation returns beside its value, such as a
             latency. Default: none.
-        focus: From so many observations on, at least 1, every second fit sees the better half of
-            the values alone: values below the median count as the median. The model then tells the
-            best values apart, which are alike beside the worst. None: all fits see all values.
-            Default: None.
+        focus: The number of observations, at least 1, from which on every second fit sees the
+            better half of the values alone: values below the median count as the median. The model
+            then tells the best values apart, which are alike beside the worst. Until the next fit
+            it predicts bad values as too good. None: all fits see all values. Default: None.
 
     Raises:
         ValueError: The policy does not fit the surrogate, an outcome has the name of a parameter,
-            or the surrogate has no `focus`.
+            or the surrogate is not fitted again, so that `focus` has no meaning.
 
     Example:
         >>> import jax.random as jr
@@ -98,13 +98,6 @@ class EGP(AbstractOneModel):
         is_a("policy", self.policy, AbstractPolicy)
         self.policy.check(self.surrogate)
         whole("candidates", self.candidates, least=1)
-        if self.focus is not None:
-            whole("focus", self.focus, least=1)
-            require(
-                type(self.surrogate).focused is not AbstractSurrogate.focused,
-                f"focus is for a model that is fitted: {type(self.surrogate).__name__} always sees "
-                "all values.",
-            )
         check_names(self.outcomes, self.domain)
         if self.outcomes:
             self.policy.check_constrained(self.surrogate)

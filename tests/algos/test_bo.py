@@ -28,10 +28,11 @@ def test_a_context_has_thompson_sampling_and_all_else_expected_improvement():
     assert isinstance(BO(Space(x=Real(0.0, 1.0)), outcomes=[Outcome("t", at_most=1.0)]).policy, EI)
 
 
-def test_the_better_half_is_seen_alone_where_it_is_large_and_of_one_context():
-    assert [BO(Cube(dim)).focus for dim in (1, 3, 10)] == [30, 30, 100]
+def test_the_better_half_is_seen_alone_where_it_is_large_and_all_values_are_alike():
+    assert [BO(Cube(dim)).focus for dim in (1, 3, 10)] == [35, 35, 105]
     load = Context(Real(0.0, 1.0))
     assert BO(Space(load=load, x=Real(0.0, 1.0))).focus is None
+    assert BO(Cube(2), outcomes=[Outcome("t", at_most=1.0)]).focus is None
 
 
 def test_length_scales_are_expected_to_be_shorter_where_parameters_have_steps():

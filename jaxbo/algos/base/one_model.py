@@ -93,6 +93,14 @@ class AbstractOneModel(AbstractAlgorithm):
             self.capacity is None or self.capacity >= 1,
             f"a capacity of {self.surrogate.capacity} is too small for {self.targets} workers.",
         )
+        if self.focus is not None:
+            whole("focus", self.focus, least=1)
+            require(
+                type(self.surrogate).focused is not AbstractSurrogate.focused
+                and self.surrogate.period is not None,
+                f"focus is for Fitted, Ensemble and Marginal that are fitted again (refit_every), got "
+                f"{self.surrogate!r:.60}.",
+            )
 
     @abc.abstractmethod
     def prepare(self, key: Key) -> Points:
@@ -120,9 +128,9 @@ class AbstractOneModel(AbstractAlgorithm):
 
     @property
     def focus(self) -> int | None:
-        """Returns from how many observations on every second fit sees the better half alone.
+        """Returns the number of observations from which on every second fit sees the better half alone.
 
-        None: all fits see all values.
+        If it is None, all fits see all values.
         """
         return None
 
@@ -149,6 +157,9 @@ class AbstractOneModel(AbstractAlgorithm):
         self, state: State, x: Float[Array, "points dim"]
     ) -> tuple[Float[Array, " points"], Float[Array, " points"]]:
         """Predicts the objective at any points, without noise.
+
+        After a fit to the better half of the values (`focus`), it predicts what is above the median:
+        below, the mean is too large.
 
         Args:
             state: The state of this method.
@@ -357,8 +368,7 @@ class AbstractOneModel(AbstractAlgorithm):
         if period is not None:
             # Due in all runs at the same time, whatever failed in some: under vmap it stays a branch.
             due = jnp.where(stage.before, stage.last, told // period > state.told // period)
-            odd = told // max(period, values.shape[0]) % 2 == 1
-            refit = functools.partial(self._refit, state.shared, odd)
+            refit = functools.partial(self._refit, state.shared)
             known = fitted, belief, slacks
             fitted, belief, slacks = jax.lax.cond(due, refit, lambda *same: same, *known)
         round = jnp.where(stage.before, state.round, state.round + 1)
@@ -366,16 +376,12 @@ class AbstractOneModel(AbstractAlgorithm):
         return State(round, told, fitted, state.shared, belief, past, origin, slacks)
 
     def _refit(
-        self, shared: Any, odd: Flag, fitted: Count, belief: Any, slacks: Any
+        self, shared: Any, fitted: Count, belief: Any, slacks: Any
     ) -> tuple[Count, Any, Any]:
-        """Hyperparameters fitted anew, if anything was observed since the last fit.
-
-        A fit of an odd number has its `focus`.
-        """
-        count = self.surrogate.count(belief)
-        seen = belief
+        """Hyperparameters fitted anew, if anything was observed since the last fit."""
+        count, seen = self.surrogate.count(belief), belief
         if self.focus is not None:
-            seen = self.surrogate.focused(belief, odd & (count >= self.focus))
+            seen = self.surrogate.focused(belief, count >= self.focus)
         refit = functools.partial(refitted, self.surrogate, shared)
         new = count, *self._each(refit, seen, slacks)
         known = fitted, belief, slacks

@@ -85,8 +85,8 @@ class AbstractEnsemble(AbstractSurrogate):
     ) -> FittedBelief:
         return shared.map(lambda e, phi, b: e.condition(phi, b, x, y), belief)
 
-    def focused(self, belief: FittedBelief, better: Flag) -> FittedBelief:
-        return jax.vmap(lambda b: self.member.focused(b, better))(belief)
+    def focused(self, belief: FittedBelief, ready: Flag) -> FittedBelief:
+        return jax.vmap(lambda b: self.member.focused(b, ready))(belief)
 
     def count(self, belief: FittedBelief) -> Count:
         return belief.moments.count[0]

@@ -53,8 +53,8 @@ class FittedBelief(eqx.Module):
     """Observations, the hyperparameters fitted to them, and the model that `inference` makes of both.
 
     `held` are the values in the first rows that are used, and 0 in the others. So no state holds
-    NaN, for which `jax_debug_nans` would stop. `y` is NaN in rows without a value, and lower values
-    are raised to `least`; `values` are the modeled numbers, `y` after `warping`.
+    NaN, for which `jax_debug_nans` would stop. `y` is NaN in rows without a value, and a value
+    below `least` counts as `least`; `values` are the modeled numbers, `y` after `warping`.
     """
 
     x: Float[Array, "capacity dim"]
@@ -493,14 +493,12 @@ class Fitted(AbstractSurrogate):
         """Returns the bounds between which hyperparameters are looked for."""
         return self.inference.bounds() if self.bounds is None else self.bounds
 
-    def focused(self, belief: FittedBelief, better: Flag) -> FittedBelief:
-        ordered = jnp.sort(jnp.where(belief.used, belief.held, jnp.inf))
-        count = belief.moments.count
-        median = ordered[count // 2]
-        # With the median as many values as a fit needs: they are fewer where most are equal.
-        some = (count >= fit.FEWEST) & (ordered[count - fit.FEWEST + 1] > median)
-        least = jnp.where(better & some, median, jnp.finfo(median.dtype).min)
-        belief = eqx.tree_at(lambda b: b.least, belief, least)
+    def focused(self, belief: FittedBelief, ready: Flag) -> FittedBelief:
+        lowest = jnp.finfo(belief.held.dtype).min
+        median = jnp.sort(jnp.where(belief.used, belief.held, jnp.inf))[belief.moments.count // 2]
+        raised = jnp.where(belief.used, jnp.maximum(belief.held, median), jnp.nan)
+        better = ready & (belief.least == lowest) & fit.informative(raised)
+        belief = eqx.tree_at(lambda b: b.least, belief, jnp.where(better, median, lowest))
         if belief.warping is not None:  # whose values `refit` makes anew
             return belief
         return eqx.tree_at(lambda b: b.model.moments, belief, _moments(belief.values))

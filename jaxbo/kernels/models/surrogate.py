@@ -176,12 +176,15 @@ class AbstractSurrogate(Extensible):
             The new belief.
         """
 
-    def focused(self, belief: Any, better: Flag) -> Any:
-        """Lets the next fit see the better half of the values alone, or all of them.
+    def focused(self, belief: Any, ready: Flag) -> Any:
+        """Turns from all values to the better half of them, or back.
+
+        In the better half, values below the median count as the median. So do later values, until it
+        turns back. The belief turns to the better half only if values enough differ there.
 
         Args:
-            belief: The belief. Its model is that of these values after `refit`.
-            better: Whether the values below the median count as the median.
+            belief: The belief. Its model is only that of these values after `refit`.
+            ready: Whether it may turn to the better half.
 
         Returns:
             The new belief.
