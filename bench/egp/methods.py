@@ -6,8 +6,9 @@ ensemble does so every 50 and its others every time, as do two rows that are "fi
 ensemble then takes less time, and a kernel alone several times as much.
 GP-EI has a single length scale, and the paper's has one for each coordinate. Hyperparameters that are
 sampled are flat in the logarithm, where the paper's are uniform. "Warped" are settings of ours: the
-exact process, a length scale for each coordinate with the prior of `Priors.scaled`, values warped. `BO`
-is what users are advised to take: EI of the warped mixture, which often sees the better values alone.
+exact process, a length scale for each coordinate with the prior of `Priors.scaled`, values warped.
+Users are advised to take `BO`: EI of the warped mixture with defaults, and fits that see all values and
+the better half of them in turn.
 BoTorch, where it is installed, is LogEI with its default model. Optuna's TPE and CMA-ES have the
 settings of `common.peers`.
 """
@@ -141,7 +142,7 @@ CLAIMS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("EGP-EI, warped", (BOTORCH,)),
     (MIXTURE, (BOTORCH,)),
 )
-#: Methods that are to be below searches without a Gaussian process, and these.
+#: Methods that are to be below searches without a Gaussian process, and the searches.
 BELOW: tuple[tuple[str, tuple[str, ...]], ...] = ((MIXTURE, (TPE, CMA)), (FIRST, (TPE, CMA)))
 
 

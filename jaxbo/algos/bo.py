@@ -4,8 +4,8 @@
               where all parameters are real:    length scales as `Priors.scaled` has them
               choices or integers among them:   log length scales ~ N(log 0.45 √dim, 0.7²)
     fits      every fifth evaluation; from 35 observations on, and 5 more than 10 a coordinate, every
-              second fit sees the better half of the values alone, unless there are a context or
-              outcomes, where this was not measured
+              second fit sees the better half of the values alone; with a context or outcomes no fit
+              does, since that was not measured
     query     expected improvement; with a context, Thompson sampling
     design    2 variables + 2 points, at most 20
 
@@ -35,9 +35,9 @@ from jaxbo.kernels.models.fit import LogNormal, Priors
 LENGTH_SCALE, SPREAD = 0.45, 0.7
 #: Evaluations between two fits.
 REFIT = 5
-#: The next fit after so many observations, and so many a coordinate, is the first to see the better half
-#: alone. If it was the same in all dimensions, regret was worse on a sphere of ten coordinates: there the
-#: model needs all values.
+#: Observations, and observations a coordinate, after which the next fit is the first to see the better
+#: half alone. With 30 in all dimensions, regret was worse on a sphere of ten coordinates: there the model
+#: needs all values.
 FOCUS, FOCUS_A_COORDINATE = 30, 10
 #: A first design has no more points: from there on a model says more than chance.
 LARGEST_DESIGN = 20
@@ -54,9 +54,10 @@ def BO(  # noqa: N802  the field's name
 
     The model is `Ensemble.warped`, for any scale of values and any smoothness. It takes
     O(evaluations²) a point and O(evaluations³) a fit. Above some 500 evaluations give an `EGP` on
-    features. From some 35 evaluations on, every second fit sees the better half of the values alone
-    (`EGP(focus=)`). The policy is `EI`. A space with a `Context` has Thompson sampling, because expected
-    improvement is over the best of all contexts.
+    features. From 35 evaluations on, and 5 more than 10 a coordinate, every second fit sees the
+    better half of the values alone (`EGP(focus=)`). The policy is `EI`. A space with a `Context`
+    has Thompson sampling, because expected improvement is over the best of all contexts. With a
+    `Context` or outcomes all fits see all values.
 
     Args:
         domain: The space to search.
@@ -87,8 +88,8 @@ def BO(  # noqa: N802  the field's name
     model = Ensemble.warped(domain.dim, room, priors=_priors(domain), refit_every=REFIT)
     context = isinstance(domain, Space) and domain.context
     policy, outcomes = Thompson() if context else EI(), as_outcomes(outcomes)
-    alone = not context and not outcomes
-    focus = max(FOCUS, FOCUS_A_COORDINATE * domain.dim) + REFIT if alone else None
+    first = max(FOCUS, FOCUS_A_COORDINATE * domain.dim) + REFIT
+    focus = None if context or outcomes else first
     return EGP(domain, model, policy, workers, outcomes=outcomes, focus=focus)
 
 

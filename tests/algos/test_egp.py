@@ -304,9 +304,6 @@ def test_other_surrogates_serve(key):
     assert DOMAIN.contains(ask(algorithm, key, state)[0][0])
 
 
-# ---------------------------------------------------------------- bad input
-
-
 def turns(finite, period, focus):
     """The values that a model is raised to after each evaluation, in turns that begin at `focus`."""
     least, lowest, fitted = [], float(jnp.finfo(jnp.zeros(()).dtype).min), 0
@@ -348,6 +345,9 @@ def test_every_second_fit_sees_the_better_half_of_the_values_alone():
         np.testing.assert_allclose(found[:, :, number], expected, rtol=1e-6)
     # Whether bounds of outcomes are met does not depend on the half.
     assert np.all(np.asarray(of_outcomes) < -1e30)
+
+
+# ---------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(

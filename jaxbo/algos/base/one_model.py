@@ -158,8 +158,8 @@ class AbstractOneModel(AbstractAlgorithm):
     ) -> tuple[Float[Array, " points"], Float[Array, " points"]]:
         """Predicts the objective at any points, without noise.
 
-        After a fit to the better half of the values (`focus`), it predicts what is above the median:
-        below, the mean is too large.
+        After a fit to the better half of the values (`focus`), the mean is too large at points whose
+        values are below the median.
 
         Args:
             state: The state of this method.

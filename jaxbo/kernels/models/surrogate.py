@@ -180,7 +180,7 @@ class AbstractSurrogate(Extensible):
         """Turns from all values to the better half of them, or back.
 
         In the better half, values below the median count as the median. So do later values, until it
-        turns back. The belief turns to the better half only if values enough differ there.
+        turns back. The belief turns to the better half only if enough values differ there.
 
         Args:
             belief: The belief. Its model is only that of these values after `refit`.
