@@ -68,8 +68,8 @@ def _run(options: Options) -> Result:
 
 def measured(method: str, problem: CubeProblem, runs: int, rounds: int, seed: int) -> Runs:
     """Runs of a method on a problem; fewer of a slow peer."""
-    if method == ours.NAME:
-        return of_ours(problem, runs, rounds, seed)
+    if method == ours.NAME or method in ours.BESIDE:
+        return of_ours(problem, runs, rounds, seed, name=method)
     peer = PEERS[method]
     if peer.slow:
         runs, rounds = slow_runs(runs), min(rounds, SLOW_ROUNDS)
@@ -82,12 +82,13 @@ def slow_runs(runs: int) -> int:
 
 
 def _methods(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Our method and the named peers that are installed. A line names each peer that is left out."""
-    asked = [name for name in PEERS if name in words] or list(PEERS)
+    """Our method, and named others that are installed. A line names each peer that is left out."""
+    beside = [name for name in ours.BESIDE if name in words]
+    asked = [name for name in PEERS if name in words] or ([] if beside else list(PEERS))
     for name in asked:
         if missing := PEERS[name].missing():
             print(f"{name} is left out: no {' and no '.join(missing)} here.", file=sys.stderr)
-    return (ours.NAME, *(name for name in asked if not PEERS[name].missing()))
+    return (ours.NAME, *(name for name in asked if not PEERS[name].missing()), *beside)
 
 
 def _settings(runs: int, rounds: int, methods: Sequence[str]) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def groups(chosen: Sequence[CubeProblem]) -> dict[str, list[CubeProblem]]:
     found: dict[str, list[CubeProblem]] = {}
     for problem in chosen:
         names = [problem.kind]
-        if problem.kind != problems.CLASSICAL:
+        if problem.kind in (problems.PLAIN, problems.NOISY):
             names += [f"{problem.kind}, {problem.group}", f"{problem.kind}, {problem.dim}-D"]
         for name in names:
             found.setdefault(name, []).append(problem)
@@ -236,5 +237,5 @@ EXPERIMENT = Experiment(
     about="the first choice for a black box, beside other libraries' methods",
     time="weeks",
     run=_run,
-    problems=(*itertools.chain(*problems.WORDS), *PEERS),
+    problems=(*itertools.chain(*problems.WORDS), *PEERS, *ours.BESIDE),
 )

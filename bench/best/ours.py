@@ -1,8 +1,13 @@
-"""jaxbo's first choice for a black box, the subject of the comparison."""
+"""jaxbo's first choice for a black box, the subject of the comparison, and another method of ours."""
+
+from collections.abc import Callable
 
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.bo import BO
+from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.domains.base import AbstractDomain
+from jaxbo.kernels.additive.decomposed import Decomposed
+from jaxbo.kernels.additive.structure import Sampled
 
 NAME = "jaxbo"
 
@@ -10,3 +15,12 @@ NAME = "jaxbo"
 def method(domain: AbstractDomain, evaluations: int, workers: int = 1) -> AbstractAlgorithm:
     """The method that users are advised to take, for so many evaluations with the initial points."""
     return BO(domain, evaluations, workers=workers)
+
+
+def structured(domain: AbstractDomain, evaluations: int, workers: int = 1) -> AbstractAlgorithm:
+    """DEC-HBO with its defaults and a structure that it learns."""
+    return DECHBO(domain, Decomposed(Sampled(), evaluations), workers=workers)
+
+
+#: Other methods of ours that can stand in a column beside the first choice, if they are named.
+BESIDE: dict[str, Callable[[AbstractDomain, int, int], AbstractAlgorithm]] = {"DECHBO": structured}

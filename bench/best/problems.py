@@ -3,6 +3,8 @@
     bbob         BBOB's 24 functions in 2, 5, 10 and 20 dimensions, instances 1 to 3
     noisy        the same; noise has a deviation of 1 % of the interquartile range of the values
     classical    functions of `jaxbo.objectives.functions`
+    high         paths of a rover and penalties of a Lasso in 20 to 100 dimensions, of `bench.tasks.high`;
+                 their regret is beside a bound, since the best value is not known
 
 Odd numbers are for choosing settings. Even numbers are for the final table alone: no setting may depend
 on them. The range is that of 1000 random points.
@@ -11,7 +13,7 @@ on them. The range is that of 1000 random points.
 import functools
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import equinox as eqx
 import jax
@@ -19,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bench.tasks import high
 from bench.tasks.bbob.functions import BBOB, FUNCTIONS
 from jaxbo.objectives import functions
 from jaxbo.objectives.functions import TestFunction
@@ -29,7 +32,9 @@ DIMS, INSTANCES = (2, 5, 10, 20), (1, 2, 3)
 NOISE, SAMPLE = 0.01, 1000
 #: Random points before the first query.
 INITIAL = 10
-PLAIN, NOISY, CLASSICAL = "bbob", "noisy", "classical"
+PLAIN, NOISY, CLASSICAL, HIGH = "bbob", "noisy", "classical", "high"
+#: The letters of numbers; functions of BBOB have another.
+LETTERS, BBOB_LETTER = {CLASSICAL: "c", HIGH: "h"}, "f"
 
 _CLASSICAL: tuple[tuple[str, Callable[[], TestFunction]], ...] = (
     ("Branin", functions.branin),
@@ -47,6 +52,15 @@ _CLASSICAL: tuple[tuple[str, Callable[[], TestFunction]], ...] = (
 )
 
 
+_HIGH: tuple[tuple[str, Callable[[], "BoundedFunction"]], ...] = (
+    ("rover-20", functools.partial(high.rover, 10)),
+    ("lasso-20", functools.partial(high.lasso, 20)),
+    ("rover-60", functools.partial(high.rover, 30)),
+    ("lasso-60", functools.partial(high.lasso, 60)),
+    ("lasso-100", functools.partial(high.lasso, 100)),
+)
+
+
 class CubeFunction(Protocol):
     """A JAX function of a point of the unit cube, to be maximized."""
 
@@ -54,6 +68,13 @@ class CubeFunction(Protocol):
     def dim(self) -> int: ...
 
     def __call__(self, x: Point, /) -> Scalar: ...
+
+
+class BoundedFunction(CubeFunction, Protocol):
+    """The same, with its largest value or a bound of it."""
+
+    @property
+    def maximum(self) -> float | Scalar: ...
 
 
 class CubeProblem(NamedTuple):
@@ -83,17 +104,16 @@ class CubeProblem(NamedTuple):
     @property
     def words(self) -> frozenset[str]:
         """The words that choose it."""
-        letter = "c" if self.kind == CLASSICAL else "f"
+        letter = LETTERS.get(self.kind, BBOB_LETTER)
         parity = "odd" if self.number % 2 else "even"
         number, instance = f"{letter}{self.number:02d}", f"i{self.instance}"
         return frozenset({self.kind, parity, f"{self.dim}d", number, instance})
 
     def regrets(self, x: Float[np.ndarray, "points dim"]) -> Float[np.ndarray, " points"]:
-        """The maximum less the value without noise, at each point."""
+        """The maximum, or its bound, less the value without noise, at each point."""
         if isinstance(self.function, BBOB):
             return np.array([self.function.regret(one) for one in x])
-        assert isinstance(self.function, TestFunction)
-        return _shortfall(self.function, x)
+        return _shortfall(cast(BoundedFunction, self.function), x)
 
     def scale(self) -> float:
         """The interquartile range of the values."""
@@ -121,12 +141,12 @@ class Numbered(eqx.Module):
         return jax.lax.switch(self.number, [lambda x, f=f: f(x) for f in self.functions], x)
 
 
-def _shortfall(function: TestFunction, x: np.ndarray) -> np.ndarray:
+def _shortfall(function: BoundedFunction, x: np.ndarray) -> np.ndarray:
     return float(function.maximum) - np.asarray(_values(function, jnp.asarray(x, float)), float)
 
 
 @eqx.filter_jit
-def _values(function: TestFunction, x: Float[Array, "points dim"]) -> Float[Array, " points"]:
+def _values(function: CubeFunction, x: Float[Array, "points dim"]) -> Float[Array, " points"]:
     return jax.vmap(function)(x)
 
 
@@ -162,7 +182,8 @@ def everything() -> tuple[CubeProblem, ...]:
         for index in INSTANCES
         for number in FUNCTIONS
     ]
-    return (*bbob, *(_classical(number) for number in range(1, len(_CLASSICAL) + 1)))
+    classical = [_classical(number) for number in range(1, len(_CLASSICAL) + 1)]
+    return (*bbob, *classical, *(_high(number) for number in range(1, len(_HIGH) + 1)))
 
 
 def example(program: str, dim: int) -> CubeFunction:
@@ -187,6 +208,11 @@ def _classical(number: int) -> CubeProblem:
     return CubeProblem(title, CLASSICAL, CLASSICAL, number, 1, CLASSICAL, function)
 
 
+def _high(number: int) -> CubeProblem:
+    name, make = _HIGH[number - 1]
+    return CubeProblem(f"{HIGH} h{number:02d} {name}", HIGH, HIGH, number, 1, name, make())
+
+
 @functools.cache
 def _classical_functions() -> tuple[TestFunction, ...]:
     return tuple(make() for _, make in _CLASSICAL)
@@ -195,13 +221,18 @@ def _classical_functions() -> tuple[TestFunction, ...]:
 PARITIES = "odd", "even"
 #: Words of one line exclude each other; a problem is chosen if each line with a given word has its word.
 WORDS = (
-    (PLAIN, NOISY, CLASSICAL),
+    (PLAIN, NOISY, CLASSICAL, HIGH),
     PARITIES,
-    tuple(f"{dim}d" for dim in (2, 3, 4, 5, 6, 10, 20)),
+    tuple(f"{dim}d" for dim in (2, 3, 4, 5, 6, 10, 20, 60, 100)),
     tuple(f"i{index}" for index in INSTANCES),
     tuple(
-        [f"f{number:02d}" for number in FUNCTIONS]
-        + [f"c{number + 1:02d}" for number in range(len(_CLASSICAL))]
+        f"{letter}{number:02d}"
+        for letter, numbers in (
+            (BBOB_LETTER, FUNCTIONS),
+            (LETTERS[CLASSICAL], range(1, len(_CLASSICAL) + 1)),
+            (LETTERS[HIGH], range(1, len(_HIGH) + 1)),
+        )
+        for number in numbers
     ),
 )
 

@@ -58,13 +58,15 @@ def of_ours(
     seed: int,
     initial: int = INITIAL,
     workers: int = 1,
+    name: str = ours.NAME,
 ) -> Runs:
-    """Runs of `ours.method`. The number of workers divides the other two."""
+    """Runs of a method of ours, by its name. The number of workers divides the other two."""
     starts = [start(problem, one, evaluations, seed, initial) for one in range(runs)]
     x = jnp.asarray(np.stack([s.x for s in starts]), float)
     noise = jnp.asarray(np.stack([s.noise for s in starts]), float)[:, :initial]
     arguments = problem.argument, jnp.asarray(problem.noise()), x, noise
-    program, first = _program(problem.program, problem.dim, runs, evaluations, initial, workers)
+    size = runs, evaluations, initial, workers
+    program, first = _program(name, problem.program, problem.dim, *size)
     before = time.process_time()
     queries, values = map(np.asarray, program(*arguments, jr.split(jr.key(seed), runs)))
     seconds = (time.process_time() - before) / runs
@@ -73,10 +75,11 @@ def of_ours(
 
 @functools.cache
 def _program(
-    name: str, dim: int, runs: int, evaluations: int, initial: int, workers: int
+    name: str, alike: str, dim: int, runs: int, evaluations: int, initial: int, workers: int
 ) -> tuple[Any, float]:
     """The compiled program of all problems alike, and the processor seconds that compiling took."""
-    algorithm = ours.method(Cube(dim), initial + evaluations, workers)
+    make = ours.BESIDE.get(name, ours.method)
+    algorithm = make(Cube(dim), initial + evaluations, workers)
     rounds = evaluations // workers
 
     def all_runs(function: CubeFunction, noise: Array, x: Array, z: Array, keys: Array) -> Any:
@@ -87,7 +90,7 @@ def _program(
 
     noise, x, z = jnp.asarray(0.0), jnp.zeros((runs, initial, dim)), jnp.zeros((runs, initial))
     keys, before = jr.split(jr.key(0), runs), time.process_time()
-    lowered = jax.jit(all_runs).lower(example(name, dim), noise, x, z, keys)
+    lowered = jax.jit(all_runs).lower(example(alike, dim), noise, x, z, keys)
     return lowered.compile(), time.process_time() - before
 
 

@@ -12,7 +12,12 @@ from bench.tables.cells import Results, Rows, after, digits
 #: Peers and how a column names them.
 PEERS = {"random": "random search", "CMA-ES": "CMA-ES (`cma`)", "TPE": "TPE (Optuna)"}
 #: Others that some results have.
-LOG_EI = {"BoTorch": "LogEI (BoTorch)"}
+OTHERS = {
+    "BoTorch": "LogEI (BoTorch)",
+    "GPSampler": "GPSampler (Optuna)",
+    "SMAC3": "SMAC3",
+    "DECHBO": "`DECHBO`, learned structure",
+}
 #: BBOB's functions of many optima.
 MULTIMODAL = {f"f{number:02d}" for number in (3, 4, *range(15, 25))}
 #: The linear function, whose best point is a corner.
@@ -20,7 +25,7 @@ LINEAR = "f05"
 #: Classical functions whose best point is on the border of the cube: eggholder, Sobester's and Ackley's.
 AT_BORDER = {"c03", "c04", "c09"}
 #: Dimensions in words, as they end the name of a problem.
-DIMS = {"two": "2d", "five": "5d", "ten": "10d"}
+DIMS = {"two": "2d", "five": "5d", "ten": "10d", "twenty": "20d"}
 
 
 def best(results: Results) -> Rows:
@@ -34,13 +39,8 @@ def best_even(results: Results) -> Rows:
 
 
 def best_botorch(results: Results) -> Rows:
-    """The same on even numbers beside BoTorch alone."""
-    return _bbob(results, "best-bbob-even-2d-5d-i1-botorch")
-
-
-def best_longer(results: Results) -> Rows:
-    """The same on even numbers with more evaluations."""
-    return _bbob(results, "best-bbob-even-2d-5d-i1-random")
+    """The same on even numbers beside other Gaussian processes."""
+    return _bbob(results, "best-bbob-even-2d-5d-10d-i1-botorch")
 
 
 def best_noisy(results: Results) -> Rows:
@@ -64,6 +64,23 @@ def best_classical(results: Results) -> Rows:
     return _ratios(found, groups)
 
 
+def best_twenty(results: Results) -> Rows:
+    """The same on even numbers in twenty dimensions."""
+    return _bbob(results, "best-bbob-even-20d-i1-random")
+
+
+def best_high(results: Results) -> Rows:
+    """The same on paths of a rover and penalties of a Lasso."""
+    found = _found(results, "best-high-random")
+    if found is None:
+        return []
+    problems = _problems(found)
+    kinds = ("rover", "lasso")
+    return _ratios(
+        found, {"all": problems} | {kind: [p for p in problems if kind in p] for kind in kinds}
+    )
+
+
 def _bbob(results: Results, prefix: str) -> Rows:
     found = _found(results, prefix)
     if found is None:
@@ -74,9 +91,9 @@ def _bbob(results: Results, prefix: str) -> Rows:
     but = " but f5" if len(without) < len(problems) else ""
     many = [problem for problem in problems if problem.split()[1] in MULTIMODAL]
     groups = {"all": problems}
-    for dim in dims:
+    for dim in dims if len(dims) > 1 else ():
         groups[f"all{but}, {dim} dimensions"] = [p for p in without if p.endswith(f" {DIMS[dim]}")]
-    for dim in dims[1:]:
+    for dim in (dim for dim in dims if dim != "two"):
         groups[f"multimodal, {dim} dimensions"] = [p for p in many if p.endswith(f" {DIMS[dim]}")]
     return _ratios(found, groups)
 
@@ -96,7 +113,7 @@ def _ratios(result: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> R
     finals = {key: one["final"] for key, one in result["methods"].items()}
     told = {tuple(key.rsplit(", ", 2)[1:]) for key in finals}
     budgets = sorted({int(budget) for _, budget in told})
-    peers = {peer: name for peer, name in (PEERS | LOG_EI).items() if peer in dict(told)}
+    peers = {peer: name for peer, name in (PEERS | OTHERS).items() if peer in dict(told)}
 
     def cell(group: Sequence[str], peer: str, budget: int) -> str:
         if (peer, str(budget)) not in told:

@@ -13,6 +13,7 @@ from bench.best.problems import CLASSICAL, INITIAL, NOISY, CubeProblem
 from bench.common import peers
 from bench.tables import best as tables
 from bench.tables.cells import digits
+from jaxbo.algos.random_search import RandomSearch
 from jaxbo.domains.base import Cube
 from jaxbo.objectives.functions import TestFunction, branin
 
@@ -23,7 +24,7 @@ OURS = ours.method
 @pytest.mark.full
 def test_words_of_one_kind_add_up_and_words_of_several_restrict_each_other():
     every = problems.everything()
-    assert len({problem.name for problem in every}) == len(every) == 2 * 24 * 4 * 3 + 12
+    assert len({problem.name for problem in every}) == len(every) == 2 * 24 * 4 * 3 + 12 + 5
     found = problems.chosen(("odd", "2d", "5d", "i1", "bbob"))
     assert len(found) == 12 * 2
     assert {problem.number % 2 for problem in found} == {1}
@@ -34,9 +35,10 @@ def test_words_of_one_kind_add_up_and_words_of_several_restrict_each_other():
 
 def test_ours_is_for_the_domain_and_the_evaluations():
     (problem,) = problems.chosen(("bbob", "f03", "5d", "i2"))
-    method = OURS(cube := Cube(problem.dim), 30)
-    assert method.domain == cube
-    assert method.capacity == 30
+    for make in (OURS, *ours.BESIDE.values()):
+        method = make(cube := Cube(problem.dim), 30, 1)
+        assert method.domain == cube
+        assert method.capacity == 30
 
 
 @pytest.mark.full
@@ -51,6 +53,28 @@ def test_classical_functions_of_a_dimension_are_arguments_of_one_program():
         structures.setdefault(problem.dim, set()).add(jax.tree.structure(problem.argument))
     assert set(structures) == {2, 3, 4, 5, 6, 10}
     assert all(len(found) == 1 for found in structures.values())
+
+
+def test_words_choose_functions_of_many_coordinates_whose_regret_is_beside_a_bound():
+    found = {problem.dim: problem for problem in problems.chosen(("high", "60d", "h04", "h05"))}
+    assert list(found) == [60]
+    x = np.random.default_rng(0).random((3, 60))
+    values = [float(found[60].argument(jnp.asarray(one, float))) for one in x]
+    np.testing.assert_allclose(-np.array(values), found[60].regrets(x), rtol=1e-4)
+    assert len(problems.chosen(("high",))) == 5
+
+
+def test_a_method_of_ours_stands_beside_the_first_if_it_is_named(light, monkeypatch, tmp_path):
+    assert blackbox._methods(("DECHBO", "odd")) == (ours.NAME, "DECHBO")
+    assert "DECHBO" not in blackbox._methods(("odd",))
+    monkeypatch.setitem(ours.BESIDE, "DECHBO", lambda domain, n, k: RandomSearch(domain, k))
+    words = ["--only=c01", "--only=DECHBO", f"--runs={RUNS}", f"--rounds={ROUNDS}"]
+    assert runner.main(["best", *words, "--out", str(tmp_path)]) == 0
+    content = json.loads((tmp_path / "best-c01-dechbo.json").read_text())
+    (claim,) = content["checks"]
+    assert claim == f"classical, {ROUNDS} evaluations: less regret than DECHBO, ratio"
+    # Here both are random search with the same keys.
+    assert content["checks"][claim]["figure"] == pytest.approx(1)
 
 
 def test_the_table_knows_which_best_points_are_on_the_border():
