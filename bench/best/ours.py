@@ -10,6 +10,8 @@ from jaxbo.kernels.additive.decomposed import Decomposed
 from jaxbo.kernels.additive.structure import Sampled
 
 NAME = "jaxbo"
+#: Moves of a chain of structures at every fit.
+MOVES = 1000
 
 
 def method(domain: AbstractDomain, evaluations: int, workers: int = 1) -> AbstractAlgorithm:
@@ -18,8 +20,8 @@ def method(domain: AbstractDomain, evaluations: int, workers: int = 1) -> Abstra
 
 
 def structured(domain: AbstractDomain, evaluations: int, workers: int = 1) -> AbstractAlgorithm:
-    """DEC-HBO with its defaults and a structure that it learns."""
-    return DECHBO(domain, Decomposed(Sampled(), evaluations), workers=workers)
+    """DEC-HBO with a structure that it learns, by as many moves as tens of variables need."""
+    return DECHBO(domain, Decomposed(Sampled(steps=MOVES), evaluations), workers=workers)
 
 
 #: Other methods of ours that can stand in a column beside the first choice, if they are named.

@@ -1,7 +1,7 @@
 """Tables of `best`, `tuning` and `workers`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,18 +50,7 @@ def best_noisy(results: Results) -> Rows:
 
 def best_classical(results: Results) -> Rows:
     """The same on classical functions."""
-    found = _found(results, "best-classical-random")
-    if found is None:
-        return []
-    problems = _problems(found)
-    numbers = {problem: problem.split()[1] for problem in problems}
-    groups = {
-        "all": problems,
-        "best point inside": [p for p, number in numbers.items() if number not in AT_BORDER],
-        "odd": [p for p, number in numbers.items() if int(number[1:]) % 2],
-        "even": [p for p, number in numbers.items() if int(number[1:]) % 2 == 0],
-    }
-    return _ratios(found, groups)
+    return _of(results, "best-classical-random", _by_number)
 
 
 def best_twenty(results: Results) -> Rows:
@@ -71,21 +60,38 @@ def best_twenty(results: Results) -> Rows:
 
 def best_high(results: Results) -> Rows:
     """The same on paths of a rover and penalties of a Lasso."""
-    found = _found(results, "best-high-random")
-    if found is None:
-        return []
-    problems = _problems(found)
-    kinds = ("rover", "lasso")
-    return _ratios(
-        found, {"all": problems} | {kind: [p for p in problems if kind in p] for kind in kinds}
-    )
+    return _of(results, "best-high-random", _by_task)
+
+
+Groups = dict[str, list[str]]
 
 
 def _bbob(results: Results, prefix: str) -> Rows:
+    return _of(results, prefix, _by_dimension)
+
+
+def _of(results: Results, prefix: str, groups: Callable[[list[str]], Groups]) -> Rows:
     found = _found(results, prefix)
-    if found is None:
-        return []
-    problems = _problems(found)
+    return [] if found is None else _ratios(found, groups(_problems(found)))
+
+
+def _by_number(problems: list[str]) -> Groups:
+    numbers = {problem: problem.split()[1] for problem in problems}
+    return {
+        "all": problems,
+        "best point inside": [p for p, number in numbers.items() if number not in AT_BORDER],
+        "odd": [p for p, number in numbers.items() if int(number[1:]) % 2],
+        "even": [p for p, number in numbers.items() if int(number[1:]) % 2 == 0],
+    }
+
+
+def _by_task(problems: list[str]) -> Groups:
+    return {"all": problems} | {
+        task: [p for p in problems if task in p] for task in ("rover", "lasso")
+    }
+
+
+def _by_dimension(problems: list[str]) -> Groups:
     dims = [dim for dim, ending in DIMS.items() if any(p.endswith(f" {ending}") for p in problems)]
     without = [problem for problem in problems if LINEAR not in problem]
     but = " but f5" if len(without) < len(problems) else ""
@@ -95,7 +101,7 @@ def _bbob(results: Results, prefix: str) -> Rows:
         groups[f"all{but}, {dim} dimensions"] = [p for p in without if p.endswith(f" {DIMS[dim]}")]
     for dim in (dim for dim in dims if dim != "two"):
         groups[f"multimodal, {dim} dimensions"] = [p for p in many if p.endswith(f" {DIMS[dim]}")]
-    return _ratios(found, groups)
+    return groups
 
 
 def _found(results: Results, prefix: str) -> Mapping[str, Any] | None:
