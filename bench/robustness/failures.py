@@ -31,6 +31,7 @@ from bench.claims import Check, at_most, on_average
 from bench.common.text import interval
 from bench.runner import Experiment, Options, Result, progress
 from jaxbo.algos.base.algorithm import IN_ROUND, AbstractAlgorithm, Stage
+from jaxbo.algos.bo import BO
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import AbstractDomain, Cube
@@ -154,6 +155,7 @@ def methods() -> dict[str, AbstractAlgorithm]:
     cube, room = Cube(DIM), INITIAL + ROUNDS
     exact = Fitted(room, inference=Exact())
     return {
+        "BO": BO(cube, room),
         "EGP, EI": EGP(cube, exact, EI(), candidates=500),
         "EGP, Thompson": EGP(cube, Fitted(room, size=100), Thompson(), candidates=500),
         "TS": TS(cube, 1, candidates=500),

@@ -23,12 +23,12 @@ from bench.claims import Check, at_most
 from bench.common.text import interval
 from bench.runner import Experiment, Options, Result, progress
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
+from jaxbo.algos.bo import BO
 from jaxbo.algos.egp import EGP
 from jaxbo.algos.random_search import RandomSearch
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.choosing.policy import EI, UCB, Thompson
-from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fitted import Exact, Fitted
 from jaxbo.kernels.models.surrogate import Fixed
 from jaxbo.kernels.processes.covariance import SquaredExponential
@@ -96,7 +96,7 @@ def methods(dim: int) -> dict[str, AbstractAlgorithm]:
         "EGP, EI": EGP(cube, exact, EI(), **sizes),
         "EGP, UCB": EGP(cube, exact, UCB(), **sizes),
         "EGP, Thompson": EGP(cube, Fitted(room, kernel, size=100), Thompson(), **sizes),
-        "warped ensemble, EI": EGP(cube, Ensemble.warped(dim, room), EI(), **sizes),
+        "BO": BO(cube, room),
     }
 
 

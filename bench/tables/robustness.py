@@ -13,7 +13,12 @@ WAYS = {
 #: Methods of a problem, by column.
 FAILING = {
     f"{short}, {problem}": f"{problem}, {method}"
-    for short, method in {"EI": "EGP, EI", "Thompson": "EGP, Thompson", "TS": "TS"}.items()
+    for short, method in {
+        "`BO`": "BO",
+        "EI": "EGP, EI",
+        "Thompson": "EGP, Thompson",
+        "TS": "TS",
+    }.items()
     for problem in ("ridge", "slope", "chance")
 }
 TOLD = "told of a failure by"
@@ -77,11 +82,14 @@ def plateaus(results: Results) -> Rows:
         "EI": "EGP, EI",
         "UCB": "EGP, UCB",
         "Thompson": "EGP, Thompson",
+        # Older results have its model and policy without fits in turn.
         "EI, warped ensemble": "warped ensemble, EI",
+        "`BO`": "BO",
     }
+    found = results["plateaus"]["methods"]
+    methods = {label: m for label, m in methods.items() if f"hill, 2-D, {m}" in found}
 
     def cell(shape: str, method: str) -> str:
-        found = results["plateaus"]["methods"]
         ends = (found[f"{shape}, {dim}-D, {method}"]["final"] for dim in (2, 4, 8))
         return ", ".join(f"{end['mean']:.0f} ({end['se']:.0f})" for end in ends)
 
