@@ -4,6 +4,7 @@ their own.
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -130,6 +131,16 @@ def elsewhere(module: str, *arguments: str, flags: str = "") -> Any:
         env=environment,
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def resident() -> int:
+    """Bytes of memory that this process has held at most so far."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # getrusage would do, but for that Linux lets a process begin with its parent's peak.
+        line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
+        return int(line.split()[1]) * 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 #: Bytes that are read to measure the bandwidth: more than caches hold. A GPU reads the smaller array in

@@ -6,10 +6,8 @@ its own and prints the peak of its memory.
 """
 
 import json
-import resource
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +16,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from bench.common.timing import Figure, compiled, elsewhere, held, race
+from bench.common.timing import Figure, compiled, elsewhere, held, race, resident
 from bench.speed import botorch
 from jaxbo.algos.fts import FTS
 from jaxbo.domains.base import Cube
@@ -180,22 +178,12 @@ def _peak(agents: int, rounds: int) -> Figure:
     )
 
 
-def _resident() -> float:
-    """MiB at most so far."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage would do, but for that Linux lets a process begin with its parent's peak.
-        line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
-        return int(line.split()[1]) / 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
 def main(agents: int, rounds: int) -> None:
-    """Prints the resident set before and at the most."""
+    """Prints the resident set before and at the most, in MiB."""
     jax.block_until_ready(jnp.zeros(()))
-    before = _resident()
+    before = resident()
     jax.block_until_ready(timed(algorithm(agents, rounds), rounds, jr.key(0)).call())
-    print(json.dumps({"before": before, "peak": _resident()}))
+    print(json.dumps({"before": before / 2**20, "peak": resident() / 2**20}))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "fts-pooled": fts.pooled,
     "gpu": speed.gpu,
     "methods": speed.methods,
+    "methods-compiling": speed.methods_compiling,
     "noise": robustness.noise,
     "plateaus": robustness.plateaus,
     "prior-bound": prior.prior_bound,

@@ -217,15 +217,38 @@ def scaling(results: Results) -> Rows:
 
 
 def methods(results: Results) -> Rows:
-    """The first call of each method, and the bytes of an agent."""
+    """The first calls of each method, with a cache and without, and the bytes of an agent.
+
+    Older results have no first `drive` and no first `Desk` from the cache: these cells are empty.
+    """
     costs = results["methods"]["settings"]["costs"]
+    calls = ("first", "cached", "drive", "cached drive", "desk", "cached desk")
 
     def row(name: str, cost: Mapping[str, Any]) -> list[str]:
-        times = (cost[key] for key in ("first", "cached", "drive", "desk"))
-        calls = ("" if time is None else f"{time:.1f} s" for time in times)
-        return [name, *calls, *(f"{cost[key] / 1e3:.0f} kB" for key in ("state", "peak"))]
+        times = (cost.get(call) for call in calls)
+        shown = ("" if time is None else f"{time:.1f} s" for time in times)
+        return [name, *shown, *(f"{cost[key] / 1e3:.0f} kB" for key in ("state", "peak"))]
 
-    head = ["", "first `run`", "cached", "first `drive`", "first `Desk`", "state", "at most"]
+    named = (name for call in ("run", "drive", "Desk") for name in (f"first `{call}`", "cached"))
+    return [["", *named, "state", "at most"], *(row(name, cost) for name, cost in costs.items())]
+
+
+def methods_compiling(results: Results) -> Rows:
+    """Seconds of all threads and memory of each method's first calls; nothing if a result is older."""
+    costs = results["methods"]["settings"]["costs"]
+    calls = {"run": "first", "drive": "drive", "Desk": "desk"}
+    if any("processor" not in cost for cost in costs.values()):
+        return []
+
+    def row(name: str, cost: Mapping[str, Any]) -> list[str]:
+        seconds, held, grown = (cost[key] for key in ("processor", "memory", "growth"))
+        made = [call if cost[call] is not None else None for call in calls.values()]
+        times = (call and f"{seconds[call]:.1f} s" for call in made)
+        memory = (call and f"{grown[call]:.0f} of {held[call]:.0f} MB" for call in made)
+        return [name, *(cell or "" for cell in (*times, *memory))]
+
+    first, *rest = (f"`{call}`" for call in calls)
+    head = ["", f"all threads: {first}", *rest, f"memory: {first}", *rest]
     return [head, *(row(name, cost) for name, cost in costs.items())]
 
 

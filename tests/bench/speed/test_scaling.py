@@ -85,4 +85,4 @@ def test_costs_grow_as_the_state_does():
     one = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(of_an_agent))
     assert cost.state == one
     assert one / 2 < cost.peak < 10 * one
-    assert cost.first > 0
+    assert cost.first.seconds > 0
