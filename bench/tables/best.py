@@ -40,7 +40,7 @@ def best_even(results: Results) -> Rows:
 
 def best_botorch(results: Results) -> Rows:
     """The same on even numbers beside other Gaussian processes."""
-    return _bbob(results, "best-bbob-even-2d-5d-10d-i1-botorch")
+    return _bbob(results, "best-bbob-even-2d-5d-i1-botorch")
 
 
 def best_noisy(results: Results) -> Rows:
