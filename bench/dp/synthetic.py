@@ -8,7 +8,8 @@ Every run has functions and initial points of its own; all methods share the fun
 = 1 / N^1.1, by the paper's moments accountant and the tighter accountants. The agents' own model has
 300 features, messages are on cosines of independent frequencies, as in `fts-synthetic`; values are
 taken as they are, in [0, 1], since agents that standardized theirs alone would make the regions
-incomparable: the last panel shows the price of that.
+incomparable: the last panel shows the price of that. Private settings have the noise over the signal of
+round 1 beside them (`dp.signal`).
 
 Heterogeneous agents (Fig. 7) are 50, agent n with alpha f_n + (1 - alpha) f of independent draws, as the
 paper writes it. Its picture of alpha = 0.7 is rather that of 0.7 as the share of the common f, which is
@@ -28,6 +29,7 @@ from bench.claims import Check, below, difference
 from bench.common.messages import random_cosines
 from bench.common.text import number
 from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
+from bench.dp.signal import noise_over_signal
 from bench.runner import Experiment, Options, Result, progress
 from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid
 from jaxbo import metrics, plotting
@@ -47,8 +49,9 @@ AGENTS, UNLIKE_AGENTS, FEATURES, INITIAL, DISTANCE = 200, 50, 50, 10, 0.02
 OWN_FEATURES = 300
 #: p_t = 1 - t^(-exponent): the paper's, and the faster one of Fig. 7.
 SLOW, FAST = 0.5, 2.0
-#: Runs that are computed at the same time.
-BATCH = 5
+#: Runs that are computed at the same time, and runs in which noise is compared to the signal.
+BATCH, LOUD_RUNS = 5, 20
+LOUD = "noise over signal"
 
 
 class SyntheticSetting(NamedTuple):
@@ -135,10 +138,14 @@ def _run(options: Options) -> Result:
     draw_key, run_key = jr.split(jr.key(options.seed))
     keys = jr.split(run_key, runs)
     known: dict[SyntheticSetting | None, np.ndarray] = {}
+    loudness: dict[SyntheticSetting | None, float] = {}
     for setting in progress(_settings_of(figures), "dp-synthetic"):
         unlike = setting is not None and setting.alpha is not None
         draws = _draws(draw_key, runs, 1 + UNLIKE_AGENTS if unlike else 1)
         known[setting] = np.asarray(_regret(*_parts(setting), draws, keys, rounds))
+        if setting is not None and setting.z > 0:
+            some = draws[:LOUD_RUNS], keys[:LOUD_RUNS]
+            loudness[setting] = float(jnp.mean(_ratios(*_parts(setting), *some, rounds)))
     curves = {
         f"{figure}, {name}": known[setting]
         for figure, settings in figures.items()
@@ -156,11 +163,17 @@ def _run(options: Options) -> Result:
                 for figure, settings in figures.items()
                 for name, setting in settings.items()
             },
+            LOUD: {
+                f"{figure}, {name}": loudness[setting]
+                for figure, settings in figures.items()
+                for name, setting in settings.items()
+                if setting in loudness
+            },
         },
         curves=curves,
         checks=checks(curves),
-        headers=("method", "regret at the end", "s.e.", "mean regret", *COLUMNS),
-        rows=_rows(figures, known, losses),
+        headers=("method", "regret at the end", "s.e.", "mean regret", *COLUMNS, LOUD),
+        rows=_rows(figures, known, losses, loudness),
         figure=_figure(figures, known),
     )
 
@@ -258,20 +271,44 @@ def _regret(
     """The mean over the agents of every run. The first of its draws is the base."""
 
     def one(item: tuple[Array, Key]) -> Array:
-        functions, key = item
-        function_key, run_key = jr.split(key)
-        base, own = functions[0], functions[1:]
-        if own.shape[0]:
-            functions = mixtures(base, own, n.alpha)
-        else:
-            functions = perturbed(function_key, base, DISTANCE, sizes.agents)
-        objective = OnGrid(functions, grid(), NOISE**0.5)
+        objective, run_key = _objective(sizes, n, *item)
         algorithm: AbstractAlgorithm = method(sizes, n, rounds)
         _, trace = run(algorithm, objective, rounds, run_key, initial=INITIAL)
         value = jax.vmap(jax.vmap(objective.noiseless), (None, 0))
         values = value(jnp.arange(sizes.agents), trace.queries)
         best = jax.lax.cummax(values, axis=0)[INITIAL:]
-        return jnp.mean(jnp.max(functions, axis=1)[None, :] - best, axis=1)
+        return jnp.mean(jnp.max(objective.values, axis=1)[None, :] - best, axis=1)
+
+    return jax.lax.map(one, (draws, keys), batch_size=BATCH)
+
+
+def _objective(
+    sizes: _Sizes, n: _Numbers, functions: Float[Array, "draws points"], key: Key
+) -> tuple[OnGrid, Key]:
+    """The agents' functions in a run, and the key of the run."""
+    function_key, run_key = jr.split(key)
+    base, own = functions[0], functions[1:]
+    if own.shape[0]:
+        functions = mixtures(base, own, n.alpha)
+    else:
+        functions = perturbed(function_key, base, DISTANCE, sizes.agents)
+    return OnGrid(functions, grid(), NOISE**0.5), run_key
+
+
+@eqx.filter_jit
+def _ratios(
+    sizes: _Sizes,
+    n: _Numbers,
+    draws: Float[Array, "runs draws points"],
+    keys: Array,
+    rounds: int,
+) -> Float[Array, " runs"]:
+    """Noise over signal in round 1 of every run, which has the functions and the key of `_regret`."""
+    algorithm: DPFTSDE = method(sizes, n, rounds)
+
+    def one(item: tuple[Array, Key]) -> Scalar:
+        objective, run_key = _objective(sizes, n, *item)
+        return noise_over_signal(run_key, algorithm, objective, INITIAL, grid())
 
     return jax.lax.map(one, (draws, keys), batch_size=BATCH)
 
@@ -321,12 +358,14 @@ def _rows(
     figures: dict[str, dict[str, SyntheticSetting | None]],
     known: dict[SyntheticSetting | None, np.ndarray],
     losses: dict[SyntheticSetting | None, Loss],
+    loudness: dict[SyntheticSetting | None, float],
 ) -> list[tuple[str, ...]]:
     rows = []
     for figure, settings in figures.items():
         for name, setting in settings.items():
             mean, error = metrics.mean_and_error(known[setting][:, -1])
-            cells = (float(mean), float(error), float(known[setting].mean()), *losses[setting])
+            regret = float(mean), float(error), float(known[setting].mean())
+            cells = *regret, *losses[setting], loudness.get(setting)
             rows.append((f"{_panel(figure)}, {name}", *map(number, cells)))
     return rows
 

@@ -5,6 +5,7 @@
 
 Every run has initial points of its own, the same for all methods (`egp.methods`). `--only peers` runs
 methods of other libraries, as far as they are installed, and our methods that are compared with them.
+`--only printed` runs the two methods that fit their hyperparameters as often as the paper prints.
 """
 
 import functools
@@ -17,7 +18,17 @@ from bench.claims import Check
 from bench.common import peers, search
 from bench.common.panels import figure, rows
 from bench.common.search import INITIAL
-from bench.egp.methods import FEATURES, METHODS, OTHERS, QUICK, REFIT, SINGLE, beside, claims
+from bench.egp.methods import (
+    AS_PRINTED,
+    FEATURES,
+    METHODS,
+    OTHERS,
+    QUICK,
+    REFIT,
+    SINGLE,
+    beside,
+    claims,
+)
 from bench.runner import Experiment, Options, Result, parts
 from jaxbo.objectives import functions
 from jaxbo.objectives.functions import TestFunction
@@ -32,8 +43,8 @@ FUNCTIONS = {
 SHOWN = tuple(
     name for name in METHODS if name not in (*SINGLE[:1], *SINGLE[2:]) and "11" not in name
 )
-#: The word that leaves all other methods of ours out.
-PEERS_ALONE = "peers"
+#: The words that leave all other methods out.
+PEERS_ALONE, AS_PRINTED_ALONE = "peers", "printed"
 
 
 def _run(options: Options) -> Result:
@@ -59,6 +70,7 @@ def _run(options: Options) -> Result:
             "initial points": INITIAL,
             "features": FEATURES,
             "evaluations between fits": REFIT,
+            "as printed": {name: n for name, n in AS_PRINTED.items() if name in methods},
             "peers": {name: OTHERS[name].settings for name in methods if name in OTHERS},
         },
         curves=curves,
@@ -79,8 +91,9 @@ def _methods(options: Options) -> tuple[str, ...]:
     if options.quick:
         return QUICK
     others = tuple(name for name, peer in OTHERS.items() if not peer.missing())
-    alone = PEERS_ALONE in options.only
-    return (*(beside(others) if alone else METHODS), *others)
+    words = {AS_PRINTED_ALONE: tuple(AS_PRINTED), PEERS_ALONE: (*beside(others), *others)}
+    asked = [name for word, names in words.items() if word in options.only for name in names]
+    return tuple(asked) or (*METHODS, *others)
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:
@@ -101,5 +114,5 @@ EXPERIMENT = Experiment(
     about="four test functions: ensembles of kernels, each kernel alone, bandits, EI, other libraries",
     time="4 h",
     run=_run,
-    problems=(*FUNCTIONS, PEERS_ALONE),
+    problems=(*FUNCTIONS, PEERS_ALONE, AS_PRINTED_ALONE),
 )

@@ -7,13 +7,27 @@ from bench.tables.cells import Results, Rows, figure, final, over_rounds
 
 
 def synthetic(results: Results) -> Rows:
-    """Regret and privacy loss of every setting."""
+    """Regret and privacy loss of every setting, and the noise over the signal where it is known."""
+    found = _of(results, "dp-synthetic")
     rows = [
         [name, over_rounds(result, name), final(result, name), *_losses(result, name)]
-        for result in _of(results, "dp-synthetic")
+        for result in found
         for name in result["methods"]
     ]
-    return [["", "regret over all rounds", "regret at the end", *LOSSES], *rows]
+    head = ["", "regret over all rounds", "regret at the end", *LOSSES]
+    if not any(LOUD in result["settings"] for result in found):
+        return [head, *rows]
+    loud = [
+        figure(known[name]) if name in known else ""
+        for result in found
+        for known in [result["settings"].get(LOUD, {})]
+        for name in result["methods"]
+    ]
+    return [[*head, LOUD], *([*row, cell] for row, cell in zip(rows, loud, strict=True))]
+
+
+#: The name that it has in a file.
+LOUD = "noise over signal"
 
 
 def _of(results: Results, experiment: str) -> list[Mapping[str, Any]]:

@@ -109,8 +109,9 @@ class DPFTSDE(AbstractPrivate, AbstractTwoModels):
             `Weighting()`.
         features: Model of the objective for the messages. All agents share its feature map.
             Default: `Fixed()`.
-        own: The agents' private model for their own samples. None: the model of the messages
-            serves, as in `FTS`.
+        own: The agents' private model for their own samples. `Widened(Fixed(), beta)` has the
+            schedule β_t of Algorithm 2, which is that of Algorithm 1 of FTS. None: the model of the
+            messages serves, as in `FTS`.
         mixing: Probability p_t of an own sample in round t = 1, 2, …: a schedule or a number in [0,
             1]. The paper's is `lambda t: 1 - t**-0.5`, which is 0 in the first round. Default:
             `InverseSqrt()`, the same but for p_1 = p_2.

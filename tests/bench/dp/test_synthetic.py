@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from bench import tables
 from bench.dp import synthetic
 from bench.dp.privacy_loss import Loss, loss
 from jaxbo.algos.dp_fts_de import DPFTSDE
@@ -55,6 +56,37 @@ def test_regret_never_grows_and_methods_share_their_functions():
     assert regret.shape == (2, 3)
     assert (np.diff(regret, axis=1) <= 0).all()
     assert (regret >= 0).all()
+
+
+def test_noise_over_signal_is_in_proportion_to_z():
+    keys = jax.random.split(jax.random.key(0), 2)
+    draws = synthetic._draws(jax.random.key(1), 2, 1)
+
+    def ratios(z):
+        sizes, numbers = synthetic._parts(synthetic.private(z=z))
+        few = sizes._replace(agents=8)
+        return np.asarray(synthetic._ratios(few, numbers, draws, keys, 1))
+
+    once = ratios(1.0)
+    assert once.shape == (2,)
+    assert (once > 0).all()
+    np.testing.assert_allclose(ratios(1.5), 1.5 * once, rtol=1e-5)
+
+
+def test_private_rows_of_a_result_have_noise_over_signal():
+    private, open_one = "2d: noise, z = 1.0", "2a: distributed exploration, FTS"
+    curve = {"mean": [0.2, 0.1], "se": [0.0, 0.0]}
+    one = {"final": {"mean": 0.1, "se": 0.0, "n": 2}, "curve": curve}
+    older = {
+        "experiment": "dp-synthetic",
+        "settings": {"losses": {}},
+        "methods": {open_one: one, private: one},
+    }
+    newer = older | {"settings": {"losses": {}, synthetic.LOUD: {private: 12.34}}}
+    before, after = (tables.TABLES["dp-synthetic"]({"made": made}) for made in (older, newer))
+    assert synthetic.LOUD not in before[0]
+    assert [row[:-1] for row in after] == before
+    assert [row[-1] for row in after] == [synthetic.LOUD, "", "12.3"]
 
 
 def test_claims_are_about_mean_regret():

@@ -67,7 +67,7 @@ def test_claims_compare_the_ends_of_runs():
     holding = [claim for claim, check in claims.items() if check.holds]
     assert len(holding) == 4 * 2
     assert all(any(text in claim for text in equal) for claim in holding)
-    assert len(claims) == len(alike) == 4 * 10  # without BoTorch's
+    assert len(claims) == len(alike) == 4 * 11  # without BoTorch's
 
 
 def test_with_botorch_there_are_claims_about_it():
@@ -104,6 +104,24 @@ def test_only_peers_are_run_with_the_methods_compared(monkeypatch):
     assert synthetic._functions(runner.Options(only=("peers",))) == tuple(synthetic.FUNCTIONS)
     everything = synthetic._methods(runner.Options())
     assert everything == (*METHODS, peers.TPE, peers.CMA)
+
+
+def test_only_methods_that_fit_as_printed_are_run_and_one_is_no_worse_than_the_other(monkeypatch):
+    for name in synthetic.OTHERS:
+        monkeypatch.setitem(synthetic.OTHERS, name, peers.Peer(peers.at_random, (), "here"))
+    alone = runner.Options(only=("printed", "drop-wave"))
+    assert synthetic._functions(alone) == ("drop-wave",)
+    ensemble, kernel = synthetic._methods(alone)
+    assert METHODS[ensemble](5, 100).surrogate.period == 50
+    assert METHODS[kernel](5, 100).surrogate.period == 1
+    assert synthetic._functions(runner.Options(only=("printed",))) == tuple(synthetic.FUNCTIONS)
+    level = 0.5 + 0.01 * np.arange(4)[:, None] * np.ones((4, 3))
+    curves = {f"drop-wave, {ensemble}": level, f"drop-wave, {kernel}": level + 0.1}
+    (claim,) = synthetic.checks(curves).values()
+    assert claim.holds
+    curves[f"drop-wave, {ensemble}"] = level + 0.3
+    (claim,) = synthetic.checks(curves).values()
+    assert claim.refuted
 
 
 @pytest.mark.full
@@ -226,8 +244,9 @@ def test_claims_about_robots_can_fail():
     names = [f"{n}, {m}" for n in robot.PROBLEMS for m in METHODS]
     near, far = np.full((10, 3), 0.1), np.full((10, 3), 2.0) + 0.01 * np.arange(10)[:, None]
     alike = robot.checks(dict.fromkeys(names, near))
-    # Four of EGP-TS, three of 11 scales, one of EI, two of features and exact, one of the best mean.
-    assert len(alike) == 2 * 11
+    # Four of EGP-TS, three of 11 scales, one of EI, two of features and exact, one of fits as printed,
+    # and one of the best mean.
+    assert len(alike) == 2 * 12
     assert all(check.holds != ("nearer" in claim) for claim, check in alike.items())
     worse = {name: far if "EGP" in name else near for name in names}
     claims = robot.checks(worse)

@@ -7,6 +7,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.fts import FTS
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube, Finite
@@ -92,11 +93,19 @@ def test_a_larger_beta_looks_farther_away():
 
 
 @pytest.mark.slow
-def test_it_serves_as_the_agents_own_model():
+@pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
+@pytest.mark.parametrize("federated", [FTS, DPFTSDE])
+def test_it_serves_as_the_agents_own_model(federated):
     wide = Widened(MODELS["features"], lambda t: 1 + jnp.log(t.astype(float)))
-    method = FTS(Finite(X), 3, features=MODELS["features"], own=wide, candidates=32)
-    _, trace = run(method, lambda x: -jnp.sum((x - 0.4) ** 2), 3, jr.key(0), initial=2)
-    assert np.isfinite(np.asarray(trace.values)).all()
+    points = Finite(np.random.default_rng(2).random((64, 2)))
+
+    def queries(own):
+        method = federated(points, 3, features=MODELS["features"], own=own, mixing=1.0)
+        _, trace = run(method, lambda x: -jnp.sum((x - 0.4) ** 2), 3, jr.key(0), initial=2)
+        assert np.isfinite(np.asarray(trace.values)).all()
+        return np.asarray(trace.queries)[2:]
+
+    assert np.any(queries(wide) != queries(MODELS["features"]))
 
 
 @pytest.mark.usefixtures("as_users_have_it")
