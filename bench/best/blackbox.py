@@ -1,12 +1,13 @@
-"""Our first choice beside methods of other libraries: BBOB with and without noise, classical functions.
+"""Our first choice beside methods of other libraries: BBOB, classical functions, and many coordinates.
 
     10 random points, the same for all methods, then 20, 50, 100 and 200 evaluations; of slow peers 50
     ratio = geometric mean over problems of regret(ours) / regret(peer)        `compare`
 
 A run goes on to the largest budget and is read at each. Every method is told the same initial values, and
 the regret is without noise, of the best point observed. `--only` takes words (`problems.WORDS`): `bbob`,
-`noisy`, `classical`, `odd`, `even`, `2d`, `i1`, `f03`, `c02`. Words of the same kind add up, words of
-several kinds restrict each other. The name of a method leaves out all peers that are not named.
+`noisy`, `classical`, `high`, `odd`, `even`, `2d`, `i1`, `f03`, `c02`, `h01`. Words of the same kind add
+up, words of several kinds restrict each other. The name of a method leaves out all peers that are not
+named. `DECHBO` is a method of ours, which runs only if it is named.
 
 Settings are chosen on odd numbers, with `--only odd`. Even numbers are for the final table alone. A part
 that takes hours: `--only odd --only bbob --only 2d --only 5d --only i1 --runs 5 --rounds 50`.
@@ -101,6 +102,7 @@ def _settings(runs: int, rounds: int, methods: Sequence[str]) -> dict[str, Any]:
         "noise, interquartile ranges": problems.NOISE,
         "floor of regrets, interquartile ranges": compare.FLOOR,
         "peers": {name: PEERS[name].settings for name in methods if name in PEERS},
+        **({"moves at a fit": ours.MOVES} if ours.BESIDE.keys() & set(methods) else {}),
     }
 
 

@@ -92,8 +92,9 @@ def _methods(options: Options) -> tuple[str, ...]:
         return QUICK
     others = tuple(name for name, peer in OTHERS.items() if not peer.missing())
     words = {AS_PRINTED_ALONE: tuple(AS_PRINTED), PEERS_ALONE: (*beside(others), *others)}
-    asked = [name for word, names in words.items() if word in options.only for name in names]
-    return tuple(asked) or (*METHODS, *others)
+    if not words.keys() & set(options.only):
+        return (*METHODS, *others)
+    return tuple(name for word, names in words.items() if word in options.only for name in names)
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:

@@ -4,7 +4,8 @@
     drive           seconds that a first `drive` takes beside its evaluations: a row of them takes `SLOW`
                     seconds, and three rows come before the first round
     desk            seconds of a desk's first query, of the model alone
-    cached, ...     each of the three in a second process, with JAX's persistent compilation cache
+    cached, ...     each of the three in a second process, with JAX's persistent compilation cache,
+                    which the first process has filled
     processor       seconds of all threads in each of these calls
     memory          megabytes that the process has held at most after each call
     growth          the part of `memory` that was added since jaxbo was imported

@@ -1,5 +1,7 @@
 """Tables of the experiments about failures, noise and plateaus."""
 
+from collections.abc import Callable
+
 from bench.tables.cells import Results, Rows, final, merged, percent
 
 #: The values that a method is told of a failure.
@@ -31,8 +33,7 @@ def failures(results: Results) -> Rows:
     def cell(name: str) -> str:
         return final(found, name) if name in found["methods"] else ""
 
-    rows = [[told, *(cell(f"{m}, {way}") for m in FAILING.values())] for told, way in WAYS.items()]
-    return [[TOLD, *FAILING], *rows]
+    return _told(cell)
 
 
 def failed(results: Results) -> Rows:
@@ -49,8 +50,18 @@ def failed(results: Results) -> Rows:
     def cell(name: str) -> str:
         return percent(shares[name]) if name in shares else ""
 
-    rows = [[told, *(cell(f"{m}, {way}") for m in FAILING.values())] for told, way in WAYS.items()]
-    return [[TOLD, *FAILING], *(row for row in rows if any(row[1:]))]
+    return _told(cell)
+
+
+def _told(cell: Callable[[str], str]) -> Rows:
+    """The cells that a result has, by method and by the way in which a failure is told."""
+    shown = {
+        label: method
+        for label, method in FAILING.items()
+        if any(cell(f"{method}, {way}") for way in WAYS.values())
+    }
+    rows = [[told, *(cell(f"{m}, {way}") for m in shown.values())] for told, way in WAYS.items()]
+    return [[TOLD, *shown], *(row for row in rows if any(row[1:]))]
 
 
 def noise(results: Results) -> Rows:

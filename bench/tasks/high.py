@@ -6,13 +6,13 @@
         regret  cost - 0.05 |goal - start|
 
     lasso(features)    a penalty for each coefficient of a regression, after Šehić et al. (2022)
-        β       argmin |y - Xβ|² / (2 n) + Σ_j λ_j |β_j|,    λ_j = λ_max 10^(-3 (1 - x_j))
+        λ_j     λ_max 10^(-3 (1 - x_j)),    where λ_max leaves no coefficient
+        β       500 accelerated steps toward argmin |y - Xβ|² / (2 n) + Σ_j λ_j |β_j|
         regret  (β - β*)'Σ(β - β*),    the error beyond the noise's on new rows
 
 A value is minus the regret. The control points are both the spline's and the path's ends. The features
 are normal with covariance Σ_ij = 0.6^|i-j|. There are half as many rows as features, and a twentieth of
-the coefficients β*, two at least, are not 0. Both are smaller than the originals, and all their numbers
-are drawn anew.
+the coefficients β*, two at least, are not 0. All numbers are drawn anew.
 """
 
 import functools
@@ -90,7 +90,7 @@ class Lasso(eqx.Module):
         return 0.0
 
     def penalties(self, x: Point) -> Point:
-        """Those that a point of the cube stands for."""
+        """The penalties that a point of the cube stands for."""
         return self.largest.astype(x.dtype) * 10 ** (DECADES * (x - 1))
 
     def fit(self, penalties: Point) -> Float[Array, " features"]:

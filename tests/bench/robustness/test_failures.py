@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bench.robustness import failures
+from bench.tables import robustness as tables
 from jaxbo.algos.ts import TS
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.models.surrogate import Fixed
@@ -65,3 +66,13 @@ def test_claims_compare_ways_of_telling():
     }
     for claim, check in failures.checks(found).items():
         assert check.holds == ("TS" not in claim), claim
+
+
+def test_a_table_has_no_column_of_a_method_that_a_result_has_not():
+    told = {"ridge, TS, told": 0.1, "chance, TS, told": 0.2, "ridge, TS, penalty": 0.3}
+    finals = {name: {"final": {"mean": mean, "se": 0.01, "n": 9}} for name, mean in told.items()}
+    found = {"methods": finals, "experiment": "failures", "checks": {}, "settings": {}}
+    head, *rows = tables.failures({"failures": found})
+    assert head == [tables.TOLD, "TS, ridge", "TS, chance"]
+    assert [bool(cell) for cell in rows[0]] == [True, True, True]
+    assert [bool(cell) for cell in rows[-1]] == [True, True, False]

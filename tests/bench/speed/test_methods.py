@@ -1,12 +1,13 @@
 """What a first call costs: the parts of its time, and how long a driver makes its user wait."""
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import jax
-import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -54,7 +55,7 @@ def test_only_workers_of_one_model_have_a_desk():
     assert methods.asked("RandomSearch") is None
 
 
-def test_a_call_is_measured_with_all_its_threads_and_its_memory():
+def test_a_call_is_measured_with_all_its_threads_and_its_memory(monkeypatch):
     def work():
         start = time.thread_time()
         while time.thread_time() < start + 0.05:
@@ -65,14 +66,22 @@ def test_a_call_is_measured_with_all_its_threads_and_its_memory():
         other.start()
         other.join()
         time.sleep(0.05)
-        return np.ones(4 * 10**7)[:1]
 
+    monkeypatch.setattr(methods, "IMPORTED", 300 * 10**6)
+    monkeypatch.setattr(methods, "resident", lambda: 700 * 10**6)
     found = methods._called(call)
     assert found.seconds >= 0.1
     assert found.processor >= 0.05
-    # Pages of 320 megabytes were written, whatever this process has held before.
-    assert found.memory >= 320
-    assert found.growth == pytest.approx(found.memory - methods.IMPORTED / 1e6)
+    assert (found.memory, found.growth) == (700, 400)
+
+
+def test_the_memory_of_a_process_is_the_most_that_it_has_held():
+    code = (
+        "import numpy; from bench.common.timing import resident; before = resident();"
+        "numpy.ones(2 * 10**7); print(resident() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 150e6 < int(done.stdout) < 200e6
 
 
 @pytest.fixture

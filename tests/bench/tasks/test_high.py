@@ -41,8 +41,18 @@ def test_a_path_is_a_clamped_cubic_spline_and_never_below_the_bound():
     value = float(rover(jnp.asarray(points.ravel(), float)))
     # A piece whose middle is at the border of an obstacle may count otherwise in float32.
     assert -value == pytest.approx(cost - least, rel=1e-4, abs=high.INSIDE * 3 * lengths.max())
-    x = jnp.asarray(np.random.default_rng(1).random((100, 20)), float)
-    assert (jax.vmap(rover)(x) < 0).all()
+
+
+def test_no_path_near_the_shortest_is_below_the_bound():
+    rover = high.rover(10)
+    free = eqx.tree_at(lambda r: r.obstacles, rover, rover.obstacles + 5.0)
+    ends = np.array([high.START, high.GOAL])
+    straight = (ends[0] + np.linspace(0, 1, 10)[:, None] * (ends[1] - ends[0])).ravel()
+    spread = 10 ** np.linspace(-4, -1, 100)[:, None]
+    near = straight + spread * np.random.default_rng(1).normal(size=(100, 20))
+    values = jax.vmap(free)(jnp.asarray(near, float))
+    assert (values <= 1e-5).all()
+    assert (values > -1e-2).any()
 
 
 def test_obstacles_leave_start_and_goal_free():
