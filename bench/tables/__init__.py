@@ -21,7 +21,6 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "best-even": best.best_even,
     "best-high": best.best_high,
     "best-noisy": best.best_noisy,
-    "best-twenty": best.best_twenty,
     "cepe": cepe.cepe,
     "cepe-communication": cepe.communication,
     "cepe-first": cepe.first,

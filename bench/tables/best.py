@@ -53,14 +53,29 @@ def best_classical(results: Results) -> Rows:
     return _of(results, "best-classical-random", _by_number)
 
 
-def best_twenty(results: Results) -> Rows:
-    """The same on even numbers in twenty dimensions."""
-    return _bbob(results, "best-bbob-even-20d-i1-random")
-
-
 def best_high(results: Results) -> Rows:
-    """The same on paths of a rover and penalties of a Lasso."""
-    return _of(results, "best-high-random", _by_task)
+    """Geometric means of regrets on paths of a rover and penalties of a Lasso, with error factors."""
+    found = _found(results, "best-high")
+    if found is None:
+        return []
+    finals = {tuple(key.rsplit(", ", 2)): one["final"] for key, one in found["methods"].items()}
+    methods = {"jaxbo": "`BO`"} | PEERS | OTHERS
+    told = {method for _, method, _ in finals}
+    shown = {method: name for method, name in methods.items() if method in told}
+    budgets = sorted({int(budget) for *_, budget in finals})
+
+    def cell(problem: str, method: str, budget: int) -> str:
+        one = finals.get((problem, method, str(budget)))
+        if one is None:
+            return ""
+        return f"{digits(10 ** one['mean'])} ({digits(10 ** one['se'])})"
+
+    rows = [
+        [problem.split(" ", 2)[2], str(budget), *(cell(problem, m, budget) for m in shown)]
+        for problem in _problems(found)
+        for budget in budgets
+    ]
+    return [["task and coordinates", "evaluations", *shown.values()], *rows]
 
 
 Groups = dict[str, list[str]]
@@ -82,12 +97,6 @@ def _by_number(problems: list[str]) -> Groups:
         "best point inside": [p for p, number in numbers.items() if number not in AT_BORDER],
         "odd": [p for p, number in numbers.items() if int(number[1:]) % 2],
         "even": [p for p, number in numbers.items() if int(number[1:]) % 2 == 0],
-    }
-
-
-def _by_task(problems: list[str]) -> Groups:
-    return {"all": problems} | {
-        task: [p for p in problems if task in p] for task in ("rover", "lasso")
     }
 
 
