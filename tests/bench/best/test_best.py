@@ -255,3 +255,18 @@ def test_starts_differ_from_run_to_run_and_from_problem_to_problem():
     assert not np.array_equal(first.x, problems.start(other, 0, ROUNDS, 0).x)
     np.testing.assert_array_equal(first.x, problems.start(one, 0, ROUNDS, 0).x)
     assert first.noise.shape == (INITIAL + ROUNDS,)
+
+
+def test_tasks_of_many_coordinates_have_the_geometric_mean_of_the_regret_and_a_factor():
+    ends = {"jaxbo": {"mean": -1.0, "se": 0.0}, "DECHBO": {"mean": 1.0, "se": np.log10(2.0)}}
+    name = "high h01 rover-20"
+    methods = {f"{name}, {method}, 20": {"final": end} for method, end in ends.items()}
+    head, row = tables.best_high({"best-high-20d-dechbo": {"methods": methods}})
+    assert head == ["task and coordinates", "evaluations", "`BO`", "`DECHBO`, learned structure"]
+    assert row == [
+        "rover-20",
+        "20",
+        f"{digits(0.1)} ({digits(1.0)})",
+        f"{digits(10.0)} ({digits(2.0)})",
+    ]
+    assert tables.best_high({}) == []
