@@ -78,7 +78,7 @@ def _program(
     name: str, alike: str, dim: int, runs: int, evaluations: int, initial: int, workers: int
 ) -> tuple[Any, float]:
     """The compiled program of all problems alike, and the processor seconds that compiling took."""
-    make = ours.BESIDE.get(name, ours.method)
+    make = ours.method if name == ours.NAME else ours.BESIDE[name]
     algorithm = make(Cube(dim), initial + evaluations, workers)
     rounds = evaluations // workers
 

@@ -25,7 +25,7 @@ LINEAR = "f05"
 #: Classical functions whose best point is on the border of the cube: eggholder, Sobester's and Ackley's.
 AT_BORDER = {"c03", "c04", "c09"}
 #: Dimensions in words, as they end the name of a problem.
-DIMS = {"two": "2d", "five": "5d", "ten": "10d", "twenty": "20d"}
+DIMS = {"two": "2d", "five": "5d", "ten": "10d"}
 
 
 def best(results: Results) -> Rows:
@@ -106,9 +106,9 @@ def _by_dimension(problems: list[str]) -> Groups:
     but = " but f5" if len(without) < len(problems) else ""
     many = [problem for problem in problems if problem.split()[1] in MULTIMODAL]
     groups = {"all": problems}
-    for dim in dims if len(dims) > 1 else ():
+    for dim in dims:
         groups[f"all{but}, {dim} dimensions"] = [p for p in without if p.endswith(f" {DIMS[dim]}")]
-    for dim in (dim for dim in dims if dim != "two"):
+    for dim in dims[1:]:
         groups[f"multimodal, {dim} dimensions"] = [p for p in many if p.endswith(f" {DIMS[dim]}")]
     return groups
 

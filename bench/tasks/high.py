@@ -10,9 +10,9 @@
         β       500 accelerated steps toward argmin |y - Xβ|² / (2 n) + Σ_j λ_j |β_j|
         regret  (β - β*)'Σ(β - β*),    the error beyond the noise's on new rows
 
-A value is minus the regret. The control points are both the spline's and the path's ends. The features
-are normal with covariance Σ_ij = 0.6^|i-j|. There are half as many rows as features, and a twentieth of
-the coefficients β*, two at least, are not 0. All numbers are drawn anew.
+A value is minus the regret. A path begins at its first control point and ends at its last. Features are
+normal with covariance Σ_ij = 0.6^|i-j|. There are half as many rows as features. A twentieth of the
+coefficients β* are not 0, but two at least. All numbers are drawn here, none is of the originals.
 """
 
 import functools
