@@ -4,12 +4,13 @@
               where all parameters are real:    length scales as `Priors.scaled` has them
               choices or integers among them:   log length scales ~ N(log 0.45 √dim, 0.7²)
     fits      every fifth evaluation; from 35 observations on, and 5 more than 10 a coordinate, every
-              second fit sees the better half of the values alone; with a context or outcomes no fit
-              does, since that was not measured
-    query     expected improvement; with a context, Thompson sampling
+              second fit sees the better half of the values alone
+    query     expected improvement; every third is the top of a quadratic that is fitted to the best
+              points, if it explains them; with a context, Thompson sampling
     design    2 variables + 2 points, at most 20
 
-Each part of the method can be replaced.
+With a context or outcomes neither fits nor queries come in turn, since that was not measured. Nor do
+queries where parameters are choices or integers. Each part of the method can be replaced.
 """
 
 import dataclasses
@@ -19,10 +20,10 @@ from collections.abc import Iterable
 from jaxbo._check import is_a, whole
 from jaxbo.algos.base.outcomes import Outcome, as_outcomes
 from jaxbo.algos.egp import EGP
-from jaxbo.domains.base import AbstractDomain
+from jaxbo.domains.base import AbstractDomain, Finite
 from jaxbo.domains.parameters import Real
 from jaxbo.domains.space import Space
-from jaxbo.kernels.choosing.policy import EI, Thompson
+from jaxbo.kernels.choosing.policy import EI, AbstractPolicy, Thompson
 from jaxbo.kernels.models.ensemble import Ensemble
 from jaxbo.kernels.models.fit import LogNormal, Priors
 
@@ -39,6 +40,8 @@ REFIT = 5
 #: half alone. With 30 in all dimensions, regret was worse on a sphere of ten coordinates: there the model
 #: needs all values.
 FOCUS, FOCUS_A_COORDINATE = 30, 10
+#: Every so many queries one is the top of a quadratic.
+QUADRATIC_EVERY = 3
 #: A first design has no more points: from there on a model says more than chance.
 LARGEST_DESIGN = 20
 
@@ -55,9 +58,10 @@ def BO(  # noqa: N802  the field's name
     The model is `Ensemble.warped`, for any scale of values and any smoothness. It takes
     O(evaluations²) a point and O(evaluations³) a fit. Above some 500 evaluations give an `EGP` on
     features. From 35 evaluations on, and 5 more than 10 a coordinate, every second fit sees the
-    better half of the values alone (`EGP(focus=)`). The policy is `EI`. A space with a `Context`
-    has Thompson sampling, because expected improvement is over the best of all contexts. With a
-    `Context` or outcomes all fits see all values.
+    better half of the values alone (`EGP(focus=)`). The policy is `EI`. If all parameters are real
+    numbers, every third query is the top of a quadratic (`EGP(quadratic_every=)`). A space with a
+    `Context` has Thompson sampling, because expected improvement is over the best of all contexts.
+    With a `Context` or outcomes all fits see all values, and the policy has all queries.
 
     Args:
         domain: The space to search.
@@ -86,17 +90,34 @@ def BO(  # noqa: N802  the field's name
     # Each worker has a query, and busy ones take rows of their own while another one is sought.
     room = max(evaluations, workers) + workers - 1
     model = Ensemble.warped(domain.dim, room, priors=_priors(domain), refit_every=REFIT)
-    context = isinstance(domain, Space) and domain.context
-    policy, outcomes = Thompson() if context else EI(), as_outcomes(outcomes)
-    first = max(FOCUS, FOCUS_A_COORDINATE * domain.dim) + REFIT
-    focus = None if context or outcomes else first
-    return EGP(domain, model, policy, workers, outcomes=outcomes, focus=focus)
+    context, outcomes = isinstance(domain, Space) and domain.context, as_outcomes(outcomes)
+    policy: AbstractPolicy = Thompson() if context else EI()
+    focus = quadratic_every = None
+    if not (context or outcomes):
+        focus = max(FOCUS, FOCUS_A_COORDINATE * domain.dim) + REFIT
+        quadratic_every = QUADRATIC_EVERY if _all_real(domain) else None
+    return EGP(
+        domain,
+        model,
+        policy,
+        workers,
+        outcomes=outcomes,
+        focus=focus,
+        quadratic_every=quadratic_every,
+    )
+
+
+def _all_real(domain: AbstractDomain) -> bool:
+    """Whether all coordinates are real numbers, or a domain of one's own does not say."""
+    if isinstance(domain, Space):
+        return all(isinstance(parameter, Real) for _, parameter in domain.parameters)
+    return not isinstance(domain, Finite)
 
 
 def _priors(domain: AbstractDomain) -> Priors:
     """The priors of hyperparameters. Length scales are shorter where parameters have steps."""
     wide = Priors.scaled(domain.dim)
-    if not isinstance(domain, Space) or all(isinstance(p, Real) for _, p in domain.parameters):
+    if not isinstance(domain, Space) or _all_real(domain):
         return wide
     scales = LogNormal(LENGTH_SCALE * math.sqrt(domain.dim), SPREAD)
     return dataclasses.replace(wide, length_scale=scales)

@@ -8,7 +8,7 @@ import pytest
 
 from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.bo import BO, LARGEST_DESIGN, first_design
-from jaxbo.domains.base import Cube
+from jaxbo.domains.base import Cube, Finite
 from jaxbo.domains.parameters import Categorical, Context, Integer, Real
 from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing.policy import EI, Thompson
@@ -33,6 +33,19 @@ def test_the_better_half_is_seen_alone_where_it_is_large_and_all_values_are_alik
     load = Context(Real(0.0, 1.0))
     assert BO(Space(load=load, x=Real(0.0, 1.0))).focus is None
     assert BO(Cube(2), outcomes=[Outcome("t", at_most=1.0)]).focus is None
+
+
+def test_a_quadratic_has_queries_where_all_parameters_are_real():
+    reals = Space(x=Real(0.0, 1.0), y=Real(1.0, 2.0, log=True))
+    assert [BO(domain).quadratic_every for domain in (Cube(2), reals)] == [3, 3]
+    others = (
+        Space(load=Context(Real(0.0, 1.0)), x=Real(0.0, 1.0)),
+        Space(x=Real(0.0, 1.0), kind=Categorical("a", "b")),
+        Space(x=Real(0.0, 1.0), size=Integer(1, 9)),
+        Finite(jnp.eye(3)),
+    )
+    assert [BO(domain).quadratic_every for domain in others] == [None] * 4
+    assert BO(Cube(2), outcomes=[Outcome("t", at_most=1.0)]).quadratic_every is None
 
 
 def test_length_scales_are_expected_to_be_shorter_where_parameters_have_steps():
@@ -60,6 +73,24 @@ def test_the_first_design_counts_parameters_and_not_coordinates():
 def test_errors_name_the_argument(wrong, word):
     with pytest.raises(ValueError, match=word):
         wrong()
+
+
+@pytest.mark.full
+def test_the_top_of_a_smooth_peak_is_found_to_many_digits():
+    turned = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    H = jnp.asarray(turned * [1.0, 30.0, 1000.0] @ turned.T, float)
+
+    def value(key, worker, x):
+        away = x - jnp.array([0.3, 0.6, 0.45])
+        return -away @ H @ away
+
+    @jax.jit
+    def best(keys):
+        method = BO(Cube(3), 40)
+        one = lambda key: run(method, value, 30, key, initial=8)[1].values.max()  # noqa: E731
+        return jax.lax.map(one, keys)
+
+    assert float(np.max(-best(jr.split(jr.key(0), 4)))) < 1e-4
 
 
 @pytest.mark.full

@@ -347,6 +347,37 @@ def test_every_second_fit_sees_the_better_half_of_the_values_alone():
     assert np.all(np.asarray(of_outcomes) < -1e30)
 
 
+@pytest.mark.slow
+def test_every_third_query_is_the_top_of_a_quadratic_and_one_worker_has_it(key):
+    x = np.random.default_rng(0).random((12, 2))
+    y = -((x - [0.3, 0.6]) ** 2) @ [1.0, 4.0]
+    alone, two = (
+        EGP(DOMAIN, expert(inference=Exact()), EI(), workers, candidates=64, quadratic_every=3)
+        for workers in (1, 2)
+    )
+
+    @jax.jit
+    def queries(x, y):
+        """A lone worker's after 10, 11 and 12 evaluations, and those of two after 10 and after 12."""
+
+        def told(state, row):
+            state = alone.tell_one(state, *row)
+            return state, state
+
+        _, states = jax.lax.scan(told, alone.init(key), (x, y))
+        later = jax.tree.map(lambda leaf: leaf[9:], states)
+        first, last = (jax.tree.map(lambda leaf, i=i: leaf[i], later) for i in (0, 2))
+        ones = jax.vmap(lambda state: alone.ask(key, state)[0][0])(later)
+        return ones, two.ask(key, first)[0], two.ask(key, last)[0]
+
+    ones, pair, next_pair = map(np.asarray, queries(jnp.asarray(x, float), jnp.asarray(y, float)))
+    at_top = lambda some: np.abs(some - [0.3, 0.6]).max(axis=1) < 2e-3  # noqa: E731
+    assert at_top(ones).tolist() == [False, False, True]
+    # Of queries 10 to 13, counted from 0, number 12 is the third.
+    assert at_top(pair).tolist() == [False, False]
+    assert at_top(next_pair).tolist() == [True, False]
+
+
 # ---------------------------------------------------------------- bad input
 
 
@@ -356,6 +387,8 @@ def test_every_second_fit_sees_the_better_half_of_the_values_alone():
         (lambda: EGP(DOMAIN, expert(refit_every=1), focus=0), "focus must be"),
         (lambda: EGP(DOMAIN, Fixed(), focus=8), "focus is for"),
         (lambda: EGP(DOMAIN, expert(refit_every=None), focus=8), "refit_every"),
+        (lambda: EGP(DOMAIN, expert(), EI(), quadratic_every=0), "quadratic_every must be"),
+        (lambda: EGP(DOMAIN, expert(), quadratic_every=3), "draws nothing"),
         (lambda: EGP(DOMAIN, Ensemble((), expert())), "at least one"),
         (lambda: EGP(DOMAIN, expert(), workers=0), "workers"),
         (lambda: EGP(DOMAIN, expert(), EI(), candidates=0), "candidates"),

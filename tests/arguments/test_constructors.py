@@ -115,8 +115,8 @@ CONSTRUCTORS = {
     "EGP": (
         jaxbo.EGP,
         {
-            "domain": CUBE, "surrogate": FITTED, "policy": jaxbo.Thompson(), "workers": 2,
-            "candidates": 8, "focus": 4,
+            "domain": CUBE, "surrogate": FITTED, "policy": jaxbo.EI(), "workers": 2,
+            "candidates": 8, "focus": 4, "quadratic_every": 3,
         },
     ),
     "EXP3BO": (

@@ -92,6 +92,11 @@ class History(eqx.Module):
         return self.used & (self.status == _ENDED)
 
     @property
+    def pending(self) -> Bool[Array, " capacity"]:
+        """Which rows hold a point whose evaluation has not ended."""
+        return self.used & (self.status == _PENDING)
+
+    @property
     def known(self) -> Bool[Array, " capacity"]:
         """Which rows hold a point whose evaluation has ended."""
         return self.used & (self.status != _PENDING)

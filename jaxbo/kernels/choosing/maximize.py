@@ -28,7 +28,7 @@ from jaxbo.kernels.choosing import failures, slabs
 from jaxbo.kernels.choosing.blocks import BLOCK, in_blocks
 from jaxbo.kernels.choosing.elsewhere import elsewhere
 from jaxbo.kernels.choosing.failures import Limits
-from jaxbo.kernels.choosing.history import History
+from jaxbo.kernels.choosing.history import History, repeated
 from jaxbo.kernels.choosing.slabs import Pieces
 from jaxbo.kernels.models.predictions import OfPredictions
 from jaxbo.kernels.processes.features import Curvature, FourierFunction, expansion
@@ -216,8 +216,12 @@ def query(
     pieces: Pieces | None = None,
     block: int = BLOCK,
     border: bool = False,
+    other: tuple[Point, Flag] | None = None,
 ) -> Point:
     """An agent's next query: the maximizer, where evaluations do not fail and teach something.
+
+    An `other` point takes the maximizer's place if its flag says so, it may be looked at, and it was
+    not evaluated before.
 
     Its risk of failure is no more than `failures.TOLERATED`, or than the least of the candidates' if
     that is larger. If it would repeat an evaluation of an objective that has shown no noise, the
@@ -231,6 +235,10 @@ def query(
     tie_key = aside(key)
     how = {"limits": limits, "pieces": pieces, "key": tie_key, "block": block, "border": border}
     x, _ = maximize(function, domain, candidates, **how)
+    if other is not None:
+        place = domain.project(other[0])
+        new = domain.allows(place) & limits.allow(place) & ~jnp.any(repeated(past, place))
+        x = jnp.where(other[1] & new, place, x)
     return elsewhere(key, past, limits, candidates, x, alone)
 
 

@@ -1,0 +1,148 @@
+"""The top of a quadratic function that is fitted to an agent's best points.
+
+    q(w) = a + g'w + w'Hw / 2,    x = best + A w       least squares of the k best values
+    top  = argmax q(w) over |w| ≤ 2                      a trust-region step, by eigenvalues
+
+Near a smooth peak a function is a quadratic. Few coefficients find its top to more digits than a process
+whose noise has a floor. The k best points spread as the level sets do, so that `A` makes steep and flat
+directions alike: their root mean square along each axis of w is 1. A full quadratic has `A` from all
+their second moments. A sum of functions of single coordinates has a diagonal `A`. In many dimensions it
+does with far fewer points.
+
+Either form says how much of the k values' variance it explains, adjusted for its number of coefficients.
+The form that explains more is taken, if that is enough.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxbo.kernels.choosing.history import History, same
+from jaxbo.types import Count, Flag, Point, Points, Scalar
+
+#: Points for each coefficient, of a full quadratic and of a sum. With half as many, a sum took many-peaked
+#: functions for quadratics.
+_POINTS, _POINTS_OF_SUM = 1.5, 3.0
+#: The top lies within so many root mean squares of the best points.
+_RADIUS = 2.0
+#: The least share of the variance that a quadratic must explain.
+EXPLAINED = 0.9
+#: Of coefficients beside the points, in root mean squares; of second moments, as a share.
+_RIDGE, _SHARE = 1e-4, 1e-4
+#: Halvings that find the multiplier of the trust-region step.
+_HALVINGS = 40
+
+
+class Top(NamedTuple):
+    """Where a quadratic is largest, and its adjusted R², of the values that it is fitted to.
+
+    R² is -inf if there are too few values, or if all are equal. The point may lie outside of the
+    domain.
+    """
+
+    x: Point
+    explained: Scalar
+
+    @property
+    def trusted(self) -> Flag:
+        """Whether the quadratic explains enough."""
+        return (self.explained >= EXPLAINED) & jnp.all(jnp.isfinite(self.x))
+
+
+def top(past: History) -> Top:
+    """The top of the quadratic that explains more, of a full one and a sum over coordinates."""
+    whole, part = of_all_pairs(past), of_single_coordinates(past)
+    better = whole.explained >= part.explained
+    return jax.tree.map(lambda a, b: jnp.where(better, a, b), whole, part)
+
+
+class _Best(NamedTuple):
+    """The best points about the first of them, in units of their root mean square in each coordinate.
+
+    `values` are 0 for the best and -1 for the last.
+    """
+
+    first: Point
+    units: Float[Array, " dim"]
+    z: Float[Array, "points dim"]
+    values: Float[Array, " points"]
+    enough: Flag
+
+
+def _best(past: History, points: float) -> _Best:
+    count = math.ceil(points)
+    rows = past.values.size
+    ended = jnp.where(past.ended, past.values, -jnp.inf)
+    ordered, places = jax.lax.top_k(ended, min(count, rows))
+    first, last = ordered[0], ordered[-1]
+    enough = (jnp.sum(past.ended) >= count) & ~same(first, last)
+    below = jnp.where(enough, ordered - first, 0)
+    values = below / jnp.where(enough, first - last, 1)
+    away = past.x[places] - past.x[places[0]][None, :]
+    units = jnp.sqrt(jnp.mean(away**2, axis=0))
+    z = away / jnp.where(units > 0, units, 1)[None, :]
+    return _Best(past.x[places[0]], units, z, values, enough)
+
+
+def of_all_pairs(past: History) -> Top:
+    """The top of a full quadratic."""
+    dim = past.x.shape[1]
+    i, j = np.triu_indices(dim)
+    best = _best(past, _POINTS * (1 + dim + i.size))
+    moments = best.z.T @ best.z / best.z.shape[0]
+    L = jnp.linalg.cholesky(moments + _SHARE * jnp.eye(dim, dtype=best.z.dtype))
+    w = jax.scipy.linalg.solve_triangular(L, best.z.T, lower=True).T
+    fitted, explained = _fit(w, w[:, i] * w[:, j], best)
+    halves = jnp.zeros((dim, dim), w.dtype).at[i, j].set(fitted[1 + dim :])
+    step = largest(fitted[1 : 1 + dim], halves + halves.T)
+    return Top(best.first + best.units * (L @ step), explained)
+
+
+def of_single_coordinates(past: History) -> Top:
+    """The top of a sum of quadratics of single coordinates."""
+    dim = past.x.shape[1]
+    best = _best(past, _POINTS_OF_SUM * (1 + 2 * dim))
+    fitted, explained = _fit(best.z, best.z**2, best)
+    step = largest(fitted[1 : 1 + dim], jnp.diag(2 * fitted[1 + dim :]))
+    return Top(best.first + best.units * step, explained)
+
+
+def _fit(w: Points, squares: Float[Array, "points terms"], best: _Best) -> tuple[Array, Scalar]:
+    """Coefficients of 1, w and `squares`, and the adjusted R²."""
+    terms = jnp.concatenate([jnp.ones_like(w[:, :1]), w, squares], axis=1)
+    rows, columns = terms.shape
+    ridge = _RIDGE * jnp.eye(columns, dtype=w.dtype)
+    Q, R = jnp.linalg.qr(jnp.concatenate([terms, ridge]))
+    fitted = jax.scipy.linalg.solve_triangular(R, Q[:rows].T @ best.values)
+    left = jnp.sum((best.values - terms @ fitted) ** 2) / max(rows - columns, 1)
+    spread = jnp.sum((best.values - jnp.mean(best.values)) ** 2) / (rows - 1)
+    explained = 1 - left / jnp.where(best.enough, spread, 1)
+    return fitted, jnp.where(best.enough, explained, -jnp.inf)
+
+
+def largest(g: Point, H: Float[Array, "dim dim"]) -> Point:
+    """The largest of g'w + w'Hw / 2 over |w| ≤ the radius."""
+    curvatures, axes = jnp.linalg.eigh(-H)
+    slopes = axes.T @ g
+    scale = jnp.maximum(jnp.max(jnp.abs(curvatures)), 1e-3)
+
+    def length(multiplier: Scalar) -> Scalar:
+        return jnp.linalg.norm(slopes / (curvatures + multiplier))
+
+    least = jnp.maximum(-curvatures[0], 0) + 1e-6 * scale
+    most = least + jnp.linalg.norm(slopes) / _RADIUS
+
+    def halve(_: Count, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+        low, high = ends
+        middle = (low + high) / 2
+        long = length(middle) > _RADIUS
+        return jnp.where(long, middle, low), jnp.where(long, high, middle)
+
+    # Where the least multiplier keeps within the radius it is taken: the top itself.
+    inside = length(least) <= _RADIUS
+    _, high = jax.lax.fori_loop(0, _HALVINGS, halve, (least, most))
+    return axes @ (slopes / (curvatures + jnp.where(inside, least, high)))
