@@ -24,8 +24,8 @@ from jaxtyping import Array, Float
 from jaxbo.kernels.choosing.history import History, same
 from jaxbo.types import Count, Flag, Point, Points, Scalar
 
-#: Points for each coefficient, of a full quadratic and of a sum. With half as many, a sum took many-peaked
-#: functions for quadratics.
+#: Points for each coefficient, of a full quadratic and of a sum. With half as many, a sum explained
+#: functions of many peaks.
 _POINTS, _POINTS_OF_SUM = 1.5, 3.0
 #: The top lies within so many root mean squares of the best points.
 _RADIUS = 2.0
@@ -53,11 +53,23 @@ class Top(NamedTuple):
         return (self.explained >= EXPLAINED) & jnp.all(jnp.isfinite(self.x))
 
 
+class Quadratic(NamedTuple):
+    """q = a + slopes'v - v'diag(curvatures)v / 2 at x = first + axes v, and its adjusted R²."""
+
+    first: Point
+    axes: Float[Array, "dim dim"]
+    slopes: Float[Array, " dim"]
+    curvatures: Float[Array, " dim"]
+    explained: Scalar
+
+
 def top(past: History) -> Top:
     """The top of the quadratic that explains more, of a full one and a sum over coordinates."""
     whole, part = of_all_pairs(past), of_single_coordinates(past)
     better = whole.explained >= part.explained
-    return jax.tree.map(lambda a, b: jnp.where(better, a, b), whole, part)
+    found = jax.tree.map(lambda a, b: jnp.where(better, a, b), whole, part)
+    step = largest(found.slopes, found.curvatures)
+    return Top(found.first + found.axes @ step, found.explained)
 
 
 class _Best(NamedTuple):
@@ -88,8 +100,8 @@ def _best(past: History, points: float) -> _Best:
     return _Best(past.x[places[0]], units, z, values, enough)
 
 
-def of_all_pairs(past: History) -> Top:
-    """The top of a full quadratic."""
+def of_all_pairs(past: History) -> Quadratic:
+    """A full quadratic."""
     dim = past.x.shape[1]
     i, j = np.triu_indices(dim)
     best = _best(past, _POINTS * (1 + dim + i.size))
@@ -98,17 +110,18 @@ def of_all_pairs(past: History) -> Top:
     w = jax.scipy.linalg.solve_triangular(L, best.z.T, lower=True).T
     fitted, explained = _fit(w, w[:, i] * w[:, j], best)
     halves = jnp.zeros((dim, dim), w.dtype).at[i, j].set(fitted[1 + dim :])
-    step = largest(fitted[1 : 1 + dim], halves + halves.T)
-    return Top(best.first + best.units * (L @ step), explained)
+    curvatures, turned = jnp.linalg.eigh(-(halves + halves.T))
+    axes = best.units[:, None] * (L @ turned)
+    return Quadratic(best.first, axes, turned.T @ fitted[1 : 1 + dim], curvatures, explained)
 
 
-def of_single_coordinates(past: History) -> Top:
-    """The top of a sum of quadratics of single coordinates."""
+def of_single_coordinates(past: History) -> Quadratic:
+    """A sum of quadratics of single coordinates."""
     dim = past.x.shape[1]
     best = _best(past, _POINTS_OF_SUM * (1 + 2 * dim))
     fitted, explained = _fit(best.z, best.z**2, best)
-    step = largest(fitted[1 : 1 + dim], jnp.diag(2 * fitted[1 + dim :]))
-    return Top(best.first + best.units * step, explained)
+    slopes, curvatures = fitted[1 : 1 + dim], -2 * fitted[1 + dim :]
+    return Quadratic(best.first, jnp.diag(best.units), slopes, curvatures, explained)
 
 
 def _fit(w: Points, squares: Float[Array, "points terms"], best: _Best) -> tuple[Array, Scalar]:
@@ -119,21 +132,19 @@ def _fit(w: Points, squares: Float[Array, "points terms"], best: _Best) -> tuple
     Q, R = jnp.linalg.qr(jnp.concatenate([terms, ridge]))
     fitted = jax.scipy.linalg.solve_triangular(R, Q[:rows].T @ best.values)
     left = jnp.sum((best.values - terms @ fitted) ** 2) / max(rows - columns, 1)
-    spread = jnp.sum((best.values - jnp.mean(best.values)) ** 2) / (rows - 1)
+    spread = jnp.sum((best.values - jnp.mean(best.values)) ** 2) / max(rows - 1, 1)
     explained = 1 - left / jnp.where(best.enough, spread, 1)
     return fitted, jnp.where(best.enough, explained, -jnp.inf)
 
 
-def largest(g: Point, H: Float[Array, "dim dim"]) -> Point:
-    """The largest of g'w + w'Hw / 2 over |w| ≤ the radius."""
-    curvatures, axes = jnp.linalg.eigh(-H)
-    slopes = axes.T @ g
+def largest(slopes: Point, curvatures: Float[Array, " dim"]) -> Point:
+    """The largest of slopes'v - v'diag(curvatures)v / 2 over |v| ≤ the radius."""
     scale = jnp.maximum(jnp.max(jnp.abs(curvatures)), 1e-3)
 
     def length(multiplier: Scalar) -> Scalar:
         return jnp.linalg.norm(slopes / (curvatures + multiplier))
 
-    least = jnp.maximum(-curvatures[0], 0) + 1e-6 * scale
+    least = jnp.maximum(-jnp.min(curvatures), 0) + 1e-6 * scale
     most = least + jnp.linalg.norm(slopes) / _RADIUS
 
     def halve(_: Count, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
@@ -145,4 +156,4 @@ def largest(g: Point, H: Float[Array, "dim dim"]) -> Point:
     # Where the least multiplier keeps within the radius it is taken: the top itself.
     inside = length(least) <= _RADIUS
     _, high = jax.lax.fori_loop(0, _HALVINGS, halve, (least, most))
-    return axes @ (slopes / (curvatures + jnp.where(inside, least, high)))
+    return slopes / (curvatures + jax.lax.select(inside, least, high))

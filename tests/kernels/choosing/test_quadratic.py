@@ -67,16 +67,18 @@ def test_a_quadratic_says_how_much_it_explains():
 @pytest.mark.parametrize("seed", range(4))
 def test_a_step_is_the_largest_within_the_radius(seed):
     rng = np.random.default_rng(seed)
-    g, H = rng.normal(size=3) * 4, rng.normal(size=(3, 3))
-    H = H + H.T - (0 if seed % 2 else 9) * np.eye(3)  # of any curvature, or a peak
+    slopes = rng.normal(size=3) * 4
+    curvatures = 3 * rng.normal(size=3) + (0 if seed % 2 else 9)  # of any sign, or a peak
 
     def loss(w):
-        return -(g @ w + w @ H @ w / 2)
+        return -(slopes @ w - w @ (curvatures * w) / 2)
 
     inside = {"type": "ineq", "fun": lambda w: 4 - w @ w}
     starts = rng.normal(size=(20, 3))
     best = min(minimize(loss, s, constraints=inside).fun for s in starts)
-    step = np.asarray(jax.jit(quadratic.largest)(jnp.asarray(g, float), jnp.asarray(H, float)))
+    step = np.asarray(
+        jax.jit(quadratic.largest)(jnp.asarray(slopes, float), jnp.asarray(curvatures, float))
+    )
     assert np.linalg.norm(step) <= 2 + 1e-4
     assert loss(step) <= best + 1e-3 * abs(best)
 
