@@ -52,19 +52,24 @@ def _run(options: Options) -> Result:
     names = options.problems_or(TABLES, quick=["iris"])
     methods = SHOWN[:2] if options.quick else SHOWN
 
-    def measure(name: str, method: str) -> np.ndarray:
-        keys = jr.split(jr.key(options.seed), options.runs_or(10, 2))
-        return best(method, Network(TABLES[name](), LARGE.get(name, SMALL)), keys, rounds)
+    keys = jr.split(jr.key(options.seed), options.runs_or(10, 2))
 
+    def measure(name: str, method: str, key: Key) -> np.ndarray:
+        return best(method, Network(TABLES[name](), LARGE.get(name, SMALL)), key, rounds)
+
+    pairs = [f"{name}, {method}" for name in names for method in methods]
     measures = {
-        f"{name}, {method}": functools.partial(measure, name, method)
-        for name in names
-        for method in methods
+        f"{pair}, {run}": functools.partial(measure, *pair.split(", ", 1), key)
+        for pair in pairs
+        for run, key in enumerate(keys)
     }
-    curves, folder = parts(options, "egp-network", (options.runs, rounds), measures)
+    found, folder = parts(options, "egp-network", (rounds,), measures)
+    curves = {
+        pair: np.stack([found[f"{pair}, {run}"] for run in range(len(keys))]) for pair in pairs
+    }
     return Result(
         settings={
-            "runs": {name: len(curves[f"{name}, {OURS}"]) for name in names},
+            "runs": {name: len(keys) for name in names},
             "evaluations": rounds,
             "initial points": INITIAL,
         },
@@ -78,21 +83,16 @@ def _run(options: Options) -> Result:
     )
 
 
-def best(
-    method: str, objective: Network, keys: Array, rounds: int
-) -> Float[np.ndarray, "runs rounds"]:
-    """The largest share so far, after the initial points, of every run."""
+def best(method: str, objective: Network, key: Key, rounds: int) -> Float[np.ndarray, " rounds"]:
+    """The largest share so far, after the initial points."""
     algorithm: Any = METHODS[method](SPACE.dim, rounds)
-    return np.asarray(_best(dataclasses.replace(algorithm, domain=SPACE), objective, keys, rounds))
+    return np.asarray(_best(dataclasses.replace(algorithm, domain=SPACE), objective, key, rounds))
 
 
 @eqx.filter_jit
-def _best(algorithm: AbstractAlgorithm, objective: Network, keys: Array, rounds: int) -> Array:
-    def one(key: Key) -> Array:
-        _, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
-        return jax.lax.cummax(trace.values[:, 0])[INITIAL:]
-
-    return jax.lax.map(one, keys)
+def _best(algorithm: AbstractAlgorithm, objective: Network, key: Key, rounds: int) -> Array:
+    _, trace = run(algorithm, objective, rounds, key, initial=INITIAL)
+    return jax.lax.cummax(trace.values[:, 0])[INITIAL:]
 
 
 def checks(curves: dict[str, np.ndarray]) -> dict[str, Check]:

@@ -6,11 +6,11 @@
     fits      every fifth evaluation; from 35 observations on, and 5 more than 10 a coordinate, every
               second fit sees the better half of the values alone
     query     expected improvement; every third is the top of a quadratic that is fitted to the best
-              points, if it explains them; with a context, Thompson sampling
+              points, if it explains them, in up to twenty dimensions; with a context, Thompson sampling
     design    2 variables + 2 points, at most 20
 
 With a context or outcomes neither fits nor queries come in turn, since that was not measured. Nor do
-queries where parameters are choices or integers. Each part of the method can be replaced.
+queries on a finite domain, or where parameters are choices or integers. Each part can be replaced.
 """
 
 import dataclasses
@@ -58,8 +58,9 @@ def BO(  # noqa: N802  the field's name
     The model is `Ensemble.warped`, for any scale of values and any smoothness. It takes
     O(evaluations²) a point and O(evaluations³) a fit. Above some 500 evaluations give an `EGP` on
     features. From 35 evaluations on, and 5 more than 10 a coordinate, every second fit sees the
-    better half of the values alone (`EGP(focus=)`). The policy is `EI`. If all parameters are real
-    numbers, every third query is the top of a quadratic (`EGP(quadratic_every=)`). A space with a
+    better half of the values alone (`EGP(focus=)`). The policy is `EI`. Every third query is the
+    top of a quadratic, where one explains the best values (`EGP(quadratic_every=)`). That is so if
+    the domain is not finite and all parameters are real numbers, twenty at most. A space with a
     `Context` has Thompson sampling, because expected improvement is over the best of all contexts.
     With a `Context` or outcomes all fits see all values, and the policy has all queries.
 
@@ -108,7 +109,7 @@ def BO(  # noqa: N802  the field's name
 
 
 def _all_real(domain: AbstractDomain) -> bool:
-    """Whether all coordinates are real numbers, or a domain of one's own does not say."""
+    """Whether all coordinates are real numbers. A domain of one's own is taken to have only these."""
     if isinstance(domain, Space):
         return all(isinstance(parameter, Real) for _, parameter in domain.parameters)
     return not isinstance(domain, Finite)

@@ -16,6 +16,7 @@ from jaxbo._keys import aside
 from jaxbo.algos.base.one_model import AbstractOneModel, State
 from jaxbo.algos.base.outcomes import Outcome, as_outcomes, check_names
 from jaxbo.domains.base import AbstractDomain
+from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing import quadratic
 from jaxbo.kernels.choosing.maximize import query
 from jaxbo.kernels.choosing.policy import AbstractPolicy, Thompson
@@ -72,16 +73,17 @@ class EGP(AbstractOneModel):
             better half of the values alone: values below the median count as the median. The model
             then tells the best values apart, which are alike beside the worst. Until the next fit
             it predicts bad values as too good. None: all fits see all values. Default: None.
-        quadratic_every: So many evaluations lie between two queries that are the top of a
-            quadratic, at least 1. The quadratic is fitted to the best points, as soon as there are
-            enough. Near a smooth peak it finds more digits than a process. The policy's query
-            stays where the quadratic predicts these points badly from each other. None: the policy
-            has all queries. Default: None.
+        quadratic_every: One query in so many, at least 1, is the top of a quadratic that is fitted
+            to the best points, as soon as there are enough. Near a smooth peak it finds more digits
+            than a process. The policy's query stays where the quadratic explains less than nine
+            tenths of the variance of these values. In a space with steps the top is rounded to the
+            nearest point. With more than twenty coordinates no query is a top, because not enough
+            evaluations are remembered. None: the policy has all queries. Default: None.
 
     Raises:
         ValueError: The policy does not fit the surrogate, an outcome has the name of a parameter,
             the surrogate is not fitted again, so that `focus` has no meaning, or
-            `quadratic_every` is given with outcomes or with a policy that draws.
+            `quadratic_every` is given with outcomes, a context or a policy that samples functions.
 
     Example:
         >>> import jax.random as jr
@@ -112,9 +114,11 @@ class EGP(AbstractOneModel):
             self.policy.check_constrained(self.surrogate)
         if self.quadratic_every is not None:
             whole("quadratic_every", self.quadratic_every, least=1)
+            context = isinstance(self.domain, Space) and self.domain.context
             require(
-                not (self.outcomes or self.random),
-                "quadratic_every is for a policy that draws nothing, such as EI(), without outcomes.",
+                not (self.outcomes or self.random or context),
+                "quadratic_every is for a policy that does not sample functions, such as EI(), without "
+                "outcomes or a Context.",
             )
 
     @property
@@ -144,6 +148,8 @@ class EGP(AbstractOneModel):
         if self.quadratic_every is None:
             return None
         found = quadratic.top(state.past)
+        if found is None:
+            return None
         # Queries are counted one by one, those whose evaluations have not ended included.
         number = state.told + jnp.sum(state.past.pending)
         return found.x, found.trusted & (number % self.quadratic_every == 0)

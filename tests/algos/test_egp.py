@@ -12,6 +12,8 @@ import pytest
 from jaxbo.algos.base.outcomes import Outcome
 from jaxbo.algos.egp import EGP
 from jaxbo.domains.base import Cube, Finite
+from jaxbo.domains.parameters import Context, Real
+from jaxbo.domains.space import Space
 from jaxbo.kernels.choosing.maximize import maximize
 from jaxbo.kernels.choosing.policy import EI, UCB, Drawn, Largest, Thompson
 from jaxbo.kernels.models.ensemble import Ensemble
@@ -24,6 +26,7 @@ from jaxbo.runs.compiled import run
 
 DOMAIN = Cube(2)
 KERNELS = SquaredExponential(0.3), Matern32(0.3)
+LOADED = Space(load=Context(Real(0.0, 1.0)), x=Real(0.0, 1.0))
 OBJECTIVE = Same(branin_rescaled(), 0.1)
 
 
@@ -358,7 +361,10 @@ def test_every_third_query_is_the_top_of_a_quadratic_and_one_worker_has_it(key):
 
     @jax.jit
     def queries(x, y):
-        """A lone worker's after 10, 11 and 12 evaluations, and those of two after 10 and after 12."""
+        """A lone worker's after 10, 11 and 12 evaluations, and those of two workers after 10 and 11.
+
+        And a free worker's after 11, while nobody or somebody is busy.
+        """
 
         def told(state, row):
             state = alone.tell_one(state, *row)
@@ -366,16 +372,17 @@ def test_every_third_query_is_the_top_of_a_quadratic_and_one_worker_has_it(key):
 
         _, states = jax.lax.scan(told, alone.init(key), (x, y))
         later = jax.tree.map(lambda leaf: leaf[9:], states)
-        first, last = (jax.tree.map(lambda leaf, i=i: leaf[i], later) for i in (0, 2))
+        first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], later) for i in (0, 1))
         ones = jax.vmap(lambda state: alone.ask(key, state)[0][0])(later)
-        return ones, two.ask(key, first)[0], two.ask(key, last)[0]
+        pairs = [two.ask(key, state)[0] for state in (first, second)]
+        busy = jnp.asarray([[False], [True]])
+        free = jax.vmap(lambda busy: two.ask_one(key, second, jnp.full((1, 2), 0.9), busy))(busy)
+        return ones, *pairs, free
 
-    ones, pair, next_pair = map(np.asarray, queries(jnp.asarray(x, float), jnp.asarray(y, float)))
-    at_top = lambda some: np.abs(some - [0.3, 0.6]).max(axis=1) < 2e-3  # noqa: E731
-    assert at_top(ones).tolist() == [False, False, True]
-    # Of queries 10 to 13, counted from 0, number 12 is the third.
-    assert at_top(pair).tolist() == [False, False]
-    assert at_top(next_pair).tolist() == [True, False]
+    found = map(np.asarray, queries(jnp.asarray(x, float), jnp.asarray(y, float)))
+    tops = [(np.abs(some - [0.3, 0.6]).max(axis=1) < 2e-3).tolist() for some in found]
+    # Queries are counted from 0. The top is the query with number 12.
+    assert tops == [[False, False, True], [False, False], [False, True], [False, True]]
 
 
 # ---------------------------------------------------------------- bad input
@@ -388,7 +395,8 @@ def test_every_third_query_is_the_top_of_a_quadratic_and_one_worker_has_it(key):
         (lambda: EGP(DOMAIN, Fixed(), focus=8), "focus is for"),
         (lambda: EGP(DOMAIN, expert(refit_every=None), focus=8), "refit_every"),
         (lambda: EGP(DOMAIN, expert(), EI(), quadratic_every=0), "quadratic_every must be"),
-        (lambda: EGP(DOMAIN, expert(), quadratic_every=3), "draws nothing"),
+        (lambda: EGP(DOMAIN, expert(), quadratic_every=3), "does not sample functions"),
+        (lambda: EGP(LOADED, expert(), EI(), quadratic_every=3), "or a Context"),
         (lambda: EGP(DOMAIN, Ensemble((), expert())), "at least one"),
         (lambda: EGP(DOMAIN, expert(), workers=0), "workers"),
         (lambda: EGP(DOMAIN, expert(), EI(), candidates=0), "candidates"),

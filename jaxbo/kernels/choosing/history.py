@@ -60,8 +60,8 @@ class History(eqx.Module):
     are finite, so that `jax_debug_nans` and `jax_debug_infs` stop for no state. `order` counts the rows
     as they are written, from 0 on, and is -1 for an empty row. In a full history a success takes the
     place of the nearest success. So does a failure, or, where a quarter of the rows failed, it takes
-    that of the nearest failure. So memory is of all places that were tried. `seen` is of all values that
-    ever were.
+    that of the nearest failure. So memory is of all places that were tried. Only a better value takes
+    the place of the best. `seen` is of all values that ever were.
     """
 
     x: Float[Array, "capacity dim"]
@@ -146,6 +146,10 @@ def _written(past: History, x: Point, y: Scalar, wanted: Flag) -> History:
     """The history with a further row, in the place of an empty row, or of the nearest row that may go."""
     many = jnp.mean(past.failed, dtype=past.values.dtype) >= _FAILURES
     going = jnp.where(jnp.isnan(y) & many, past.failed, past.ended)
+    best = jnp.argmax(jnp.where(past.ended, past.values, -jnp.inf))
+    kept = past.ended[best] & ~(jnp.isfinite(y) & (y >= past.values[best]))
+    spare = going & ~(kept & (jnp.arange(going.size) == best))
+    going = jnp.where(jnp.any(spare), spare, going)
     going = jnp.where(jnp.any(going), going, past.known)
     away = jnp.where(going, distances(past.x, x), jnp.inf)
     row = jnp.where(wanted, jnp.argmin(jnp.where(past.used, away, -1)), past.values.size)

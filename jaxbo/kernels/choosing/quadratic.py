@@ -10,7 +10,9 @@ their second moments. A sum of functions of single coordinates has a diagonal `A
 does with far fewer points.
 
 Either form says how much of the k values' variance it explains, adjusted for its number of coefficients.
-The form that explains more is taken, if that is enough.
+The form that explains more is taken, if that is enough. The best points are the best of those that are
+remembered (`choosing.history`). With room for 128, a full quadratic is fitted in up to eleven dimensions,
+and a sum in up to twenty.
 """
 
 import math
@@ -27,7 +29,8 @@ from jaxbo.types import Count, Flag, Point, Points, Scalar
 #: Points for each coefficient, of a full quadratic and of a sum. With half as many, a sum explained
 #: functions of many peaks.
 _POINTS, _POINTS_OF_SUM = 1.5, 3.0
-#: The top lies within so many root mean squares of the best points.
+#: The longest step, in root mean squares of the best points along one axis. In many dimensions the points
+#: themselves are farther from the best.
 _RADIUS = 2.0
 #: The least share of the variance that a quadratic must explain.
 EXPLAINED = 0.9
@@ -63,11 +66,23 @@ class Quadratic(NamedTuple):
     explained: Scalar
 
 
-def top(past: History) -> Top:
-    """The top of the quadratic that explains more, of a full one and a sum over coordinates."""
-    whole, part = of_all_pairs(past), of_single_coordinates(past)
+def top(past: History) -> Top | None:
+    """The top of the quadratic that explains more, of a full one and a sum over coordinates.
+
+    A form that needs more points than are ever remembered is left out. None if both do.
+    """
+    rows, dim = past.x.shape
+    if points_of_sum(dim) > rows:
+        return None if points_of_all_pairs(dim) > rows else _top(of_all_pairs(past))
+    part = of_single_coordinates(past)
+    if points_of_all_pairs(dim) > rows:
+        return _top(part)
+    whole = of_all_pairs(past)
     better = whole.explained >= part.explained
-    found = jax.tree.map(lambda a, b: jnp.where(better, a, b), whole, part)
+    return _top(jax.tree.map(lambda a, b: jnp.where(better, a, b), whole, part))
+
+
+def _top(found: Quadratic) -> Top:
     step = largest(found.slopes, found.curvatures)
     return Top(found.first + found.axes @ step, found.explained)
 
@@ -85,11 +100,19 @@ class _Best(NamedTuple):
     enough: Flag
 
 
-def _best(past: History, points: float) -> _Best:
-    count = math.ceil(points)
-    rows = past.values.size
-    ended = jnp.where(past.ended, past.values, -jnp.inf)
-    ordered, places = jax.lax.top_k(ended, min(count, rows))
+def points_of_all_pairs(dim: int) -> int:
+    """The points that a full quadratic is fitted to."""
+    return math.ceil(_POINTS * (dim + 1) * (dim + 2) / 2)
+
+
+def points_of_sum(dim: int) -> int:
+    """The points that a sum over coordinates is fitted to."""
+    return math.ceil(_POINTS_OF_SUM * (1 + 2 * dim))
+
+
+def _best(past: History, count: int) -> _Best:
+    ended = jnp.where(past.ended, past.values, jnp.finfo(past.values.dtype).min)
+    ordered, places = jax.lax.top_k(ended, count)
     first, last = ordered[0], ordered[-1]
     enough = (jnp.sum(past.ended) >= count) & ~same(first, last)
     below = jnp.where(enough, ordered - first, 0)
@@ -104,7 +127,7 @@ def of_all_pairs(past: History) -> Quadratic:
     """A full quadratic."""
     dim = past.x.shape[1]
     i, j = np.triu_indices(dim)
-    best = _best(past, _POINTS * (1 + dim + i.size))
+    best = _best(past, points_of_all_pairs(dim))
     moments = best.z.T @ best.z / best.z.shape[0]
     L = jnp.linalg.cholesky(moments + _SHARE * jnp.eye(dim, dtype=best.z.dtype))
     w = jax.scipy.linalg.solve_triangular(L, best.z.T, lower=True).T
@@ -118,7 +141,7 @@ def of_all_pairs(past: History) -> Quadratic:
 def of_single_coordinates(past: History) -> Quadratic:
     """A sum of quadratics of single coordinates."""
     dim = past.x.shape[1]
-    best = _best(past, _POINTS_OF_SUM * (1 + 2 * dim))
+    best = _best(past, points_of_sum(dim))
     fitted, explained = _fit(best.z, best.z**2, best)
     slopes, curvatures = fitted[1 : 1 + dim], -2 * fitted[1 + dim :]
     return Quadratic(best.first, jnp.diag(best.units), slopes, curvatures, explained)
@@ -131,14 +154,17 @@ def _fit(w: Points, squares: Float[Array, "points terms"], best: _Best) -> tuple
     ridge = _RIDGE * jnp.eye(columns, dtype=w.dtype)
     Q, R = jnp.linalg.qr(jnp.concatenate([terms, ridge]))
     fitted = jax.scipy.linalg.solve_triangular(R, Q[:rows].T @ best.values)
-    left = jnp.sum((best.values - terms @ fitted) ** 2) / max(rows - columns, 1)
-    spread = jnp.sum((best.values - jnp.mean(best.values)) ** 2) / max(rows - 1, 1)
+    left = jnp.sum((best.values - terms @ fitted) ** 2) / (rows - columns)
+    spread = jnp.sum((best.values - jnp.mean(best.values)) ** 2) / (rows - 1)
     explained = 1 - left / jnp.where(best.enough, spread, 1)
     return fitted, jnp.where(best.enough, explained, -jnp.inf)
 
 
 def largest(slopes: Point, curvatures: Float[Array, " dim"]) -> Point:
-    """The largest of slopes'v - v'diag(curvatures)v / 2 over |v| ≤ the radius."""
+    """The largest of slopes'v - v'diag(curvatures)v / 2 over |v| ≤ the radius.
+
+    Along an axis of negative curvature where the slope is 0 but for rounding, it stays at the saddle.
+    """
     scale = jnp.maximum(jnp.max(jnp.abs(curvatures)), 1e-3)
 
     def length(multiplier: Scalar) -> Scalar:
@@ -153,7 +179,7 @@ def largest(slopes: Point, curvatures: Float[Array, " dim"]) -> Point:
         long = length(middle) > _RADIUS
         return jnp.where(long, middle, low), jnp.where(long, high, middle)
 
-    # Where the least multiplier keeps within the radius it is taken: the top itself.
+    # The least multiplier is taken if it keeps within the radius. At a peak that is the top itself.
     inside = length(least) <= _RADIUS
     _, high = jax.lax.fori_loop(0, _HALVINGS, halve, (least, most))
     return slopes / (curvatures + jax.lax.select(inside, least, high))

@@ -29,6 +29,18 @@ def test_a_full_history_remembers_every_place(key):
     assert past.failed.sum() == 3
 
 
+def test_only_a_better_value_takes_the_place_of_the_best(key):
+    x = jnp.concatenate([jnp.asarray([[0.9, 0.9], [0.5, 0.5]]), 0.1 * jr.uniform(key, (6, 2))])
+    past = told(x, jnp.asarray([-1.0, 5.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0]), capacity=4)
+    near = jnp.asarray([0.51, 0.5])
+    full = wait(add(add(past, near, jnp.asarray(4.0)), near + 0.01, jnp.asarray(NAN)), near + 0.02)
+    assert repeated(full, x[1]).any()
+    assert full.values.max() == 5
+    better = add(past, near, jnp.asarray(6.0))
+    assert not repeated(better, x[1]).any()
+    assert better.values.max() == 6
+
+
 def test_what_fails_takes_the_place_of_a_failure_where_nothing_else_has_ended():
     past = history.empty(1, 2, pending=1)
     past = add(past, jnp.asarray([0.1]), jnp.asarray(NAN))

@@ -52,6 +52,18 @@ def test_a_sum_over_coordinates_needs_fewer_points():
     assert not few.trusted
 
 
+def test_forms_that_need_more_points_than_are_remembered_are_left_out():
+    def found(dim, capacity):
+        return quadratic.top(history.empty(dim, capacity))
+
+    assert found(2, 8) is None
+    assert found(2, 9) is not None
+    assert quadratic.points_of_all_pairs(11) < history.MOST < quadratic.points_of_all_pairs(12)
+    assert quadratic.points_of_sum(20) < history.MOST < quadratic.points_of_sum(21)
+    assert jax.eval_shape(lambda: found(20, None)) is None
+    assert jax.eval_shape(lambda: found(20, 200)) is not None
+
+
 def test_a_quadratic_says_how_much_it_explains():
     """Against least squares by NumPy, to which no change of coordinates matters."""
     x = points(3, 15)
@@ -84,8 +96,10 @@ def test_a_step_is_the_largest_within_the_radius(seed):
 
 
 def test_noise_is_not_explained():
-    x = points(5, 40)
-    shares = [top(told(x, np.random.default_rng(s).normal(size=40))).explained for s in range(20)]
+    shares = [
+        top(told(points(s, 40), np.random.default_rng(s).normal(size=40))).explained
+        for s in range(20)
+    ]
     assert max(shares) < quadratic.EXPLAINED
 
 
