@@ -28,7 +28,7 @@ RANDOM = jaxbo.RandomSearch(SQUARE, agents=2)
 FEW = {
     "random search": RANDOM,
     "TS": jaxbo.TS(SQUARE, 2, SMALL, candidates=8),
-    "EGP": jaxbo.EGP(SQUARE, jaxbo.Fitted(8, size=8), candidates=8),
+    "EGP": jaxbo.EGP(SQUARE, jaxbo.Fitted(9, size=8), jaxbo.EI(), candidates=8, quadratic_every=1),
 }
 ALL = {name: make(SQUARE, 3, 6) for name, make in METHODS.items()}
 ALL["S-CEPE"] = cepe_of(SQUARE, 3, 6, sketch=jaxbo.Sketch(2.0))
