@@ -7,8 +7,8 @@ ensemble then takes less time, and a kernel alone several times as much.
 GP-EI has a single length scale, and the paper's has one for each coordinate. Hyperparameters that are
 sampled are flat in the logarithm, where the paper's are uniform. "Warped" are settings of ours: the
 exact process, a length scale for each coordinate with the prior of `Priors.scaled`, values warped.
-Users are advised to take `BO`: EI of the warped mixture with defaults, and fits that see all values and
-the better half of them in turn.
+Users are advised to take `BO`: EI of the warped mixture with defaults, fits that see all values and the
+better half of them in turn, and tops of quadratics.
 BoTorch, where it is installed, is LogEI with its default model. Optuna's TPE and CMA-ES have the
 settings of `common.peers`.
 """
