@@ -59,8 +59,8 @@ def BO(  # noqa: N802  the field's name
     O(evaluations²) a point and O(evaluations³) a fit. Above some 500 evaluations give an `EGP` on
     features. From 35 evaluations on, and 5 more than 10 a coordinate, every second fit sees the
     better half of the values alone (`EGP(focus=)`). The policy is `EI`. Every third query is the
-    top of a quadratic, where one explains the best values (`EGP(quadratic_every=)`). That is so if
-    the domain is not finite and all parameters are real numbers, twenty at most. A space with a
+    top of a quadratic, if it explains the best values (`EGP(quadratic_every=)`). That is so if the
+    domain is not finite and all parameters are real numbers, twenty at most. A space with a
     `Context` has Thompson sampling, because expected improvement is over the best of all contexts.
     With a `Context` or outcomes all fits see all values, and the policy has all queries.
 
