@@ -93,7 +93,7 @@ def plateaus(results: Results) -> Rows:
         "EI": "EGP, EI",
         "UCB": "EGP, UCB",
         "Thompson": "EGP, Thompson",
-        # Older results have its model and policy without its turns.
+        # Older results have its model and policy without `BO`'s turns and tops.
         "EI, warped ensemble": "warped ensemble, EI",
         "`BO`": "BO",
     }

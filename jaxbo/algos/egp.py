@@ -78,7 +78,8 @@ class EGP(AbstractOneModel):
             than a process. The policy's query stays where the quadratic explains less than nine
             tenths of the variance of these values. In a space with steps the top is rounded to the
             nearest point. With more than twenty coordinates no query is a top, because not enough
-            evaluations are remembered. None: the policy has all queries. Default: None.
+            evaluations are remembered. For a model without a capacity the limit is ten. None: the
+            policy has all queries. Default: None.
 
     Raises:
         ValueError: The policy does not fit the surrogate, an outcome has the name of a parameter,

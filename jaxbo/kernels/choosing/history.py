@@ -60,8 +60,8 @@ class History(eqx.Module):
     are finite, so that `jax_debug_nans` and `jax_debug_infs` stop for no state. `order` counts the rows
     as they are written, from 0 on, and is -1 for an empty row. In a full history a success takes the
     place of the nearest success. So does a failure, or, where a quarter of the rows failed, it takes
-    that of the nearest failure. So memory is of all places that were tried. Only a better value takes
-    the place of the best. `seen` is of all values that ever were.
+    that of the nearest failure. So memory is of all places that were tried. Only a value that is no
+    worse takes the place of the best. `seen` is of all values that ever were.
     """
 
     x: Float[Array, "capacity dim"]

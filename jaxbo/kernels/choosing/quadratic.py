@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbo.kernels.choosing.history import History, same
+from jaxbo.kernels.choosing.history import MOST, History, same
 from jaxbo.types import Count, Flag, Point, Points, Scalar
 
 #: Points for each coefficient, of a full quadratic and of a sum. With half as many, a sum explained
@@ -69,9 +69,10 @@ class Quadratic(NamedTuple):
 def top(past: History) -> Top | None:
     """The top of the quadratic that explains more, of a full one and a sum over coordinates.
 
-    A form that needs more points than are ever remembered is left out. None if both do.
+    A form that needs more points than there is room for, or than `history.MOST`, is left out. None if
+    both do.
     """
-    rows, dim = past.x.shape
+    rows, dim = min(past.x.shape[0], MOST), past.x.shape[1]
     if points_of_sum(dim) > rows:
         return None if points_of_all_pairs(dim) > rows else _top(of_all_pairs(past))
     part = of_single_coordinates(past)

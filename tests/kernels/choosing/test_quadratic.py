@@ -61,6 +61,7 @@ def test_forms_that_need_more_points_than_are_remembered_are_left_out():
     assert quadratic.points_of_all_pairs(11) < history.MOST < quadratic.points_of_all_pairs(12)
     assert quadratic.points_of_sum(20) < history.MOST < quadratic.points_of_sum(21)
     assert jax.eval_shape(lambda: found(20, None)) is None
+    assert quadratic.top(history.empty(21, 200, pending=16)) is None
     assert jax.eval_shape(lambda: found(20, 200)) is not None
 
 
