@@ -51,21 +51,22 @@ def _run(options: Options) -> Result:
     rounds = options.rounds_or(50, 5)
     names = options.problems_or(TABLES, quick=["iris"])
     methods = SHOWN[:2] if options.quick else SHOWN
-
     keys = jr.split(jr.key(options.seed), options.runs_or(10, 2))
 
     def measure(name: str, method: str, key: Key) -> np.ndarray:
         return best(method, Network(TABLES[name](), LARGE.get(name, SMALL)), key, rounds)
 
-    pairs = [f"{name}, {method}" for name in names for method in methods]
     measures = {
-        f"{pair}, {run}": functools.partial(measure, *pair.split(", ", 1), key)
-        for pair in pairs
+        f"{name}, {method}, {run}": functools.partial(measure, name, method, key)
+        for name in names
+        for method in methods
         for run, key in enumerate(keys)
     }
     found, folder = parts(options, "egp-network", (rounds,), measures)
     curves = {
-        pair: np.stack([found[f"{pair}, {run}"] for run in range(len(keys))]) for pair in pairs
+        f"{name}, {method}": np.stack([found[f"{name}, {method}, {i}"] for i in range(len(keys))])
+        for name in names
+        for method in methods
     }
     return Result(
         settings={

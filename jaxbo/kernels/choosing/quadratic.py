@@ -6,8 +6,8 @@
 Near a smooth peak a function is a quadratic. Few coefficients find its top to more digits than a process
 whose noise has a floor. The k best points spread as the level sets do, so that `A` makes steep and flat
 directions alike: their root mean square along each axis of w is 1. A full quadratic has `A` from all
-their second moments. A sum of functions of single coordinates has a diagonal `A`. In many dimensions it
-does with far fewer points.
+their second moments. A sum of functions of single coordinates has a diagonal `A`. In many dimensions a
+sum needs far fewer points.
 
 Either form says how much of the k values' variance it explains, adjusted for its number of coefficients.
 The form that explains more is taken, if that is enough. The best points are the best of those that are
@@ -15,6 +15,7 @@ remembered (`choosing.history`). With room for 128, a full quadratic is fitted i
 and a sum in up to twenty.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -73,19 +74,19 @@ def top(past: History) -> Top | None:
     both do.
     """
     rows, dim = min(past.x.shape[0], MOST), past.x.shape[1]
-    if points_of_sum(dim) > rows:
-        return None if points_of_all_pairs(dim) > rows else _top(of_all_pairs(past))
-    part = of_single_coordinates(past)
-    if points_of_all_pairs(dim) > rows:
-        return _top(part)
-    whole = of_all_pairs(past)
-    better = whole.explained >= part.explained
-    return _top(jax.tree.map(lambda a, b: jnp.where(better, a, b), whole, part))
-
-
-def _top(found: Quadratic) -> Top:
+    forms = (points_of_all_pairs, of_all_pairs), (points_of_sum, of_single_coordinates)
+    fitted = [form(past) for points, form in forms if points(dim) <= rows]
+    if not fitted:
+        return None
+    found = functools.reduce(_better, fitted)
     step = largest(found.slopes, found.curvatures)
     return Top(found.first + found.axes @ step, found.explained)
+
+
+def _better(one: Quadratic, other: Quadratic) -> Quadratic:
+    """The one that explains more."""
+    better = one.explained >= other.explained
+    return jax.tree.map(lambda a, b: jnp.where(better, a, b), one, other)
 
 
 class _Best(NamedTuple):

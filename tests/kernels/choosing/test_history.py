@@ -29,7 +29,7 @@ def test_a_full_history_remembers_every_place(key):
     assert past.failed.sum() == 3
 
 
-def test_only_a_better_value_takes_the_place_of_the_best(key):
+def test_a_worse_value_never_takes_the_place_of_the_best(key):
     x = jnp.concatenate([jnp.asarray([[0.9, 0.9], [0.5, 0.5]]), 0.1 * jr.uniform(key, (6, 2))])
     past = told(x, jnp.asarray([-1.0, 5.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0]), capacity=4)
     near = jnp.asarray([0.51, 0.5])
