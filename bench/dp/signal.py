@@ -1,11 +1,14 @@
-"""How loud the noise of a broadcast is, beside its sum over all agents without noise.
+"""What privacy does to a broadcast: how loud its noise is, and how many messages are clipped.
 
     signal   deviation over the domain's points of φ(x)'Σ φ_in clip(ω_n), of the region that x is in
     noise    z φ_max S / q, times the root mean square of |φ(x)| over the points
 
 Both are of round 1, after the initial design. That only a sample is summed up is not counted as noise. If
-noise is several times the signal, the point that all are asked for is the noise's own.
+noise is several times the signal, the point that all are asked for is the noise's own. Messages are
+counted in all rounds, as they are before a sample is drawn.
 """
+
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,6 +36,21 @@ def noise_over_signal(
     heard = jnp.sum(phi * sums[jax.vmap(algorithm.regions.assign)(points)], axis=1)
     lengths = jnp.sqrt(jnp.mean(jnp.sum(phi**2, axis=1)))
     return mechanism.deviation(weights) * lengths / jnp.std(heard)
+
+
+def clipped(key: Key, algorithm: DPFTSDE, objective: Compiled, initial: int, rounds: int) -> Scalar:
+    """Gives the share of all agents' messages in a run that are clipped."""
+    start_key, key = jr.split(key)
+    start, _ = run(algorithm, objective, 0, start_key, initial=initial)
+
+    def step(state: Any, key: Key) -> tuple[Any, Scalar]:
+        message_key, run_key = jr.split(key)
+        vectors = algorithm.vectors(algorithm.messages(message_key, state))
+        regions = algorithm.weights(state.round).shape[0]
+        share = jnp.mean(algorithm.mechanism.clipped(vectors, regions), dtype=vectors.dtype)
+        return run(algorithm, objective, 1, run_key, state=state)[0], share
+
+    return jnp.mean(jax.lax.scan(step, start, jr.split(key, rounds))[1])
 
 
 @eqx.filter_jit

@@ -8,8 +8,9 @@ Every run has functions and initial points of its own; all methods share the fun
 = 1 / N^1.1, by the paper's moments accountant and the tighter accountants. The agents' own model has
 300 features, messages are on cosines of independent frequencies, as in `fts-synthetic`; values are
 taken as they are, in [0, 1], since agents that standardized theirs alone would make the regions
-incomparable: the last panel shows the price of that. Private settings have the noise over the signal of
-round 1 beside them (`dp.signal`).
+incomparable: a panel shows the price of that. Private settings have the noise over the signal of round 1
+beside them, and the share of messages that are clipped (`dp.signal`). The last panel has the regret of
+settings with two regions and S = 11 by their loss.
 
 Heterogeneous agents (Fig. 7) are 50, agent n with alpha f_n + (1 - alpha) f of independent draws, as the
 paper writes it. Its picture of alpha = 0.7 is rather that of 0.7 as the share of the common f, which is
@@ -29,7 +30,7 @@ from bench.claims import Check, below, difference
 from bench.common.messages import random_cosines
 from bench.common.text import number
 from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
-from bench.dp.signal import noise_over_signal
+from bench.dp.signal import clipped, noise_over_signal
 from bench.runner import Experiment, Options, Result, progress
 from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid
 from jaxbo import metrics, plotting
@@ -49,9 +50,9 @@ AGENTS, UNLIKE_AGENTS, FEATURES, INITIAL, DISTANCE = 200, 50, 50, 10, 0.02
 OWN_FEATURES = 300
 #: p_t = 1 - t^(-exponent): the paper's, and the faster one of Fig. 7.
 SLOW, FAST = 0.5, 2.0
-#: Runs that are computed at the same time, and runs in which noise is compared to the signal.
-BATCH, LOUD_RUNS = 5, 20
-LOUD = "noise over signal"
+#: Runs that are computed at the same time, and runs in which noise and clipping are looked at.
+BATCH, LOOKED_RUNS = 5, 20
+LOUD, CLIPPED = "noise over signal", "messages clipped"
 
 
 class SyntheticSetting(NamedTuple):
@@ -138,14 +139,16 @@ def _run(options: Options) -> Result:
     draw_key, run_key = jr.split(jr.key(options.seed))
     keys = jr.split(run_key, runs)
     known: dict[SyntheticSetting | None, np.ndarray] = {}
-    loudness: dict[SyntheticSetting | None, float] = {}
+    seen: dict[str, dict[SyntheticSetting | None, float]] = {LOUD: {}, CLIPPED: {}}
     for setting in progress(_settings_of(figures), "dp-synthetic"):
         unlike = setting is not None and setting.alpha is not None
         draws = _draws(draw_key, runs, 1 + UNLIKE_AGENTS if unlike else 1)
         known[setting] = np.asarray(_regret(*_parts(setting), draws, keys, rounds))
         if setting is not None and setting.z > 0:
-            some = draws[:LOUD_RUNS], keys[:LOUD_RUNS]
-            loudness[setting] = float(jnp.mean(_ratios(*_parts(setting), *some, rounds)))
+            looked = draws[:LOOKED_RUNS], keys[:LOOKED_RUNS]
+            means = jnp.mean(_looks(*_parts(setting), *looked, rounds), axis=0)
+            for name, mean in zip(seen, means, strict=True):
+                seen[name][setting] = float(mean)
     curves = {
         f"{figure}, {name}": known[setting]
         for figure, settings in figures.items()
@@ -163,18 +166,21 @@ def _run(options: Options) -> Result:
                 for figure, settings in figures.items()
                 for name, setting in settings.items()
             },
-            LOUD: {
-                f"{figure}, {name}": loudness[setting]
-                for figure, settings in figures.items()
-                for name, setting in settings.items()
-                if setting in loudness
+            **{
+                label: {
+                    f"{figure}, {name}": values[setting]
+                    for figure, settings in figures.items()
+                    for name, setting in settings.items()
+                    if setting in values
+                }
+                for label, values in seen.items()
             },
         },
         curves=curves,
         checks=checks(curves),
-        headers=("method", "regret at the end", "s.e.", "mean regret", *COLUMNS, LOUD),
-        rows=_rows(figures, known, losses, loudness),
-        figure=_figure(figures, known),
+        headers=("method", "regret at the end", "s.e.", "mean regret", *COLUMNS, *seen),
+        rows=_rows(figures, known, losses, seen),
+        figure=_figure(figures, known, losses),
     )
 
 
@@ -296,19 +302,20 @@ def _objective(
 
 
 @eqx.filter_jit
-def _ratios(
+def _looks(
     sizes: _Sizes,
     n: _Numbers,
     draws: Float[Array, "runs draws points"],
     keys: Array,
     rounds: int,
-) -> Float[Array, " runs"]:
-    """Noise over signal in round 1 of every run, which has the functions and the key of `_regret`."""
+) -> Float[Array, "runs 2"]:
+    """Noise over signal in round 1 and the share of messages clipped, with the functions of `_regret`."""
     algorithm: DPFTSDE = method(sizes, n, rounds)
 
-    def one(item: tuple[Array, Key]) -> Scalar:
+    def one(item: tuple[Array, Key]) -> Array:
         objective, run_key = _objective(sizes, n, *item)
-        return noise_over_signal(run_key, algorithm, objective, INITIAL, grid())
+        loud = noise_over_signal(run_key, algorithm, objective, INITIAL, grid())
+        return jnp.stack([loud, clipped(run_key, algorithm, objective, INITIAL, rounds)])
 
     return jax.lax.map(one, (draws, keys), batch_size=BATCH)
 
@@ -358,14 +365,14 @@ def _rows(
     figures: dict[str, dict[str, SyntheticSetting | None]],
     known: dict[SyntheticSetting | None, np.ndarray],
     losses: dict[SyntheticSetting | None, Loss],
-    loudness: dict[SyntheticSetting | None, float],
+    seen: dict[str, dict[SyntheticSetting | None, float]],
 ) -> list[tuple[str, ...]]:
     rows = []
     for figure, settings in figures.items():
         for name, setting in settings.items():
             mean, error = metrics.mean_and_error(known[setting][:, -1])
             regret = float(mean), float(error), float(known[setting].mean())
-            cells = *regret, *losses[setting], loudness.get(setting)
+            cells = *regret, *losses[setting], *(values.get(setting) for values in seen.values())
             rows.append((f"{_panel(figure)}, {name}", *map(number, cells)))
     return rows
 
@@ -379,19 +386,48 @@ def _panel(figure: str) -> str:
 def _figure(
     figures: dict[str, dict[str, SyntheticSetting | None]],
     known: dict[SyntheticSetting | None, np.ndarray],
+    losses: dict[SyntheticSetting | None, Loss],
 ) -> Any:
     from matplotlib.figure import Figure
 
-    columns = min(5, len(figures))
-    rows = -(-len(figures) // columns)
+    columns = min(5, len(figures) + 1)
+    rows = -(-(len(figures) + 1) // columns)
     figure = Figure(figsize=(4.4 * columns, 4 * rows), dpi=plotting.DPI, layout="constrained")
     axes: Any = figure.subplots(rows, columns, squeeze=False)
     for ax, (title, settings) in zip(axes.flat, figures.items(), strict=False):
         plotting.regret({name: known[setting] for name, setting in settings.items()}, ax, log=True)
         ax.set_title(_panel(title))
-    for ax in axes.flat[len(figures) :]:
+    _by_loss(axes.flat[len(figures)], known, losses)
+    for ax in axes.flat[len(figures) + 1 :]:
         ax.remove()
     return figure
+
+
+def _by_loss(
+    ax: Any,
+    known: dict[SyntheticSetting | None, np.ndarray],
+    losses: dict[SyntheticSetting | None, Loss],
+) -> None:
+    """Draws mean regret by ε, of the settings that differ from `private()` in q or in z alone."""
+    for label, same in {"q": {"z": 1.0}, "z": {"q": 0.25}}.items():
+        shown = sorted(
+            (losses[setting].pld, *metrics.mean_and_error(regret.mean(axis=1)))
+            for setting, regret in known.items()
+            if setting is not None
+            and setting == private(setting.q, setting.z)
+            and all(getattr(setting, name) == value for name, value in same.items())
+        )
+        if not shown:
+            continue
+        epsilon, means, errors = zip(*shown, strict=True)
+        ax.errorbar(epsilon, means, errors, fmt="o-", capsize=3, label=f"by {label}")
+    without = {"TS alone": None, "FTS-DE, P = 2, without privacy": SyntheticSetting()}
+    for (label, setting), line in zip(without.items(), ("--", ":"), strict=True):
+        if setting in known:
+            ax.axhline(known[setting].mean(), ls=line, color="black", label=label)
+    ax.set(xscale="log", xlabel="privacy loss ε of all rounds, PLD", ylabel="mean regret")
+    ax.set_title("Regret by privacy loss, P = 2, S = 11")
+    ax.legend(frameon=False)
 
 
 EXPERIMENT = Experiment(

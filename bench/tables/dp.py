@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bench.tables.cells import Results, Rows, figure, final, over_rounds
+from bench.tables.cells import Results, Rows, digits, figure, final, over_rounds
 
 
 def synthetic(results: Results) -> Rows:
-    """Regret and privacy loss of every setting, and the noise over the signal where it is known."""
+    """Regret and privacy loss of every setting, noise over signal, and the share of messages clipped."""
     found = _of(results, "dp-synthetic")
     rows = [
         [name, over_rounds(result, name), final(result, name), *_losses(result, name)]
@@ -15,19 +15,28 @@ def synthetic(results: Results) -> Rows:
         for name in result["methods"]
     ]
     head = ["", "regret over all rounds", "regret at the end", *LOSSES]
-    if not any(LOUD in result["settings"] for result in found):
-        return [head, *rows]
-    loud = [
-        figure(known[name]) if name in known else ""
-        for result in found
-        for known in [result["settings"].get(LOUD, {})]
-        for name in result["methods"]
-    ]
-    return [[*head, LOUD], *([*row, cell] for row, cell in zip(rows, loud, strict=True))]
+    for name, shown in {LOUD: figure, CLIPPED: percents}.items():
+        if not any(name in result["settings"] for result in found):
+            continue
+        head.append(name)
+        cells = [
+            shown(known[method]) if method in known else ""
+            for result in found
+            for known in [result["settings"].get(name, {})]
+            for method in result["methods"]
+        ]
+        for row, cell in zip(rows, cells, strict=True):
+            row.append(cell)
+    return [head, *rows]
 
 
-#: The name that it has in a file.
-LOUD = "noise over signal"
+#: The names that these have in a file.
+LOUD, CLIPPED = "noise over signal", "messages clipped"
+
+
+def percents(share: float) -> str:
+    """A share that may be small."""
+    return f"{digits(100 * share)} %"
 
 
 def _of(results: Results, experiment: str) -> list[Mapping[str, Any]]:

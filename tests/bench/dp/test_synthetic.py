@@ -58,22 +58,24 @@ def test_regret_never_grows_and_methods_share_their_functions():
     assert (regret >= 0).all()
 
 
-def test_noise_over_signal_is_in_proportion_to_z():
+def test_noise_is_in_proportion_to_z_and_a_small_bound_clips_all():
     keys = jax.random.split(jax.random.key(0), 2)
     draws = synthetic._draws(jax.random.key(1), 2, 1)
 
-    def ratios(z):
-        sizes, numbers = synthetic._parts(synthetic.private(z=z))
+    def looks(**settings):
+        sizes, numbers = synthetic._parts(synthetic.private(**settings))
         few = sizes._replace(agents=8)
-        return np.asarray(synthetic._ratios(few, numbers, draws, keys, 1))
+        return np.asarray(synthetic._looks(few, numbers, draws, keys, 2)).T
 
-    once = ratios(1.0)
-    assert once.shape == (2,)
+    once, some = looks()
+    assert once.shape == some.shape == (2,)
     assert (once > 0).all()
-    np.testing.assert_allclose(ratios(1.5), 1.5 * once, rtol=1e-5)
+    np.testing.assert_allclose(looks(z=1.5)[0], 1.5 * once, rtol=1e-5)
+    np.testing.assert_array_equal(looks(S=0.01)[1], 1)
+    np.testing.assert_array_equal(looks(S=1000.0)[1], 0)
 
 
-def test_private_rows_of_a_result_have_noise_over_signal():
+def test_private_rows_of_a_result_have_noise_and_clipping():
     private, open_one = "2d: noise, z = 1.0", "2a: distributed exploration, FTS"
     curve = {"mean": [0.2, 0.1], "se": [0.0, 0.0]}
     one = {"final": {"mean": 0.1, "se": 0.0, "n": 2}, "curve": curve}
@@ -82,11 +84,16 @@ def test_private_rows_of_a_result_have_noise_over_signal():
         "settings": {"losses": {}},
         "methods": {open_one: one, private: one},
     }
-    newer = older | {"settings": {"losses": {}, synthetic.LOUD: {private: 12.34}}}
+    looks = {synthetic.LOUD: {private: 12.34}, synthetic.CLIPPED: {private: 0.0123}}
+    newer = older | {"settings": {"losses": {}, **looks}}
     before, after = (tables.TABLES["dp-synthetic"]({"made": made}) for made in (older, newer))
     assert synthetic.LOUD not in before[0]
-    assert [row[:-1] for row in after] == before
-    assert [row[-1] for row in after] == [synthetic.LOUD, "", "12.3"]
+    assert [row[:-2] for row in after] == before
+    assert [row[-2:] for row in after] == [
+        [synthetic.LOUD, synthetic.CLIPPED],
+        ["", ""],
+        ["12.3", "1.2 %"],
+    ]
 
 
 def test_claims_are_about_mean_regret():
