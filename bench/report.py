@@ -25,8 +25,8 @@ HEAD = f"""# All claims
 This page is made from the files of `bench/results` by `python -m bench report`.
 
 A claim has a margin, and its figure has a 95 % interval, which decides. Experiments state margins in
-their code, before they run. Intervals *from errors*, *of a curve* and of *ends not kept* belong to older
-results: their margins were chosen when the figures were known. A *seed* is named if it is not 0. Such a
+their code, before they run. A result without a date is older than that: its margins were chosen when its
+figures were known. A *seed* is named if it is not 0. Such a
 result repeats an older one by other runs, after the margins were stated. The outcomes are:
 
 - {SYMBOLS[Verdict.HOLDS]} The claim holds: the whole interval lies within the margin.
@@ -76,13 +76,22 @@ def _counts(results: Results) -> str:
     shown = {name: result for name, result in results.items() if result.get("checks")}
     rows = [row(f"[{name}](#{name})", result) for name, result in shown.items()]
     head = ["experiment", *(f"{sign} {outcome}" for outcome, sign in SYMBOLS.items()), "claims"]
-    return markdown([head, row("all", *shown.values()), *rows])
+    table = markdown([head, row("all", *shown.values()), *rows])
+    others = ", ".join(
+        f"[{name}](../../bench/results/{name}.json)" for name in results if name not in shown
+    )
+    return f"{table}\n\nResults without claims: {others}." if others else table
 
 
 def _seed(result: Mapping[str, Any]) -> str:
     """The seed, if it is not 0."""
     seed = result.get("seed", 0)
     return f", seed {seed}" if seed else ""
+
+
+def _date(result: Mapping[str, Any]) -> str:
+    """The date, if there is one."""
+    return f", {result['date']}" if "date" in result else ", no date"
 
 
 def _experiment(name: str, result: Mapping[str, Any]) -> str:
@@ -92,7 +101,7 @@ def _experiment(name: str, result: Mapping[str, Any]) -> str:
     return "\n\n".join(
         [
             f"## {name}",
-            f"{result['source']}{_seed(result)}; {seconds:.0f} seconds on {device}. "
+            f"{result['source']}{_seed(result)}{_date(result)}; {seconds:.0f} seconds on {device}. "
             f"[Result](../../bench/results/{name}.json)",
             markdown([head, *rows]),
         ]

@@ -25,6 +25,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "cepe-communication": cepe.communication,
     "cepe-first": cepe.first,
     "cepe-rate": cepe.rate,
+    "cluster": egp.cluster,
     "dec-chains": dec.dec_chains,
     "dec-cnn": dec.dec_cnn,
     "dec-gp": dec.dec_gp,

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bench.tables.cells import Results, Rows, at, cells, figure, final
+import numpy as np
+
+from bench.tables.cells import Results, Rows, at, cells, digits, figure, final, percent, spread
+from jaxbo import metrics
 
 EGP_SYNTHETIC = {
     "EGP-TS, four kernels": ("EGP-TS",),
@@ -67,7 +70,7 @@ def readme(results: Results) -> Rows:
     again = dict.fromkeys(PROBLEMS, results["egp-synthetic-peers"])
     shown = {
         "`BO`": (again, "BO"),
-        "EGP-TS, as in the paper": (first, "EGP-TS"),
+        "EGP-TS, on features": (first, "EGP-TS"),
         "BoTorch, LogEI": (first, "BoTorch, LogEI"),
         "TPE (Optuna)": (again, "TPE"),
         "CMA-ES (`cma`)": (again, "CMA-ES"),
@@ -128,6 +131,34 @@ def egp_evidence(results: Results) -> Rows:
 
     rows = [row(name, one) for name, one in result["methods"].items()]
     return [["after so many observations", *map(str, observations)], *rows]
+
+
+def cluster(results: Results) -> Rows:
+    """How busy workers are, seconds, and regret, for workers asked anew as they end and in rounds."""
+    result = results["cluster"]
+    ways = tuple(result["methods"])
+    shares = {
+        "share of the time that workers are busy": "utilization",
+        "the same, until the last start": "until the last start",
+    }
+    mean = metrics.mean_and_error
+    busy = [
+        [label, *(" ".join(_share(*mean(np.asarray(result["settings"][of][way])))) for way in ways)]
+        for label, of in shares.items()
+    ]
+    seconds = [
+        spread(*map(float, mean(np.asarray(result["settings"]["seconds"][w])))) for w in ways
+    ]
+    return [
+        ["", *ways],
+        *busy,
+        ["seconds of all evaluations", *seconds],
+        ["regret after as many evaluations", *(final(result, way) for way in ways)],
+    ]
+
+
+def _share(mean: Any, error: Any) -> tuple[str, str]:
+    return percent(float(mean)), f"({digits(100 * float(error), 1)} %)"
 
 
 #: The ensembles whose weights are shown, and which of the kernels alone they are made of.

@@ -92,7 +92,7 @@ class DPFTSDE(AbstractPrivate, AbstractTwoModels):
     The regions' vectors are compared by their values. So distributed exploration gains only if all
     agents' values are on the same scale. Bring them to a scale that all know, such as [0, 1] for an
     accuracy, and give `features=Fixed(standardize=False)`. The default takes values of any scale,
-    and standardizes each agent's alone. In `dp-synthetic` that leaves nothing of the gain: mean
+    and standardizes each agent's alone. In `dp-synthetic` no gain is left to be seen: mean
     regret 0.025 instead of 0.014 with four regions, and 0.023 with a single region.
 
     Differs from the paper in the defaults of `FTS`. z, q, S, the schedules and `releases` are array

@@ -11,7 +11,8 @@ from bench.prior import growing, participation, policies, private, setting, synt
 from bench.tables import cells, prior
 
 EXPERIMENTS = sorted(set((report.ROOT / "docs/experiments").glob("*.md")) - {report.PAGE})
-PAGES = [*EXPERIMENTS, report.ROOT / "docs/speed.md", report.ROOT / "README.md"]
+OTHERS = ("docs/speed.md", "docs/howto/cluster.md", "README.md")
+PAGES = [*EXPERIMENTS, *(report.ROOT / name for name in OTHERS)]
 #: Not measured, but names.
 NAMES = re.compile(r"Python 3\.\d+|License 2\.0")
 
@@ -231,17 +232,29 @@ def test_private_priors_have_a_table_and_grids_for_all_claims(rng):
 
 
 @pytest.mark.parametrize(
-    ("seed", "words"), [(0, "toy; 2"), (1, "toy, seed 1; 2"), (None, "toy; 2")]
+    ("known", "words"),
+    [
+        ({}, "toy, no date; 2"),
+        ({"seed": 0, "date": "2026-11-30"}, "toy, 2026-11-30; 2"),
+        ({"seed": 1, "date": "2026-11-30"}, "toy, seed 1, 2026-11-30; 2"),
+    ],
 )
-def test_the_page_says_which_results_have_a_seed_of_their_own(seed, words):
+def test_the_page_says_when_a_result_was_made_and_if_its_seed_is_its_own(known, words):
     one = {
         "source": "toy",
         "seconds": 2.0,
         "device": "a laptop",
         "checks": {"a": check(1, "holds", 2)},
     }
-    made = one if seed is None else one | {"seed": seed}
-    assert f"{words} seconds on a laptop" in report.claims({"toy": made})
+    assert f"{words} seconds on a laptop" in report.claims({"toy": one | known})
+
+
+def test_the_page_names_results_that_have_no_claims():
+    one = {"source": "toy", "seconds": 2.0, "device": "a laptop", "checks": {}}
+    two = one | {"checks": {"a": check(1, "holds", 2)}}
+    page = report.claims({"bare": one, "toy": two})
+    assert "without claims: [bare](../../bench/results/bare.json).\n" in page
+    assert "without claims" not in report.claims({"toy": two})
 
 
 def test_an_experiment_that_has_not_run_says_so():
