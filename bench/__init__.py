@@ -16,6 +16,7 @@ EXPERIMENTS = {
     "dec-chains": "bench.dec.chains",
     "dec-cnn": "bench.dec.cnn",
     "dec-gp": "bench.dec.gp",
+    "dec-learned": "bench.dec.learned",
     "dec-structure": "bench.dec.structure",
     "dec-synthetic": "bench.dec.synthetic",
     "dp-audit": "bench.dp.audit",

@@ -121,6 +121,16 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
             r"DEC-HBO, (?P<row>.+) no worse than (?P<column>.+) by more than \d+ %, ratio",
         ),
     ),
+    "dec-learned": (
+        Grid(
+            "Regret, to be below the best of the paper's table",
+            r"(?P<column>\S+): (?P<row>learned structures) below \S+, the best of Table 1, regret",
+        ),
+        Grid(
+            "Regret, over that with all pairs",
+            r"(?P<column>\S+): (?P<row>learned structures) no worse than all pairs by .+, ratio",
+        ),
+    ),
     "dec-structure": (
         Grid(
             "Ratio of regrets, of the first to the second",

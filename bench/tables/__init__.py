@@ -29,6 +29,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "dec-chains": dec.dec_chains,
     "dec-cnn": dec.dec_cnn,
     "dec-gp": dec.dec_gp,
+    "dec-learned": dec.dec_learned,
     "dec-structure": dec.dec_structure,
     "dec-synthetic": dec.dec_synthetic,
     "dec-times": dec.dec_times,

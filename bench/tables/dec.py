@@ -2,6 +2,7 @@
 
 from bench.tables.cells import Results, Rows, cells, digits, figure, final, percent, spread
 
+PROBLEMS = ("Hartmann-6", "Shekel-4", "Michalewicz-10")
 #: Rows of a table, by their names: methods, whose cells stand side by side.
 DEC_SYNTHETIC = {
     "DEC-HBO, one variable each": ("DEC-HBO, one each",),
@@ -14,7 +15,6 @@ DEC_SYNTHETIC = {
         "DEC-HBO, pairs, not warped",
         "DEC-HBO, pairs, Thompson",
     ),
-    "learned structures": ("DEC-HBO, learned",),
     "random trees (RDUCB)": ("DEC-HBO, random trees",),
     "ADD-GP-UCB; ADD-MES-G; ADD-MES-R": ("ADD-GP-UCB", "ADD-MES-G", "ADD-MES-R"),
     "REMBO": ("REMBO",),
@@ -26,20 +26,33 @@ DEC_SYNTHETIC = {
 
 def dec_synthetic(results: Results) -> Rows:
     """Regret at the end on three functions; the paper's is in the margin of a claim."""
-    problems = ("Hartmann-6", "Shekel-4", "Michalewicz-10")
-    found = {problem: results[f"dec-synthetic-{problem.lower()}"] for problem in problems}
+    found = {problem: results[f"dec-synthetic-{problem.lower()}"] for problem in PROBLEMS}
     papers = [
         next(check["margin"][1] for claim, check in one["checks"].items() if "Table 1" in claim)
         for one in found.values()
     ]
     return [
-        ["", *problems],
+        ["", *PROBLEMS],
         ["the best of the paper's table", *(f"{paper:.2f}" for paper in papers)],
         *(
-            [label, *(cells(found[problem], problem, label, methods) for problem in problems)]
+            [label, *(cells(found[problem], problem, label, methods) for problem in PROBLEMS)]
             for label, methods in DEC_SYNTHETIC.items()
         ),
     ]
+
+
+def dec_learned(results: Results) -> Rows:
+    """Regret at the end of learned structures and of all pairs, and seconds of a run."""
+    result = results["dec-learned"]
+    methods = {"learned structures": "DEC-HBO, learned", "all pairs": "DEC-HBO, pairs"}
+    runs, spent = result["settings"]["runs"], result["seconds of parts"]
+
+    def row(label: str, method: str) -> list[str]:
+        names = [f"{problem}, {method}" for problem in PROBLEMS]
+        times = [f"{digits(spent[name] / runs)} s" for name in names]
+        return [label, *(f"{final(result, n)}; {t}" for n, t in zip(names, times, strict=True))]
+
+    return [["regret; a run takes", *PROBLEMS], *(row(*item) for item in methods.items())]
 
 
 def dec_structure(results: Results) -> Rows:
@@ -103,8 +116,7 @@ def _problem(name: str) -> tuple[bool, int]:
 
 def dec_times(results: Results) -> Rows:
     """Seconds of a run, with its share of compiling."""
-    problems = ("Hartmann-6", "Shekel-4", "Michalewicz-10")
-    found = {problem: results[f"dec-synthetic-{problem.lower()}"] for problem in problems}
+    found = {problem: results[f"dec-synthetic-{problem.lower()}"] for problem in PROBLEMS}
     methods = {
         "single variables": "DEC-HBO, one each",
         "pairs": "DEC-HBO, pairs",
@@ -119,10 +131,10 @@ def dec_times(results: Results) -> Rows:
         return "" if seconds is None else f"{digits(seconds / one['settings']['runs'])} s"
 
     rows = [
-        [label, *(cell(problem, method) for problem in problems)]
+        [label, *(cell(problem, method) for problem in PROBLEMS)]
         for label, method in methods.items()
     ]
-    return [["", *problems], *rows]
+    return [["", *PROBLEMS], *rows]
 
 
 def dec_gp(results: Results) -> Rows:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.dec import synthetic
+from bench.dec import learned, synthetic
 
 
 @pytest.mark.parametrize("name", synthetic.METHODS)
@@ -34,3 +34,19 @@ def test_claims_compare_the_ends_of_runs_with_the_paper_and_with_botorch():
         worse[f"{function}, {synthetic.SUMMED}"] = good
     found = synthetic.checks(worse)
     assert not any(found[claim].holds for claim in found if "sum of the deviations" in claim)
+
+
+def test_claims_compare_learned_structures_with_the_paper_and_with_all_pairs():
+    level = {learned.LEARNED: 9.0, learned.PAIRS: 0.01}
+    curves = {
+        f"{function}, {method}": np.full((4, 3), at) * (1 + np.arange(4)[:, None] / 100)
+        for function in synthetic.FUNCTIONS
+        for method, at in level.items()
+    }
+    found = learned.checks(curves)
+    assert len(found) == 2 * len(synthetic.FUNCTIONS)
+    assert all(check.refuted for check in found.values())
+    low = {
+        name: curve / 9000 if learned.LEARNED in name else curve for name, curve in curves.items()
+    }
+    assert all(check.holds for check in learned.checks(low).values())
