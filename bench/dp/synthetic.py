@@ -17,6 +17,7 @@ paper writes it. Its picture of alpha = 0.7 is rather that of 0.7 as the share o
 alpha = 0.3: both are measured.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -31,7 +32,7 @@ from bench.common.messages import random_cosines
 from bench.common.text import number
 from bench.dp.privacy_loss import COLUMNS, Loss, delta, loss
 from bench.dp.signal import clipped, noise_over_signal
-from bench.runner import Experiment, Options, Result, progress
+from bench.runner import Experiment, Options, Result, parts
 from bench.tasks.synthetic import LENGTH_SCALE, NOISE, VALUES_VARIANCE, grid
 from jaxbo import metrics, plotting
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
@@ -52,7 +53,7 @@ OWN_FEATURES = 300
 SLOW, FAST = 0.5, 2.0
 #: Runs that are computed at the same time, and runs in which noise and clipping are looked at.
 BATCH, LOOKED_RUNS = 5, 20
-LOUD, CLIPPED = "noise over signal", "messages clipped"
+LOOKS = ("noise over signal", "messages clipped")
 
 
 class SyntheticSetting(NamedTuple):
@@ -138,39 +139,45 @@ def _run(options: Options) -> Result:
     figures = {name: FIGURES[name] for name in options.problems_or(FIGURES, QUICK)}
     draw_key, run_key = jr.split(jr.key(options.seed))
     keys = jr.split(run_key, runs)
-    known: dict[SyntheticSetting | None, np.ndarray] = {}
-    seen: dict[str, dict[SyntheticSetting | None, float]] = {LOUD: {}, CLIPPED: {}}
-    for setting in progress(_settings_of(figures), "dp-synthetic"):
+    settings = list(dict.fromkeys(s for its in figures.values() for s in its.values()))
+    # First, since it fails if an accountant is not installed.
+    losses = {s: Loss() if s is None else loss(s.mechanism, s.agents, rounds) for s in settings}
+
+    def measure(setting: SyntheticSetting | None) -> tuple[np.ndarray, np.ndarray]:
         unlike = setting is not None and setting.alpha is not None
         draws = _draws(draw_key, runs, 1 + UNLIKE_AGENTS if unlike else 1)
-        known[setting] = np.asarray(_regret(*_parts(setting), draws, keys, rounds))
-        if setting is not None and setting.z > 0:
-            looked = draws[:LOOKED_RUNS], keys[:LOOKED_RUNS]
-            means = jnp.mean(_looks(*_parts(setting), *looked, rounds), axis=0)
-            for name, mean in zip(seen, means, strict=True):
-                seen[name][setting] = float(mean)
+        regret = np.asarray(_regret(*_parts(setting), draws, keys, rounds))
+        if setting is None or setting.z == 0:
+            return regret, np.empty((0, len(LOOKS)))
+        looked = draws[:LOOKED_RUNS], keys[:LOOKED_RUNS]
+        return regret, np.asarray(_looks(*_parts(setting), *looked, rounds))
+
+    measures = {_named(s): functools.partial(measure, s) for s in settings}
+    found, folder = parts(options, "dp-synthetic", (runs, rounds), measures)
+    known = {setting: found[_named(setting)][0] for setting in settings}
+    looks = {setting: found[_named(setting)][1] for setting in settings}
+    seen = {
+        label: {s: float(values[:, i].mean()) for s, values in looks.items() if len(values)}
+        for i, label in enumerate(LOOKS)
+    }
     curves = {
         f"{figure}, {name}": known[setting]
-        for figure, settings in figures.items()
-        for name, setting in settings.items()
-    }
-    losses = {
-        setting: Loss() if setting is None else loss(setting.mechanism, setting.agents, rounds)
-        for setting in known
+        for figure, its in figures.items()
+        for name, setting in its.items()
     }
     return Result(
         settings={
             **_described(runs, rounds),
             "losses": {
                 f"{figure}, {name}": losses[setting]._asdict()
-                for figure, settings in figures.items()
-                for name, setting in settings.items()
+                for figure, its in figures.items()
+                for name, setting in its.items()
             },
             **{
                 label: {
                     f"{figure}, {name}": values[setting]
-                    for figure, settings in figures.items()
-                    for name, setting in settings.items()
+                    for figure, its in figures.items()
+                    for name, setting in its.items()
                     if setting in values
                 }
                 for label, values in seen.items()
@@ -181,13 +188,20 @@ def _run(options: Options) -> Result:
         headers=("method", "regret at the end", "s.e.", "mean regret", *COLUMNS, *seen),
         rows=_rows(figures, known, losses, seen),
         figure=_figure(figures, known, losses),
+        scratch=folder,
     )
 
 
-def _settings_of(
-    figures: dict[str, dict[str, SyntheticSetting | None]],
-) -> list[SyntheticSetting | None]:
-    return list(dict.fromkeys(s for settings in figures.values() for s in settings.values()))
+def _named(setting: SyntheticSetting | None) -> str:
+    """The name of a setting's file, by what differs from the default."""
+    if setting is None:
+        return "TS"
+    differs = {
+        name: value
+        for name, value in setting._asdict().items()
+        if value != SyntheticSetting._field_defaults[name]
+    }
+    return "DE" + "".join(f", {name} {value}" for name, value in differs.items())
 
 
 def _described(runs: int, rounds: int) -> dict[str, Any]:

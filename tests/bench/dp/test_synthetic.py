@@ -84,13 +84,14 @@ def test_private_rows_of_a_result_have_noise_and_clipping():
         "settings": {"losses": {}},
         "methods": {open_one: one, private: one},
     }
-    looks = {synthetic.LOUD: {private: 12.34}, synthetic.CLIPPED: {private: 0.0123}}
+    loud, clipped = synthetic.LOOKS
+    looks = {loud: {private: 12.34}, clipped: {private: 0.0123}}
     newer = older | {"settings": {"losses": {}, **looks}}
     before, after = (tables.TABLES["dp-synthetic"]({"made": made}) for made in (older, newer))
-    assert synthetic.LOUD not in before[0]
+    assert loud not in before[0]
     assert [row[:-2] for row in after] == before
     assert [row[-2:] for row in after] == [
-        [synthetic.LOUD, synthetic.CLIPPED],
+        [loud, clipped],
         ["", ""],
         ["12.3", "1.2 %"],
     ]
