@@ -139,6 +139,11 @@ def shortfalls(
 def _run(options: Options) -> Result:
     names = options.problems_or(TASKS, ("landmine",))
     runs, rounds = options.runs_or(100, 3), options.rounds_or(60, 20)
+    # First, since it fails if an accountant is not installed.
+    losses = {
+        name: loss(control.setting.mechanism(30), 30, rounds)._asdict()
+        for name, control in PRIVATE.items()
+    }
     keys = jr.split(jr.key(options.seed), runs)
     measures: dict[str, Callable[[], Any]] = {}
     for task in names:
@@ -161,10 +166,7 @@ def _run(options: Options) -> Result:
             "noise of the messages": (messages.NOISE, messages.NOISIER),
             "units": {task: TASKS[task].unit for task in names},
             "noise over signal": {name: float(one.mean()) for name, one in ratios.items()},
-            "losses": {
-                name: loss(control.setting.mechanism(30), 30, rounds)._asdict()
-                for name, control in PRIVATE.items()
-            },
+            "losses": losses,
         },
         curves=curves,
         checks=checks(curves, ratios),

@@ -149,16 +149,17 @@ def measure(problem: PrivateProblem, options: Options, name: str, runs: int, rou
     figures = {} if options.quick else problem.figures
     for more in figures.values():
         settings |= more
+    # First, since it fails if an accountant is not installed.
+    losses = {
+        setting: loss(settings[setting].mechanism(problem.agents), problem.agents, rounds)
+        for setting in settings
+    }
     keys = jr.split(jr.key(options.seed), runs)
     measures = {
         setting: functools.partial(shortfall, problem, settings[setting], keys, rounds)
         for setting in settings
     }
     curves, folder = parts(options, name, (runs, rounds), measures)
-    losses = {
-        setting: loss(settings[setting].mechanism(problem.agents), problem.agents, rounds)
-        for setting in settings
-    }
     return Result(
         settings={
             **_described(problem, runs, rounds),
