@@ -423,7 +423,8 @@ def _by_loss(
     losses: dict[SyntheticSetting | None, Loss],
 ) -> None:
     """Draws mean regret by ε, of the settings that differ from `private()` in q or in z alone."""
-    for label, same in {"q": {"z": 1.0}, "z": {"q": 0.25}}.items():
+    lines = {"more or fewer drawn (q)": {"z": 1.0}, "more or less noise (z)": {"q": 0.25}}
+    for (label, same), color in zip(lines.items(), plotting.PALETTE, strict=False):
         shown = sorted(
             (losses[setting].pld, *metrics.mean_and_error(regret.mean(axis=1)))
             for setting, regret in known.items()
@@ -431,17 +432,17 @@ def _by_loss(
             and setting == private(setting.q, setting.z)
             and all(getattr(setting, name) == value for name, value in same.items())
         )
-        if not shown:
-            continue
-        epsilon, means, errors = zip(*shown, strict=True)
-        ax.errorbar(epsilon, means, errors, fmt="o-", capsize=3, label=f"by {label}")
-    without = {"TS alone": None, "FTS-DE, P = 2, without privacy": SyntheticSetting()}
+        if shown:
+            epsilon, means, errors = zip(*shown, strict=True)
+            ax.errorbar(epsilon, means, errors, fmt="o-", color=color, capsize=3, label=label)
+    without = {"TS alone": None, "FTS-DE, P = 2, not private": SyntheticSetting()}
     for (label, setting), line in zip(without.items(), ("--", ":"), strict=True):
         if setting in known:
             ax.axhline(known[setting].mean(), ls=line, color="black", label=label)
-    ax.set(xscale="log", xlabel="privacy loss ε of all rounds, PLD", ylabel="mean regret")
+    ax.set(xlabel="privacy loss ε of all rounds, PLD", ylabel="mean regret", ylim=(0, None))
     ax.set_title("Regret by privacy loss, P = 2, S = 11")
-    ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 EXPERIMENT = Experiment(

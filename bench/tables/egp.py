@@ -5,7 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from bench.tables.cells import Results, Rows, at, cells, digits, figure, final, percent, spread
+from bench.tables.cells import (
+    Results,
+    Rows,
+    at,
+    cells,
+    digits,
+    figure,
+    final,
+    merged,
+    percent,
+    spread,
+)
 from jaxbo import metrics
 
 EGP_SYNTHETIC = {
@@ -112,8 +123,8 @@ def egp_parallel(results: Results) -> Rows:
 
 def egp_network(results: Results) -> Rows:
     """The best share of rows that are classified right, by method and data set."""
-    result = results["egp-network"]
-    sets = tuple(result["settings"]["runs"])
+    result = merged(results, "egp-network")
+    sets = tuple(results["egp-network"]["settings"]["runs"])
     methods = dict.fromkeys(name.split(", ", 1)[1] for name in result["methods"])
     rows = [[method, *(final(result, f"{its}, {method}") for its in sets)] for method in methods]
     return [["", *sets], *rows]
