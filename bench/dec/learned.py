@@ -15,14 +15,13 @@ from bench.claims import BY, Check, on_average, within
 from bench.common import search
 from bench.common.panels import figure, rows
 from bench.common.search import INITIAL, Method
-from bench.dec import synthetic
 from bench.dec.methods import REFIT
-from bench.dec.synthetic import FUNCTIONS, PAPER, structured
+from bench.dec.table1 import BETA, FUNCTIONS, PAIRS, PAPER, factors, structured
 from bench.runner import Experiment, Options, Result, parts
 from jaxbo.kernels.additive.structure import Sampled
 
-LEARNED, PAIRS = "DEC-HBO, learned", synthetic.JOINT
-METHODS: dict[str, Method] = {LEARNED: structured(Sampled()), PAIRS: synthetic.METHODS[PAIRS]}
+LEARNED = "DEC-HBO, learned"
+METHODS: dict[str, Method] = {LEARNED: structured(Sampled()), PAIRS: factors(2)}
 
 
 def _run(options: Options) -> Result:
@@ -43,12 +42,12 @@ def _run(options: Options) -> Result:
             "evaluations": rounds,
             "initial points": INITIAL,
             "evaluations between fits": REFIT,
-            "beta": synthetic.BETA,
+            "beta": BETA,
         },
         curves=curves,
         checks=checks(curves),
         headers=("method", *(f"{name}, s.e." for name in names)),
-        rows=rows(curves, METHODS, names),
+        rows=rows(curves, tuple(METHODS), names),
         figure=figure(curves, tuple(METHODS), names, log=True),
         scratch=folder,
     )

@@ -14,7 +14,6 @@ of a plain process in a random subspace of half the dimension, drawn anew in eve
 """
 
 import functools
-import itertools
 from typing import Any
 
 import equinox as eqx
@@ -28,79 +27,44 @@ from bench.common import botorch, peers, search
 from bench.common.botorch import BOTORCH
 from bench.common.panels import figure, rows
 from bench.common.search import BATCH, INITIAL, Method
-from bench.dec.methods import GRIDS, PLAIN, REFIT, REMBO, decomposed, plain, scaled
+from bench.dec.methods import PLAIN, REFIT, REMBO, plain, scaled
+from bench.dec.table1 import BETA, FUNCTIONS, MORE, PAIRS, PAPER, factors, structured
 from bench.runner import Experiment, Options, Result, parts
 from bench.tasks.embedding import embedded
-from jaxbo.algos.dec_hbo import DECHBO
 from jaxbo.domains.base import Cube
 from jaxbo.kernels.additive.policy import (
-    AbstractFactorPolicy,
     FactorSample,
     MaxValueEntropy,
     UpperBound,
 )
-from jaxbo.kernels.additive.structure import AbstractStructure, RandomTree
+from jaxbo.kernels.additive.structure import RandomTree
 from jaxbo.kernels.choosing.policy import EI, UCB
-from jaxbo.objectives import functions
 from jaxbo.objectives.families import Same
 from jaxbo.objectives.functions import TestFunction
 from jaxbo.runs.compiled import run
 from jaxbo.types import Key
 
-#: Of upper bounds, and of those that explore more.
-BETA, MORE = 2.0, 6.0
-FUNCTIONS = {
-    "Hartmann-6": functions.hartmann6(),
-    "Shekel-4": functions.shekel4(),
-    "Michalewicz-10": functions.michalewicz10(),
-}
-#: The best of Table 1 on each.
-PAPER = {"Hartmann-6": 0.7268, "Shekel-4": 1.4295, "Michalewicz-10": 1.2367}
-
-
-def _factors(
-    size: int, policy: AbstractFactorPolicy = UpperBound(BETA), *, warp: bool = True
-) -> Method:
-    """All factors of so many variables."""
-
-    def method(dim: int, evaluations: int) -> DECHBO:
-        scopes = list(itertools.combinations(range(dim), size))
-        model = decomposed(scopes, evaluations, GRIDS[size], warp=warp)
-        return DECHBO(Cube(dim), model, policy)
-
-    return method
-
-
-def structured(structure: AbstractStructure, refit_every: int = REFIT) -> Method:
-    """Factors that are learned or drawn."""
-    return lambda dim, evaluations: DECHBO(
-        Cube(dim),
-        decomposed(structure, evaluations, GRIDS[2], refit_every=refit_every),
-        UpperBound(BETA),
-    )
-
-
 METHODS: dict[str, Method] = {
-    "ADD-GP-UCB": _factors(1, UpperBound(BETA, joint=False)),
-    "ADD-MES-G": _factors(1, MaxValueEntropy()),
-    "ADD-MES-R": _factors(1, MaxValueEntropy(paths=True)),
-    "DEC-HBO, one each": _factors(1),
-    "DEC-HBO, pairs": _factors(2),
-    "DEC-HBO, triples": _factors(3),
-    "DEC-HBO, one each, exploring": _factors(1, UpperBound(MORE)),
-    "DEC-HBO, pairs, exploring": _factors(2, UpperBound(MORE)),
-    "DEC-HBO, triples, exploring": _factors(3, UpperBound(MORE)),
-    "DEC-HBO, fours, exploring": _factors(4, UpperBound(MORE)),
+    "ADD-GP-UCB": factors(1, UpperBound(BETA, joint=False)),
+    "ADD-MES-G": factors(1, MaxValueEntropy()),
+    "ADD-MES-R": factors(1, MaxValueEntropy(paths=True)),
+    "DEC-HBO, one each": factors(1),
+    "DEC-HBO, pairs": factors(2),
+    "DEC-HBO, triples": factors(3),
+    "DEC-HBO, one each, exploring": factors(1, UpperBound(MORE)),
+    "DEC-HBO, pairs, exploring": factors(2, UpperBound(MORE)),
+    "DEC-HBO, triples, exploring": factors(3, UpperBound(MORE)),
+    "DEC-HBO, fours, exploring": factors(4, UpperBound(MORE)),
     "DEC-HBO, random trees": structured(RandomTree(), refit_every=1),
-    "DEC-HBO, pairs, not warped": _factors(2, warp=False),
-    "DEC-HBO, pairs, as in the paper": _factors(2, UpperBound(BETA, joint=False)),
-    "DEC-HBO, pairs, Thompson": _factors(2, FactorSample()),
+    "DEC-HBO, pairs, not warped": factors(2, warp=False),
+    "DEC-HBO, pairs, as in the paper": factors(2, UpperBound(BETA, joint=False)),
+    "DEC-HBO, pairs, Thompson": factors(2, FactorSample()),
     "GP-UCB": plain(UCB(BETA)),
     "GP-UCB, exploring": plain(UCB(MORE)),
     PLAIN: lambda dim, evaluations: scaled(Cube(dim), evaluations),
     REMBO: plain(EI()),  # of half the coordinates: see `rembo`
 }
-JOINT, SUMMED = "DEC-HBO, pairs", "DEC-HBO, pairs, as in the paper"
+JOINT, SUMMED = PAIRS, "DEC-HBO, pairs, as in the paper"
 #: Not run, for the time that it would take: 210 factors.
 LEFT_OUT = {("DEC-HBO, fours, exploring", "Michalewicz-10")}
 QUICK = ("ADD-GP-UCB", "DEC-HBO, pairs")

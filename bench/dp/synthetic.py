@@ -448,7 +448,7 @@ def _by_loss(
 EXPERIMENT = Experiment(
     source="DP-FTS-DE, Fig. 2, 4 to 7, 12a",
     about="200 agents with functions alike: regret against P, S, q, z, the parts of DE and likeness",
-    time="10 min",
+    time="25 min",
     run=_run,
     problems=tuple(FIGURES),
 )

@@ -5,10 +5,12 @@ import pytest
 
 from bench.dec import learned, synthetic
 
+METHODS = synthetic.METHODS | learned.METHODS
 
-@pytest.mark.parametrize("name", synthetic.METHODS)
+
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_room_for_its_evaluations(name):
-    algorithm = synthetic.METHODS[name](4, 150)
+    algorithm = METHODS[name](4, 150)
     assert algorithm.domain.dim == 4
     assert algorithm.capacity == 160
 
