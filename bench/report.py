@@ -25,8 +25,8 @@ HEAD = f"""# All claims
 This page is made from the files of `bench/results` by `python -m bench report`.
 
 A claim has a margin, and its figure has a 95 % interval, which decides. Experiments state margins in
-their code, before they run. A result without a date is older than that: its margins were chosen when its
-figures were known. A *seed* is named if it is not 0. Such a
+their code, before they run. If a result has no date, its margins may have been chosen when its figures
+were known. A *seed* is named if it is not 0. Such a
 result repeats an older one by other runs, after the margins were stated. The outcomes are:
 
 - {SYMBOLS[Verdict.HOLDS]} The claim holds: the whole interval lies within the margin.
@@ -90,7 +90,7 @@ def _seed(result: Mapping[str, Any]) -> str:
 
 
 def _date(result: Mapping[str, Any]) -> str:
-    """The date, if there is one."""
+    """The date, or that there is none."""
     return f", {result['date']}" if "date" in result else ", no date"
 
 

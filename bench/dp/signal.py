@@ -39,7 +39,10 @@ def noise_over_signal(
 
 
 def clipped(key: Key, algorithm: DPFTSDE, objective: Compiled, initial: int, rounds: int) -> Scalar:
-    """Gives the share of all agents' messages in a run that are clipped."""
+    """Gives the share of all agents' messages in a run that are clipped, if every round has a release.
+
+    Messages are drawn anew from the state of each round.
+    """
     start_key, key = jr.split(key)
     start, _ = run(algorithm, objective, 0, start_key, initial=initial)
 

@@ -93,7 +93,7 @@ FIGURES: dict[str, dict[str, SyntheticSetting | None]] = {
         "FTS-DE, P = 3": SyntheticSetting(regions=3),
         "FTS-DE, P = 4": SyntheticSetting(regions=4),
     },
-    "2b: clipping": {f"S = {S:g}": private(S=S) for S in (2, 5, 11, 20, 40)},
+    "2b: clipping": {f"S = {S:g}": private(S=S) for S in (2.0, 5.0, 11.0, 20.0, 40.0)},
     "2c: sampling": {f"q = {q}": private(q=q) for q in (0.15, 0.25, 0.5)},
     "2d: noise": {f"z = {z}": private(z=z) for z in (1.0, 1.2, 1.5)},
     "4: without DE": {
@@ -196,12 +196,13 @@ def _named(setting: SyntheticSetting | None) -> str:
     """The name of a setting's file, by what differs from the default."""
     if setting is None:
         return "TS"
+    method = "DE" if setting.regions else "TS"
     differs = {
         name: value
         for name, value in setting._asdict().items()
         if value != SyntheticSetting._field_defaults[name]
     }
-    return "DE" + "".join(f", {name} {value}" for name, value in differs.items())
+    return method + "".join(f", {name} {value}" for name, value in differs.items())
 
 
 def _described(runs: int, rounds: int) -> dict[str, Any]:
@@ -404,37 +405,49 @@ def _figure(
 ) -> Any:
     from matplotlib.figure import Figure
 
-    columns = min(5, len(figures) + 1)
-    rows = -(-(len(figures) + 1) // columns)
+    lines = _by_loss(known, losses)
+    panels = len(figures) + bool(lines)
+    columns = min(5, panels)
+    rows = -(-panels // columns)
     figure = Figure(figsize=(4.4 * columns, 4 * rows), dpi=plotting.DPI, layout="constrained")
     axes: Any = figure.subplots(rows, columns, squeeze=False)
     for ax, (title, settings) in zip(axes.flat, figures.items(), strict=False):
         plotting.regret({name: known[setting] for name, setting in settings.items()}, ax, log=True)
         ax.set_title(_panel(title))
-    _by_loss(axes.flat[len(figures)], known, losses)
-    for ax in axes.flat[len(figures) + 1 :]:
+    if lines:
+        _draw_by_loss(axes.flat[len(figures)], known, lines)
+    for ax in axes.flat[panels:]:
         ax.remove()
     return figure
 
 
 def _by_loss(
-    ax: Any,
     known: dict[SyntheticSetting | None, np.ndarray],
     losses: dict[SyntheticSetting | None, Loss],
-) -> None:
-    """Draws mean regret by ε, of the settings that differ from `private()` in q or in z alone."""
-    lines = {"more or fewer drawn (q)": {"z": 1.0}, "more or less noise (z)": {"q": 0.25}}
-    for (label, same), color in zip(lines.items(), plotting.PALETTE, strict=False):
-        shown = sorted(
+) -> dict[str, list[tuple[Any, ...]]]:
+    """ε, mean regret and its error of the settings that differ from `private()` in q or in z alone."""
+    found = {}
+    for label, same in {"more or fewer drawn (q)": "z", "more or less noise (z)": "q"}.items():
+        points = sorted(
             (losses[setting].pld, *metrics.mean_and_error(regret.mean(axis=1)))
             for setting, regret in known.items()
             if setting is not None
             and setting == private(setting.q, setting.z)
-            and all(getattr(setting, name) == value for name, value in same.items())
+            and getattr(setting, same) == getattr(private(), same)
         )
-        if shown:
-            epsilon, means, errors = zip(*shown, strict=True)
-            ax.errorbar(epsilon, means, errors, fmt="o-", color=color, capsize=3, label=label)
+        if points:
+            found[label] = points
+    return found
+
+
+def _draw_by_loss(
+    ax: Any,
+    known: dict[SyntheticSetting | None, np.ndarray],
+    lines: dict[str, list[tuple[Any, ...]]],
+) -> None:
+    for (label, points), color in zip(lines.items(), plotting.PALETTE, strict=False):
+        epsilon, means, errors = zip(*points, strict=True)
+        ax.errorbar(epsilon, means, errors, fmt="o-", color=color, capsize=3, label=label)
     without = {"TS alone": None, "FTS-DE, P = 2, not private": SyntheticSetting()}
     for (label, setting), line in zip(without.items(), ("--", ":"), strict=True):
         if setting in known:

@@ -5,6 +5,9 @@ from typing import Any
 
 from bench.tables.cells import Results, Rows, digits, figure, final, over_rounds
 
+#: The names that these have in a file.
+LOUD, CLIPPED = "noise over signal", "messages clipped"
+
 
 def synthetic(results: Results) -> Rows:
     """Regret and privacy loss of every setting, noise over signal, and the share of messages clipped."""
@@ -15,7 +18,7 @@ def synthetic(results: Results) -> Rows:
         for name in result["methods"]
     ]
     head = ["", "regret over all rounds", "regret at the end", *LOSSES]
-    for name, shown in {LOUD: figure, CLIPPED: percents}.items():
+    for name, shown in {LOUD: figure, CLIPPED: _small_share}.items():
         if not any(name in result["settings"] for result in found):
             continue
         head.append(name)
@@ -30,12 +33,7 @@ def synthetic(results: Results) -> Rows:
     return [head, *rows]
 
 
-#: The names that these have in a file.
-LOUD, CLIPPED = "noise over signal", "messages clipped"
-
-
-def percents(share: float) -> str:
-    """A share that may be small."""
+def _small_share(share: float) -> str:
     return f"{digits(100 * share)} %"
 
 

@@ -89,7 +89,7 @@ class DPFTSDE(AbstractPrivate, AbstractTwoModels):
     Absent agents (`present`) are never in the sum. `privacy.mechanism` says why that weakens
     nobody's guarantee. On a finite domain, a region is the points that lie in it.
 
-    The regions' vectors are compared by their values. So distributed exploration gains only if all
+    The regions' vectors are compared by their values. So distributed exploration gains more if all
     agents' values are on the same scale. Bring them to a scale that all know, such as [0, 1] for an
     accuracy, and give `features=Fixed(standardize=False)`. The default takes values of any scale,
     and standardizes each agent's alone. In `dp-synthetic` mean regret with four regions is then

@@ -257,6 +257,42 @@ def test_the_page_names_results_that_have_no_claims():
     assert "without claims" not in report.claims({"toy": two})
 
 
+def test_the_table_of_learned_structures_has_regret_and_seconds_of_a_run():
+    problems = ("Hartmann-6", "Shekel-4", "Michalewicz-10")
+    names = [f"{p}, DEC-HBO, {m}" for p in problems for m in ("learned", "pairs")]
+    made = {
+        "settings": {"runs": 4},
+        "methods": {
+            name: {"final": {"mean": i, "se": 0.5, "n": 4}} for i, name in enumerate(names, 1)
+        },
+        "seconds of parts": {name: 4.0 * i for i, name in enumerate(names, 1)},
+    }
+    head, learned, pairs = tables.TABLES["dec-learned"]({"dec-learned": made})
+    assert head[1:] == list(problems)
+    assert learned[1:] == ["1.00 (0.50); 1.0 s", "3.00 (0.50); 3.0 s", "5.00 (0.50); 5.0 s"]
+    assert pairs[1:] == ["2.00 (0.50); 2.0 s", "4.00 (0.50); 4.0 s", "6.00 (0.50); 6.0 s"]
+
+
+def test_the_table_of_a_cluster_has_means_and_their_errors():
+    ways = ("asynchronous", "in rounds")
+    busy, seconds = (
+        {"asynchronous": [0.8, 0.9], "in rounds": [0.5, 0.6]},
+        {way: [8.0, 9.0] for way in ways},
+    )
+    made = {
+        "settings": {"utilization": busy, "until the last start": busy, "seconds": seconds},
+        "methods": {way: {"final": {"mean": 1.0, "se": 0.5, "n": 2}} for way in ways},
+    }
+    rows = tables.TABLES["cluster"]({"cluster": made})
+    assert [row[1:] for row in rows] == [
+        list(ways),
+        ["85 % (5 %)", "55 % (5 %)"],
+        ["85 % (5 %)", "55 % (5 %)"],
+        ["8.50 (0.50)", "8.50 (0.50)"],
+        ["1.00 (0.50)", "1.00 (0.50)"],
+    ]
+
+
 def test_an_experiment_that_has_not_run_says_so():
     assert "not been run" in tables.made("prior-growing", {})
     assert "not been run" in tables.made("prior-private", {})

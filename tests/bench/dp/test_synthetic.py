@@ -7,8 +7,11 @@ import pytest
 from bench import tables
 from bench.dp import synthetic
 from bench.dp.privacy_loss import Loss, loss
+from bench.dp.signal import clipped
+from bench.runner import Options
 from jaxbo.algos.dp_fts_de import DPFTSDE
 from jaxbo.algos.ts import TS
+from jaxbo.runs.compiled import run
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxbo.SimulationWarning")
 
@@ -84,14 +87,14 @@ def test_private_rows_of_a_result_have_noise_and_clipping():
         "settings": {"losses": {}},
         "methods": {open_one: one, private: one},
     }
-    loud, clipped = synthetic.LOOKS
-    looks = {loud: {private: 12.34}, clipped: {private: 0.0123}}
+    loud, shortened = synthetic.LOOKS
+    looks = {loud: {private: 12.34}, shortened: {private: 0.0123}}
     newer = older | {"settings": {"losses": {}, **looks}}
     before, after = (tables.TABLES["dp-synthetic"]({"made": made}) for made in (older, newer))
     assert loud not in before[0]
     assert [row[:-2] for row in after] == before
     assert [row[-2:] for row in after] == [
-        [loud, clipped],
+        [loud, shortened],
         ["", ""],
         ["12.3", "1.2 %"],
     ]
@@ -110,3 +113,51 @@ def test_claims_are_about_mean_regret():
     assert falling[claim].holds
     assert rising[claim].refuted
     assert len(falling) >= 16
+
+
+SETTINGS = {s for settings in synthetic.FIGURES.values() for s in settings.values()}
+
+
+def test_every_setting_has_a_file_of_its_own():
+    assert len({synthetic._named(setting) for setting in SETTINGS}) == len(SETTINGS)
+
+
+def test_losses_are_stated_before_anything_is_measured(monkeypatch, tmp_path):
+    def missing(*_):
+        raise ImportError("no accountant")
+
+    monkeypatch.setattr(synthetic, "loss", missing)
+    monkeypatch.setattr(synthetic, "parts", lambda *_: pytest.fail("measured first"))
+    with pytest.raises(ImportError, match="no accountant"):
+        synthetic._run(Options(out=tmp_path))
+
+
+def test_regret_by_loss_is_of_settings_that_differ_in_q_or_z_alone():
+    rng = np.random.default_rng(0)
+    known = {setting: rng.random((3, 4)) for setting in SETTINGS}
+    losses = {setting: Loss() for setting in SETTINGS}
+    private = synthetic.private
+    for epsilon, setting in enumerate([private(q=0.15), private(), private(q=0.5), private(z=1.2)]):
+        losses[setting] = Loss(pld=epsilon)
+    losses[private(z=1.5)] = Loss(pld=-1.0)
+    by_q, by_z = synthetic._by_loss(known, losses).values()
+    assert [point[0] for point in by_q] == [0, 1, 2]
+    assert [point[0] for point in by_z] == [-1, 1, 3]
+    assert by_q[1][1] == pytest.approx(known[private()].mean())
+    assert synthetic._by_loss({None: known[None]}, losses) == {}
+
+
+def test_messages_are_clipped_if_their_norm_is_above_the_bound(key):
+    sizes, numbers = synthetic._parts(synthetic.private(S=9.0))
+    sizes = sizes._replace(agents=8)
+    method = synthetic.method(sizes, numbers, 2)
+    objective, run_key = synthetic._objective(sizes, numbers, synthetic._draws(key, 1, 1)[0], key)
+    start_key, rest = jax.random.split(run_key)
+    state, _ = run(method, objective, 0, start_key, initial=synthetic.INITIAL)
+    message_key, _ = jax.random.split(jax.random.split(rest, 1)[0])
+    norms = np.linalg.norm(method.vectors(method.messages(message_key, state)), axis=1)
+    expected = (norms > 9.0 / np.sqrt(2)).mean()
+    assert 0 < expected < 1
+    assert float(clipped(run_key, method, objective, synthetic.INITIAL, 1)) == pytest.approx(
+        expected
+    )
