@@ -50,6 +50,7 @@ EXPERIMENTS = {
     "prior-groups": "bench.prior.groups",
     "prior-growing": "bench.prior.growing",
     "prior-har": "bench.prior.har",
+    "prior-landmine": "bench.prior.landmine",
     "prior-learners": "bench.prior.learners",
     "prior-participation": "bench.prior.participation",
     "prior-policies": "bench.prior.policies",

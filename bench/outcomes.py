@@ -65,6 +65,8 @@ LESS = r"(?P<row>.+ below .+), difference"
 NO_WORSE = r"(?P<row>.+) by more than \d+ %, ratio"
 #: M, and against whom, in the experiments on people.
 PEOPLE = (Grid("Error of FTS beside another's", r"FTS, (?P<row>.*M = \d+): (?P<column>.+)"),)
+#: Of landmine fields.
+SCORES = {"predict_proba": "the authors' scores", "decision_function": "without their noise"}
 OWNERS = (
     Grid(
         "Regret of the learned prior with any covariance, over that of the best other method",
@@ -231,7 +233,7 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
         Grid(
             "1 - AUC of FTS, over that of the method in the column",
             r"FTS (?P<row>M = \d+ \(\w+\)): 1 - AUC no worse than of (?P<column>\w+) by .+, ratio",
-            {"predict_proba": "the authors' scores", "decision_function": "without their noise"},
+            SCORES,
         ),
         Grid(
             "AUC, less that of the authors' runs",
@@ -322,6 +324,18 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
         ),
     ),
     "prior-har": OWNERS,
+    "prior-landmine": (
+        Grid(
+            "Regret with the prior of finished fields, over that of the best other method",
+            r"(?P<row>\w+): after (?P<column>\d+), at most \S+ .+ of TS, EI, fitted, .+, FTS, .+, ratio",
+            SCORES,
+        ),
+        Grid(
+            "Regret where nobody has finished, over that of the best method alone",
+            r"(?P<row>\w+), nobody has finished: after (?P<column>\d+), at most \S+ .+, ratio",
+            SCORES,
+        ),
+    ),
     "prior-learners": OWNERS,
     "prior-participation": (
         Grid(

@@ -66,6 +66,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "prior-groups": prior.prior_groups,
     "prior-growing": prior.prior_growing,
     "prior-har": prior.prior_har,
+    "prior-landmine": prior.prior_landmine,
     "prior-learners": prior.prior_learners,
     "prior-least": prior.prior_least,
     "prior-participation": prior.prior_participation,

@@ -157,6 +157,43 @@ def prior_har(results: Results) -> Rows:
     return _owners(results["prior-har"], {"after 5, 10, 20": "har-logistic"})
 
 
+def prior_landmine(results: Results) -> Rows:
+    """Regret after some evaluations, by method and score."""
+    found, scores = (
+        results["prior-landmine"],
+        {
+            "the authors' score": "predict_proba",
+            "without its noise": "decision_function",
+        },
+    )
+    methods = {
+        "TS": "TS",
+        "EI, fitted hyperparameters": "EI, fitted",
+        "EI, warped ensemble": "EI, warped ensemble",
+        "FTS": "FTS",
+        "FTS, length scale 0.3": "FTS, longer length scale",
+        "FTS, ranked peers": "FTS, ranked peers",
+        "RGPE": "RGPE",
+        "TAF": "TAF",
+        "learned prior of finished fields, one variance": "learned prior, one variance",
+        "learned prior of finished fields, any covariance": "learned prior, full",
+        "learned prior, nobody has finished": "learned prior, full, together",
+    }
+    return [
+        ["", *scores],
+        *(
+            [
+                label,
+                *(
+                    after(found, f"{score}, {method}", (4, 5, 10, 20, 53))
+                    for score in scores.values()
+                ),
+            ]
+            for label, method in methods.items()
+        ),
+    ]
+
+
 def prior_growing(results: Results) -> Rows:
     """Regret of a newcomer after the first and the fifth query, by how many have finished."""
     found = merged(results, "prior-growing")
