@@ -1,7 +1,5 @@
 """The learned prior in the protocol of FTS: whose observations count, regrets, and claims."""
 
-import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -27,14 +25,6 @@ def test_the_prior_is_of_the_fields_that_are_no_targets():
     others[:, TARGETS:] *= -1.0
     np.testing.assert_array_equal(mean(theirs), mean(values))
     assert np.abs(mean(others) - mean(values)).max() > 0.1
-
-
-def test_targets_are_given_the_prior_and_send_nothing():
-    shared = landmine.learning(3, 5, 0).setup(jr.key(0))
-    told = jax.tree.map(lambda a: jnp.ones_like(a) if a.dtype == bool else a, shared)
-    given = landmine.learning(TARGETS, 5, 0, told)
-    assert given.prior is told
-    assert given.message(jr.key(1), told, given.join(jr.key(2), told, jnp.asarray(0))) is None
 
 
 def test_regret_is_below_the_best_that_any_method_found_in_any_run():
