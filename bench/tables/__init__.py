@@ -71,6 +71,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "prior-least": prior.prior_least,
     "prior-participation": prior.prior_participation,
     "prior-policies": prior.prior_policies,
+    "prior-population": speed.prior_population,
     "prior-private": prior.prior_private,
     "prior-rounds": speed.prior_rounds,
     "prior-secure": prior.prior_secure,

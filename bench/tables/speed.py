@@ -285,6 +285,25 @@ def prior_rounds(results: Results) -> Rows:
     return [["", "µs an agent", "rounds of FTS"], *rows]
 
 
+def prior_population(results: Results) -> Rows:
+    """A single run of many agents that learn a prior: its time, and what it holds."""
+    found = results["prior-population"]["settings"]
+    return [
+        ["", ""],
+        ["agents and rounds", f"{found['agents']:,}, {found['rounds']}".replace(",", " ", 1)],
+        ["all rounds", f"{found['seconds']:.0f} s"],
+        ["of both cores together", f"{found['processors']:.0f} s"],
+        ["compiling", f"{found['compile']:.0f} s"],
+        [
+            "an agent's round",
+            f"{digits(1e6 * found['seconds'] / found['agents'] / found['rounds'])} µs",
+        ],
+        ["memory of the program", f"{found['memory'] / 1e9:.2f} GB"],
+        ["of it the state of all agents", f"{found['state'] / 1e9:.2f} GB"],
+        ["a message", f"{found['message'] / 1e3:.1f} kB"],
+    ]
+
+
 def gpu(results: Results) -> Rows:
     """Times on a GPU by the plain programs and by the kernels."""
     figures = results["gpu"]["settings"]["figures"]
