@@ -281,7 +281,10 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
             "Seconds of a first call, with a goal",
             r"(?P<row>.+): the (?P<column>first run|first drive) within .+",
         ),
-        Grid("Seconds of a call from the cache, with a goal", r"(?P<row>.+): the cached run .+"),
+        Grid(
+            "Seconds of a call from the cache, with a goal",
+            r"(?P<row>.+): the cached (?P<column>run|drive|query of a desk) within .+",
+        ),
     ),
     "plateaus": (
         Grid(
@@ -327,7 +330,7 @@ GRIDS: dict[str, tuple[Grid, ...]] = {
     "prior-landmine": (
         Grid(
             "Regret with the prior of finished fields, over that of the best other method",
-            r"(?P<row>\w+): after (?P<column>\d+), at most \S+ .+ of TS, EI, fitted, .+, FTS, .+, ratio",
+            r"(?P<row>\w+): after (?P<column>\d+), at most \S+ .+ of TS, EI, .+, FTS, .+, ratio",
             SCORES,
         ),
         Grid(

@@ -406,7 +406,7 @@ def _panel(ax: Any, name: str, query: int, regret: dict[str, np.ndarray]) -> Non
 EXPERIMENT = Experiment(
     source="prior-growing",
     about="what agents that have finished are worth to one that begins, by earlier messages",
-    time="15 min",
+    time="50 min",
     run=_run,
     problems=PROBLEMS,
 )

@@ -5,7 +5,8 @@
 
 as in `fts-landmine`, with the same initial points and, at equal points, the same noise. FTS, RGPE and TAF
 hear 28 other fields. The learned prior is that of the 23 fields that are no targets. `together` is the
-learned prior where nobody has finished: all 29 fields begin, and send a message every round.
+learned prior where nobody has finished: all 29 fields begin, and send a message every round. `EI` is the
+learned prior without trust: the same features, of which the targets choose by the evidence of all six.
 
 `predict_proba` is the authors' score, noisy and often upside down; `decision_function` has no noise. The
 regret is below the best value of a field and a score that any run found, in percentage points of the AUC.
@@ -44,7 +45,8 @@ from jaxbo.types import Key
 SCORES = {"predict_proba": False, "decision_function": True}
 #: Shares of noise among which evidence chooses. The authors' score is mostly noise.
 NOISES = (1e-2, 1e-1, 1.0)
-ALONE = ("TS", "EI, fitted", "EI, warped ensemble")
+FITTED = ("EI, fitted", "EI, warped ensemble")
+ALONE = ("TS", "EI", *FITTED)
 HEARING = ("FTS", rivals.LONGER, rivals.RANKED, "RGPE", "TAF")
 RIVALS = (*ALONE, *HEARING)
 TOGETHER = f"{CLAIMED}, together"
@@ -63,8 +65,10 @@ def measured(score: str, run: int, rounds: int, seed: int) -> tuple[np.ndarray, 
     tuning = Tuning(SCORES[score], noise_seed(seed, run))
     past = _driven(rivals.alone(PROBLEM, rounds), tuning, rounds, key)
     found = {"TS": past.values}
-    for method in ALONE[1:]:
-        found[method] = _alone(method, tuning, rounds, key, past)
+    alone = learning(TARGETS, INITIAL + rounds, 0, trust=0.0)
+    found["EI"] = _driven(alone, tuning, rounds, key).values
+    for method in FITTED:
+        found[method] = _fitted(method, tuning, rounds, key, past)
     for method in HEARING:
         algorithm = rivals.federated(PROBLEM, method, SHOWN, rounds)
         state = informed(algorithm, init_key, past)
@@ -79,12 +83,17 @@ def measured(score: str, run: int, rounds: int, seed: int) -> tuple[np.ndarray, 
 
 
 def learning(
-    agents: int, capacity: int, rank: int | None, prior: LearnedPriorShared | None = None
+    agents: int,
+    capacity: int,
+    rank: int | None,
+    prior: LearnedPriorShared | None = None,
+    **options: Any,
 ) -> LearnedPrior:
     """Fields that learn a prior, or that are given one."""
-    features = [Fixed(KERNEL, FEATURES, noise) for noise in NOISES]
-    given: dict[str, Any] = {"features": features} if prior is None else {"prior": prior}
-    return LearnedPrior(rivals.domain_of(PROBLEM), agents, capacity, rank=rank, **given)
+    options["prior"] = prior
+    if prior is None:
+        options["features"] = [Fixed(KERNEL, FEATURES, noise) for noise in NOISES]
+    return LearnedPrior(rivals.domain_of(PROBLEM), agents, capacity, rank=rank, **options)
 
 
 def learned(rank: int | None, key: Key, past: DrivenRun) -> LearnedPriorShared:
@@ -112,7 +121,7 @@ def _driven(
     return DrivenRun(np.asarray(trace.queries), np.asarray(trace.values), np.nan)
 
 
-def _alone(
+def _fitted(
     method: str, tuning: Tuning, rounds: int, key: Key, past: DrivenRun
 ) -> Float[np.ndarray, "evaluations targets"]:
     """Each target's search by a model of its own values, from the same initial points."""

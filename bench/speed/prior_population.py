@@ -93,6 +93,6 @@ def _run(options: Options) -> Result:
 EXPERIMENT = Experiment(
     source="no paper",
     about="a hundred thousand agents that learn a prior together, in 40 rounds",
-    time="20 min",
+    time="15 min",
     run=_run,
 )

@@ -93,6 +93,6 @@ def _run(options: Options) -> Result:
 EXPERIMENT = Experiment(
     source="no paper; rounds of FTS in the same process",
     about="how long a round of the learned prior takes, beside a round of FTS",
-    time="4 min",
+    time="10 min",
     run=_run,
 )

@@ -248,7 +248,7 @@ def picture(results: list[tuple[Case, Measured]], theirs: float | None) -> "Figu
 EXPERIMENT = Experiment(
     source="no paper; beside the machine's own floor, and BoTorch if it is installed",
     about="from a hundred agents to a million, on one device and many",
-    time="8 min",
+    time="11 min",
     run=_run,
 )
 

@@ -16,6 +16,7 @@ from bench.tables.cells import Results, Rows, markdown
 
 TABLES: dict[str, Callable[[Results], Rows]] = {
     "best": best.best,
+    "best-aim": best.best_aim,
     "best-botorch": best.best_botorch,
     "best-classical": best.best_classical,
     "best-even": best.best_even,
@@ -60,6 +61,7 @@ TABLES: dict[str, Callable[[Results], Rows]] = {
     "gpu": speed.gpu,
     "methods": speed.methods,
     "methods-compiling": speed.methods_compiling,
+    "methods-programs": speed.methods_programs,
     "noise": robustness.noise,
     "plateaus": robustness.plateaus,
     "prior-bound": prior.prior_bound,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bench.best import compare
+from bench.claims import SYMBOLS
 from bench.tables.cells import Results, Rows, after, digits
 
 #: Peers and how a column names them.
@@ -20,6 +21,16 @@ OTHERS = {
 }
 #: BBOB's functions of many optima.
 MULTIMODAL = {f"f{number:02d}" for number in (3, 4, *range(15, 25))}
+#: BBOB's own groups: their first and their last function.
+KINDS = {
+    "separable": (1, 5),
+    "moderate conditioning": (6, 9),
+    "ill-conditioned": (10, 14),
+    "multimodal": (15, 19),
+    "weak structure": (20, 24),
+}
+#: What a ratio of regrets is to be at most.
+AIM = 0.7
 #: The linear function, whose best point is a corner.
 LINEAR = "f05"
 #: Classical functions whose best point is on the border of the cube: eggholder, Sobester's and Ackley's.
@@ -81,6 +92,47 @@ def best_high(results: Results) -> Rows:
 Groups = dict[str, list[str]]
 
 
+def best_aim(results: Results) -> Rows:
+    """The ratio to the best other method of each group, with its outcome beside the aim, and losses."""
+    kinds = {
+        "BBOB": ("best-bbob-even-2d-5d-10d-i1-random", _by_dimension_and_kind),
+        "BBOB with noise": ("best-noisy-even-2d-5d-i1-random", _by_dimension_and_kind),
+        "classical functions": ("best-classical-random", lambda problems: {"all": problems}),
+        "beside Gaussian processes": ("best-bbob-even-2d-5d-i1-botorch", _by_dimension),
+    }
+    rows, budgets = [], ("20", "50", "100")
+    for kind, (prefix, groups) in kinds.items():
+        found = _found(results, prefix)
+        if found is None:
+            continue
+        for label, group in groups(_problems(found)).items():
+            cells = (_hardest(found, group, budget) for budget in budgets)
+            rows.append([f"{kind}: {label} ({len(group)})", *cells])
+    return [["problems", *(f"after {budget}" for budget in budgets)], *rows]
+
+
+def _hardest(result: Mapping[str, Any], group: Sequence[str], budget: str) -> str:
+    """The comparison with the peer that has the least regret on these problems."""
+    peers = {key.split(", ")[1] for key in result["methods"] if key.endswith(f", {budget}")}
+    compared = {peer: _over(result, group, peer, budget) for peer in peers - {"jaxbo"}}
+    if not compared:
+        return ""
+    peer = max(compared, key=lambda peer: compared[peer].mean)
+    one, symbol = compared[peer], SYMBOLS[compared[peer].check(AIM).outcome]
+    ratio = "{} ({} to {})".format(*map(digits, (one.figure, *one.interval)))
+    return f"{peer} {ratio} {symbol}; {one.losses}"
+
+
+def _over(
+    result: Mapping[str, Any], group: Sequence[str], peer: str, budget: int | str
+) -> compare.LogRatio:
+    """Our regret over a peer's on these problems."""
+    finals = result["methods"]
+    both = [[finals[f"{p}, {one}, {budget}"]["final"] for one in ("jaxbo", peer)] for p in group]
+    means = np.array([ours["mean"] - theirs["mean"] for ours, theirs in both])
+    return compare.over(means, np.array([np.hypot(ours["se"], its["se"]) for ours, its in both]))
+
+
 def _bbob(results: Results, prefix: str) -> Rows:
     return _of(results, prefix, _by_dimension)
 
@@ -113,6 +165,19 @@ def _by_dimension(problems: list[str]) -> Groups:
     return groups
 
 
+def _by_dimension_and_kind(problems: list[str]) -> Groups:
+    """By dimension, and by BBOB's own groups in all dimensions together."""
+    groups = {
+        label: group
+        for label, group in _by_dimension(problems).items()
+        if not label.startswith("multimodal")
+    }
+    for kind, (first, last) in KINDS.items():
+        numbers = {f"f{number:02d}" for number in range(first, last + 1)}
+        groups[kind] = [p for p in problems if p.split()[1] in numbers]
+    return groups
+
+
 def _found(results: Results, prefix: str) -> Mapping[str, Any] | None:
     """The result whose name begins so; of several that of the most peers, whose name is the longest."""
     name = max((name for name in results if name.startswith(prefix)), key=len, default=None)
@@ -125,18 +190,14 @@ def _problems(result: Mapping[str, Any]) -> list[str]:
 
 def _ratios(result: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> Rows:
     """A row for each group and budget, a column for each peer."""
-    finals = {key: one["final"] for key, one in result["methods"].items()}
-    told = {tuple(key.rsplit(", ", 2)[1:]) for key in finals}
+    told = {tuple(key.rsplit(", ", 2)[1:]) for key in result["methods"]}
     budgets = sorted({int(budget) for _, budget in told})
     peers = {peer: name for peer, name in (PEERS | OTHERS).items() if peer in dict(told)}
 
     def cell(group: Sequence[str], peer: str, budget: int) -> str:
         if (peer, str(budget)) not in told:
             return ""
-        both = [[finals[f"{p}, {one}, {budget}"] for one in ("jaxbo", peer)] for p in group]
-        means = np.array([ours["mean"] - theirs["mean"] for ours, theirs in both])
-        errors = np.array([np.hypot(ours["se"], theirs["se"]) for ours, theirs in both])
-        one = compare.over(means, errors)
+        one = _over(result, group, peer, budget)
         ratio = "{} ({} to {})".format(*map(digits, (one.figure, *one.interval)))
         return f"{ratio}; {one.wins}, {one.losses}"
 

@@ -168,6 +168,7 @@ def prior_landmine(results: Results) -> Rows:
     )
     methods = {
         "TS": "TS",
+        "EI": "EI",
         "EI, fitted hyperparameters": "EI, fitted",
         "EI, warped ensemble": "EI, warped ensemble",
         "FTS": "FTS",

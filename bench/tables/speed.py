@@ -252,6 +252,20 @@ def methods_compiling(results: Results) -> Rows:
     return [head, *(row(name, cost) for name, cost in costs.items())]
 
 
+def methods_programs(results: Results) -> Rows:
+    """The sizes of the program of each method's `run`."""
+    sizes = {
+        "lines of StableHLO": "lines",
+        "instructions": "instructions",
+        "kernels": "kernels",
+        "decompositions": "decompositions",
+        "conditionals": "conditionals",
+    }
+    costs = results["methods"]["settings"]["costs"]
+    rows = [[name, *(str(cost[key]) for key in sizes.values())] for name, cost in costs.items()]
+    return [["", *sizes], *rows]
+
+
 def round_parts(results: Results) -> Rows:
     """Microseconds an agent of each part of a round, and its floor."""
     labels = {

@@ -270,3 +270,32 @@ def test_tasks_of_many_coordinates_have_the_geometric_mean_of_the_regret_and_a_f
         f"{digits(10.0)} ({digits(2.0)})",
     ]
     assert tables.best_high({}) == []
+
+
+def test_the_aim_is_judged_beside_the_best_of_the_others():
+    logs = {"jaxbo": [-1.0, -1.1, -0.9], "TPE": [0.0, 0.0, 0.0], "CMA-ES": [-0.4, -0.6, -1.2]}
+    names = [f"classical c{i:02d} a" for i in (1, 2, 3)]
+    methods = {
+        f"{name}, {method}, 20": {"final": {"mean": mean, "se": 0.01}}
+        for method, means in logs.items()
+        for name, mean in zip(names, means, strict=True)
+    }
+    result = {"methods": methods}
+    head, row = tables.best_aim({"best-classical-random-x": result})
+    assert head == ["problems", "after 20", "after 50", "after 100"]
+    figure = 10 ** np.mean([-0.6, -0.5, 0.3])
+    assert row[0] == "classical functions: all (3)"
+    assert row[1].startswith(f"CMA-ES {digits(float(figure))} (")
+    assert row[1].endswith(" ?; 1")  # one of three is lost
+    assert row[2:] == ["", ""]
+    assert tables._hardest(
+        {"methods": {k: v for k, v in methods.items() if "CMA" not in k}}, names, "20"
+    ).endswith(" ✓; 0")
+
+
+def test_bbobs_own_groups_have_all_dimensions_and_each_function_once():
+    problems = [f"bbob f{i:02d} i1 {dim}" for i in range(1, 25) for dim in ("2d", "5d")]
+    groups = tables._by_dimension_and_kind(problems)
+    kinds = [groups[kind] for kind in tables.KINDS]
+    assert sorted(p for kind in kinds for p in kind) == sorted(problems)
+    assert [len(kind) for kind in kinds] == [10, 8, 10, 10, 10]
