@@ -61,6 +61,7 @@ EXPERIMENTS = {
     "prior-synthetic": "bench.prior.synthetic",
     "prior-tuning": "bench.prior.tuning",
     "prior-units": "bench.prior.units",
+    "programs": "bench.speed.programs",
     "round-parts": "bench.speed.round_parts",
     "saving": "bench.speed.saving",
     "scaling": "bench.speed.scaling",

@@ -120,17 +120,24 @@ def elsewhere(module: str, *arguments: str, flags: str = "") -> Any:
 
     `flags` are added to XLA's.
     """
-    environment = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    return json.loads(python("-m", module, *arguments, XLA_FLAGS=flags).splitlines()[-1])
+
+
+def python(*arguments: str, **variables: str) -> str:
+    """What `python arguments` prints. As where jaxbo is installed, the bytecode of imports is kept."""
+    environment = os.environ | variables
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, *arguments],
         cwd=root,
         check=True,
         capture_output=True,
         text=True,
         env=environment,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
 
 
 def resident() -> int:

@@ -13,19 +13,15 @@
     peak            bytes that the compiled program and its results hold at once, an agent
 
 The parts of the time of `run`: tracing it in Python, lowering it, XLA's passes, writing its kernels for
-LLVM, and LLVM, which compiles them on all cores. The lines of StableHLO before all passes are beside it.
-So are the instructions, kernels, matrix decompositions and conditionals that are left after them.
+LLVM, and LLVM, which compiles them on all cores. `bench programs` has the sizes of these programs.
 
 Bytes are the bytes that an agent more takes, between 10 and 30 agents; if workers share a model, they
 are of a worker and the model. Each is a process of its own, `python -m bench.speed.methods METHOD
-FOLDER PART`. Agents are a small federation, as a user would begin with: defaults, except for settings
-without a default.
+FOLDER PART`.
 """
 
-import itertools
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,22 +32,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
 import jaxbo
 from bench.claims import Check, met
-from bench.common.timing import compiled, elsewhere, held, resident
+from bench.common.timing import compiled, elsewhere, held, python, resident
 from bench.runner import Experiment, Options, Result, progress
+from bench.speed.defaults import AGENTS, INITIAL, METHODS, ROUNDS, whole
 from jaxbo import metrics
 from jaxbo.algos.base.algorithm import AbstractAlgorithm
 from jaxbo.algos.base.one_model import AbstractOneModel
-from jaxbo.runs.compiled import run
-from jaxbo.types import Count, Key, Point, Scalar
 
-AGENTS, ROUNDS, INITIAL, DIM = 10, 30, 5, 2
-ROWS = ROUNDS + INITIAL
 #: Seconds that a first call may take on two cores: of methods that fit nothing, of others, and cached.
 QUICK, QUICK_GOAL, GOAL, CACHED = ("RandomSearch", "TS", "FTS", "DPFTSDE"), 2.0, 4.0, 1.0
 #: Seconds that a first query of a desk may take if nothing was chosen, and megabytes of compiling it.
@@ -60,8 +52,6 @@ DESK, DESK_GOAL, MEMORY = "BO", 5.0, 500.0
 IMPORT = 0.5
 #: Seconds of a row of evaluations that `drive` waits for.
 SLOW = 1.0
-#: Calls of Cholesky, eigen- and QR decompositions in a compiled program.
-DECOMPOSITION = r'custom_call_target="lapack_s?(?:potrf|syevd|geqrf)\w*"'
 #: Bytes that this process has held at most when all is imported.
 IMPORTED = resident()
 #: What is measured with a cache and without: the names of the costs, without and with.
@@ -69,41 +59,6 @@ CALLS = {
     "run": ("first", "cached"),
     "drive": ("drive", "cached drive"),
     "desk": ("desk", "cached desk"),
-}
-
-
-def _exact() -> jaxbo.Fitted:
-    return jaxbo.Fitted(ROWS, inference=jaxbo.Exact())
-
-
-def _ensemble() -> jaxbo.Ensemble:
-    kernels = jaxbo.SquaredExponential(0.3), jaxbo.Matern32(0.3), jaxbo.Matern52(0.3)
-    return jaxbo.Ensemble(kernels, jaxbo.Fitted(ROWS))
-
-
-def _decomposed() -> jaxbo.Decomposed:
-    return jaxbo.Decomposed(list(itertools.combinations(range(DIM), 2)), ROWS)
-
-
-DOMAIN = jaxbo.Cube(DIM)
-#: One line a method, of so many agents; where they share a model there is one worker.
-METHODS: dict[str, Callable[[int], AbstractAlgorithm]] = {
-    "RandomSearch": lambda n: jaxbo.RandomSearch(DOMAIN, n),
-    "TS": lambda n: jaxbo.TS(DOMAIN, n),
-    "FTS": lambda n: jaxbo.FTS(DOMAIN, n),
-    "FTS, own models": lambda n: jaxbo.FTS(DOMAIN, n, own=jaxbo.Fitted(ROWS)),
-    "DPFTSDE": lambda n: jaxbo.DPFTSDE(DOMAIN, n, releases=jnp.inf),
-    "DPLearnedPrior": lambda n: jaxbo.DPLearnedPrior(DOMAIN, n),
-    "CEPE": lambda n: jaxbo.CEPE(
-        DOMAIN, n, jaxbo.schedules.growing(ROUNDS), initial_capacity=INITIAL
-    ),
-    "RGPE": lambda n: jaxbo.RGPE(DOMAIN, n, _exact()),
-    "TAF": lambda n: jaxbo.TAF(DOMAIN, n, _exact()),
-    "EGP": lambda n: jaxbo.EGP(DOMAIN, _ensemble()),
-    "EXP3BO": lambda n: jaxbo.EXP3BO(DOMAIN, _ensemble()),
-    "DECHBO": lambda n: jaxbo.DECHBO(DOMAIN, _decomposed()),
-    "LearnedPrior": lambda n: jaxbo.LearnedPrior(DOMAIN, n, ROWS),
-    "BO": lambda n: jaxbo.BO(DOMAIN, ROWS),
 }
 
 
@@ -125,36 +80,26 @@ class Cost(NamedTuple):
 
 
 class Where(NamedTuple):
-    """Seconds of a first call, and the compiled program."""
+    """The parts of the seconds of a first call."""
 
     tracing: float
     lowering: float
     passes: float
     writing: float
     llvm: float
-    lines: int
-    instructions: int
-    kernels: int
-    decompositions: int
-    conditionals: int
-
-
-def objective(key: Key, agent: Count, x: Point) -> Scalar:
-    """A bowl with noise."""
-    return -jnp.sum((x - 0.5) ** 2) + 0.01 * jr.normal(key)
 
 
 def measured(name: str) -> Cost:
     """In this process, which has compiled nothing yet."""
     few, many = METHODS[name](AGENTS), METHODS[name](3 * AGENTS)
-    first = _called(lambda: _whole(few, jr.key(0)))
+    first = _called(lambda: whole(few, jr.key(0)))
 
     def more(size: Callable[[AbstractAlgorithm], int]) -> float:
         agents = many.targets - few.targets
         return (size(many) - size(few)) / agents if agents else size(few)
 
     state = more(lambda a: metrics.bytes_of(jax.eval_shape(a.init, jr.key(0))))
-    peak = more(lambda a: held(compiled(partial(_whole, a), jr.key(0))[0]))
+    peak = more(lambda a: held(compiled(partial(whole, a), jr.key(0))[0]))
     return Cost(first, state, peak)
 
 
@@ -165,14 +110,10 @@ def _called(call: Callable[[], Any]) -> Call:
     return Call(seconds, processor, most / 1e6, (most - IMPORTED) / 1e6)
 
 
-def _whole(algorithm: AbstractAlgorithm, key: Key) -> Any:
-    return run(algorithm, objective, ROUNDS, key, initial=INITIAL)
-
-
 def where(name: str) -> Where:
     """The parts of the time of a first call, by JAX's profiler."""
     algorithm, start = METHODS[name](AGENTS), time.perf_counter()
-    traced = jax.jit(partial(_whole, algorithm)).trace(jr.key(0))
+    traced = jax.jit(partial(whole, algorithm)).trace(jr.key(0))
     tracing, start = time.perf_counter() - start, time.perf_counter()
     lowered = traced.lower()
     lowering = time.perf_counter() - start
@@ -180,21 +121,15 @@ def where(name: str) -> Where:
         options = jax.profiler.ProfileOptions()
         options.host_tracer_level, options.python_tracer_level = 3, 0
         with jax.profiler.trace(folder, profiler_options=options):
-            program = lowered.compile()
+            lowered.compile()
         (file,) = Path(folder).rglob("*.xplane.pb")
         spent = _events(jax.profiler.ProfileData.from_file(str(file)))
-    text = program.as_text() or ""
     return Where(
         tracing,
         lowering,
         spent["backend_compile_and_load"] - spent["ThunkEmitter"] - spent["Codegen"],
         spent["ThunkEmitter"],
         spent["Codegen"],
-        lowered.as_text().count("\n"),
-        text.count(" = "),
-        text.count(" fusion("),
-        len(re.findall(DECOMPOSITION, text)),
-        text.count(" conditional("),
     )
 
 
@@ -241,11 +176,7 @@ PARTS: dict[str, Callable[[str], Any]] = {
 def _import_seconds() -> float:
     """Seconds to import jaxbo where JAX is imported already, the best of three processes."""
     code = "import time, jax; t = time.perf_counter(); import jaxbo; print(time.perf_counter() - t)"
-    calls = [
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        for _ in range(3)
-    ]
-    return min(float(call.stdout) for call in calls)
+    return min(float(python("-c", code)) for _ in range(3))
 
 
 def _run(options: Options) -> Result:
@@ -260,8 +191,7 @@ def _run(options: Options) -> Result:
         "cached drive": "cached, s",
         "desk": "desk, s",
         "cached desk": "cached, s",
-        **{key: f"{key}, s" for key in Where._fields[:5]},
-        **{key: key for key in Where._fields[5:]},
+        **{key: f"{key}, s" for key in Where._fields},
         "state": "state, bytes an agent",
         "peak": "peak, bytes an agent",
     }
@@ -352,8 +282,7 @@ def _beside(cost: dict[str, Any]) -> list[str]:
 def _shown(key: str, value: float | None) -> str:
     if value is None:
         return ""
-    whole = (*Where._fields[5:], "state", "peak")
-    return f"{value:.0f}" if key in whole else f"{value:.1f}"
+    return f"{value:.0f}" if key in ("state", "peak") else f"{value:.1f}"
 
 
 EXPERIMENT = Experiment(

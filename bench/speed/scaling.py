@@ -34,6 +34,9 @@ ALLOWED = {"cpu": 5.0, "gpu": 3.0}
 #: A federation of so many on one accelerator, in so many seconds.
 POPULATION, POPULATION_ROUNDS, POPULATION_GOAL = 1_000_000, 60, 20.0
 KINDS = ("FTS", "DP-FTS-DE")
+#: One agent fewer than devices divide, and how much more memory that may take.
+EVEN, UNEVEN = Case(agents=80_000, devices=8), Case(agents=79_999, devices=8)
+PADDED = 1.05
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ def cases(quick: bool) -> list[Case]:
     ]
     found += [Case(features=count) for count in ((50,) if quick else (50, 200, 500, 1000))]
     found += [Case(dim=dim) for dim in ((5,) if quick else (1, 5, 10, 20))]
+    if not quick and EVEN.devices <= available:
+        found += [EVEN, UNEVEN]
     if accelerator and not quick:
         found.append(Case("DP-FTS-DE", POPULATION, POPULATION_ROUNDS))
     return found
@@ -128,8 +133,12 @@ def _run(options: Options) -> Result:
 
 
 def checks(results: Iterable[tuple[Case, Measured]]) -> dict[str, Check]:
-    """On one device not far from the floor, and a million agents in seconds."""
+    """On one device not far from the floor, a million agents in seconds, and agents that are padded."""
     found = {}
+    memory = {case: one.memory for case, one in results if case in (EVEN, UNEVEN)}
+    if len(memory) == 2:
+        claim = f"{_name(UNEVEN)}: at most {PADDED:g} times the memory of {EVEN.agents}"
+        found[claim] = met(memory[UNEVEN] / memory[EVEN], most=PADDED)
     for case, one in results:
         allowed = ALLOWED.get(one.platform, ALLOWED["gpu"])
         if case.devices == 1:
@@ -216,7 +225,8 @@ def picture(results: list[tuple[Case, Measured]], theirs: float | None) -> "Figu
             color,
             kind,
         )
-        some = max((c.agents for c, _ in results if c.devices > 1), default=0)
+        laid = {c.agents for c, _ in results if c.devices > 1} - {EVEN.agents, UNEVEN.agents}
+        some = max(laid, default=0)
         line(
             panels[1],
             [(c.devices, c, m) for c, m in results if c == Case(kind, some, devices=c.devices)],

@@ -252,7 +252,7 @@ def methods_compiling(results: Results) -> Rows:
     return [head, *(row(name, cost) for name, cost in costs.items())]
 
 
-def methods_programs(results: Results) -> Rows:
+def programs(results: Results) -> Rows:
     """The sizes of the program of each method's `run`."""
     sizes = {
         "lines of StableHLO": "lines",
@@ -261,8 +261,8 @@ def methods_programs(results: Results) -> Rows:
         "decompositions": "decompositions",
         "conditionals": "conditionals",
     }
-    costs = results["methods"]["settings"]["costs"]
-    rows = [[name, *(str(cost[key]) for key in sizes.values())] for name, cost in costs.items()]
+    found = results["programs"]["settings"]["programs"]
+    rows = [[name, *(str(size[key]) for key in sizes.values())] for name, size in found.items()]
     return [["", *sizes], *rows]
 
 

@@ -47,14 +47,14 @@ def objective(key, worker, x):
     return jnp.sin(6 * jnp.pi * x[0]) + 0.02 * jr.normal(key)
 
 
-#: Without a spectral density: exact inference only. Each number is looked for within a factor of two.
+#: Without a spectral density: exact inference only. Each number is looked for within a factor of 1.4.
 PERIODIC = jaxbo.EGP(
     jaxbo.Cube(1),
     jaxbo.Fitted(
         capacity=20,
         kernel=Periodic(period=0.3, smoothness=1.0),
         inference=jaxbo.Exact(),
-        bounds=Bounds(factor=(0.5, 2.0)),
+        bounds=Bounds(factor=(0.7, 1.4)),
     ),
     jaxbo.EI(),
 )
@@ -64,7 +64,7 @@ SPECTRAL = jaxbo.EGP(jaxbo.Cube(1), jaxbo.Fixed(RationalQuadratic(0.2)), jaxbo.T
 
 def optimize(egp, rounds=8):
     """The last state, and what was evaluated."""
-    return jaxbo.run(egp, objective, rounds, jr.key(0), initial=8)
+    return jaxbo.run(egp, objective, rounds, jr.key(0), initial=12)
 
 
 def picture(egp, state, trace, ax=None):

@@ -56,7 +56,7 @@ def test_what_is_believed_is_drawn():
     ax = kernel.picture(kernel.PERIODIC, *periodic())
     mean = next(line for line in ax.lines if line.get_label() == "mean").get_ydata()
     truth = np.sin(6 * np.pi * np.linspace(0, 1, 200))
-    assert np.abs(np.asarray(mean) - truth).max() < 0.2
+    assert np.abs(np.asarray(mean) - truth).max() < 0.3
 
 
 def test_a_method_of_ones_own_optimizes():

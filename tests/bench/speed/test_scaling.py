@@ -1,5 +1,7 @@
 """Measurements of scaling, and the cost of each method."""
 
+from dataclasses import replace
+
 import jax
 import pytest
 
@@ -62,7 +64,16 @@ def test_all_cases_can_be_built_and_have_names_of_their_own():
     assert len(set(names)) == len(names) > 20
     for case in cases:
         assert floor.algorithm(case).agents == case.agents
-        assert case.devices == 1 or case.agents % case.devices == 0
+        assert case.devices == 1 or case == scaling.UNEVEN or case.agents % case.devices == 0
+
+
+@pytest.mark.parametrize(("memory", "outcome"), [(104, "holds"), (400, "refuted")])
+def test_memory_of_agents_that_devices_do_not_divide_is_compared(memory, outcome):
+    one = scaling.Measured(1.0, 1.0, 100, 50, 1.0, 1.0, 1.0, "a device", "cpu")
+    (check,) = scaling.checks(
+        [(scaling.EVEN, one), (scaling.UNEVEN, replace(one, memory=memory))]
+    ).values()
+    assert check.outcome == outcome
 
 
 @pytest.mark.full
