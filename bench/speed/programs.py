@@ -24,7 +24,7 @@ from bench.speed.defaults import AGENTS, INITIAL, METHODS, ROUNDS, whole
 DECOMPOSITION = r'custom_call_target="lapack_s?(?:potrf|syevd|geqrf)\w*"'
 
 
-class Sizes(NamedTuple):
+class ProgramSizes(NamedTuple):
     """Numbers of lines before all passes, and of what is left after them."""
 
     lines: int
@@ -34,11 +34,11 @@ class Sizes(NamedTuple):
     conditionals: int
 
 
-def sizes(name: str) -> Sizes:
+def sizes(name: str) -> ProgramSizes:
     """The program of a method's run."""
     lowered = jax.jit(partial(whole, METHODS[name](AGENTS))).lower(jr.key(0))
     text = lowered.compile().as_text() or ""
-    return Sizes(
+    return ProgramSizes(
         lowered.as_text().count("\n"),
         text.count(" = "),
         text.count(" fusion("),
@@ -59,7 +59,7 @@ def _run(options: Options) -> Result:
             "programs": {name: size._asdict() for name, size in found.items()},
         },
         finals={name: np.asarray([float(size.lines)]) for name, size in found.items()},
-        headers=("method", *Sizes._fields),
+        headers=("method", *ProgramSizes._fields),
         rows=[(name, *map(str, size)) for name, size in found.items()],
         unit="lines of StableHLO",
     )

@@ -27,7 +27,7 @@ def test_decompositions_are_counted_by_their_names():
 
 
 def test_each_method_has_a_row_of_sizes(monkeypatch):
-    monkeypatch.setattr(programs, "sizes", lambda name: programs.Sizes(9, 8, 7, 6, 5))
+    monkeypatch.setattr(programs, "sizes", lambda name: programs.ProgramSizes(9, 8, 7, 6, 5))
     made = programs._run(runner.Options(quick=True))
     assert {len(row) for row in made.rows} == {len(made.headers)}
     head, ts, _ = tables.TABLES["programs"]({"programs": {"settings": made.settings}})
