@@ -17,6 +17,7 @@ from bench.tables.cells import Results, Rows, markdown
 TABLES: dict[str, Callable[[Results], Rows]] = {
     "best": best.best,
     "best-aim": best.best_aim,
+    "best-beside": best.best_beside,
     "best-botorch": best.best_botorch,
     "best-classical": best.best_classical,
     "best-even": best.best_even,

@@ -18,6 +18,7 @@ OTHERS = {
     "GPSampler": "GPSampler (Optuna)",
     "SMAC3": "SMAC3",
     "DECHBO": "`DECHBO`, learned structure",
+    "Fitted": "`EGP`, `Fitted` and `EI`",
 }
 #: BBOB's functions of many optima.
 MULTIMODAL = {f"f{number:02d}" for number in (3, 4, *range(15, 25))}
@@ -66,7 +67,17 @@ def best_classical(results: Results) -> Rows:
 
 def best_high(results: Results) -> Rows:
     """Geometric means of regrets on paths of a rover and penalties of a Lasso, with error factors."""
-    found = _found(results, "best-high")
+    return _each(results, "best-high", "task and coordinates")
+
+
+def best_beside(results: Results) -> Rows:
+    """The same of other methods of ours on classical functions."""
+    return _each(results, "best-classical-dechbo", "function")
+
+
+def _each(results: Results, prefix: str, title: str) -> Rows:
+    """Geometric means of the regrets of each problem, with the factor of a standard error."""
+    found = _found(results, prefix)
     if found is None:
         return []
     finals = {tuple(key.rsplit(", ", 2)): one["final"] for key, one in found["methods"].items()}
@@ -86,7 +97,7 @@ def best_high(results: Results) -> Rows:
         for problem in _problems(found)
         for budget in budgets
     ]
-    return [["task and coordinates", "evaluations", *shown.values()], *rows]
+    return [[title, "evaluations", *shown.values()], *rows]
 
 
 Groups = dict[str, list[str]]

@@ -270,6 +270,10 @@ def test_tasks_of_many_coordinates_have_the_geometric_mean_of_the_regret_and_a_f
         f"{digits(10.0)} ({digits(2.0)})",
     ]
     assert tables.best_high({}) == []
+    methods = {"classical c05 Hartmann-3, Fitted, 50": {"final": ends["jaxbo"]}}
+    head, row = tables.best_beside({"best-classical-dechbo-fitted": {"methods": methods}})
+    assert head == ["function", "evaluations", "`EGP`, `Fitted` and `EI`"]
+    assert row == ["Hartmann-3", "50", f"{digits(0.1)} ({digits(1.0)})"]
 
 
 def test_the_aim_is_judged_beside_the_best_of_the_others():
